@@ -1,0 +1,267 @@
+//! The one error type: what went wrong, and whether the operation took effect.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::key::Key;
+use crate::store::HolderInfo;
+
+/// `Result` with leasehold's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, for branching.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The client was closed.
+    Closed,
+    /// A value given by the caller can't be used: a name, a ttl, a URL, a file.
+    Config,
+    /// The name is in use with another kind of lock, another limit, or its line is full.
+    Conflict,
+    /// What is stored can't be read. Nothing was guessed and nothing was changed.
+    Corrupt,
+    /// The store refuses this user: a wrong password, or a command that its rights lack.
+    Denied,
+    /// Something that is not ours stands at the lock's name in the store.
+    Foreign,
+    /// The store has no room left: a full disk, a server at its memory limit.
+    Full,
+    /// The lease was lost while it was needed.
+    Lost,
+    /// Called in a way that can't work, such as blocking inside an async runtime.
+    Misuse,
+    /// The store answered something unexpected.
+    Protocol,
+    /// Time ran out while waiting for the lock.
+    Timeout,
+    /// The store could not be asked.
+    Unavailable,
+    /// The store or this build can't do what was asked.
+    Unsupported,
+}
+
+/// Whether an operation took effect on the store, as far as this client can know.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[expect(clippy::exhaustive_enums, reason = "there is no fourth truth")]
+pub enum Effect {
+    /// It did.
+    Applied,
+    /// It did not.
+    NotApplied,
+    /// It may have: the request was sent and no answer came.
+    Unknown,
+}
+
+/// Why an operation failed.
+///
+/// Cheap to clone and one word wide. [`Error::kind`] says what to branch on, [`Error::effect`]
+/// whether the operation may have happened all the same. The message names the key and the store
+/// (its host, never a password or a token) and says what to do; the cause is in
+/// [`source`](StdError::source).
+#[derive(Clone)]
+pub struct Error {
+    inner: Arc<Inner>,
+}
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    effect: Effect,
+    message: String,
+    operation: Option<&'static str>,
+    key: Option<Key>,
+    store: Option<Arc<str>>,
+    contention: Option<Contention>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+#[derive(Clone)]
+struct Contention {
+    holder: Option<HolderInfo>,
+    retry_after: Option<Duration>,
+}
+
+impl Error {
+    /// An error of this kind; its effect is [`Effect::NotApplied`] until said otherwise.
+    #[must_use]
+    #[cold]
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                kind,
+                effect: Effect::NotApplied,
+                message: message.into(),
+                operation: None,
+                key: None,
+                store: None,
+                contention: None,
+                source: None,
+            }),
+        }
+    }
+
+    /// Says whether the operation took effect.
+    #[must_use]
+    pub fn with_effect(self, effect: Effect) -> Self {
+        self.change(|inner| inner.effect = effect)
+    }
+
+    /// Names the operation, such as `acquire`, unless a deeper layer has.
+    #[must_use]
+    pub fn during(self, operation: &'static str) -> Self {
+        self.change(|inner| {
+            inner.operation.get_or_insert(operation);
+        })
+    }
+
+    /// Names the lock, unless a deeper layer has.
+    #[must_use]
+    pub fn on_key(self, key: &Key) -> Self {
+        self.change(|inner| {
+            inner.key.get_or_insert_with(|| key.clone());
+        })
+    }
+
+    /// Names the store, unless a deeper layer has. The name must hold no secret.
+    #[must_use]
+    pub fn at_store(self, store: impl Into<Arc<str>>) -> Self {
+        self.change(|inner| {
+            inner.store.get_or_insert_with(|| store.into());
+        })
+    }
+
+    /// Adds the cause.
+    #[must_use]
+    pub fn caused_by(self, source: impl StdError + Send + Sync + 'static) -> Self {
+        self.change(|inner| inner.source = Some(Arc::new(source)))
+    }
+
+    /// Says who stood in the way, and after how long it is worth trying again.
+    #[must_use]
+    pub fn held_by(self, holder: Option<HolderInfo>, retry_after: Option<Duration>) -> Self {
+        self.change(|inner| inner.contention = Some(Contention { holder, retry_after }))
+    }
+
+    fn change(mut self, change: impl FnOnce(&mut Inner)) -> Self {
+        change(Arc::make_mut(&mut self.inner));
+        self
+    }
+
+    /// What went wrong.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.inner.kind
+    }
+
+    /// Whether the operation took effect on the store.
+    #[must_use]
+    pub fn effect(&self) -> Effect {
+        self.inner.effect
+    }
+
+    /// The lock, where there was one.
+    #[must_use]
+    pub fn key(&self) -> Option<&Key> {
+        self.inner.key.as_ref()
+    }
+
+    /// The store, by scheme and host.
+    #[must_use]
+    pub fn store(&self) -> Option<&str> {
+        self.inner.store.as_deref()
+    }
+
+    /// For [`ErrorKind::Timeout`]: who held the lock when last seen.
+    #[must_use]
+    pub fn holder(&self) -> Option<&HolderInfo> {
+        self.inner.contention.as_ref().and_then(|contention| contention.holder.as_ref())
+    }
+
+    /// For [`ErrorKind::Timeout`]: when the lock could come free at the earliest, as last seen.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.inner.contention.as_ref().and_then(|contention| contention.retry_after)
+    }
+
+    /// Whether the same call may succeed later without anybody changing anything.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self.inner.kind, ErrorKind::Full | ErrorKind::Timeout | ErrorKind::Unavailable)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { operation, key, store, message, contention, .. } = &*self.inner;
+        if let Some(operation) = operation {
+            write!(f, "{operation}")?;
+        }
+        if let Some(key) = key {
+            if operation.is_some() {
+                f.write_str(" ")?;
+            }
+            write!(f, "\"{key}\"")?;
+        }
+        if let Some(store) = store {
+            let at = if operation.is_some() || key.is_some() { " at " } else { "" };
+            write!(f, "{at}{store}")?;
+        }
+        if operation.is_some() || key.is_some() || store.is_some() {
+            f.write_str(": ")?;
+        }
+        f.write_str(message)?;
+        if let Some(Contention { holder: Some(holder), .. }) = contention {
+            write!(f, "; held by {} for {:.1?}", holder.owner, holder.held_for)?;
+            if !holder.metadata.as_str().is_empty() {
+                write!(f, " ({})", holder.metadata)?;
+            }
+        }
+        if let Some(Contention { retry_after: Some(left), .. }) = contention {
+            write!(f, "; its lease ends in {left:.1?} unless renewed")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { kind, effect, source, .. } = &*self.inner;
+        f.debug_struct("Error")
+            .field("kind", kind)
+            .field("effect", effect)
+            .field("message", &format_args!("{self}"))
+            .field("source", source)
+            .finish()
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.inner.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_message_names_operation_key_and_store() {
+        let key = Key::new("reports/daily").unwrap();
+        let error = Error::new(ErrorKind::Unavailable, "no answer within 2s")
+            .during("acquire")
+            .on_key(&key)
+            .at_store("redis://127.0.0.1:6379")
+            .with_effect(Effect::Unknown);
+        assert_eq!(
+            error.to_string(),
+            "acquire \"reports/daily\" at redis://127.0.0.1:6379: no answer within 2s"
+        );
+        assert_eq!(error.effect(), Effect::Unknown);
+        assert!(error.is_retryable());
+        assert_eq!(std::mem::size_of::<Error>(), std::mem::size_of::<usize>());
+    }
+}

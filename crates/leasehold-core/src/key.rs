@@ -1,0 +1,125 @@
+//! The name of a lock, validated once.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::escape;
+
+/// The name of a lock: 1 to 512 bytes of UTF-8 without control characters.
+#[derive(Clone, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(transparent))]
+pub struct Key(Arc<str>);
+
+impl Key {
+    /// The longest name, in bytes.
+    pub const MAX_BYTES: usize = 512;
+
+    /// Validates a name.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] when the name is empty, longer than [`Key::MAX_BYTES`] bytes, or has
+    /// a control character in it.
+    pub fn new(name: impl AsRef<str>) -> Result<Self> {
+        let name = name.as_ref();
+        let refuse = |why: String| Err(Error::new(ErrorKind::Config, why));
+        if name.is_empty() {
+            return refuse("a lock's name is empty; give it 1 to 512 bytes".into());
+        }
+        if name.len() > Self::MAX_BYTES {
+            let len = name.len();
+            return refuse(format!("a lock's name has {len} bytes; at most 512 are allowed"));
+        }
+        if let Some((at, _)) = name.char_indices().find(|(_, c)| c.is_control()) {
+            let shown = escape::terminal(name);
+            return refuse(format!(
+                "the lock name \"{shown}\" has a control character at byte {at}; remove it"
+            ));
+        }
+        Ok(Self(name.into()))
+    }
+
+    /// Validates a name that arrives as bytes, such as a command line argument.
+    ///
+    /// # Errors
+    ///
+    /// As [`Key::new`], and [`ErrorKind::Config`] when the bytes are not UTF-8.
+    pub fn from_bytes(name: &[u8]) -> Result<Self> {
+        match std::str::from_utf8(name) {
+            Ok(name) => Self::new(name),
+            Err(error) => {
+                let at = error.valid_up_to();
+                Err(Error::new(
+                    ErrorKind::Config,
+                    format!("a lock's name is not UTF-8 (first bad byte at {at})"),
+                ))
+            }
+        }
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl AsRef<str> for Key {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key(\"{}\")", escape::terminal(&self.0))
+    }
+}
+
+impl fmt::Display for Key {
+    /// The name, with what could mislead a terminal escaped.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", escape::terminal(&self.0))
+    }
+}
+
+impl FromStr for Key {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        Self::new(name)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for Key {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        let name = <std::borrow::Cow<'de, str>>::deserialize(from)?;
+        Self::new(name).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_at_the_limits_are_taken_and_beyond_them_refused() {
+        assert!(Key::new("a").is_ok());
+        assert!(Key::new("x".repeat(512)).is_ok());
+        for bad in ["", "a\nb", "a\0b", "\u{7f}", "\u{85}"] {
+            assert_eq!(Key::new(bad).unwrap_err().kind(), ErrorKind::Config, "{bad:?}");
+        }
+        assert_eq!(Key::new("x".repeat(513)).unwrap_err().kind(), ErrorKind::Config);
+        assert_eq!(Key::from_bytes(b"a\xff").unwrap_err().kind(), ErrorKind::Config);
+    }
+
+    #[test]
+    fn shown_names_cannot_steer_a_terminal() {
+        let key = Key::new("a\u{202e}b").unwrap();
+        assert_eq!(key.to_string(), "a\\u{202e}b");
+        assert_eq!(key.as_str(), "a\u{202e}b");
+    }
+}

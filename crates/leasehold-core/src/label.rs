@@ -1,0 +1,67 @@
+//! Who holds a lock and what they say about it: text for people, never used for decisions.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::escape;
+
+macro_rules! label {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $max:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Default, Eq, Hash, PartialEq)]
+        #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// The longest text, in bytes.
+            pub const MAX_BYTES: usize = $max;
+
+            /// Takes the text as it is.
+            ///
+            /// # Errors
+            ///
+            /// [`ErrorKind::Config`] when it is longer than `MAX_BYTES` bytes.
+            pub fn new(text: impl AsRef<str>) -> Result<Self> {
+                let text = text.as_ref();
+                if text.len() > Self::MAX_BYTES {
+                    let (len, max) = (text.len(), Self::MAX_BYTES);
+                    return Err(Error::new(
+                        ErrorKind::Config,
+                        format!("{} has {len} bytes; at most {max} are allowed", $what),
+                    ));
+                }
+                Ok(Self(text.into()))
+            }
+
+            /// The text as it was given. Escape it before showing it to a terminal.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}(\"{}\")", stringify!($name), escape::terminal(&self.0))
+            }
+        }
+
+        impl fmt::Display for $name {
+            /// The text, with what could mislead a terminal escaped.
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}", escape::terminal(&self.0))
+            }
+        }
+    };
+}
+
+label! {
+    /// Who holds a lock, for people: by default `host_pid`.
+    OwnerName, "an owner's name", 256
+}
+
+label! {
+    /// What a holder says about its hold, for people.
+    Metadata, "metadata", 1024
+}

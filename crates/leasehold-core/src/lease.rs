@@ -1,0 +1,236 @@
+//! How long a holder may believe in its lease: the only place where that is computed.
+//!
+//! The store starts a lease's timer after it received the request, so a holder that counts from
+//! the moment *before the request was sent* is always early, never late: no round-trip time needs
+//! to be known. What is left is the difference of clock rates and the store's rounding, which
+//! [`margin`] covers. The rules come from the Redis documentation's Redlock page ("MIN_VALIDITY")
+//! and from A. Davis, who shows that two machines can agree on a length of time given a margin
+//! for the drift of their clocks; where leasehold differs, it is stricter.
+
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::ttl::Ttl;
+
+/// By how much a holder's deadline is earlier than the end of its lease in the store:
+/// 1 % of the ttl for clocks that run at different speeds, and 2 ms for the store's rounding.
+#[must_use]
+pub fn margin(ttl: Ttl) -> Duration {
+    (ttl.duration() / 100).saturating_add(Duration::from_millis(2))
+}
+
+/// What a holder may believe.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[expect(clippy::exhaustive_enums, reason = "a holder must handle each of them")]
+pub enum LeaseStatus {
+    /// The lease holds, and nothing is overdue.
+    Held,
+    /// The lease still holds, but a renewal failed or was not answered in time.
+    AtRisk,
+    /// The lease can't be proven any more. Final.
+    Lost,
+}
+
+/// A holder's view of one lease: a pure state machine over its own clock.
+///
+/// The lease counts as lost `grace` before its deadline, so that whoever works under it has time
+/// to stop before the store may grant it to somebody else. Once lost it stays lost, whatever is
+/// answered later and wherever the clock goes.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseState {
+    ttl: Ttl,
+    grace: Duration,
+    deadline: Moment,
+    latest: Moment,
+    at_risk: bool,
+    lost: bool,
+}
+
+impl LeaseState {
+    /// The lease granted in answer to a request sent at `sent_at`, the answer being read at `now`.
+    ///
+    /// `None` when nothing useful is left of it: the answer came too late, or the ttl is no longer
+    /// than its margin and grace. Such a grant must be given back, never used.
+    #[must_use]
+    pub fn granted(sent_at: Moment, ttl: Ttl, grace: Duration, now: Moment) -> Option<Self> {
+        let state = Self {
+            ttl,
+            grace,
+            deadline: Self::deadline_of(sent_at, ttl),
+            latest: now.max(sent_at),
+            at_risk: false,
+            lost: false,
+        };
+        (state.latest < state.lost_at()).then_some(state)
+    }
+
+    /// The grace that suits most leases: 5 % of the ttl and at least 20 ms, but never more than
+    /// a quarter of the ttl.
+    #[must_use]
+    pub fn default_grace(ttl: Ttl) -> Duration {
+        let ttl = ttl.duration();
+        (ttl / 20).max(Duration::from_millis(20)).min(ttl / 4)
+    }
+
+    fn deadline_of(sent_at: Moment, ttl: Ttl) -> Moment {
+        sent_at.saturating_add(ttl.duration()).saturating_sub(margin(ttl))
+    }
+
+    /// The status at `now`. Asking can lose the lease: the first look at or after
+    /// [`LeaseState::lost_at`] makes the loss final.
+    pub fn status(&mut self, now: Moment) -> LeaseStatus {
+        self.latest = self.latest.max(now);
+        if self.latest >= self.lost_at() {
+            self.lost = true;
+        }
+        match (self.lost, self.at_risk) {
+            (true, _) => LeaseStatus::Lost,
+            (false, true) => LeaseStatus::AtRisk,
+            (false, false) => LeaseStatus::Held,
+        }
+    }
+
+    /// How long the holder may still work; zero once lost.
+    pub fn remaining(&mut self, now: Moment) -> Duration {
+        match self.status(now) {
+            LeaseStatus::Lost => Duration::ZERO,
+            LeaseStatus::Held | LeaseStatus::AtRisk => self.lost_at().saturating_since(self.latest),
+        }
+    }
+
+    /// Takes in a successful renewal for `ttl`, asked for at `sent_at` and answered by `now`.
+    ///
+    /// Returns whether the lease still holds. A renewal never moves the deadline back unless
+    /// `shorten` is set, and never brings a lost lease back.
+    pub fn renewed(&mut self, sent_at: Moment, ttl: Ttl, shorten: bool, now: Moment) -> bool {
+        if self.status(now) == LeaseStatus::Lost {
+            return false;
+        }
+        let deadline = Self::deadline_of(sent_at, ttl);
+        self.deadline = if shorten { deadline } else { self.deadline.max(deadline) };
+        self.ttl = ttl;
+        self.at_risk = false;
+        self.status(now) != LeaseStatus::Lost
+    }
+
+    /// Takes in a renewal that failed without a definite answer: the deadline stays.
+    pub fn renewal_failed(&mut self) {
+        self.at_risk = true;
+    }
+
+    /// Takes in the store's word that the lease is not ours any more.
+    pub fn refuted(&mut self) {
+        self.lost = true;
+    }
+
+    /// The ttl of the last grant or renewal.
+    #[must_use]
+    pub const fn ttl(&self) -> Ttl {
+        self.ttl
+    }
+
+    /// The grace between the signal of loss and the deadline.
+    #[must_use]
+    pub const fn grace(&self) -> Duration {
+        self.grace
+    }
+
+    /// From here on the store may grant the lock to somebody else.
+    #[must_use]
+    pub const fn deadline(&self) -> Moment {
+        self.deadline
+    }
+
+    /// When the lease counts as lost unless it is renewed before: the deadline less the grace.
+    #[must_use]
+    pub const fn lost_at(&self) -> Moment {
+        self.deadline.saturating_sub(self.grace)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_origin(Duration::from_millis(ms))
+    }
+
+    fn ttl(ms: u64) -> Ttl {
+        Ttl::new(Duration::from_millis(ms)).unwrap()
+    }
+
+    const NO_GRACE: Duration = Duration::ZERO;
+
+    #[test]
+    fn the_deadline_counts_from_the_send_and_leaves_the_margin() {
+        let lease = LeaseState::granted(at(1_000), ttl(10_000), NO_GRACE, at(1_500)).unwrap();
+        assert_eq!(lease.deadline(), at(1_000 + 10_000 - 100 - 2));
+    }
+
+    #[test]
+    fn an_answer_that_came_too_late_is_no_lease() {
+        assert!(LeaseState::granted(at(0), ttl(1_000), NO_GRACE, at(988)).is_none());
+        assert!(LeaseState::granted(at(0), ttl(1_000), NO_GRACE, at(987)).is_some());
+        assert!(LeaseState::granted(at(0), ttl(1), NO_GRACE, at(0)).is_none());
+        assert!(LeaseState::granted(at(0), ttl(2), NO_GRACE, at(0)).is_none());
+    }
+
+    #[test]
+    fn loss_is_final_even_when_a_renewal_succeeds_later_or_the_clock_goes_back() {
+        let mut lease = LeaseState::granted(at(0), ttl(1_000), NO_GRACE, at(1)).unwrap();
+        assert_eq!(lease.status(at(988)), LeaseStatus::Lost);
+        assert!(!lease.renewed(at(500), ttl(60_000), false, at(989)));
+        assert_eq!(lease.status(at(10)), LeaseStatus::Lost);
+        assert_eq!(lease.remaining(at(10)), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_gives_no_time_back() {
+        let mut lease = LeaseState::granted(at(0), ttl(1_000), NO_GRACE, at(1)).unwrap();
+        let left = lease.remaining(at(900));
+        assert_eq!(lease.remaining(at(100)), left);
+    }
+
+    #[test]
+    fn a_failed_renewal_is_a_risk_and_moves_nothing() {
+        let mut lease = LeaseState::granted(at(0), ttl(1_000), NO_GRACE, at(1)).unwrap();
+        let deadline = lease.deadline();
+        lease.renewal_failed();
+        assert_eq!(lease.status(at(500)), LeaseStatus::AtRisk);
+        assert_eq!(lease.deadline(), deadline);
+        assert!(lease.renewed(at(600), ttl(1_000), false, at(601)));
+        assert_eq!(lease.status(at(602)), LeaseStatus::Held);
+    }
+
+    #[test]
+    fn a_renewal_shortens_only_when_asked() {
+        let mut lease = LeaseState::granted(at(0), ttl(60_000), NO_GRACE, at(1)).unwrap();
+        let deadline = lease.deadline();
+        assert!(lease.renewed(at(10), ttl(1_000), false, at(11)));
+        assert_eq!(lease.deadline(), deadline);
+        assert!(lease.renewed(at(10), ttl(1_000), true, at(11)));
+        assert_eq!(lease.deadline(), at(10 + 1_000 - 12));
+    }
+
+    proptest! {
+        /// Whatever the delays: while the holder believes, the store's timer, which started at or
+        /// after the send and may run up to 1 % faster, has not run out.
+        #[test]
+        fn belief_ends_before_the_store_may_grant_again(
+            sent in 0_u64..1_000_000, delay in 0_u64..10_000, ttl_ms in 1_u64..2_000_000,
+            look in 0_u64..3_000_000, grace_ms in 0_u64..2_000,
+        ) {
+            let ttl = ttl(ttl_ms);
+            let grace = Duration::from_millis(grace_ms);
+            if let Some(mut lease) = LeaseState::granted(at(sent), ttl, grace, at(sent + delay)) {
+                let now = sent + delay + look;
+                if lease.status(at(now)) != LeaseStatus::Lost {
+                    let passed_on_a_fast_store = (now - sent) as f64 * 1.01;
+                    prop_assert!(passed_on_a_fast_store < ttl_ms as f64);
+                }
+            }
+        }
+    }
+}

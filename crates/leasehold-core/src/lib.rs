@@ -1,0 +1,37 @@
+//! The rules of leasehold's locks, and nothing that touches the world.
+//!
+//! This crate has no I/O, reads no clock and knows no runtime: every function that needs the time
+//! takes it as an argument. It holds the words ([`Key`], [`Token`], [`Fence`], [`Ttl`]), the
+//! arithmetic of a lease on its holder's clock ([`LeaseState`]), the retry strategies
+//! ([`retry`]), the lock table that says what each operation means ([`table`]), and the
+//! [`Store`] trait that every back end implements.
+//!
+//! Users depend on the `leasehold` crate; implementors of stores depend on this one.
+
+mod clock;
+mod error;
+pub mod escape;
+mod fence;
+mod key;
+mod label;
+mod lease;
+pub mod retry;
+mod store;
+pub mod table;
+mod token;
+mod ttl;
+
+pub use clock::{Clock, Moment};
+pub use error::{Effect, Error, ErrorKind, Result};
+pub use fence::{Fence, FenceBlock};
+pub use key::Key;
+pub use label::{Metadata, OwnerName};
+pub use lease::{LeaseState, LeaseStatus, margin};
+pub use store::{
+    Acquire, AcquireRequest, Already, BoxFuture, Busy, Capability, ForceRelease,
+    ForceReleaseRequest, Granted, HolderInfo, Kind, Leave, LeaveRequest, ListRequest, Listener,
+    LockInfo, Mode, Place, QueueRequest, Refusal, Release, ReleaseRequest, Renew, RenewRequest,
+    Store, WaiterInfo, Waiting, Wake,
+};
+pub use token::{ClientId, Token};
+pub use ttl::Ttl;

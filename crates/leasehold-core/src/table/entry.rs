@@ -1,0 +1,522 @@
+//! One lock: its holders, its line, and the operations on them.
+
+use std::collections::VecDeque;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use super::{Now, StoreTime};
+use crate::fence::{Fence, FenceBlock};
+use crate::key::Key;
+use crate::label::{Metadata, OwnerName};
+use crate::store::{
+    Acquire, AcquireRequest, Already, Busy, ForceRelease, ForceReleaseRequest, Granted, HolderInfo,
+    Kind, Leave, LeaveRequest, LockInfo, Mode, Place, QueueRequest, Refusal, Release,
+    ReleaseRequest, Renew, RenewRequest, WaiterInfo, Waiting, Wake,
+};
+use crate::token::{ClientId, Token};
+use crate::ttl::Ttl;
+
+/// All that a store keeps about one name.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+pub struct LockEntry {
+    /// Ordered by fence, which is the order of the grants.
+    holders: Vec<Holder>,
+    /// Ordered by place, which is the order of arrival.
+    waiters: VecDeque<Waiter>,
+    /// The kind in use; means nothing once the entry is idle.
+    kind: Option<Kind>,
+    closed_until: Option<StoreTime>,
+    last_fence: Option<Fence>,
+    last_place: Option<Place>,
+    /// The token of the last release, until the next grant: a release that is sent again because
+    /// its answer was lost must not look late.
+    released: Option<Token>,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+struct Holder {
+    token: Token,
+    mode: Mode,
+    fences: FenceBlock,
+    holds: u32,
+    granted_at: StoreTime,
+    expires_at: StoreTime,
+    owner: OwnerName,
+    metadata: Metadata,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+struct Waiter {
+    token: Token,
+    mode: Mode,
+    place: Place,
+    client: ClientId,
+    ticket: u64,
+    heartbeat: u32,
+    window: Ttl,
+    fence_block: NonZeroU32,
+    arrived_at: StoreTime,
+    seen_at: StoreTime,
+    owner: OwnerName,
+    metadata: Metadata,
+}
+
+impl Waiter {
+    /// What would be left of a lease handed to this waiter now.
+    fn window_left(&self, at: StoreTime) -> Duration {
+        self.seen_at.saturating_add(self.window.duration()).saturating_since(at)
+    }
+
+    /// Whether the waiter has given signs of life so recently that a lease can be handed to it:
+    /// half of its window must be left. A live waiter, heard every third of it, has more.
+    fn can_be_served(&self, at: StoreTime) -> bool {
+        self.window_left(at) >= self.window.duration() / 2
+    }
+
+    fn next_heartbeat(&self) -> StoreTime {
+        self.seen_at.saturating_add(QueueRequest::heartbeat_every(self.window))
+    }
+}
+
+/// A message that a store has to deliver to a client's wake channel after a step.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Notice {
+    /// Whose channel.
+    pub client: ClientId,
+    /// What to say.
+    pub wake: Wake,
+}
+
+impl LockEntry {
+    /// Takes the lock, takes or renews a place in line, or says what stands in the way.
+    pub fn acquire(
+        &mut self,
+        request: &AcquireRequest,
+        now: Now,
+        notices: &mut Vec<Notice>,
+    ) -> Acquire {
+        let first = self.first_in_line();
+        self.settle(now, notices);
+        if let Some(refusal) = self.refusal(request.mode) {
+            return Acquire::Refused(refusal);
+        }
+        let answer = self.acquire_settled(request, now);
+        self.tell_new_first(first, Some(request.token), now.at, notices);
+        answer
+    }
+
+    fn acquire_settled(&mut self, request: &AcquireRequest, now: Now) -> Acquire {
+        if let Some(holder) = self.holder_mut(request.token) {
+            let expires_at = now.at.saturating_add(request.ttl.duration());
+            holder.expires_at = holder.expires_at.max(expires_at);
+            holder.holds = request.holds.get();
+            return Acquire::Already(Already::new(holder.fences, holder.holds));
+        }
+        if let Some(waiter) = self.waiters.iter_mut().find(|w| w.token == request.token) {
+            if let Some(queue) = &request.queue {
+                waiter.seen_at = now.at;
+                waiter.heartbeat = queue.heartbeat;
+                waiter.window = queue.window;
+            }
+            let place = waiter.place;
+            return Acquire::Waiting(self.waiting(place, now.at));
+        }
+        if self.waiters.is_empty() && self.closed_for(now.at).is_none() && self.admits(request.mode)
+        {
+            self.kind = Some(request.mode.kind());
+            let fences = self.issue(request.fence_block, now);
+            self.hold(Holder {
+                token: request.token,
+                mode: request.mode,
+                fences,
+                holds: request.holds.get(),
+                granted_at: now.at,
+                expires_at: now.at.saturating_add(request.ttl.duration()),
+                owner: request.owner.clone(),
+                metadata: request.metadata.clone(),
+            });
+            return Acquire::Granted(Granted::new(fences));
+        }
+        let Some(queue) = &request.queue else {
+            return Acquire::Busy(Busy::new(self.next_free_in(now.at), self.holder_info(now.at)));
+        };
+        let waiters = u32::try_from(self.waiters.len()).unwrap_or(u32::MAX);
+        if queue.waiters_max.is_some_and(|max| waiters >= max) {
+            return Acquire::Refused(Refusal::QueueFull { waiters });
+        }
+        self.kind = Some(request.mode.kind());
+        let place = self.queue(request, queue, now.at);
+        Acquire::Waiting(self.waiting(place, now.at))
+    }
+
+    /// Lets a lease run on. Never creates one, never takes one away.
+    pub fn renew(&mut self, request: &RenewRequest, now: Now, notices: &mut Vec<Notice>) -> Renew {
+        let first = self.first_in_line();
+        self.settle(now, notices);
+        self.tell_new_first(first, None, now.at, notices);
+        let Some(holder) = self.holder_mut(request.token) else {
+            let late = self.last_fence == Some(request.fences.last());
+            return if late { Renew::Late } else { Renew::NotHeld };
+        };
+        let expires_at = now.at.saturating_add(request.ttl.duration());
+        holder.expires_at =
+            if request.shorten { expires_at } else { holder.expires_at.max(expires_at) };
+        Renew::Renewed
+    }
+
+    /// Ends a lease, or sets how many of its holds remain.
+    pub fn release(
+        &mut self,
+        request: &ReleaseRequest,
+        now: Now,
+        notices: &mut Vec<Notice>,
+    ) -> Release {
+        let first = self.first_in_line();
+        self.settle(now, notices);
+        let answer = self.release_settled(request, now);
+        self.settle(now, notices);
+        self.tell_new_first(first, None, now.at, notices);
+        answer
+    }
+
+    fn release_settled(&mut self, request: &ReleaseRequest, now: Now) -> Release {
+        let Some(at) = self.holders.iter().position(|h| h.token == request.token) else {
+            if self.released == Some(request.token) {
+                return Release::Released;
+            }
+            if self.last_fence == Some(request.fences.last()) {
+                self.close(request.cooldown, now.at);
+                return Release::Late;
+            }
+            return Release::NotHeld;
+        };
+        if let Some(holder) = self.holders.get_mut(at)
+            && request.remaining > 0
+        {
+            holder.holds = request.remaining;
+            return Release::StillHeld { holds: request.remaining };
+        }
+        self.holders.remove(at);
+        self.released = Some(request.token);
+        self.close(request.cooldown, now.at);
+        Release::Released
+    }
+
+    /// Gives up whatever the token has.
+    pub fn leave(&mut self, request: &LeaveRequest, now: Now, notices: &mut Vec<Notice>) -> Leave {
+        let first = self.first_in_line();
+        self.settle(now, notices);
+        let answer = if let Some(at) = self.waiters.iter().position(|w| w.token == request.token) {
+            self.waiters.remove(at);
+            Leave::Left
+        } else if let Some(at) = self.holders.iter().position(|h| h.token == request.token) {
+            self.holders.remove(at);
+            self.released = Some(request.token);
+            Leave::Released
+        } else {
+            Leave::NotHeld
+        };
+        self.settle(now, notices);
+        self.tell_new_first(first, None, now.at, notices);
+        answer
+    }
+
+    /// Takes the lease with this fence away. The next fence is above any that its holder could
+    /// still hand on.
+    pub fn force_release(
+        &mut self,
+        request: &ForceReleaseRequest,
+        now: Now,
+        notices: &mut Vec<Notice>,
+    ) -> ForceRelease {
+        let first = self.first_in_line();
+        self.settle(now, notices);
+        let answer =
+            if let Some(at) = self.holders.iter().position(|h| h.fences.contains(request.fence)) {
+                self.holders.remove(at);
+                self.last_fence = self.last_fence.map(|fence| fence.saturating_add(1));
+                ForceRelease::Released
+            } else if self.holders.is_empty() {
+                ForceRelease::NotHeld
+            } else {
+                let fences = self.holders.iter().map(|h| h.fences.first()).collect();
+                ForceRelease::OtherFence { fences }
+            };
+        self.settle(now, notices);
+        self.tell_new_first(first, None, now.at, notices);
+        answer
+    }
+
+    /// Ends, before their time, the leases and places for which `is_dead` says so, as a store may
+    /// that knows their client to be gone.
+    pub fn bury(
+        &mut self,
+        mut is_dead: impl FnMut(&Token) -> bool,
+        now: Now,
+        notices: &mut Vec<Notice>,
+    ) {
+        let first = self.first_in_line();
+        self.holders.retain(|holder| !is_dead(&holder.token));
+        self.waiters.retain(|waiter| !is_dead(&waiter.token));
+        self.settle(now, notices);
+        self.tell_new_first(first, None, now.at, notices);
+    }
+
+    /// The tokens of all holders and waiters. Secret.
+    pub fn tokens(&self) -> impl Iterator<Item = &Token> {
+        let holders = self.holders.iter().map(|holder| &holder.token);
+        holders.chain(self.waiters.iter().map(|waiter| &waiter.token))
+    }
+
+    /// Describes the lock as it is at `at`; `None` when nobody uses it. Changes nothing.
+    #[must_use]
+    pub fn inspect(&self, key: &Key, at: StoreTime) -> Option<LockInfo> {
+        let mut info = LockInfo::new(key.clone(), self.kind?, self.last_fence.unwrap_or(FIRST));
+        info.holders = self
+            .holders
+            .iter()
+            .filter(|holder| holder.expires_at > at)
+            .map(|holder| holder.info(at))
+            .collect();
+        info.waiters = self
+            .waiters
+            .iter()
+            .filter(|waiter| !waiter.window_left(at).is_zero())
+            .map(|waiter| waiter.info(at))
+            .collect();
+        info.closed_for = self.closed_for(at);
+        let idle = info.holders.is_empty() && info.waiters.is_empty() && info.closed_for.is_none();
+        (!idle).then_some(info)
+    }
+
+    /// Until when the entry says more than its last fence: the latest end of any lease, place or
+    /// cool-down. After that it may be forgotten, unless the store keeps last fences for longer.
+    #[must_use]
+    pub fn in_use_until(&self) -> Option<StoreTime> {
+        let holders = self.holders.iter().map(|holder| holder.expires_at);
+        let waiters = self.waiters.iter().map(|w| w.seen_at.saturating_add(w.window.duration()));
+        holders.chain(waiters).chain(self.closed_until).max()
+    }
+
+    /// The last fence issued.
+    #[must_use]
+    pub const fn last_fence(&self) -> Option<Fence> {
+        self.last_fence
+    }
+
+    /// Drops what is over, and hands what came free to the line.
+    fn settle(&mut self, now: Now, notices: &mut Vec<Notice>) {
+        self.holders.retain(|holder| holder.expires_at > now.at);
+        if self.closed_for(now.at).is_some() {
+            self.drop_gone_heads(now.at);
+            return;
+        }
+        self.closed_until = None;
+        loop {
+            self.drop_gone_heads(now.at);
+            let Some(head) = self.waiters.front() else { return };
+            if !admits(&self.holders, head.mode) {
+                return;
+            }
+            let Some(head) = self.waiters.pop_front() else { return };
+            if head.can_be_served(now.at) {
+                self.hand_over(head, now, notices);
+            }
+        }
+    }
+
+    /// Forgets waiters at the head whose place has run out; the others are found when they get
+    /// there.
+    fn drop_gone_heads(&mut self, at: StoreTime) {
+        while self.waiters.front().is_some_and(|head| head.window_left(at).is_zero()) {
+            self.waiters.pop_front();
+        }
+    }
+
+    fn hand_over(&mut self, head: Waiter, now: Now, notices: &mut Vec<Notice>) {
+        let fences = self.issue(head.fence_block, now);
+        let wake = Wake::Granted { ticket: head.ticket, heartbeat: head.heartbeat, fences };
+        notices.push(Notice { client: head.client, wake });
+        self.hold(Holder {
+            token: head.token,
+            mode: head.mode,
+            fences,
+            holds: 1,
+            granted_at: now.at,
+            expires_at: head.seen_at.saturating_add(head.window.duration()),
+            owner: head.owner,
+            metadata: head.metadata,
+        });
+    }
+
+    fn hold(&mut self, holder: Holder) {
+        self.released = None;
+        self.holders.push(holder);
+    }
+
+    /// A new head that would sleep past the moment when the lock can come free is told of it.
+    /// With equal ttls this never happens: a head's heartbeat comes first.
+    fn tell_new_first(
+        &self,
+        before: Option<Place>,
+        asking: Option<Token>,
+        at: StoreTime,
+        notices: &mut Vec<Notice>,
+    ) {
+        let Some(head) = self.waiters.front() else { return };
+        if before == Some(head.place) || asking == Some(head.token) {
+            return;
+        }
+        let retry_after = self.next_free_in(at);
+        if at.saturating_add(retry_after) < head.next_heartbeat() {
+            let wake = Wake::First { ticket: head.ticket, retry_after };
+            notices.push(Notice { client: head.client, wake });
+        }
+    }
+
+    fn first_in_line(&self) -> Option<Place> {
+        self.waiters.front().map(|head| head.place)
+    }
+
+    /// Why the lock can't be used in this mode at all.
+    fn refusal(&self, mode: Mode) -> Option<Refusal> {
+        let in_use =
+            !self.holders.is_empty() || !self.waiters.is_empty() || self.closed_until.is_some();
+        if let Some(stored) = self.kind
+            && in_use
+            && stored != mode.kind()
+        {
+            return Some(Refusal::WrongKind { stored });
+        }
+        match mode {
+            Mode::Permits { count, limit } if count > limit => {
+                Some(Refusal::TooManyPermits { limit })
+            }
+            Mode::Exclusive | Mode::Shared | Mode::Permits { .. } => None,
+        }
+    }
+
+    fn admits(&self, mode: Mode) -> bool {
+        admits(&self.holders, mode)
+    }
+
+    /// Puts a new waiter, or one that was forgotten and brings its old place, into the line.
+    fn queue(&mut self, request: &AcquireRequest, queue: &QueueRequest, at: StoreTime) -> Place {
+        let next = self.last_place.map_or(0, |last| last.number().saturating_add(1));
+        let place = match queue.place {
+            Some(place) if self.waiters.iter().all(|waiter| waiter.place != place) => place,
+            _ => Place::from_number(next.max(at.as_micros())),
+        };
+        self.last_place = self.last_place.max(Some(place));
+        let before = self.waiters.partition_point(|waiter| waiter.place < place);
+        self.waiters.insert(
+            before,
+            Waiter {
+                token: request.token,
+                mode: request.mode,
+                place,
+                client: queue.client,
+                ticket: queue.ticket,
+                heartbeat: queue.heartbeat,
+                window: queue.window,
+                fence_block: request.fence_block,
+                arrived_at: at,
+                seen_at: at,
+                owner: request.owner.clone(),
+                metadata: request.metadata.clone(),
+            },
+        );
+        place
+    }
+
+    fn waiting(&self, place: Place, at: StoreTime) -> Waiting {
+        let position = self.waiters.partition_point(|waiter| waiter.place < place);
+        let position = u32::try_from(position).unwrap_or(u32::MAX);
+        Waiting::new(position, place, self.next_free_in(at), self.holder_info(at))
+    }
+
+    fn issue(&mut self, count: NonZeroU32, now: Now) -> FenceBlock {
+        let first = match self.last_fence {
+            None => now.fence_floor,
+            Some(last) => {
+                let epoch = last.epoch().max(now.fence_floor.epoch());
+                let sequence = last.saturating_add(1).sequence();
+                let sequence = sequence.max(now.fence_floor.sequence());
+                Fence::new(epoch, sequence).unwrap_or(last)
+            }
+        };
+        let block = FenceBlock::new(first, count.get());
+        self.last_fence = Some(block.last());
+        block
+    }
+
+    fn close(&mut self, cooldown: Option<Duration>, at: StoreTime) {
+        let until = cooldown.filter(|c| !c.is_zero()).map(|c| at.saturating_add(c));
+        self.closed_until = self.closed_until.max(until);
+    }
+
+    fn closed_for(&self, at: StoreTime) -> Option<Duration> {
+        let left = self.closed_until?.saturating_since(at);
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// When the lock could serve somebody at the earliest: the next end of a lease, but not
+    /// before a cool-down is over.
+    fn next_free_in(&self, at: StoreTime) -> Duration {
+        let next_end = self.holders.iter().map(|h| h.expires_at.saturating_since(at)).min();
+        next_end.unwrap_or_default().max(self.closed_for(at).unwrap_or_default())
+    }
+
+    /// The holder whose lease ends first.
+    fn holder_info(&self, at: StoreTime) -> Option<HolderInfo> {
+        let next = self.holders.iter().min_by_key(|holder| holder.expires_at)?;
+        Some(next.info(at))
+    }
+
+    fn holder_mut(&mut self, token: Token) -> Option<&mut Holder> {
+        self.holders.iter_mut().find(|holder| holder.token == token)
+    }
+}
+
+/// The fence shown for a name under which none was issued.
+const FIRST: Fence = Fence::ZERO;
+
+impl Holder {
+    fn info(&self, at: StoreTime) -> HolderInfo {
+        let held_for = at.saturating_since(self.granted_at);
+        let remaining = self.expires_at.saturating_since(at);
+        let mut info = HolderInfo::new(self.mode, self.fences.first(), held_for, remaining);
+        info.owner = self.owner.clone();
+        info.metadata = self.metadata.clone();
+        info.holds = self.holds;
+        info
+    }
+}
+
+impl Waiter {
+    fn info(&self, at: StoreTime) -> WaiterInfo {
+        let mut info = WaiterInfo::new(self.mode, at.saturating_since(self.arrived_at));
+        info.owner = self.owner.clone();
+        info.metadata = self.metadata.clone();
+        info
+    }
+}
+
+/// Whether there is room for one more holder of this mode.
+fn admits(holders: &[Holder], mode: Mode) -> bool {
+    match mode {
+        Mode::Exclusive => holders.is_empty(),
+        Mode::Shared => holders.iter().all(|holder| holder.mode == Mode::Shared),
+        Mode::Permits { count, limit } => {
+            let taken = holders.iter().fold(0_u32, |sum, holder| match holder.mode {
+                Mode::Permits { count, .. } => sum.saturating_add(count.get()),
+                Mode::Exclusive | Mode::Shared => sum,
+            });
+            taken.saturating_add(count.get()) <= limit.get()
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The lock table: what acquiring, waiting, renewing and releasing mean.
+//!
+//! A [`LockEntry`] is all that a store keeps about one name, and each of its methods is one
+//! operation, carried out on the store's time ([`Now`]). A store's work is to make such a step
+//! atomic, to keep the entry in between, and to deliver the [`Notice`]s that it returns. The
+//! memory and embedded stores run this code; the Redis store's scripts are its second
+//! implementation, and a property test holds the two together.
+//!
+//! The invariants to keep:
+//!
+//! * Each operation first *settles* the entry: holders whose time is over are dropped, and what
+//!   came free goes to the head of the line in the same step. So a free lock never has a live
+//!   waiter whom it could serve.
+//! * Every operation is idempotent per token: repeating one never counts twice, and never touches
+//!   what another token has.
+//! * Free is what live holders leave: there is no counter to give back.
+//! * A fence is larger than every fence issued for the name before, also when the entry was lost
+//!   in between, because it is at least the time.
+
+mod entry;
+#[cfg(test)]
+mod tests;
+
+pub use entry::{LockEntry, Notice};
+
+use std::time::Duration;
+
+use crate::fence::Fence;
+
+/// A point on a store's clock, in microseconds since an origin of the store's own.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+pub struct StoreTime(u64);
+
+impl StoreTime {
+    /// The point `us` microseconds after the origin.
+    #[must_use]
+    pub const fn from_micros(us: u64) -> Self {
+        Self(us)
+    }
+
+    /// Microseconds since the origin.
+    #[must_use]
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// This point moved forward.
+    #[must_use]
+    pub fn saturating_add(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(by.as_micros()).unwrap_or(u64::MAX)))
+    }
+
+    /// How long after `earlier` this point is; zero when it is not after it.
+    #[must_use]
+    pub const fn saturating_since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// The time at which an operation is carried out.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "stores make it for every step")]
+pub struct Now {
+    /// The present on the clock that leases run on.
+    pub at: StoreTime,
+    /// The smallest fence to issue: the store's fail-over epoch, and the microseconds since
+    /// 2020-01-01 by a wall clock.
+    pub fence_floor: Fence,
+}

@@ -1,0 +1,70 @@
+//! The length of a lease.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// The length of a lease: 1 ms to 30 days, in whole milliseconds.
+///
+/// This is the only place where a `Duration` becomes a number of milliseconds.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+pub struct Ttl(u32);
+
+impl Ttl {
+    /// The shortest lease.
+    pub const MIN: Self = Self(1);
+    /// The longest lease: 30 days.
+    pub const MAX: Self = Self(30 * 24 * 60 * 60 * 1000);
+
+    /// Validates a length; what is below a millisecond is cut off, which can only end a lease
+    /// early on the holder's side.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] when the length is below 1 ms or above 30 days.
+    pub fn new(length: Duration) -> Result<Self> {
+        match u32::try_from(length.as_millis()) {
+            Ok(ms) if (Self::MIN.0..=Self::MAX.0).contains(&ms) => Ok(Self(ms)),
+            _ => Err(Error::new(
+                ErrorKind::Config,
+                format!("a ttl of {length:?} is out of range; give 1 ms to 30 days"),
+            )),
+        }
+    }
+
+    /// The length as a `Duration`.
+    #[must_use]
+    pub const fn duration(self) -> Duration {
+        Duration::from_millis(self.0 as u64)
+    }
+
+    /// The length in milliseconds, for the wire.
+    #[must_use]
+    pub const fn as_millis(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Ttl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.duration())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_dust_and_absurd_lengths_are_refused() {
+        for bad in [Duration::ZERO, Duration::from_nanos(999_999), Duration::MAX] {
+            assert_eq!(Ttl::new(bad).unwrap_err().kind(), ErrorKind::Config, "{bad:?}");
+        }
+        let month = Duration::from_secs(30 * 86_400);
+        assert_eq!(Ttl::new(month).unwrap(), Ttl::MAX);
+        assert!(Ttl::new(month + Duration::from_millis(1)).is_err());
+        assert_eq!(Ttl::new(Duration::from_micros(1_900)).unwrap().as_millis(), 1);
+    }
+}
