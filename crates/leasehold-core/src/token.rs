@@ -36,7 +36,7 @@ impl Token {
     /// [`ErrorKind::Config`] for anything else. The message does not repeat the text.
     pub fn from_hex(text: &str) -> Result<Self> {
         let refuse = || Error::new(ErrorKind::Config, "a token is 32 hexadecimal digits");
-        if text.len() != 32 || !text.is_ascii() {
+        if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(refuse());
         }
         let mut bytes = [0; 16];
