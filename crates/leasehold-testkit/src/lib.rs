@@ -1,1 +1,20 @@
-//! Placeholder.
+//! What leasehold is tried with: real servers, and what can go wrong on the way to them.
+//!
+//! * [`server`] starts Redis or Valkey servers on loopback, pauses, kills and restarts them.
+//! * [`proxy`] stands between a client and a server and loses, delays or cuts what passes.
+//! * [`tls`] makes certificates, right and wrong ones.
+//! * [`process`] is the child process underneath, for anything else a test has to kill.
+//!
+//! This crate is for tests. It panics where a library would return an error: a test that cannot be
+//! set up has failed, and an error passed around would only hide where.
+#![allow(clippy::panic, reason = "a test that cannot be set up has failed")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "waiting for a server needs a real clock, and no lease depends on it"
+)]
+
+pub mod process;
+// pub mod proxy;
+mod resp;
+pub mod server;
+pub mod tls;

@@ -165,7 +165,8 @@ impl Scanner {
     /// Interprets the header line; true if it ended the frame.
     fn header_ended(&mut self) -> bool {
         let header = std::mem::take(&mut self.header);
-        let (kind, rest) = header.split_first().map_or((b'\r', &[][..]), |(kind, rest)| (*kind, rest));
+        let (kind, rest) =
+            header.split_first().map_or((b'\r', &[][..]), |(kind, rest)| (*kind, rest));
         let length = || std::str::from_utf8(rest).ok().and_then(|text| text.trim().parse().ok());
         let children: usize = match kind {
             b'$' | b'=' | b'!' => {
