@@ -24,8 +24,10 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///
 /// Every operation means what the lock table ([`crate::table`]) says, on the store's own time.
 /// `within` is how long the call may take, connecting included: an answer that has not come by
-/// then is an [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) whose effect is
-/// [`Effect::Unknown`](crate::Effect::Unknown). A store never sends a request twice blindly; it
+/// then is an [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) whose effect is
+/// [`Effect::Unknown`](crate::Effect::Unknown), or [`Effect::NotApplied`](crate::Effect::NotApplied)
+/// when nothing was sent. ([`ErrorKind::Timeout`](crate::ErrorKind::Timeout) is for callers whose
+/// wait for the lock ran out; no store says it.) A store never sends a request twice blindly; it
 /// may resend one because every operation is idempotent per token.
 ///
 /// # Atomicity
@@ -283,7 +285,7 @@ pub struct QueueRequest {
     pub window: Ttl,
     /// The place told in an earlier answer: a waiter that the store has forgotten gets it back.
     pub place: Option<Place>,
-    /// Refuse when so many are waiting already.
+    /// Refuse a newcomer, who brings no place, when so many are waiting already.
     pub waiters_max: Option<u32>,
 }
 

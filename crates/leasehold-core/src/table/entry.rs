@@ -101,10 +101,10 @@ impl LockEntry {
     ) -> Acquire {
         let first = self.first_in_line();
         self.settle(now, notices);
-        if let Some(refusal) = self.refusal(request.mode) {
-            return Acquire::Refused(refusal);
-        }
-        let answer = self.acquire_settled(request, now);
+        let answer = match self.refusal(request.mode) {
+            Some(refusal) => Acquire::Refused(refusal),
+            None => self.acquire_settled(request, now),
+        };
         self.tell_new_first(first, Some(request.token), now.at, notices);
         answer
     }
@@ -144,8 +144,9 @@ impl LockEntry {
         let Some(queue) = &request.queue else {
             return Acquire::Busy(Busy::new(self.next_free_in(now.at), self.holder_info(now.at)));
         };
+        self.drop_gone(now.at);
         let waiters = u32::try_from(self.waiters.len()).unwrap_or(u32::MAX);
-        if queue.waiters_max.is_some_and(|max| waiters >= max) {
+        if queue.place.is_none() && queue.waiters_max.is_some_and(|max| waiters >= max) {
             return Acquire::Refused(Refusal::QueueFull { waiters });
         }
         self.kind = Some(request.mode.kind());
@@ -294,12 +295,21 @@ impl LockEntry {
     }
 
     /// Until when the entry says more than its last fence: the latest end of any lease, place or
-    /// cool-down. After that it may be forgotten, unless the store keeps last fences for longer.
+    /// cool-down. `None` when nobody uses the lock.
     #[must_use]
     pub fn in_use_until(&self) -> Option<StoreTime> {
         let holders = self.holders.iter().map(|holder| holder.expires_at);
         let waiters = self.waiters.iter().map(|w| w.seen_at.saturating_add(w.window.duration()));
         holders.chain(waiters).chain(self.closed_until).max()
+    }
+
+    /// Whether a store may forget the entry: nobody uses the lock, and the time has passed its
+    /// last fence. Until then a new entry would issue lower fences than this one did, since blocks
+    /// can be reserved faster than time goes.
+    #[must_use]
+    pub fn may_be_forgotten(&self, now: Now) -> bool {
+        self.in_use_until().is_none_or(|until| until <= now.at)
+            && self.last_fence.is_none_or(|last| last < now.fence_floor)
     }
 
     /// The last fence issued.
@@ -330,11 +340,17 @@ impl LockEntry {
     }
 
     /// Forgets waiters at the head whose place has run out; the others are found when they get
-    /// there.
+    /// there, or when somebody joins the line.
     fn drop_gone_heads(&mut self, at: StoreTime) {
         while self.waiters.front().is_some_and(|head| head.window_left(at).is_zero()) {
             self.waiters.pop_front();
         }
+    }
+
+    /// Forgets all waiters whose place has run out. Done for whoever joins the line, so that the
+    /// dead neither fill it nor pile up in it while the head lives.
+    fn drop_gone(&mut self, at: StoreTime) {
+        self.waiters.retain(|waiter| !waiter.window_left(at).is_zero());
     }
 
     fn hand_over(&mut self, head: Waiter, now: Now, notices: &mut Vec<Notice>) {

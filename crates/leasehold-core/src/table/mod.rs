@@ -14,8 +14,9 @@
 //! * Every operation is idempotent per token: repeating one never counts twice, and never touches
 //!   what another token has.
 //! * Free is what live holders leave: there is no counter to give back.
-//! * A fence is larger than every fence issued for the name before, also when the entry was lost
-//!   in between, because it is at least the time.
+//! * A fence is larger than every fence issued for the name before, also when the entry was
+//!   forgotten in between, because it is at least the time, and an entry is kept until the time
+//!   has passed its last fence ([`LockEntry::may_be_forgotten`]).
 
 mod entry;
 #[cfg(test)]

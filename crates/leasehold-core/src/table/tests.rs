@@ -1,1 +1,227 @@
+//! The rules of the table, one claim per test, and its invariants under random use.
 
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use super::{LockEntry, Notice, Now, StoreTime};
+use crate::fence::{Fence, FenceBlock};
+use crate::key::Key;
+use crate::label::{Metadata, OwnerName};
+use crate::store::{
+    Acquire, AcquireRequest, Already, Busy, ForceRelease, ForceReleaseRequest, Kind, Leave,
+    LeaveRequest, LockInfo, Mode, Place, QueueRequest, Refusal, Release, ReleaseRequest, Renew,
+    RenewRequest, Waiting, Wake,
+};
+use crate::token::{ClientId, Token};
+use crate::ttl::Ttl;
+
+mod holding;
+mod line;
+mod properties;
+
+/// What a waiter's window is here, and by that how long a lease handed to it runs.
+const WINDOW: u64 = 300;
+
+/// An entry with a clock, and requests by small numbers instead of tokens.
+#[derive(Clone, Debug)]
+struct Lock {
+    entry: LockEntry,
+    at_us: u64,
+    floor: Fence,
+    notices: Vec<Notice>,
+}
+
+impl Lock {
+    fn new() -> Self {
+        let floor = Fence::new(0, 1_000).unwrap();
+        Self { entry: LockEntry::default(), at_us: 5_000_000, floor, notices: Vec::new() }
+    }
+
+    fn at(&self) -> StoreTime {
+        StoreTime::from_micros(self.at_us)
+    }
+
+    fn now(&self) -> Now {
+        Now { at: self.at(), fence_floor: self.floor }
+    }
+
+    /// Lets time pass for leases, and not for fences.
+    fn pass(&mut self, span: u64) {
+        self.at_us += span * 1_000;
+    }
+
+    fn pass_us(&mut self, us: u64) {
+        self.at_us += us;
+    }
+
+    fn acquire(&mut self, request: &AcquireRequest) -> Acquire {
+        self.entry.acquire(request, self.now(), &mut self.notices)
+    }
+
+    fn take(&mut self, who: u8, ttl_ms: u64) -> FenceBlock {
+        granted(&self.acquire(&request(who, ttl_ms)))
+    }
+
+    fn wait(&mut self, who: u8) -> Waiting {
+        waiting(&self.acquire(&queued(who, 0)))
+    }
+
+    fn heartbeat(&mut self, who: u8, number: u32) -> Acquire {
+        self.acquire(&queued(who, number))
+    }
+
+    fn renew(&mut self, who: u8, fences: FenceBlock, ttl_ms: u64) -> Renew {
+        let request = RenewRequest::new(key(), token(who), fences, ttl(ttl_ms));
+        self.entry.renew(&request, self.now(), &mut self.notices)
+    }
+
+    fn release_with(&mut self, request: &ReleaseRequest) -> Release {
+        self.entry.release(request, self.now(), &mut self.notices)
+    }
+
+    fn release(&mut self, who: u8, fences: FenceBlock) -> Release {
+        self.release_with(&ReleaseRequest::new(key(), token(who), fences))
+    }
+
+    fn release_and_close(&mut self, who: u8, fences: FenceBlock, cooldown: u64) -> Release {
+        let mut request = ReleaseRequest::new(key(), token(who), fences);
+        request.cooldown = Some(ms(cooldown));
+        self.release_with(&request)
+    }
+
+    fn leave(&mut self, who: u8) -> Leave {
+        let request = LeaveRequest::new(key(), token(who));
+        self.entry.leave(&request, self.now(), &mut self.notices)
+    }
+
+    fn force_release(&mut self, fence: Fence) -> ForceRelease {
+        let request = ForceReleaseRequest::new(key(), fence);
+        self.entry.force_release(&request, self.now(), &mut self.notices)
+    }
+
+    fn bury(&mut self, dead: &[u8]) {
+        let dead: Vec<Token> = dead.iter().copied().map(token).collect();
+        self.entry.bury(|token| dead.contains(token), self.now(), &mut self.notices);
+    }
+
+    fn inspect(&self) -> Option<LockInfo> {
+        self.entry.inspect(&key(), self.at())
+    }
+
+    fn holders(&self) -> Vec<u8> {
+        let info = self.inspect();
+        let owners = info.iter().flat_map(|info| &info.holders).map(|holder| &holder.owner);
+        owners.map(number).collect()
+    }
+
+    fn waiters(&self) -> Vec<u8> {
+        let info = self.inspect();
+        let owners = info.iter().flat_map(|info| &info.waiters).map(|waiter| &waiter.owner);
+        owners.map(number).collect()
+    }
+
+    fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+}
+
+fn key() -> Key {
+    Key::new("k").unwrap()
+}
+
+fn token(who: u8) -> Token {
+    Token::from_bytes([who; 16])
+}
+
+fn client(who: u8) -> ClientId {
+    ClientId::from_bytes([100 + who; 16])
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn ttl(length: u64) -> Ttl {
+    Ttl::new(ms(length)).unwrap()
+}
+
+fn count(n: u32) -> NonZeroU32 {
+    NonZeroU32::new(n).unwrap()
+}
+
+fn permits(n: u32, limit: u32) -> Mode {
+    Mode::Permits { count: count(n), limit: count(limit) }
+}
+
+/// An acquisition whose owner is named after its token, so that it can be seen from outside.
+fn request(who: u8, ttl_ms: u64) -> AcquireRequest {
+    let mut request = AcquireRequest::new(key(), token(who), ttl(ttl_ms));
+    request.owner = OwnerName::new(who.to_string()).unwrap();
+    request
+}
+
+fn with_mode(who: u8, ttl_ms: u64, mode: Mode) -> AcquireRequest {
+    AcquireRequest { mode, ..request(who, ttl_ms) }
+}
+
+fn queued(who: u8, heartbeat: u32) -> AcquireRequest {
+    let mut queue = QueueRequest::new(client(who), u64::from(who), ttl(WINDOW));
+    queue.heartbeat = heartbeat;
+    AcquireRequest { queue: Some(queue), ..request(who, 10_000) }
+}
+
+fn queued_with_mode(who: u8, mode: Mode) -> AcquireRequest {
+    AcquireRequest { mode, ..queued(who, 0) }
+}
+
+fn number(owner: &OwnerName) -> u8 {
+    owner.as_str().parse().unwrap()
+}
+
+#[track_caller]
+fn granted(answer: &Acquire) -> FenceBlock {
+    match answer {
+        Acquire::Granted(granted) => granted.fences,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+#[track_caller]
+fn already(answer: &Acquire) -> Already {
+    match answer {
+        Acquire::Already(already) => *already,
+        other => panic!("not held already: {other:?}"),
+    }
+}
+
+#[track_caller]
+fn waiting(answer: &Acquire) -> Waiting {
+    match answer {
+        Acquire::Waiting(waiting) => waiting.clone(),
+        other => panic!("not waiting: {other:?}"),
+    }
+}
+
+#[track_caller]
+fn busy(answer: &Acquire) -> Busy {
+    match answer {
+        Acquire::Busy(busy) => busy.clone(),
+        other => panic!("not busy: {other:?}"),
+    }
+}
+
+#[track_caller]
+fn refused(answer: &Acquire) -> Refusal {
+    match answer {
+        Acquire::Refused(refusal) => *refusal,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+fn grants(notices: &[Notice]) -> Vec<(ClientId, u64, u32)> {
+    let grant = |notice: &Notice| match notice.wake {
+        Wake::Granted { ticket, heartbeat, .. } => Some((notice.client, ticket, heartbeat)),
+        _ => None,
+    };
+    notices.iter().filter_map(grant).collect()
+}
