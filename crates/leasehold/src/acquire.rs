@@ -1,0 +1,268 @@
+//! One acquisition, from its token to its guard.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::retry::PAUSE_MIN;
+use leasehold_core::{
+    Acquire, AcquireRequest, Busy, Effect, Error, ErrorKind, FenceBlock, HolderInfo, LeaseState,
+    Moment, Refusal, Result, Token, Ttl, Waiting,
+};
+
+use crate::armed::Armed;
+use crate::client::Inner;
+use crate::guard::Guard;
+use crate::hold::{Hold, Terms};
+use crate::rt;
+use crate::settings::Settings;
+
+/// How long a waiter that was in touch with the store rides out its absence.
+const OUTAGE_MAX: Duration = Duration::from_secs(30);
+
+/// An acquisition under way. Its token is the same in all its requests; dropping it gives up
+/// whatever the token got.
+#[derive(Debug)]
+pub(crate) struct Acquisition {
+    pub(crate) client: Arc<Inner>,
+    pub(crate) settings: Settings,
+    pub(crate) terms: Terms,
+    pub(crate) request: AcquireRequest,
+    pub(crate) armed: Armed,
+    pub(crate) started: Moment,
+    pub(crate) until: Option<Moment>,
+}
+
+/// What one request brought.
+#[derive(Debug)]
+pub(crate) enum Attempt {
+    Held(Guard),
+    Busy(Busy),
+    Waiting(Waiting),
+    /// The lease was granted, but the answer came when it was all but over.
+    TooLate,
+}
+
+/// What stood in the way when last seen, for the error message.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct InTheWay {
+    pub(crate) holder: Option<HolderInfo>,
+    pub(crate) retry_after: Option<Duration>,
+    pub(crate) position: Option<u32>,
+}
+
+impl Acquisition {
+    /// Prepares an acquisition that may wait for `limit`, or for ever. Sends nothing.
+    pub(crate) fn new(
+        client: &Arc<Inner>,
+        settings: &Result<Settings>,
+        limit: Option<Duration>,
+    ) -> Result<Self> {
+        let settings = settings.clone()?;
+        client.check_open()?;
+        let terms = settings.terms()?;
+        let token = Token::generate()?;
+        let mut request = AcquireRequest::new(settings.key.clone(), token, terms.ttl);
+        request.owner = settings.owner.clone();
+        request.metadata = settings.metadata.clone();
+        request.fence_block = client.config.fence_block;
+        let started = client.clock.now();
+        Ok(Self {
+            armed: Armed::new(client.reaper.clone(), settings.key.clone(), token),
+            client: Arc::clone(client),
+            settings,
+            terms,
+            request,
+            started,
+            until: limit.map(|limit| started.saturating_add(limit)),
+        })
+    }
+
+    /// Tries once; contention is `None`.
+    pub(crate) async fn try_once(mut self) -> Result<Option<Guard>> {
+        match self.attempt().await? {
+            Attempt::Held(guard) => Ok(Some(guard)),
+            Attempt::Busy(_) | Attempt::Waiting(_) => Ok(None),
+            Attempt::TooLate => Err(self.too_late()),
+        }
+    }
+
+    /// Waits until the lock is held, the limit is reached or the strategy stops.
+    pub(crate) async fn wait(mut self) -> Result<Guard> {
+        let capability = self.client.store.capability();
+        if self.settings.in_line && capability.queue {
+            return self.wait_in_line(capability.wake).await;
+        }
+        let mut in_the_way = InTheWay::default();
+        let mut heard_at = None;
+        for tries in 1.. {
+            let earliest = match self.attempt().await {
+                Ok(Attempt::Held(guard)) => return Ok(guard),
+                Ok(Attempt::Busy(busy)) => {
+                    heard_at = Some(self.client.clock.now());
+                    let after = busy.retry_after;
+                    in_the_way =
+                        InTheWay { holder: busy.holder, retry_after: Some(after), position: None };
+                    self.refuse_in_vain(&in_the_way)?;
+                    Some(after)
+                }
+                Ok(Attempt::Waiting(_) | Attempt::TooLate) => None,
+                Err(error) => {
+                    self.ride_out(error, heard_at)?;
+                    None
+                }
+            };
+            let Some(pause) = self.settings.retry.pause(tries) else {
+                return Err(self.ran_out(in_the_way, "the retry strategy gave up"));
+            };
+            let pause = earliest.map_or(pause, |earliest| pause.min(earliest));
+            let now = self.client.clock.now();
+            if self.until.is_some_and(|until| now >= until) {
+                return Err(self.ran_out(in_the_way, "the wait ran out"));
+            }
+            let again = now.saturating_add(pause.max(PAUSE_MIN));
+            let again = self.until.map_or(again, |until| again.min(until));
+            rt::sleep_until(&*self.client.clock, again).await;
+        }
+        Err(self.ran_out(in_the_way, "the retry strategy gave up"))
+    }
+
+    /// Sends one request and takes in its answer.
+    pub(crate) async fn attempt(&mut self) -> Result<Attempt> {
+        let sent_at = self.client.clock.now();
+        let within = self.within(sent_at);
+        self.armed.sending(self.expired_at(sent_at));
+        let answer = self.client.store.acquire(&self.request, within).await;
+        self.take_in(answer, sent_at)
+    }
+
+    /// When whatever a request sent now could get has run out by itself, the time for which it
+    /// may lie in a buffer included.
+    pub(crate) fn expired_at(&self, sent_at: Moment) -> Moment {
+        let ttl = self.terms.ttl.duration();
+        sent_at.saturating_add(ttl).saturating_add(self.client.config.call_timeout)
+    }
+
+    pub(crate) fn take_in(&mut self, answer: Result<Acquire>, sent_at: Moment) -> Result<Attempt> {
+        match answer {
+            Ok(Acquire::Granted(granted)) => Ok(self.hold(granted.fences, sent_at, self.terms.ttl)),
+            Ok(Acquire::Already(already)) => Ok(self.hold(already.fences, sent_at, self.terms.ttl)),
+            Ok(Acquire::Waiting(waiting)) => {
+                self.armed.has_something();
+                if let Some(queue) = &mut self.request.queue {
+                    queue.place = Some(waiting.place);
+                }
+                Ok(Attempt::Waiting(waiting))
+            }
+            Ok(Acquire::Busy(busy)) => {
+                self.armed.disarm();
+                Ok(Attempt::Busy(busy))
+            }
+            Ok(Acquire::Refused(refusal)) => {
+                self.armed.disarm();
+                Err(self.explain(refused(refusal)))
+            }
+            Ok(_) => Err(self.explain(Error::new(
+                ErrorKind::Protocol,
+                "the store gave an answer that this version does not know",
+            ))),
+            Err(error) => {
+                if error.effect() == Effect::NotApplied && self.request.queue.is_none() {
+                    self.armed.disarm();
+                }
+                Err(self.explain(error))
+            }
+        }
+    }
+
+    /// Makes the guard of a lease that was granted for `length` in answer to a request sent at
+    /// `sent_at`.
+    pub(crate) fn hold(&mut self, fences: FenceBlock, sent_at: Moment, length: Ttl) -> Attempt {
+        self.armed.has_something();
+        let now = self.client.clock.now();
+        let Some(lease) = LeaseState::granted(sent_at, length, self.terms.grace, now) else {
+            return Attempt::TooLate;
+        };
+        let hold = Arc::new(Hold::new(
+            self.client.next_id(),
+            self.request.key.clone(),
+            self.request.token,
+            fences,
+            lease,
+            self.terms,
+            now,
+        ));
+        self.client.wheel.add(&hold, sent_at);
+        self.armed.disarm();
+        Attempt::Held(Guard::new(&self.client, hold))
+    }
+
+    /// How long one request may take.
+    pub(crate) fn within(&self, now: Moment) -> Duration {
+        let call = self.client.config.call_timeout.min(self.terms.ttl.duration());
+        match self.until.map(|until| until.saturating_since(now)) {
+            Some(left) if !left.is_zero() => call.min(left),
+            _ => call,
+        }
+    }
+
+    /// Gives up at once, when asked to, if the lock can't come free within the limit.
+    pub(crate) fn refuse_in_vain(&self, in_the_way: &InTheWay) -> Result<()> {
+        let (Some(until), Some(after)) = (self.until, in_the_way.retry_after) else {
+            return Ok(());
+        };
+        if self.settings.not_in_vain && self.client.clock.now().saturating_add(after) > until {
+            return Err(self.ran_out(in_the_way.clone(), "the lock can't come free in time"));
+        }
+        Ok(())
+    }
+
+    /// Goes on after an error while there is hope: the store was heard before, and not too long
+    /// ago, or the error says that it is only busy.
+    pub(crate) fn ride_out(&self, error: Error, heard_at: Option<Moment>) -> Result<()> {
+        let now = self.client.clock.now();
+        let hope = heard_at.is_some_and(|at| now.saturating_since(at) < OUTAGE_MAX);
+        let in_time = self.until.is_none_or(|until| now < until);
+        if error.is_retryable() && hope && in_time { Ok(()) } else { Err(error) }
+    }
+
+    pub(crate) fn ran_out(&self, in_the_way: InTheWay, why: &str) -> Error {
+        let waited = self.client.clock.now().saturating_since(self.started);
+        let place = match in_the_way.position {
+            Some(position) => format!(" at place {} in line", position.saturating_add(1)),
+            None => String::new(),
+        };
+        let error = Error::new(ErrorKind::Timeout, format!("{why} after {waited:.1?}{place}"));
+        self.explain(error.held_by(in_the_way.holder, in_the_way.retry_after))
+    }
+
+    fn too_late(&self) -> Error {
+        self.explain(Error::new(
+            ErrorKind::Unavailable,
+            format!(
+                "the lease was granted, but the answer came when its ttl of {} was all but over; \
+                 it is being given back",
+                self.terms.ttl
+            ),
+        ))
+    }
+
+    pub(crate) fn explain(&self, error: Error) -> Error {
+        error.during("acquire").on_key(&self.request.key).at_store(self.client.location())
+    }
+}
+
+fn refused(refusal: Refusal) -> Error {
+    let why = match refusal {
+        Refusal::WrongKind { stored } => format!(
+            "the name is in use as a {stored}; use it as that, or wait until nobody uses it"
+        ),
+        Refusal::TooManyPermits { limit } => {
+            format!("more permits were asked for than there are ({limit})")
+        }
+        Refusal::QueueFull { waiters } => {
+            format!("{waiters} are waiting already, which is the limit asked for")
+        }
+        _ => "the store refuses this use of the name".to_owned(),
+    };
+    Error::new(ErrorKind::Conflict, why)
+}

@@ -1,0 +1,532 @@
+//! The client: a store, and everything that happens over time.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold_clock::SystemClock;
+use leasehold_core::{
+    ClientId, Clock, Error, ErrorKind, Fence, ForceRelease, ForceReleaseRequest, Key, ListRequest,
+    LockInfo, OwnerName, Release as StoreRelease, ReleaseRequest, Renew, RenewRequest, Result,
+    Store, Ttl,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::connect;
+use crate::detached::DetachedLease;
+use crate::guard::{Guard, HeldLease, Release};
+use crate::hold::{Hold, Terms};
+use crate::mutex::Mutex;
+use crate::owner;
+use crate::reap::Reaper;
+use crate::renew::Wheel;
+use crate::rt;
+use crate::wake::Hub;
+
+/// The default length of a lease: long enough to ride out a fail-over, short enough for somebody
+/// to wait for after a crash. It is renewed every third of it.
+pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
+/// How long one request to the store may take by default.
+pub const DEFAULT_CALL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long [`Client::close`] tries to give everything up.
+pub const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+
+/// A connection to a store of locks.
+///
+/// Cheap to clone; all clones share one store, one renewer and one reaper. The background tasks
+/// live on the tokio runtime in which the client was made.
+#[derive(Clone, Debug)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) runtime: tokio::runtime::Handle,
+    pub(crate) wheel: Arc<Wheel>,
+    pub(crate) reaper: Reaper,
+    pub(crate) hub: Hub,
+    pub(crate) config: Config,
+    location: Arc<str>,
+    next_id: AtomicU64,
+    closed: AtomicBool,
+    stop: CancellationToken,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) ttl: Ttl,
+    pub(crate) min_ttl: Ttl,
+    pub(crate) owner: OwnerName,
+    pub(crate) call_timeout: Duration,
+    pub(crate) fence_block: NonZeroU32,
+}
+
+impl Inner {
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn location(&self) -> Arc<str> {
+        Arc::clone(&self.location)
+    }
+
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(
+                Error::new(ErrorKind::Closed, "the client was closed").at_store(self.location())
+            );
+        }
+        Ok(())
+    }
+
+    fn explain(&self, error: Error, operation: &'static str) -> Error {
+        error.during(operation).at_store(self.location())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Client {
+    /// Connects to a store: `memory:`, `embedded:` (in the user's runtime directory),
+    /// `embedded:/path`, `redis://…`, `rediss://…`, `redis+unix:///path`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for a URL that can't be used, [`ErrorKind::Unsupported`] for a store
+    /// that this build leaves out, and what the store says when it can't be opened or reached.
+    /// No message repeats the URL's password.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn connect(url: impl AsRef<str>) -> Result<Self> {
+        Self::builder().connect(url).await
+    }
+
+    /// A client with settings of its own.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::default()
+    }
+
+    /// A client of this store, with default settings.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Misuse`] outside a tokio runtime.
+    pub fn new(store: Arc<dyn Store>) -> Result<Self> {
+        Self::builder().store(store)
+    }
+
+    pub(crate) const fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
+    /// A mutex of this name. A value: nothing is sent, and nothing can fail before it is locked.
+    pub fn mutex(&self, key: impl AsRef<str>) -> Mutex {
+        Mutex::new(self, Key::new(key))
+    }
+
+    /// A mutex with an already validated name.
+    pub fn mutex_of(&self, key: Key) -> Mutex {
+        Mutex::new(self, Ok(key))
+    }
+
+    /// The store's name for people: scheme and host or path.
+    #[must_use]
+    pub fn location(&self) -> &str {
+        &self.inner.location
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.inner.store
+    }
+
+    /// The owner that this client's locks show by default.
+    #[must_use]
+    pub fn owner(&self) -> &OwnerName {
+        &self.inner.config.owner
+    }
+
+    /// Describes a lock: who holds it, who waits. `None` when nobody uses it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for a bad name, and what the store says.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn inspect(&self, key: impl AsRef<str>) -> Result<Option<LockInfo>> {
+        let key = Key::new(key)?;
+        let Inner { store, config, .. } = &*self.inner;
+        let info = store.inspect(&key, config.call_timeout).await;
+        info.map_err(|error| self.inner.explain(error, "inspect").on_key(&key))
+    }
+
+    /// Describes the locks in use whose names start with `prefix`, ordered by name. A `*` at the
+    /// end of the prefix is allowed and means nothing more.
+    ///
+    /// # Errors
+    ///
+    /// What the store says. It is asked for as long as ten ordinary calls may take.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockInfo>> {
+        let prefix = prefix.as_ref();
+        let request = ListRequest::new(prefix.strip_suffix('*').unwrap_or(prefix));
+        let Inner { store, config, .. } = &*self.inner;
+        let list = store.list(&request, config.call_timeout.saturating_mul(10)).await;
+        list.map_err(|error| self.inner.explain(error, "list"))
+    }
+
+    /// Takes a lease away from its holder, who learns of it at its next renewal. The fence must
+    /// be the one that [`inspect`](Self::inspect) showed; another holder is left alone.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for a bad name, and what the store says.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the lease may or may not have been taken away.
+    pub async fn force_release(&self, key: impl AsRef<str>, fence: Fence) -> Result<ForceRelease> {
+        let key = Key::new(key)?;
+        let request = ForceReleaseRequest::new(key.clone(), fence);
+        let Inner { store, config, .. } = &*self.inner;
+        let answer = store.force_release(&request, config.call_timeout).await;
+        let answer =
+            answer.map_err(|error| self.inner.explain(error, "force-release").on_key(&key))?;
+        tracing::info!(target: "leasehold", %key, %fence, ?answer, "force release");
+        Ok(answer)
+    }
+
+    /// Takes over a lease that was [detached](Guard::detach), here or elsewhere, by renewing it.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Late`] – it has run out; nobody has held the lock since.
+    /// * [`ErrorKind::Lost`] – it has run out, and somebody has.
+    /// * What the store says.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the lease stays detached.
+    pub async fn adopt(&self, lease: &DetachedLease) -> Result<Guard> {
+        self.inner.check_open()?;
+        let terms = Terms {
+            ttl: lease.ttl(),
+            grace: leasehold_core::LeaseState::default_grace(lease.ttl()),
+            renew: true,
+            max_hold: None,
+        };
+        let sent_at = self.renew_detached(lease, lease.ttl()).await?;
+        let now = self.inner.clock.now();
+        let Some(state) = leasehold_core::LeaseState::granted(sent_at, terms.ttl, terms.grace, now)
+        else {
+            return Err(self.inner.explain(
+                Error::new(
+                    ErrorKind::Unavailable,
+                    "the lease was renewed, but the answer came when it was all but over",
+                )
+                .on_key(lease.key()),
+                "adopt",
+            ));
+        };
+        let hold = Arc::new(Hold::new(
+            self.inner.next_id(),
+            lease.key().clone(),
+            lease.token(),
+            lease.fences(),
+            state,
+            terms,
+            now,
+        ));
+        self.inner.wheel.add(&hold, sent_at);
+        Ok(Guard::new(&self.inner, hold))
+    }
+
+    /// Renews a detached lease without taking it over.
+    ///
+    /// # Errors
+    ///
+    /// As [`adopt`](Self::adopt), and [`ErrorKind::Config`] when the ttl is out of range.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the lease may or may not have been renewed.
+    pub async fn renew(&self, lease: &DetachedLease, ttl: Duration) -> Result<DetachedLease> {
+        let ttl = Ttl::new(ttl)?;
+        self.renew_detached(lease, ttl).await?;
+        Ok(lease.with_ttl(ttl))
+    }
+
+    async fn renew_detached(
+        &self,
+        lease: &DetachedLease,
+        ttl: Ttl,
+    ) -> Result<leasehold_core::Moment> {
+        let sent_at = self.inner.clock.now();
+        let mut request =
+            RenewRequest::new(lease.key().clone(), lease.token(), lease.fences(), ttl);
+        request.shorten = true;
+        let Inner { store, config, .. } = &*self.inner;
+        let answer = store.renew(std::slice::from_ref(&request), config.call_timeout).await.pop();
+        let error = match answer {
+            Some(Ok(Renew::Renewed)) => return Ok(sent_at),
+            Some(Ok(Renew::Late)) => Error::new(
+                ErrorKind::Late,
+                "the lease had run out before, though nobody has held the lock since; take it \
+                 anew with a longer ttl",
+            ),
+            Some(Ok(_)) => Error::new(
+                ErrorKind::Lost,
+                "the lease is lost: it ran out or was taken away; stop what was done under it",
+            ),
+            Some(Err(error)) => error,
+            None => Error::new(ErrorKind::Protocol, "the store gave no answer to a renewal"),
+        };
+        Err(self.inner.explain(error, "renew").on_key(lease.key()))
+    }
+
+    /// Ends a detached lease, and keeps the lock closed for `cooldown` after if one is given.
+    ///
+    /// # Errors
+    ///
+    /// What the store says; see [`Error::effect`] for whether the lease may have ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the lease may or may not have ended.
+    pub async fn release(
+        &self,
+        lease: &DetachedLease,
+        cooldown: Option<Duration>,
+    ) -> Result<Release> {
+        let mut request = ReleaseRequest::new(lease.key().clone(), lease.token(), lease.fences());
+        request.cooldown = cooldown;
+        let Inner { store, config, .. } = &*self.inner;
+        match store.release(&request, config.call_timeout).await {
+            Ok(StoreRelease::Released | StoreRelease::StillHeld { .. }) => Ok(Release::Released),
+            Ok(StoreRelease::Late) => Ok(Release::Late),
+            Ok(_) => Ok(Release::NotHeld),
+            Err(error) => Err(self.inner.explain(error, "release").on_key(lease.key())),
+        }
+    }
+
+    /// Releases every lease that this client holds; the guards that remain hold nothing.
+    ///
+    /// Returns how each release went, so that the caller can tell whether all succeeded.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, what was not released yet is released in the background, as far
+    /// as it was begun, or stays held.
+    pub async fn release_all(&self) -> Vec<(Key, Result<Release>)> {
+        let mut releases = tokio::task::JoinSet::new();
+        for hold in self.inner.wheel.holds() {
+            let lease = HeldLease::of(&self.inner, &hold);
+            releases.spawn_on(
+                async move { (hold.key.clone(), lease.end(None).await) },
+                &self.inner.runtime,
+            );
+        }
+        let mut outcomes = Vec::new();
+        while let Some(outcome) = releases.join_next().await {
+            outcomes.extend(outcome);
+        }
+        outcomes.sort_by(|(a, _), (b, _)| a.cmp(b));
+        outcomes
+    }
+
+    /// Closes the client: nothing new can be acquired, everything held is released, and what
+    /// dropped futures and guards left behind is given up. Takes [`CLOSE_WITHIN`] at most.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`] when something could not be given up in time; it is tried on in
+    /// the background, and ends with its ttl.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the client stays closed, and giving up goes on in the background.
+    pub async fn close(&self) -> Result<()> {
+        self.inner.closed.store(true, Ordering::Release);
+        let clean_up = async {
+            let outcomes = self.release_all().await;
+            self.inner.reaper.idle().await;
+            outcomes.into_iter().try_for_each(|(_, outcome)| outcome.map(drop))
+        };
+        let limit = self.inner.clock.now().saturating_add(CLOSE_WITHIN);
+        let outcome = tokio::select! {
+            outcome = clean_up => outcome,
+            () = rt::sleep_until(&*self.inner.clock, limit) => Err(self.inner.explain(
+                Error::new(
+                    ErrorKind::Unavailable,
+                    format!("not all leases could be given up within {CLOSE_WITHIN:?}; they end \
+                             with their ttl"),
+                )
+                .with_effect(leasehold_core::Effect::Unknown),
+                "close",
+            )),
+        };
+        self.inner.stop.cancel();
+        outcome
+    }
+}
+
+/// Settings of a [`Client`].
+///
+/// Each setting is named after what it sets. Finish with [`connect`](Self::connect) for a URL or
+/// [`store`](Self::store) for a store of your own.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct ClientBuilder {
+    ttl: Duration,
+    min_ttl: Duration,
+    owner: Option<String>,
+    call_timeout: Duration,
+    fence_block: NonZeroU32,
+    clock: Option<Arc<dyn Clock>>,
+    detached: bool,
+    password: Option<String>,
+}
+
+impl Default for ClientBuilder {
+    fn default() -> Self {
+        Self {
+            ttl: DEFAULT_TTL,
+            min_ttl: Ttl::MIN.duration(),
+            owner: None,
+            call_timeout: DEFAULT_CALL_TIMEOUT,
+            fence_block: NonZeroU32::MIN,
+            clock: None,
+            detached: false,
+            password: None,
+        }
+    }
+}
+
+impl ClientBuilder {
+    /// The ttl of this client's locks unless they say otherwise: 1 ms to 30 days, by default
+    /// [`DEFAULT_TTL`].
+    pub const fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// Refuses locks with a shorter ttl than this, so that no lock can vanish by mistake. By
+    /// default any ttl is taken.
+    pub const fn min_ttl(mut self, min_ttl: Duration) -> Self {
+        self.min_ttl = min_ttl;
+        self
+    }
+
+    /// Who holds this client's locks, for people; by default `host_pid`.
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.owner = Some(owner.into());
+        self
+    }
+
+    /// How long one request to the store may take, [`DEFAULT_CALL_TIMEOUT`] by default. A
+    /// request under a short ttl is given no more than the ttl.
+    pub const fn call_timeout(mut self, call_timeout: Duration) -> Self {
+        self.call_timeout = call_timeout;
+        self
+    }
+
+    /// The clock on which leases are counted. The default counts while the machine sleeps; tests
+    /// may bring their own.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// Takes leases that outlive this process: on the embedded store a lease normally ends with
+    /// its process; a detached one ends with its ttl. Only for clients made by
+    /// [`connect`](Self::connect). Other stores make no difference.
+    pub const fn detached(mut self, detached: bool) -> Self {
+        self.detached = detached;
+        self
+    }
+
+    /// The store's password, where the URL has none. Shown nowhere.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    /// Connects to the store at a URL; see [`Client::connect`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::connect`], and [`ErrorKind::Config`] when a setting is out of range.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn connect(self, url: impl AsRef<str>) -> Result<Client> {
+        rt::current()?;
+        let options = connect::Options {
+            detached: self.detached,
+            password: self.password.clone(),
+            timeout: self.call_timeout,
+        };
+        let store = connect::open(url.as_ref(), options).await?;
+        self.store(store)
+    }
+
+    /// Makes a client of a store.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Misuse`] outside a tokio runtime, [`ErrorKind::Config`] when a setting is out
+    /// of range.
+    pub fn store(self, store: Arc<dyn Store>) -> Result<Client> {
+        let runtime = rt::current()?;
+        let Self { ttl, min_ttl, owner, call_timeout, fence_block, clock, .. } = self;
+        if call_timeout.is_zero() {
+            return Err(Error::new(ErrorKind::Config, "a call timeout of zero leaves no time"));
+        }
+        let config = Config {
+            ttl: Ttl::new(ttl)?,
+            min_ttl: Ttl::new(min_ttl)?,
+            owner: owner.map_or_else(|| Ok(owner::of_this_process()), OwnerName::new)?,
+            call_timeout,
+            fence_block,
+        };
+        let clock = clock.unwrap_or_else(|| Arc::new(SystemClock));
+        let stop = CancellationToken::new();
+        let wheel = Wheel::new(Arc::clone(&store), Arc::clone(&clock));
+        runtime.spawn(Arc::clone(&wheel).run(stop.clone()));
+        let reaper = Reaper::start(&runtime, Arc::clone(&store), Arc::clone(&clock));
+        let client = ClientId::generate()?;
+        let hub = Hub::new(Arc::clone(&store), runtime.clone(), client, stop.clone());
+        Ok(Client {
+            inner: Arc::new(Inner {
+                location: store.location().into(),
+                store,
+                clock,
+                runtime,
+                wheel,
+                reaper,
+                hub,
+                config,
+                next_id: AtomicU64::new(1),
+                closed: AtomicBool::new(false),
+                stop,
+            }),
+        })
+    }
+}

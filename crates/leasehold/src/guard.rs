@@ -1,0 +1,487 @@
+//! A held lock.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{
+    Effect, Error, ErrorKind, Fence, Key, LeaseStatus, Release as StoreRelease, ReleaseRequest,
+    Renew, Result, Ttl,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::client::Inner;
+use crate::detached::DetachedLease;
+use crate::hold::Hold;
+use crate::reap::Remains;
+
+/// How a release went.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use = "a late or lost lease means that the work may have overlapped with somebody else's"]
+#[non_exhaustive]
+pub enum Release {
+    /// The lease was held to its end and is free now.
+    Released,
+    /// The lease had run out before, but nobody has held the lock since: the work was not
+    /// disturbed, yet its ttl was too short.
+    Late,
+    /// Somebody else holds the lock or has held it since: the work may have overlapped.
+    NotHeld,
+    /// The store did not answer. The release is tried again in the background until the lease
+    /// would have run out anyway.
+    Unknown,
+}
+
+/// A held lock: the proof that this process may act.
+///
+/// The proof is as good as [`is_held`](Self::is_held) says at the moment of asking, and no
+/// better: see the guarantees page for what a lease can't promise. Give
+/// [`fence`](Self::fence) to the resource that is protected, so that it can refuse a late holder.
+///
+/// # Dropping is not releasing
+///
+/// A dropped guard gives its lease up in the background: soon, but not at a moment anybody can
+/// tell, and if the store can't be reached or the runtime is gone, only when its ttl has run out.
+/// Drop never blocks, never panics and needs no runtime. Use [`release`](Self::release) to know.
+///
+/// In a child made by `fork` a guard is not held and does nothing.
+#[must_use = "dropping the guard gives the lock up in the background; call release().await to be sure"]
+#[clippy::has_significant_drop]
+pub struct Guard {
+    lease: Option<HeldLease>,
+}
+
+/// A view of a held lease: what the work under it needs to know.
+///
+/// Cheap to clone. It does not keep the lock: that is the [`Guard`]'s part, and once the guard
+/// is gone the view says that nothing is held.
+#[derive(Clone)]
+pub struct HeldLease {
+    client: Arc<Inner>,
+    hold: Arc<Hold>,
+}
+
+impl HeldLease {
+    pub(crate) fn of(client: &Arc<Inner>, hold: &Arc<Hold>) -> Self {
+        Self { client: Arc::clone(client), hold: Arc::clone(hold) }
+    }
+
+    /// The lock's name.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.hold.key
+    }
+
+    /// The fencing token of this lease.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] once the lease is lost: nobody should begin anything under it. For
+    /// logs there is [`fence_even_if_lost`](Self::fence_even_if_lost).
+    pub fn fence(&self) -> Result<Fence> {
+        if self.is_held() { Ok(self.hold.fence()) } else { Err(self.lost_error()) }
+    }
+
+    /// The fencing token, whether or not the lease still holds; for logs.
+    #[must_use]
+    pub fn fence_even_if_lost(&self) -> Fence {
+        self.hold.fence()
+    }
+
+    /// Whether the lease is held at this moment. Asks nobody: it compares the lease's deadline
+    /// with a clock that also counts while the machine sleeps.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.hold.is_held(self.client.clock.now())
+    }
+
+    /// How long the lease is held for certain; zero once it is lost. Renewals push it on.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.hold.remaining(self.client.clock.now())
+    }
+
+    /// How long it is until the store may grant the lock to somebody else: [`remaining`]
+    /// (Self::remaining) and the grace for stopping.
+    ///
+    /// [`remaining`]: Self::remaining
+    #[must_use]
+    pub fn until_deadline(&self) -> Duration {
+        self.hold.deadline().saturating_since(self.client.clock.now())
+    }
+
+    /// Whether a renewal has failed or stayed unanswered; the lease still holds.
+    #[must_use]
+    pub fn is_at_risk(&self) -> bool {
+        self.hold.status(self.client.clock.now()) == LeaseStatus::AtRisk
+    }
+
+    /// Returns when the lease is lost, `stop_grace` before the store could grant the lock to
+    /// somebody else, or when its guard has been released or dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn lost(&self) {
+        self.hold.lost(&*self.client.clock).await;
+    }
+
+    /// Passes when the lease is held; for a look before each side effect.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] when it is not.
+    pub fn check(&self) -> Result<()> {
+        self.fence().map(drop)
+    }
+
+    /// A token that is cancelled when the lease is lost or given up, for handing down to tasks.
+    /// It costs a small task on the client's runtime.
+    #[must_use]
+    pub fn cancellation_token(&self) -> CancellationToken {
+        let token = CancellationToken::new();
+        let (lease, child) = (self.clone(), token.clone());
+        self.client.runtime.spawn(async move {
+            tokio::select! {
+                () = lease.lost() => child.cancel(),
+                () = child.cancelled() => {}
+            }
+        });
+        token
+    }
+
+    fn lost_error(&self) -> Error {
+        let why = if self.hold.is_ours() {
+            "the lease is lost; stop what was done under it"
+        } else {
+            "this lease belongs to the parent process; a fork's child holds nothing"
+        };
+        self.explain(Error::new(ErrorKind::Lost, why), "use")
+    }
+
+    fn explain(&self, error: Error, operation: &'static str) -> Error {
+        error.during(operation).on_key(&self.hold.key).at_store(self.client.location())
+    }
+}
+
+impl Guard {
+    pub(crate) fn new(client: &Arc<Inner>, hold: Arc<Hold>) -> Self {
+        Self { lease: Some(HeldLease { client: Arc::clone(client), hold }) }
+    }
+
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
+        &self.lease().hold
+    }
+
+    pub(crate) fn client(&self) -> &Arc<Inner> {
+        &self.lease().client
+    }
+
+    /// A view of the lease, to be given to the work.
+    #[must_use]
+    pub fn lease(&self) -> &HeldLease {
+        self.lease.as_ref().expect("BUG: only methods that consume the guard take its lease")
+    }
+
+    /// The lock's name.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        self.lease().key()
+    }
+
+    /// The fencing token of this lease. See [`HeldLease::fence`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] once the lease is lost.
+    pub fn fence(&self) -> Result<Fence> {
+        self.lease().fence()
+    }
+
+    /// The fencing token, whether or not the lease still holds; for logs.
+    #[must_use]
+    pub fn fence_even_if_lost(&self) -> Fence {
+        self.lease().fence_even_if_lost()
+    }
+
+    /// Whether the lease is held at this moment; asks nobody.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.lease().is_held()
+    }
+
+    /// How long the lease is held for certain; zero once it is lost. Renewals push it on.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.lease().remaining()
+    }
+
+    /// Returns when the lease is lost. See [`HeldLease::lost`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn lost(&self) {
+        self.lease().lost().await;
+    }
+
+    /// Passes when the lease is held; for a look before each side effect.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] when it is not.
+    pub fn check(&self) -> Result<()> {
+        self.lease().check()
+    }
+
+    /// Asks the store how long the lease runs on there; zero when it is not held there.
+    ///
+    /// For people and logs: decisions belong to [`is_held`](Self::is_held) and
+    /// [`remaining`](Self::remaining), which count on this process's own clock.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`] and the other ways in which a store can't be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn ttl(&self) -> Result<Duration> {
+        let HeldLease { client, hold } = self.lease();
+        let info = client.store.inspect(&hold.key, client.config.call_timeout).await;
+        let info = info.map_err(|error| self.lease().explain(error, "inspect"))?;
+        let holders = info.map(|info| info.holders).unwrap_or_default();
+        let ours = holders.iter().find(|holder| hold.fences.contains(holder.fence));
+        Ok(ours.map(|holder| holder.remaining).unwrap_or_default())
+    }
+
+    /// Asks the store whether the lock is still held by this very lease.
+    ///
+    /// # Errors
+    ///
+    /// As [`ttl`](Self::ttl).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn is_held_by_store(&self) -> Result<bool> {
+        Ok(!self.ttl().await?.is_zero())
+    }
+
+    /// Gives the held lock a new length: it ends `ttl` from now unless it is renewed, also when
+    /// that is earlier than before. Background renewals use the new length from here on.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Late`] – the lease had run out; nobody has held the lock since.
+    /// * [`ErrorKind::Lost`] – the lease is not ours any more, or can't be proven on this
+    ///   process's clock.
+    /// * [`ErrorKind::Config`] – the ttl is out of range.
+    /// * [`ErrorKind::Unavailable`] – the store did not answer; the deadline stays as it was.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the store may or may not have taken the new length, and this side
+    /// keeps the old deadline when the new one would be later.
+    pub async fn renew_to(&self, ttl: Duration) -> Result<()> {
+        let lease = self.lease();
+        lease.renew_to(Ttl::new(ttl)?).await.map_err(|error| lease.explain(error, "renew"))
+    }
+
+    /// Ends the lease.
+    ///
+    /// # Errors
+    ///
+    /// When the store refuses, or can't be reached at all. The lease is then given up in the
+    /// background, as far as possible, and ends with its ttl otherwise. A request that was sent
+    /// and not answered is no error but [`Release::Unknown`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the release goes on in the background.
+    pub async fn release(self) -> Result<Release> {
+        self.end(None).await
+    }
+
+    /// Ends the lease, and keeps the lock closed to everybody for `cooldown` after.
+    ///
+    /// The report has just been run: nobody should run it again within the next minute.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the release goes on in the background.
+    pub async fn release_with_cooldown(self, cooldown: Duration) -> Result<Release> {
+        self.end(Some(cooldown)).await
+    }
+
+    async fn end(mut self, cooldown: Option<Duration>) -> Result<Release> {
+        let lease = self.lease.take().expect("BUG: a guard is ended once");
+        lease.end(cooldown).await
+    }
+
+    /// Lets go of the lease without ending it: it lives on until its ttl, for whoever has the
+    /// returned value, in this process or another. It is not renewed any more.
+    ///
+    /// The value contains the lease's secret.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] when the lease is lost already.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the lease is released in the background.
+    pub async fn detach(mut self) -> Result<DetachedLease> {
+        self.check()?;
+        let lease = self.lease.take().expect("BUG: a guard is ended once");
+        let ending = Ending::begin(&lease, None);
+        lease.hold.settled().await;
+        let detached = DetachedLease::of(&lease.hold);
+        if let Some(ending) = ending {
+            ending.done();
+        }
+        Ok(detached)
+    }
+}
+
+impl HeldLease {
+    pub(crate) async fn renew_to(&self, ttl: Ttl) -> Result<()> {
+        let Self { client, hold } = self;
+        let sent_at = client.clock.now();
+        let lost = || Error::new(ErrorKind::Lost, "the lease is lost; stop what was done under it");
+        let Some(request) = hold.start_renewal(ttl, true, sent_at) else { return Err(lost()) };
+        let in_flight = InFlight(hold);
+        let within = client.config.call_timeout.min(hold.ttl().duration());
+        let answer = client.store.renew(std::slice::from_ref(&request), within).await.pop();
+        drop(in_flight);
+        match answer {
+            Some(Ok(Renew::Renewed)) => {
+                if hold.renewed(sent_at, ttl, true, client.clock.now()) {
+                    client.wheel.add(hold, sent_at);
+                    Ok(())
+                } else {
+                    Err(lost())
+                }
+            }
+            Some(Ok(Renew::Late)) => {
+                hold.refuted();
+                Err(Error::new(
+                    ErrorKind::Late,
+                    "the lease had run out before, though nobody has held the lock since; take \
+                     it anew with a longer ttl",
+                ))
+            }
+            Some(Ok(_)) => {
+                hold.refuted();
+                Err(lost())
+            }
+            Some(Err(error)) => {
+                hold.renewal_failed();
+                Err(error)
+            }
+            None => {
+                hold.renewal_failed();
+                Err(Error::new(ErrorKind::Protocol, "the store gave no answer to a renewal")
+                    .with_effect(Effect::Unknown))
+            }
+        }
+    }
+
+    pub(crate) async fn end(self, cooldown: Option<Duration>) -> Result<Release> {
+        let Some(ending) = Ending::begin(&self, cooldown) else {
+            return Ok(Release::NotHeld);
+        };
+        let Self { client, hold } = &self;
+        hold.settled().await;
+        match client.store.release(&ending.request, client.config.call_timeout).await {
+            Ok(answer) => {
+                ending.done();
+                Ok(match answer {
+                    StoreRelease::Released | StoreRelease::StillHeld { .. } => Release::Released,
+                    StoreRelease::Late => Release::Late,
+                    _ => Release::NotHeld,
+                })
+            }
+            Err(error) if error.effect() == Effect::NotApplied => {
+                Err(self.explain(error, "release"))
+            }
+            Err(_unknown) => Ok(Release::Unknown),
+        }
+    }
+}
+
+/// A release under way. Dropped before it is done, it hands the lease to the reaper.
+struct Ending {
+    lease: Option<HeldLease>,
+    request: ReleaseRequest,
+}
+
+impl Ending {
+    fn begin(lease: &HeldLease, cooldown: Option<Duration>) -> Option<Self> {
+        if !lease.hold.is_ours() || !lease.hold.begin_end() {
+            return None;
+        }
+        lease.client.wheel.remove(&lease.hold);
+        let request = lease.hold.release_request(cooldown);
+        Some(Self { lease: Some(lease.clone()), request })
+    }
+
+    fn done(mut self) {
+        if let Some(lease) = self.lease.take() {
+            lease.hold.ended();
+        }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Some(HeldLease { client, hold }) = self.lease.take() {
+            client.reaper.send(Remains::Lease { hold, request: self.request.clone() });
+        }
+    }
+}
+
+/// A request of ours on the way; dropping it, at whatever point, says that it no longer is.
+struct InFlight<'a>(&'a Hold);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.request_done();
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let Some(lease) = self.lease.take() else { return };
+        if lease.hold.is_ours() {
+            drop(Ending::begin(&lease, None));
+        } else {
+            // The parent's client must not be taken down from here, not even in memory: its
+            // runtime does not exist in this process.
+            std::mem::forget(lease);
+        }
+    }
+}
+
+impl fmt::Debug for HeldLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeldLease")
+            .field("key", self.key())
+            .field("fence", &self.hold.fence())
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.lease {
+            Some(lease) => f.debug_tuple("Guard").field(lease).finish(),
+            None => f.write_str("Guard(ended)"),
+        }
+    }
+}

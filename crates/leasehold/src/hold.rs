@@ -1,0 +1,261 @@
+//! A lease that this process has: what its guard, the renewer and the reaper share.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::{
+    Clock, Fence, FenceBlock, Key, LeaseState, LeaseStatus, Moment, ReleaseRequest, RenewRequest,
+    Token, Ttl,
+};
+use tokio::sync::Notify;
+
+use crate::rt;
+
+/// How a lease is to be held.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) ttl: Ttl,
+    pub(crate) grace: Duration,
+    pub(crate) renew: bool,
+    pub(crate) max_hold: Option<Duration>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Hold {
+    pub(crate) id: u64,
+    pub(crate) key: Key,
+    pub(crate) token: Token,
+    pub(crate) fences: FenceBlock,
+    renew: bool,
+    max_hold_until: Option<Moment>,
+    pid: u32,
+    state: Mutex<State>,
+    lost: AtomicBool,
+    changed: Notify,
+    /// The hold's place in the wheel, in nanoseconds; only touched under the wheel's lock.
+    pub(crate) due_ns: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    lease: LeaseState,
+    phase: Phase,
+    requests_in_flight: u32,
+}
+
+/// Where a hold is in its life.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Phase {
+    /// Somebody has its guard.
+    Held,
+    /// Its guard is gone; the release is under way, here or in the reaper.
+    Ending,
+    /// Nothing is left to do.
+    Ended,
+}
+
+impl Hold {
+    pub(crate) fn new(
+        id: u64,
+        key: Key,
+        token: Token,
+        fences: FenceBlock,
+        lease: LeaseState,
+        terms: Terms,
+        granted_at: Moment,
+    ) -> Self {
+        Self {
+            id,
+            key,
+            token,
+            fences,
+            renew: terms.renew,
+            max_hold_until: terms.max_hold.map(|max| granted_at.saturating_add(max)),
+            pid: std::process::id(),
+            state: Mutex::new(State { lease, phase: Phase::Held, requests_in_flight: 0 }),
+            lost: AtomicBool::new(false),
+            changed: Notify::new(),
+            due_ns: AtomicU64::new(0),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this process made the hold; a fork's child must not act on its parent's leases.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.pid == std::process::id()
+    }
+
+    pub(crate) fn fence(&self) -> Fence {
+        self.fences.first()
+    }
+
+    /// Looks at the clock and makes a loss known to everybody who waits for it.
+    pub(crate) fn status(&self, now: Moment) -> LeaseStatus {
+        let status = self.look(&mut self.state(), now);
+        if status == LeaseStatus::Lost {
+            self.announce_loss();
+        }
+        status
+    }
+
+    fn look(&self, state: &mut State, now: Moment) -> LeaseStatus {
+        if self.max_hold_until.is_some_and(|until| now >= until) {
+            state.lease.refuted();
+        }
+        state.lease.status(now)
+    }
+
+    fn announce_loss(&self) {
+        if !self.lost.swap(true, Ordering::AcqRel) {
+            tracing::warn!(target: "leasehold", key = %self.key, fence = %self.fence(), "lease lost");
+            self.changed.notify_waiters();
+        }
+    }
+
+    pub(crate) fn is_held(&self, now: Moment) -> bool {
+        self.is_ours() && self.phase() == Phase::Held && self.status(now) != LeaseStatus::Lost
+    }
+
+    pub(crate) fn remaining(&self, now: Moment) -> Duration {
+        if !self.is_held(now) {
+            return Duration::ZERO;
+        }
+        let left = self.state().lease.remaining(now);
+        match self.max_hold_until {
+            Some(until) => left.min(until.saturating_since(now)),
+            None => left,
+        }
+    }
+
+    /// When the store may grant the lock to somebody else, as far as this holder knows.
+    pub(crate) fn deadline(&self) -> Moment {
+        self.state().lease.deadline()
+    }
+
+    pub(crate) fn ttl(&self) -> Ttl {
+        self.state().lease.ttl()
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        self.state().phase
+    }
+
+    /// When the lease counts as lost unless renewed.
+    pub(crate) fn lost_at(&self) -> Moment {
+        let lost_at = self.state().lease.lost_at();
+        self.max_hold_until.map_or(lost_at, |until| lost_at.min(until))
+    }
+
+    /// Returns when the lease is lost, or its guard's life is over. Cancel safe.
+    pub(crate) async fn lost(&self, clock: &dyn Clock) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.phase() != Phase::Held || self.status(clock.now()) == LeaseStatus::Lost {
+                return;
+            }
+            // The deadline is watched here too: loss must be told even when the renewer starves.
+            tokio::select! {
+                () = changed => {}
+                () = rt::sleep_until(clock, self.lost_at()) => {}
+            }
+        }
+    }
+
+    /// Whether it is the renewer's business.
+    pub(crate) fn wants_renewal(&self, now: Moment) -> bool {
+        self.renew && self.max_hold_until.is_none_or(|until| now < until)
+    }
+
+    /// The renewal to send now; `None` when the lease is over. [`Hold::request_done`] must follow.
+    pub(crate) fn start_renewal(
+        &self,
+        ttl: Ttl,
+        shorten: bool,
+        now: Moment,
+    ) -> Option<RenewRequest> {
+        let mut state = self.state();
+        if state.phase != Phase::Held || self.look(&mut state, now) == LeaseStatus::Lost {
+            return None;
+        }
+        state.requests_in_flight = state.requests_in_flight.saturating_add(1);
+        let mut request = RenewRequest::new(self.key.clone(), self.token, self.fences, ttl);
+        request.shorten = shorten;
+        Some(request)
+    }
+
+    /// Counts a request with this lease's token that another task has on the way.
+    pub(crate) fn request_started(&self) {
+        let mut state = self.state();
+        state.requests_in_flight = state.requests_in_flight.saturating_add(1);
+    }
+
+    pub(crate) fn request_done(&self) {
+        let mut state = self.state();
+        state.requests_in_flight = state.requests_in_flight.saturating_sub(1);
+        if state.requests_in_flight == 0 {
+            drop(state);
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// Takes in a renewal's success; whether the lease still holds.
+    pub(crate) fn renewed(&self, sent_at: Moment, ttl: Ttl, shorten: bool, now: Moment) -> bool {
+        let held = self.state().lease.renewed(sent_at, ttl, shorten, now);
+        if !held {
+            self.announce_loss();
+        }
+        held
+    }
+
+    pub(crate) fn renewal_failed(&self) {
+        self.state().lease.renewal_failed();
+    }
+
+    /// Takes in the store's word that the lease is not ours.
+    pub(crate) fn refuted(&self) {
+        self.state().lease.refuted();
+        self.announce_loss();
+    }
+
+    /// Moves on from [`Phase::Held`]; false when somebody else did before.
+    pub(crate) fn begin_end(&self) -> bool {
+        let mut state = self.state();
+        if state.phase != Phase::Held {
+            return false;
+        }
+        state.phase = Phase::Ending;
+        drop(state);
+        self.changed.notify_waiters();
+        true
+    }
+
+    pub(crate) fn ended(&self) {
+        self.state().phase = Phase::Ended;
+    }
+
+    /// Returns once no request with this token is on the way, so that a release sent after it is
+    /// the last word. Each request has its own deadline, so this ends. Cancel safe.
+    pub(crate) async fn settled(&self) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.state().requests_in_flight == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    pub(crate) fn release_request(&self, cooldown: Option<Duration>) -> ReleaseRequest {
+        let mut request = ReleaseRequest::new(self.key.clone(), self.token, self.fences);
+        request.cooldown = cooldown;
+        request
+    }
+}

@@ -1,0 +1,167 @@
+//! The reaper: gives up what dropped futures and dropped guards leave behind.
+//!
+//! It works with deadlines of its own, never the caller's, and outlives the client until what it
+//! was given is done or has expired by itself.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use leasehold_core::retry::{Exponential, RetryStrategy as _};
+use leasehold_core::{
+    Clock, Effect, Error, Key, Leave, LeaveRequest, Moment, ReleaseRequest, Store, Token,
+};
+use tokio::sync::{Notify, Semaphore, mpsc};
+
+use crate::hold::Hold;
+use crate::rt;
+
+/// How long one attempt may take.
+const ATTEMPT: Duration = Duration::from_secs(2);
+/// How many leases are given up at a time.
+const AT_ONCE: usize = 64;
+
+/// Something to give up.
+#[derive(Debug)]
+pub(crate) enum Remains {
+    /// An acquisition whose outcome is unknown, or a place in line.
+    Acquisition {
+        key: Key,
+        token: Token,
+        /// When it has expired by itself at the latest.
+        until: Moment,
+        /// Whether a request may still be on its way to the store, behind our backs.
+        in_doubt: bool,
+    },
+    /// A lease.
+    Lease { hold: Arc<Hold>, request: ReleaseRequest },
+}
+
+/// The way to the reaper; cloning is cheap and sending never blocks.
+#[derive(Clone, Debug)]
+pub(crate) struct Reaper {
+    queue: mpsc::UnboundedSender<(Remains, Ticket)>,
+    pending: Arc<Pending>,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    count: AtomicUsize,
+    changed: Notify,
+}
+
+impl Reaper {
+    /// Starts the reaper's task. It ends when the last sender is gone and all is done.
+    pub(crate) fn start(
+        runtime: &tokio::runtime::Handle,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let (queue, remains) = mpsc::unbounded_channel();
+        let pending = Arc::new(Pending::default());
+        runtime.spawn(run(remains, store, clock));
+        Self { queue, pending }
+    }
+
+    /// Hands something over. Without a running reaper it is left to its ttl.
+    pub(crate) fn send(&self, remains: Remains) {
+        self.pending.count.fetch_add(1, Ordering::AcqRel);
+        let ticket = Ticket(Arc::clone(&self.pending));
+        if self.queue.send((remains, ticket)).is_err() {
+            tracing::debug!(target: "leasehold", "no reaper is left; a lease is left to its ttl");
+        }
+    }
+
+    /// Returns once everything handed over so far and since is done. Cancel safe.
+    pub(crate) async fn idle(&self) {
+        loop {
+            let changed = self.pending.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.pending.count.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// One thing that is still to be given up; dropping it says that it is over, one way or another.
+#[derive(Debug)]
+struct Ticket(Arc<Pending>);
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, Ordering::AcqRel);
+        self.0.changed.notify_waiters();
+    }
+}
+
+async fn run(
+    mut remains: mpsc::UnboundedReceiver<(Remains, Ticket)>,
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+) {
+    let places = Arc::new(Semaphore::new(AT_ONCE));
+    while let Some((remains, ticket)) = remains.recv().await {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let (store, clock) = (Arc::clone(&store), Arc::clone(&clock));
+        tokio::spawn(async move {
+            remains.give_up(&*store, &*clock).await;
+            drop((ticket, place));
+        });
+    }
+}
+
+impl Remains {
+    async fn give_up(self, store: &dyn Store, clock: &dyn Clock) {
+        match self {
+            Self::Acquisition { key, token, until, in_doubt } => {
+                let request = LeaveRequest::new(key, token);
+                let leave = || store.leave(&request, ATTEMPT);
+                let first = persist(clock, until, leave).await;
+                if in_doubt && first == Some(Leave::NotHeld) {
+                    // A request that is still in a dead connection's buffers can be carried out
+                    // after this `leave` went by another way; asking once more covers that.
+                    rt::sleep_until(clock, clock.now().saturating_add(ATTEMPT).min(until)).await;
+                    persist(clock, until, leave).await;
+                }
+            }
+            Self::Lease { hold, request } => {
+                hold.settled().await;
+                let until = hold.deadline().saturating_add(hold.ttl().duration() / 50);
+                persist(clock, until, || store.release(&request, ATTEMPT)).await;
+                hold.ended();
+            }
+        }
+    }
+}
+
+/// Repeats an attempt until it is answered, or until there is nothing left to give up.
+async fn persist<T, F>(
+    clock: &dyn Clock,
+    until: Moment,
+    mut attempt: impl FnMut() -> F,
+) -> Option<T>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let pauses = Exponential::new(Duration::from_millis(20), Duration::from_secs(1)).jitter(0.25);
+    for tries in 1.. {
+        match attempt().await {
+            Ok(answer) => return Some(answer),
+            Err(error) => {
+                tracing::debug!(target: "leasehold", %error, tries, "giving up a lease failed");
+                if error.effect() == Effect::Applied {
+                    return None;
+                }
+            }
+        }
+        let again = clock.now().saturating_add(pauses.pause(tries)?);
+        if again >= until {
+            return None;
+        }
+        rt::sleep_until(clock, again).await;
+    }
+    None
+}

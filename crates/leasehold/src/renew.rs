@@ -1,0 +1,222 @@
+//! The renewer: one task per client keeps all of its leases alive, each by its own due time.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::{Clock, LeaseStatus, Moment, Renew, RenewRequest, Store, Ttl};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::hold::{Hold, Phase};
+use crate::rt;
+
+/// All leases of a client by the time at which something is to be done about them.
+#[derive(Debug)]
+pub(crate) struct Wheel {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    due: Mutex<Due>,
+    sooner: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Due {
+    holds: BTreeMap<(u64, u64), Arc<Hold>>,
+    /// When the renewer means to look next, in nanoseconds; `None` while it has nothing to do.
+    planned: Option<u64>,
+}
+
+impl Wheel {
+    pub(crate) fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Arc<Self> {
+        Arc::new(Self { store, clock, due: Mutex::default(), sooner: Notify::new() })
+    }
+
+    fn due(&self) -> MutexGuard<'_, Due> {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes care of a new lease that was asked for at `sent_at`.
+    pub(crate) fn add(&self, hold: &Arc<Hold>, sent_at: Moment) {
+        let now = self.clock.now();
+        let next =
+            if hold.wants_renewal(now) { renewal_due(sent_at, hold.ttl()) } else { hold.lost_at() };
+        self.put(hold, next.min(hold.lost_at()));
+    }
+
+    /// Takes care of a lease that should be renewed at once.
+    pub(crate) fn add_due_now(&self, hold: &Arc<Hold>) {
+        let next = if hold.wants_renewal(self.clock.now()) {
+            Moment::from_origin(Duration::from_nanos(1))
+        } else {
+            hold.lost_at()
+        };
+        self.put(hold, next);
+    }
+
+    fn put(&self, hold: &Arc<Hold>, at: Moment) {
+        let at = as_nanos(at).max(1);
+        let mut due = self.due();
+        due.remove(hold);
+        if hold.phase() != Phase::Held {
+            return;
+        }
+        hold.due_ns.store(at, Ordering::Relaxed);
+        due.holds.insert((at, hold.id), Arc::clone(hold));
+        let sooner = due.planned.is_none_or(|planned| at < planned);
+        if sooner {
+            due.planned = Some(at);
+            drop(due);
+            self.sooner.notify_one();
+        }
+    }
+
+    /// Forgets a lease.
+    pub(crate) fn remove(&self, hold: &Hold) {
+        self.due().remove(hold);
+    }
+
+    /// All leases that are cared for.
+    pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
+        self.due().holds.values().map(Arc::clone).collect()
+    }
+
+    /// Runs until `stop`.
+    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
+        while !stop.is_cancelled() {
+            let next = self.turn();
+            tokio::select! {
+                () = rt::sleep_until_some(&*self.clock, next) => {}
+                () = self.sooner.notified() => {}
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// Does what is due and says when to look again.
+    fn turn(self: &Arc<Self>) -> Option<Moment> {
+        let now = self.clock.now();
+        let mut batches: BTreeMap<u32, Batch> = BTreeMap::new();
+        for hold in self.take_due(now) {
+            if hold.status(now) == LeaseStatus::Lost {
+                continue;
+            }
+            let ttl = hold.ttl();
+            if hold.wants_renewal(now)
+                && let Some(request) = hold.start_renewal(ttl, false, now)
+            {
+                // Leases of like length go together, so that none waits for the answer longer
+                // than its own length allows.
+                let class = ttl.as_millis().ilog2();
+                batches.entry(class).or_default().push(Arc::clone(&hold), request);
+            }
+            self.put(&hold, hold.lost_at());
+        }
+        for batch in batches.into_values() {
+            tokio::spawn(Arc::clone(self).renew(batch));
+        }
+        let mut due = self.due();
+        due.planned = due.holds.first_key_value().map(|((at, _), _)| *at);
+        due.planned.map(|at| Moment::from_origin(Duration::from_nanos(at)))
+    }
+
+    fn take_due(&self, now: Moment) -> Vec<Arc<Hold>> {
+        let mut due = self.due();
+        let later = due.holds.split_off(&(as_nanos(now).saturating_add(1), 0));
+        std::mem::replace(&mut due.holds, later).into_values().collect()
+    }
+
+    async fn renew(self: Arc<Self>, batch: Batch) {
+        let sent_at = self.clock.now();
+        let Batch { holds, requests } = &batch;
+        let limit = holds
+            .iter()
+            .map(|hold| hold.lost_at().saturating_since(sent_at).min(patience(hold.ttl())))
+            .min()
+            .unwrap_or_default();
+        let answers = self.store.renew(requests, limit).await;
+        let now = self.clock.now();
+        let mut answers = answers.into_iter();
+        for (hold, request) in holds.iter().zip(requests) {
+            let next = match answers.next() {
+                Some(Ok(Renew::Renewed)) => hold
+                    .renewed(sent_at, request.ttl, false, now)
+                    .then(|| renewal_due(sent_at, request.ttl)),
+                Some(Ok(_not_ours)) => {
+                    hold.refuted();
+                    None
+                }
+                Some(Err(error)) => {
+                    tracing::warn!(target: "leasehold", key = %hold.key, %error, "renewal failed");
+                    hold.renewal_failed();
+                    Some(retry_due(now, request.ttl))
+                }
+                None => {
+                    hold.renewal_failed();
+                    Some(retry_due(now, request.ttl))
+                }
+            };
+            if let Some(next) = next {
+                self.put(hold, next.min(hold.lost_at()));
+            } else {
+                self.remove(hold);
+            }
+        }
+    }
+}
+
+impl Due {
+    fn remove(&mut self, hold: &Hold) {
+        self.holds.remove(&(hold.due_ns.load(Ordering::Relaxed), hold.id));
+    }
+}
+
+/// Renewals that are sent together. Dropping it, at whatever point, tells their holds that the
+/// request is no longer on the way.
+#[derive(Debug, Default)]
+struct Batch {
+    holds: Vec<Arc<Hold>>,
+    requests: Vec<RenewRequest>,
+}
+
+impl Batch {
+    fn push(&mut self, hold: Arc<Hold>, request: RenewRequest) {
+        self.holds.push(hold);
+        self.requests.push(request);
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        for hold in &self.holds {
+            hold.request_done();
+        }
+    }
+}
+
+/// When a third of the lease has passed, moved onto a grid of a 64th of the ttl so that leases of
+/// about the same age are renewed by one call.
+fn renewal_due(sent_at: Moment, ttl: Ttl) -> Moment {
+    let due = sent_at.saturating_add(ttl.duration() / 3).since_origin();
+    let grid = (ttl.duration() / 64).max(Duration::from_millis(1));
+    let over = due.as_nanos().checked_rem(grid.as_nanos()).unwrap_or_default();
+    Moment::from_origin(
+        due.saturating_sub(Duration::from_nanos(u64::try_from(over).unwrap_or_default())),
+    )
+}
+
+/// A twelfth of the ttl after a failure, give or take a quarter of that.
+fn retry_due(now: Moment, ttl: Ttl) -> Moment {
+    let pause = ttl.duration() / 12;
+    now.saturating_add(pause.mul_f64(0.75 + 0.5 * fastrand::f64()))
+}
+
+/// How long to wait for the answer to a renewal: a sixth of the ttl, so that three tries fit.
+fn patience(ttl: Ttl) -> Duration {
+    (ttl.duration() / 6).clamp(Duration::from_millis(5), Duration::from_secs(5))
+}
+
+fn as_nanos(moment: Moment) -> u64 {
+    u64::try_from(moment.since_origin().as_nanos()).unwrap_or(u64::MAX)
+}

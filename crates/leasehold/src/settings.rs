@@ -1,0 +1,46 @@
+//! What a lock value was told, checked once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::retry::RetryStrategy;
+use leasehold_core::{Error, ErrorKind, Key, LeaseState, Metadata, Moment, OwnerName, Result, Ttl};
+
+use crate::hold::Terms;
+
+/// All settings of a lock value.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) key: Key,
+    pub(crate) ttl: Ttl,
+    pub(crate) grace: Option<Duration>,
+    pub(crate) renew: bool,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) owner: OwnerName,
+    pub(crate) metadata: Metadata,
+    pub(crate) retry: Arc<dyn RetryStrategy>,
+    pub(crate) not_in_vain: bool,
+    pub(crate) in_line: bool,
+    pub(crate) waiters_max: Option<u32>,
+    pub(crate) min_ttl: Ttl,
+}
+
+impl Settings {
+    /// Checks what can only be checked together.
+    pub(crate) fn terms(&self) -> Result<Terms> {
+        let Self { key, ttl, min_ttl, .. } = self;
+        let refuse = |why: String| Err(Error::new(ErrorKind::Config, why).on_key(key));
+        if ttl < min_ttl {
+            return refuse(format!("a ttl of {ttl} is below this client's minimum of {min_ttl}"));
+        }
+        let grace = self.grace.unwrap_or_else(|| LeaseState::default_grace(*ttl));
+        let start = Moment::default();
+        if LeaseState::granted(start, *ttl, grace, start).is_none() {
+            return refuse(format!(
+                "a ttl of {ttl} leaves no time to work: 1 % and 2 ms of it are the margin, and \
+                 {grace:?} the grace for stopping; give a longer ttl"
+            ));
+        }
+        Ok(Terms { ttl: *ttl, grace, renew: self.renew, max_hold: self.max_hold })
+    }
+}
