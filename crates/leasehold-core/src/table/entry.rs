@@ -100,6 +100,7 @@ impl LockEntry {
         notices: &mut Vec<Notice>,
     ) -> Acquire {
         let first = self.first_in_line();
+        self.hear(request, now.at);
         self.settle(now, notices);
         let answer = match self.refusal(request.mode) {
             Some(refusal) => Acquire::Refused(refusal),
@@ -109,6 +110,17 @@ impl LockEntry {
         answer
     }
 
+    /// Takes in that a waiter is alive: before the line is served, or it would be passed over in
+    /// the very moment in which it asks.
+    fn hear(&mut self, request: &AcquireRequest, at: StoreTime) {
+        let Some(queue) = &request.queue else { return };
+        if let Some(waiter) = self.waiters.iter_mut().find(|w| w.token == request.token) {
+            waiter.seen_at = at;
+            waiter.heartbeat = queue.heartbeat;
+            waiter.window = queue.window;
+        }
+    }
+
     fn acquire_settled(&mut self, request: &AcquireRequest, now: Now) -> Acquire {
         if let Some(holder) = self.holder_mut(request.token) {
             let expires_at = now.at.saturating_add(request.ttl.duration());
@@ -116,16 +128,12 @@ impl LockEntry {
             holder.holds = request.holds.get();
             return Acquire::Already(Already::new(holder.fences, holder.holds));
         }
-        if let Some(waiter) = self.waiters.iter_mut().find(|w| w.token == request.token) {
-            if let Some(queue) = &request.queue {
-                waiter.seen_at = now.at;
-                waiter.heartbeat = queue.heartbeat;
-                waiter.window = queue.window;
-            }
-            let place = waiter.place;
-            return Acquire::Waiting(self.waiting(place, now.at));
+        if let Some(waiter) = self.waiters.iter().find(|w| w.token == request.token) {
+            return Acquire::Waiting(self.waiting(waiter.place, now.at));
         }
-        if self.waiters.is_empty() && self.closed_for(now.at).is_none() && self.admits(request.mode)
+        if self.is_next(request.queue.as_ref())
+            && self.closed_for(now.at).is_none()
+            && self.admits(request.mode)
         {
             self.kind = Some(request.mode.kind());
             let fences = self.issue(request.fence_block, now);
@@ -414,6 +422,13 @@ impl LockEntry {
             }
             Mode::Exclusive | Mode::Shared | Mode::Permits { .. } => None,
         }
+    }
+
+    /// Whether nobody in line comes before a newcomer, or before a waiter that was forgotten and
+    /// brings its old place.
+    fn is_next(&self, queue: Option<&QueueRequest>) -> bool {
+        let place = queue.and_then(|queue| queue.place);
+        self.waiters.front().is_none_or(|head| place.is_some_and(|place| place < head.place))
     }
 
     fn admits(&self, mode: Mode) -> bool {

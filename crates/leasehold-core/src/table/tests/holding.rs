@@ -179,6 +179,17 @@ fn a_release_sent_again_is_still_released() {
 }
 
 #[test]
+fn a_release_sent_again_after_the_next_grant_is_not_held() {
+    let mut lock = Lock::new();
+    let first = lock.take(1, 100);
+    assert_eq!(lock.release(1, first), Release::Released);
+    let second = lock.take(2, 100);
+    assert_eq!(lock.release(1, first), Release::NotHeld);
+    assert_eq!(lock.holders(), [2]);
+    assert_eq!(lock.release(2, second), Release::Released);
+}
+
+#[test]
 fn a_release_after_the_end_is_late_when_nobody_came_and_not_held_when_somebody_did() {
     let mut lock = Lock::new();
     let lease = lock.take(1, 100);

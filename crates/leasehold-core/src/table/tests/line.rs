@@ -198,6 +198,34 @@ fn a_forgotten_waiter_gets_its_old_place_back_and_only_with_it() {
 }
 
 #[test]
+fn a_waiter_that_asks_late_is_not_passed_over_in_the_moment_it_asks() {
+    let mut lock = Lock::new();
+    lock.take(1, WINDOW - 1);
+    lock.wait(2);
+    lock.pass(WINDOW - 2);
+    lock.wait(3);
+    lock.pass(1);
+    already(&lock.heartbeat(2, 1));
+    assert_eq!((lock.holders(), lock.waiters()), (vec![2], vec![3]));
+    assert_eq!(grants(&lock.notices), [(client(2), 2, 1)]);
+}
+
+#[test]
+fn a_forgotten_waiter_takes_what_is_free_before_those_behind_it() {
+    let mut lock = Lock::new();
+    granted(&lock.acquire(&with_mode(1, 10_000, permits(2, 3))));
+    granted(&lock.acquire(&with_mode(2, 200, permits(1, 3))));
+    let place = waiting(&lock.acquire(&queued_with_mode(3, permits(1, 3)))).place;
+    lock.pass(WINDOW);
+    waiting(&lock.acquire(&queued_with_mode(4, permits(2, 3))));
+    let mut back = queued_with_mode(3, permits(1, 3));
+    waiting(&lock.clone().acquire(&back));
+    back.queue.as_mut().unwrap().place = Some(place);
+    granted(&lock.acquire(&back));
+    assert_eq!((lock.holders(), lock.waiters()), (vec![1, 3], vec![4]));
+}
+
+#[test]
 fn two_waiters_never_share_a_place() {
     let mut lock = Lock::new();
     lock.take(1, 10_000);
@@ -311,6 +339,19 @@ fn a_cool_down_keeps_the_line_waiting_and_then_serves_it() {
     lock.pass(WINDOW / 2);
     assert_eq!(waiting(&lock.heartbeat(4, 0)).position, 0);
     assert_eq!(lock.holders(), [2]);
+}
+
+#[test]
+fn a_dead_head_is_skipped_during_a_cool_down_too() {
+    let mut lock = Lock::new();
+    let lease = lock.take(1, 10_000);
+    lock.wait(2);
+    lock.release_and_close(1, lease, 10_000);
+    lock.pass(WINDOW);
+    assert_eq!(lock.wait(3).position, 0);
+    lock.pass(WINDOW);
+    assert_eq!(lock.leave(9), Leave::NotHeld);
+    assert_eq!(lock.entry.tokens().count(), 0);
 }
 
 #[test]

@@ -1,0 +1,558 @@
+//! Random use by several tokens, followed by a second bookkeeping that knows only the answers and
+//! notices. After every step the two must agree on who holds what until when, and the promises of
+//! the table must hold.
+
+use std::collections::BTreeMap;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::*;
+use crate::store::HolderInfo;
+
+const TOKENS: u8 = 5;
+const LIMIT: u32 = 3;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Pass { us: u64 },
+    Acquire { who: u8, ttl_ms: u64, block: u32, holds: u32, queue: Option<Line> },
+    Renew { who: u8, ttl_ms: u64, shorten: bool },
+    Release { who: u8, cooldown: Option<u64>, remaining: u32 },
+    Leave { who: u8 },
+    ForceRelease { who: u8 },
+    Bury { who: u8 },
+    Forget,
+}
+
+#[derive(Clone, Debug)]
+struct Line {
+    window_ms: u64,
+    with_place: bool,
+    waiters_max: Option<u32>,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let who = || 0..TOKENS;
+    let ttl = || select(vec![40, 100, 300, 3_000]);
+    let line =
+        (select(vec![90, 300, 900]), any::<bool>(), proptest::option::weighted(0.2, 0..3_u32))
+            .prop_map(|(window_ms, with_place, waiters_max)| Line {
+                window_ms,
+                with_place,
+                waiters_max,
+            });
+    let queue = proptest::option::weighted(0.7, line);
+    let cooldown = proptest::option::weighted(0.2, select(vec![0, 50, 400]));
+    prop_oneof![
+        5 => select(vec![0, 1, 999, 20_000, 30_000, 45_000, 100_000, 150_000, 300_000, 4_000_000])
+            .prop_map(|us| Op::Pass { us }),
+        8 => (who(), ttl(), select(vec![1, 1, 64, 200_000]), 1..3_u32, queue).prop_map(
+            |(who, ttl_ms, block, holds, queue)| Op::Acquire { who, ttl_ms, block, holds, queue }
+        ),
+        2 => (who(), ttl(), any::<bool>())
+            .prop_map(|(who, ttl_ms, shorten)| Op::Renew { who, ttl_ms, shorten }),
+        4 => (who(), cooldown, select(vec![0, 0, 0, 1])).prop_map(
+            |(who, cooldown, remaining)| Op::Release { who, cooldown, remaining }
+        ),
+        2 => who().prop_map(|who| Op::Leave { who }),
+        1 => who().prop_map(|who| Op::ForceRelease { who }),
+        1 => who().prop_map(|who| Op::Bury { who }),
+        1 => Just(Op::Forget),
+    ]
+}
+
+/// How each token wants to hold; in a mixed crowd the kinds clash and refusals happen.
+fn modes() -> impl Strategy<Value = Vec<Mode>> {
+    let lock = || prop_oneof![Just(Mode::Exclusive), Just(Mode::Shared)].boxed();
+    let semaphore = || (1..=LIMIT).prop_map(|n| permits(n, LIMIT)).boxed();
+    let other = (1..=LIMIT + 2).prop_map(|n| permits(n, LIMIT + 1)).boxed();
+    let mixed = prop_oneof![8 => lock(), 1 => semaphore(), 1 => other];
+    let tokens = usize::from(TOKENS);
+    prop_oneof![
+        3 => vec(lock(), tokens),
+        2 => vec(semaphore(), tokens),
+        1 => vec(mixed, tokens),
+        1 => Just(vec![Mode::Exclusive; tokens]),
+    ]
+}
+
+/// What an operation answered.
+#[derive(Clone, Debug, PartialEq)]
+enum Answer {
+    Granted(FenceBlock),
+    Already(Already),
+    Waiting(Waiting),
+    Busy(Busy),
+    Refused(Refusal),
+    Renew(Renew),
+    Release(Release),
+    Leave(Leave),
+    ForceRelease(ForceRelease),
+    None,
+}
+
+#[derive(Clone, Debug)]
+struct Held {
+    fences: FenceBlock,
+    holds: u32,
+    expires_us: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Waits {
+    place: Place,
+    heartbeat: u32,
+    seen_us: u64,
+    window_us: u64,
+}
+
+impl Waits {
+    fn left(&self, at_us: u64) -> u64 {
+        (self.seen_us + self.window_us).saturating_sub(at_us)
+    }
+
+    fn servable(&self, at_us: u64) -> bool {
+        self.left(at_us) * 2 >= self.window_us
+    }
+}
+
+/// The second bookkeeping.
+#[derive(Debug)]
+struct Books {
+    modes: Vec<Mode>,
+    held: BTreeMap<u8, Held>,
+    line: BTreeMap<u8, Waits>,
+    /// The last lease and the last place that each token was told of.
+    fences: BTreeMap<u8, FenceBlock>,
+    places: BTreeMap<u8, Place>,
+    beats: BTreeMap<u8, u32>,
+    closed_until_us: u64,
+    top_fence: Fence,
+    /// Who got the latest lease, while the entry knows.
+    latest: Option<u8>,
+}
+
+impl Books {
+    fn new(modes: Vec<Mode>) -> Self {
+        Self {
+            modes,
+            held: BTreeMap::new(),
+            line: BTreeMap::new(),
+            fences: BTreeMap::new(),
+            places: BTreeMap::new(),
+            beats: BTreeMap::new(),
+            closed_until_us: 0,
+            top_fence: Fence::ZERO,
+            latest: None,
+        }
+    }
+
+    fn known_fences(&self, who: u8) -> FenceBlock {
+        self.fences.get(&who).copied().unwrap_or(FenceBlock::new(Fence::ZERO, 1))
+    }
+
+    fn head(&self) -> Option<u8> {
+        self.line.iter().min_by_key(|(_, waits)| waits.place).map(|(who, _)| *who)
+    }
+
+    fn grant(&mut self, who: u8, held: Held) {
+        let fences = held.fences;
+        assert!(fences.first() > self.top_fence, "fences overlap or fall");
+        self.top_fence = fences.last();
+        self.fences.insert(who, fences);
+        self.latest = Some(who);
+        assert!(self.held.insert(who, held).is_none(), "granted to its holder");
+    }
+
+    /// Enters that a waiter gave a sign of life.
+    fn hear(&mut self, asked: Option<&AcquireRequest>, at_us: u64) {
+        let Some(asked) = asked else { return };
+        let Some(queue) = &asked.queue else { return };
+        if let Some(waits) = self.line.get_mut(&number(&asked.owner)) {
+            waits.seen_us = at_us;
+            waits.heartbeat = queue.heartbeat;
+            waits.window_us = u64::from(queue.window.as_millis()) * 1_000;
+        }
+    }
+
+    /// Enters the grants to waiters that a step announced.
+    fn enter_notices(&mut self, notices: &[Notice], leaver: Option<u8>, closed: bool, at_us: u64) {
+        for notice in notices {
+            let Wake::Granted { ticket, heartbeat, fences } = notice.wake else { continue };
+            assert!(!closed, "handed over during a cool-down");
+            let who = u8::try_from(ticket).unwrap();
+            assert_eq!(notice.client, client(who), "told to a stranger");
+            let waits = self.line.remove(&who).expect("only waiters are told of grants");
+            assert_eq!(heartbeat, waits.heartbeat);
+            assert!(waits.servable(at_us), "handed to a waiter with too little left");
+            let skipped = self.line.iter().find(|(other, others)| {
+                others.place < waits.place && others.servable(at_us) && Some(**other) != leaver
+            });
+            assert!(skipped.is_none(), "{who} was served before {skipped:?}");
+            let expires_us = waits.seen_us + waits.window_us;
+            self.grant(who, Held { fences, holds: 1, expires_us });
+        }
+    }
+}
+
+/// An operation as it was sent, so that the very same can be sent again.
+struct Call<'a> {
+    op: &'a Op,
+    acquire: Option<AcquireRequest>,
+    fences: FenceBlock,
+}
+
+struct World {
+    lock: Lock,
+    books: Books,
+}
+
+impl World {
+    fn new(modes: Vec<Mode>) -> Self {
+        Self { lock: Lock::new(), books: Books::new(modes) }
+    }
+
+    fn call<'a>(&mut self, op: &'a Op) -> Call<'a> {
+        let (Op::Acquire { who, .. }
+        | Op::Renew { who, .. }
+        | Op::Release { who, .. }
+        | Op::Leave { who }
+        | Op::ForceRelease { who }
+        | Op::Bury { who }) = *op
+        else {
+            unreachable!("{op:?} is no call");
+        };
+        let acquire = self.acquire_request(op);
+        Call { op, acquire, fences: self.books.known_fences(who) }
+    }
+
+    fn acquire_request(&mut self, op: &Op) -> Option<AcquireRequest> {
+        let &Op::Acquire { who, ttl_ms, block, holds, ref queue } = op else { return None };
+        let mut asked = with_mode(who, ttl_ms, self.books.modes[usize::from(who)]);
+        asked.fence_block = count(block);
+        asked.holds = count(holds);
+        if let Some(line) = queue {
+            let beat = self.books.beats.entry(who).or_default();
+            *beat += 1;
+            let mut queue = QueueRequest::new(client(who), u64::from(who), ttl(line.window_ms));
+            queue.heartbeat = *beat;
+            queue.place = self.books.places.get(&who).copied().filter(|_| line.with_place);
+            queue.waiters_max = line.waiters_max;
+            asked.queue = Some(queue);
+        }
+        Some(asked)
+    }
+
+    fn apply(lock: &mut Lock, call: &Call<'_>) -> Answer {
+        match *call.op {
+            Op::Acquire { .. } => match lock.acquire(call.acquire.as_ref().unwrap()) {
+                Acquire::Granted(granted) => Answer::Granted(granted.fences),
+                Acquire::Already(already) => Answer::Already(already),
+                Acquire::Waiting(waiting) => Answer::Waiting(waiting),
+                Acquire::Busy(busy) => Answer::Busy(busy),
+                Acquire::Refused(refusal) => Answer::Refused(refusal),
+            },
+            Op::Renew { who, ttl_ms, shorten } => {
+                let mut request = RenewRequest::new(key(), token(who), call.fences, ttl(ttl_ms));
+                request.shorten = shorten;
+                Answer::Renew(lock.entry.renew(&request, lock.now(), &mut lock.notices))
+            }
+            Op::Release { who, cooldown, remaining } => {
+                let mut request = ReleaseRequest::new(key(), token(who), call.fences);
+                request.cooldown = cooldown.map(ms);
+                request.remaining = remaining;
+                Answer::Release(lock.release_with(&request))
+            }
+            Op::Leave { who } => Answer::Leave(lock.leave(who)),
+            Op::ForceRelease { .. } => {
+                Answer::ForceRelease(lock.force_release(call.fences.first()))
+            }
+            Op::Bury { who } => {
+                lock.bury(&[who]);
+                Answer::None
+            }
+            Op::Pass { .. } | Op::Forget => Answer::None,
+        }
+    }
+
+    fn step(&mut self, op: &Op) {
+        match *op {
+            Op::Pass { us } => {
+                self.lock.pass_us(us);
+                let us = u32::try_from(us).unwrap();
+                self.lock.floor = self.lock.floor.saturating_add(us);
+                return;
+            }
+            Op::Forget if self.lock.entry.may_be_forgotten(self.lock.now()) => {
+                assert_eq!(self.lock.inspect(), None);
+                self.lock.entry = LockEntry::default();
+                self.books.latest = None;
+                self.books.line.clear();
+                return;
+            }
+            Op::Forget => return,
+            _ => {}
+        }
+        let at_us = self.lock.at_us;
+        let call = self.call(op);
+        let head_before = self.books.head();
+        let closed_before = self.books.closed_until_us > at_us;
+        let leaver = match *op {
+            Op::Leave { who } | Op::Bury { who } => Some(who),
+            _ => None,
+        };
+        // A hand-over is told of in a notice, so the books can follow without asking the entry.
+        let answer = Self::apply(&mut self.lock, &call);
+        let notices = self.lock.take_notices();
+        self.books.held.retain(|_, held| held.expires_us > at_us);
+        self.books.hear(call.acquire.as_ref(), at_us);
+        self.books.enter_notices(&notices, leaver, closed_before, at_us);
+        self.enter_answer(&call, &answer, closed_before);
+        self.compare();
+        self.check_line(op, head_before, &notices);
+        self.check_repeat(&call, &answer, &notices);
+    }
+
+    fn enter_answer(&mut self, call: &Call<'_>, answer: &Answer, closed: bool) {
+        let at_us = self.lock.at_us;
+        let queue = call.acquire.as_ref().and_then(|asked| asked.queue.as_ref());
+        let books = &mut self.books;
+        match (call.op, answer) {
+            (&Op::Acquire { who, ttl_ms, holds, block, .. }, &Answer::Granted(fences)) => {
+                assert!(!closed, "granted during a cool-down");
+                let place = queue.and_then(|queue| queue.place);
+                let mut before = books.line.values().filter(|other| {
+                    place.is_none_or(|place| other.place < place) && other.servable(at_us)
+                });
+                assert!(before.next().is_none(), "granted past the line");
+                assert_eq!(fences.count(), block);
+                books.line.remove(&who);
+                books.grant(who, Held { fences, holds, expires_us: at_us + ttl_ms * 1_000 });
+            }
+            (&Op::Acquire { who, ttl_ms, holds, .. }, &Answer::Already(already)) => {
+                let held = books.held.get_mut(&who).expect("it holds already");
+                held.expires_us = held.expires_us.max(at_us + ttl_ms * 1_000);
+                held.holds = holds;
+                assert_eq!(already, Already::new(held.fences, holds));
+            }
+            (&Op::Acquire { who, .. }, Answer::Waiting(waiting)) => {
+                assert!(!books.held.contains_key(&who), "a holder is not put in line");
+                let known = books.line.get(&who).cloned();
+                let waits = match (queue, known) {
+                    (Some(queue), _) => Waits {
+                        place: waiting.place,
+                        heartbeat: queue.heartbeat,
+                        seen_us: at_us,
+                        window_us: u64::from(queue.window.as_millis()) * 1_000,
+                    },
+                    (None, known) => known.expect("nobody is put in line unasked"),
+                };
+                assert_eq!(waits.place, waiting.place);
+                books.places.insert(who, waiting.place);
+                books.line.insert(who, waits);
+            }
+            (&Op::Acquire { who, .. }, Answer::Busy(busy)) => {
+                assert!(!books.held.contains_key(&who), "a holder is not refused its own lock");
+                assert!(!busy.retry_after.is_zero(), "busy, and free at once");
+            }
+            (&Op::Renew { who, ttl_ms, shorten }, Answer::Renew(Renew::Renewed)) => {
+                let expires_us = at_us + ttl_ms * 1_000;
+                let held = books.held.get_mut(&who).expect("only a holder renews");
+                held.expires_us =
+                    if shorten { expires_us } else { held.expires_us.max(expires_us) };
+            }
+            (&Op::Renew { who, .. }, Answer::Renew(answer)) => {
+                assert!(!books.held.contains_key(&who), "a holder was refused its renewal");
+                let late = books.latest == Some(who);
+                assert_eq!(*answer, if late { Renew::Late } else { Renew::NotHeld });
+            }
+            (&Op::Release { who, cooldown, .. }, Answer::Release(answer)) => match *answer {
+                Release::StillHeld { holds } => {
+                    books.held.get_mut(&who).expect("only a holder releases").holds = holds;
+                }
+                Release::Released => {
+                    if books.held.remove(&who).is_some() {
+                        let until = at_us + cooldown.unwrap_or(0) * 1_000;
+                        books.closed_until_us = books.closed_until_us.max(until);
+                    }
+                }
+                Release::Late => {
+                    assert!(!books.held.contains_key(&who));
+                    assert_eq!(books.latest, Some(who), "late, but somebody came");
+                    let until = at_us + cooldown.unwrap_or(0) * 1_000;
+                    books.closed_until_us = books.closed_until_us.max(until);
+                }
+                Release::NotHeld => {
+                    assert!(!books.held.contains_key(&who), "a holder's release was refused");
+                    assert_ne!(books.latest, Some(who), "nobody came, so it is only late");
+                }
+            },
+            (&Op::Leave { who }, Answer::Leave(answer)) => {
+                let had = books.held.remove(&who).is_some();
+                assert_eq!(had, *answer == Leave::Released);
+                let waited = books.line.remove(&who);
+                let alive = waited.is_some_and(|waits| waits.servable(at_us));
+                assert!(!alive || *answer == Leave::Left);
+            }
+            (&Op::ForceRelease { who }, Answer::ForceRelease(answer)) => {
+                let seen = books.held.get(&who).is_some_and(|held| held.fences == call.fences);
+                assert_eq!(seen, *answer == ForceRelease::Released);
+                if seen {
+                    books.held.remove(&who);
+                    // The fence was raised, unless somebody has been served after that.
+                    if self.lock.entry.last_fence() != Some(books.top_fence) {
+                        assert!(self.lock.entry.last_fence() > Some(books.top_fence));
+                        books.latest = None;
+                    }
+                }
+            }
+            (&Op::Bury { who }, _) => {
+                books.held.remove(&who);
+                books.line.remove(&who);
+            }
+            _ => {}
+        }
+    }
+
+    /// The entry shows exactly what the books say, and no two holds exclude each other.
+    fn compare(&mut self) {
+        let at_us = self.lock.at_us;
+        let info = self.lock.inspect();
+        let holders = info.as_ref().map(|info| &info.holders[..]).unwrap_or_default();
+        let shown: BTreeMap<u8, &HolderInfo> =
+            holders.iter().map(|holder| (number(&holder.owner), holder)).collect();
+        assert_eq!(shown.len(), holders.len(), "a token holds twice");
+        assert!(shown.keys().eq(self.books.held.keys()), "{shown:?} {:?}", self.books.held);
+        for (who, held) in &self.books.held {
+            let holder = shown[who];
+            assert_eq!(holder.fence, held.fences.first());
+            assert_eq!(holder.holds, held.holds);
+            assert_eq!(holder.remaining, Duration::from_micros(held.expires_us - at_us));
+            assert_eq!(holder.mode, self.books.modes[usize::from(*who)]);
+        }
+        assert!(holders.is_sorted_by_key(|holder| holder.fence), "not in the order of grants");
+        if holders.iter().any(|holder| holder.mode == Mode::Exclusive) {
+            assert_eq!(holders.len(), 1, "an exclusive holder is not alone");
+        }
+        if let Some(Kind::Semaphore { limit }) = info.as_ref().map(|info| info.kind) {
+            assert!(taken(holders) <= limit.get(), "more permits than there are");
+        }
+        let closed_us = self.books.closed_until_us.saturating_sub(at_us);
+        let closed = info.as_ref().and_then(|info| info.closed_for);
+        assert_eq!(closed.unwrap_or_default(), Duration::from_micros(closed_us));
+
+        // Who has neither a hold nor a place is not kept.
+        let kept: Vec<Token> = self.lock.entry.tokens().copied().collect();
+        for who in self.books.held.keys() {
+            assert!(kept.contains(&token(*who)));
+        }
+        let (stay, gone) = std::mem::take(&mut self.books.line)
+            .into_iter()
+            .partition(|(who, _)| kept.contains(&token(*who)));
+        self.books.line = stay;
+        assert_eq!(kept.len(), self.books.held.len() + self.books.line.len());
+        let gone: BTreeMap<u8, Waits> = gone;
+        for (who, waits) in gone {
+            assert!(!waits.servable(at_us), "{who} lost its place while it was alive");
+        }
+    }
+
+    /// Nobody waits for what is free, the order is that of the places, and whoever became the
+    /// head is told if it would oversleep, and only then.
+    fn check_line(&self, op: &Op, head_before: Option<u8>, notices: &[Notice]) {
+        let at_us = self.lock.at_us;
+        let info = self.lock.inspect();
+        let holders = info.as_ref().map(|info| &info.holders[..]).unwrap_or_default();
+        let mut places: Vec<(Place, u8)> =
+            self.books.line.iter().map(|(who, waits)| (waits.place, *who)).collect();
+        places.sort_unstable();
+        assert!(places.windows(2).all(|two| two[0].0 < two[1].0), "a place is taken twice");
+        let alive = places.iter().map(|(_, who)| *who);
+        let alive: Vec<u8> = alive.filter(|who| self.books.line[who].left(at_us) > 0).collect();
+        assert_eq!(self.lock.waiters(), alive);
+
+        let closed = self.books.closed_until_us > at_us;
+        if let Some(head) = alive.first().copied()
+            && !closed
+        {
+            let mode = self.books.modes[usize::from(head)];
+            assert!(!would_admit(holders, mode), "{head} waits for a lock that is free");
+        }
+
+        let told: Vec<&Notice> =
+            notices.iter().filter(|notice| matches!(notice.wake, Wake::First { .. })).collect();
+        let asker = if let Op::Acquire { who, .. } = *op { Some(who) } else { None };
+        let oversleeps = places.first().and_then(|&(_, head)| {
+            let waits = &self.books.line[&head];
+            let next_end = holders.iter().map(|holder| holder.remaining).min().unwrap_or_default();
+            let closed_us = self.books.closed_until_us.saturating_sub(at_us);
+            let free_in = next_end.max(Duration::from_micros(closed_us));
+            let next_beat = waits.seen_us + waits.window_us / 3;
+            let in_time = self.lock.at().saturating_add(free_in).as_micros() >= next_beat;
+            let is_new = head_before != Some(head) && asker != Some(head);
+            (is_new && !in_time).then_some((head, free_in))
+        });
+        // A renewal tells before it extends, so only who is told can be known here.
+        match oversleeps {
+            Some((head, retry_after)) if !matches!(op, Op::Renew { .. }) => {
+                let wake = Wake::First { ticket: u64::from(head), retry_after };
+                assert_eq!(told, [&Notice { client: client(head), wake }]);
+            }
+            Some(_) => {}
+            None if matches!(op, Op::Renew { .. }) => {}
+            None => assert!(told.is_empty(), "{told:?} need not know"),
+        }
+    }
+
+    /// The same request again changes nothing, tells nobody, and is answered alike.
+    fn check_repeat(&self, call: &Call<'_>, answer: &Answer, notices: &[Notice]) {
+        let mut lock = self.lock.clone();
+        let again = Self::apply(&mut lock, call);
+        assert_eq!(lock.entry, self.lock.entry, "repeating changed the entry");
+        assert!(lock.notices.is_empty(), "repeating told somebody");
+        let handed_on = !grants(notices).is_empty();
+        let expected = match (call.op, answer) {
+            (&Op::Acquire { holds, .. }, Answer::Granted(fences)) => {
+                Answer::Already(Already::new(*fences, holds))
+            }
+            (_, Answer::Release(Release::Released)) if handed_on => return,
+            (_, Answer::Leave(_)) => Answer::Leave(Leave::NotHeld),
+            (_, Answer::ForceRelease(ForceRelease::Released)) => {
+                assert!(!matches!(again, Answer::ForceRelease(ForceRelease::Released)));
+                return;
+            }
+            (_, answer) => answer.clone(),
+        };
+        assert_eq!(again, expected);
+    }
+}
+
+fn taken(holders: &[HolderInfo]) -> u32 {
+    let permits = |holder: &HolderInfo| match holder.mode {
+        Mode::Permits { count, .. } => count.get(),
+        Mode::Exclusive | Mode::Shared => 0,
+    };
+    holders.iter().map(permits).sum()
+}
+
+fn would_admit(holders: &[HolderInfo], mode: Mode) -> bool {
+    match mode {
+        Mode::Exclusive => holders.is_empty(),
+        Mode::Shared => holders.iter().all(|holder| holder.mode == Mode::Shared),
+        Mode::Permits { count, limit } => taken(holders) + count.get() <= limit.get(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_use_keeps_every_promise(modes in modes(), ops in vec(op(), 1..80)) {
+        let mut world = World::new(modes);
+        for op in &ops {
+            world.step(op);
+        }
+    }
+}
