@@ -14,7 +14,7 @@
 )]
 
 pub mod process;
-// pub mod proxy;
+pub mod proxy;
 mod resp;
 pub mod server;
 pub mod tls;

@@ -1,0 +1,209 @@
+//! What every store must do: one case per promise, run against each store as named tests.
+//!
+//! A store's whole test file is one line:
+//!
+//! ```ignore
+//! leasehold_testkit::conformance_tests!(memory, async || -> Arc<dyn Store> { Arc::new(MemoryStore::new()) });
+//! ```
+//!
+//! All cases stand in one list ([`CASES`]). A case that needs a [`Capability`] that the store
+//! lacks is skipped with the reason; what a store lacks must be said on its line, so no store
+//! skips anything unnoticed.
+//!
+//! Cases run on the store's own time and on fresh random names, and leave nothing behind that
+//! does not end by itself. None assumes that the machine is quick: what must hold still uses
+//! leases of half a minute, and what must come is awaited.
+
+mod closing;
+mod context;
+mod fences;
+mod grant;
+mod line;
+mod line_faults;
+mod list;
+mod names;
+mod operator;
+mod party;
+mod release;
+mod renew;
+mod sharing;
+mod show;
+mod trouble;
+mod wake;
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{BoxFuture, Capability, Store};
+
+pub use context::Context;
+pub use list::CASES;
+
+/// Longer than any case takes, even on a machine that does ten other things.
+const CASE_MAX: Duration = Duration::from_secs(180);
+
+/// One promise, as a test.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Case {
+    /// The claim that it checks.
+    pub name: &'static str,
+    /// What a store must be able to do for it.
+    pub needs: &'static [Need],
+    check: for<'a> fn(&'a Context) -> BoxFuture<'a, ()>,
+}
+
+/// A capability that not every store has.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[expect(non_camel_case_types, reason = "written on the line of a store as the field's name")]
+#[non_exhaustive]
+pub enum Need {
+    /// [`Capability::queue`].
+    queue,
+    /// [`Capability::wake`].
+    wake,
+    /// [`Capability::shared`].
+    shared,
+    /// [`Capability::list`].
+    list,
+}
+
+impl Need {
+    const ALL: [Self; 4] = [Self::queue, Self::wake, Self::shared, Self::list];
+
+    fn is_met_by(self, capability: Capability) -> bool {
+        match self {
+            Self::queue => capability.queue,
+            Self::wake => capability.wake,
+            Self::shared => capability.shared,
+            Self::list => capability.list,
+        }
+    }
+}
+
+impl Case {
+    /// The case with this name.
+    ///
+    /// # Panics
+    ///
+    /// When there is none.
+    #[must_use]
+    pub fn named(name: &str) -> &'static Self {
+        CASES.iter().find(|case| case.name == name).expect("every test is made from the list")
+    }
+
+    fn lacking(&self, capability: Capability) -> Option<Need> {
+        self.needs.iter().copied().find(|need| !need.is_met_by(capability))
+    }
+}
+
+/// What a store's line opens: the store, and with it whatever has to live as long.
+pub trait Subject {
+    /// The store to test.
+    fn store(&self) -> Arc<dyn Store>;
+}
+
+impl Subject for Arc<dyn Store> {
+    fn store(&self) -> Arc<dyn Store> {
+        Self::clone(self)
+    }
+}
+
+impl<Keep> Subject for (Arc<dyn Store>, Keep) {
+    fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.0)
+    }
+}
+
+/// Runs one case against a store of its own, on a runtime with two workers.
+///
+/// # Panics
+///
+/// When the store breaks the promise, or the case does not end within three minutes.
+pub fn run<S: Subject>(case: &Case, open: impl AsyncFnOnce() -> S) {
+    on_runtime(async {
+        let subject = open().await;
+        let store = subject.store();
+        if let Some(need) = case.lacking(store.capability()) {
+            say(&format!("skipped: {}: {} has no {need:?}", case.name, store.location()));
+            return;
+        }
+        let cx = Context::new(store);
+        let done = tokio::time::timeout(CASE_MAX, (case.check)(&cx)).await;
+        assert!(done.is_ok(), "{} hangs: not done within {CASE_MAX:?}", case.name);
+    });
+}
+
+/// Checks that a store lacks exactly what its line says, and says which cases that costs.
+///
+/// # Panics
+///
+/// When it lacks more or less.
+pub fn check_skipped<S: Subject>(lacks: &[Need], open: impl AsyncFnOnce() -> S) {
+    on_runtime(async {
+        let subject = open().await;
+        let store = subject.store();
+        let capability = store.capability();
+        let mut lacking = Need::ALL.to_vec();
+        lacking.retain(|need| !need.is_met_by(capability));
+        let mut lacks = lacks.to_vec();
+        lacks.sort_unstable();
+        assert_eq!(lacking, lacks, "{} lacks other things than its line says", store.location());
+        let skipped: Vec<&Case> =
+            CASES.iter().filter(|case| case.lacking(capability).is_some()).collect();
+        let mut report = format!("{} of {} cases skipped", skipped.len(), CASES.len());
+        for case in skipped {
+            write!(report, "\nskipped: {}: needs {:?}", case.name, case.needs)
+                .expect("a string takes all text");
+        }
+        say(&report);
+    });
+}
+
+fn on_runtime(work: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a test process can start two more threads")
+        .block_on(work);
+}
+
+#[expect(clippy::print_stdout, reason = "a test reports what it skips")]
+fn say(text: &str) {
+    println!("{text}");
+}
+
+/// Makes one named test per case for a store, from the one list of cases.
+///
+/// The first argument names the module that the tests stand in. The second opens the store: an
+/// async closure or function that returns an `Arc<dyn Store>`, or a pair of that and whatever must
+/// live as long (a server, a temporary directory). It is called once per test. A store that can't
+/// do everything says what it lacks:
+///
+/// ```ignore
+/// conformance_tests!(quorum, three_nodes, lacks: [queue, wake]);
+/// ```
+#[macro_export]
+macro_rules! conformance_tests {
+    ($module:ident, $open:expr $(,)?) => {
+        $crate::conformance_tests!($module, $open, lacks: []);
+    };
+    ($module:ident, $open:expr, lacks: [$($lacks:ident),* $(,)?] $(,)?) => {
+        mod $module {
+            #[allow(unused_imports, reason = "the expression that opens the store may need them")]
+            use super::*;
+
+            $crate::conformance_list!(tests [$open]);
+
+            #[test]
+            fn skips_only_what_its_line_says() {
+                $crate::conformance::check_skipped(
+                    &[$($crate::conformance::Need::$lacks),*],
+                    $open,
+                );
+            }
+        }
+    };
+}

@@ -1,0 +1,173 @@
+//! What a case works with: the store, fresh names, and patience.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use leasehold_core::{
+    ForceRelease, ForceReleaseRequest, Fence, FenceBlock, Key, Leave, LeaveRequest, ListRequest,
+    LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Store, Token, Ttl,
+};
+
+use super::party::Party;
+
+/// A lease that does not end while a case runs.
+pub(super) const LONG: Duration = Duration::from_secs(30);
+/// A lease whose end a case waits for.
+pub(super) const SHORT: Duration = Duration::from_millis(200);
+/// What a call may take: so long that only a store which hangs exceeds it.
+pub(super) const CALL: Duration = Duration::from_secs(20);
+/// How long a case waits for something to happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// By how much a store's times may differ from ours: rounding, and clocks that drift.
+pub(super) const SLACK: Duration = Duration::from_millis(5);
+
+/// What a case works with.
+#[derive(Debug)]
+pub struct Context {
+    store: Arc<dyn Store>,
+    prefix: String,
+    keys: AtomicU32,
+}
+
+impl Context {
+    /// A context with names of its own.
+    ///
+    /// # Panics
+    ///
+    /// When the operating system has no randomness to give.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        let random = token().fingerprint();
+        Self { store, prefix: format!("conformance/{random}/"), keys: AtomicU32::new(0) }
+    }
+
+    pub(super) fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    pub(super) fn shared_store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.store)
+    }
+
+    /// How all names of this case start.
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// A name that nobody has used.
+    pub(super) fn key(&self) -> Key {
+        let number = self.keys.fetch_add(1, Ordering::Relaxed);
+        self.named(format_args!("k{number}"))
+    }
+
+    pub(super) fn named(&self, rest: impl fmt::Display) -> Key {
+        key(&format!("{}{rest}", self.prefix))
+    }
+
+    /// Somebody with a token of their own who wants the lock alone, for a long time, at once.
+    pub(super) fn party(&self, key: &Key) -> Party {
+        Party::new(self.shared_store(), key)
+    }
+
+    pub(super) async fn inspect(&self, key: &Key) -> Option<LockInfo> {
+        self.store.inspect(key, CALL).await.expect("inspect answers")
+    }
+
+    /// Describes a lock that is in use.
+    pub(super) async fn show(&self, key: &Key) -> LockInfo {
+        self.inspect(key).await.unwrap_or_else(|| panic!("nobody uses {key}"))
+    }
+
+    /// The owners' names of those who hold.
+    pub(super) async fn holders(&self, key: &Key) -> Vec<String> {
+        let info = self.inspect(key).await;
+        let holders = info.iter().flat_map(|info| &info.holders);
+        holders.map(|holder| holder.owner.as_str().to_owned()).collect()
+    }
+
+    /// The owners' names of those who wait.
+    pub(super) async fn waiters(&self, key: &Key) -> Vec<String> {
+        let info = self.inspect(key).await;
+        let waiters = info.iter().flat_map(|info| &info.waiters);
+        waiters.map(|waiter| waiter.owner.as_str().to_owned()).collect()
+    }
+
+    pub(super) async fn list(&self, prefix: &str) -> Vec<LockInfo> {
+        self.store.list(&ListRequest::new(prefix), CALL).await.expect("list answers")
+    }
+
+    pub(super) async fn names(&self, prefix: &str) -> Vec<Key> {
+        self.list(prefix).await.into_iter().map(|info| info.key).collect()
+    }
+
+    pub(super) async fn renew(&self, request: RenewRequest) -> Renew {
+        let mut answers = self.store.renew(&[request], CALL).await;
+        assert_eq!(answers.len(), 1, "one request, one answer");
+        answers.remove(0).expect("renew answers")
+    }
+
+    pub(super) async fn release(&self, request: &ReleaseRequest) -> Release {
+        self.store.release(request, CALL).await.expect("release answers")
+    }
+
+    pub(super) async fn leave(&self, key: &Key, token: Token) -> Leave {
+        let request = LeaveRequest::new(key.clone(), token);
+        self.store.leave(&request, CALL).await.expect("leave answers")
+    }
+
+    pub(super) async fn force_release(&self, key: &Key, fence: Fence) -> ForceRelease {
+        let request = ForceReleaseRequest::new(key.clone(), fence);
+        self.store.force_release(&request, CALL).await.expect("force_release answers")
+    }
+
+    /// Waits until nobody uses the lock.
+    pub(super) async fn until_idle(&self, key: &Key) {
+        let mut patience = Patience::for_what(format!("{key} to fall idle"));
+        while self.inspect(key).await.is_some() {
+            patience.pause().await;
+        }
+    }
+}
+
+/// Polling with an end.
+pub(super) struct Patience {
+    what: String,
+    started: Instant,
+}
+
+impl Patience {
+    pub(super) fn for_what(what: impl Into<String>) -> Self {
+        Self { what: what.into(), started: Instant::now() }
+    }
+
+    pub(super) async fn pause(&mut self) {
+        let waited = self.started.elapsed();
+        assert!(waited < PATIENCE, "waited {waited:?} in vain for {}", self.what);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits for something that must come.
+pub(super) async fn patiently<T>(what: &str, work: impl Future<Output = T>) -> T {
+    let done = tokio::time::timeout(PATIENCE, work).await;
+    done.unwrap_or_else(|_| panic!("waited {PATIENCE:?} in vain for {what}"))
+}
+
+pub(super) fn key(name: &str) -> Key {
+    Key::new(name).expect("cases use good names")
+}
+
+pub(super) fn token() -> Token {
+    Token::generate().expect("the operating system has randomness")
+}
+
+pub(super) fn ttl(length: Duration) -> Ttl {
+    Ttl::new(length).expect("cases use good ttls")
+}
+
+/// Fences that no lease has.
+pub(super) fn no_fences() -> FenceBlock {
+    FenceBlock::new(Fence::ZERO, 1)
+}

@@ -1,0 +1,211 @@
+//! Somebody who wants a lock, and what they get.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{
+    Acquire, AcquireRequest, Already, Busy, ClientId, FenceBlock, Key, Leave, LeaveRequest,
+    Metadata, Mode, OwnerName, Place, QueueRequest, Refusal, Release, ReleaseRequest, Renew,
+    RenewRequest, Store, Token, Waiting,
+};
+
+use super::context::{CALL, LONG, token, ttl};
+
+/// One acquisition: a token, and how it asks.
+#[derive(Clone, Debug)]
+pub(super) struct Party {
+    store: Arc<dyn Store>,
+    pub(super) request: AcquireRequest,
+}
+
+impl Party {
+    pub(super) fn new(store: Arc<dyn Store>, key: &Key) -> Self {
+        Self { store, request: AcquireRequest::new(key.clone(), token(), ttl(LONG)) }
+    }
+
+    pub(super) fn owner(mut self, name: &str) -> Self {
+        self.request.owner = OwnerName::new(name).expect("cases use good names");
+        self
+    }
+
+    pub(super) fn metadata(mut self, text: &str) -> Self {
+        self.request.metadata = Metadata::new(text).expect("cases use good metadata");
+        self
+    }
+
+    pub(super) fn ttl(mut self, length: Duration) -> Self {
+        self.request.ttl = ttl(length);
+        self
+    }
+
+    pub(super) fn mode(mut self, mode: Mode) -> Self {
+        self.request.mode = mode;
+        self
+    }
+
+    pub(super) fn shared(self) -> Self {
+        self.mode(Mode::Shared)
+    }
+
+    pub(super) fn permits(self, count: u32, limit: u32) -> Self {
+        self.mode(Mode::Permits { count: number(count), limit: number(limit) })
+    }
+
+    pub(super) fn fence_block(mut self, count: u32) -> Self {
+        self.request.fence_block = number(count);
+        self
+    }
+
+    pub(super) fn holds(mut self, count: u32) -> Self {
+        self.request.holds = number(count);
+        self
+    }
+
+    /// Waits in line, with a window as long as the lease, as a client of its own.
+    pub(super) fn in_line(self) -> Self {
+        self.in_line_of(client(), 1)
+    }
+
+    pub(super) fn in_line_of(mut self, client: ClientId, ticket: u64) -> Self {
+        self.request.queue = Some(QueueRequest::new(client, ticket, self.request.ttl));
+        self
+    }
+
+    pub(super) fn window(mut self, length: Duration) -> Self {
+        self.queue_mut().window = ttl(length);
+        self
+    }
+
+    pub(super) fn waiters_max(mut self, max: u32) -> Self {
+        self.queue_mut().waiters_max = Some(max);
+        self
+    }
+
+    pub(super) fn place(mut self, place: Place) -> Self {
+        self.queue_mut().place = Some(place);
+        self
+    }
+
+    /// The same with the number of the next heartbeat.
+    pub(super) fn next_beat(mut self) -> Self {
+        let queue = self.queue_mut();
+        queue.heartbeat = queue.heartbeat.checked_add(1).expect("few heartbeats");
+        self
+    }
+
+    fn queue_mut(&mut self) -> &mut QueueRequest {
+        self.request.queue.as_mut().expect("a party in line")
+    }
+
+    pub(super) fn token(&self) -> Token {
+        self.request.token
+    }
+
+    pub(super) async fn ask(&self) -> Acquire {
+        self.store.acquire(&self.request, CALL).await.expect("acquire answers")
+    }
+
+    /// Asks for what is free.
+    pub(super) async fn take(&self) -> Lease {
+        match self.ask().await {
+            Acquire::Granted(granted) => self.lease(granted.fences),
+            other => panic!("{} was not granted: {other:?}", self.request.key),
+        }
+    }
+
+    /// Asks for what this token has already.
+    pub(super) async fn take_again(&self) -> Already {
+        match self.ask().await {
+            Acquire::Already(already) => already,
+            other => panic!("{} was not held already: {other:?}", self.request.key),
+        }
+    }
+
+    /// Asks for what somebody else has.
+    pub(super) async fn wait(&self) -> Waiting {
+        match self.ask().await {
+            Acquire::Waiting(waiting) => waiting,
+            other => panic!("not put in line for {}: {other:?}", self.request.key),
+        }
+    }
+
+    pub(super) async fn fail(&self) -> Busy {
+        match self.ask().await {
+            Acquire::Busy(busy) => busy,
+            other => panic!("{} was not busy: {other:?}", self.request.key),
+        }
+    }
+
+    pub(super) async fn be_refused(&self) -> Refusal {
+        match self.ask().await {
+            Acquire::Refused(refusal) => refusal,
+            other => panic!("{} was not refused: {other:?}", self.request.key),
+        }
+    }
+
+    pub(super) async fn leave(&self) -> Leave {
+        let request = LeaveRequest::new(self.request.key.clone(), self.request.token);
+        self.store.leave(&request, CALL).await.expect("leave answers")
+    }
+
+    pub(super) fn lease(&self, fences: FenceBlock) -> Lease {
+        Lease {
+            store: Arc::clone(&self.store),
+            key: self.request.key.clone(),
+            token: self.request.token,
+            fences,
+        }
+    }
+}
+
+/// What a party was granted.
+#[derive(Clone, Debug)]
+pub(super) struct Lease {
+    store: Arc<dyn Store>,
+    pub(super) key: Key,
+    pub(super) token: Token,
+    pub(super) fences: FenceBlock,
+}
+
+impl Lease {
+    pub(super) fn renewal(&self, length: Duration) -> RenewRequest {
+        RenewRequest::new(self.key.clone(), self.token, self.fences, ttl(length))
+    }
+
+    pub(super) async fn renew(&self, length: Duration) -> Renew {
+        let mut answers = self.store.renew(&[self.renewal(length)], CALL).await;
+        assert_eq!(answers.len(), 1, "one request, one answer");
+        answers.remove(0).expect("renew answers")
+    }
+
+    pub(super) fn ending(&self) -> ReleaseRequest {
+        ReleaseRequest::new(self.key.clone(), self.token, self.fences)
+    }
+
+    pub(super) async fn release_with(&self, request: &ReleaseRequest) -> Release {
+        self.store.release(request, CALL).await.expect("release answers")
+    }
+
+    pub(super) async fn release(&self) -> Release {
+        self.release_with(&self.ending()).await
+    }
+
+    pub(super) async fn release_and_close(&self, cooldown: Duration) -> Release {
+        let mut request = self.ending();
+        request.cooldown = Some(cooldown);
+        self.release_with(&request).await
+    }
+
+    pub(super) async fn end(self) {
+        assert_eq!(self.release().await, Release::Released);
+    }
+}
+
+pub(super) fn client() -> ClientId {
+    ClientId::generate().expect("the operating system has randomness")
+}
+
+fn number(n: u32) -> NonZeroU32 {
+    NonZeroU32::new(n).expect("cases count from 1")
+}
