@@ -64,12 +64,12 @@ impl LeaseState {
         (state.latest < state.lost_at()).then_some(state)
     }
 
-    /// The grace that suits most leases: 5 % of the ttl and at least 20 ms, but never more than
-    /// a quarter of the ttl.
+    /// The grace that suits most leases: 5 % of the ttl, at least 20 ms and at most 5 s, but never
+    /// more than a quarter of the ttl.
     #[must_use]
     pub fn default_grace(ttl: Ttl) -> Duration {
         let ttl = ttl.duration();
-        (ttl / 20).max(Duration::from_millis(20)).min(ttl / 4)
+        (ttl / 20).clamp(Duration::from_millis(20), Duration::from_secs(5)).min(ttl / 4)
     }
 
     fn deadline_of(sent_at: Moment, ttl: Ttl) -> Moment {

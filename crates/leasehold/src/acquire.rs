@@ -10,9 +10,10 @@ use leasehold_core::{
 };
 
 use crate::armed::Armed;
-use crate::client::Inner;
+use crate::client::{Inner, LOCAL_HANDOFFS_FOR};
 use crate::guard::Guard;
-use crate::hold::{Hold, Terms};
+use crate::hold::{Hold, Relay, Terms};
+use crate::in_line;
 use crate::rt;
 use crate::settings::Settings;
 
@@ -24,10 +25,16 @@ const OUTAGE_MAX: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Acquisition {
     pub(crate) client: Arc<Inner>,
-    pub(crate) settings: Settings,
+    pub(crate) limits: Limits,
     pub(crate) terms: Terms,
     pub(crate) request: AcquireRequest,
     pub(crate) armed: Armed,
+}
+
+/// What a caller waits under.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    pub(crate) settings: Arc<Settings>,
     pub(crate) started: Moment,
     pub(crate) until: Option<Moment>,
 }
@@ -54,7 +61,7 @@ impl Acquisition {
     /// Prepares an acquisition that may wait for `limit`, or for ever. Sends nothing.
     pub(crate) fn new(
         client: &Arc<Inner>,
-        settings: &Result<Settings>,
+        settings: &Result<Arc<Settings>>,
         limit: Option<Duration>,
     ) -> Result<Self> {
         let settings = settings.clone()?;
@@ -64,16 +71,18 @@ impl Acquisition {
         let mut request = AcquireRequest::new(settings.key.clone(), token, terms.ttl);
         request.owner = settings.owner.clone();
         request.metadata = settings.metadata.clone();
-        request.fence_block = client.config.fence_block;
+        request.fence_block = client.config.fence_block();
         let started = client.clock.now();
         Ok(Self {
             armed: Armed::new(client.reaper.clone(), settings.key.clone(), token),
             client: Arc::clone(client),
-            settings,
+            limits: Limits {
+                settings,
+                started,
+                until: limit.map(|limit| started.saturating_add(limit)),
+            },
             terms,
             request,
-            started,
-            until: limit.map(|limit| started.saturating_add(limit)),
         })
     }
 
@@ -89,8 +98,8 @@ impl Acquisition {
     /// Waits until the lock is held, the limit is reached or the strategy stops.
     pub(crate) async fn wait(mut self) -> Result<Guard> {
         let capability = self.client.store.capability();
-        if self.settings.in_line && capability.queue {
-            return self.wait_in_line(capability.wake).await;
+        if self.limits.settings.in_line && capability.queue {
+            return in_line::wait(self, capability.wake).await;
         }
         let mut in_the_way = InTheWay::default();
         let mut heard_at = None;
@@ -111,16 +120,16 @@ impl Acquisition {
                     None
                 }
             };
-            let Some(pause) = self.settings.retry.pause(tries) else {
+            let Some(pause) = self.limits.settings.retry.pause(tries) else {
                 return Err(self.ran_out(in_the_way, "the retry strategy gave up"));
             };
             let pause = earliest.map_or(pause, |earliest| pause.min(earliest));
             let now = self.client.clock.now();
-            if self.until.is_some_and(|until| now >= until) {
+            if self.limits.until.is_some_and(|until| now >= until) {
                 return Err(self.ran_out(in_the_way, "the wait ran out"));
             }
             let again = now.saturating_add(pause.max(PAUSE_MIN));
-            let again = self.until.map_or(again, |until| again.min(until));
+            let again = self.limits.until.map_or(again, |until| again.min(until));
             rt::sleep_until(&*self.client.clock, again).await;
         }
         Err(self.ran_out(in_the_way, "the retry strategy gave up"))
@@ -189,6 +198,11 @@ impl Acquisition {
             fences,
             lease,
             self.terms,
+            Relay {
+                handoffs: self.client.config.local_handoffs,
+                until: now.saturating_add(LOCAL_HANDOFFS_FOR),
+            },
+            Some(Arc::clone(&self.limits.settings)),
             now,
         ));
         self.client.wheel.add(&hold, sent_at);
@@ -199,7 +213,7 @@ impl Acquisition {
     /// How long one request may take.
     pub(crate) fn within(&self, now: Moment) -> Duration {
         let call = self.client.config.call_timeout.min(self.terms.ttl.duration());
-        match self.until.map(|until| until.saturating_since(now)) {
+        match self.limits.until.map(|until| until.saturating_since(now)) {
             Some(left) if !left.is_zero() => call.min(left),
             _ => call,
         }
@@ -207,10 +221,11 @@ impl Acquisition {
 
     /// Gives up at once, when asked to, if the lock can't come free within the limit.
     pub(crate) fn refuse_in_vain(&self, in_the_way: &InTheWay) -> Result<()> {
-        let (Some(until), Some(after)) = (self.until, in_the_way.retry_after) else {
+        let (Some(until), Some(after)) = (self.limits.until, in_the_way.retry_after) else {
             return Ok(());
         };
-        if self.settings.not_in_vain && self.client.clock.now().saturating_add(after) > until {
+        if self.limits.settings.not_in_vain && self.client.clock.now().saturating_add(after) > until
+        {
             return Err(self.ran_out(in_the_way.clone(), "the lock can't come free in time"));
         }
         Ok(())
@@ -221,18 +236,12 @@ impl Acquisition {
     pub(crate) fn ride_out(&self, error: Error, heard_at: Option<Moment>) -> Result<()> {
         let now = self.client.clock.now();
         let hope = heard_at.is_some_and(|at| now.saturating_since(at) < OUTAGE_MAX);
-        let in_time = self.until.is_none_or(|until| now < until);
+        let in_time = self.limits.until.is_none_or(|until| now < until);
         if error.is_retryable() && hope && in_time { Ok(()) } else { Err(error) }
     }
 
     pub(crate) fn ran_out(&self, in_the_way: InTheWay, why: &str) -> Error {
-        let waited = self.client.clock.now().saturating_since(self.started);
-        let place = match in_the_way.position {
-            Some(position) => format!(" at place {} in line", position.saturating_add(1)),
-            None => String::new(),
-        };
-        let error = Error::new(ErrorKind::Timeout, format!("{why} after {waited:.1?}{place}"));
-        self.explain(error.held_by(in_the_way.holder, in_the_way.retry_after))
+        self.limits.ran_out(&self.client, in_the_way, why)
     }
 
     fn too_late(&self) -> Error {
@@ -248,6 +257,21 @@ impl Acquisition {
 
     pub(crate) fn explain(&self, error: Error) -> Error {
         error.during("acquire").on_key(&self.request.key).at_store(self.client.location())
+    }
+}
+
+impl Limits {
+    pub(crate) fn ran_out(&self, client: &Inner, in_the_way: InTheWay, why: &str) -> Error {
+        let waited = client.clock.now().saturating_since(self.started);
+        let place = match in_the_way.position {
+            Some(position) => format!(" at place {} in line", position.saturating_add(1)),
+            None => String::new(),
+        };
+        Error::new(ErrorKind::Timeout, format!("{why} after {waited:.1?}{place}"))
+            .held_by(in_the_way.holder, in_the_way.retry_after)
+            .during("acquire")
+            .on_key(&self.settings.key)
+            .at_store(client.location())
     }
 }
 

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::Inner;
 use crate::detached::DetachedLease;
+use crate::gate::Gates;
 use crate::hold::Hold;
 use crate::reap::Remains;
 
@@ -392,10 +393,13 @@ impl HeldLease {
     }
 
     pub(crate) async fn end(self, cooldown: Option<Duration>) -> Result<Release> {
+        let Self { client, hold } = &self;
+        if cooldown.is_none() && Gates::hand_on(client, hold) {
+            return Ok(Release::Released);
+        }
         let Some(ending) = Ending::begin(&self, cooldown) else {
             return Ok(Release::NotHeld);
         };
-        let Self { client, hold } = &self;
         hold.settled().await;
         match client.store.release(&ending.request, client.config.call_timeout).await {
             Ok(answer) => {
@@ -458,7 +462,9 @@ impl Drop for Guard {
     fn drop(&mut self) {
         let Some(lease) = self.lease.take() else { return };
         if lease.hold.is_ours() {
-            drop(Ending::begin(&lease, None));
+            if !Gates::hand_on(&lease.client, &lease.hold) {
+                drop(Ending::begin(&lease, None));
+            }
         } else {
             // The parent's client must not be taken down from here, not even in memory: its
             // runtime does not exist in this process.

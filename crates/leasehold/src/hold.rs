@@ -1,7 +1,7 @@
 //! A lease that this process has: what its guard, the renewer and the reaper share.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{
@@ -11,6 +11,7 @@ use leasehold_core::{
 use tokio::sync::Notify;
 
 use crate::rt;
+use crate::settings::Settings;
 
 /// How a lease is to be held.
 #[derive(Clone, Copy, Debug)]
@@ -21,13 +22,28 @@ pub(crate) struct Terms {
     pub(crate) max_hold: Option<Duration>,
 }
 
+/// How often and until when a lease may be handed on inside this process before its release has
+/// to go through the store, where others may wait.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Relay {
+    pub(crate) handoffs: u32,
+    pub(crate) until: Moment,
+}
+
 #[derive(Debug)]
 pub(crate) struct Hold {
     pub(crate) id: u64,
     pub(crate) key: Key,
     pub(crate) token: Token,
+    /// The fences that came with the grant; requests name them.
     pub(crate) fences: FenceBlock,
+    /// This hold's own fence, one of them.
+    fence: Fence,
+    relay: Relay,
+    /// What the lock value was told; none for an adopted lease.
+    pub(crate) settings: Option<Arc<Settings>>,
     renew: bool,
+    max_hold: Option<Duration>,
     max_hold_until: Option<Moment>,
     pid: u32,
     state: Mutex<State>,
@@ -40,6 +56,8 @@ pub(crate) struct Hold {
 #[derive(Debug)]
 struct State {
     lease: LeaseState,
+    /// The length to renew to; a lease handed over in line may be shorter at first.
+    ttl: Ttl,
     phase: Phase,
     requests_in_flight: u32,
 }
@@ -56,6 +74,7 @@ pub(crate) enum Phase {
 }
 
 impl Hold {
+    #[expect(clippy::too_many_arguments, reason = "called in two places, each with its own values")]
     pub(crate) fn new(
         id: u64,
         key: Key,
@@ -63,6 +82,8 @@ impl Hold {
         fences: FenceBlock,
         lease: LeaseState,
         terms: Terms,
+        relay: Relay,
+        settings: Option<Arc<Settings>>,
         granted_at: Moment,
     ) -> Self {
         Self {
@@ -70,10 +91,19 @@ impl Hold {
             key,
             token,
             fences,
+            fence: fences.first(),
+            relay,
+            settings,
             renew: terms.renew,
+            max_hold: terms.max_hold,
             max_hold_until: terms.max_hold.map(|max| granted_at.saturating_add(max)),
             pid: std::process::id(),
-            state: Mutex::new(State { lease, phase: Phase::Held, requests_in_flight: 0 }),
+            state: Mutex::new(State {
+                lease,
+                ttl: terms.ttl,
+                phase: Phase::Held,
+                requests_in_flight: 0,
+            }),
             lost: AtomicBool::new(false),
             changed: Notify::new(),
             due_ns: AtomicU64::new(0),
@@ -89,8 +119,48 @@ impl Hold {
         self.pid == std::process::id()
     }
 
-    pub(crate) fn fence(&self) -> Fence {
-        self.fences.first()
+    pub(crate) const fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    /// The hold of the next in this process's own line, under the same lease with the next fence.
+    /// `None` when the lease has to go back through the store. On success this hold has ended.
+    pub(crate) fn hand_on(&self, id: u64, now: Moment) -> Option<Self> {
+        let Relay { handoffs, until } = self.relay;
+        let fence = self.fence.saturating_add(1);
+        let mut state = self.state();
+        let may = self.is_ours()
+            && handoffs > 0
+            && now < until
+            && self.fences.contains(fence)
+            && state.phase == Phase::Held
+            && state.requests_in_flight == 0
+            && self.look(&mut state, now) == LeaseStatus::Held
+            && state.lease.remaining(now) > state.lease.ttl().duration() / 4;
+        if !may {
+            return None;
+        }
+        state.phase = Phase::Ended;
+        let (lease, ttl) = (state.lease, state.ttl);
+        drop(state);
+        self.changed.notify_waiters();
+        Some(Self {
+            id,
+            key: self.key.clone(),
+            token: self.token,
+            fences: self.fences,
+            fence,
+            relay: Relay { handoffs: handoffs.saturating_sub(1), until },
+            settings: self.settings.clone(),
+            renew: self.renew,
+            max_hold: self.max_hold,
+            max_hold_until: self.max_hold.map(|max| now.saturating_add(max)),
+            pid: self.pid,
+            state: Mutex::new(State { lease, ttl, phase: Phase::Held, requests_in_flight: 0 }),
+            lost: AtomicBool::new(false),
+            changed: Notify::new(),
+            due_ns: AtomicU64::new(0),
+        })
     }
 
     /// Looks at the clock and makes a loss known to everybody who waits for it.
@@ -136,7 +206,13 @@ impl Hold {
         self.state().lease.deadline()
     }
 
+    /// The length to renew to.
     pub(crate) fn ttl(&self) -> Ttl {
+        self.state().ttl
+    }
+
+    /// The length of the last grant or renewal.
+    pub(crate) fn length(&self) -> Ttl {
         self.state().lease.ttl()
     }
 
@@ -206,7 +282,10 @@ impl Hold {
 
     /// Takes in a renewal's success; whether the lease still holds.
     pub(crate) fn renewed(&self, sent_at: Moment, ttl: Ttl, shorten: bool, now: Moment) -> bool {
-        let held = self.state().lease.renewed(sent_at, ttl, shorten, now);
+        let mut state = self.state();
+        let held = state.lease.renewed(sent_at, ttl, shorten, now);
+        state.ttl = ttl;
+        drop(state);
         if !held {
             self.announce_loss();
         }

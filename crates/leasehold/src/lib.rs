@@ -7,6 +7,7 @@ mod armed;
 mod client;
 mod connect;
 mod detached;
+mod gate;
 mod guard;
 mod hold;
 mod in_line;
@@ -17,8 +18,11 @@ mod renew;
 mod rt;
 mod settings;
 mod wake;
+mod wire;
 
-pub use client::{CLOSE_WITHIN, Client, ClientBuilder, DEFAULT_CALL_TIMEOUT, DEFAULT_TTL};
+pub use client::{
+    CLOSE_WITHIN, Client, ClientBuilder, DEFAULT_CALL_TIMEOUT, DEFAULT_LOCAL_HANDOFFS, DEFAULT_TTL,
+};
 pub use detached::DetachedLease;
 pub use guard::{Guard, HeldLease, Release};
 pub use mutex::Mutex;

@@ -36,35 +36,38 @@ use crate::settings::Settings;
 #[must_use = "a mutex does nothing until it is locked"]
 pub struct Mutex {
     client: Arc<Inner>,
-    settings: Result<Settings>,
+    settings: Result<Arc<Settings>>,
 }
 
 impl Mutex {
     pub(crate) fn new(client: &Client, key: Result<Key>) -> Self {
         let inner = client.inner();
         let config = &inner.config;
-        let settings = key.map(|key| Settings {
-            key,
-            ttl: config.ttl,
-            grace: None,
-            renew: true,
-            max_hold: None,
-            owner: config.owner.clone(),
-            metadata: Metadata::default(),
-            retry: Arc::new(
-                Exponential::new(Duration::from_millis(5), Duration::from_millis(250)).jitter(0.25),
-            ),
-            not_in_vain: false,
-            in_line: true,
-            waiters_max: None,
-            min_ttl: config.min_ttl,
+        let settings = key.map(|key| {
+            Arc::new(Settings {
+                key,
+                ttl: config.ttl,
+                grace: None,
+                renew: true,
+                max_hold: None,
+                owner: config.owner.clone(),
+                metadata: Metadata::default(),
+                retry: Arc::new(
+                    Exponential::new(Duration::from_millis(5), Duration::from_millis(250))
+                        .jitter(0.25),
+                ),
+                not_in_vain: false,
+                in_line: true,
+                waiters_max: None,
+                min_ttl: config.min_ttl,
+            })
         });
         Self { client: Arc::clone(inner), settings }
     }
 
     fn set(mut self, set: impl FnOnce(&mut Settings) -> Result<()>) -> Self {
         if let Ok(settings) = &mut self.settings
-            && let Err(error) = set(settings)
+            && let Err(error) = set(Arc::make_mut(settings))
         {
             let error = error.on_key(&settings.key);
             self.settings = Err(error);
@@ -79,7 +82,7 @@ impl Mutex {
     }
 
     /// How long before the store could grant the lock to somebody else a loss is told, so that
-    /// the work can stop in time. By default 5 % of the ttl, at least 20 ms, at most a quarter.
+    /// the work can stop in time. By default 5 % of the ttl, at least 20 ms, at most 5 s.
     pub fn stop_grace(self, grace: Duration) -> Self {
         self.set(|settings| {
             settings.grace = Some(grace);
@@ -272,7 +275,7 @@ impl Mutex {
         match guard.renew_to(settings.ttl.duration()).await {
             Ok(()) => Ok(Some(guard)),
             Err(error) if matches!(error.kind(), ErrorKind::Late | ErrorKind::Lost) => {
-                drop(guard.release().await?);
+                let _not_held = guard.release().await?;
                 self.try_lock().await
             }
             Err(error) => Err(error),

@@ -40,19 +40,12 @@ impl Wheel {
     /// Takes care of a new lease that was asked for at `sent_at`.
     pub(crate) fn add(&self, hold: &Arc<Hold>, sent_at: Moment) {
         let now = self.clock.now();
-        let next =
-            if hold.wants_renewal(now) { renewal_due(sent_at, hold.ttl()) } else { hold.lost_at() };
-        self.put(hold, next.min(hold.lost_at()));
-    }
-
-    /// Takes care of a lease that should be renewed at once.
-    pub(crate) fn add_due_now(&self, hold: &Arc<Hold>) {
-        let next = if hold.wants_renewal(self.clock.now()) {
-            Moment::from_origin(Duration::from_nanos(1))
+        let next = if hold.wants_renewal(now) {
+            renewal_due(sent_at, hold.length())
         } else {
             hold.lost_at()
         };
-        self.put(hold, next);
+        self.put(hold, next.min(hold.lost_at()));
     }
 
     fn put(&self, hold: &Arc<Hold>, at: Moment) {
@@ -70,6 +63,15 @@ impl Wheel {
             drop(due);
             self.sooner.notify_one();
         }
+    }
+
+    /// Puts a lease's next hold into the place of the one before.
+    pub(crate) fn hand_on(&self, before: &Hold, next: &Arc<Hold>) {
+        let mut due = self.due();
+        due.remove(before);
+        let at = before.due_ns.load(Ordering::Relaxed).max(1);
+        next.due_ns.store(at, Ordering::Relaxed);
+        due.holds.insert((at, next.id), Arc::clone(next));
     }
 
     /// Forgets a lease.
@@ -108,7 +110,7 @@ impl Wheel {
             {
                 // Leases of like length go together, so that none waits for the answer longer
                 // than its own length allows.
-                let class = ttl.as_millis().ilog2();
+                let class = hold.length().as_millis().ilog2();
                 batches.entry(class).or_default().push(Arc::clone(&hold), request);
             }
             self.put(&hold, hold.lost_at());
@@ -132,7 +134,7 @@ impl Wheel {
         let Batch { holds, requests } = &batch;
         let limit = holds
             .iter()
-            .map(|hold| hold.lost_at().saturating_since(sent_at).min(patience(hold.ttl())))
+            .map(|hold| hold.lost_at().saturating_since(sent_at).min(patience(hold.length())))
             .min()
             .unwrap_or_default();
         let answers = self.store.renew(requests, limit).await;
@@ -150,11 +152,11 @@ impl Wheel {
                 Some(Err(error)) => {
                     tracing::warn!(target: "leasehold", key = %hold.key, %error, "renewal failed");
                     hold.renewal_failed();
-                    Some(retry_due(now, request.ttl))
+                    Some(retry_due(now, hold.length()))
                 }
                 None => {
                     hold.renewal_failed();
-                    Some(retry_due(now, request.ttl))
+                    Some(retry_due(now, hold.length()))
                 }
             };
             if let Some(next) = next {

@@ -1,0 +1,182 @@
+//! The line inside this process: one contender per client and lock is on the wire, the others
+//! wait behind it, and a lease may go from one to the next without asking the store.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use leasehold_core::{Error, ErrorKind, Key, Metadata, OwnerName, Result, Ttl};
+use tokio::sync::mpsc;
+
+use crate::acquire::InTheWay;
+use crate::client::Inner;
+use crate::guard::Guard;
+use crate::hold::{Hold, Terms};
+use crate::settings::Settings;
+use crate::wire::Wire;
+
+/// All local lines of a client.
+#[derive(Debug, Default)]
+pub(crate) struct Gates {
+    gates: Mutex<HashMap<GateKey, Gate>>,
+    next: AtomicU64,
+}
+
+/// Contenders stand in one line when they want the very same thing; whatever the store keeps
+/// about a lease is then true of whoever it is handed to.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub(crate) struct GateKey {
+    key: Key,
+    ttl: Ttl,
+    terms: (std::time::Duration, bool, Option<std::time::Duration>),
+    owner: OwnerName,
+    metadata: Metadata,
+}
+
+impl GateKey {
+    fn new(settings: &Settings, terms: &Terms) -> Self {
+        Self {
+            key: settings.key.clone(),
+            ttl: settings.ttl,
+            terms: (terms.grace, terms.renew, terms.max_hold),
+            owner: settings.owner.clone(),
+            metadata: settings.metadata.clone(),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Gate {
+    line: VecDeque<Contender>,
+    in_the_way: InTheWay,
+}
+
+#[derive(Debug)]
+struct Contender {
+    id: u64,
+    messages: mpsc::UnboundedSender<Baton>,
+}
+
+/// What one contender passes to the next.
+#[derive(Debug)]
+pub(crate) enum Baton {
+    /// The lease itself.
+    Lease(Guard),
+    /// The place in the store's line.
+    Wire(Box<Wire>),
+    /// The head of the local line, without a place in the store's.
+    Start,
+}
+
+impl Gates {
+    fn lock(&self) -> MutexGuard<'_, HashMap<GateKey, Gate>> {
+        self.gates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A contender's place in the local line. Dropping it leaves the line and passes on what it has.
+#[derive(Debug)]
+pub(crate) struct LocalPlace {
+    gates: Arc<Gates>,
+    key: GateKey,
+    id: u64,
+    first: bool,
+    pub(crate) messages: mpsc::UnboundedReceiver<Baton>,
+    pub(crate) wire: Option<Box<Wire>>,
+}
+
+impl LocalPlace {
+    /// Joins the end of the line.
+    pub(crate) fn join(client: &Inner, settings: &Settings) -> Result<Self> {
+        let gates = Arc::clone(&client.gates);
+        let key = GateKey::new(settings, &settings.terms()?);
+        let id = gates.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, messages) = mpsc::unbounded_channel();
+        let mut lock = gates.lock();
+        let gate = lock.entry(key.clone()).or_default();
+        let waiters = u32::try_from(gate.line.len()).unwrap_or(u32::MAX);
+        if waiters > 0 && settings.waiters_max.is_some_and(|max| waiters >= max) {
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                format!("{waiters} are waiting already, which is the limit asked for"),
+            ));
+        }
+        gate.line.push_back(Contender { id, messages: sender });
+        drop(lock);
+        Ok(Self { gates, key, id, first: waiters == 0, messages, wire: None })
+    }
+
+    /// Whether this contender is the one on the wire.
+    pub(crate) const fn is_first(&self) -> bool {
+        self.first
+    }
+
+    /// Takes in that the one before has gone.
+    pub(crate) const fn now_first(&mut self) {
+        self.first = true;
+    }
+
+    /// What the contender on the wire last saw in the way.
+    pub(crate) fn in_the_way(&self) -> InTheWay {
+        let gates = self.gates.lock();
+        gates.get(&self.key).map(|gate| gate.in_the_way.clone()).unwrap_or_default()
+    }
+}
+
+impl Drop for LocalPlace {
+    fn drop(&mut self) {
+        let wire = self.wire.take();
+        let mut gates = self.gates.lock();
+        let Some(gate) = gates.get_mut(&self.key) else { return };
+        gate.line.retain(|contender| contender.id != self.id);
+        if let Some(wire) = &wire {
+            gate.in_the_way = wire.in_the_way();
+        }
+        let mut baton = self.first.then(|| wire.map_or(Baton::Start, Baton::Wire));
+        if let Some(next) = gate.line.front()
+            && let Some(passed) = baton.take()
+        {
+            baton = next.messages.send(passed).err().map(|unsent| unsent.0);
+        }
+        if gate.line.is_empty() {
+            gates.remove(&self.key);
+        }
+        // A place in the store's line that nobody takes on is given up only now: that may come
+        // back to the gates.
+        drop(gates);
+        drop(baton);
+    }
+}
+
+impl Gates {
+    /// Hands a lease that its holder is done with to the first in the local line, if there is one
+    /// and the lease may still be handed on. `false` when it has to be released.
+    pub(crate) fn hand_on(client: &Arc<Inner>, hold: &Arc<Hold>) -> bool {
+        let mut gates = client.gates.lock();
+        if gates.is_empty() {
+            return false;
+        }
+        let Some(settings) = &hold.settings else { return false };
+        let Ok(terms) = settings.terms() else { return false };
+        let Some(gate) = gates.get_mut(&GateKey::new(settings, &terms)) else { return false };
+        if gate.line.is_empty() {
+            return false;
+        }
+        let Some(next) = hold.hand_on(client.next_id(), client.clock.now()) else { return false };
+        let next = Arc::new(next);
+        client.wheel.hand_on(hold, &next);
+        let mut baton = Some(Baton::Lease(Guard::new(client, next)));
+        while let Some(lease) = baton.take() {
+            let Some(contender) = gate.line.pop_front() else {
+                baton = Some(lease);
+                break;
+            };
+            baton = contender.messages.send(lease).err().map(|unsent| unsent.0);
+        }
+        // Contenders that have just gone pass their part on by themselves; a lease that nobody
+        // took is released like any dropped guard, which comes back to the gates.
+        drop(gates);
+        drop(baton);
+        true
+    }
+}

@@ -1,0 +1,279 @@
+//! A place in the store's line: heartbeats, the head's timer, and leases handed over.
+//!
+//! A lease that the store hands to a waiter runs from the moment the store *received* the
+//! waiter's last heartbeat, for the waiter's window. The waiter knows when it sent that
+//! heartbeat, which was earlier, so it may count the lease from then without asking anybody: the
+//! rule of every acquisition, applied to a request that was answered late.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::retry::PAUSE_MIN;
+use leasehold_core::{Acquire, BoxFuture, FenceBlock, Moment, QueueRequest, Result, Ttl, Wake};
+
+use crate::acquire::{Acquisition, Attempt, InTheWay, Limits};
+use crate::guard::Guard;
+use crate::hold::Hold;
+use crate::rt;
+use crate::wake::Line;
+
+/// The longest window of most locks: a dead waiter can hold up the line for half of it.
+const WINDOW_MAX: Duration = Duration::from_secs(30);
+/// How many heartbeats back a grant may refer to.
+const HEARTBEATS_KEPT: usize = 8;
+
+/// A request on its way, owned by itself so that it can be finished in the background.
+type Flight = BoxFuture<'static, Result<Acquire>>;
+
+/// A contender's business with the store, which can be passed to another contender of the same
+/// process at any point. All state is in here; [`Wire::drive`] may be dropped and called anew.
+pub(crate) struct Wire {
+    acquisition: Acquisition,
+    wakes: bool,
+    /// The line of messages, once a place has been asked for.
+    line: Option<Line>,
+    window: Ttl,
+    /// When each of the last heartbeats was sent.
+    sent: VecDeque<(u32, Moment)>,
+    flight: Option<(Flight, Moment)>,
+    /// When to ask again.
+    next: Moment,
+    in_the_way: InTheWay,
+    heard_at: Option<Moment>,
+    failures: u32,
+}
+
+enum Event {
+    Answer(Result<Acquire>, Moment),
+    Wake(Wake),
+    AskAgain,
+}
+
+impl Wire {
+    pub(crate) fn new(acquisition: Acquisition, wakes: bool) -> Self {
+        let terms = acquisition.terms;
+        // A lease handed over must be long enough for the grace to stop in.
+        let window = WINDOW_MAX.max(terms.grace.saturating_mul(4));
+        Self {
+            wakes,
+            line: None,
+            window: Ttl::new(window).map_or(terms.ttl, |window| window.min(terms.ttl)),
+            sent: VecDeque::new(),
+            flight: None,
+            next: acquisition.client.clock.now(),
+            in_the_way: InTheWay::default(),
+            heard_at: None,
+            failures: 0,
+            acquisition,
+        }
+    }
+
+    /// From here on it waits for another contender, under that one's limits.
+    pub(crate) fn take_over(&mut self, limits: &Limits) {
+        self.acquisition.limits = limits.clone();
+    }
+
+    /// What was last seen in the way.
+    pub(crate) fn in_the_way(&self) -> InTheWay {
+        self.in_the_way.clone()
+    }
+
+    /// Waits until the lease is here. Cancel safe: it goes on where it was when called again.
+    pub(crate) async fn drive(&mut self) -> Result<Guard> {
+        loop {
+            match self.next_event().await {
+                Event::AskAgain => self.ask().await?,
+                Event::Answer(answer, sent_at) => {
+                    let answer = self.acquisition.take_in(answer, sent_at);
+                    if let Some(guard) = self.answered(answer)? {
+                        return Ok(guard);
+                    }
+                }
+                Event::Wake(Wake::Granted { heartbeat, fences, .. }) => {
+                    if let Some(guard) = self.handed_over(heartbeat, fences) {
+                        return Ok(guard);
+                    }
+                }
+                Event::Wake(Wake::First { retry_after, .. }) => {
+                    let at = self.now().saturating_add(retry_after);
+                    self.next = self.next.min(at);
+                }
+                Event::Wake(_) => self.next = self.now(),
+            }
+        }
+    }
+
+    fn now(&self) -> Moment {
+        self.acquisition.client.clock.now()
+    }
+
+    async fn next_event(&mut self) -> Event {
+        let Self { acquisition, line, flight, next, .. } = self;
+        let clock = &*acquisition.client.clock;
+        let asking = flight.is_some();
+        tokio::select! {
+            biased;
+            (answer, sent_at) = landed(flight) => Event::Answer(answer, sent_at),
+            wake = next_message(line) => Event::Wake(wake),
+            () = rt::sleep_until(clock, *next), if !asking => Event::AskAgain,
+        }
+    }
+
+    /// Sends the next request: a plain try while there is no wake channel yet, so that an
+    /// uncontended lock does not pay for one, and a heartbeat after.
+    async fn ask(&mut self) -> Result<()> {
+        let client = Arc::clone(&self.acquisition.client);
+        let probing = self.wakes && !client.hub.is_open() && self.heard_at.is_none();
+        if !probing && self.line.is_none() {
+            if self.wakes {
+                // The channel must stand before the place is taken, or a grant could be missed.
+                let within = self.acquisition.within(client.clock.now());
+                let open = client.hub.open(within).await;
+                open.map_err(|error| self.acquisition.explain(error))?;
+            }
+            let line = client.hub.line();
+            let mut queue = QueueRequest::new(client.hub.client(), line.ticket, self.window);
+            queue.waiters_max = self.acquisition.limits.settings.waiters_max;
+            self.acquisition.request.queue = Some(queue);
+            self.line = Some(line);
+        }
+        let sent_at = client.clock.now();
+        let mut within = self.acquisition.within(sent_at);
+        if let Some(queue) = &mut self.acquisition.request.queue {
+            if let Some((last, _)) = self.sent.back() {
+                queue.heartbeat = last.wrapping_add(1);
+            }
+            self.sent.push_back((queue.heartbeat, sent_at));
+            if self.sent.len() > HEARTBEATS_KEPT {
+                self.sent.pop_front();
+            }
+            within = within.min(patience(self.window));
+        }
+        let until = self.acquisition.expired_at(sent_at);
+        self.acquisition.armed.sending(until);
+        let store = Arc::clone(&client.store);
+        let request = self.acquisition.request.clone();
+        let flight = Box::pin(async move { store.acquire(&request, within).await });
+        self.flight = Some((flight, sent_at));
+        Ok(())
+    }
+
+    fn answered(&mut self, answer: Result<Attempt>) -> Result<Option<Guard>> {
+        let now = self.now();
+        let every = QueueRequest::heartbeat_every(self.window);
+        match answer {
+            Ok(Attempt::Held(guard)) => return Ok(Some(guard)),
+            Ok(Attempt::Waiting(waiting)) => {
+                self.heard_at = Some(now);
+                self.failures = 0;
+                self.in_the_way = InTheWay {
+                    holder: waiting.holder,
+                    retry_after: Some(waiting.retry_after),
+                    position: Some(waiting.position),
+                };
+                self.acquisition.refuse_in_vain(&self.in_the_way)?;
+                let mut pause = every.mul_f64(0.9 + 0.1 * fastrand::f64());
+                if waiting.position == 0 {
+                    pause = pause.min(waiting.retry_after);
+                }
+                if !self.wakes {
+                    pause = pause.min(self.pause_after(u32::MAX));
+                }
+                self.next = now.saturating_add(pause.max(PAUSE_MIN));
+            }
+            Ok(Attempt::Busy(busy)) => {
+                self.heard_at = Some(now);
+                self.in_the_way = InTheWay {
+                    holder: busy.holder,
+                    retry_after: Some(busy.retry_after),
+                    position: None,
+                };
+                self.acquisition.refuse_in_vain(&self.in_the_way)?;
+                let limits = &self.acquisition.limits;
+                if limits.until.is_some_and(|until| now >= until) {
+                    let in_the_way = self.in_the_way.clone();
+                    return Err(self.acquisition.ran_out(in_the_way, "the wait ran out"));
+                }
+                self.next = now;
+            }
+            Ok(Attempt::TooLate) => self.next = now,
+            Err(error) => {
+                self.acquisition.ride_out(error, self.heard_at)?;
+                self.failures = self.failures.saturating_add(1);
+                self.next = now.saturating_add(self.pause_after(self.failures).min(every));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes over a lease that the store has handed to this place.
+    fn handed_over(&mut self, heartbeat: u32, fences: FenceBlock) -> Option<Guard> {
+        let sent_at = self.sent.iter().find(|(number, _)| *number == heartbeat)?.1;
+        let Attempt::Held(guard) = self.acquisition.hold(fences, sent_at, self.window) else {
+            // The message was long on its way; asking says what the token still has.
+            self.next = self.now();
+            return None;
+        };
+        if let Some((flight, _)) = self.flight.take() {
+            self.finish_in_background(flight, guard.hold());
+        }
+        Some(guard)
+    }
+
+    /// A heartbeat that is on its way when the lease arrives must not be carried out after the
+    /// lease's release, where it would put a ghost in line; the release waits for it.
+    fn finish_in_background(&self, flight: Flight, hold: &Arc<Hold>) {
+        struct Done(Arc<Hold>);
+        impl Drop for Done {
+            fn drop(&mut self) {
+                self.0.request_done();
+            }
+        }
+        hold.request_started();
+        let done = Done(Arc::clone(hold));
+        self.acquisition.client.runtime.spawn(async move {
+            drop(flight.await);
+            drop(done);
+        });
+    }
+
+    fn pause_after(&self, tries: u32) -> Duration {
+        let pause = self.acquisition.limits.settings.retry.pause(tries.max(1));
+        pause.unwrap_or(Duration::from_millis(100))
+    }
+}
+
+/// The answer of the request on its way; for ever while there is none.
+async fn landed(flight: &mut Option<(Flight, Moment)>) -> (Result<Acquire>, Moment) {
+    let Some((request, sent_at)) = flight else { return std::future::pending().await };
+    let answer = request.await;
+    let sent_at = *sent_at;
+    *flight = None;
+    (answer, sent_at)
+}
+
+async fn next_message(line: &mut Option<Line>) -> Wake {
+    match line {
+        Some(line) => line.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A heartbeat that takes longer than this is tried again while the place can still be kept.
+fn patience(window: Ttl) -> Duration {
+    (window.duration() / 6).max(Duration::from_millis(20))
+}
+
+impl fmt::Debug for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { acquisition, window, next, in_the_way, .. } = self;
+        f.debug_struct("Wire")
+            .field("acquisition", acquisition)
+            .field("window", window)
+            .field("next", next)
+            .field("in_the_way", in_the_way)
+            .finish_non_exhaustive()
+    }
+}
