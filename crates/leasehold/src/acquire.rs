@@ -130,7 +130,10 @@ impl Acquisition {
             }
             let again = now.saturating_add(pause.max(PAUSE_MIN));
             let again = self.limits.until.map_or(again, |until| again.min(until));
-            rt::sleep_until(&*self.client.clock, again).await;
+            tokio::select! {
+                () = rt::sleep_until(&*self.client.clock, again) => {}
+                () = self.client.closing.cancelled() => return Err(self.client.closed()),
+            }
         }
         Err(self.ran_out(in_the_way, "the retry strategy gave up"))
     }

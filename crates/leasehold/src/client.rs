@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold_clock::SystemClock;
@@ -59,8 +59,8 @@ pub(crate) struct Inner {
     pub(crate) config: Config,
     location: Arc<str>,
     next_id: AtomicU64,
-    closed: AtomicBool,
     pid: u32,
+    pub(crate) closing: CancellationToken,
     stop: CancellationToken,
 }
 
@@ -91,15 +91,18 @@ impl Inner {
     }
 
     pub(crate) fn check_open(&self) -> Result<()> {
-        let refuse = |kind, why| Err(Error::new(kind, why).at_store(self.location()));
-        if self.closed.load(Ordering::Acquire) {
-            return refuse(ErrorKind::Closed, "the client was closed");
+        if self.closing.is_cancelled() {
+            return Err(self.closed());
         }
         if self.pid != std::process::id() {
             let why = "this client belongs to the parent process; a fork's child must connect anew";
-            return refuse(ErrorKind::Misuse, why);
+            return Err(Error::new(ErrorKind::Misuse, why).at_store(self.location()));
         }
         Ok(())
+    }
+
+    pub(crate) fn closed(&self) -> Error {
+        Error::new(ErrorKind::Closed, "the client was closed").at_store(self.location())
     }
 
     fn explain(&self, error: Error, operation: &'static str) -> Error {
@@ -359,7 +362,7 @@ impl Client {
         for hold in self.inner.wheel.holds() {
             let lease = HeldLease::of(&self.inner, &hold);
             releases.spawn_on(
-                async move { (hold.key.clone(), lease.end(None).await) },
+                async move { (hold.key.clone(), lease.give_back(None).await) },
                 &self.inner.runtime,
             );
         }
@@ -383,7 +386,7 @@ impl Client {
     ///
     /// Cancel safe: the client stays closed, and giving up goes on in the background.
     pub async fn close(&self) -> Result<()> {
-        self.inner.closed.store(true, Ordering::Release);
+        self.inner.closing.cancel();
         let clean_up = async {
             let outcomes = self.release_all().await;
             self.inner.reaper.idle().await;
@@ -555,8 +558,8 @@ impl ClientBuilder {
                 gates: Arc::default(),
                 config,
                 next_id: AtomicU64::new(1),
-                closed: AtomicBool::new(false),
                 pid: std::process::id(),
+                closing: CancellationToken::new(),
                 stop,
             }),
         })

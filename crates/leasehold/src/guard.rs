@@ -393,13 +393,18 @@ impl HeldLease {
     }
 
     pub(crate) async fn end(self, cooldown: Option<Duration>) -> Result<Release> {
-        let Self { client, hold } = &self;
-        if cooldown.is_none() && Gates::hand_on(client, hold) {
+        if cooldown.is_none() && Gates::hand_on(&self.client, &self.hold) {
             return Ok(Release::Released);
         }
+        self.give_back(cooldown).await
+    }
+
+    /// Ends the lease in the store.
+    pub(crate) async fn give_back(self, cooldown: Option<Duration>) -> Result<Release> {
         let Some(ending) = Ending::begin(&self, cooldown) else {
             return Ok(Release::NotHeld);
         };
+        let Self { client, hold } = &self;
         hold.settled().await;
         match client.store.release(&ending.request, client.config.call_timeout).await {
             Ok(answer) => {

@@ -23,6 +23,8 @@ pub(crate) async fn wait(acquisition: Acquisition, wakes: bool) -> Result<Guard>
             place.wire = unsent.take().map(|mine| Box::new(Wire::new(mine, wakes)));
         }
         let baton = {
+            // A contender on the wire keeps its own limit.
+            let until = limits.until.filter(|_| place.wire.is_none());
             let LocalPlace { wire, messages, .. } = &mut place;
             let drive = async {
                 match wire {
@@ -38,13 +40,11 @@ pub(crate) async fn wait(acquisition: Acquisition, wakes: bool) -> Result<Guard>
                     place.wire = None;
                     return outcome;
                 }
-                () = rt::sleep_until_some(&*client.clock, limits.until) => {
-                    let in_the_way = match &place.wire {
-                        Some(wire) => wire.in_the_way(),
-                        None => place.in_the_way(),
-                    };
+                () = rt::sleep_until_some(&*client.clock, until) => {
+                    let in_the_way = place.in_the_way();
                     return Err(limits.ran_out(&client, in_the_way, "the wait ran out"));
                 }
+                () = client.closing.cancelled() => return Err(client.closed()),
             }
         };
         match baton {

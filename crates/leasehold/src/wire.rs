@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::retry::PAUSE_MIN;
-use leasehold_core::{Acquire, BoxFuture, FenceBlock, Moment, QueueRequest, Result, Ttl, Wake};
+use leasehold_core::{
+    Acquire, BoxFuture, Error, ErrorKind, FenceBlock, Moment, QueueRequest, Result, Ttl, Wake,
+};
 
 use crate::acquire::{Acquisition, Attempt, InTheWay, Limits};
 use crate::guard::Guard;
@@ -49,6 +51,7 @@ enum Event {
     Answer(Result<Acquire>, Moment),
     Wake(Wake),
     AskAgain,
+    RanOut,
 }
 
 impl Wire {
@@ -101,6 +104,10 @@ impl Wire {
                     self.next = self.next.min(at);
                 }
                 Event::Wake(_) => self.next = self.now(),
+                Event::RanOut => {
+                    let in_the_way = self.in_the_way.clone();
+                    return Err(self.acquisition.ran_out(in_the_way, "the wait ran out"));
+                }
             }
         }
     }
@@ -113,10 +120,14 @@ impl Wire {
         let Self { acquisition, line, flight, next, .. } = self;
         let clock = &*acquisition.client.clock;
         let asking = flight.is_some();
+        // The first request is given its own time, so that a limit of zero means one try.
+        let untried = self.heard_at.is_none() && self.failures == 0;
+        let until = acquisition.limits.until.filter(|_| !untried);
         tokio::select! {
             biased;
             (answer, sent_at) = landed(flight) => Event::Answer(answer, sent_at),
             wake = next_message(line) => Event::Wake(wake),
+            () = rt::sleep_until_some(clock, until) => Event::RanOut,
             () = rt::sleep_until(clock, *next), if !asking => Event::AskAgain,
         }
     }
@@ -127,11 +138,9 @@ impl Wire {
         let client = Arc::clone(&self.acquisition.client);
         let probing = self.wakes && !client.hub.is_open() && self.heard_at.is_none();
         if !probing && self.line.is_none() {
-            if self.wakes {
-                // The channel must stand before the place is taken, or a grant could be missed.
-                let within = self.acquisition.within(client.clock.now());
-                let open = client.hub.open(within).await;
-                open.map_err(|error| self.acquisition.explain(error))?;
+            // The channel must stand before the place is taken, or a grant could be missed.
+            if self.wakes && !self.open_channel().await? {
+                return Ok(());
             }
             let line = client.hub.line();
             let mut queue = QueueRequest::new(client.hub.client(), line.ticket, self.window);
@@ -157,6 +166,32 @@ impl Wire {
         let request = self.acquisition.request.clone();
         let flight = Box::pin(async move { store.acquire(&request, within).await });
         self.flight = Some((flight, sent_at));
+        Ok(())
+    }
+
+    /// Opens the wake channel; `false` when that is to be tried again. Without the right to
+    /// listen the waiter asks more often instead.
+    async fn open_channel(&mut self) -> Result<bool> {
+        let client = &self.acquisition.client;
+        match client.hub.open(self.acquisition.within(client.clock.now())).await {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unsupported) => {
+                tracing::warn!(target: "leasehold", %error, "no wake channel; waiters will poll");
+                self.wakes = false;
+                Ok(true)
+            }
+            Err(error) => {
+                self.failed(self.acquisition.explain(error))?;
+                Ok(false)
+            }
+        }
+    }
+
+    fn failed(&mut self, error: Error) -> Result<()> {
+        self.acquisition.ride_out(error, self.heard_at)?;
+        self.failures = self.failures.saturating_add(1);
+        let every = QueueRequest::heartbeat_every(self.window);
+        self.next = self.now().saturating_add(self.pause_after(self.failures).min(every));
         Ok(())
     }
 
@@ -191,19 +226,10 @@ impl Wire {
                     position: None,
                 };
                 self.acquisition.refuse_in_vain(&self.in_the_way)?;
-                let limits = &self.acquisition.limits;
-                if limits.until.is_some_and(|until| now >= until) {
-                    let in_the_way = self.in_the_way.clone();
-                    return Err(self.acquisition.ran_out(in_the_way, "the wait ran out"));
-                }
                 self.next = now;
             }
             Ok(Attempt::TooLate) => self.next = now,
-            Err(error) => {
-                self.acquisition.ride_out(error, self.heard_at)?;
-                self.failures = self.failures.saturating_add(1);
-                self.next = now.saturating_add(self.pause_after(self.failures).min(every));
-            }
+            Err(error) => self.failed(error)?,
         }
         Ok(None)
     }
