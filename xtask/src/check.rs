@@ -1,0 +1,149 @@
+//! `cargo xtask check`: the steps, in order, each with its time; the first failure ends it.
+//!
+//! The tests come last, so that what remains on the screen is the summary of the test runner.
+
+use std::env;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::{features, hygiene, root};
+
+/// How much to check.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Scope {
+    /// What CI checks.
+    Everything,
+    /// What changes most often: no feature combinations, no documentation.
+    Fast,
+}
+
+type Step = fn() -> Result<(), String>;
+
+/// Name, whether [`Scope::Fast`] leaves it out, and what it does.
+const STEPS: &[(&str, bool, Step)] = &[
+    ("format", false, format),
+    ("hygiene", false, || hygiene::run(root())),
+    ("lints", false, lints),
+    ("features", true, feature_sets),
+    ("documentation", true, documentation),
+    ("doc tests", true, doc_tests),
+    ("tests", false, tests),
+];
+
+pub(crate) fn run(scope: Scope) -> Result<(), String> {
+    tools()?;
+    let begin = now();
+    for (name, slow, step) in STEPS {
+        if *slow && scope == Scope::Fast {
+            println!("==> {name}: left out (--fast)");
+            continue;
+        }
+        println!("==> {name}");
+        let step_begin = now();
+        let result = step();
+        let seconds = seconds(step_begin.elapsed());
+        result.map_err(|message| format!("{name} failed after {seconds}: {message}"))?;
+        println!("==> {name}: ok in {seconds}");
+    }
+    println!("==> all checks passed in {}", seconds(begin.elapsed()));
+    Ok(())
+}
+
+#[expect(clippy::disallowed_methods, reason = "a time to print")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+fn seconds(elapsed: Duration) -> String {
+    format!("{:.1} s", elapsed.as_secs_f64())
+}
+
+/// Cargo reports a missing component as an unknown command; this says what to do.
+fn tools() -> Result<(), String> {
+    for (tool, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
+        if !has(tool) {
+            return Err(format!("cargo {tool} is missing; run: rustup component add {component}"));
+        }
+    }
+    Ok(())
+}
+
+fn format() -> Result<(), String> {
+    cargo(&["fmt", "--all", "--check"], &[])
+}
+
+fn lints() -> Result<(), String> {
+    let args = ["clippy", "--workspace", "--all-targets", "--all-features", "--"];
+    cargo(&[&args[..], &["-D", "warnings"]].concat(), &[])
+}
+
+fn feature_sets() -> Result<(), String> {
+    let metadata = output(&["metadata", "--no-deps", "--format-version", "1"])?;
+    for set in features::sets(&metadata)? {
+        let features = set.features.join(",");
+        println!("    {} [{features}]", set.package);
+        let args = ["clippy", "--quiet", "--no-deps", "--package", &set.package];
+        let selection = ["--no-default-features", "--features", &features, "--", "-D", "warnings"];
+        cargo(&[&args[..], &selection].concat(), &[])?;
+    }
+    Ok(())
+}
+
+fn documentation() -> Result<(), String> {
+    let args = ["doc", "--workspace", "--no-deps", "--all-features", "--document-private-items"];
+    cargo(&args, &[("RUSTDOCFLAGS", "-D warnings")])
+}
+
+fn doc_tests() -> Result<(), String> {
+    cargo(&["test", "--doc", "--workspace", "--all-features"], &[])
+}
+
+fn tests() -> Result<(), String> {
+    let all = ["--workspace", "--all-features"];
+    if !has("nextest") {
+        println!("    cargo-nextest is not installed; using cargo test");
+        let targets = ["--lib", "--bins", "--tests", "--examples"];
+        return cargo(&[&["test"], &all[..], &targets].concat(), &[]);
+    }
+    let profile = if env::var_os("CI").is_some() { "ci" } else { "default" };
+    cargo(&[&["nextest", "run", "--profile", profile], &all[..]].concat(), &[])
+}
+
+fn cargo(args: &[&str], environment: &[(&str, &str)]) -> Result<(), String> {
+    let status = command(args)
+        .envs(environment.iter().copied())
+        .status()
+        .map_err(|error| format!("cannot run cargo: {error}"))?;
+    if status.success() {
+        return Ok(());
+    }
+    let variables: String =
+        environment.iter().map(|(name, value)| format!("{name}=\"{value}\" ")).collect();
+    Err(format!("{variables}cargo {}", args.join(" ")))
+}
+
+fn output(args: &[&str]) -> Result<String, String> {
+    let output = command(args)
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("cannot run cargo: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("cargo {}", args.join(" ")));
+    }
+    String::from_utf8(output.stdout).map_err(|error| format!("cargo {}: {error}", args.join(" ")))
+}
+
+fn has(subcommand: &str) -> bool {
+    command(&[subcommand, "--version"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+fn command(args: &[&str]) -> Command {
+    // Set by cargo for what it runs: the same toolchain all the way down.
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(root()).stdin(Stdio::null());
+    command
+}

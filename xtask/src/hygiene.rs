@@ -1,0 +1,138 @@
+//! `cargo xtask hygiene`: what no compiler complains about.
+//!
+//! Only rules that a text search decides; everything else is a lint's business.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What must not be committed in Rust source, and why. Split, so that this file passes.
+const LEFTOVERS: &[(&str, &str)] = &[
+    (concat!("#[ig", "nore"), "a test that does not run proves nothing"),
+    (concat!("to", "do!("), "unfinished"),
+    (concat!("unimpl", "emented!("), "unfinished"),
+    (concat!("db", "g!("), "a debugging aid"),
+];
+
+/// Files that are read, by the end of their name.
+const TEXT: &[&str] = &["rs", "toml", "md", "lua", "sh", "yml", "yaml", "tla", "cfg"];
+
+/// Folders that hold nothing of ours.
+const SKIPPED: &[&str] = &["target", ".git"];
+
+/// Beyond this a file is asked to justify itself; comments and blank lines are free.
+const CODE_LINES_MAX: usize = 800;
+
+#[derive(Debug, Default, Eq, PartialEq)]
+struct Findings {
+    errors: Vec<String>,
+    warnings: Vec<String>,
+}
+
+pub(crate) fn run(root: &Path) -> Result<(), String> {
+    let mut files = Vec::new();
+    collect(root, &mut files)?;
+    files.sort();
+    let mut findings = Findings::default();
+    for path in &files {
+        let name = path.strip_prefix(root).unwrap_or(path).display().to_string();
+        match fs::read_to_string(path) {
+            Ok(text) => inspect(&name, &text, &mut findings),
+            Err(error) => findings.errors.push(format!("{name}: {error}")),
+        }
+    }
+    for warning in &findings.warnings {
+        println!("    warning: {warning}");
+    }
+    for error in &findings.errors {
+        println!("    error: {error}");
+    }
+    match findings.errors.len() {
+        0 => Ok(()),
+        count => Err(format!("{count} in {} files", files.len())),
+    }
+}
+
+fn collect(dir: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
+    let fail = |error| format!("{}: {error}", dir.display());
+    for entry in fs::read_dir(dir).map_err(fail)? {
+        let entry = entry.map_err(fail)?;
+        let path = entry.path();
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        // Not `is_dir`, which follows links, perhaps in circles.
+        if entry.file_type().map_err(fail)?.is_dir() {
+            if !SKIPPED.contains(&&*name) && !name.starts_with("target-") {
+                collect(&path, files)?;
+            }
+        } else if path.extension().is_some_and(|end| TEXT.iter().any(|text| end == *text)) {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn inspect(name: &str, text: &str, findings: &mut Findings) {
+    if !text.is_empty() && !text.ends_with('\n') {
+        findings.errors.push(format!("{name}: no line end at the end"));
+    }
+    let rust = name.ends_with(".rs");
+    let mut code_lines = 0;
+    for (number, line) in (1..).zip(text.lines()) {
+        let at = format!("{name}:{number}");
+        // Two spaces at the end of a line are a line break in Markdown.
+        if line.trim_end() != line && !name.ends_with(".md") {
+            findings.errors.push(format!("{at}: white space at the end of the line"));
+        }
+        if line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> ") {
+            findings.errors.push(format!("{at}: a merge conflict"));
+        }
+        let code = line.trim_start();
+        if !rust || code.is_empty() || code.starts_with("//") {
+            continue;
+        }
+        code_lines += 1;
+        for (leftover, reason) in LEFTOVERS {
+            if code.contains(leftover) {
+                findings.errors.push(format!("{at}: `{leftover}`: {reason}"));
+            }
+        }
+    }
+    if code_lines > CODE_LINES_MAX {
+        findings.warnings.push(format!("{name}: {code_lines} lines of code; time to split it?"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inspected(name: &str, text: &str) -> Findings {
+        let mut findings = Findings::default();
+        inspect(name, text, &mut findings);
+        findings
+    }
+
+    #[test]
+    fn leftovers_are_errors_in_code_but_not_in_comments() {
+        let leftover = LEFTOVERS[1].0;
+        let code = format!("fn f() {{ {leftover}) }}\n");
+        assert_eq!(inspected("a.rs", &code).errors.len(), 1);
+        assert_eq!(inspected("a.rs", &format!("// {code}")), Findings::default());
+        assert_eq!(inspected("a.md", &code), Findings::default());
+    }
+
+    #[test]
+    fn white_space_matters_outside_markdown() {
+        assert_eq!(inspected("a.lua", "return 1 \n").errors.len(), 1);
+        assert_eq!(inspected("a.md", "break  \n"), Findings::default());
+        assert_eq!(inspected("a.toml", "a = 1").errors.len(), 1);
+    }
+
+    #[test]
+    fn a_long_file_is_a_warning() {
+        let long = "let x = 1;\n".repeat(CODE_LINES_MAX + 1);
+        let findings = inspected("a.rs", &long);
+        assert_eq!((findings.errors.len(), findings.warnings.len()), (0, 1));
+        assert_eq!(inspected("a.rs", &"// x\n".repeat(CODE_LINES_MAX + 1)), Findings::default());
+    }
+}

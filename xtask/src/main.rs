@@ -1,0 +1,51 @@
+//! What developers and CI run: `cargo xtask <command>`.
+//!
+//! Nothing here ships. Commands live in modules of their own; this one only picks.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool for the terminal")]
+
+mod check;
+mod features;
+mod hygiene;
+
+use std::env;
+use std::path::Path;
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+Usage: cargo xtask <command>
+
+Commands:
+  check [--fast]  everything CI checks; --fast leaves out features, documentation and doc tests
+  hygiene         what no compiler complains about: leftovers, white space, long files
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let result = match args.as_slice() {
+        [] | ["help" | "-h" | "--help"] => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        ["check"] => check::run(check::Scope::Everything),
+        ["check", "--fast"] => check::run(check::Scope::Fast),
+        ["hygiene"] => hygiene::run(root()),
+        _ => {
+            eprint!("xtask: no such command: {}\n\n{USAGE}", args.join(" "));
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The root of the workspace, wherever the command was called.
+fn root() -> &'static Path {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here)
+}
