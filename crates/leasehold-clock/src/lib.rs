@@ -1,1 +1,17 @@
-//! Placeholder.
+//! The clocks that leasehold runs on, and the one place where the time of day is read.
+//!
+//! [`SystemClock`] is what leases run on; [`ManualClock`] moves only when a test says so;
+//! [`TokioClock`] (feature `tokio`) follows a runtime whose time is paused. All of them are a
+//! [`leasehold_core::Clock`]. The time of day ([`wall`]) seeds fences and decides nothing.
+
+mod manual;
+mod system;
+#[cfg(feature = "tokio")]
+mod tokio;
+pub mod wall;
+
+pub use manual::ManualClock;
+pub use system::SystemClock;
+
+#[cfg(feature = "tokio")]
+pub use self::tokio::TokioClock;

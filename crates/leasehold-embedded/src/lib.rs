@@ -1,1 +1,5 @@
-//! Placeholder.
+//! Lock stores without a server: in memory, and for the processes of one machine.
+
+mod memory;
+
+pub use memory::MemoryStore;
