@@ -2,7 +2,7 @@
 //!
 //! Faults are switched while connections live. The proxy runs on a thread of its own, so a test may
 //! block its executor, or have none, without slowing the traffic. What the faults do to one
-//! connection is in [`connection`]; this module is the handle, the listener and the numbers.
+//! connection is in `connection`; this module is the handle, the listener and the numbers.
 //!
 //! The invariant is that of TCP: **a stream never loses its middle**. A connection that has lost a
 //! byte in one direction stays mute in that direction until it is closed, even when the fault is
