@@ -29,7 +29,9 @@ pub enum ErrorKind {
     Foreign,
     /// The store has no room left: a full disk, a server at its memory limit.
     Full,
-    /// The lease was lost while it was needed.
+    /// The lease had run out, but nobody has held the lock since: the ttl was too short.
+    Late,
+    /// The lease was lost while it was needed, and somebody else may hold the lock.
     Lost,
     /// Called in a way that can't work, such as blocking inside an async runtime.
     Misuse,
