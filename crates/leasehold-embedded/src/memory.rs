@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_clock::{SystemClock, fence_floor};
+use leasehold_clock::SystemClock;
+use leasehold_clock::wall::fence_floor;
 use leasehold_core::table::{LockEntry, Notice, Now, StoreTime};
 use leasehold_core::{
     Acquire, AcquireRequest, BoxFuture, Capability, ClientId, Clock, ForceRelease,
@@ -44,7 +45,7 @@ impl MemoryStore {
     /// An empty store on the system's clock.
     #[must_use]
     pub fn new() -> Self {
-        Self::with_clock(Arc::new(SystemClock))
+        Self::with_clock(Arc::new(SystemClock::new()))
     }
 
     /// An empty store on a clock of the caller's.

@@ -539,7 +539,7 @@ impl ClientBuilder {
             call_timeout,
             local_handoffs,
         };
-        let clock = clock.unwrap_or_else(|| Arc::new(SystemClock));
+        let clock = clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
         let stop = CancellationToken::new();
         let wheel = Wheel::new(Arc::clone(&store), Arc::clone(&clock));
         runtime.spawn(Arc::clone(&wheel).run(stop.clone()));

@@ -4,9 +4,12 @@
 
 mod acquire;
 mod armed;
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod client;
 mod connect;
 mod detached;
+pub mod fencing;
 mod gate;
 mod guard;
 mod hold;

@@ -1,0 +1,238 @@
+//! The client, for threads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Clock, Fence, ForceRelease, Key, LockInfo, OwnerName, Result, Store};
+
+use super::driven::Driven;
+use super::guard::Guard;
+use super::io::{Io, check_caller};
+use super::mutex::Mutex;
+use crate::detached::DetachedLease;
+use crate::guard::Release;
+
+/// A connection to a store of locks. The blocking twin of [`crate::Client`].
+///
+/// Cheap to clone; all clones share one store, one renewer, one reaper, and the thread on which
+/// these live.
+///
+/// # Errors
+///
+/// Methods that ask the store fail with [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) inside an
+/// async runtime and in a fork's child, besides what their twins say.
+#[derive(Clone, Debug)]
+pub struct Client(Driven<crate::Client>);
+
+impl Client {
+    /// Connects to a store. See [`crate::Client::connect`] for the URLs.
+    ///
+    /// # Errors
+    ///
+    /// As its twin, and [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no thread
+    /// can be started.
+    pub fn connect(url: impl AsRef<str>) -> Result<Self> {
+        Self::builder().connect(url)
+    }
+
+    /// A client with settings of its own.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::default()
+    }
+
+    /// A client of this store, with default settings.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no thread can be started.
+    pub fn new(store: Arc<dyn Store>) -> Result<Self> {
+        Self::builder().store(store)
+    }
+
+    fn driven(client: crate::Client, io: Arc<Io>) -> Self {
+        io.finish_before_end(client.inner().reaper.clone());
+        Self(Driven::new(client, io))
+    }
+
+    /// A mutex of this name. A value: nothing is sent, and nothing can fail before it is locked.
+    pub fn mutex(&self, key: impl AsRef<str>) -> Mutex {
+        Mutex::new(self.0.with(self.0.part().mutex(key)))
+    }
+
+    /// A mutex with an already validated name.
+    pub fn mutex_of(&self, key: Key) -> Mutex {
+        Mutex::new(self.0.with(self.0.part().mutex_of(key)))
+    }
+
+    /// The store's name for people: scheme and host or path.
+    #[must_use]
+    pub fn location(&self) -> &str {
+        self.0.part().location()
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn Store> {
+        self.0.part().store()
+    }
+
+    /// The owner that this client's locks show by default.
+    #[must_use]
+    pub fn owner(&self) -> &OwnerName {
+        self.0.part().owner()
+    }
+
+    /// Describes a lock: who holds it, who waits. `None` when nobody uses it.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Client::inspect`].
+    pub fn inspect(&self, key: impl AsRef<str>) -> Result<Option<LockInfo>> {
+        self.0.wait(|client| client.inspect(key))?
+    }
+
+    /// Describes the locks in use whose names start with `prefix`. See [`crate::Client::list`].
+    ///
+    /// # Errors
+    ///
+    /// As its twin.
+    pub fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockInfo>> {
+        self.0.wait(|client| client.list(prefix))?
+    }
+
+    /// Takes a lease away from its holder. See [`crate::Client::force_release`].
+    ///
+    /// # Errors
+    ///
+    /// As its twin.
+    pub fn force_release(&self, key: impl AsRef<str>, fence: Fence) -> Result<ForceRelease> {
+        self.0.wait(|client| client.force_release(key, fence))?
+    }
+
+    /// Takes over a detached lease by renewing it. See [`crate::Client::adopt`].
+    ///
+    /// # Errors
+    ///
+    /// As its twin.
+    pub fn adopt(&self, lease: &DetachedLease) -> Result<Guard> {
+        let guard = self.0.wait(|client| client.adopt(lease))??;
+        Ok(Guard::new(self.0.with(guard)))
+    }
+
+    /// Renews a detached lease without taking it over. See [`crate::Client::renew`].
+    ///
+    /// # Errors
+    ///
+    /// As its twin.
+    pub fn renew(&self, lease: &DetachedLease, ttl: Duration) -> Result<DetachedLease> {
+        self.0.wait(|client| client.renew(lease, ttl))?
+    }
+
+    /// Ends a detached lease. See [`crate::Client::release`].
+    ///
+    /// # Errors
+    ///
+    /// As its twin.
+    pub fn release(&self, lease: &DetachedLease, cooldown: Option<Duration>) -> Result<Release> {
+        self.0.wait(|client| client.release(lease, cooldown))?
+    }
+
+    /// Releases every lease that this client holds, and says how each release went. See
+    /// [`crate::Client::release_all`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) where waiting is wrong; nothing was
+    /// released then.
+    pub fn release_all(&self) -> Result<Vec<(Key, Result<Release>)>> {
+        self.0.wait(crate::Client::release_all)
+    }
+
+    /// Closes the client: nothing new can be acquired, everything held is released, and what
+    /// dropped guards left behind is given up. Takes [`CLOSE_WITHIN`](crate::CLOSE_WITHIN) at
+    /// most.
+    ///
+    /// Call it before `main` returns: the process does not wait for the client's thread.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Client::close`].
+    pub fn close(&self) -> Result<()> {
+        self.0.wait(crate::Client::close)?
+    }
+}
+
+/// Settings of a [`Client`]. The blocking twin of [`crate::ClientBuilder`].
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct ClientBuilder(crate::ClientBuilder);
+
+impl ClientBuilder {
+    /// The ttl of this client's locks. See [`crate::ClientBuilder::ttl`].
+    pub fn ttl(self, ttl: Duration) -> Self {
+        Self(self.0.ttl(ttl))
+    }
+
+    /// Refuses locks with a shorter ttl. See [`crate::ClientBuilder::min_ttl`].
+    pub fn min_ttl(self, min_ttl: Duration) -> Self {
+        Self(self.0.min_ttl(min_ttl))
+    }
+
+    /// Who holds this client's locks, for people. See [`crate::ClientBuilder::owner`].
+    pub fn owner(self, owner: impl Into<String>) -> Self {
+        Self(self.0.owner(owner))
+    }
+
+    /// How long one request to the store may take. See [`crate::ClientBuilder::call_timeout`].
+    pub fn call_timeout(self, call_timeout: Duration) -> Self {
+        Self(self.0.call_timeout(call_timeout))
+    }
+
+    /// How often in a row a released lock stays inside this client. See
+    /// [`crate::ClientBuilder::local_handoffs`].
+    pub fn local_handoffs(self, handoffs: u32) -> Self {
+        Self(self.0.local_handoffs(handoffs))
+    }
+
+    /// The clock on which leases are counted. See [`crate::ClientBuilder::clock`].
+    pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
+        Self(self.0.clock(clock))
+    }
+
+    /// Takes leases that outlive this process. See [`crate::ClientBuilder::detached`].
+    pub fn detached(self, detached: bool) -> Self {
+        Self(self.0.detached(detached))
+    }
+
+    /// The store's password, where the URL has none. Shown nowhere.
+    pub fn password(self, password: impl Into<String>) -> Self {
+        Self(self.0.password(password))
+    }
+
+    /// Connects to the store at a URL. See [`crate::Client::connect`].
+    ///
+    /// # Errors
+    ///
+    /// As its twin, [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) inside an async runtime, and
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no thread can be started.
+    pub fn connect(self, url: impl AsRef<str>) -> Result<Client> {
+        check_caller()?;
+        let io = Io::start()?;
+        let client = io.wait(self.0.connect(url))?;
+        Ok(Client::driven(client, io))
+    }
+
+    /// Makes a client of a store.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) when a setting is out of range,
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no thread can be started.
+    pub fn store(self, store: Arc<dyn Store>) -> Result<Client> {
+        let io = Io::start()?;
+        let entered = io.runtime().enter();
+        let client = self.0.store(store);
+        drop(entered);
+        Ok(Client::driven(client?, io))
+    }
+}

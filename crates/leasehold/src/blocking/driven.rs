@@ -1,0 +1,74 @@
+//! A part of the async API together with the thread that drives it.
+
+use std::sync::Arc;
+
+use leasehold_core::Result;
+
+use super::io::Io;
+
+/// What every type here is made of. The part goes before its thread does, and in a fork's child
+/// neither goes at all: letting go of them would touch locks and sockets of the parent's.
+#[derive(Debug)]
+pub(super) struct Driven<T> {
+    inner: Option<(T, Arc<Io>)>,
+}
+
+impl<T> Driven<T> {
+    pub(super) const fn new(part: T, io: Arc<Io>) -> Self {
+        Self { inner: Some((part, io)) }
+    }
+
+    const fn inner(&self) -> &(T, Arc<Io>) {
+        self.inner.as_ref().expect("BUG: only methods that consume the value take its parts")
+    }
+
+    pub(super) const fn part(&self) -> &T {
+        &self.inner().0
+    }
+
+    pub(super) const fn io(&self) -> &Arc<Io> {
+        &self.inner().1
+    }
+
+    /// Another part that the same thread drives.
+    pub(super) fn with<U>(&self, part: U) -> Driven<U> {
+        Driven::new(part, Arc::clone(self.io()))
+    }
+
+    pub(super) fn into_inner(mut self) -> (T, Arc<Io>) {
+        self.inner.take().expect("BUG: only methods that consume the value take its parts")
+    }
+
+    pub(super) fn map(self, map: impl FnOnce(T) -> T) -> Self {
+        let (part, io) = self.into_inner();
+        Self::new(map(part), io)
+    }
+
+    /// Waits for what the part does.
+    pub(super) fn wait<'a, F: Future>(
+        &'a self,
+        call: impl FnOnce(&'a T) -> F,
+    ) -> Result<F::Output> {
+        self.io().check()?;
+        Ok(self.io().wait(call(self.part())))
+    }
+}
+
+impl<T: Clone> Clone for Driven<T> {
+    fn clone(&self) -> Self {
+        self.with(self.part().clone())
+    }
+}
+
+impl<T> Drop for Driven<T> {
+    fn drop(&mut self) {
+        if let Some((part, io)) = self.inner.take() {
+            if io.is_ours() {
+                drop(part);
+                drop(io);
+            } else {
+                std::mem::forget((part, io));
+            }
+        }
+    }
+}

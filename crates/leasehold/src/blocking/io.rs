@@ -1,0 +1,181 @@
+//! The thread behind a blocking client, and waiting for what runs there.
+
+use std::pin::pin;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, ThreadId};
+
+use leasehold_core::{Error, ErrorKind, Result};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use crate::client::CLOSE_WITHIN;
+use crate::reap::Reaper;
+
+/// As `ps -L` shows it; Linux keeps 15 characters.
+const THREAD_NAME: &str = "leasehold-io";
+
+/// A thread that drives timers, sockets and background tasks. Dropping the last [`Arc`] of it
+/// tells it to end, and does not wait.
+#[derive(Debug)]
+pub(super) struct Io {
+    runtime: Handle,
+    thread: ThreadId,
+    pid: u32,
+    reaper: OnceLock<Reaper>,
+    stop: Option<oneshot::Sender<Option<Reaper>>>,
+}
+
+impl Io {
+    pub(super) fn start() -> Result<Arc<Self>> {
+        let refuse = |what: &str, error| {
+            Error::new(ErrorKind::Unavailable, format!("{what} for a blocking client"))
+                .caused_by(error)
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| refuse("no runtime could be made", error))?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel::<Option<Reaper>>();
+        let run = move || {
+            runtime.block_on(async {
+                if let Ok(Some(reaper)) = stopped.await {
+                    // Without an answer in time, what is left ends with its ttl.
+                    drop(tokio::time::timeout(CLOSE_WITHIN, reaper.idle()).await);
+                }
+            });
+            runtime.shutdown_background();
+        };
+        let thread = thread::Builder::new()
+            .name(THREAD_NAME.to_owned())
+            .spawn(run)
+            .map_err(|error| refuse("no thread could be started", error))?;
+        Ok(Arc::new(Self {
+            runtime: handle,
+            thread: thread.thread().id(),
+            pid: std::process::id(),
+            reaper: OnceLock::new(),
+            stop: Some(stop),
+        }))
+    }
+
+    /// Names the reaper whose work is to be finished before the thread ends.
+    pub(super) fn finish_before_end(&self, reaper: Reaper) {
+        self.reaper.get_or_init(|| reaper);
+    }
+
+    pub(super) const fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    /// Whether this process made the thread; it does not exist in a fork's child.
+    pub(super) fn is_ours(&self) -> bool {
+        self.pid == std::process::id()
+    }
+
+    /// Passes when the caller may wait here.
+    pub(super) fn check(&self) -> Result<()> {
+        if !self.is_ours() {
+            return Err(Error::new(
+                ErrorKind::Misuse,
+                "this client belongs to the parent process; make one of its own after a fork",
+            ));
+        }
+        if thread::current().id() == self.thread {
+            return Err(Error::new(
+                ErrorKind::Misuse,
+                "the client's own thread can't wait for itself; don't use a blocking client from \
+                 inside its store",
+            ));
+        }
+        check_caller()
+    }
+
+    /// Runs a future on the caller's thread until it is done, with this thread's timers and
+    /// sockets. [`check`](Self::check) comes first.
+    pub(super) fn wait<F: Future>(&self, future: F) -> F::Output {
+        // tokio's own `block_on` panics in places that `check` can't tell from good ones, such as
+        // a future polled without a budget; this one works wherever a thread can wait.
+        let mut future = pin!(future);
+        let signal = Arc::new(Signal::default());
+        let waker = Waker::from(Arc::clone(&signal));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            let entered = self.runtime.enter();
+            let poll = future.as_mut().poll(&mut context);
+            drop(entered);
+            if let Poll::Ready(output) = poll {
+                return output;
+            }
+            signal.wait();
+        }
+    }
+}
+
+impl Drop for Io {
+    fn drop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            // A thread that is gone needs no telling.
+            drop(stop.send(self.reaper.take()));
+        }
+    }
+}
+
+/// Passes outside of an async runtime.
+pub(super) fn check_caller() -> Result<()> {
+    match Handle::try_current() {
+        Ok(_) if is_polled() => Err(Error::new(
+            ErrorKind::Misuse,
+            "a blocking call was made inside an async runtime and would hold up its tasks; use \
+             the async API there, or spawn_blocking",
+        )),
+        Err(error) if error.is_thread_local_destroyed() => Err(Error::new(
+            ErrorKind::Misuse,
+            "the thread is ending; make blocking calls before its thread-local values go",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a tokio runtime is polling the caller at this moment.
+///
+/// A runtime's handle is at hand in `spawn_blocking` too, where waiting is right. What tells the
+/// two apart without a panic is the budget: what tokio polls may take a limited number of steps
+/// before it has to yield, and other code may take any number.
+fn is_polled() -> bool {
+    let mut context = Context::from_waker(Waker::noop());
+    (0..=BUDGET_MAX).any(|_| {
+        let step = pin!(tokio::task::coop::consume_budget());
+        step.poll(&mut context).is_pending()
+    })
+}
+
+/// tokio's budget is 128 steps for one poll; this leaves room for it to grow, and costs a
+/// microsecond, in `spawn_blocking` only.
+const BUDGET_MAX: u32 = 1_024;
+
+#[derive(Debug, Default)]
+struct Signal {
+    woken: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Signal {
+    fn wait(&self) {
+        let woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
+        let wait = self.changed.wait_while(woken, |woken| !*woken);
+        *wait.unwrap_or_else(PoisonError::into_inner) = false;
+    }
+}
+
+impl Wake for Signal {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_one();
+    }
+}

@@ -1,0 +1,190 @@
+//! The mutex, for threads.
+
+use std::time::Duration;
+
+use leasehold_core::retry::RetryStrategy;
+use leasehold_core::{Error, ErrorKind, Key, Result};
+
+use super::driven::Driven;
+use super::guard::{Guard, HeldLease};
+use crate::guard::Release;
+
+/// A lock that one holder has at a time, in any process that uses the same store. The blocking
+/// twin of [`crate::Mutex`].
+///
+/// A value: making one sends nothing and cannot fail. What is wrong with a name or a setting is
+/// told by the first method that locks. It is not re-entrant: locking twice in one thread waits
+/// for itself.
+///
+/// # Errors
+///
+/// Methods that lock fail with [`ErrorKind::Misuse`] inside an async runtime and in a fork's
+/// child, besides what their twins say.
+#[derive(Clone, Debug)]
+#[must_use = "a mutex does nothing until it is locked"]
+pub struct Mutex(Driven<crate::Mutex>);
+
+impl Mutex {
+    pub(super) const fn new(driven: Driven<crate::Mutex>) -> Self {
+        Self(driven)
+    }
+
+    /// The length of a lease. See [`crate::Mutex::ttl`].
+    pub fn ttl(self, ttl: Duration) -> Self {
+        Self(self.0.map(|mutex| mutex.ttl(ttl)))
+    }
+
+    /// How long before the end of a lease its loss is told. See [`crate::Mutex::stop_grace`].
+    pub fn stop_grace(self, grace: Duration) -> Self {
+        Self(self.0.map(|mutex| mutex.stop_grace(grace)))
+    }
+
+    /// Whether leases are renewed in the background. See [`crate::Mutex::renew`].
+    pub fn renew(self, renew: bool) -> Self {
+        Self(self.0.map(|mutex| mutex.renew(renew)))
+    }
+
+    /// The longest time for which one lease is held. See [`crate::Mutex::max_hold`].
+    pub fn max_hold(self, max_hold: impl Into<Option<Duration>>) -> Self {
+        Self(self.0.map(|mutex| mutex.max_hold(max_hold)))
+    }
+
+    /// Who holds the lock, for people. See [`crate::Mutex::owner`].
+    pub fn owner(self, owner: impl AsRef<str>) -> Self {
+        Self(self.0.map(|mutex| mutex.owner(owner)))
+    }
+
+    /// Text that is kept with the lease. See [`crate::Mutex::metadata`].
+    pub fn metadata(self, metadata: impl AsRef<str>) -> Self {
+        Self(self.0.map(|mutex| mutex.metadata(metadata)))
+    }
+
+    /// When to try again while waiting. See [`crate::Mutex::retry`].
+    pub fn retry(self, strategy: impl RetryStrategy) -> Self {
+        Self(self.0.map(|mutex| mutex.retry(strategy)))
+    }
+
+    /// Gives up at once when waiting would be in vain. See [`crate::Mutex::not_in_vain`].
+    pub fn not_in_vain(self, not_in_vain: bool) -> Self {
+        Self(self.0.map(|mutex| mutex.not_in_vain(not_in_vain)))
+    }
+
+    /// Refuses to wait when so many wait already. See [`crate::Mutex::max_waiters`].
+    pub fn max_waiters(self, max: impl Into<Option<u32>>) -> Self {
+        Self(self.0.map(|mutex| mutex.max_waiters(max)))
+    }
+
+    /// The lock's name.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the name, or the first setting that is wrong.
+    pub fn key(&self) -> Result<&Key> {
+        self.0.part().key()
+    }
+
+    /// Tries to take the lock, once. `None` when somebody else has it. See
+    /// [`crate::Mutex::try_lock`].
+    ///
+    /// # Errors
+    ///
+    /// As its twin.
+    pub fn try_lock(&self) -> Result<Option<Guard>> {
+        let guard = self.0.wait(crate::Mutex::try_lock)??;
+        Ok(guard.map(|guard| self.guard(guard)))
+    }
+
+    /// Takes the lock, waiting for as long as it takes. See [`crate::Mutex::lock`].
+    ///
+    /// # Errors
+    ///
+    /// As its twin.
+    pub fn lock(&self) -> Result<Guard> {
+        self.0.wait(crate::Mutex::lock)?.map(|guard| self.guard(guard))
+    }
+
+    /// Takes the lock, waiting for at most `limit`. See [`crate::Mutex::lock_within`].
+    ///
+    /// # Errors
+    ///
+    /// As its twin.
+    pub fn lock_within(&self, limit: Duration) -> Result<Guard> {
+        self.0.wait(|mutex| mutex.lock_within(limit))?.map(|guard| self.guard(guard))
+    }
+
+    /// Takes the lock, runs `body` under it, and releases it.
+    ///
+    /// A thread can't be stopped from outside: when the lease is lost, the body goes on until it
+    /// looks. Let it look, with [`HeldLease::check`] before each side effect, and give the fence
+    /// to what it works on. A body that panics leaves the lock to be given up in the background.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock); [`ErrorKind::Lost`] when the lock was not held until the body had
+    /// ended; [`ErrorKind::Late`] when it had run out though nobody else took it. What the body
+    /// has returned is lost with the error.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> leasehold::Result<()> {
+    /// # let client = leasehold::blocking::Client::connect("memory:")?;
+    /// let pages = client.mutex("reports/daily").run(|lease| {
+    ///     let mut pages = 0;
+    ///     while pages < 3 && lease.is_held() {
+    ///         pages += 1;
+    ///     }
+    ///     pages
+    /// })?;
+    /// assert_eq!(pages, 3);
+    /// # Ok(()) }
+    /// ```
+    pub fn run<T>(&self, body: impl FnOnce(&HeldLease) -> T) -> Result<T> {
+        run_under(self.lock()?, body)
+    }
+
+    /// As [`run`](Self::run), if the lock is free; `None` when somebody else has it.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    pub fn try_run<T>(&self, body: impl FnOnce(&HeldLease) -> T) -> Result<Option<T>> {
+        self.try_lock()?.map(|guard| run_under(guard, body)).transpose()
+    }
+
+    /// Refreshes a lock that `guard` may still hold, or takes it anew. See
+    /// [`crate::Mutex::relock`].
+    ///
+    /// # Errors
+    ///
+    /// As its twin.
+    pub fn relock(&self, guard: Guard) -> Result<Option<Guard>> {
+        self.0.io().check()?;
+        // Kept until the end: it may be the last of another client's.
+        let (guard, io) = guard.into_driven().into_inner();
+        let guard = self.0.wait(|mutex| mutex.relock(guard));
+        drop(io);
+        Ok(guard??.map(|guard| self.guard(guard)))
+    }
+
+    fn guard(&self, guard: crate::Guard) -> Guard {
+        Guard::new(self.0.with(guard))
+    }
+}
+
+fn run_under<T>(guard: Guard, body: impl FnOnce(&HeldLease) -> T) -> Result<T> {
+    let key = guard.key().clone();
+    let done = body(guard.lease());
+    let in_time = guard.is_held();
+    let (kind, why) = match guard.release()? {
+        Release::Released | Release::Unknown if in_time => return Ok(done),
+        Release::Late => {
+            (ErrorKind::Late, "the body ended after its lease, though nobody held the lock since")
+        }
+        _ => (
+            ErrorKind::Lost,
+            "the body ended after its lease was lost; it may have overlapped with another holder",
+        ),
+    };
+    Err(Error::new(kind, why).during("run").on_key(&key))
+}

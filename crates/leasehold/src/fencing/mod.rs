@@ -1,0 +1,59 @@
+//! The other half of a lock: what the protected resource does with a [`Fence`](crate::Fence).
+//!
+//! A lease can end while its holder does not know it: the process was paused, the machine slept,
+//! the network was gone. No lock can prevent that late holder's last write; only the resource
+//! can, by remembering the highest fence it has seen and refusing every lower one. This module
+//! has that check for resources of several kinds:
+//!
+//! * [`FencedCell`]: a value in this process.
+//! * [`postgresql`], [`mysql`], [`sqlite`]: SQL text, run in the same transaction as the work.
+//! * [`redis`]: a Lua script that checks the fence and runs one command, in one step.
+//!
+//! Three rules make a check worth something, and all of them keep to these:
+//!
+//! 1. **Check and work are one atomic step.** A check in a request of its own proves nothing about
+//!    the request that follows it.
+//! 2. **The first touch raises the guard, reads included.** If a new holder reads, decides and
+//!    only then writes, a late write between its read and its write would go unseen unless the
+//!    read has shut the late holder out.
+//! 3. **A lower fence is refused; an equal one passes.** One lease may touch the resource as often
+//!    as it likes.
+//!
+//! Where the resource has a row, document or object of its own, the fence can live in it, and the
+//! check becomes part of the write itself: `UPDATE account SET balance = …, fence = $2 WHERE id = $1
+//! AND fence <= $2`. That needs the fence in *every* row the lease protects, and reads must write
+//! it too; the statements here keep one fence per protected resource instead.
+//!
+//! A fence belongs to one lock of one store. Keep one guard per lock, never compare the fences of
+//! two locks, and when a lock moves to another store let the last holder there finish first.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+//! # let client = leasehold::Client::connect("memory:").await?;
+//! use leasehold::fencing::FencedCell;
+//!
+//! let ledger = FencedCell::new(Vec::new());
+//! let mutex = client.mutex("ledger");
+//!
+//! let guard = mutex.lock().await?;
+//! let early = guard.fence()?;
+//! ledger.update(early, |entries| entries.push("first"))?;
+//! let _ = guard.release().await?;
+//!
+//! let guard = mutex.lock().await?;
+//! assert_eq!(ledger.read(guard.fence()?, Vec::len)?, 1);
+//! // The first holder comes back late. The read has shut it out.
+//! assert!(ledger.update(early, |entries| entries.push("late")).is_err());
+//! # let _ = guard.release().await?;
+//! # Ok(()) }
+//! ```
+
+mod cell;
+pub mod mysql;
+pub mod postgresql;
+pub mod redis;
+pub mod sqlite;
+mod stale;
+
+pub use cell::FencedCell;
+pub use stale::StaleFence;

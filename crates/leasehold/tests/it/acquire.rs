@@ -1,0 +1,199 @@
+//! Taking a lock: once, for a while, or not at all.
+
+use std::time::Duration;
+
+use leasehold::retry::{Linear, NoRetry, RetryStrategy as _};
+use leasehold::{ErrorKind, Release};
+
+use crate::support::{World, ms, secs};
+
+#[tokio::test(start_paused = true)]
+async fn a_free_lock_is_taken_and_a_held_one_is_none() {
+    let client = World::new().client();
+    let mutex = client.mutex("a");
+    let guard = mutex.try_lock().await.unwrap().unwrap();
+    assert!(guard.is_held());
+    assert!(mutex.try_lock().await.unwrap().is_none());
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert!(mutex.try_lock().await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_names_and_settings_are_told_when_locking() {
+    let world = World::new();
+    let client = world.client();
+    let long = "x".repeat(513);
+    for bad in ["", "a\nb", "a\u{7f}", long.as_str()] {
+        let error = client.mutex(bad).try_lock().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config, "{bad:?}");
+    }
+    for bad in [Duration::ZERO, Duration::from_nanos(1), Duration::MAX, ms(2)] {
+        let error = client.mutex("a").ttl(bad).try_lock().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config, "{bad:?}");
+        assert!(error.to_string().contains("\"a\""), "{error}");
+    }
+    let error = client.mutex("a").metadata("m".repeat(1025)).lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+    let careful = leasehold::Client::builder().min_ttl(secs(5));
+    let careful = careful.store(std::sync::Arc::new(world.store.clone())).unwrap();
+    let error = careful.mutex("a").ttl(secs(4)).try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(world.is_idle("a").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_runs_out_says_who_holds_the_lock_and_for_how_long() {
+    let world = World::new();
+    let holder = world.client();
+    let _guard = holder.mutex("a").owner("web-7").metadata("daily").lock().await.unwrap();
+    for strategy in [false, true] {
+        let mutex = world.client().mutex("a");
+        let mutex = if strategy { mutex.retry(Linear::new(ms(100))) } else { mutex };
+        let started = tokio::time::Instant::now();
+        let error = mutex.lock_within(secs(5)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+        assert_eq!(error.holder().unwrap().owner.as_str(), "web-7");
+        assert!(error.retry_after().unwrap() > Duration::ZERO);
+        let text = error.to_string();
+        assert!(text.contains("web-7") && text.contains("daily"), "{text}");
+        assert!(started.elapsed() >= secs(5) && started.elapsed() < secs(6));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_of_zero_is_one_try() {
+    let world = World::new();
+    let client = world.client();
+    let guard = client.mutex("a").lock_within(Duration::ZERO).await.unwrap();
+    let error = world.client().mutex("a").lock_within(Duration::ZERO).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.holder().is_some());
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_strategy_decides_how_often_to_try() {
+    let world = World::new();
+    let _held = world.stranger_takes("a", secs(60)).await;
+    let client = world.client();
+    let started = tokio::time::Instant::now();
+    let error = client.mutex("a").retry(NoRetry).lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert_eq!(started.elapsed(), Duration::ZERO);
+    let three = Linear::new(ms(100)).limit(3);
+    let error = client.mutex("a").retry(three).lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(started.elapsed() >= ms(200) && started.elapsed() < ms(300));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_polling_waiter_does_not_sleep_past_the_end_of_the_holders_lease() {
+    let world = World::new();
+    let _dead = world.stranger_takes("a", secs(2)).await;
+    let started = tokio::time::Instant::now();
+    let client = world.client();
+    let guard = client.mutex("a").retry(Linear::new(secs(600))).lock().await.unwrap();
+    assert!(started.elapsed() < secs(3), "{:?}", started.elapsed());
+    assert!(guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_would_wait_in_vain_gives_up_at_once() {
+    for strategy in [false, true] {
+        let world = World::new();
+        let _held = world.stranger_takes("a", secs(60)).await;
+        let mutex = world.client().mutex("a").not_in_vain(true);
+        let mutex = if strategy { mutex.retry(Linear::new(ms(10))) } else { mutex };
+        let started = tokio::time::Instant::now();
+        let error = mutex.lock_within(secs(30)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+        assert_eq!(started.elapsed(), Duration::ZERO);
+        assert!(mutex.lock_within(secs(61)).await.is_ok());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn locking_again_refreshes_what_is_held_and_takes_what_was_lost() {
+    let world = World::new();
+    let client = world.client();
+    let mutex = client.mutex("a").ttl(secs(10)).renew(false);
+    let guard = mutex.lock().await.unwrap();
+    let fence = guard.fence().unwrap();
+    tokio::time::advance(secs(8)).await;
+    let guard = mutex.clone().ttl(secs(20)).relock(guard).await.unwrap().unwrap();
+    assert_eq!(guard.fence().unwrap(), fence);
+    assert!(guard.remaining() > secs(15));
+    tokio::time::advance(secs(30)).await;
+    assert!(!guard.is_held());
+    let guard = mutex.relock(guard).await.unwrap().unwrap();
+    assert!(guard.fence().unwrap() > fence);
+    tokio::time::advance(secs(30)).await;
+    let _other = world.client().mutex("a").lock().await.unwrap();
+    assert!(mutex.relock(guard).await.unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cool_down_keeps_the_lock_closed_to_everybody() {
+    let world = World::new();
+    let client = world.client();
+    let guard = client.mutex("report").lock().await.unwrap();
+    assert_eq!(guard.release_with_cooldown(secs(60)).await.unwrap(), Release::Released);
+    assert!(client.mutex("report").try_lock().await.unwrap().is_none());
+    let info = client.inspect("report").await.unwrap().unwrap();
+    assert!(info.holders.is_empty() && info.closed_for.unwrap() <= secs(60));
+    let started = tokio::time::Instant::now();
+    let guard = client.mutex("report").lock().await.unwrap();
+    assert!(started.elapsed() >= secs(60) && started.elapsed() < secs(61));
+    drop(guard);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_client_locks_nothing_and_holds_nothing() {
+    let world = World::new();
+    let client = world.client();
+    let guard = client.mutex("a").lock().await.unwrap();
+    let other = world.client().mutex("b").lock().await.unwrap();
+    let waiting = tokio::spawn({
+        let mutex = client.mutex("b");
+        async move { mutex.lock().await }
+    });
+    while world.waiters("b").await == 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    client.close().await.unwrap();
+    assert!(!guard.is_held());
+    assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(client.mutex("a").try_lock().await.unwrap_err().kind(), ErrorKind::Closed);
+    assert!(world.is_idle("a").await);
+    assert_eq!(other.release().await.unwrap(), Release::Released);
+    world.idle("b").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn releasing_all_says_how_each_release_went() {
+    let world = World::new();
+    let client = world.client();
+    let guards = [client.mutex("a").lock().await.unwrap(), client.mutex("b").lock().await.unwrap()];
+    let outcomes = client.release_all().await;
+    let names: Vec<_> = outcomes.iter().map(|(key, _)| key.as_str()).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert!(outcomes.iter().all(|(_, outcome)| matches!(outcome, Ok(Release::Released))));
+    assert!(guards.iter().all(|guard| !guard.is_held()));
+    assert!(world.is_idle("a").await && world.is_idle("b").await);
+    for guard in guards {
+        assert_eq!(guard.release().await.unwrap(), Release::NotHeld);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn locks_are_listed_and_described_without_their_secrets() {
+    let world = World::new();
+    let client = world.client();
+    let guard = client.mutex("jobs/a").owner("me").metadata("m").lock().await.unwrap();
+    let _other = client.mutex("other").lock().await.unwrap();
+    let list = client.list("jobs/*").await.unwrap();
+    assert_eq!(list.len(), 1);
+    assert_eq!(list[0].holders[0].owner.as_str(), "me");
+    assert_eq!(list[0].holders[0].fence, guard.fence().unwrap());
+    assert_eq!(client.list("").await.unwrap().len(), 2);
+}

@@ -1,0 +1,202 @@
+//! Holding a lock: renewal, loss, release, and what is left behind.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::{DetachedLease, Effect, ErrorKind, ForceRelease, Release};
+use leasehold_clock::ManualClock;
+use leasehold_core::Moment;
+
+use crate::support::{World, secs};
+
+#[tokio::test(start_paused = true)]
+async fn a_held_lock_outlives_its_ttl_for_as_long_as_it_is_held() {
+    let world = World::new();
+    let client = world.client();
+    let guard = client.mutex("a").ttl(secs(2)).lock().await.unwrap();
+    for _ in 0..50 {
+        tokio::time::sleep(secs(1)).await;
+        assert!(guard.is_held());
+        assert!(world.client().mutex("a").try_lock().await.unwrap().is_none());
+    }
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fixed_lease_ends_and_says_so_before_somebody_else_can_have_it() {
+    let world = World::new();
+    let client = world.client();
+    let guard = client.mutex("a").ttl(secs(10)).renew(false).lock().await.unwrap();
+    guard.lost().await;
+    assert!(!guard.is_held());
+    assert_eq!(guard.fence().unwrap_err().kind(), ErrorKind::Lost);
+    assert!(world.client().mutex("a").try_lock().await.unwrap().is_none());
+    let other = world.client().mutex("a").lock().await.unwrap();
+    assert!(other.fence().unwrap() > guard.fence_even_if_lost());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_taken_away_is_lost_at_the_next_renewal() {
+    let world = World::new();
+    let client = world.client();
+    let guard = client.mutex("a").ttl(secs(30)).lock().await.unwrap();
+    let fence = guard.fence().unwrap();
+    let admin = world.client();
+    assert_eq!(admin.force_release("a", fence).await.unwrap(), ForceRelease::Released);
+    let started = tokio::time::Instant::now();
+    guard.lost().await;
+    assert!(started.elapsed() <= secs(11));
+    assert_eq!(guard.release().await.unwrap(), Release::NotHeld);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_tells_late_from_lost() {
+    let world = World::new();
+    let client = world.client();
+    let mutex = client.mutex("a").ttl(secs(1)).renew(false);
+    let guard = mutex.lock().await.unwrap();
+    tokio::time::advance(secs(2)).await;
+    assert_eq!(guard.release().await.unwrap(), Release::Late);
+    let guard = mutex.lock().await.unwrap();
+    tokio::time::advance(secs(2)).await;
+    let _other = world.client().mutex("a").lock().await.unwrap();
+    assert_eq!(guard.release().await.unwrap(), Release::NotHeld);
+}
+
+#[tokio::test(start_paused = true)]
+async fn prolonging_too_late_tells_late_from_lost() {
+    let world = World::new();
+    let client = world.client();
+    let mutex = client.mutex("a").ttl(secs(1)).renew(false);
+    let guard = mutex.lock().await.unwrap();
+    guard.renew_to(secs(90)).await.unwrap();
+    assert!(guard.remaining() > secs(80));
+    guard.renew_to(secs(1)).await.unwrap();
+    assert!(guard.remaining() < secs(1));
+    tokio::time::advance(secs(2)).await;
+    let lease = guard.ttl().await.unwrap();
+    assert_eq!(lease, Duration::ZERO);
+    assert_eq!(guard.renew_to(secs(1)).await.unwrap_err().kind(), ErrorKind::Lost);
+    let detached = {
+        let guard = mutex.clone().ttl(secs(1)).lock().await.unwrap();
+        guard.detach().await.unwrap()
+    };
+    tokio::time::advance(secs(2)).await;
+    assert_eq!(client.renew(&detached, secs(9)).await.unwrap_err().kind(), ErrorKind::Late);
+    let _other = world.client().mutex("a").lock().await.unwrap();
+    assert_eq!(client.renew(&detached, secs(9)).await.unwrap_err().kind(), ErrorKind::Lost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_longest_hold_is_kept_to_though_renewals_work() {
+    let world = World::new();
+    let client = world.client();
+    let guard = client.mutex("a").ttl(secs(3)).max_hold(secs(20)).lock().await.unwrap();
+    let started = tokio::time::Instant::now();
+    guard.lost().await;
+    assert!(started.elapsed() >= secs(19) && started.elapsed() <= secs(20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_guard_gives_its_lock_up() {
+    let world = World::new();
+    let client = world.client();
+    drop(client.mutex("a").lock().await.unwrap());
+    world.idle("a").await;
+    let guard = client.mutex("b").lock().await.unwrap();
+    drop(client);
+    drop(guard);
+    world.idle("b").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_while_holding_gives_the_lock_up() {
+    let world = World::new();
+    let client = world.client();
+    let task = tokio::spawn(async move {
+        let _guard = client.mutex("a").lock().await.unwrap();
+        panic!("in the critical section");
+    });
+    assert!(task.await.unwrap_err().is_panic());
+    world.idle("a").await;
+}
+
+#[test]
+fn a_runtime_shut_down_while_holding_hangs_nobody_and_leaves_it_to_the_ttl() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let clock = ManualClock::new();
+    let store = leasehold_embedded::MemoryStore::with_clock(Arc::new(clock.clone()));
+    let first = runtime();
+    let guard = first.block_on(async {
+        let builder = leasehold::Client::builder().clock(Arc::new(clock.clone()));
+        let client = builder.store(Arc::new(store.clone())).unwrap();
+        client.mutex("a").lock().await.unwrap()
+    });
+    drop(first);
+    assert!(guard.is_held());
+    clock.advance(secs(31));
+    assert!(!guard.is_held());
+    drop(guard);
+    runtime().block_on(async {
+        let client = leasehold::Client::new(Arc::new(store.clone())).unwrap();
+        assert!(client.mutex("a").try_lock().await.unwrap().is_some());
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_is_cut_short_when_its_lease_is_lost() {
+    let world = World::new();
+    let client = world.client();
+    let mutex = client.mutex("a").ttl(secs(5)).renew(false);
+    let done = mutex.run(async |lease| lease.fence().unwrap()).await.unwrap();
+    assert!(done.value() > 0);
+    let reached = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let seen = Arc::clone(&reached);
+    let error = mutex
+        .run(async move |_lease| {
+            tokio::time::sleep(secs(60)).await;
+            seen.store(true, std::sync::atomic::Ordering::SeqCst);
+        })
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    assert!(!reached.load(std::sync::atomic::Ordering::SeqCst));
+    world.idle("a").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_detached_lease_is_taken_up_by_another_client() {
+    let world = World::new();
+    let guard = world.client().mutex("a").ttl(secs(10)).lock().await.unwrap();
+    let fence = guard.fence().unwrap();
+    let text = guard.detach().await.unwrap().to_secret_text();
+    let lease: DetachedLease = text.parse().unwrap();
+    let other = world.client();
+    let guard = other.adopt(&lease).await.unwrap();
+    assert_eq!(guard.fence().unwrap(), fence);
+    tokio::time::sleep(secs(60)).await;
+    assert!(guard.is_held());
+    assert!(guard.is_held_by_store().await.unwrap());
+    let lease = guard.detach().await.unwrap();
+    assert_eq!(other.release(&lease, None).await.unwrap(), Release::Released);
+    world.idle("a").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_goes_back_gives_no_lease_back() {
+    let world = World::new();
+    let clock = ManualClock::new();
+    clock.set(Moment::from_origin(secs(100)));
+    let builder = leasehold::Client::builder().clock(Arc::new(clock.clone()));
+    let client = builder.store(Arc::new(world.store.clone())).unwrap();
+    let guard = client.mutex("a").ttl(secs(10)).renew(false).lock().await.unwrap();
+    clock.set(Moment::from_origin(secs(105)));
+    let left = guard.remaining();
+    clock.set(Moment::from_origin(secs(50)));
+    assert!(guard.remaining() <= left);
+    clock.set(Moment::from_origin(secs(111)));
+    assert!(!guard.is_held());
+    clock.set(Moment::from_origin(secs(100)));
+    assert!(!guard.is_held());
+    assert_eq!(guard.fence().unwrap_err().effect(), Effect::NotApplied);
+}

@@ -1,0 +1,151 @@
+//! Waiting in line: order, hand-over, giving up, and lost messages.
+
+use std::sync::{Arc, Mutex};
+
+use leasehold::ErrorKind;
+use leasehold::Release;
+
+use crate::support::{World, ms, secs};
+
+#[tokio::test(start_paused = true)]
+async fn waiters_in_many_processes_are_served_in_the_order_in_which_they_came() {
+    let world = World::new();
+    let holder = world.client();
+    let guard = holder.mutex("a").lock().await.unwrap();
+    let clients: Vec<_> = (0..5).map(|_| world.client()).collect();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for n in 0..50_usize {
+        // Contenders of one client stand in its local line, so each has settings of its own here:
+        // the order meant is the store's.
+        let mutex = clients[n % 5].mutex("a").metadata(n.to_string());
+        let order = Arc::clone(&order);
+        tasks.push(tokio::spawn(async move {
+            let guard = mutex.lock().await.unwrap();
+            order.lock().unwrap().push(n);
+            tokio::time::sleep(ms(3)).await;
+            assert!(guard.is_held());
+            assert_eq!(guard.release().await.unwrap(), Release::Released);
+        }));
+        while world.waiters("a").await <= n {
+            tokio::time::sleep(ms(1)).await;
+        }
+    }
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(*order.lock().unwrap(), (0..50).collect::<Vec<_>>());
+    assert!(world.is_idle("a").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn contenders_of_one_client_are_one_waiter_at_the_store_and_served_in_order() {
+    let world = World::new();
+    let guard = world.client().mutex("a").lock().await.unwrap();
+    let client = world.client();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for n in 0..100 {
+        let (mutex, order) = (client.mutex("a"), Arc::clone(&order));
+        tasks.push(tokio::spawn(async move {
+            let guard = mutex.lock().await.unwrap();
+            order.lock().unwrap().push((n, guard.fence().unwrap()));
+            tokio::task::yield_now().await;
+            assert_eq!(guard.release().await.unwrap(), Release::Released);
+        }));
+        tokio::task::yield_now().await;
+    }
+    while world.waiters("a").await == 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    assert_eq!(world.waiters("a").await, 1);
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let order = order.lock().unwrap();
+    assert!(order.windows(2).all(|pair| pair[0].0 < pair[1].0), "{order:?}");
+    assert!(order.windows(2).all(|pair| pair[0].1 < pair[1].1), "{order:?}");
+    assert!(world.is_idle("a").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_gives_up_leaves_nothing_and_delays_nobody() {
+    let world = World::new();
+    let guard = world.client().mutex("a").lock().await.unwrap();
+    let client = world.client();
+    let first = client.mutex("a").metadata("first");
+    let impatient = tokio::spawn(async move { first.lock_within(secs(1)).await });
+    while world.waiters("a").await == 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    let second = client.mutex("a").metadata("second");
+    let patient = tokio::spawn(async move { second.lock().await });
+    let error = impatient.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    while world.waiters("a").await != 1 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    let started = tokio::time::Instant::now();
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    let guard = patient.await.unwrap().unwrap();
+    assert!(started.elapsed() < ms(100));
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert!(world.is_idle("a").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_holders_lock_is_taken_over_when_its_lease_runs_out() {
+    let world = World::new();
+    let _dead = world.stranger_takes("a", secs(7)).await;
+    let started = tokio::time::Instant::now();
+    let guard = world.client().mutex("a").lock().await.unwrap();
+    assert!(started.elapsed() >= secs(7) && started.elapsed() <= secs(7) + ms(10));
+    assert!(guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_line_refuses_with_a_clear_error() {
+    let world = World::new();
+    let _guard = world.client().mutex("a").lock().await.unwrap();
+    let client = world.client();
+    let waiting = tokio::spawn({
+        let mutex = client.mutex("a");
+        async move { mutex.lock().await }
+    });
+    while world.waiters("a").await == 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    for other in [client.clone(), world.client()] {
+        let error = other.mutex("a").max_waiters(1).lock().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    }
+    waiting.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_waiters_come_and_go_and_nothing_is_left() {
+    let world = World::new();
+    let guard = world.client().mutex("a").lock().await.unwrap();
+    let client = world.client();
+    let tasks: Vec<_> = (0..10_000)
+        .map(|n| {
+            let mutex = client.mutex("a").metadata((n % 100).to_string());
+            tokio::spawn(async move { mutex.lock_within(ms(100 + n % 50)).await.map(drop) })
+        })
+        .collect();
+    for task in tasks {
+        assert_eq!(task.await.unwrap().unwrap_err().kind(), ErrorKind::Timeout);
+    }
+    while world.waiters("a").await > 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    world.idle("a").await;
+    client.close().await.unwrap();
+    drop(client);
+    while world.store.channels() > 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+}

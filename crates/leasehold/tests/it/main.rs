@@ -1,0 +1,6 @@
+//! What the client promises, tried from outside.
+
+mod acquire;
+mod hold;
+mod line;
+mod support;
