@@ -547,7 +547,7 @@ fn admits(holders: &[Holder], mode: Mode) -> bool {
                 Mode::Permits { count, .. } => sum.saturating_add(count.get()),
                 Mode::Exclusive | Mode::Shared => sum,
             });
-            taken.saturating_add(count.get()) <= limit.get()
+            count.get() <= limit.get().saturating_sub(taken)
         }
     }
 }

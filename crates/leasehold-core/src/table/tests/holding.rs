@@ -92,6 +92,17 @@ fn a_semaphore_grants_permits_up_to_its_limit() {
 }
 
 #[test]
+fn the_largest_semaphore_is_full_when_all_its_permits_are_taken() {
+    let mut lock = Lock::new();
+    let all = granted(&lock.acquire(&with_mode(1, 100, permits(u32::MAX, u32::MAX))));
+    busy(&lock.acquire(&with_mode(2, 100, permits(1, u32::MAX))));
+    lock.release(1, all);
+    granted(&lock.acquire(&with_mode(2, 100, permits(u32::MAX - 1, u32::MAX))));
+    busy(&lock.acquire(&with_mode(3, 100, permits(2, u32::MAX))));
+    granted(&lock.acquire(&with_mode(3, 100, permits(1, u32::MAX))));
+}
+
+#[test]
 fn permits_of_an_expired_holder_come_back_by_themselves() {
     let mut lock = Lock::new();
     granted(&lock.acquire(&with_mode(1, 100, permits(4, 4))));
