@@ -2,8 +2,8 @@
 //!
 //! A store's whole test file is one line:
 //!
-//! ```ignore
-//! leasehold_testkit::conformance_tests!(memory, async || -> Arc<dyn Store> { Arc::new(MemoryStore::new()) });
+//! ```text
+//! leasehold_testkit::conformance_tests!(memory, async || Arc::new(MemoryStore::new()));
 //! ```
 //!
 //! All cases stand in one list ([`CASES`]). A case that needs a [`Capability`] that the store
@@ -32,10 +32,11 @@ mod trouble;
 mod wake;
 
 use std::fmt::Write as _;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{BoxFuture, Capability, Store};
+use leasehold_core::{Capability, Store};
 
 pub use context::Context;
 pub use list::CASES;
@@ -51,7 +52,7 @@ pub struct Case {
     pub name: &'static str,
     /// What a store must be able to do for it.
     pub needs: &'static [Need],
-    check: for<'a> fn(&'a Context) -> BoxFuture<'a, ()>,
+    check: for<'a> fn(&'a Context) -> Pin<Box<dyn Future<Output = ()> + 'a>>,
 }
 
 /// A capability that not every store has.
@@ -110,9 +111,15 @@ impl Subject for Arc<dyn Store> {
     }
 }
 
-impl<Keep> Subject for (Arc<dyn Store>, Keep) {
+impl<S: Store> Subject for Arc<S> {
     fn store(&self) -> Arc<dyn Store> {
-        Arc::clone(&self.0)
+        Self::clone(self)
+    }
+}
+
+impl<S: Subject, Keep> Subject for (S, Keep) {
+    fn store(&self) -> Arc<dyn Store> {
+        self.0.store()
     }
 }
 
@@ -178,11 +185,11 @@ fn say(text: &str) {
 /// Makes one named test per case for a store, from the one list of cases.
 ///
 /// The first argument names the module that the tests stand in. The second opens the store: an
-/// async closure or function that returns an `Arc<dyn Store>`, or a pair of that and whatever must
-/// live as long (a server, a temporary directory). It is called once per test. A store that can't
-/// do everything says what it lacks:
+/// async closure or function that returns an `Arc` of it, or a pair of that and whatever must live
+/// as long (a server, a temporary directory). It is called once per test. A store that can't do
+/// everything says what it lacks:
 ///
-/// ```ignore
+/// ```text
 /// conformance_tests!(quorum, three_nodes, lacks: [queue, wake]);
 /// ```
 #[macro_export]

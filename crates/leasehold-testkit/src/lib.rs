@@ -13,6 +13,8 @@
     reason = "waiting for a server needs a real clock, and no lease depends on it"
 )]
 
+pub mod conformance;
+pub mod cut;
 pub mod process;
 pub mod proxy;
 mod resp;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold_core::{
-    ForceRelease, ForceReleaseRequest, Fence, FenceBlock, Key, Leave, LeaveRequest, ListRequest,
+    Fence, FenceBlock, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest, ListRequest,
     LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Store, Token, Ttl,
 };
 

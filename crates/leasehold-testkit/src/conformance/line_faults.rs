@@ -1,0 +1,185 @@
+//! Waiters that are slow or dead.
+
+use std::time::{Duration, Instant};
+
+use leasehold_core::{Acquire, Refusal};
+
+use super::context::{Context, Patience, SHORT, SLACK};
+use super::line::be_served;
+
+pub(super) async fn a_heartbeat_keeps_the_place(cx: &Context) {
+    let window = Duration::from_millis(800);
+    for _ in 0..20 {
+        let key = cx.key();
+        let lease = cx.party(&key).take().await;
+        let started = Instant::now();
+        let mut sent_at = started;
+        let mut waiter = cx.party(&key).owner("early").in_line().window(window);
+        let place = waiter.wait().await.place;
+        let later = cx.party(&key).owner("later").in_line();
+        later.wait().await;
+        let mut in_time = true;
+        while started.elapsed() < window * 2 {
+            tokio::time::sleep(window / 8).await;
+            waiter = waiter.next_beat();
+            let next_at = Instant::now();
+            let waiting = waiter.wait().await;
+            if sent_at.elapsed() >= window {
+                // The machine stood still for longer than a window: that proves nothing.
+                in_time = false;
+                break;
+            }
+            sent_at = next_at;
+            assert_eq!((waiting.position, waiting.place), (0, place));
+        }
+        lease.end().await;
+        if in_time {
+            return;
+        }
+    }
+    panic!("the machine is too slow: it never sent heartbeats for {window:?} in time");
+}
+
+pub(super) async fn a_dead_head_is_skipped(cx: &Context) {
+    let key = cx.key();
+    let lease = cx.party(&key).take().await;
+    cx.party(&key).owner("dead").in_line().window(SHORT).wait().await;
+    let live = cx.party(&key).owner("live").in_line();
+    live.wait().await;
+    let mut patience = Patience::for_what("the dead waiter to be gone");
+    while cx.waiters(&key).await != ["live"] {
+        patience.pause().await;
+    }
+    assert_eq!(live.clone().next_beat().wait().await.position, 0);
+    lease.end().await;
+    assert_eq!(cx.holders(&key).await, ["live"]);
+    live.leave().await;
+}
+
+pub(super) async fn a_waiter_with_less_than_half_a_window_left_is_passed_over(cx: &Context) {
+    let window = Duration::from_secs(2);
+    let key = cx.key();
+    let lease = cx.party(&key).take().await;
+    cx.party(&key).owner("slow").in_line().window(window).wait().await;
+    let live = cx.party(&key).owner("live").in_line();
+    live.wait().await;
+    let mut patience = Patience::for_what("half of a window to pass");
+    while cx.show(&key).await.waiters[0].waited <= window / 2 + SLACK {
+        if cx.waiters(&key).await == ["live"] {
+            break;
+        }
+        patience.pause().await;
+    }
+    lease.end().await;
+    assert_eq!(cx.holders(&key).await, ["live"]);
+    live.leave().await;
+}
+
+pub(super) async fn a_forgotten_waiter_gets_its_old_place_back(cx: &Context) {
+    let key = cx.key();
+    let lease = cx.party(&key).take().await;
+    let slow = cx.party(&key).owner("slow").in_line().window(SHORT);
+    let place = slow.wait().await.place;
+    let live = cx.party(&key).owner("live").in_line();
+    live.wait().await;
+    let mut patience = Patience::for_what("the slow waiter to be forgotten");
+    while cx.waiters(&key).await != ["live"] {
+        patience.pause().await;
+    }
+    // Whoever joins clears the line, so that nothing is left of the slow one but its own word.
+    let last = cx.party(&key).owner("last").in_line();
+    assert_eq!(last.wait().await.position, 1);
+    let back = slow.next_beat().window(Duration::from_secs(30)).place(place);
+    let waiting = back.wait().await;
+    assert_eq!((waiting.position, waiting.place), (0, place));
+    assert_eq!(cx.waiters(&key).await, ["slow", "live", "last"]);
+    lease.end().await;
+    assert_eq!(cx.holders(&key).await, ["slow"]);
+    for party in [back, live, last] {
+        party.leave().await;
+    }
+}
+
+pub(super) async fn a_forgotten_waiter_comes_back_into_a_full_line(cx: &Context) {
+    let key = cx.key();
+    let lease = cx.party(&key).take().await;
+    let slow = cx.party(&key).owner("slow").in_line().window(SHORT);
+    let place = slow.wait().await.place;
+    let mut patience = Patience::for_what("the slow waiter to be forgotten");
+    while !cx.waiters(&key).await.is_empty() {
+        patience.pause().await;
+    }
+    let live = cx.party(&key).owner("live").in_line().waiters_max(1);
+    assert_eq!(live.wait().await.position, 0);
+    let back = slow.next_beat().waiters_max(1);
+    assert_eq!(back.be_refused().await, Refusal::QueueFull { waiters: 1 });
+    let back = back.window(Duration::from_secs(30)).place(place);
+    assert_eq!(back.wait().await.position, 0);
+    lease.end().await;
+    back.leave().await;
+    live.leave().await;
+}
+
+pub(super) async fn a_place_that_somebody_has_is_not_given_twice(cx: &Context) {
+    let key = cx.key();
+    let lease = cx.party(&key).take().await;
+    let first = cx.party(&key).owner("first").in_line();
+    let place = first.wait().await.place;
+    let thief = cx.party(&key).owner("thief").in_line().place(place);
+    let waiting = thief.wait().await;
+    assert_eq!(waiting.position, 1);
+    assert!(waiting.place > place);
+    lease.end().await;
+    assert_eq!(cx.holders(&key).await, ["first"]);
+    first.leave().await;
+    thief.leave().await;
+}
+
+pub(super) async fn the_dead_do_not_fill_the_line(cx: &Context) {
+    let key = cx.key();
+    let lease = cx.party(&key).take().await;
+    let head = cx.party(&key).owner("head").in_line();
+    head.wait().await;
+    for _ in 0..8 {
+        cx.party(&key).owner("dead").in_line().window(SHORT).wait().await;
+    }
+    let mut patience = Patience::for_what("the dead waiters to be gone");
+    while cx.waiters(&key).await != ["head"] {
+        patience.pause().await;
+    }
+    let next = cx.party(&key).owner("next").in_line().waiters_max(2);
+    assert_eq!(next.wait().await.position, 1);
+    lease.end().await;
+    head.leave().await;
+    next.leave().await;
+}
+
+pub(super) async fn a_waiter_that_asks_late_is_served_in_the_moment_it_asks(cx: &Context) {
+    let key = cx.key();
+    let window = Duration::from_millis(300);
+    let asked_at = Instant::now();
+    let holder = cx.party(&key).ttl(window).take().await;
+    let slow = cx.party(&key).owner("slow").in_line().window(window);
+    let Acquire::Waiting(waiting) = slow.ask().await else {
+        // The machine stood still for as long as the lease, and it had nothing to wait for.
+        return;
+    };
+    let next = cx.party(&key).owner("next").in_line();
+    next.ask().await;
+    // Only looking does not serve anybody, so what the slow one finds is an ended lease.
+    while asked_at.elapsed() < window + window / 2 || !cx.holders(&key).await.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        if cx.holders(&key).await == ["next"] {
+            // It asked after the end already, and was served as it should.
+            next.leave().await;
+            return;
+        }
+    }
+    let back = slow.next_beat().window(Duration::from_secs(30)).place(waiting.place);
+    let lease = be_served(back).await;
+    assert!(lease.fences.first() > holder.fences.last());
+    assert_eq!(cx.holders(&key).await, ["slow"]);
+    assert_eq!(cx.waiters(&key).await, ["next"]);
+    lease.end().await;
+    next.leave().await;
+}

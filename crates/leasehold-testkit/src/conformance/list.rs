@@ -1,0 +1,240 @@
+//! The one list of cases.
+
+use super::Case;
+use super::Need::{list, queue, shared, wake};
+
+/// Expands to the table of cases or to a store's tests, so that both come from one list.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conformance_list {
+    ($what:ident [$($open:expr)?]) => {
+        $crate::conformance_each! { $what [$($open)?]
+            grant [] {
+                a_free_lock_is_granted_and_shown,
+                a_held_lock_says_who_holds_it_and_how_long_still,
+                asking_without_waiting_leaves_nothing_behind,
+                one_of_many_who_ask_at_once_is_granted,
+                holders_never_overlap_and_their_fences_grow_under_contention,
+                an_acquisition_sent_twice_is_one_lease_with_one_fence,
+                an_acquisition_sent_many_times_at_once_is_one_lease,
+                acquiring_again_renews_and_never_shortens,
+                acquiring_again_sets_how_many_times_it_is_held,
+                a_lease_lasts_its_ttl_and_then_ends_by_itself,
+                only_one_of_many_takes_an_expired_lock_over,
+                locks_of_other_names_are_independent,
+                one_token_can_hold_several_locks,
+            }
+            renew [] {
+                a_renewed_lease_outlives_its_first_ttl,
+                a_renewal_never_shortens_unless_asked_to,
+                a_renewal_changes_nothing_but_the_end,
+                a_renewal_never_creates_a_lease,
+                a_late_renewal_stays_ended_and_is_told_apart_from_a_lost_one,
+                a_strangers_renewal_extends_nobody,
+                a_batch_of_renewals_is_answered_one_by_one_in_order,
+                an_empty_batch_is_answered_with_nothing,
+                one_lease_may_stand_twice_in_a_batch,
+            }
+            release [] {
+                a_released_lock_is_free_at_once,
+                a_release_sent_again_is_still_released,
+                a_release_sent_many_times_at_once_is_released,
+                a_release_after_the_end_is_late_while_nobody_came,
+                a_stale_release_leaves_the_new_holder_alone,
+                a_release_sent_again_does_not_touch_the_next_holder,
+                a_stranger_releases_nothing,
+                a_partial_release_leaves_the_holds_that_it_says,
+                leaving_gives_a_lease_up,
+                leaving_with_nothing_touches_nobody,
+                leaving_after_the_end_leaves_the_new_holder_alone,
+            }
+            closing [] {
+                a_cool_down_closes_the_lock_to_everyone,
+                a_cool_down_ends_by_itself_and_not_before_its_time,
+                a_release_sent_again_does_not_close_for_longer,
+                a_late_release_closes_too,
+                a_release_of_what_is_lost_closes_nothing,
+                a_partial_release_closes_nothing,
+                no_time_and_next_to_no_time_are_no_cool_down,
+            }
+            closing [shared] {
+                a_closed_name_keeps_its_kind,
+            }
+            closing [queue] {
+                a_cool_down_keeps_the_line_waiting_and_then_serves_it,
+                whoever_asks_during_a_cool_down_can_wait_in_line,
+            }
+            fences [] {
+                fences_grow_over_every_way_to_lose_a_lease,
+                a_block_is_reserved_whole,
+                fences_grow_even_when_blocks_outrun_the_clock,
+                a_fence_is_constant_for_its_lease,
+                the_first_fence_of_a_name_is_the_time_since_2020,
+                a_failed_acquisition_does_not_need_a_fence,
+            }
+            fences [shared] {
+                shared_holders_have_fences_below_the_next_writers,
+            }
+            sharing [shared] {
+                shared_holders_keep_an_exclusive_one_out_until_the_last_is_gone,
+                an_exclusive_holder_keeps_shared_ones_out,
+                a_shared_acquisition_sent_twice_is_one_hold,
+                each_shared_lease_ends_for_itself,
+                readers_and_writers_never_meet,
+                a_semaphore_grants_permits_up_to_its_limit,
+                a_semaphore_can_be_taken_whole_up_to_the_largest_limit,
+                permits_of_an_expired_holder_come_back_by_themselves,
+                permits_never_exceed_the_limit_under_contention,
+                another_kind_or_limit_is_refused_and_changes_nothing,
+                more_permits_than_there_are_are_refused,
+                an_idle_name_can_be_used_as_another_kind,
+            }
+            sharing [shared, queue] {
+                nobody_overtakes_the_line,
+                a_small_wish_does_not_overtake_a_big_one,
+                all_who_fit_together_are_served_together,
+            }
+            line [queue] {
+                whoever_would_wait_is_granted_a_free_lock,
+                waiters_stand_in_the_order_of_their_arrival,
+                a_released_lock_goes_to_the_head_in_the_same_step,
+                a_lease_handed_on_has_what_the_waiter_asked_for,
+                a_lease_handed_on_runs_for_the_window_and_then_for_the_ttl,
+                a_lease_handed_on_can_be_renewed_and_released_like_any_other,
+                an_expired_holder_makes_room_for_the_head,
+                whoever_looks_hands_an_expired_lock_to_the_head,
+                a_waiter_that_asks_twice_has_one_place,
+                a_waiter_that_asks_many_times_at_once_has_one_place,
+                leaving_the_line_disturbs_no_other_place,
+                leaving_in_the_moment_of_the_grant_passes_the_lease_on,
+                a_line_alone_keeps_a_name_in_use_until_it_is_gone,
+                a_full_line_refuses_newcomers,
+                a_crowd_is_served_in_order_and_to_the_last,
+            }
+            line_faults [queue] {
+                a_heartbeat_keeps_the_place,
+                a_dead_head_is_skipped,
+                a_waiter_with_less_than_half_a_window_left_is_passed_over,
+                a_forgotten_waiter_gets_its_old_place_back,
+                a_forgotten_waiter_comes_back_into_a_full_line,
+                a_place_that_somebody_has_is_not_given_twice,
+                the_dead_do_not_fill_the_line,
+                a_waiter_that_asks_late_is_served_in_the_moment_it_asks,
+            }
+            wake [queue, wake] {
+                a_grant_is_told_with_its_heartbeat_and_fences,
+                a_grant_is_told_to_its_client_alone,
+                waiters_of_one_client_are_told_apart_by_their_tickets,
+                a_grant_by_leaving_and_by_force_is_told_too,
+                a_new_head_that_would_oversleep_is_told,
+                a_closed_channel_harms_nobody_and_can_be_opened_again,
+                a_dropped_wait_for_a_message_loses_none,
+            }
+            show [] {
+                a_name_that_nobody_uses_is_not_there,
+                what_is_over_is_never_shown,
+                times_shown_fit_what_the_client_saw,
+                tokens_are_never_shown,
+            }
+            show [shared] {
+                shared_holders_are_shown_in_the_order_of_their_grants,
+            }
+            show [queue] {
+                waiters_are_shown_with_who_they_are,
+            }
+            show [list] {
+                locks_in_use_are_listed_in_the_order_of_their_names,
+                a_listed_lock_is_described_as_inspect_does,
+                idle_names_are_not_listed,
+                an_empty_prefix_lists_everything,
+                a_prefix_is_text_and_never_a_pattern,
+                a_prefix_that_is_no_name_lists_nothing,
+                a_prefix_may_be_of_wide_characters,
+                many_locks_held_at_once_are_all_listed,
+            }
+            show [list, queue] {
+                names_with_waiters_are_listed,
+            }
+            names [] {
+                names_are_never_taken_for_each_other,
+                a_name_may_start_with_anything,
+                the_longest_names_work_and_differ_in_their_last_byte,
+                the_longest_names_of_wide_characters_work,
+                owner_and_metadata_come_back_as_they_were_given,
+                the_longest_and_the_shortest_ttl_are_kept,
+            }
+            names [list] {
+                strange_names_are_listed_as_they_are,
+            }
+            operator [] {
+                force_release_ends_the_lease_that_was_seen,
+                force_release_takes_any_fence_of_the_lease,
+                force_release_with_another_fence_changes_nothing,
+                force_release_of_a_free_lock_finds_nobody,
+                an_old_fence_takes_nothing_from_the_next_holder,
+            }
+            operator [shared] {
+                force_release_of_one_shared_holder_leaves_the_others,
+            }
+            operator [queue] {
+                force_release_serves_the_line,
+            }
+            trouble [] {
+                an_acquisition_without_time_fails_cleanly_or_succeeds,
+                no_call_without_time_hangs,
+                leaving_undoes_an_acquisition_dropped_at_any_await,
+                the_store_has_a_name_that_can_be_shown,
+            }
+            trouble [queue] {
+                a_dropped_waiter_is_undone_by_leaving,
+            }
+            trouble [list] {
+                a_thousand_names_leave_nothing_behind,
+                names_that_nobody_releases_leave_nothing_behind,
+            }
+        }
+    };
+}
+
+/// What to make of the list.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conformance_each {
+    (table [] $($module:ident $needs:tt { $($case:ident,)+ })+) => {
+        &[$($(
+            Case {
+                name: stringify!($case),
+                needs: &$needs,
+                check: |cx| Box::pin(super::$module::$case(cx)),
+            },
+        )+)+]
+    };
+    (tests [$open:expr] $($module:ident $needs:tt { $($case:ident,)+ })+) => {
+        $($(
+            #[test]
+            fn $case() {
+                $crate::conformance::run(
+                    $crate::conformance::Case::named(stringify!($case)),
+                    $open,
+                );
+            }
+        )+)+
+    };
+}
+
+/// Every case there is.
+pub static CASES: &[Case] = crate::conformance_list!(table []);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_has_a_name_of_its_own() {
+        let mut names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
+        names.sort_unstable();
+        let count = names.len();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

@@ -1,0 +1,82 @@
+//! Taking a lease away by force, as an operator does.
+
+use leasehold_core::{Fence, ForceRelease, Release, Renew};
+
+use super::context::{Context, LONG};
+
+pub(super) async fn force_release_ends_the_lease_that_was_seen(cx: &Context) {
+    let key = cx.key();
+    let lease = cx.party(&key).fence_block(8).take().await;
+    let seen = cx.show(&key).await.holders[0].fence;
+    assert_eq!(cx.force_release(&key, seen).await, ForceRelease::Released);
+    assert_eq!(cx.inspect(&key).await, None);
+    assert_eq!(lease.renew(LONG).await, Renew::NotHeld, "it learns of it at its next renewal");
+    assert_eq!(lease.release().await, Release::NotHeld);
+    let next = cx.party(&key).take().await;
+    assert!(next.fences.first() > lease.fences.last(), "above all it could still hand on");
+    assert_eq!(lease.renew(LONG).await, Renew::NotHeld);
+    next.end().await;
+}
+
+pub(super) async fn force_release_takes_any_fence_of_the_lease(cx: &Context) {
+    let key = cx.key();
+    let lease = cx.party(&key).fence_block(8).take().await;
+    assert_eq!(cx.force_release(&key, lease.fences.last()).await, ForceRelease::Released);
+    assert_eq!(cx.inspect(&key).await, None);
+}
+
+pub(super) async fn force_release_with_another_fence_changes_nothing(cx: &Context) {
+    let key = cx.key();
+    let lease = cx.party(&key).owner("holder").fence_block(8).take().await;
+    let fences = vec![lease.fences.first()];
+    for wrong in [Fence::ZERO, lease.fences.last().saturating_add(1)] {
+        let answer = cx.force_release(&key, wrong).await;
+        assert_eq!(answer, ForceRelease::OtherFence { fences: fences.clone() });
+    }
+    assert_eq!(cx.holders(&key).await, ["holder"]);
+    assert_eq!(lease.renew(LONG).await, Renew::Renewed);
+    lease.end().await;
+}
+
+pub(super) async fn force_release_of_a_free_lock_finds_nobody(cx: &Context) {
+    let key = cx.key();
+    assert_eq!(cx.force_release(&key, Fence::ZERO).await, ForceRelease::NotHeld);
+    assert_eq!(cx.inspect(&key).await, None);
+    let lease = cx.party(&key).take().await;
+    lease.clone().end().await;
+    assert_eq!(cx.force_release(&key, lease.fences.first()).await, ForceRelease::NotHeld);
+}
+
+pub(super) async fn an_old_fence_takes_nothing_from_the_next_holder(cx: &Context) {
+    let key = cx.key();
+    let first = cx.party(&key).take().await;
+    first.clone().end().await;
+    let second = cx.party(&key).owner("second").take().await;
+    let answer = cx.force_release(&key, first.fences.first()).await;
+    assert_eq!(answer, ForceRelease::OtherFence { fences: vec![second.fences.first()] });
+    assert_eq!(cx.holders(&key).await, ["second"]);
+    second.end().await;
+}
+
+pub(super) async fn force_release_of_one_shared_holder_leaves_the_others(cx: &Context) {
+    let key = cx.key();
+    let a = cx.party(&key).shared().owner("a").take().await;
+    let b = cx.party(&key).shared().owner("b").take().await;
+    assert_eq!(cx.force_release(&key, a.fences.first()).await, ForceRelease::Released);
+    assert_eq!(cx.holders(&key).await, ["b"]);
+    let answer = cx.force_release(&key, a.fences.first()).await;
+    assert_eq!(answer, ForceRelease::OtherFence { fences: vec![b.fences.first()] });
+    assert_eq!(b.renew(LONG).await, Renew::Renewed);
+    b.end().await;
+}
+
+pub(super) async fn force_release_serves_the_line(cx: &Context) {
+    let key = cx.key();
+    let lease = cx.party(&key).take().await;
+    let waiter = cx.party(&key).owner("waiter").in_line();
+    waiter.wait().await;
+    assert_eq!(cx.force_release(&key, lease.fences.first()).await, ForceRelease::Released);
+    assert_eq!(cx.holders(&key).await, ["waiter"]);
+    let fences = waiter.next_beat().take_again().await.fences;
+    assert!(fences.first() > lease.fences.last());
+}

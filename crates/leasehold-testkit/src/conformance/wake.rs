@@ -1,0 +1,175 @@
+//! What clients are told.
+
+use leasehold_core::{ClientId, FenceBlock, Leave, Listener, Release, Wake};
+
+use super::context::{CALL, Context, LONG, SLACK, patiently};
+use super::party::client;
+
+async fn listen(cx: &Context, client: ClientId) -> Box<dyn Listener> {
+    cx.store().listen(client, CALL).await.expect("listen answers")
+}
+
+/// The next grant: whatever else comes before is a hint that may come at any time.
+async fn next_grant(listener: &mut dyn Listener) -> (u64, u32, FenceBlock) {
+    patiently("a grant to be told", async {
+        loop {
+            if let Wake::Granted { ticket, heartbeat, fences } = listener.next().await {
+                return (ticket, heartbeat, fences);
+            }
+        }
+    })
+    .await
+}
+
+pub(super) async fn a_grant_is_told_with_its_heartbeat_and_fences(cx: &Context) {
+    let key = cx.key();
+    let us = client();
+    let mut listener = listen(cx, us).await;
+    let lease = cx.party(&key).take().await;
+    let waiter = cx.party(&key).fence_block(4).in_line_of(us, 77);
+    waiter.wait().await;
+    let waiter = waiter.next_beat().next_beat();
+    waiter.wait().await;
+    lease.end().await;
+    let (ticket, heartbeat, fences) = next_grant(&mut *listener).await;
+    assert_eq!((ticket, heartbeat), (77, 2));
+    assert_eq!(fences, waiter.clone().next_beat().take_again().await.fences);
+    assert_eq!(fences.count(), 4);
+    waiter.lease(fences).end().await;
+}
+
+pub(super) async fn a_grant_is_told_to_its_client_alone(cx: &Context) {
+    let key = cx.key();
+    let clients = [client(), client(), client()];
+    let mut listeners = Vec::new();
+    for client in clients {
+        listeners.push(listen(cx, client).await);
+    }
+    let lease = cx.party(&key).take().await;
+    let mut line = Vec::new();
+    for (ticket, client) in (0..).zip(clients) {
+        let waiter = cx.party(&key).in_line_of(client, ticket);
+        waiter.wait().await;
+        line.push(waiter);
+    }
+    lease.end().await;
+    // A message to the wrong client would stand before that client's own.
+    for ((number, waiter), listener) in (0..).zip(line).zip(&mut listeners) {
+        let (ticket, heartbeat, fences) = next_grant(&mut **listener).await;
+        assert_eq!((ticket, heartbeat), (number, 0));
+        assert_eq!(waiter.lease(fences).release().await, Release::Released);
+    }
+}
+
+pub(super) async fn waiters_of_one_client_are_told_apart_by_their_tickets(cx: &Context) {
+    let us = client();
+    let mut listener = listen(cx, us).await;
+    let keys = [cx.key(), cx.key()];
+    let holders = [cx.party(&keys[0]).take().await, cx.party(&keys[1]).take().await];
+    let waiters = [
+        cx.party(&keys[0]).in_line_of(us, 5),
+        cx.party(&keys[1]).in_line_of(us, u64::from(u32::MAX) + 6),
+    ];
+    for waiter in &waiters {
+        waiter.wait().await;
+    }
+    for (holder, waiter) in holders.into_iter().zip(waiters).rev() {
+        holder.end().await;
+        let (ticket, _, fences) = next_grant(&mut *listener).await;
+        let queue = waiter.request.queue.as_ref().expect("a party in line");
+        assert_eq!(ticket, queue.ticket);
+        waiter.lease(fences).end().await;
+    }
+}
+
+pub(super) async fn a_grant_by_leaving_and_by_force_is_told_too(cx: &Context) {
+    let key = cx.key();
+    let us = client();
+    let mut listener = listen(cx, us).await;
+    let holder = cx.party(&key);
+    holder.take().await;
+    let [a, b] = [1, 2].map(|ticket| cx.party(&key).in_line_of(us, ticket));
+    a.wait().await;
+    b.wait().await;
+    assert_eq!(holder.leave().await, Leave::Released);
+    let (ticket, _, fences) = next_grant(&mut *listener).await;
+    assert_eq!(ticket, 1);
+    cx.force_release(&key, fences.first()).await;
+    let (ticket, _, fences) = next_grant(&mut *listener).await;
+    assert_eq!(ticket, 2);
+    b.lease(fences).end().await;
+}
+
+pub(super) async fn a_new_head_that_would_oversleep_is_told(cx: &Context) {
+    let key = cx.key();
+    let us = client();
+    let mut listener = listen(cx, us).await;
+    let lease = cx.party(&key).take().await;
+    let head = cx.party(&key).in_line();
+    head.wait().await;
+    // Its next heartbeat would be long after the holder's end.
+    let sleepy = cx.party(&key).ttl(LONG * 20).in_line_of(us, 9);
+    sleepy.wait().await;
+    assert_eq!(head.leave().await, Leave::Left);
+    let retry_after = patiently("the new head to be told", async {
+        loop {
+            if let Wake::First { ticket, retry_after } = listener.next().await {
+                assert_eq!(ticket, 9);
+                return retry_after;
+            }
+        }
+    })
+    .await;
+    assert!(!retry_after.is_zero() && retry_after <= LONG + SLACK, "{retry_after:?}");
+    lease.end().await;
+    sleepy.leave().await;
+}
+
+pub(super) async fn a_closed_channel_harms_nobody_and_can_be_opened_again(cx: &Context) {
+    let key = cx.key();
+    let us = client();
+    let lease = cx.party(&key).take().await;
+    let [a, b] = [1, 2].map(|ticket| cx.party(&key).in_line_of(us, ticket));
+    drop(listen(cx, us).await);
+    a.wait().await;
+    b.wait().await;
+    lease.end().await;
+    let fences = a.clone().next_beat().take_again().await.fences;
+    let mut listener = listen(cx, us).await;
+    a.lease(fences).end().await;
+    let (ticket, _, fences) = next_grant(&mut *listener).await;
+    assert_eq!(ticket, 2);
+    b.lease(fences).end().await;
+}
+
+pub(super) async fn a_dropped_wait_for_a_message_loses_none(cx: &Context) {
+    let key = cx.key();
+    let us = client();
+    let mut listener = listen(cx, us).await;
+    for round in 0..20 {
+        let lease = cx.party(&key).take().await;
+        let waiter = cx.party(&key).in_line_of(us, round);
+        waiter.wait().await;
+        lease.end().await;
+        for _ in 0..round {
+            // Polled once, and given up.
+            tokio::select! {
+                biased;
+                wake = listener.next() => {
+                    assert!(!matches!(wake, Wake::Granted { ticket, .. } if ticket < round));
+                    if let Wake::Granted { ticket, fences, .. } = wake {
+                        assert_eq!(ticket, round);
+                        waiter.lease(fences).end().await;
+                        break;
+                    }
+                }
+                () = std::future::ready(()) => {}
+            }
+        }
+        if cx.inspect(&key).await.is_some() {
+            let (ticket, _, fences) = next_grant(&mut *listener).await;
+            assert_eq!(ticket, round);
+            waiter.lease(fences).end().await;
+        }
+    }
+}
