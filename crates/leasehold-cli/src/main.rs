@@ -1,1 +1,131 @@
-fn main() {}
+//! The `leasehold` command: run jobs under a lock.
+
+#[cfg(not(unix))]
+compile_error!("the leasehold command looks after Unix processes; elsewhere, use the library");
+
+mod cli;
+mod context;
+mod duration;
+mod exit;
+mod failure;
+mod generate;
+mod hold;
+mod inherited;
+mod lease;
+mod log;
+mod look;
+mod output;
+mod run;
+mod secret;
+mod settings;
+mod signals;
+mod take;
+mod wait;
+
+use std::process::ExitCode;
+
+use clap::parser::ValueSource;
+use clap::{CommandFactory as _, FromArgMatches as _};
+
+use crate::cli::{Cli, Command};
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
+use crate::inherited::Inherited;
+use crate::settings::Settings;
+
+fn main() -> ExitCode {
+    let inherited = Inherited::look();
+    let exit = match start(inherited) {
+        Ok(exit) => exit,
+        Err(Failure { exit, message }) => {
+            if !message.is_empty() {
+                output::message(&message);
+            }
+            exit
+        }
+    };
+    if exit == Exit::Interrupted {
+        signals::die_of(libc::SIGINT);
+    }
+    ExitCode::from(exit.code())
+}
+
+fn start(inherited: Inherited) -> Outcome {
+    remember_secrets_in_arguments();
+    let (cli, store_was_typed) = match parse() {
+        Ok(parsed) => parsed,
+        Err(error) => return refuse(&error),
+    };
+    let keep_fds = matches!(&cli.command, Command::Run(run) if run.keep_fds);
+    if !keep_fds {
+        inherited::keep_files_to_ourselves().map_err(|error| {
+            Failure::new(Exit::Output, format!("can't look after open files: {error}"))
+        })?;
+    }
+    match &cli.command {
+        Command::Completions(args) => return generate::completions(args),
+        Command::Man(args) => return generate::man(args),
+        _ => {}
+    }
+    log::start(cli.global.verbose);
+    let settings = Settings::gather(&cli.global, store_was_typed)?;
+    let context = Context { settings, inherited, quiet: cli.global.quiet };
+    // One worker beside this thread: a message that can't be written at once must not keep a
+    // lease from being renewed.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(Exit::Output, format!("can't start: {error}")))?;
+    let outcome = runtime.block_on(carry_out(&cli.command, &context));
+    // Not awaited: a thread that reads standard input may never come back.
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn carry_out(command: &Command, context: &Context) -> Outcome {
+    match command {
+        Command::Run(args) => run::run(args, context).await,
+        Command::Acquire(args) => lease::acquire(args, context).await,
+        Command::Renew(args) => lease::renew(args, context).await,
+        Command::Release(args) => lease::release(args, context).await,
+        Command::Hold(args) => hold::hold(args, context).await,
+        Command::Wait(args) => wait::wait(args, context).await,
+        Command::Ls(args) => look::ls(args, context).await,
+        Command::Show(args) => look::show(args, context).await,
+        Command::ForceRelease(args) => look::force_release(args, context).await,
+        Command::Completions(args) => generate::completions(args),
+        Command::Man(args) => generate::man(args),
+    }
+}
+
+/// What was typed, and whether the store was, rather than taken from the environment.
+fn parse() -> Result<(Cli, bool), clap::Error> {
+    let matches = Cli::command().try_get_matches()?;
+    let typed = matches.value_source("store") == Some(ValueSource::CommandLine);
+    let in_subcommand = matches.subcommand().and_then(|(_, it)| it.value_source("store"));
+    let typed = typed || in_subcommand == Some(ValueSource::CommandLine);
+    Ok((Cli::from_arg_matches(&matches)?, typed))
+}
+
+/// A parser's error repeats what it does not understand, which may be a URL in the wrong place.
+fn remember_secrets_in_arguments() {
+    for argument in std::env::args_os() {
+        if let Some(password) = argument.to_str().and_then(secret::password_of) {
+            secret::remember(password);
+        }
+    }
+}
+
+/// Prints help where it was asked for, and what is wrong where something is.
+fn refuse(error: &clap::Error) -> Outcome {
+    use clap::error::ErrorKind;
+    let text = error.render().to_string();
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            output::data(&text).map(|()| Exit::Success)
+        }
+        _ => Err(Failure::usage(text.strip_prefix("error: ").unwrap_or(&text))),
+    }
+}

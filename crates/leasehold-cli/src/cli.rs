@@ -1,0 +1,420 @@
+//! What can be typed: the one definition behind parsing, help, man pages and completions.
+//!
+//! Values are only as good here as clap can tell without repeating a secret in its errors: URLs
+//! and names are taken as they come and judged later.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args, Parser, Subcommand};
+
+use crate::duration;
+use crate::exit;
+
+/// Run jobs under a distributed lock: one at a time, on one machine or on many.
+#[derive(Debug, Parser)]
+#[command(
+    name = "leasehold",
+    version,
+    color = clap::ColorChoice::Never,
+    disable_help_subcommand = true,
+    arg_required_else_help = true,
+    max_term_width = 100,
+    long_about = LONG_ABOUT,
+    after_long_help = exit::HELP,
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const LONG_ABOUT: &str = "\
+Run jobs under a distributed lock: one at a time, on one machine or on many.
+
+A lock is a name. Who holds it has a lease: a hold that ends by itself when its ttl runs out, so a \
+crash locks nobody out for ever. `run` renews the lease while the command runs, and stops the \
+command before anybody else can get the lock.
+
+The store that grants leases is the one of --store, else of LEASEHOLD_STORE, else of the config \
+file ($XDG_CONFIG_HOME/leasehold/config.toml, then /etc/leasehold/config.toml; its keys are \
+`store`, `password_file`, `ttl` and `owner`), else the embedded store in your runtime directory, \
+which all your processes on this machine share.";
+
+/// Options of every command.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct Global {
+    /// The store: embedded:, embedded:/PATH, redis://HOST, rediss://HOST, redis+unix:///PATH
+    ///
+    /// A password does not belong here, where every user of the machine can read it: put it into
+    /// LEASEHOLD_PASSWORD, a --password-file, or the URL in LEASEHOLD_STORE or the config file.
+    #[arg(
+        long,
+        global = true,
+        value_name = "URL",
+        env = "LEASEHOLD_STORE",
+        hide_env_values = true
+    )]
+    pub(crate) store: Option<OsString>,
+
+    /// A file with the store's password on its first line
+    ///
+    /// Without it the password is the one in the store's URL, else that of LEASEHOLD_PASSWORD.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) password_file: Option<PathBuf>,
+
+    /// Read this config file and no other
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "LEASEHOLD_CONFIG",
+        hide_env_values = true
+    )]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Say nothing when the lock is busy
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+
+    /// Log to stderr what happens; twice for details, three times for everything
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(Box<Run>),
+    Acquire(Acquire),
+    Renew(Renew),
+    Release(Release),
+    Hold(Hold),
+    Wait(Wait),
+    Ls(Ls),
+    Show(Show),
+    ForceRelease(ForceRelease),
+    Completions(Completions),
+    Man(Man),
+}
+
+/// How long to wait for a lock.
+#[derive(Args, Debug)]
+pub(crate) struct Waiting {
+    /// Do not wait: give up at once if the lock is held
+    #[arg(short, long, aliases = ["nonblock", "nonblocking", "nb"], conflicts_with = "wait")]
+    pub(crate) no_wait: bool,
+
+    /// Wait for at most this long: seconds (2, 0.5) or a length with units (10s, 1m30s)
+    ///
+    /// Without -n and -w the wait has no end.
+    #[arg(
+        short, long, alias = "timeout", value_name = "TIME",
+        value_parser = duration::parse, allow_hyphen_values = true,
+    )]
+    pub(crate) wait: Option<Duration>,
+
+    /// The exit code for a lock that is held, or a wait that ran out
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
+    pub(crate) conflict_exit_code: u8,
+}
+
+impl Waiting {
+    /// The time to wait, or `None` for ever.
+    pub(crate) fn limit(&self) -> Option<Duration> {
+        if self.no_wait { Some(Duration::ZERO) } else { self.wait }
+    }
+}
+
+/// How to take a lock.
+#[derive(Args, Debug)]
+pub(crate) struct Taking {
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
+
+    /// How long the lease runs unless renewed, 1ms to 30days [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
+    pub(crate) ttl: Option<Duration>,
+
+    /// A note that is shown with the lock; may be given again
+    #[arg(long, value_name = "KEY=VALUE", value_parser = note)]
+    pub(crate) meta: Vec<String>,
+
+    /// Who holds the lock, for people [default: HOST_PID]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) owner: Option<String>,
+}
+
+fn note(text: &str) -> Result<String, String> {
+    match text.split_once('=') {
+        Some((key, _)) if !key.is_empty() => Ok(text.to_owned()),
+        _ => Err("give KEY=VALUE".to_owned()),
+    }
+}
+
+/// Run a command under a lock
+///
+/// Takes the lock, runs the command, releases the lock, and exits with the command's exit code.
+/// The lease is renewed while the command runs. When it is lost all the same, because the store
+/// went away or an operator released it, the command's process group gets TERM and, before
+/// anybody else can get the lock, KILL; the exit code is then 76.
+///
+/// The command has leasehold's stdin, stdout and stderr and a process group of its own, to which
+/// every signal is forwarded. On a terminal it is the foreground job: Ctrl-C and Ctrl-Z work as
+/// usual, but a job that stays suspended for longer than the ttl loses its lock and is killed. A
+/// killed leasehold takes the whole group with it. Only processes that leave the group (daemons,
+/// setsid) or change their user (sudo) are out of reach. What the command leaves running when it
+/// ends is left alone, without the lock.
+///
+/// The command finds in its environment:
+///   LEASEHOLD_KEY          the name of the lock
+///   LEASEHOLD_FENCE        the fencing token: a number larger than that of every earlier holder,
+///                          to be shown to whatever the lock protects
+///   LEASEHOLD_OWNER        who holds the lock, as others see it
+///   LEASEHOLD_DEADLINE_MS  until when the lock was proven when the command started, in ms on the
+///                          machine's boot clock (CLOCK_BOOTTIME, as in /proc/uptime). Renewals
+///                          move it on; nothing needs to be done at that time, since the command
+///                          is stopped before it if they fail
+///
+/// It does not find the password of the store, nor a LEASEHOLD_STORE that contains one.
+#[derive(Args, Debug)]
+#[command(verbatim_doc_comment, override_usage = RUN_USAGE)]
+pub(crate) struct Run {
+    /// The name of the lock: 1 to 512 bytes of UTF-8 without control characters
+    pub(crate) key: OsString,
+
+    #[command(flatten)]
+    pub(crate) taking: Taking,
+
+    /// Hold the lock alone; this is the default and only there for flock's users
+    #[arg(short = 'x', long)]
+    pub(crate) exclusive: bool,
+
+    /// Run this command line with $SHELL, or /bin/sh
+    #[arg(short = 'c', long = "command", value_name = "COMMAND LINE", conflicts_with = "cmd")]
+    pub(crate) shell: Option<OsString>,
+
+    /// Keep the lock closed to everybody for so long after the command has ended
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
+    pub(crate) cooldown: Option<Duration>,
+
+    /// When the lock is lost: the time from TERM to KILL, all of it before the deadline
+    /// [default: 5% of the ttl, 20ms at least, a quarter of it at most]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
+    pub(crate) grace: Option<Duration>,
+
+    /// Let the command inherit the file descriptors above 2 that leasehold was given
+    ///
+    /// Shells pass <(process substitution) that way. Without this the command gets stdin, stdout
+    /// and stderr only.
+    #[arg(long)]
+    pub(crate) keep_fds: bool,
+
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, value_name = "CMD", required_unless_present = "shell")]
+    pub(crate) cmd: Vec<OsString>,
+}
+
+const RUN_USAGE: &str = "\
+leasehold run [OPTIONS] <KEY> [--] <CMD>...
+       leasehold run [OPTIONS] <KEY> -c <COMMAND LINE>";
+
+/// Take a lock and leave it held, for shell scripts
+///
+/// Prints the lease, or writes it to a file that only you can read. It is not renewed: it ends
+/// with its ttl unless `renew` or `release` is called with it. Whoever can read the lease can end
+/// it.
+///
+///   LEASEHOLD_LEASE=$(leasehold acquire backup --ttl 10m -n) || exit
+///   export LEASEHOLD_LEASE
+///   ...
+///   leasehold release
+#[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Acquire {
+    /// The name of the lock
+    pub(crate) key: OsString,
+
+    #[command(flatten)]
+    pub(crate) taking: Taking,
+
+    /// Write the lease to this new file, readable by you alone, instead of stdout
+    #[arg(long, value_name = "FILE")]
+    pub(crate) lease_file: Option<PathBuf>,
+
+    /// Print a JSON document, which contains the lease unless --lease-file is given
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Where a lease comes from.
+#[derive(Args, Debug)]
+pub(crate) struct LeaseSource {
+    /// The file that `acquire` wrote; else LEASEHOLD_LEASE is used, else standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) lease_file: Option<PathBuf>,
+}
+
+/// Give a lease that was taken with `acquire` a new length
+#[derive(Args, Debug)]
+pub(crate) struct Renew {
+    #[command(flatten)]
+    pub(crate) source: LeaseSource,
+
+    /// How long the lease runs from now on [default: as long as before]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
+    pub(crate) ttl: Option<Duration>,
+}
+
+/// End a lease that was taken with `acquire`
+///
+/// Exits with 76 when the lease had run out before: the message then says whether somebody else
+/// has held the lock since. The lease file is removed once the lease has ended.
+#[derive(Args, Debug)]
+pub(crate) struct Release {
+    #[command(flatten)]
+    pub(crate) source: LeaseSource,
+
+    /// Keep the lock closed to everybody for so long
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
+    pub(crate) cooldown: Option<Duration>,
+}
+
+/// Hold a lock until standard input closes, or a signal comes
+///
+/// Prints the fence and the name on one line once the lock is held, and renews it until then.
+#[derive(Args, Debug)]
+pub(crate) struct Hold {
+    /// The name of the lock
+    pub(crate) key: OsString,
+
+    #[command(flatten)]
+    pub(crate) taking: Taking,
+
+    /// Leave standard input alone and hold until a signal comes
+    #[arg(long)]
+    pub(crate) ignore_stdin: bool,
+
+    /// Print a JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Wait until a lock could be taken, without taking it
+#[derive(Args, Debug)]
+pub(crate) struct Wait {
+    /// The name of the lock
+    pub(crate) key: OsString,
+
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
+}
+
+/// List the locks in use
+#[derive(Args, Debug)]
+pub(crate) struct Ls {
+    /// Only those whose names start with this
+    pub(crate) prefix: Option<OsString>,
+
+    /// Print a JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show who holds a lock and who waits for it
+#[derive(Args, Debug)]
+pub(crate) struct Show {
+    /// The name of the lock
+    pub(crate) key: OsString,
+
+    /// Print a JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Take a lock away from its holder
+///
+/// The holder learns of it when it next renews, a third of its ttl later at most; until then it
+/// works on. So end the holder first if you can.
+#[derive(Args, Debug)]
+pub(crate) struct ForceRelease {
+    /// The name of the lock
+    pub(crate) key: OsString,
+
+    /// The fence of the hold, as `show` prints it; another holder is left alone
+    #[arg(long, value_name = "N")]
+    pub(crate) fence: u64,
+}
+
+/// Print a completion script for a shell
+#[derive(Args, Debug)]
+pub(crate) struct Completions {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Print a man page, or write all of them
+#[derive(Args, Debug)]
+pub(crate) struct Man {
+    /// The command that the page is about; leasehold itself by default
+    pub(crate) command: Option<String>,
+
+    /// Write all pages into this directory instead
+    #[arg(long, value_name = "DIR", conflicts_with = "command")]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    fn run(line: &str) -> Run {
+        let words = ["leasehold", "run"].into_iter().chain(line.split(' '));
+        match Cli::try_parse_from(words).map(|cli| cli.command) {
+            Ok(Command::Run(run)) => *run,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn options_may_stand_before_or_after_the_name_as_flocks_users_type_them() {
+        for line in ["-n k -- job -v", "k -n -- job -v", "-n k job -v", "-xn k job -v"] {
+            let run = run(line);
+            assert!(run.taking.waiting.no_wait, "{line}");
+            assert_eq!(run.key, "k", "{line}");
+            assert_eq!(run.cmd, ["job", "-v"], "{line}");
+        }
+        let of_the_command = run("k job -n");
+        assert!(!of_the_command.taking.waiting.no_wait);
+        assert_eq!(run("k -w 0.5 -E 9 -c job").shell.unwrap(), "job");
+        assert_eq!(run("k -w.5 -c job").taking.waiting.wait, Some(Duration::from_millis(500)));
+        assert_eq!(run("k -- job -- x").cmd, ["job", "--", "x"]);
+    }
+
+    #[test]
+    fn contradictions_and_gaps_are_refused() {
+        for line in [
+            "run k",
+            "run",
+            "run k -n -w 1 -- job",
+            "run k -c job -- job",
+            "run k -w -5 -- job",
+            "run k -E 256 -- job",
+            "run k --ttl -1s -- job",
+            "run k --meta novalue -- job",
+            "force-release k",
+        ] {
+            let words = ["leasehold"].into_iter().chain(line.split(' '));
+            assert!(Cli::try_parse_from(words).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! What every command gets: settings, and the state that the process was started in.
+
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
+use crate::inherited::Inherited;
+use crate::settings::Settings;
+use crate::signals::Signals;
+
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) settings: Settings,
+    pub(crate) inherited: Inherited,
+    /// Whether a busy lock goes without a message.
+    pub(crate) quiet: bool,
+}
+
+impl Context {
+    /// Catches the signals that ask to end, so that nothing is left behind.
+    pub(crate) fn catch_signals(&self) -> Outcome<Signals> {
+        Signals::catch_fatal(self.inherited)
+            .map_err(|error| Failure::new(Exit::Output, format!("can't catch signals: {error}")))
+    }
+}

@@ -1,0 +1,77 @@
+//! Lengths of time as people type them, and as they read them.
+
+use std::time::Duration;
+
+/// Reads `10`, `0.5` (seconds, as flock takes them), `30s`, `1m30s`, `250ms`.
+pub(crate) fn parse(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    if text.starts_with('-') {
+        return Err("a length of time can't be negative".to_owned());
+    }
+    // `inf`, `nan` and `1e9` are numbers for Rust, and slips of the finger here.
+    if text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+        && let Ok(seconds) = text.parse::<f64>()
+    {
+        return Duration::try_from_secs_f64(seconds)
+            .map_err(|_| "this many seconds are out of range".to_owned());
+    }
+    humantime::parse_duration(text)
+        .map_err(|_| "give seconds or a length with units, such as 10, 0.5, 30s, 1m30s".to_owned())
+}
+
+/// `250ms`, `7s`, `3m 5s`: nobody needs the nanoseconds.
+pub(crate) fn show(length: Duration) -> String {
+    let rounded = match length.as_secs() {
+        0 => Duration::from_millis(u64::from(length.subsec_millis())),
+        seconds => Duration::from_secs(seconds),
+    };
+    humantime::format_duration(rounded).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_and_units_are_read() {
+        for (text, ms) in [
+            ("10", 10_000),
+            ("0.5", 500),
+            (".25", 250),
+            ("0", 0),
+            ("30s", 30_000),
+            ("1m30s", 90_000),
+            ("250ms", 250),
+        ] {
+            assert_eq!(parse(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_length_of_time_is_refused() {
+        let endless = "9".repeat(400);
+        for text in [
+            "",
+            "-1",
+            "-1s",
+            "-0.5",
+            "inf",
+            "nan",
+            "1e3",
+            "ten",
+            "10 parsecs",
+            ".",
+            "1.2.3",
+            &endless,
+        ] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn lengths_are_shown_short() {
+        assert_eq!(show(Duration::from_nanos(250_900_000)), "250ms");
+        assert_eq!(show(Duration::from_millis(185_700)), "3m 5s");
+        assert_eq!(show(Duration::ZERO), "0s");
+    }
+}

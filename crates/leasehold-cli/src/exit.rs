@@ -1,0 +1,91 @@
+//! How the command ends: the one place that knows the exit codes.
+
+/// An exit code with its meaning.
+///
+/// The numbers below 126 follow sysexits(3), so that no ordinary program run under a lock is
+/// likely to use them for something else.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Exit {
+    Success,
+    Usage,
+    Store,
+    Output,
+    Busy,
+    Lost,
+    Config,
+    CannotExecute,
+    NotFound,
+    /// The command's own code, or the one that `-E` asks for.
+    Code(u8),
+    /// The command, or the wait for the lock, was ended by this signal.
+    Signal(u8),
+    /// The command died of Ctrl-C on a terminal that it had to itself. Leasehold then dies the
+    /// same way, so that a script which runs it stops too; a shell shows 130 in either case.
+    Interrupted,
+}
+
+/// What the help and the man page say about exit codes.
+pub(crate) const HELP: &str = "\
+Exit codes:
+  0    success; for `run`, the command's success
+  1-   for `run`, the command's own code, whatever it is
+  64   usage: a bad option, name, ttl or lease
+  69   the store can't be reached, or refuses
+  74   output can't be written
+  75   the lock is held by somebody else, or the wait ran out (-E changes this)
+  76   the lock was lost: while the command ran, or before a renewal or release
+  78   bad configuration: the config file, the store's URL, a password file
+  126  the command can't be executed
+  127  the command is not found
+  128+n  the command, or the wait for the lock, was ended by signal n";
+
+impl Exit {
+    pub(crate) const fn code(self) -> u8 {
+        match self {
+            Self::Success => 0,
+            Self::Usage => 64,
+            Self::Store => 69,
+            Self::Output => 74,
+            Self::Busy => 75,
+            Self::Lost => 76,
+            Self::Config => 78,
+            Self::CannotExecute => 126,
+            Self::NotFound => 127,
+            Self::Code(code) => code,
+            Self::Signal(signal) => 128_u8.saturating_add(signal),
+            Self::Interrupted => 130,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_is_explained_in_the_help() {
+        let named = [
+            Exit::Success,
+            Exit::Usage,
+            Exit::Store,
+            Exit::Output,
+            Exit::Busy,
+            Exit::Lost,
+            Exit::Config,
+            Exit::CannotExecute,
+            Exit::NotFound,
+        ];
+        for exit in named {
+            let line = format!("\n  {} ", exit.code());
+            assert!(HELP.contains(&line), "{exit:?}");
+        }
+    }
+
+    #[test]
+    fn a_signal_is_told_as_a_shell_tells_it() {
+        assert_eq!(Exit::Signal(15).code(), 143);
+        assert_eq!(Exit::Interrupted.code(), Exit::Signal(2).code());
+        assert_eq!(Exit::Signal(64).code(), 192);
+        assert_eq!(Exit::Signal(255).code(), 255);
+    }
+}

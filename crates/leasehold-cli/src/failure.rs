@@ -1,0 +1,91 @@
+//! What ends a command early: a message for people and an exit code for scripts.
+
+use std::error::Error as _;
+use std::fmt;
+
+use leasehold::{Error, ErrorKind};
+
+use crate::exit::Exit;
+
+/// A message and the code to exit with. An empty message is not printed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) exit: Exit,
+    pub(crate) message: String,
+}
+
+/// How a command ends.
+pub(crate) type Outcome<T = Exit> = Result<T, Failure>;
+
+impl Failure {
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { exit, message: message.into() }
+    }
+
+    pub(crate) fn usage(message: impl fmt::Display) -> Self {
+        Self::new(Exit::Usage, message.to_string())
+    }
+
+    pub(crate) fn config(message: impl fmt::Display) -> Self {
+        Self::new(Exit::Config, message.to_string())
+    }
+
+    /// Ends without a word.
+    pub(crate) fn silent(exit: Exit) -> Self {
+        Self::new(exit, "")
+    }
+
+    /// Keeps the message of an error about a value that was typed, where it would otherwise
+    /// count as bad configuration.
+    pub(crate) fn of_argument(error: &Error) -> Self {
+        Self::usage(chain(error))
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let exit = match error.kind() {
+            ErrorKind::Config => Exit::Config,
+            ErrorKind::Late | ErrorKind::Lost => Exit::Lost,
+            _ => Exit::Store,
+        };
+        Self::new(exit, chain(&error))
+    }
+}
+
+/// An error and its causes on one line.
+pub(crate) fn chain(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        // Some libraries repeat their cause in their own message.
+        if !text.ends_with(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_told_once() {
+        let cause = std::io::Error::other("connection refused");
+        let error = Error::new(ErrorKind::Unavailable, "can't connect").caused_by(cause);
+        assert_eq!(chain(&error), "can't connect: connection refused");
+        let cause = std::io::Error::other("connection refused");
+        let error = Error::new(ErrorKind::Unavailable, "connection refused").caused_by(cause);
+        assert_eq!(chain(&error), "connection refused");
+    }
+
+    #[test]
+    fn a_store_that_does_not_answer_is_not_a_busy_lock() {
+        let timeout = Error::new(ErrorKind::Timeout, "no answer");
+        assert_eq!(Failure::from(timeout).exit, Exit::Store);
+    }
+}

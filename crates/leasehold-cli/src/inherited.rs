@@ -1,0 +1,121 @@
+//! What this process was started with, so that a command run by it can be started the same way:
+//! the signal mask, the signals that are ignored (`nohup`), and the open file descriptors.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+
+use libc::c_int;
+use rustix::io::FdFlags;
+
+/// One past the highest signal number there is anywhere.
+const SIGNALS_END: c_int = 65;
+
+/// The signal state at the start of the process.
+#[derive(Clone, Copy)]
+pub(crate) struct Inherited {
+    mask: libc::sigset_t,
+    ignored: u128,
+}
+
+impl std::fmt::Debug for Inherited {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inherited").field("ignored", &self.ignored).finish_non_exhaustive()
+    }
+}
+
+impl Inherited {
+    /// Looks at the signal state. To be called first of all, before anything changes it.
+    ///
+    /// SIGPIPE is no part of it: Rust's start-up code ignores it before `main`, and commands get
+    /// it back with its default action.
+    pub(crate) fn look() -> Self {
+        let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: with a null set nothing is changed and the present mask is written to `mask`,
+        // which is initialized in any case.
+        let mask = unsafe {
+            libc::sigemptyset(mask.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), mask.as_mut_ptr());
+            mask.assume_init()
+        };
+        let mut ignored = 0;
+        for signal in 1..SIGNALS_END {
+            let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+            // SAFETY: with a null action nothing is changed; all-zero bytes are a valid
+            // `sigaction`, so reading it is sound even when the call fails.
+            let action = unsafe {
+                libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());
+                action.assume_init()
+            };
+            if action.sa_sigaction == libc::SIG_IGN && signal != libc::SIGPIPE {
+                ignored |= 1 << signal;
+            }
+        }
+        Self { mask, ignored }
+    }
+
+    /// Whether this process was started with the signal ignored. It then stays so, here and in
+    /// the command.
+    pub(crate) const fn ignores(&self, signal: c_int) -> bool {
+        self.ignored & (1 << signal) != 0
+    }
+
+    /// Sets the mask of the calling thread to the original one. Async-signal-safe.
+    pub(crate) fn restore_mask(&self) -> io::Result<()> {
+        // SAFETY: `mask` is a valid set, and no previous mask is asked for.
+        let code = unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.mask, std::ptr::null_mut())
+        };
+        if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code)) }
+    }
+}
+
+/// Gives the calling thread a mask and returns the one it had. Async-signal-safe.
+fn change_mask(how: c_int, set: &libc::sigset_t) -> libc::sigset_t {
+    let mut previous = *set;
+    // SAFETY: both pointers are valid for the call.
+    unsafe { libc::pthread_sigmask(how, set, &raw mut previous) };
+    previous
+}
+
+/// Runs `body` with signals blocked in this thread: all of them, or one.
+pub(crate) fn blocking<T>(signal: Option<c_int>, body: impl FnOnce() -> T) -> T {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the set is initialized by the first call of either branch, and adding a signal to
+    // an initialized set is sound.
+    let set = unsafe {
+        match signal {
+            Some(signal) => {
+                libc::sigemptyset(set.as_mut_ptr());
+                libc::sigaddset(set.as_mut_ptr(), signal);
+            }
+            None => {
+                libc::sigfillset(set.as_mut_ptr());
+            }
+        }
+        set.assume_init()
+    };
+    let previous = change_mask(libc::SIG_BLOCK, &set);
+    let value = body();
+    change_mask(libc::SIG_SETMASK, &previous);
+    value
+}
+
+/// Marks every descriptor above 2 close-on-exec, so that a command inherits none that it was not
+/// meant to have. To be called before this process opens any: its own all are so anyway.
+pub(crate) fn keep_files_to_ourselves() -> io::Result<()> {
+    let directory = if cfg!(target_os = "linux") { "/proc/self/fd" } else { "/dev/fd" };
+    let numbers: Vec<c_int> = std::fs::read_dir(directory)?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|number| *number > 2)
+        .collect();
+    for number in numbers {
+        // SAFETY: the number is used for one call, which touches no memory; it may be that of the
+        // listing itself, which is closed by now, and then the call fails and nothing happens.
+        let fd = unsafe { BorrowedFd::borrow_raw(number) };
+        if let Ok(flags) = rustix::io::fcntl_getfd(fd) {
+            rustix::io::fcntl_setfd(fd, flags | FdFlags::CLOEXEC)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,226 @@
+//! Watching over a command that runs under a lock.
+//!
+//! The invariant: the command's process group is dead before the store could grant the lock to
+//! anybody else. In order of time, counted back from the lease's deadline by the `grace`: at
+//! 1 grace the loss is known and the group gets TERM; at 1/4 it gets KILL from here; at 1/8 it
+//! gets KILL from the watchdog, should this process be stopped or gone.
+
+use std::time::Duration;
+
+use leasehold::HeldLease;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use crate::output;
+use crate::run::child::{Child, Ending, Event};
+use crate::run::clock;
+use crate::run::terminal::{self, Terminal};
+use crate::run::watchdog::Watchdog;
+use crate::signals::{self, Signals};
+
+/// A killed process that is still there after this time is waiting for a device that does not
+/// answer, or belongs to another user.
+const DEAD_WITHIN: Duration = Duration::from_secs(10);
+/// How often to look whether the rest of a group is gone: the system tells nobody.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// What became of the command.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Verdict {
+    /// How it ended; `None` when even KILL did not end it.
+    pub(crate) ending: Option<Ending>,
+    /// Whether the lock was held, for certain, until it ended.
+    pub(crate) covered: bool,
+    /// Whether it had the terminal to itself when it ended.
+    pub(crate) had_terminal: bool,
+}
+
+/// A command that runs, with everything it needs to be watched over.
+#[derive(Debug)]
+pub(crate) struct Supervisor<'a> {
+    pub(crate) lease: &'a HeldLease,
+    pub(crate) child: &'a mut Child,
+    pub(crate) watchdog: &'a Watchdog,
+    pub(crate) signals: &'a mut Signals,
+    pub(crate) terminal: Option<&'a Terminal>,
+    /// Whether the command has the terminal.
+    pub(crate) has_terminal: bool,
+    /// Whether we were asked to stop, and stop as soon as the command has.
+    pub(crate) stop_asked: bool,
+    /// Whether the command was asked to end.
+    pub(crate) end_asked: bool,
+    /// The time between the news of a loss and the deadline.
+    pub(crate) grace: Duration,
+    /// How often the watchdog is told of the deadline.
+    pub(crate) tell_every: Duration,
+}
+
+/// How the end of a command whose lock is lost goes on.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    Holding,
+    Terminated { kill_at: Instant },
+    Killed { give_up_at: Instant },
+}
+
+impl Supervisor<'_> {
+    /// Returns when the command has ended, by itself or because its lock was lost.
+    ///
+    /// Normally that is when its first process has ended: what it leaves running was meant to
+    /// live on. After a signal that asked it to end, or a loss, the rest of the group is taken to
+    /// be still busy ending, and the lock is kept, and renewed, until they are done.
+    pub(crate) async fn watch(mut self) -> Verdict {
+        let mut tell = tokio::time::interval(self.tell_every);
+        tell.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut stage = Stage::Holding;
+        let mut ended = None;
+        loop {
+            let on_purpose = matches!(stage, Stage::Holding) && !self.end_asked;
+            let killed = matches!(stage, Stage::Killed { .. });
+            if ended.is_some() && (on_purpose || killed || self.child.group_is_gone()) {
+                return self.verdict(ended);
+            }
+            let lease = self.lease;
+            let next = match stage {
+                Stage::Holding => None,
+                Stage::Terminated { kill_at } => Some(kill_at),
+                Stage::Killed { give_up_at } => Some(give_up_at),
+            };
+            tokio::select! {
+                biased;
+                () = lease.lost(), if next.is_none() => stage = self.terminate(),
+                () = sleep_until(next) => match stage {
+                    Stage::Killed { .. } => return self.verdict(ended),
+                    Stage::Holding | Stage::Terminated { .. } => stage = self.kill(),
+                },
+                event = self.child.event() => match event {
+                    Event::Ended(ending) => ended = Some(ending),
+                    Event::Stopped(signal) => self.stopped(signal),
+                },
+                signal = self.signals.next() => self.forward(signal),
+                _ = tell.tick(), if next.is_none() => self.tell_watchdog(),
+                () = tokio::time::sleep(LOOK_EVERY), if ended.is_some() => {}
+            }
+        }
+    }
+
+    fn verdict(&self, ending: Option<Ending>) -> Verdict {
+        let covered = ending.is_some() && self.lease.is_held();
+        Verdict { ending, covered, had_terminal: self.has_terminal }
+    }
+
+    fn tell_watchdog(&self) {
+        // The clock is read first: a pause between the two lines makes the moment earlier.
+        let now = clock::now();
+        let left = self.lease.until_deadline().saturating_sub(self.grace / 8);
+        // A watchdog that was killed is missed only if this process is killed as well.
+        if self.watchdog.kill_at(now.saturating_add(left)).is_err() {
+            tracing::warn!(
+                "the watchdog is gone; should leasehold be killed, only the command's \
+                            first process will be, too"
+            );
+        }
+    }
+
+    /// The lock is lost: asks the group to end.
+    fn terminate(&self) -> Stage {
+        let left = self.lease.until_deadline();
+        let why = if left > self.grace {
+            "it was taken away, or the store has forgotten it"
+        } else {
+            "it could not be renewed in time"
+        };
+        let (key, fence) = (self.lease.key(), self.lease.fence_even_if_lost());
+        output::message(&format!("lost \"{key}\" (fence {fence}): {why}; ending the command"));
+        self.signal(libc::SIGTERM);
+        // A stopped process can't heed TERM.
+        self.signal(libc::SIGCONT);
+        let patience = left.min(self.grace);
+        Stage::Terminated { kill_at: Instant::now() + patience.saturating_sub(patience / 4) }
+    }
+
+    fn kill(&self) -> Stage {
+        self.signal(libc::SIGKILL);
+        Stage::Killed { give_up_at: Instant::now() + DEAD_WITHIN }
+    }
+
+    fn signal(&self, signal: libc::c_int) {
+        if let Err(error) = self.child.signal(signal) {
+            output::message(&format!("can't send signal {signal} to the command: {error}"));
+        }
+    }
+
+    fn forward(&mut self, signal: libc::c_int) {
+        match signal {
+            libc::SIGTSTP => {
+                self.stop_asked = true;
+                self.signal(signal);
+            }
+            libc::SIGCONT => self.go_on(None),
+            _ => {
+                self.signal(signal);
+                // A job that was stopped would only learn of it when somebody continues it.
+                if signals::is_fatal(signal) {
+                    self.end_asked = true;
+                    self.signal(libc::SIGCONT);
+                }
+            }
+        }
+    }
+
+    /// The command was stopped: by itself, by somebody, by Ctrl-Z, or for want of the terminal.
+    fn stopped(&mut self, signal: libc::c_int) {
+        let asked_for_terminal = terminal::is_a_request(signal);
+        if asked_for_terminal && self.terminal.is_some_and(Terminal::is_ours) {
+            self.go_on(Some(signal));
+            return;
+        }
+        // Stopped in the background by something that is no business of the shell's: the command
+        // is merely slow, and its lock is renewed.
+        if !(self.has_terminal || self.stop_asked || asked_for_terminal) {
+            return;
+        }
+        if let Some(terminal) = self.terminal {
+            terminal.take_back(Some(self.child.pid()));
+            if self.has_terminal {
+                output::message(&format!(
+                    "suspended; \"{}\" is lost unless the job goes on within {:.0?}",
+                    self.lease.key(),
+                    self.lease.remaining(),
+                ));
+            }
+        }
+        self.has_terminal = false;
+        self.stop_asked = false;
+        signals::suspend_own_group();
+        self.go_on(Some(signal));
+    }
+
+    /// Lets the command go on, if the lock is still held. `stopped_by` says by what it was stopped,
+    /// where it was.
+    fn go_on(&mut self, stopped_by: Option<libc::c_int>) {
+        self.stop_asked = false;
+        // First of all: nobody knows for how long we stood still.
+        if !self.lease.is_held() {
+            return;
+        }
+        self.tell_watchdog();
+        let in_front = self.terminal.filter(|terminal| terminal.is_ours());
+        match (in_front, stopped_by) {
+            (Some(terminal), Some(_)) => {
+                self.has_terminal = terminal.give(self.child.pid()).is_ok();
+            }
+            // Nobody has put us in front: it would ask again at once, for ever.
+            (None, Some(signal)) if terminal::is_a_request(signal) => return,
+            _ => {}
+        }
+        terminal::wake(self.child.pid());
+    }
+}
+
+/// Sleeps until a moment, or for ever without one.
+async fn sleep_until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}

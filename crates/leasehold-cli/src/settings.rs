@@ -1,0 +1,308 @@
+//! Which store, with which password, ttl and owner: options, environment and config file.
+
+use std::env;
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use leasehold::{Client, ClientBuilder};
+
+use crate::cli::Global;
+use crate::duration;
+use crate::failure::{Failure, Outcome};
+use crate::output;
+use crate::secret;
+
+/// The variables that can hold a secret.
+pub(crate) const STORE_VARIABLE: &str = "LEASEHOLD_STORE";
+pub(crate) const PASSWORD_VARIABLE: &str = "LEASEHOLD_PASSWORD";
+
+/// A config file or password file is a few lines; anything larger is a mistake.
+const FILE_BYTES_MAX: u64 = 64 * 1024;
+
+/// What holds for the whole command.
+pub(crate) struct Settings {
+    store: String,
+    password: Option<String>,
+    ttl: Option<Duration>,
+    owner: Option<String>,
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { store, password: _, ttl, owner } = self;
+        let store = secret::redact(store);
+        f.debug_struct("Settings")
+            .field("store", &store)
+            .field("ttl", ttl)
+            .field("owner", owner)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Settings {
+    /// Gathers the settings; `store_was_typed` says that `global.store` stood in the arguments,
+    /// where others can read it.
+    pub(crate) fn gather(global: &Global, store_was_typed: bool) -> Outcome<Self> {
+        let file = Config::find(global.config.as_deref())?;
+        let store = match &global.store {
+            Some(url) => {
+                let name = if store_was_typed { "--store" } else { STORE_VARIABLE };
+                text(url.clone(), name)?
+            }
+            None => file.store.unwrap_or_else(|| "embedded:".to_owned()),
+        };
+        let in_url = secret::password_of(&store).map(str::to_owned);
+        if let Some(password) = &in_url {
+            secret::remember(password);
+            if store_was_typed {
+                output::message(
+                    "warning: every user of this machine can read the password in --store; put \
+                     it into LEASEHOLD_PASSWORD or a --password-file",
+                );
+            }
+        }
+        if store.trim_end_matches(':') == "memory" {
+            return Err(Failure::config(
+                "memory: is private to one process, so a command can keep nobody out with it; \
+                 use embedded: or redis://",
+            ));
+        }
+        let password_file = global.password_file.clone().or(file.password_file);
+        let password = match (password_file, in_url) {
+            (Some(path), Some(_)) => {
+                return Err(Failure::config(format!(
+                    "the store's URL and the password file {} both give a password; keep one",
+                    path.display()
+                )));
+            }
+            (Some(path), None) => Some(read_password(&path)?),
+            (None, Some(_)) => None,
+            (None, None) => {
+                env::var_os(PASSWORD_VARIABLE).map(|it| text(it, PASSWORD_VARIABLE)).transpose()?
+            }
+        };
+        if let Some(password) = &password {
+            secret::remember(password);
+        }
+        Ok(Self { store, password, ttl: file.ttl, owner: file.owner })
+    }
+
+    /// The ttl of the config file.
+    pub(crate) const fn ttl(&self) -> Option<Duration> {
+        self.ttl
+    }
+
+    /// Connects. With `detached`, leases live on after this process.
+    pub(crate) async fn connect(&self, owner: Option<&str>, detached: bool) -> Outcome<Client> {
+        let mut builder: ClientBuilder = Client::builder().detached(detached);
+        if let Some(owner) = owner.or(self.owner.as_deref()) {
+            builder = builder.owner(owner);
+        }
+        if let Some(password) = &self.password {
+            builder = builder.password(password);
+        }
+        Ok(builder.connect(&self.store).await?)
+    }
+}
+
+fn text(value: OsString, name: &str) -> Outcome<String> {
+    // The value itself may be secret, so the message does not repeat it.
+    value.into_string().map_err(|_| Failure::config(format!("{name} is not UTF-8")))
+}
+
+#[derive(Debug, Default)]
+struct Config {
+    store: Option<String>,
+    password_file: Option<PathBuf>,
+    ttl: Option<Duration>,
+    owner: Option<String>,
+}
+
+const KEYS: &str = "`store`, `password_file`, `ttl` and `owner`";
+
+impl Config {
+    /// The given file, or the user's over the machine's.
+    fn find(given: Option<&Path>) -> Outcome<Self> {
+        if let Some(path) = given {
+            return match Self::read(path)? {
+                Some(config) => Ok(config),
+                None => Err(Failure::config(format!("there is no config file {}", path.display()))),
+            };
+        }
+        let user = env::var_os("XDG_CONFIG_HOME")
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+            .or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".config")));
+        let mut config = Self::default();
+        for directory in user.into_iter().chain([PathBuf::from("/etc")]) {
+            if let Some(lower) = Self::read(&directory.join("leasehold/config.toml"))? {
+                config = config.over(lower);
+            }
+        }
+        Ok(config)
+    }
+
+    fn over(self, lower: Self) -> Self {
+        Self {
+            store: self.store.or(lower.store),
+            password_file: self.password_file.or(lower.password_file),
+            ttl: self.ttl.or(lower.ttl),
+            owner: self.owner.or(lower.owner),
+        }
+    }
+
+    /// Reads a file; `None` when there is none.
+    fn read(path: &Path) -> Outcome<Option<Self>> {
+        let shown = path.display();
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                return Ok(None);
+            }
+            Err(error) => {
+                return Err(Failure::config(format!(
+                    "can't read the config file {shown}: {error}"
+                )));
+            }
+        };
+        let text = read_small(&file, path)?;
+        let config = Self::parse(&text)
+            .map_err(|why| Failure::config(format!("the config file {shown}: {why}")))?;
+        let secret = config.store.as_deref().and_then(secret::password_of);
+        if let Some(secret) = secret {
+            secret::remember(secret);
+            refuse_if_public(&file, path, "config file with a password")?;
+        }
+        Ok(Some(config))
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        // toml's own rendering shows the offending line, which may hold the password.
+        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+            let at = error.span().map_or(0, |span| span.start);
+            let line = text.get(..at).unwrap_or(text).matches('\n').count().saturating_add(1);
+            format!("line {line} is not valid TOML; write key = \"value\"")
+        })?;
+        let mut config = Self::default();
+        for (key, value) in table {
+            let value = match value {
+                toml::Value::String(value) => value,
+                _ if !["store", "password_file", "ttl", "owner"].contains(&key.as_str()) => {
+                    String::new()
+                }
+                _ => return Err(format!("`{key}` must be a string in quotes")),
+            };
+            match key.as_str() {
+                "store" => config.store = Some(value),
+                "password_file" => config.password_file = Some(value.into()),
+                "ttl" => {
+                    let ttl = duration::parse(&value).and_then(|ttl| {
+                        leasehold::Ttl::new(ttl).map(|_| ttl).map_err(|error| error.to_string())
+                    });
+                    config.ttl = Some(ttl.map_err(|why| format!("`ttl`: {why}"))?);
+                }
+                "owner" => config.owner = Some(value),
+                _ => return Err(format!("the key `{key}` is not known; there are {KEYS}")),
+            }
+        }
+        Ok(config)
+    }
+}
+
+fn read_password(path: &Path) -> Outcome<String> {
+    let shown = path.display();
+    let file = File::open(path).map_err(|error| {
+        Failure::config(format!("can't read the password file {shown}: {error}"))
+    })?;
+    refuse_if_public(&file, path, "password file")?;
+    let text = read_small(&file, path)?;
+    match text.lines().next() {
+        Some(password) if !password.is_empty() => Ok(password.to_owned()),
+        _ => Err(Failure::config(format!("the first line of the password file {shown} is empty"))),
+    }
+}
+
+fn read_small(file: &File, path: &Path) -> Outcome<String> {
+    let mut text = String::new();
+    let mut limited = file.take(FILE_BYTES_MAX.saturating_add(1));
+    match limited.read_to_string(&mut text) {
+        Ok(_) if limited.limit() > 0 => Ok(text),
+        Ok(_) => Err(Failure::config(format!(
+            "{} is larger than {FILE_BYTES_MAX} bytes; it can't be what it should be",
+            path.display()
+        ))),
+        Err(error) => Err(Failure::config(format!("can't read {}: {error}", path.display()))),
+    }
+}
+
+/// Pipes, such as a shell's `<(…)`, have no permissions worth looking at.
+fn refuse_if_public(file: &File, path: &Path, what: &str) -> Outcome<()> {
+    let metadata = file
+        .metadata()
+        .map_err(|error| Failure::config(format!("can't look at {}: {error}", path.display())))?;
+    if metadata.is_file() && metadata.permissions().mode() & 0o007 != 0 {
+        return Err(Failure::config(format!(
+            "everybody can get at the {what} {}; run `chmod o-rwx` on it",
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
+/// Creates a file that only its owner can read, and refuses to touch one that is there.
+pub(crate) fn create_private(path: &Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_is_read() {
+        let text = "store = \"redis://db\"\nttl = \"1m\"\nowner = 'me'\npassword_file = '/p'\n";
+        let config = Config::parse(text).unwrap();
+        assert_eq!(config.store.as_deref(), Some("redis://db"));
+        assert_eq!(config.ttl, Some(Duration::from_secs(60)));
+        assert_eq!(config.owner.as_deref(), Some("me"));
+        assert_eq!(config.password_file.as_deref(), Some(Path::new("/p")));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_and_never_quoted() {
+        for (text, expected) in [
+            ("sotre = 'redis://:sentinel@db'", "the key `sotre` is not known"),
+            ("sotre = 1", "the key `sotre` is not known"),
+            ("store = ['redis://:sentinel@db']", "`store` must be a string"),
+            ("\nstore = redis://:sentinel@db", "line 2 is not valid TOML"),
+            ("store = 'redis://:sentinel@db", "line 1 is not valid TOML"),
+            ("ttl = 'sentinel'", "`ttl`: give seconds"),
+            ("ttl = '0s'", "`ttl`: a ttl of 0ns is out of range"),
+            ("ttl = 30", "`ttl` must be a string"),
+        ] {
+            let error = Config::parse(text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+            assert!(!error.contains("sentinel"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_users_file_wins_key_by_key() {
+        let user = Config::parse("ttl = '5s'").unwrap();
+        let machine = Config::parse("ttl = '9s'\nstore = 'redis://db'").unwrap();
+        let config = user.over(machine);
+        assert_eq!(config.ttl, Some(Duration::from_secs(5)));
+        assert_eq!(config.store.as_deref(), Some("redis://db"));
+    }
+}

@@ -1,0 +1,138 @@
+//! Signals as a stream.
+
+use std::io;
+
+use libc::c_int;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::inherited::Inherited;
+
+/// Signals that end a process which does not expect them.
+const FATAL: [c_int; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
+
+/// The signals that arrive, of those that were asked for.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    inherited: Inherited,
+    caught: Vec<c_int>,
+    sender: mpsc::UnboundedSender<c_int>,
+    arrived: mpsc::UnboundedReceiver<c_int>,
+}
+
+impl Signals {
+    /// Catches the signals that ask a process to end, except those that were ignored from the
+    /// start.
+    pub(crate) fn catch_fatal(inherited: Inherited) -> io::Result<Self> {
+        let (sender, arrived) = mpsc::unbounded_channel();
+        let mut signals = Self { inherited, caught: Vec::new(), sender, arrived };
+        FATAL.into_iter().try_for_each(|signal| signals.catch(signal))?;
+        Ok(signals)
+    }
+
+    /// Catches everything that can be caught and is not about this process alone: neither its own
+    /// faults, nor its children, nor its own use of terminal and pipes.
+    pub(crate) fn catch_all(&mut self) -> io::Result<()> {
+        let mut wanted = vec![
+            libc::SIGALRM,
+            libc::SIGCONT,
+            libc::SIGIO,
+            libc::SIGTSTP,
+            libc::SIGUSR1,
+            libc::SIGUSR2,
+            libc::SIGWINCH,
+        ];
+        #[cfg(target_os = "linux")]
+        {
+            wanted.push(libc::SIGPWR);
+            wanted.extend(libc::SIGRTMIN()..=libc::SIGRTMAX());
+        }
+        wanted.into_iter().try_for_each(|signal| self.catch(signal))
+    }
+
+    fn catch(&mut self, number: c_int) -> io::Result<()> {
+        if self.inherited.ignores(number) || self.caught.contains(&number) {
+            return Ok(());
+        }
+        let mut stream = signal(SignalKind::from_raw(number))?;
+        self.caught.push(number);
+        let sender = self.sender.clone();
+        tokio::spawn(async move {
+            while stream.recv().await.is_some() && sender.send(number).is_ok() {}
+        });
+        Ok(())
+    }
+
+    /// What has been caught so far; a new process gets these back with their default actions.
+    pub(crate) fn caught(&self) -> &[c_int] {
+        &self.caught
+    }
+
+    /// The next signal. Cancel safe.
+    pub(crate) async fn next(&mut self) -> c_int {
+        match self.arrived.recv().await {
+            Some(signal) => signal,
+            // Not reached while `self` holds a sender.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// The number as the exit code of a process killed by it wants it.
+pub(crate) fn number(signal: c_int) -> u8 {
+    u8::try_from(signal).unwrap_or(u8::MAX)
+}
+
+/// Whether a signal is one that asks to end.
+pub(crate) fn is_fatal(signal: c_int) -> bool {
+    FATAL.contains(&signal)
+}
+
+/// Gives a signal its default action. Async-signal-safe.
+pub(crate) fn reset(signal: c_int) -> io::Result<()> {
+    // SAFETY: SIG_DFL is a valid action for every signal that can be caught.
+    let previous = unsafe { libc::signal(signal, libc::SIG_DFL) };
+    if previous == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Sends a signal to every process of a group. A group that is gone is left alone.
+pub(crate) fn send_to_group(group: rustix::process::Pid, signal: c_int) -> io::Result<()> {
+    // SAFETY: `kill` touches no memory of this process.
+    match unsafe { libc::kill(-group.as_raw_nonzero().get(), signal) } {
+        0 => Ok(()),
+        _ => match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            error => Err(error),
+        },
+    }
+}
+
+/// Stops the process group of this process as Ctrl-Z would have, and returns when it goes on.
+///
+/// Where nobody could make it go on, because no shell with job control is in charge, the system
+/// refuses to stop it, and this returns at once.
+pub(crate) fn suspend_own_group() {
+    let stop = libc::SIGTSTP;
+    let mut ignore = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    let mut previous = ignore;
+    // SAFETY: all-zero bytes are a valid `sigaction` with an empty mask and no flags; the actions
+    // set are SIG_IGN, SIG_DFL and the one that was there; `raise` returns once the thread has
+    // been stopped and continued. The rest of the group is told first, while this process is deaf
+    // to the signal, so that it does not stop in the middle.
+    unsafe {
+        (*ignore.as_mut_ptr()).sa_sigaction = libc::SIG_IGN;
+        libc::sigaction(stop, ignore.as_ptr(), previous.as_mut_ptr());
+        libc::kill(0, stop);
+        libc::signal(stop, libc::SIG_DFL);
+        libc::raise(stop);
+        libc::sigaction(stop, previous.as_ptr(), std::ptr::null_mut());
+    }
+}
+
+/// Dies of a signal, as if it had never been caught. Returns only if that fails.
+pub(crate) fn die_of(signal: c_int) {
+    if reset(signal).is_ok() {
+        // SAFETY: `raise` touches no memory of this process.
+        unsafe { libc::raise(signal) };
+    }
+}
