@@ -9,25 +9,24 @@
 //! use leasehold::fencing::sqlite::{SCHEMA, TOUCH};
 //! use rusqlite::{Connection, TransactionBehavior};
 //!
-//! let mut db = Connection::open_in_memory()?;
-//! db.execute_batch(SCHEMA)?;
-//! db.execute_batch("CREATE TABLE entry (text TEXT)")?;
-//!
-//! let mut write = |fence: Fence, text: &str| {
+//! fn write(db: &mut Connection, fence: Fence, text: &str) -> rusqlite::Result<bool> {
 //!     let work = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
 //!     if work.execute(TOUCH, ("ledger", fence.as_i64()))? == 0 {
 //!         return Ok(false);
 //!     }
 //!     work.execute("INSERT INTO entry VALUES (?1)", [text])?;
 //!     work.commit()?;
-//!     rusqlite::Result::Ok(true)
-//! };
+//!     Ok(true)
+//! }
 //!
+//! let mut db = Connection::open_in_memory()?;
+//! db.execute_batch(SCHEMA)?;
+//! db.execute_batch("CREATE TABLE entry (text TEXT)")?;
 //! # let (early, later) = (Fence::new(0, 1).unwrap(), Fence::new(0, 2).unwrap());
-//! assert!(write(early, "first")?);
-//! assert!(write(later, "second")?);
-//! assert!(!write(early, "late")?);
-//! # rusqlite::Result::Ok(())
+//! assert!(write(&mut db, early, "first")?);
+//! assert!(write(&mut db, later, "second")?);
+//! assert!(!write(&mut db, early, "late")?);
+//! # Ok::<(), rusqlite::Error>(())
 //! ```
 //!
 //! The touch takes the database's write lock until the transaction ends, so fenced transactions
