@@ -200,3 +200,28 @@ async fn a_clock_that_goes_back_gives_no_lease_back() {
     assert!(!guard.is_held());
     assert_eq!(guard.fence().unwrap_err().effect(), Effect::NotApplied);
 }
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_forks_child_holds_nothing_and_releases_nothing() {
+    let client = leasehold::Client::new(Arc::new(leasehold_embedded::MemoryStore::new())).unwrap();
+    let guard = client.mutex("a").lock().await.unwrap();
+    // SAFETY: the child touches only this guard, and leaves without running anything else.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let held = guard.is_held();
+        let fence = guard.fence().map_err(|error| error.kind());
+        let fresh = client.mutex("b").key().is_ok();
+        drop(guard);
+        let fine = !held && fence == Err(ErrorKind::Lost) && fresh;
+        // SAFETY: ends the child at once, without the destructors of the parent's things.
+        unsafe { libc::_exit(if fine { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child just made.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child believed in its parent's lease");
+    assert!(guard.is_held());
+    assert!(guard.is_held_by_store().await.unwrap());
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+}
