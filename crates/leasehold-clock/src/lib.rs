@@ -12,6 +12,7 @@ pub mod wall;
 
 pub use manual::ManualClock;
 pub use system::SystemClock;
+pub use wall::fence_floor;
 
 #[cfg(feature = "tokio")]
 pub use self::tokio::TokioClock;

@@ -1,9 +1,12 @@
 //! A clock that follows a tokio runtime.
 
+use std::time::Duration;
+
 use leasehold_core::{Clock, Moment};
 use tokio::time::Instant;
 
-/// The clock of the tokio runtime, counted from when the `TokioClock` was made.
+/// The clock of the tokio runtime; it stands at one day when the `TokioClock` is made, so that
+/// moments can be moved back.
 ///
 /// Where a test has paused the runtime's time, this clock moves with the runtime's timers; read
 /// it on a thread of that runtime. It stands still while the machine sleeps, so real leases take
@@ -14,7 +17,9 @@ pub struct TokioClock {
 }
 
 impl TokioClock {
-    /// A clock whose origin is now.
+    const START: Duration = Duration::from_secs(24 * 60 * 60);
+
+    /// A clock that stands at one day now.
     #[must_use]
     pub fn new() -> Self {
         Self { origin: Instant::now() }
@@ -29,23 +34,22 @@ impl Default for TokioClock {
 
 impl Clock for TokioClock {
     fn now(&self) -> Moment {
-        Moment::from_origin(Instant::now().saturating_duration_since(self.origin))
+        let passed = Instant::now().saturating_duration_since(self.origin);
+        Moment::from_origin(passed.saturating_add(Self::START))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn it_moves_with_the_timers_of_a_paused_runtime() {
         let clock = TokioClock::new();
-        assert_eq!(clock.now(), Moment::default());
+        let start = clock.now();
         tokio::time::sleep(Duration::from_secs(3600)).await;
-        assert_eq!(clock.now().since_origin(), Duration::from_secs(3600));
+        assert_eq!(clock.now().saturating_since(start), Duration::from_secs(3600));
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(clock.now().since_origin(), Duration::from_secs(3601));
+        assert_eq!(clock.now().saturating_since(start), Duration::from_secs(3601));
     }
 }
