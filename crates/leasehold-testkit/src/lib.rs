@@ -15,6 +15,8 @@
 
 pub mod conformance;
 pub mod cut;
+pub mod fault_store;
+pub mod history;
 pub mod process;
 pub mod proxy;
 mod resp;

@@ -1,0 +1,396 @@
+//! A store that loses requests and replies, delays them, and sends them twice.
+//!
+//! [`FaultStore`] stands between the code under test and any other store. Which call suffers what
+//! is said beforehand ([`FaultStore::next`], [`FaultStore::script`]), decided by a function
+//! ([`FaultStore::decide`]), or drawn from a seed ([`FaultStore::random`]). Every call is recorded.
+//!
+//! All waiting is done on tokio's clock, so paused time makes it instant and exact. A request that
+//! was delayed is carried out when its time has come, whether or not its caller is still there, as
+//! on a real network; it runs in a task of its own, so delays need a runtime.
+
+mod carry;
+mod listener;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::{
+    Acquire, AcquireRequest, BoxFuture, Capability, ClientId, Error, ForceRelease,
+    ForceReleaseRequest, Key, Leave, LeaveRequest, ListRequest, Listener, LockInfo, Release,
+    ReleaseRequest, Renew, RenewRequest, Result, Store,
+};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use carry::Batch;
+
+/// What happens to a call.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub enum Fault {
+    /// Nothing: it is carried out and answered.
+    #[default]
+    None,
+    /// The request is lost. It is never carried out, and its caller learns nothing: a time-out
+    /// whose effect is unknown, once the call's time is over.
+    DropRequest,
+    /// It is carried out and the reply is lost: to the caller the same as [`Fault::DropRequest`].
+    DropReply,
+    /// The request and the reply travel slowly. A caller whose time is over before that gets a
+    /// time-out; the request is carried out all the same.
+    Delay {
+        /// How long the request travels.
+        before: Duration,
+        /// How long the reply travels.
+        after: Duration,
+    },
+    /// It is refused at once as unavailable, and not carried out.
+    Refuse,
+    /// It fails at once with this error, and is not carried out.
+    Fail(Error),
+    /// No answer ever comes, not even a time-out: what a store must never do, and a client should
+    /// survive.
+    Hang {
+        /// Whether it is carried out.
+        applied: bool,
+    },
+    /// It is carried out twice in a row, and the second answer is the one that arrives.
+    Duplicate,
+    /// It is carried out and answered, and carried out once more later.
+    Echo {
+        /// How much later.
+        after: Duration,
+    },
+}
+
+/// What happens to the messages on wake channels.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Messages {
+    /// They arrive.
+    #[default]
+    Arrive,
+    /// They are lost, and nobody is told.
+    Vanish,
+    /// They arrive twice.
+    ArriveTwice,
+}
+
+/// An operation of the [`Store`] trait.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum Op {
+    /// [`Store::acquire`].
+    Acquire,
+    /// [`Store::renew`].
+    Renew,
+    /// [`Store::release`].
+    Release,
+    /// [`Store::leave`].
+    Leave,
+    /// [`Store::inspect`].
+    Inspect,
+    /// [`Store::list`].
+    List,
+    /// [`Store::force_release`].
+    ForceRelease,
+    /// [`Store::listen`].
+    Listen,
+}
+
+impl Op {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Acquire => "acquire",
+            Self::Renew => "renew",
+            Self::Release => "release",
+            Self::Leave => "leave",
+            Self::Inspect => "inspect",
+            Self::List => "list",
+            Self::ForceRelease => "force-release",
+            Self::Listen => "listen",
+        }
+    }
+}
+
+/// A call that was made.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Call {
+    /// The operation.
+    pub op: Op,
+    /// The locks and the fingerprints of the tokens: one for most operations, several for a batch
+    /// of renewals, none for the others.
+    pub targets: Vec<Target>,
+    /// How long it was allowed to take.
+    pub within: Duration,
+    /// When it was made, counted from when the store was wrapped.
+    pub at: Duration,
+    /// What happened to it.
+    pub fault: Fault,
+}
+
+impl Call {
+    /// Whether it concerned this lock.
+    #[must_use]
+    pub fn is_on(&self, key: &Key) -> bool {
+        self.targets.iter().any(|target| target.key == *key)
+    }
+}
+
+/// What a call was about.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Target {
+    /// The lock.
+    pub key: Key,
+    /// The fingerprint of the token, where there is one.
+    pub token: Option<String>,
+}
+
+type Decide = Box<dyn FnMut(&Call) -> Fault + Send>;
+
+/// A store with faults. Clones share the faults and the record.
+#[derive(Clone)]
+pub struct FaultStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    inner: Arc<dyn Store>,
+    started: Instant,
+    state: Mutex<State>,
+    /// Counted up when a black-out ends, so that listeners say that they may have lost messages.
+    lit: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    next: VecDeque<(Op, Fault)>,
+    script: VecDeque<Fault>,
+    decide: Option<Decide>,
+    always: Fault,
+    messages: Messages,
+    dark: bool,
+    calls: Vec<Call>,
+}
+
+impl FaultStore {
+    /// Wraps a store; nothing goes wrong until it is told to.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Store>) -> Self {
+        let (lit, _) = watch::channel(0);
+        let state = Mutex::default();
+        Self { shared: Arc::new(Shared { inner, started: Instant::now(), state, lit }) }
+    }
+
+    /// The next call of this operation for which nothing else was foreseen suffers `fault`; said
+    /// several times, one call after the other.
+    pub fn next(&self, op: Op, fault: Fault) {
+        self.state().next.push_back((op, fault));
+    }
+
+    /// The next calls, whatever they are, suffer these faults in order.
+    pub fn script(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.state().script.extend(faults);
+    }
+
+    /// From now on a function says what a call suffers for which nothing else was foreseen.
+    pub fn decide(&self, decide: impl FnMut(&Call) -> Fault + Send + 'static) {
+        self.state().decide = Some(Box::new(decide));
+    }
+
+    /// From now on a `share` of all calls (0.0 to 1.0) suffers something, drawn from `seed`. Delays
+    /// are up to twice the time that a call is allowed to take, and never longer than `delay_max`.
+    pub fn random(&self, seed: u64, share: f64, delay_max: Duration) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        self.decide(move |call| {
+            if random.f64() >= share {
+                return Fault::None;
+            }
+            let longest = call.within.saturating_mul(2).min(delay_max);
+            let mut some = || longest.mul_f64(random.f64());
+            let (before, after) = (some(), some());
+            match random.u8(..6) {
+                0 => Fault::DropRequest,
+                1 => Fault::DropReply,
+                2 => Fault::Delay { before, after },
+                3 => Fault::Refuse,
+                4 => Fault::Duplicate,
+                _ => Fault::Echo { after },
+            }
+        });
+    }
+
+    /// From now on every call suffers `fault`, before anything else that was foreseen;
+    /// [`Fault::None`] ends it.
+    pub fn always(&self, fault: Fault) {
+        self.state().always = fault;
+    }
+
+    /// Cuts all clients off, or connects them again: while it is dark, requests and messages are
+    /// lost. Listeners say [`Wake::Resync`](leasehold_core::Wake::Resync) when it is light again.
+    pub fn black_out(&self, dark: bool) {
+        let was_dark = std::mem::replace(&mut self.state().dark, dark);
+        if was_dark && !dark {
+            self.shared.lit.send_modify(|count| *count = count.wrapping_add(1));
+        }
+    }
+
+    /// From now on this happens to messages on wake channels.
+    pub fn messages(&self, messages: Messages) {
+        self.state().messages = messages;
+    }
+
+    /// Forgets all faults that were foreseen; the record stays.
+    pub fn heal(&self) {
+        self.black_out(false);
+        let calls = std::mem::take(&mut self.state().calls);
+        *self.state() = State { calls, ..State::default() };
+    }
+
+    /// All calls so far, in the order in which they were made.
+    #[must_use]
+    pub fn calls(&self) -> Vec<Call> {
+        self.state().calls.clone()
+    }
+
+    /// How many calls of this operation were made.
+    #[must_use]
+    pub fn count(&self, op: Op) -> usize {
+        self.state().calls.iter().filter(|call| call.op == op).count()
+    }
+
+    /// Empties the record.
+    pub fn forget_calls(&self) {
+        self.state().calls.clear();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.state()
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records a call and says what happens to it.
+    fn meet(&self, op: Op, targets: Vec<Target>, within: Duration) -> Fault {
+        let at = self.started.elapsed();
+        let mut call = Call { op, targets, within, at, fault: Fault::None };
+        let mut state = self.state();
+        let foreseen = state.next.iter().position(|(next, _)| *next == op);
+        call.fault = if state.dark {
+            Fault::DropRequest
+        } else if !matches!(state.always, Fault::None) {
+            state.always.clone()
+        } else if let Some(fault) = foreseen.and_then(|at| state.next.remove(at)) {
+            fault.1
+        } else if let Some(fault) = state.script.pop_front() {
+            fault
+        } else if let Some(decide) = &mut state.decide {
+            decide(&call)
+        } else {
+            Fault::None
+        };
+        let fault = call.fault.clone();
+        state.calls.push(call);
+        fault
+    }
+}
+
+impl fmt::Debug for FaultStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state();
+        f.debug_struct("FaultStore")
+            .field("inner", &self.shared.inner)
+            .field("dark", &state.dark)
+            .field("always", &state.always)
+            .field("calls", &state.calls.len())
+            .finish_non_exhaustive()
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl Store for FaultStore {
+    fn acquire<'a>(
+        &'a self,
+        request: &'a AcquireRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Acquire>> {
+        self.carry(request.clone(), within)
+    }
+
+    fn renew<'a>(
+        &'a self,
+        requests: &'a [RenewRequest],
+        within: Duration,
+    ) -> BoxFuture<'a, Vec<Result<Renew>>> {
+        self.carry(Batch(requests.to_vec()), within)
+    }
+
+    fn release<'a>(
+        &'a self,
+        request: &'a ReleaseRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Release>> {
+        self.carry(request.clone(), within)
+    }
+
+    fn leave<'a>(
+        &'a self,
+        request: &'a LeaveRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Leave>> {
+        self.carry(request.clone(), within)
+    }
+
+    fn inspect<'a>(
+        &'a self,
+        key: &'a Key,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Option<LockInfo>>> {
+        self.carry(key.clone(), within)
+    }
+
+    fn list<'a>(
+        &'a self,
+        request: &'a ListRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Vec<LockInfo>>> {
+        self.carry(request.clone(), within)
+    }
+
+    fn force_release<'a>(
+        &'a self,
+        request: &'a ForceReleaseRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<ForceRelease>> {
+        self.carry(request.clone(), within)
+    }
+
+    fn listen<'a>(
+        &'a self,
+        client: ClientId,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Box<dyn Listener>>> {
+        Box::pin(async move {
+            let inner = self.carry(client, within).await?;
+            Ok(listener::wrap(inner, &self.shared))
+        })
+    }
+
+    fn capability(&self) -> Capability {
+        self.shared.inner.capability()
+    }
+
+    fn location(&self) -> String {
+        self.shared.inner.location()
+    }
+}
