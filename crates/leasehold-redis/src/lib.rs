@@ -1,1 +1,32 @@
-//! Placeholder.
+//! Locks in Redis and Valkey.
+//!
+//! [`RedisStore`] is a [`leasehold_core::Store`] on one server: Redis 6.2 or later, Valkey 7.2 or
+//! later, over TCP, TLS or a Unix socket. Users take it through the `leasehold` crate; depend on
+//! this one to put locks on a connection or a pool that a program has already.
+//!
+//! What stands in the server, and what goes over the wire, is specified in `docs/wire.md`. The
+//! lock table itself is in the scripts (`src/scripts/`), the second implementation of
+//! [`leasehold_core::table`]; everything else here gets a script to a server and judges what
+//! comes back.
+
+#![forbid(unsafe_code)]
+
+mod address;
+mod builder;
+mod call;
+mod classify;
+mod connection;
+mod dial;
+mod listen;
+mod names;
+mod reply;
+mod script;
+mod store;
+mod tls;
+mod transport;
+
+pub use builder::RedisStoreBuilder;
+pub use store::RedisStore;
+
+/// The client library whose types stand in this crate's interface.
+pub use redis;

@@ -1,0 +1,168 @@
+//! Settings of a store, and the ways to make one.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::Result;
+use tokio::runtime::Handle;
+
+use crate::address::{Address, checked_retention};
+use crate::connection::{Access, Supervised};
+use crate::listen::Source;
+use crate::names::Names;
+use crate::script::SCRIPTS;
+use crate::store::{RedisStore, Shared};
+use crate::transport::{Borrowed, Transport};
+
+/// Settings of a [`RedisStore`]. What stands in a URL counts before what is set here.
+#[derive(Clone)]
+#[must_use]
+pub struct RedisStoreBuilder {
+    names: Names,
+    fence_retention: Duration,
+    connect_timeout: Duration,
+    runtime: Option<Handle>,
+    subscriptions: Option<redis::Client>,
+}
+
+impl fmt::Debug for RedisStoreBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { names, fence_retention, connect_timeout, runtime: _, subscriptions } = self;
+        f.debug_struct("RedisStoreBuilder")
+            .field("prefix", &names.prefix())
+            .field("fence_retention", fence_retention)
+            .field("connect_timeout", connect_timeout)
+            .field("subscriptions", &subscriptions.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+impl RedisStoreBuilder {
+    pub(crate) fn new() -> Self {
+        Self {
+            names: Names::standard(),
+            fence_retention: Duration::from_secs(10 * 60),
+            connect_timeout: Duration::from_secs(5),
+            runtime: None,
+            subscriptions: None,
+        }
+    }
+
+    /// What the keys and channels of this store start with, to keep its locks apart from other
+    /// data. The default is `leasehold`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](leasehold_core::ErrorKind::Config) unless it has 1 to 64 bytes and no
+    /// blanks, control characters, braces or percent signs.
+    pub fn prefix(mut self, prefix: &str) -> Result<Self> {
+        self.names = Names::new(prefix)?;
+        Ok(self)
+    }
+
+    /// For how long the last fence of an idle lock is kept, which is also for how long a late
+    /// release can be told from a lost one. The default is ten minutes. After it, the server's
+    /// clock alone keeps fences growing: set it longer than that clock could ever be set back.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](leasehold_core::ErrorKind::Config) below a second and above 30 days.
+    pub fn fence_retention(mut self, length: Duration) -> Result<Self> {
+        self.fence_retention = checked_retention(length)?;
+        Ok(self)
+    }
+
+    /// How long one attempt to connect may take, TLS and login included. The default is 5 s. Calls
+    /// that wait for it end at their own time all the same.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// The runtime on which connections live. The default is the one that the store is first used
+    /// on; tell it when that one may end while the store is still used elsewhere.
+    pub fn runtime(mut self, runtime: Handle) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
+    /// A client with which a store on borrowed connections opens its wake channel. Without one,
+    /// its waiters find out by asking.
+    pub fn subscriptions(mut self, client: redis::Client) -> Self {
+        self.subscriptions = Some(client);
+        self
+    }
+
+    /// As [`RedisStore::connect`], with these settings.
+    ///
+    /// # Errors
+    ///
+    /// As [`RedisStore::connect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: nothing is left behind on the server.
+    pub async fn connect(self, url: &str) -> Result<RedisStore> {
+        let patience = self.connect_timeout.saturating_mul(2);
+        let store = self.connect_lazy(url)?;
+        store.ping(patience).await?;
+        Ok(store)
+    }
+
+    /// As [`RedisStore::connect_lazy`], with these settings.
+    ///
+    /// # Errors
+    ///
+    /// As [`RedisStore::connect_lazy`].
+    pub fn connect_lazy(mut self, url: &str) -> Result<RedisStore> {
+        let address = Address::parse(url)?;
+        let location = address.location();
+        if let Some(names) = &address.prefix {
+            self.names = names.clone();
+        }
+        self.fence_retention = address.fence_retention.unwrap_or(self.fence_retention);
+        let access = Access::new(&address, self.connect_timeout, self.runtime.take())
+            .map_err(|error| error.during("connect").at_store(&*location))?;
+        let access = Arc::new(access);
+        let wake = Source::Own(Arc::clone(&access));
+        Ok(self.build(Supervised::new(access), Some(wake), &location))
+    }
+
+    /// As [`RedisStore::from_connection`], with these settings.
+    #[must_use]
+    pub fn from_connection<C>(self, connection: C) -> RedisStore
+    where
+        C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
+    {
+        self.from_fn(move || {
+            std::future::ready(Ok::<_, std::convert::Infallible>(connection.clone()))
+        })
+    }
+
+    /// As [`RedisStore::from_fn`], with these settings.
+    #[must_use]
+    pub fn from_fn<F, Fut, C, E>(mut self, provide: F) -> RedisStore
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = std::result::Result<C, E>> + Send + 'static,
+        C: redis::aio::ConnectionLike + Send + 'static,
+        E: fmt::Display + Send + 'static,
+    {
+        let wake = self.subscriptions.take().map(Source::Client);
+        self.build(Borrowed(provide), wake, "redis (borrowed connection)")
+    }
+
+    fn build(self, transport: impl Transport, wake: Option<Source>, location: &str) -> RedisStore {
+        let shared = Shared {
+            transport: Box::new(transport),
+            wake: wake.map(Arc::new),
+            scripts: &SCRIPTS,
+            names: self.names,
+            fence_retention: self.fence_retention,
+            epoch: 0,
+            location: location.into(),
+        };
+        RedisStore { shared: Arc::new(shared) }
+    }
+}

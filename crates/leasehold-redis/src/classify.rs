@@ -1,0 +1,501 @@
+//! What went wrong, whether the request was carried out all the same, and what to do next.
+//!
+//! The one place that judges errors; it does nothing itself. Words of a server are only repeated
+//! where they help, and never those in which a server repeats what it was sent.
+
+use std::borrow::Cow;
+use std::io;
+
+use leasehold_core::{Effect, Error, ErrorKind, escape};
+use redis::RedisError;
+
+/// When an error came.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Stage {
+    /// While a connection was made: no request was sent.
+    Connecting,
+    /// After a request was handed to a connection.
+    Asked,
+}
+
+/// What to do about an error.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Next {
+    /// Nothing: tell the caller.
+    Fail,
+    /// Throw the connection away, and tell the caller.
+    Drop,
+    /// The request was not carried out: wait, and send it again.
+    Retry,
+    /// The request was not carried out, and won't be here: throw the connection away, and send it
+    /// on another.
+    Reconnect,
+    /// The server does not know the script yet: send all of it.
+    SendSource,
+}
+
+/// A judged error.
+#[derive(Clone, Debug)]
+pub(crate) struct Verdict {
+    pub(crate) kind: ErrorKind,
+    pub(crate) effect: Effect,
+    pub(crate) next: Next,
+    message: Cow<'static, str>,
+    cause: Option<RedisError>,
+}
+
+impl Verdict {
+    fn new(
+        kind: ErrorKind,
+        effect: Effect,
+        next: Next,
+        message: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self { kind, effect, next, message: message.into(), cause: None }
+    }
+
+    fn refused(kind: ErrorKind, next: Next, message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(kind, Effect::NotApplied, next, message)
+    }
+
+    /// No connection could be made, for this reason.
+    pub(crate) fn unconnected(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::refused(ErrorKind::Unavailable, Next::Reconnect, message)
+    }
+
+    /// A connection could not be made as it was asked for.
+    pub(crate) fn misconfigured(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::refused(ErrorKind::Config, Next::Fail, message)
+    }
+
+    /// The time given was over; `effect` says whether the request had been sent.
+    pub(crate) fn out_of_time(effect: Effect, message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::Unavailable, effect, Next::Fail, message)
+    }
+
+    /// The same with nothing more to be done about it.
+    pub(crate) fn give_up(mut self) -> Self {
+        self.next = Next::Fail;
+        self
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    pub(crate) fn to_error(&self) -> Error {
+        let error = Error::new(self.kind, &*self.message).with_effect(self.effect);
+        match &self.cause {
+            Some(cause) => error.caused_by(cause.clone()),
+            None => error,
+        }
+    }
+}
+
+/// A value that is not ours stands at the lock's key.
+pub(crate) fn foreign() -> Error {
+    server("LEASEHOLDFOREIGN", "").to_error()
+}
+
+/// A record of another version of the format stands at the lock's key.
+pub(crate) fn other_version(version: &str) -> Error {
+    server("LEASEHOLDVERSION", version).to_error()
+}
+
+/// Judges an error of the client library.
+pub(crate) fn judge(error: &RedisError, stage: Stage) -> Verdict {
+    use redis::ErrorKind as Kind;
+    match error.kind() {
+        Kind::Server(_) | Kind::Extension => {
+            server(error.code().unwrap_or("ERR"), error.detail().unwrap_or(""))
+        }
+        Kind::AuthenticationFailed => denied_password(error.detail().unwrap_or("")),
+        Kind::RESP3NotSupported => Verdict::refused(
+            ErrorKind::Unsupported,
+            Next::Fail,
+            "the server does not speak RESP3; leave protocol=resp3 out of the URL",
+        ),
+        Kind::Io => {
+            let kind = std::error::Error::source(error)
+                .and_then(|source| source.downcast_ref::<io::Error>())
+                .map_or(io::ErrorKind::Other, io::Error::kind);
+            let verdict = io_error(kind, &error.to_string(), stage);
+            Verdict { cause: Some(error.clone()), ..verdict }
+        }
+        Kind::InvalidClientConfig => Verdict::misconfigured(format!("{error}")),
+        Kind::Parse | Kind::UnexpectedReturnType => Verdict::new(
+            ErrorKind::Protocol,
+            unless_connecting(stage),
+            Next::Drop,
+            "the server's answer is not Redis protocol; does the address belong to another service",
+        ),
+        _ => Verdict::new(
+            ErrorKind::Protocol,
+            unless_connecting(stage),
+            Next::Drop,
+            format!("the client library gave up: {}", error.category()),
+        ),
+    }
+}
+
+fn unless_connecting(stage: Stage) -> Effect {
+    match stage {
+        Stage::Connecting => Effect::NotApplied,
+        Stage::Asked => Effect::Unknown,
+    }
+}
+
+/// Judges a failure of the connection itself.
+pub(crate) fn io_error(kind: io::ErrorKind, text: &str, stage: Stage) -> Verdict {
+    match stage {
+        Stage::Connecting => {
+            let message = match kind {
+                io::ErrorKind::ConnectionRefused => {
+                    "nobody listens at this address; is the server running, and is the port right"
+                        .to_owned()
+                }
+                io::ErrorKind::NotFound => {
+                    "there is no such socket; is the server running, and is the path right".into()
+                }
+                io::ErrorKind::PermissionDenied => {
+                    return Verdict::refused(
+                        ErrorKind::Denied,
+                        Next::Fail,
+                        "the socket's permissions do not let this user in",
+                    );
+                }
+                io::ErrorKind::UnexpectedEof
+                | io::ErrorKind::ConnectionReset
+                | io::ErrorKind::BrokenPipe => {
+                    "the server closed the connection at once; does it expect TLS, or too many \
+                     clients already"
+                        .into()
+                }
+                _ => format!("cannot connect: {}", escape::terminal(text)),
+            };
+            Verdict::unconnected(message)
+        }
+        Stage::Asked => Verdict::new(
+            ErrorKind::Unavailable,
+            Effect::Unknown,
+            Next::Drop,
+            "the connection was lost before the answer came",
+        ),
+    }
+}
+
+/// Codes that servers give, or that stand in the text of an error of a script before Redis 7.
+const CODES: [&str; 21] = [
+    "ASK",
+    "BUSY",
+    "CLUSTERDOWN",
+    "CROSSSLOT",
+    "LEASEHOLDFOREIGN",
+    "LEASEHOLDVERSION",
+    "LOADING",
+    "MASTERDOWN",
+    "MISCONF",
+    "MOVED",
+    "NOAUTH",
+    "NOPERM",
+    "NOREPLICAS",
+    "NOSCRIPT",
+    "OOM",
+    "READONLY",
+    "TRYAGAIN",
+    "UNKILLABLE",
+    "WRONGPASS",
+    "WRONGTYPE",
+    "DENIED",
+];
+
+/// Judges an error that the server answered with.
+pub(crate) fn server(code: &str, detail: &str) -> Verdict {
+    if code == "ERR" {
+        return general(detail);
+    }
+    known(code, detail).unwrap_or_else(|| {
+        unclear(format!("{} {}", escape::terminal(code), escape::terminal(&shortened(detail))))
+    })
+}
+
+fn known(code: &str, detail: &str) -> Option<Verdict> {
+    use ErrorKind::{Denied, Foreign, Full, Unavailable, Unsupported};
+    let refused = |kind, next, message: &'static str| Verdict::refused(kind, next, message);
+    Some(match code {
+        "LOADING" => refused(
+            Unavailable,
+            Next::Retry,
+            "the server is still loading its data; try again when it is up",
+        ),
+        "BUSY" | "UNKILLABLE" => refused(
+            Unavailable,
+            Next::Retry,
+            "the server is busy running somebody's script; find it with CLIENT LIST, and end it \
+             with SCRIPT KILL",
+        ),
+        "MASTERDOWN" => refused(
+            Unavailable,
+            Next::Retry,
+            "the server is a replica that has lost its primary; connect to a primary",
+        ),
+        "CLUSTERDOWN" => refused(Unavailable, Next::Retry, "the cluster is down"),
+        "TRYAGAIN" => refused(Unavailable, Next::Retry, "the cluster is moving this lock's keys"),
+        "READONLY" => refused(
+            Unavailable,
+            Next::Reconnect,
+            "the server is a read-only replica; connect to the primary",
+        ),
+        "NOREPLICAS" => refused(
+            Unavailable,
+            Next::Fail,
+            "the server has fewer replicas than min-replicas-to-write demands, so it takes no \
+             writes",
+        ),
+        "MISCONF" => refused(
+            Unavailable,
+            Next::Fail,
+            "the server cannot save to its disk and takes no writes; look into its log",
+        ),
+        "NOSCRIPT" => {
+            refused(ErrorKind::Protocol, Next::SendSource, "the server forgot a script at once")
+        }
+        "OOM" => refused(
+            Full,
+            Next::Fail,
+            "the server is at its memory limit; free memory or raise maxmemory",
+        ),
+        "WRONGTYPE" | "LEASEHOLDFOREIGN" => refused(
+            Foreign,
+            Next::Fail,
+            "something that is not a lock of leasehold stands at its key, and was left alone; \
+             choose another prefix or name, or remove it",
+        ),
+        "LEASEHOLDVERSION" => Verdict::refused(
+            Unsupported,
+            Next::Fail,
+            format!(
+                "the lock is stored in version {} of the format, and this program reads version 1; \
+                 update it",
+                escape::terminal(if detail.is_empty() { "another" } else { detail })
+            ),
+        ),
+        "NOAUTH" => refused(
+            Denied,
+            Next::Fail,
+            "the server asks for a password; put user and password into the store's URL",
+        ),
+        "WRONGPASS" => denied_password(detail),
+        "NOPERM" => Verdict::refused(Denied, Next::Fail, missing_right(detail)),
+        "DENIED" => refused(
+            Denied,
+            Next::Fail,
+            "the server runs in protected mode and takes no clients from other hosts",
+        ),
+        "MOVED" | "ASK" => refused(
+            Unsupported,
+            Next::Fail,
+            "the server is a node of a cluster, and the store was opened as a single server",
+        ),
+        "CROSSSLOT" => refused(
+            ErrorKind::Protocol,
+            Next::Fail,
+            "the keys of one lock do not share a slot; this is a fault of leasehold",
+        ),
+        _ => return None,
+    })
+}
+
+/// Judges an error without a code of its own. Until Redis 7, errors inside a script came so.
+fn general(detail: &str) -> Verdict {
+    let refused = |kind, next, message: &'static str| Verdict::refused(kind, next, message);
+    if detail.contains("script")
+        && let Some(code) =
+            detail.split(|c: char| !c.is_ascii_alphanumeric()).find(|word| CODES.contains(word))
+    {
+        let rest = detail.split_once(code).map_or("", |(_, rest)| rest.trim());
+        if let Some(verdict) = known(code, rest) {
+            return verdict;
+        }
+    }
+    if detail.contains("can't run this command") || detail.contains("ACL failure") {
+        return Verdict::refused(ErrorKind::Denied, Next::Fail, missing_right(detail));
+    }
+    if detail.starts_with("unknown command") {
+        return refused(
+            ErrorKind::Unsupported,
+            Next::Fail,
+            "the server runs no scripts, or an operator renamed EVALSHA and EVAL; leasehold needs \
+             both",
+        );
+    }
+    if detail.contains("DB index") {
+        return refused(
+            ErrorKind::Config,
+            Next::Fail,
+            "the server has no database of that number; change the number in the URL",
+        );
+    }
+    if detail.contains("max number of clients") {
+        return refused(ErrorKind::Unavailable, Next::Fail, "the server has too many clients");
+    }
+    unclear(escape::terminal(&shortened(detail)).to_string())
+}
+
+/// A script may have stopped half-way, so what is unclear is unknown.
+fn unclear(text: String) -> Verdict {
+    Verdict::new(
+        ErrorKind::Protocol,
+        Effect::Unknown,
+        Next::Fail,
+        format!("the server answered with an error: {text}"),
+    )
+}
+
+fn denied_password(_detail: &str) -> Verdict {
+    Verdict::refused(
+        ErrorKind::Denied,
+        Next::Fail,
+        "the server refused the user name or password; check both in the store's URL, with special \
+         characters percent-encoded",
+    )
+}
+
+/// Names the right that a user lacks, as far as the server tells it.
+fn missing_right(detail: &str) -> String {
+    let command = detail.split('\'').nth(1).filter(|name| {
+        name.len() < 40 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'|')
+    });
+    let what = match command {
+        Some(command) => format!("may not run {}", command.to_ascii_uppercase().replace('|', " ")),
+        None if detail.contains("channel") => "may not use the channels of this prefix".into(),
+        None if detail.contains("key") => "may not use the keys of this prefix".into(),
+        None => "lacks the right to a command that a script runs".into(),
+    };
+    format!("the server's ACL: this user {what}; docs/wire.md lists the rights that locks need")
+}
+
+/// Enough of a foreign text to look it up.
+fn shortened(text: &str) -> String {
+    text.chars().take(160).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Effect::{NotApplied, Unknown};
+    use ErrorKind::{Config, Denied, Foreign, Full, Protocol, Unavailable, Unsupported};
+
+    #[track_caller]
+    fn check(code: &str, detail: &str, kind: ErrorKind, effect: Effect, next: Next) -> String {
+        let verdict = server(code, detail);
+        assert_eq!((verdict.kind, verdict.effect, verdict.next), (kind, effect, next), "{code}");
+        verdict.to_error().to_string()
+    }
+
+    #[test]
+    fn what_a_server_cannot_do_just_now_was_not_done_and_is_tried_again() {
+        for code in ["LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN"] {
+            check(code, "…", Unavailable, NotApplied, Next::Retry);
+        }
+    }
+
+    #[test]
+    fn a_read_only_replica_is_left_for_another_connection() {
+        let text = check("READONLY", "…", Unavailable, NotApplied, Next::Reconnect);
+        assert!(text.contains("connect to the primary"), "{text}");
+    }
+
+    #[test]
+    fn an_unknown_script_is_sent_whole() {
+        check("NOSCRIPT", "No matching script", Protocol, NotApplied, Next::SendSource);
+    }
+
+    #[test]
+    fn a_server_that_takes_no_writes_is_unavailable() {
+        check("NOREPLICAS", "…", Unavailable, NotApplied, Next::Fail);
+        check("MISCONF", "…", Unavailable, NotApplied, Next::Fail);
+        check("OOM", "…", Full, NotApplied, Next::Fail);
+    }
+
+    #[test]
+    fn foreign_values_and_versions_are_told_apart() {
+        check("WRONGTYPE", "…", Foreign, NotApplied, Next::Fail);
+        check("LEASEHOLDFOREIGN", "…", Foreign, NotApplied, Next::Fail);
+        let text = check("LEASEHOLDVERSION", "2", Unsupported, NotApplied, Next::Fail);
+        assert!(text.contains("version 2"), "{text}");
+    }
+
+    #[test]
+    fn refused_users_learn_which_right_is_missing() {
+        let text = "User alice has no permissions to run the 'evalsha' command";
+        let text = check("NOPERM", text, Denied, NotApplied, Next::Fail);
+        assert!(text.contains("may not run EVALSHA"), "{text}");
+        let text = "this user has no permissions to access one of the keys used as arguments";
+        let text = check("NOPERM", text, Denied, NotApplied, Next::Fail);
+        assert!(text.contains("may not use the keys"), "{text}");
+        let text = "The user executing the script can't run this command or subcommand script: 9a";
+        check("ERR", text, Denied, NotApplied, Next::Fail);
+        check("NOAUTH", "Authentication required.", Denied, NotApplied, Next::Fail);
+        check("WRONGPASS", "invalid username-password pair", Denied, NotApplied, Next::Fail);
+    }
+
+    #[test]
+    fn a_cluster_node_is_not_taken_for_a_single_server() {
+        check("MOVED", "1234 10.0.0.1:6379", Unsupported, NotApplied, Next::Fail);
+        check("ASK", "1234 10.0.0.1:6379", Unsupported, NotApplied, Next::Fail);
+        check("CROSSSLOT", "…", Protocol, NotApplied, Next::Fail);
+    }
+
+    #[test]
+    fn errors_inside_a_script_of_an_old_server_are_recognised() {
+        let old = |what: &str| {
+            format!("Error running script (call to f_0a): @user_script:3: @user_script: 3: {what}")
+        };
+        let wrong_type = old("WRONGTYPE Operation against a key holding the wrong kind of value");
+        check("ERR", &wrong_type, Foreign, NotApplied, Next::Fail);
+        let oom = old("-OOM command not allowed when used memory > 'maxmemory'.");
+        check("ERR", &oom, Full, NotApplied, Next::Fail);
+        let read_only = old("-READONLY You can't write against a read only replica.");
+        check("ERR", &read_only, Unavailable, NotApplied, Next::Reconnect);
+    }
+
+    #[test]
+    fn a_server_without_scripts_is_unsupported() {
+        check("ERR", "unknown command 'EVALSHA', with args…", Unsupported, NotApplied, Next::Fail);
+    }
+
+    #[test]
+    fn a_database_that_does_not_exist_is_a_wrong_setting() {
+        check("ERR", "DB index is out of range", Config, NotApplied, Next::Fail);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_unknown() {
+        let text = check("ERR", "something\u{1b}[2J new", Protocol, Unknown, Next::Fail);
+        assert!(text.contains("\\u{1b}"), "{text}");
+        check("NEWCODE", "…", Protocol, Unknown, Next::Fail);
+    }
+
+    #[test]
+    fn a_lost_connection_is_unknown_only_after_a_request() {
+        let reset = io::ErrorKind::ConnectionReset;
+        let asked = io_error(reset, "", Stage::Asked);
+        assert_eq!((asked.kind, asked.effect, asked.next), (Unavailable, Unknown, Next::Drop));
+        let connecting = io_error(reset, "", Stage::Connecting);
+        assert_eq!(
+            (connecting.kind, connecting.effect, connecting.next),
+            (Unavailable, NotApplied, Next::Reconnect)
+        );
+        let refused = io_error(io::ErrorKind::ConnectionRefused, "", Stage::Connecting);
+        assert!(refused.to_error().to_string().contains("nobody listens"));
+        let socket = io_error(io::ErrorKind::PermissionDenied, "", Stage::Connecting);
+        assert_eq!((socket.kind, socket.next), (Denied, Next::Fail));
+    }
+
+    #[test]
+    fn a_time_out_is_unavailable_and_as_known_as_it_can_be() {
+        let late = Verdict::out_of_time(Unknown, "no answer within 2s");
+        assert_eq!((late.kind, late.effect, late.next), (Unavailable, Unknown, Next::Fail));
+    }
+}

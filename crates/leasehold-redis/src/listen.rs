@@ -1,0 +1,231 @@
+//! A client's wake channel: one connection that only listens, made anew until nobody wants it.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_core::Stream as _;
+use leasehold_core::{BoxFuture, Fence, FenceBlock, Listener, Wake};
+use redis::aio::PubSub;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+
+use crate::classify::{self, Stage, Verdict};
+use crate::connection::{Access, pause_after};
+use crate::transport::Deadline;
+
+/// Messages kept for a client that does not read them. Beyond that it is told to ask again, which
+/// costs one request for each of its waiters.
+const QUEUE_MAX: usize = 1024;
+
+/// How subscribed connections are made.
+pub(crate) enum Source {
+    /// With our own access.
+    Own(Arc<Access>),
+    /// With a client that the user gave.
+    Client(redis::Client),
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Own(_) => "Own",
+            Self::Client(_) => "Client",
+        })
+    }
+}
+
+impl Source {
+    /// How long one attempt of a user's client may take.
+    const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
+
+    async fn subscribed(&self, channel: &str) -> Result<PubSub, Verdict> {
+        let asked = |error| classify::judge(&error, Stage::Connecting);
+        let (limit, attempt): (_, BoxFuture<'_, Result<PubSub, Verdict>>) = match self {
+            Self::Own(access) => (access.connect_timeout, Box::pin(access.open_pubsub())),
+            Self::Client(client) => (
+                Self::CLIENT_TIMEOUT,
+                Box::pin(async move { client.get_async_pubsub().await.map_err(asked) }),
+            ),
+        };
+        let both = async {
+            let mut connection = attempt.await?;
+            // Returns once the server has confirmed it.
+            connection.subscribe(channel).await.map_err(asked)?;
+            Ok(connection)
+        };
+        timeout(limit.saturating_mul(2), both).await.unwrap_or_else(|_| {
+            Err(Verdict::unconnected("the server did not confirm a subscription in time"))
+        })
+    }
+
+    fn runtime(&self) -> Result<tokio::runtime::Handle, Verdict> {
+        match self {
+            Self::Own(access) => access.runtime(),
+            Self::Client(_) => tokio::runtime::Handle::try_current().map_err(|_| {
+                Verdict::misconfigured("a Redis store works inside a tokio runtime only")
+            }),
+        }
+    }
+}
+
+/// Subscribes, and returns once the server has confirmed it.
+pub(crate) async fn listen(
+    source: Arc<Source>,
+    channel: String,
+    deadline: Deadline,
+) -> Result<Box<dyn Listener>, Verdict> {
+    let (messages, queue) = mpsc::channel(QUEUE_MAX);
+    let (ready, confirmed) = oneshot::channel();
+    let task = source.runtime()?.spawn(run(source, channel, messages, ready)).abort_handle();
+    let listening = Listening { queue, task };
+    match tokio::time::timeout_at(deadline.at, confirmed).await {
+        Ok(Ok(Ok(()))) => Ok(Box::new(listening)),
+        Ok(Ok(Err(verdict))) => Err(verdict.give_up()),
+        Ok(Err(_)) => {
+            Err(Verdict::unconnected("the runtime that the connections lived on has ended")
+                .give_up())
+        }
+        Err(_) => Err(deadline.missed_unsent(None)),
+    }
+}
+
+async fn run(
+    source: Arc<Source>,
+    channel: String,
+    messages: mpsc::Sender<Wake>,
+    ready: oneshot::Sender<Result<(), Verdict>>,
+) {
+    let mut connection = match source.subscribed(&channel).await {
+        Ok(connection) => connection,
+        Err(verdict) => {
+            // The receiver may have run out of time.
+            let _ = ready.send(Err(verdict));
+            return;
+        }
+    };
+    let _ = ready.send(Ok(()));
+    loop {
+        if forward(connection, &messages).await.is_err() {
+            return;
+        }
+        connection = again(&source, &channel).await;
+        if messages.send(Wake::Resync).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Subscribes, trying for as long as it takes.
+async fn again(source: &Source, channel: &str) -> PubSub {
+    let mut failures = 0_u32;
+    loop {
+        match source.subscribed(channel).await {
+            Ok(connection) => return connection,
+            Err(verdict) => {
+                failures = failures.saturating_add(1);
+                tracing::debug!(why = verdict.message(), "no subscription to the wake channel");
+                sleep(pause_after(failures)).await;
+            }
+        }
+    }
+}
+
+/// Nobody wants the messages any more.
+struct Unwanted;
+
+/// Passes messages on until the connection ends.
+async fn forward(connection: PubSub, messages: &mpsc::Sender<Wake>) -> Result<(), Unwanted> {
+    // The sink half holds no part of the connection that the stream needs.
+    let (_sink, mut stream) = connection.split();
+    loop {
+        let Some(message) = poll_fn(|cx| Pin::new(&mut stream).poll_next(cx)).await else {
+            return Ok(());
+        };
+        let Some(wake) = parse(message.get_payload_bytes()) else { continue };
+        match messages.try_send(wake) {
+            Ok(()) => {}
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                messages.send(Wake::Resync).await.map_err(|_| Unwanted)?;
+            }
+            Err(mpsc::error::TrySendError::Closed(_)) => return Err(Unwanted),
+        }
+    }
+}
+
+/// Reads a message; `None` for anything that is not one.
+fn parse(message: &[u8]) -> Option<Wake> {
+    let mut words = std::str::from_utf8(message).ok()?.split(' ');
+    let kind = words.next()?;
+    let mut number = || words.next()?.parse::<u64>().ok();
+    match kind {
+        "granted" => {
+            let (ticket, heartbeat) = (number()?, u32::try_from(number()?).ok()?);
+            let (epoch, sequence) = (number()?, number()?);
+            let sequence = sequence.checked_sub(Fence::ORIGIN_UNIX_US)?;
+            let first = Fence::new(epoch, sequence).ok()?;
+            let fences = FenceBlock::new(first, u32::try_from(number()?).ok()?);
+            Some(Wake::Granted { ticket, heartbeat, fences })
+        }
+        "first" => {
+            let ticket = number()?;
+            Some(Wake::First { ticket, retry_after: Duration::from_micros(number()?) })
+        }
+        _ => None,
+    }
+}
+
+#[derive(Debug)]
+struct Listening {
+    queue: mpsc::Receiver<Wake>,
+    task: AbortHandle,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Listener for Listening {
+    fn next(&mut self) -> BoxFuture<'_, Wake> {
+        Box::pin(async move {
+            match self.queue.recv().await {
+                Some(wake) => wake,
+                // The runtime of the connection has ended; waiters have their own timers.
+                None => std::future::pending().await,
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_message_is_ignored() {
+        for bad in [
+            "",
+            "granted",
+            "granted 1 2 3",
+            "granted 1 4294967296 0 1795239205330262 1",
+            "granted -1 0 0 1795239205330262 1",
+            "granted 1 0 0 5 1",
+            "first 1",
+            "first 1 x",
+            "second 1 2",
+        ] {
+            assert_eq!(parse(bad.as_bytes()), None, "{bad}");
+        }
+        assert_eq!(parse(b"\xff"), None);
+    }
+
+    #[test]
+    fn later_versions_may_add_words() {
+        let retry_after = Duration::from_micros(5);
+        assert_eq!(parse(b"first 7 5 more"), Some(Wake::First { ticket: 7, retry_after }));
+    }
+}

@@ -1,0 +1,203 @@
+//! What keys and channels are called, and text made fit for a record.
+//!
+//! Names are computed here and nowhere else; scripts get them as `KEYS` and `ARGV`.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use leasehold_core::{ClientId, Error, ErrorKind, Key, Metadata, OwnerName, Result};
+
+/// The prefix of all keys and channels.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Names {
+    prefix: Arc<str>,
+}
+
+impl Names {
+    /// Enough for a path of an organisation, and a small share of a key.
+    pub(crate) const PREFIX_MAX_BYTES: usize = 64;
+
+    /// Those with the prefix that everybody has who chose none.
+    pub(crate) fn standard() -> Self {
+        Self { prefix: "leasehold".into() }
+    }
+
+    /// Validates a prefix. Braces would move the hash tag, and blanks would end a field.
+    pub(crate) fn new(prefix: &str) -> Result<Self> {
+        let fits = (1..=Self::PREFIX_MAX_BYTES).contains(&prefix.len());
+        let odd = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '{' | '}' | '%');
+        if !fits || prefix.contains(odd) {
+            return Err(Error::new(
+                ErrorKind::Config,
+                "a prefix has 1 to 64 bytes without blanks, control characters, braces and percent \
+                 signs",
+            ));
+        }
+        Ok(Self { prefix: prefix.into() })
+    }
+
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The key of a lock's record.
+    pub(crate) fn record(&self, key: &Key) -> String {
+        let mut name = String::with_capacity(self.prefix.len() + key.as_str().len() + 12);
+        name.push_str(&self.prefix);
+        name.push_str(":{");
+        escape_into(&mut name, key.as_str(), in_name);
+        name.push('}');
+        name
+    }
+
+    /// The key of a lock's crowd, given that of its record.
+    pub(crate) fn crowd(record: &str) -> String {
+        [record, ":crowd"].concat()
+    }
+
+    /// The channel on which a client is told of its grants.
+    pub(crate) fn channel(&self, client: ClientId) -> String {
+        format!("{}:wake:{client}", self.prefix)
+    }
+
+    /// A pattern for `SCAN` that matches the records of all names that start with `start`.
+    pub(crate) fn pattern(&self, start: &str) -> String {
+        let mut literal = format!("{}:{{", self.prefix);
+        escape_into(&mut literal, start, in_name);
+        let mut pattern = String::with_capacity(literal.len() + 8);
+        for c in literal.chars() {
+            if matches!(c, '*' | '?' | '[' | ']' | '^' | '-' | '\\') {
+                pattern.push('\\');
+            }
+            pattern.push(c);
+        }
+        pattern.push_str("*}");
+        pattern
+    }
+
+    /// The lock whose record has this key, if it is one that [`Names::record`] makes.
+    pub(crate) fn lock(&self, record: &[u8]) -> Option<Key> {
+        let record = std::str::from_utf8(record).ok()?;
+        let name = record.strip_prefix(&*self.prefix)?.strip_prefix(":{")?.strip_suffix('}')?;
+        let key = Key::new(unescape(name)?).ok()?;
+        // Another spelling of the same name is another key, and none of ours.
+        (self.record(&key) == record).then_some(key)
+    }
+}
+
+fn in_name(byte: u8) -> bool {
+    matches!(byte, b'%' | b'{' | b'}')
+}
+
+fn in_text(byte: u8) -> bool {
+    byte <= b' ' || matches!(byte, b'%' | 0x7f)
+}
+
+/// Owner and metadata as one part of a record: neither has a blank, one stands between them.
+pub(crate) fn label(owner: &OwnerName, metadata: &Metadata) -> String {
+    let mut text = String::with_capacity(owner.as_str().len() + metadata.as_str().len() + 1);
+    escape_into(&mut text, owner.as_str(), in_text);
+    text.push(' ');
+    escape_into(&mut text, metadata.as_str(), in_text);
+    text
+}
+
+/// Reads what [`label`] wrote.
+pub(crate) fn read_label(text: &str) -> Option<(OwnerName, Metadata)> {
+    let (owner, metadata) = text.split_once(' ')?;
+    let owner = OwnerName::new(unescape(owner)?).ok()?;
+    Some((owner, Metadata::new(unescape(metadata)?).ok()?))
+}
+
+fn escape_into(out: &mut String, text: &str, special: fn(u8) -> bool) {
+    for c in text.chars() {
+        match u8::try_from(c) {
+            Ok(byte) if byte.is_ascii() && special(byte) => {
+                // Writing to a string cannot fail.
+                let _ = write!(out, "%{byte:02X}");
+            }
+            _ => out.push(c),
+        }
+    }
+}
+
+fn unescape(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut out = parts.next()?.to_owned();
+    for part in parts {
+        let byte = u8::from_str_radix(part.get(..2)?, 16).ok()?;
+        out.push(byte.is_ascii().then(|| char::from(byte))?);
+        out.push_str(part.get(2..)?);
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> Names {
+        Names::new("leasehold").unwrap()
+    }
+
+    fn key(name: &str) -> Key {
+        Key::new(name).unwrap()
+    }
+
+    #[test]
+    fn the_hash_tag_is_the_whole_name_and_gives_it_back() {
+        for name in ["a", "}", "{", "{}", "a}b", "%7D", "%", "ü{ü", "a:crowd", "}:crowd", "*?[x]\\"]
+        {
+            let record = names().record(&key(name));
+            let tag = record.split_once('{').unwrap().1.split_once('}').unwrap();
+            assert!(!tag.0.is_empty() && tag.1.is_empty(), "{record}");
+            assert_eq!(names().lock(record.as_bytes()), Some(key(name)), "{record}");
+        }
+        assert_eq!(names().record(&key("a}b")), "leasehold:{a%7Db}");
+    }
+
+    #[test]
+    fn keys_that_are_not_records_are_no_locks() {
+        for other in [
+            "leasehold:{a}:crowd",
+            "leasehold:a",
+            "lease:{a}",
+            "leasehold:{a%41}",
+            "leasehold:{a%7d}",
+            "leasehold:{a%}",
+            "leasehold:{}",
+            "leasehold:{a{b}",
+        ] {
+            assert_eq!(names().lock(other.as_bytes()), None, "{other}");
+        }
+        assert_eq!(names().lock(b"leasehold:{\xff}"), None);
+    }
+
+    #[test]
+    fn patterns_of_users_are_taken_literally() {
+        let names = Names::new("a*b").unwrap();
+        assert_eq!(names.pattern("x?[{"), "a\\*b:{x\\?\\[%7B*}");
+    }
+
+    #[test]
+    fn labels_are_one_line_of_two_words_and_come_back() {
+        for (owner, metadata) in
+            [("web-7_12", "host=a b"), ("", ""), ("a b%", "\n\u{7f}é\0"), ("", " ")]
+        {
+            let owner = OwnerName::new(owner).unwrap();
+            let metadata = Metadata::new(metadata).unwrap();
+            let text = label(&owner, &metadata);
+            assert_eq!(text.matches(' ').count(), 1, "{text:?}");
+            assert!(!text.contains(|c: char| c.is_ascii_control()), "{text:?}");
+            assert_eq!(read_label(&text), Some((owner, metadata)));
+        }
+    }
+
+    #[test]
+    fn prefixes_that_would_break_a_key_are_refused() {
+        for bad in ["", "a b", "a{", "}", "a%", "a\n", &"x".repeat(65)] {
+            assert_eq!(Names::new(bad).unwrap_err().kind(), ErrorKind::Config, "{bad:?}");
+        }
+        assert!(Names::new("app:locks").is_ok());
+    }
+}

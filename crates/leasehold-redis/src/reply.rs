@@ -1,0 +1,253 @@
+//! What the scripts answer, read into outcomes. The shapes are in the headers of the scripts.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use leasehold_core::{
+    Acquire, Already, Busy, Effect, Error, ErrorKind, Fence, FenceBlock, ForceRelease, Granted,
+    HolderInfo, Key, Kind, Leave, LockInfo, Mode, Place, Refusal, Release, Renew, Result,
+    WaiterInfo, Waiting,
+};
+use redis::Value;
+
+use crate::names::read_label;
+
+/// The parts of an answer, taken one after the other.
+struct Parts(std::vec::IntoIter<Value>);
+
+impl Parts {
+    fn of(value: Value) -> Option<Self> {
+        match value {
+            Value::Array(parts) => Some(Self(parts.into_iter())),
+            _ => None,
+        }
+    }
+
+    fn number<T: TryFrom<i64>>(&mut self) -> Option<T> {
+        match self.0.next()? {
+            Value::Int(number) => T::try_from(number).ok(),
+            _ => None,
+        }
+    }
+
+    fn text(&mut self) -> Option<String> {
+        match self.0.next()? {
+            Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
+            Value::SimpleString(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    fn micros(&mut self) -> Option<Duration> {
+        self.number().map(Duration::from_micros)
+    }
+
+    fn fence(&mut self) -> Option<Fence> {
+        let epoch = self.number()?;
+        fence(epoch, self.number()?)
+    }
+
+    fn mode(&mut self) -> Option<impl FnOnce(u32) -> Option<Mode> + use<>> {
+        let (letter, permits): (String, u32) = (self.text()?, self.number()?);
+        Some(move |limit| match &*letter {
+            "x" => Some(Mode::Exclusive),
+            "s" => Some(Mode::Shared),
+            "p" => Some(Mode::Permits {
+                count: NonZeroU32::new(permits)?,
+                limit: NonZeroU32::new(limit)?,
+            }),
+            _ => None,
+        })
+    }
+
+    /// `epoch fence held left profile`
+    fn holder(&mut self, mode: Mode) -> Option<HolderInfo> {
+        let (fence, held_for, remaining) = (self.fence()?, self.micros()?, self.micros()?);
+        let profile = self.text()?;
+        let (holds, label) = profile.split_once(' ')?;
+        let mut info = HolderInfo::new(mode, fence, held_for, remaining);
+        info.holds = holds.parse().ok()?;
+        (info.owner, info.metadata) = read_label(label)?;
+        Some(info)
+    }
+
+    /// `free_in [mode permits limit epoch fence held left profile]`
+    fn contention(&mut self) -> Option<(Duration, Option<HolderInfo>)> {
+        let free_in = self.micros()?;
+        if self.0.len() == 0 {
+            return Some((free_in, None));
+        }
+        let mode = self.mode()?;
+        let mode = mode(self.number()?)?;
+        Some((free_in, Some(self.holder(mode)?)))
+    }
+}
+
+/// The fence of a sequence that counts from the Unix epoch.
+fn fence(epoch: u64, sequence: u64) -> Option<Fence> {
+    Fence::new(epoch, sequence.checked_sub(Fence::ORIGIN_UNIX_US)?).ok()
+}
+
+/// The epoch and the sequence, counted from the Unix epoch, of a fence.
+pub(crate) fn unix_parts(fence: Fence) -> (u64, u64) {
+    (fence.epoch(), fence.sequence().saturating_add(Fence::ORIGIN_UNIX_US))
+}
+
+fn kind(limit: u32) -> Kind {
+    NonZeroU32::new(limit).map_or(Kind::Lock, |limit| Kind::Semaphore { limit })
+}
+
+/// Reads an answer, or says that it could not be read: the operation was carried out, but how it
+/// went is not known.
+fn read<T>(value: Value, read: impl FnOnce(Value) -> Option<T>) -> Result<T> {
+    read(value).ok_or_else(|| {
+        Error::new(
+            ErrorKind::Protocol,
+            "the server's answer is not one that this version understands; is its clock set, and \
+             does it run Redis 6.2, Valkey 7.2 or later",
+        )
+        .with_effect(Effect::Unknown)
+    })
+}
+
+/// What was asked for, as far as the answer does not repeat it.
+pub(crate) struct Asked {
+    pub(crate) epoch: u64,
+    pub(crate) block: NonZeroU32,
+    pub(crate) mode: Mode,
+}
+
+pub(crate) fn acquire(value: Value, asked: &Asked) -> Result<Acquire> {
+    let block = |first| FenceBlock::new(first, asked.block.get());
+    read(value, |value| {
+        if let Value::Int(sequence) = value {
+            let first = fence(asked.epoch, u64::try_from(sequence).ok()?)?;
+            return Some(Acquire::Granted(Granted::new(block(first))));
+        }
+        let mut parts = Parts::of(value)?;
+        let word = parts.text()?;
+        Some(match &*word {
+            "granted" => Acquire::Granted(Granted::new(block(parts.fence()?))),
+            "already" => {
+                let (first, count) = (parts.fence()?, parts.number()?);
+                Acquire::Already(Already::new(FenceBlock::new(first, count), parts.number()?))
+            }
+            "busy" => {
+                let (retry_after, holder) = parts.contention()?;
+                Acquire::Busy(Busy::new(retry_after, holder))
+            }
+            "waiting" => {
+                let (position, place) = (parts.number()?, parts.number()?);
+                let (retry_after, holder) = parts.contention()?;
+                let place = Place::from_number(place);
+                Acquire::Waiting(Waiting::new(position, place, retry_after, holder))
+            }
+            "wrong-kind" => Acquire::Refused(Refusal::WrongKind { stored: kind(parts.number()?) }),
+            "too-many-permits" => match asked.mode.kind() {
+                Kind::Semaphore { limit } => Acquire::Refused(Refusal::TooManyPermits { limit }),
+                _ => return None,
+            },
+            "queue-full" => Acquire::Refused(Refusal::QueueFull { waiters: parts.number()? }),
+            _ => return None,
+        })
+    })
+}
+
+pub(crate) fn release(value: Value) -> Result<Release> {
+    read(value, |value| {
+        if value == Value::Int(1) {
+            return Some(Release::Released);
+        }
+        let mut parts = Parts::of(value)?;
+        let word = parts.text()?;
+        Some(match &*word {
+            "released" => Release::Released,
+            "still-held" => Release::StillHeld { holds: parts.number()? },
+            "late" => Release::Late,
+            "not-held" => Release::NotHeld,
+            _ => return None,
+        })
+    })
+}
+
+pub(crate) fn leave(value: Value) -> Result<Leave> {
+    read(value, |value| match &*Parts::of(value)?.text()? {
+        "left" => Some(Leave::Left),
+        "released" => Some(Leave::Released),
+        "not-held" => Some(Leave::NotHeld),
+        _ => None,
+    })
+}
+
+pub(crate) fn force_release(value: Value) -> Result<ForceRelease> {
+    read(value, |value| {
+        let mut parts = Parts::of(value)?;
+        let word = parts.text()?;
+        Some(match &*word {
+            "released" => ForceRelease::Released,
+            "not-held" => ForceRelease::NotHeld,
+            "other-fence" => {
+                let mut fences = Vec::new();
+                while parts.0.len() > 0 {
+                    fences.push(parts.fence()?);
+                }
+                fences.sort_unstable();
+                ForceRelease::OtherFence { fences }
+            }
+            _ => return None,
+        })
+    })
+}
+
+/// One answer for each of `count` renewals.
+pub(crate) fn renew(value: Value, count: usize) -> Result<Vec<Result<Renew>>> {
+    read(value, |value| {
+        let mut parts = Parts::of(value)?;
+        if parts.0.len() != count {
+            return None;
+        }
+        (0..count).map(|_| Some(renewal(parts.number()?))).collect()
+    })
+}
+
+fn renewal(number: u8) -> Result<Renew> {
+    match number {
+        1 => Ok(Renew::Renewed),
+        2 => Ok(Renew::Late),
+        3 => Ok(Renew::NotHeld),
+        4 => Err(crate::classify::foreign()),
+        5 => Err(crate::classify::other_version("")),
+        _ => {
+            Err(Error::new(ErrorKind::Protocol, "the server's answer to a renewal makes no sense")
+                .with_effect(Effect::Unknown))
+        }
+    }
+}
+
+pub(crate) fn inspect(value: Value, key: &Key) -> Result<Option<LockInfo>> {
+    read(value, |value| {
+        let mut parts = Parts::of(value)?;
+        if parts.0.len() == 0 {
+            return Some(None);
+        }
+        let (limit, closed) = (parts.number()?, parts.micros()?);
+        let mut info = LockInfo::new(key.clone(), kind(limit), parts.fence()?);
+        info.closed_for = (!closed.is_zero()).then_some(closed);
+        for _ in 0..parts.number::<usize>()? {
+            let mode = parts.mode()?(limit)?;
+            info.holders.push(parts.holder(mode)?);
+        }
+        info.holders.sort_by_key(|holder| holder.fence);
+        let mut waiters = Vec::new();
+        for _ in 0..parts.number::<usize>()? {
+            let mode = parts.mode()?(limit)?;
+            let place: u64 = parts.number()?;
+            let mut waiter = WaiterInfo::new(mode, parts.micros()?);
+            (waiter.owner, waiter.metadata) = read_label(&parts.text()?)?;
+            waiters.push((place, waiter));
+        }
+        waiters.sort_by_key(|(place, _)| *place);
+        info.waiters = waiters.into_iter().map(|(_, waiter)| waiter).collect();
+        Some(Some(info))
+    })
+}

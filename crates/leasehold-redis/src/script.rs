@@ -1,0 +1,144 @@
+//! The scripts, put together from their files.
+//!
+//! Each operation is one file in `scripts/`, with a header that is its contract. What operations
+//! share stands in fragments, which are pasted in where a line says `-- include: name`: a Lua
+//! function would have to be created anew by every call that could need it, which costs more than
+//! running it.
+
+use std::sync::LazyLock;
+
+/// One operation as the server knows it.
+#[derive(Debug)]
+pub(crate) struct Script {
+    /// What is sent when the server does not know it yet.
+    pub(crate) source: String,
+    /// What is sent otherwise: the SHA-1 of the source, in hexadecimal.
+    pub(crate) digest: String,
+}
+
+#[derive(Debug)]
+pub(crate) struct Scripts {
+    pub(crate) acquire: Script,
+    pub(crate) force_release: Script,
+    pub(crate) inspect: Script,
+    pub(crate) leave: Script,
+    pub(crate) release: Script,
+    pub(crate) renew: Script,
+}
+
+pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts::with(str::to_owned));
+
+const FRAGMENTS: [(&str, &str); 8] = [
+    ("drop_hold", include_str!("scripts/drop_hold.lua")),
+    ("load", include_str!("scripts/load.lua")),
+    ("make_room", include_str!("scripts/make_room.lua")),
+    ("next_free", include_str!("scripts/next_free.lua")),
+    ("now", include_str!("scripts/now.lua")),
+    ("save", include_str!("scripts/save.lua")),
+    ("settle", include_str!("scripts/settle.lua")),
+    ("tell_first", include_str!("scripts/tell_first.lua")),
+];
+
+impl Scripts {
+    /// Puts the scripts together, each source line changed as told.
+    fn with(change: impl Fn(&str) -> String) -> Self {
+        let script = |file: &str| {
+            let mut source = String::new();
+            paste(file, &change, &mut source);
+            let digest = redis::Script::new(&source).get_hash().to_owned();
+            Script { source, digest }
+        };
+        Self {
+            acquire: script(include_str!("scripts/acquire.lua")),
+            force_release: script(include_str!("scripts/force_release.lua")),
+            inspect: script(include_str!("scripts/inspect.lua")),
+            leave: script(include_str!("scripts/leave.lua")),
+            release: script(include_str!("scripts/release.lua")),
+            renew: script(include_str!("scripts/renew.lua")),
+        }
+    }
+}
+
+/// Appends a file without its comments, and with the fragments that it names.
+fn paste(file: &str, change: &impl Fn(&str) -> String, source: &mut String) {
+    for line in file.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix("-- include: ") {
+            if let Some((_, fragment)) = FRAGMENTS.iter().find(|(known, _)| *known == name) {
+                paste(fragment, change, source);
+            }
+        } else if !line.is_empty() && !line.starts_with("--") {
+            source.push_str(&change(line));
+            source.push('\n');
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// The one line that reads the server's clock.
+    pub(crate) const CLOCK: &str = "local time = redis.call('TIME')";
+
+    impl Scripts {
+        /// The same scripts, but for the time, which they read from a key.
+        pub(crate) fn at_time_in(clock_key: &str) -> Self {
+            Self::with(|line| match line {
+                CLOCK => format!("local time = redis.call('LRANGE', '{clock_key}', 0, -1)"),
+                _ => line.to_owned(),
+            })
+        }
+
+        fn all(&self) -> [&Script; 6] {
+            let Self { acquire, force_release, inspect, leave, release, renew } = self;
+            [acquire, force_release, inspect, leave, release, renew]
+        }
+    }
+
+    #[test]
+    fn each_script_reads_the_clock_in_one_line_and_the_tested_ones_differ_in_it_alone() {
+        let tested = Scripts::at_time_in("clock");
+        for (real, tested) in SCRIPTS.all().into_iter().zip(tested.all()) {
+            let differ: Vec<_> = real
+                .source
+                .lines()
+                .zip(tested.source.lines())
+                .filter(|(real, tested)| real != tested)
+                .collect();
+            assert_eq!(differ, [(CLOCK, "local time = redis.call('LRANGE', 'clock', 0, -1)")]);
+            assert_eq!(real.source.lines().count(), tested.source.lines().count());
+            assert_eq!(real.source.matches("TIME").count(), 1);
+        }
+    }
+
+    #[test]
+    fn every_fragment_that_is_named_exists() {
+        let files = SCRIPTS.all().map(|script| &script.source);
+        assert!(files.iter().all(|source| !source.contains("include:")));
+        let named = [
+            include_str!("scripts/acquire.lua"),
+            include_str!("scripts/force_release.lua"),
+            include_str!("scripts/inspect.lua"),
+            include_str!("scripts/leave.lua"),
+            include_str!("scripts/release.lua"),
+            include_str!("scripts/renew.lua"),
+            include_str!("scripts/tell_first.lua"),
+        ]
+        .into_iter()
+        .flat_map(str::lines)
+        .filter_map(|line| line.trim().strip_prefix("-- include: "));
+        for name in named {
+            assert!(FRAGMENTS.iter().any(|(known, _)| *known == name), "{name}");
+        }
+    }
+
+    #[test]
+    fn scripts_do_nothing_that_an_old_or_a_clustered_server_refuses() {
+        for script in SCRIPTS.all() {
+            assert!(!script.source.starts_with("#!"));
+            for refused in ["replicate_commands", "KEYS'", "'SCAN'", "setresp", "math.random"] {
+                assert!(!script.source.contains(refused), "{refused}");
+            }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+-- Ends a lease, or sets how many of its holds remain. Repeating it after it ended the lease gives
+-- the same answer until the lock is granted again.
+--
+-- KEYS  1  the lock's record
+--       2  its crowd
+-- ARGV  1  token
+--       2  fence retention, ms
+--       3  fail-over epoch
+--       4  epoch of the lease's fences
+--       5  sequence of the last of them
+--       6  how many holds are to remain; 0 ends the lease
+--       7  cool-down, µs; 0 for none
+--
+-- Returns one of
+--   1                  an integer: released
+--   released
+--   still-held holds
+--   late               it had run out, and nobody has held the lock since
+--   not-held
+-- or an error as acquire does.
+--
+-- Atomic: one script, two keys of one slot. Works at the server's memory limit.
+-- include: now
+local stored = redis.call('GET', KEYS[1])
+if stored and ARGV[6] == '0' and ARGV[7] == '0'
+  and string.sub(stored, 1, 49) == 'leasehold/1 held ' .. ARGV[1] then
+  -- Nobody waits and nothing is closed: the record stays as it is but for one word.
+  local since, ttl, first, count = string.match(stored, '^(%d+) (%d+) 0 0 %d+ (%d+) (%d+)', 51)
+  if since and since + ttl * 1000 > now and first + count <= now + ARGV[2] * 1000 then
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+    redis.call('SETRANGE', KEYS[1], 12, 'free')
+    return 1
+  end
+end
+local main, crowd, token, floor_epoch = KEYS[1], KEYS[2], ARGV[1], ARGV[3] + 0
+local asking, retention, remaining = nil, ARGV[2] + 0, ARGV[6] + 0
+-- include: load
+if bad then return redis.error_reply(bad) end
+local head, head_before, head_place, head_channel, head_ticket, head_seen, head_window
+local free_in, next_mode, next_permits, next_epoch, next_first, next_granted, next_expires
+local next_profile
+-- include: make_room
+-- include: settle
+local answer
+local entry
+if taken > 0 then
+  entry = redis.call('ZRANGEBYLEX', crowd, '[who ' .. token, '(who ' .. token .. '!')[1]
+  if entry and string.find(entry, ' holds ', 1, true) ~= 37 then entry = nil end
+end
+local ended = false
+if holder == token or entry then
+  if remaining > 0 then
+    if entry then
+      local before, after = string.match(entry,
+        '^(who %S+ holds %l %d+ %d+ %d+ %d+ %d+ %d+ )%d+( .*)$')
+      redis.call('ZREM', crowd, entry)
+      redis.call('ZADD', crowd, 0, before .. ARGV[6] .. after)
+    else
+      profile = string.gsub(profile, '^%d+', ARGV[6], 1)
+    end
+    dirty, answer = true, {'still-held', remaining}
+  else
+    -- include: drop_hold
+    ended, answer = true, {'released'}
+  end
+elseif released == token then
+  answer = {'released'}
+elseif epoch == ARGV[4] + 0 and first + count - 1 == ARGV[5] + 0 then
+  ended, answer = true, {'late'}
+else
+  answer = {'not-held'}
+end
+if ended and ARGV[7] ~= '0' then
+  closed_until, dirty = math.max(closed_until, now + ARGV[7]), true
+end
+-- include: settle
+-- include: tell_first
+-- include: save
+return answer

@@ -1,0 +1,90 @@
+-- Lets leases run on: never creates one, never takes one away.
+--
+-- KEYS  2i-1  record of the i-th lock
+--       2i    its crowd
+-- ARGV  1     fail-over epoch
+--       2     fence retention, ms
+--      and for the i-th lock, from 5i-2 on:
+--        token
+--        epoch of the lease's fences
+--        sequence of the last of them
+--        ttl, ms, from now
+--        1 when the lease may end earlier than it would have, else 0
+--
+-- Returns for the i-th lock, as one array, an integer:
+--   1  renewed
+--   2  late      it had run out, and nobody has held the lock since; it stays ended
+--   3  not held
+--   4  what stands at the key is not a record of leasehold; left as it is
+--   5  it is one of another version; left as it is
+--
+-- Atomic for each lock. Keys of several slots must not be given to a cluster. Works at the server's
+-- memory limit.
+-- include: now
+local us = time[1] .. string.sub('00000' .. time[2], -6)
+local floor_epoch, retention = ARGV[1] + 0, ARGV[2] + 0
+local answers = {}
+for i = 1, #KEYS / 2 do
+  local main, crowd, at = KEYS[2 * i - 1], KEYS[2 * i], 5 * i - 2
+  local token, shorten = ARGV[at], ARGV[at + 4] == '1'
+  local wanted_ttl = ARGV[at + 3] + 0
+  local answer
+  local stored = redis.pcall('GET', main)
+  if type(stored) == 'table' then
+    answer = 4
+  elseif not stored then
+    answer = 3
+  elseif string.sub(stored, 1, 49) == 'leasehold/1 held ' .. token then
+    local since, ttl, rest, first, count =
+      string.match(stored, '^(%d+) (%d+)( 0 0 %d+ (%d+) (%d+) .*)$', 51)
+    if since and since + ttl * 1000 > now and first + count <= now + retention * 1000 then
+      answer = 1
+      if shorten or now + wanted_ttl * 1000 > since + ttl * 1000 then
+        redis.call('PEXPIRE', main, wanted_ttl + retention)
+        redis.call('SET', main,
+          string.sub(stored, 1, 50) .. us .. ' ' .. ARGV[at + 3] .. rest, 'KEEPTTL')
+      end
+    end
+  end
+  if not answer then
+    local asking
+    -- include: load
+    local head, head_before, head_place, head_channel, head_ticket, head_seen, head_window
+    local free_in, next_mode, next_permits, next_epoch, next_first, next_granted, next_expires
+    local next_profile
+    if bad then
+      answer = string.find(bad, '^LEASEHOLDFOREIGN') and 4 or 5
+    else
+      -- include: make_room
+      -- include: settle
+      -- include: tell_first
+      local ends = now + wanted_ttl * 1000
+      local entry
+      if taken > 0 then
+        entry = redis.call('ZRANGEBYLEX', crowd, '[who ' .. token, '(who ' .. token .. '!')[1]
+      end
+      if holder == token then
+        if shorten or ends > since + ttl * 1000 then since, ttl, dirty = now, wanted_ttl, true end
+        answer = 1
+      elseif entry and string.find(entry, ' holds ', 1, true) == 37 then
+        local before, permits, expires, after, e, f = string.match(entry,
+          '^(who %S+ holds %l (%d+) )(%d+)( %d+ (%d+) (%d+) .*)$')
+        if shorten or ends > expires + 0 then
+          local tail = string.format(' %04.0f %016.0f %s %s', e, f, permits, token)
+          redis.call('ZREM', crowd, entry, string.format('end %016.0f', expires) .. tail)
+          redis.call('ZADD', crowd, 0, string.format('end %016.0f', ends) .. tail,
+            0, before .. string.format('%.0f', ends) .. after)
+          dirty = true
+        end
+        answer = 1
+      elseif epoch == ARGV[at + 1] + 0 and first + count - 1 == ARGV[at + 2] + 0 then
+        answer = 2
+      else
+        answer = 3
+      end
+      -- include: save
+    end
+  end
+  answers[i] = answer
+end
+return answers

@@ -1,0 +1,533 @@
+//! The store: every operation of the lock table as one script on the server.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{
+    Acquire, AcquireRequest, BoxFuture, Capability, ClientId, Error, ErrorKind, ForceRelease,
+    ForceReleaseRequest, Key, Leave, LeaveRequest, ListRequest, Listener, LockInfo, Mode, Release,
+    ReleaseRequest, Renew, RenewRequest, Result, Store,
+};
+use redis::{Pipeline, Value};
+
+use crate::builder::RedisStoreBuilder;
+use crate::call::Call;
+use crate::classify::{Next, Verdict};
+use crate::listen::{self, Source};
+use crate::names::{Names, label};
+use crate::reply::{self, Asked, unix_parts};
+use crate::script::Scripts;
+use crate::transport::{Deadline, Transport, judged};
+
+/// Locks renewed by one script: a hundred keep a server for about a fifth of a millisecond.
+const RENEW_CHUNK: usize = 100;
+
+/// Names that one `SCAN` looks at, and locks that one pipeline describes.
+const SCAN_COUNT: usize = 512;
+const INSPECT_CHUNK: usize = 128;
+
+/// More locks than anybody reads; a list of them would no longer be of one moment.
+const LIST_MAX: usize = 100_000;
+
+/// The longest cool-down: a year.
+const COOLDOWN_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// Numbers in a script are exact below this.
+const SCRIPT_NUMBER_MAX: u64 = 1 << 53;
+
+/// Locks in one Redis or Valkey server.
+///
+/// Cheap to clone; clones share the connection. Made by [`RedisStore::connect`] from a URL, or by
+/// [`RedisStore::builder`] from anything else.
+///
+/// # Guarantees
+///
+/// Every operation is one script, so it happens as a whole or not at all, on the server's clock. A
+/// lease survives what the server's data survives: with persistence, a restart; without, nothing,
+/// but fences go on growing, because they are at least the time.
+///
+/// # Time
+///
+/// Each operation is bounded by the time its caller gives, connecting included. A connection that
+/// was lost is made again in the background of the next call, with pauses of 50 ms to 1.5 s.
+///
+/// # Cancel safety
+///
+/// Dropping a future leaves it open whether the server carried the operation out. A `leave` sent
+/// afterwards is carried out after it, unless the connection was replaced in between; the lease's
+/// expiry is the last resort.
+#[derive(Clone)]
+pub struct RedisStore {
+    pub(crate) shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) transport: Box<dyn Transport>,
+    pub(crate) wake: Option<Arc<Source>>,
+    pub(crate) scripts: &'static Scripts,
+    pub(crate) names: Names,
+    pub(crate) fence_retention: Duration,
+    /// The fail-over epoch: 0 on a server that nobody fails over.
+    pub(crate) epoch: u64,
+    pub(crate) location: Arc<str>,
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shared { transport, wake, scripts: _, names, fence_retention, epoch: _, location } =
+            &*self.shared;
+        f.debug_struct("RedisStore")
+            .field("location", location)
+            .field("prefix", &names.prefix())
+            .field("fence_retention", fence_retention)
+            .field("transport", transport)
+            .field("wake", wake)
+            .finish()
+    }
+}
+
+impl RedisStore {
+    /// Connects to the server that a URL names, and makes sure that it answers.
+    ///
+    /// ```text
+    /// redis://[user:password@]host[:port][/database][?setting=value&…]
+    /// rediss://…                  with TLS (also: valkeys://)
+    /// valkey://…                  the same as redis://
+    /// redis+unix:///path/socket   through a socket; ?db=2&user=…&pass=… where needed
+    /// ```
+    ///
+    /// Settings: `prefix` keeps locks apart from those of others on the same server (default
+    /// `leasehold`), `fence_retention` says for how long an idle lock's last fence is kept (default
+    /// `10m`), `protocol` is `resp2` (default) or `resp3`, and for TLS there are `cafile`,
+    /// `certfile` and `keyfile`. An unknown setting is refused. Special characters in names and
+    /// passwords are percent-encoded.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Config`] – the URL can't be used. The message does not repeat it.
+    /// * [`ErrorKind::Denied`] – wrong password, or no right to the commands that locks need.
+    /// * [`ErrorKind::Unavailable`] – the server does not answer within five seconds.
+    /// * [`ErrorKind::Unsupported`] – TLS in a build without it, or a server without scripts.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: nothing is left behind on the server.
+    pub async fn connect(url: &str) -> Result<Self> {
+        Self::builder().connect(url).await
+    }
+
+    /// A store for the server that a URL names, which connects when it is first used.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] and [`ErrorKind::Unsupported`], as [`RedisStore::connect`].
+    pub fn connect_lazy(url: &str) -> Result<Self> {
+        Self::builder().connect_lazy(url)
+    }
+
+    /// A store on a connection of the user's: a multiplexed one, a connection manager, a cluster's.
+    ///
+    /// It has no wake channel; see [`RedisStoreBuilder::subscriptions`] for that and for all other
+    /// settings. What the connection does by itself, such as sending a request again, it goes on
+    /// doing; every operation is idempotent per token, so that is safe. Its own time-outs should
+    /// be longer than those of the locks.
+    #[must_use]
+    pub fn from_connection<C>(connection: C) -> Self
+    where
+        C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
+    {
+        Self::builder().from_connection(connection)
+    }
+
+    /// A store that takes a connection for every request from a pool, or wherever `provide` gets
+    /// it. Otherwise as [`RedisStore::from_connection`].
+    #[must_use]
+    pub fn from_fn<F, Fut, C, E>(provide: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = std::result::Result<C, E>> + Send + 'static,
+        C: redis::aio::ConnectionLike + Send + 'static,
+        E: fmt::Display + Send + 'static,
+    {
+        Self::builder().from_fn(provide)
+    }
+
+    /// Settings that a URL can't have, or that shall not stand in it.
+    #[must_use]
+    pub fn builder() -> RedisStoreBuilder {
+        RedisStoreBuilder::new()
+    }
+
+    /// Asks the server for a sign of life.
+    pub(crate) async fn ping(&self, within: Duration) -> Result<()> {
+        let answer = self.shared.transport.one(&redis::cmd("PING"), Deadline::after(within)).await;
+        answer.map(drop).map_err(|verdict| self.error(&verdict, "connect", None))
+    }
+
+    fn call(&self, script: &'static crate::script::Script, key: &Key) -> Call<'static> {
+        let record = self.shared.names.record(key);
+        let crowd = Names::crowd(&record);
+        Call::new(script, vec![record, crowd])
+    }
+
+    async fn run<T>(
+        &self,
+        call: Call<'_>,
+        within: Duration,
+        operation: &'static str,
+        key: &Key,
+        read: impl FnOnce(Value) -> Result<T>,
+    ) -> Result<T> {
+        let value = call
+            .run(&*self.shared.transport, Deadline::after(within))
+            .await
+            .map_err(|verdict| self.error(&verdict, operation, Some(key)))?;
+        read(value).map_err(|error| self.named(error, operation, Some(key)))
+    }
+
+    fn error(&self, verdict: &Verdict, operation: &'static str, key: Option<&Key>) -> Error {
+        self.named(verdict.to_error(), operation, key)
+    }
+
+    fn named(&self, error: Error, operation: &'static str, key: Option<&Key>) -> Error {
+        let error = error.during(operation).at_store(Arc::clone(&self.shared.location));
+        match key {
+            Some(key) => error.on_key(key),
+            None => error,
+        }
+    }
+
+    fn retention_ms(&self) -> u128 {
+        self.shared.fence_retention.as_millis()
+    }
+
+    fn acquire_call(&self, request: &AcquireRequest) -> Result<Call<'static>> {
+        let mut call = self.call(&self.shared.scripts.acquire, &request.key);
+        // A record must outlive the fences reserved by it, or the next would issue them again.
+        let block_ms = u128::from(request.fence_block.get() / 1_000).saturating_add(1);
+        let keep_ms = self.retention_ms().max(block_ms);
+        let label = label(&request.owner, &request.metadata);
+        call.arg(request.token.to_hex())
+            .arg(request.ttl.as_millis())
+            .arg(self.shared.epoch)
+            .arg(keep_ms.saturating_add(request.ttl.as_millis().into()))
+            .arg(request.fence_block)
+            .arg(format!("{} {label}", request.holds));
+        let (mode, permits, limit) = match request.mode {
+            Mode::Exclusive if request.queue.is_none() => return Ok(call),
+            Mode::Exclusive => ("x", 1, 0),
+            Mode::Shared => ("s", 1, 0),
+            Mode::Permits { count, limit } => ("p", count.get(), limit.get()),
+            _ => return Err(Error::new(ErrorKind::Unsupported, "this store lacks such holds")),
+        };
+        call.arg(mode).arg(permits).arg(limit);
+        if let Some(queue) = &request.queue {
+            let place = match queue.place {
+                Some(place) if place.number() >= SCRIPT_NUMBER_MAX => {
+                    return Err(Error::new(
+                        ErrorKind::Config,
+                        "the place in line was not given out by this store",
+                    ));
+                }
+                Some(place) => place.number().to_string(),
+                None => String::new(),
+            };
+            let waiters_max = queue.waiters_max.map(|max| max.to_string()).unwrap_or_default();
+            call.arg(self.shared.names.channel(queue.client))
+                .arg(queue.ticket)
+                .arg(queue.heartbeat)
+                .arg(queue.window.as_millis())
+                .arg(place)
+                .arg(waiters_max);
+        }
+        Ok(call)
+    }
+
+    fn release_call(&self, request: &ReleaseRequest) -> Result<Call<'static>> {
+        let cooldown = request.cooldown.unwrap_or_default();
+        if cooldown > COOLDOWN_MAX {
+            return Err(Error::new(
+                ErrorKind::Config,
+                format!("a cool-down of {cooldown:?} is too long; give at most a year"),
+            ));
+        }
+        let (epoch, sequence) = unix_parts(request.fences.last());
+        let mut call = self.call(&self.shared.scripts.release, &request.key);
+        call.arg(request.token.to_hex())
+            .arg(self.retention_ms())
+            .arg(self.shared.epoch)
+            .arg(epoch)
+            .arg(sequence)
+            .arg(request.remaining)
+            .arg(cooldown.as_micros());
+        Ok(call)
+    }
+
+    fn renew_call(&self, requests: &[RenewRequest]) -> Call<'static> {
+        let mut keys = Vec::with_capacity(requests.len().saturating_mul(2));
+        for request in requests {
+            let record = self.shared.names.record(&request.key);
+            let crowd = Names::crowd(&record);
+            keys.push(record);
+            keys.push(crowd);
+        }
+        let mut call = Call::new(&self.shared.scripts.renew, keys);
+        call.arg(self.shared.epoch).arg(self.retention_ms());
+        for request in requests {
+            let (epoch, sequence) = unix_parts(request.fences.last());
+            call.arg(request.token.to_hex())
+                .arg(epoch)
+                .arg(sequence)
+                .arg(request.ttl.as_millis())
+                .arg(u8::from(request.shorten));
+        }
+        call
+    }
+
+    /// Renews one chunk after the other, all sent at once. A chunk that the server refused as a
+    /// whole is renewed lock by lock, so that one bad lock does not fail the others.
+    async fn renew_all(&self, requests: &[RenewRequest], deadline: Deadline) -> Vec<Result<Renew>> {
+        let transport = &*self.shared.transport;
+        let chunks: Vec<_> = requests.chunks(RENEW_CHUNK).collect();
+        let calls: Vec<_> = chunks.iter().map(|chunk| self.renew_call(chunk)).collect();
+        let answers: Vec<std::result::Result<Value, Verdict>> = match &*calls {
+            [] => return Vec::new(),
+            [call] => vec![call.run(transport, deadline).await],
+            calls => {
+                let mut pipeline = Pipeline::with_capacity(calls.len());
+                for call in calls {
+                    pipeline.add_command(call.request(false));
+                }
+                match transport.many(&pipeline, deadline).await {
+                    Ok(values) => values.into_iter().map(|value| judged(Ok(value))).collect(),
+                    Err(verdict) => calls.iter().map(|_| Err(verdict.clone())).collect(),
+                }
+            }
+        };
+        let mut results = Vec::with_capacity(requests.len());
+        for ((chunk, call), answer) in chunks.iter().zip(&calls).zip(answers) {
+            let answer = match answer {
+                Err(Verdict { next: Next::SendSource | Next::Retry, .. }) => {
+                    call.run(transport, deadline).await
+                }
+                other => other,
+            };
+            match answer {
+                Ok(value) => match reply::renew(value, chunk.len()) {
+                    Ok(outcomes) => results.extend(outcomes),
+                    Err(error) => results.extend(chunk.iter().map(|_| Err(error.clone()))),
+                },
+                Err(verdict) if verdict.next == Next::Fail && chunk.len() > 1 => {
+                    for request in *chunk {
+                        let call = self.renew_call(std::slice::from_ref(request));
+                        results.push(match call.run(transport, deadline).await {
+                            Ok(value) => reply::renew(value, 1).and_then(|mut outcomes| {
+                                outcomes.pop().unwrap_or_else(|| {
+                                    Err(Error::new(ErrorKind::Protocol, "no answer in the answer"))
+                                })
+                            }),
+                            Err(verdict) => Err(verdict.to_error()),
+                        });
+                    }
+                }
+                Err(verdict) => {
+                    let error = verdict.to_error();
+                    results.extend(chunk.iter().map(|_| Err(error.clone())));
+                }
+            }
+        }
+        results
+            .into_iter()
+            .zip(requests)
+            .map(|(result, request)| {
+                result.map_err(|error| self.named(error, "renew", Some(&request.key)))
+            })
+            .collect()
+    }
+
+    async fn list_all(&self, request: &ListRequest, deadline: Deadline) -> Result<Vec<LockInfo>> {
+        let failed = |verdict: Verdict| self.error(&verdict, "list", None);
+        let protocol = || {
+            let error =
+                Error::new(ErrorKind::Protocol, "the server's answer to SCAN is not a list");
+            self.named(error, "list", None)
+        };
+        let pattern = self.shared.names.pattern(&request.prefix);
+        let mut keys = std::collections::BTreeSet::new();
+        let mut cursor = String::from("0");
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_COUNT);
+            scan.arg("TYPE").arg("string");
+            let answer = self.shared.transport.one(&scan, deadline).await.map_err(failed)?;
+            let (next, found): (String, Vec<Vec<u8>>) =
+                redis::from_redis_value(answer).map_err(|_| protocol())?;
+            keys.extend(found.iter().filter_map(|record| self.shared.names.lock(record)));
+            if keys.len() > LIST_MAX {
+                return Err(self.named(
+                    Error::new(
+                        ErrorKind::Unsupported,
+                        format!("there are more than {LIST_MAX} locks; ask for a longer prefix"),
+                    ),
+                    "list",
+                    None,
+                ));
+            }
+            cursor = next;
+            if cursor == "0" {
+                break;
+            }
+            if deadline.is_over() {
+                return Err(failed(deadline.missed()));
+            }
+        }
+        let keys: Vec<_> = keys.into_iter().collect();
+        let mut infos = Vec::with_capacity(keys.len());
+        for chunk in keys.chunks(INSPECT_CHUNK) {
+            let mut pipeline = Pipeline::with_capacity(chunk.len());
+            let calls: Vec<_> = chunk.iter().map(|key| self.inspect_call(key)).collect();
+            for call in &calls {
+                pipeline.add_command(call.request(false));
+            }
+            let answers = self.shared.transport.many(&pipeline, deadline).await.map_err(failed)?;
+            for ((key, call), answer) in chunk.iter().zip(&calls).zip(answers) {
+                let answer = match judged(Ok(answer)) {
+                    Err(Verdict { next: Next::SendSource | Next::Retry, .. }) => {
+                        call.run(&*self.shared.transport, deadline).await
+                    }
+                    other => other,
+                };
+                match answer {
+                    Ok(value) => {
+                        let info = reply::inspect(value, key)
+                            .map_err(|error| self.named(error, "list", Some(key)))?;
+                        infos.extend(info);
+                    }
+                    // What is not a lock is not listed.
+                    Err(verdict) if verdict.kind == ErrorKind::Foreign => {}
+                    Err(verdict) => return Err(self.error(&verdict, "list", Some(key))),
+                }
+            }
+        }
+        Ok(infos)
+    }
+
+    fn inspect_call(&self, key: &Key) -> Call<'static> {
+        self.call(&self.shared.scripts.inspect, key)
+    }
+}
+
+impl Store for RedisStore {
+    fn acquire<'a>(
+        &'a self,
+        request: &'a AcquireRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Acquire>> {
+        Box::pin(async move {
+            let call = self
+                .acquire_call(request)
+                .map_err(|error| self.named(error, "acquire", Some(&request.key)))?;
+            let asked =
+                Asked { epoch: self.shared.epoch, block: request.fence_block, mode: request.mode };
+            self.run(call, within, "acquire", &request.key, |value| reply::acquire(value, &asked))
+                .await
+        })
+    }
+
+    fn renew<'a>(
+        &'a self,
+        requests: &'a [RenewRequest],
+        within: Duration,
+    ) -> BoxFuture<'a, Vec<Result<Renew>>> {
+        Box::pin(self.renew_all(requests, Deadline::after(within)))
+    }
+
+    fn release<'a>(
+        &'a self,
+        request: &'a ReleaseRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Release>> {
+        Box::pin(async move {
+            let call = self
+                .release_call(request)
+                .map_err(|error| self.named(error, "release", Some(&request.key)))?;
+            self.run(call, within, "release", &request.key, reply::release).await
+        })
+    }
+
+    fn leave<'a>(
+        &'a self,
+        request: &'a LeaveRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Leave>> {
+        Box::pin(async move {
+            let mut call = self.call(&self.shared.scripts.leave, &request.key);
+            call.arg(request.token.to_hex()).arg(self.retention_ms()).arg(self.shared.epoch);
+            self.run(call, within, "leave", &request.key, reply::leave).await
+        })
+    }
+
+    fn inspect<'a>(
+        &'a self,
+        key: &'a Key,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Option<LockInfo>>> {
+        Box::pin(async move {
+            let call = self.inspect_call(key);
+            self.run(call, within, "inspect", key, |value| reply::inspect(value, key)).await
+        })
+    }
+
+    fn list<'a>(
+        &'a self,
+        request: &'a ListRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Vec<LockInfo>>> {
+        Box::pin(self.list_all(request, Deadline::after(within)))
+    }
+
+    fn force_release<'a>(
+        &'a self,
+        request: &'a ForceReleaseRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<ForceRelease>> {
+        Box::pin(async move {
+            let (epoch, sequence) = unix_parts(request.fence);
+            let mut call = self.call(&self.shared.scripts.force_release, &request.key);
+            call.arg(epoch).arg(self.retention_ms()).arg(self.shared.epoch).arg(sequence);
+            self.run(call, within, "force-release", &request.key, reply::force_release).await
+        })
+    }
+
+    fn listen<'a>(
+        &'a self,
+        client: ClientId,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Box<dyn Listener>>> {
+        Box::pin(async move {
+            let Some(source) = &self.shared.wake else {
+                let error = Error::new(
+                    ErrorKind::Unsupported,
+                    "a store on a borrowed connection has no wake channel; give its builder a \
+                     client for subscriptions",
+                );
+                return Err(self.named(error, "listen", None));
+            };
+            let channel = self.shared.names.channel(client);
+            listen::listen(Arc::clone(source), channel, Deadline::after(within))
+                .await
+                .map_err(|verdict| self.error(&verdict, "listen", None))
+        })
+    }
+
+    fn capability(&self) -> Capability {
+        let mut capability = Capability::ALL;
+        capability.wake = self.shared.wake.is_some();
+        capability
+    }
+
+    fn location(&self) -> String {
+        self.shared.location.to_string()
+    }
+}

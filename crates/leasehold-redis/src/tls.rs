@@ -1,0 +1,194 @@
+//! TLS, by whichever library this build has.
+//!
+//! Certificates and host names are always verified; there is no way to say otherwise.
+
+use leasehold_core::{Error, ErrorKind, Result};
+use tokio::net::TcpStream;
+
+use crate::address::{Endpoint, TlsFiles};
+use crate::classify::Verdict;
+use crate::dial::Stream;
+
+/// How the sockets to one server are secured.
+#[derive(Clone)]
+pub(crate) enum Tls {
+    Off,
+    #[cfg(feature = "tls-rustls")]
+    Rustls(tokio_rustls::TlsConnector),
+    #[cfg(all(feature = "tls-native", not(feature = "tls-rustls")))]
+    Native(tokio_native_tls::TlsConnector),
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Off => "Off",
+            #[cfg(feature = "tls-rustls")]
+            Self::Rustls(_) => "Rustls",
+            #[cfg(all(feature = "tls-native", not(feature = "tls-rustls")))]
+            Self::Native(_) => "Native",
+        })
+    }
+}
+
+impl Tls {
+    /// Reads the files that the endpoint names.
+    pub(crate) fn of(endpoint: &Endpoint) -> Result<Self> {
+        match endpoint {
+            Endpoint::Tcp { tls: Some(files), .. } => Self::with(files),
+            Endpoint::Tcp { tls: None, .. } | Endpoint::Unix(_) => Ok(Self::Off),
+        }
+    }
+
+    #[cfg(not(any(feature = "tls-rustls", feature = "tls-native")))]
+    fn with(_files: &TlsFiles) -> Result<Self> {
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            "this build has no TLS; build it with the feature tls-rustls or tls-native",
+        ))
+    }
+
+    #[cfg(feature = "tls-rustls")]
+    fn with(files: &TlsFiles) -> Result<Self> {
+        use std::sync::Arc;
+
+        use tokio_rustls::rustls::crypto::ring;
+        use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+        use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+        use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+        let certificates = |path: &std::path::Path| -> Result<Vec<CertificateDer<'static>>> {
+            let certificates: Option<Vec<_>> = CertificateDer::pem_slice_iter(&read(path)?)
+                .map(|certificate| certificate.ok())
+                .collect();
+            certificates
+                .filter(|certificates| !certificates.is_empty())
+                .ok_or_else(|| unreadable(path, "certificate"))
+        };
+        let mut roots = RootCertStore::empty();
+        match &files.authorities {
+            Some(path) => {
+                for certificate in certificates(path)? {
+                    roots.add(certificate).map_err(|_| unreadable(path, "certificate"))?;
+                }
+            }
+            None => {
+                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+                if roots.is_empty() {
+                    return Err(Error::new(
+                        ErrorKind::Config,
+                        "this system has no certificate authorities; install ca-certificates or \
+                         name one with cafile",
+                    ));
+                }
+            }
+        }
+        // The provider is named here so that nothing depends on what the process installed.
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|_| Error::new(ErrorKind::Unsupported, "this build has no TLS version"))?
+            .with_root_certificates(roots);
+        let config = match (&files.certificate, &files.key) {
+            (Some(certificate), Some(key)) => {
+                let secret = PrivateKeyDer::from_pem_slice(&read(key)?)
+                    .map_err(|_| unreadable(key, "private key"))?;
+                config
+                    .with_client_auth_cert(certificates(certificate)?, secret)
+                    .map_err(|_| unreadable(certificate, "certificate for this key"))?
+            }
+            _ => config.with_no_client_auth(),
+        };
+        Ok(Self::Rustls(Arc::new(config).into()))
+    }
+
+    #[cfg(all(feature = "tls-native", not(feature = "tls-rustls")))]
+    fn with(files: &TlsFiles) -> Result<Self> {
+        let mut builder = native_tls::TlsConnector::builder();
+        if let Some(path) = &files.authorities {
+            let authority = native_tls::Certificate::from_pem(&read(path)?)
+                .map_err(|_| unreadable(path, "certificate"))?;
+            builder.disable_built_in_roots(true).add_root_certificate(authority);
+        }
+        if let (Some(certificate), Some(key)) = (&files.certificate, &files.key) {
+            let identity = native_tls::Identity::from_pkcs8(&read(certificate)?, &read(key)?)
+                .map_err(|_| unreadable(key, "PKCS #8 key for this certificate"))?;
+            builder.identity(identity);
+        }
+        match builder.build() {
+            Ok(connector) => Ok(Self::Native(connector.into())),
+            Err(_) => Err(Error::new(ErrorKind::Unsupported, "the system's TLS can't be used")),
+        }
+    }
+
+    /// Secures a socket.
+    #[cfg_attr(
+        not(any(feature = "tls-rustls", feature = "tls-native")),
+        expect(clippy::unused_async, reason = "it waits where there is TLS")
+    )]
+    pub(crate) async fn wrap(
+        &self,
+        host: &str,
+        socket: TcpStream,
+    ) -> Result<Box<dyn Stream>, Verdict> {
+        match self {
+            Self::Off => {
+                let _ = host;
+                Ok(Box::new(socket))
+            }
+            #[cfg(feature = "tls-rustls")]
+            Self::Rustls(connector) => {
+                let name = tokio_rustls::rustls::pki_types::ServerName::try_from(host.to_owned())
+                    .map_err(|_| {
+                    Verdict::misconfigured("the host's name can't be in a certificate")
+                })?;
+                match connector.connect(name, socket).await {
+                    Ok(stream) => Ok(Box::new(stream)),
+                    Err(error) => Err(failed(&error)),
+                }
+            }
+            #[cfg(all(feature = "tls-native", not(feature = "tls-rustls")))]
+            Self::Native(connector) => match connector.connect(host, socket).await {
+                Ok(stream) => Ok(Box::new(stream)),
+                Err(error) => Err(Verdict::misconfigured(untrusted(&error))),
+            },
+        }
+    }
+}
+
+/// Whether the handshake failed because of what was said in it, or because the network did.
+#[cfg(feature = "tls-rustls")]
+fn failed(error: &std::io::Error) -> Verdict {
+    use crate::classify::{Stage, io_error};
+
+    let said =
+        error.get_ref().and_then(|inner| inner.downcast_ref::<tokio_rustls::rustls::Error>());
+    match said {
+        Some(said) => Verdict::misconfigured(untrusted(said)),
+        None => io_error(error.kind(), &error.to_string(), Stage::Connecting),
+    }
+}
+
+#[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
+fn untrusted(error: &dyn std::fmt::Display) -> String {
+    format!(
+        "no secure connection could be made: {}; check the server's certificate and name, the \
+         authority (cafile), and that the port speaks TLS",
+        leasehold_core::escape::terminal(&error.to_string())
+    )
+}
+
+#[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
+fn read(path: &std::path::Path) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|error| {
+        let shown = path.to_string_lossy();
+        let shown = leasehold_core::escape::terminal(&shown);
+        Error::new(ErrorKind::Config, format!("the file {shown} can't be read")).caused_by(error)
+    })
+}
+
+#[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
+fn unreadable(path: &std::path::Path, what: &str) -> Error {
+    let shown = path.to_string_lossy();
+    let shown = leasehold_core::escape::terminal(&shown);
+    Error::new(ErrorKind::Config, format!("the file {shown} holds no {what} in PEM form"))
+}

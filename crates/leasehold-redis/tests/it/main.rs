@@ -1,0 +1,3 @@
+//! The store against real servers, and against what happens to them.
+
+mod basics;
