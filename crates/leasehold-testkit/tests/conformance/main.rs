@@ -1,4 +1,7 @@
-//! The conformance suite against the store in memory, which runs the lock table as it is.
+//! The conformance suite is tried on a store that keeps all promises, and on one that breaks them.
+
+mod broken_store;
+mod planted_faults;
 
 use std::sync::Arc;
 

@@ -1,0 +1,322 @@
+//! A store that breaks one promise and keeps the others.
+
+use std::num::NonZeroU32;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use leasehold_core::{
+    Acquire, AcquireRequest, BoxFuture, Capability, ClientId, Effect, Error, ErrorKind, Fence,
+    FenceBlock, ForceRelease, ForceReleaseRequest, Granted, Key, Leave, LeaveRequest, ListRequest,
+    Listener, LockInfo, Metadata, Mode, OwnerName, Release, ReleaseRequest, Renew, RenewRequest,
+    Result, Store, Token, Wake,
+};
+use leasehold_embedded::MemoryStore;
+
+/// The promise that is broken.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Fault {
+    AcquireIsNotIdempotent,
+    AcquireShortens,
+    BatchIsAnsweredInReverse,
+    BlockIsNotReserved,
+    BusyIsGranted,
+    CooldownIsForgotten,
+    FenceIsConstant,
+    FencesAreForgottenWhenIdle,
+    ForceReleaseIgnoresTheFence,
+    HandedLeaseRunsForTheTtl,
+    HeartbeatIsNotTold,
+    LateIsCalledLost,
+    LeaveLeavesTheLease,
+    ListIgnoresThePrefix,
+    ListIsUnordered,
+    LostIsCalledLate,
+    MetadataEndsAtNul,
+    NamesAreCutShort,
+    NamesLoseTheirBraces,
+    NotAppliedIsALie,
+    OwnerIsLost,
+    PermitsAreGrantedBeyondTheLimit,
+    PlaceIsForgotten,
+    ReleaseNeedsNoToken,
+    RenewalCreates,
+    RenewalShortens,
+    SharedIsExclusive,
+    TokenIsShown,
+    WaitersMaxIsIgnored,
+}
+
+#[derive(Debug)]
+pub(crate) struct BrokenStore {
+    fault: Fault,
+    inner: Mutex<MemoryStore>,
+}
+
+impl BrokenStore {
+    pub(crate) fn new(fault: Fault) -> Self {
+        Self { fault, inner: Mutex::new(MemoryStore::new()) }
+    }
+
+    fn inner(&self) -> MemoryStore {
+        self.inner.lock().unwrap().clone()
+    }
+
+    fn is(&self, fault: Fault) -> bool {
+        self.fault == fault
+    }
+
+    fn key(&self, key: &Key) -> Key {
+        let name = key.as_str();
+        let name = match self.fault {
+            Fault::NamesAreCutShort => name.char_indices().take(500).map(|(_, c)| c).collect(),
+            Fault::NamesLoseTheirBraces => name.replace(['{', '}'], "_"),
+            _ => return key.clone(),
+        };
+        Key::new(name).unwrap()
+    }
+
+    fn mangle(&self, asked: &AcquireRequest) -> AcquireRequest {
+        let mut asked = asked.clone();
+        asked.key = self.key(&asked.key);
+        match self.fault {
+            Fault::AcquireIsNotIdempotent => asked.token = Token::generate().unwrap(),
+            Fault::BlockIsNotReserved => asked.fence_block = NonZeroU32::MIN,
+            Fault::MetadataEndsAtNul => {
+                let text = asked.metadata.as_str().split('\0').next().unwrap();
+                asked.metadata = Metadata::new(text).unwrap();
+            }
+            Fault::OwnerIsLost => asked.owner = OwnerName::default(),
+            Fault::SharedIsExclusive if asked.mode == Mode::Shared => asked.mode = Mode::Exclusive,
+            Fault::TokenIsShown => asked.metadata = Metadata::new(asked.token.to_hex()).unwrap(),
+            _ => {}
+        }
+        if let Mode::Permits { limit, .. } = &mut asked.mode
+            && self.is(Fault::PermitsAreGrantedBeyondTheLimit)
+        {
+            *limit = limit.saturating_add(1);
+        }
+        if let Some(queue) = &mut asked.queue {
+            match self.fault {
+                Fault::HandedLeaseRunsForTheTtl => queue.window = asked.ttl,
+                Fault::PlaceIsForgotten => queue.place = None,
+                Fault::WaitersMaxIsIgnored => queue.waiters_max = None,
+                _ => {}
+            }
+        }
+        asked
+    }
+
+    async fn acquire_wrongly(&self, asked: &AcquireRequest, within: Duration) -> Result<Acquire> {
+        let asked = self.mangle(asked);
+        let inner = self.inner();
+        let count = asked.fence_block.get();
+        let mut answer = inner.acquire(&asked, within).await?;
+        match (self.fault, &mut answer) {
+            (Fault::BusyIsGranted, Acquire::Busy(_)) => {
+                answer = Acquire::Granted(Granted::new(FenceBlock::new(Fence::ZERO, 1)));
+            }
+            (Fault::FenceIsConstant, Acquire::Granted(granted)) => {
+                granted.fences = FenceBlock::new(Fence::from_value(7).unwrap(), count);
+            }
+            (Fault::AcquireShortens, Acquire::Already(already)) => {
+                let fences = already.fences;
+                let mut shorter = RenewRequest::new(asked.key, asked.token, fences, asked.ttl);
+                shorter.shorten = true;
+                drop(inner.renew(&[shorter], within).await);
+            }
+            (Fault::NotAppliedIsALie, _) if within.is_zero() => {
+                return Err(
+                    Error::new(ErrorKind::Timeout, "not applied").with_effect(Effect::NotApplied)
+                );
+            }
+            _ => {}
+        }
+        Ok(answer)
+    }
+
+    async fn renew_wrongly(&self, asked: &[RenewRequest], within: Duration) -> Vec<Result<Renew>> {
+        let inner = self.inner();
+        let mut requests = asked.to_vec();
+        for request in &mut requests {
+            request.key = self.key(&request.key);
+            request.shorten |= self.is(Fault::RenewalShortens);
+        }
+        let mut answers = inner.renew(&requests, within).await;
+        if self.is(Fault::BatchIsAnsweredInReverse) {
+            answers.reverse();
+        }
+        for (request, answer) in requests.iter().zip(&mut answers) {
+            match (self.fault, answer) {
+                (Fault::RenewalCreates, Ok(Renew::Late | Renew::NotHeld)) => {
+                    let (key, token, ttl) = (request.key.clone(), request.token, request.ttl);
+                    drop(inner.acquire(&AcquireRequest::new(key, token, ttl), within).await);
+                }
+                (Fault::LateIsCalledLost, Ok(answer)) if *answer == Renew::Late => {
+                    *answer = Renew::NotHeld;
+                }
+                (Fault::LostIsCalledLate, Ok(answer)) if *answer == Renew::NotHeld => {
+                    *answer = Renew::Late;
+                }
+                _ => {}
+            }
+        }
+        answers
+    }
+
+    async fn release_wrongly(&self, asked: &ReleaseRequest, within: Duration) -> Result<Release> {
+        let inner = self.inner();
+        let mut request = asked.clone();
+        request.key = self.key(&request.key);
+        if self.is(Fault::CooldownIsForgotten) {
+            request.cooldown = None;
+        }
+        let answer = inner.release(&request, within).await?;
+        if self.is(Fault::FencesAreForgottenWhenIdle)
+            && inner.inspect(&request.key, within).await?.is_none()
+        {
+            *self.inner.lock().unwrap() = MemoryStore::new();
+        }
+        Ok(match (self.fault, answer) {
+            (Fault::LateIsCalledLost, Release::Late) => Release::NotHeld,
+            (Fault::LostIsCalledLate, Release::NotHeld) => Release::Late,
+            (Fault::ReleaseNeedsNoToken, Release::NotHeld) => {
+                self.evict(&request.key, within).await?;
+                Release::Released
+            }
+            (_, answer) => answer,
+        })
+    }
+
+    async fn evict(&self, key: &Key, within: Duration) -> Result<()> {
+        let inner = self.inner();
+        if let Some(holder) =
+            inner.inspect(key, within).await?.and_then(|info| info.holders.first().cloned())
+        {
+            let request = ForceReleaseRequest::new(key.clone(), holder.fence);
+            inner.force_release(&request, within).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Store for BrokenStore {
+    fn acquire<'a>(
+        &'a self,
+        request: &'a AcquireRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Acquire>> {
+        Box::pin(self.acquire_wrongly(request, within))
+    }
+
+    fn renew<'a>(
+        &'a self,
+        requests: &'a [RenewRequest],
+        within: Duration,
+    ) -> BoxFuture<'a, Vec<Result<Renew>>> {
+        Box::pin(self.renew_wrongly(requests, within))
+    }
+
+    fn release<'a>(
+        &'a self,
+        request: &'a ReleaseRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Release>> {
+        Box::pin(self.release_wrongly(request, within))
+    }
+
+    fn leave<'a>(
+        &'a self,
+        request: &'a LeaveRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Leave>> {
+        Box::pin(async move {
+            if self.is(Fault::LeaveLeavesTheLease) {
+                return Ok(Leave::Released);
+            }
+            let key = self.key(&request.key);
+            self.inner().leave(&LeaveRequest::new(key, request.token), within).await
+        })
+    }
+
+    fn inspect<'a>(
+        &'a self,
+        key: &'a Key,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Option<LockInfo>>> {
+        Box::pin(async move { self.inner().inspect(&self.key(key), within).await })
+    }
+
+    fn list<'a>(
+        &'a self,
+        request: &'a ListRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Vec<LockInfo>>> {
+        Box::pin(async move {
+            let mut request = request.clone();
+            if self.is(Fault::ListIgnoresThePrefix) {
+                request.prefix = request.prefix.split('/').take(2).collect::<Vec<_>>().join("/");
+            }
+            let mut listed = self.inner().list(&request, within).await?;
+            if self.is(Fault::ListIsUnordered) {
+                listed.reverse();
+            }
+            Ok(listed)
+        })
+    }
+
+    fn force_release<'a>(
+        &'a self,
+        request: &'a ForceReleaseRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<ForceRelease>> {
+        Box::pin(async move {
+            let key = self.key(&request.key);
+            if self.is(Fault::ForceReleaseIgnoresTheFence) {
+                self.evict(&key, within).await?;
+                return Ok(ForceRelease::Released);
+            }
+            let request = ForceReleaseRequest::new(key, request.fence);
+            self.inner().force_release(&request, within).await
+        })
+    }
+
+    fn listen<'a>(
+        &'a self,
+        client: ClientId,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Box<dyn Listener>>> {
+        Box::pin(async move {
+            let inner = self.inner().listen(client, within).await?;
+            let forgets = self.is(Fault::HeartbeatIsNotTold);
+            Ok(Box::new(BrokenListener { inner, forgets }) as Box<dyn Listener>)
+        })
+    }
+
+    fn capability(&self) -> Capability {
+        Capability::ALL
+    }
+
+    fn location(&self) -> String {
+        format!("broken:{:?}", self.fault)
+    }
+}
+
+#[derive(Debug)]
+struct BrokenListener {
+    inner: Box<dyn Listener>,
+    forgets: bool,
+}
+
+impl Listener for BrokenListener {
+    fn next(&mut self) -> BoxFuture<'_, Wake> {
+        Box::pin(async {
+            let mut wake = self.inner.next().await;
+            if let Wake::Granted { heartbeat, .. } = &mut wake
+                && self.forgets
+            {
+                *heartbeat = 0;
+            }
+            wake
+        })
+    }
+}
