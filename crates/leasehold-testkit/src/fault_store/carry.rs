@@ -85,7 +85,7 @@ impl FaultStore {
     }
 
     fn no_answer<C: Carried>(&self, request: &C, within: Duration) -> Error {
-        let error = Error::new(ErrorKind::Timeout, format!("no answer within {within:?}"))
+        let error = Error::new(ErrorKind::Unavailable, format!("no answer within {within:?}"))
             .with_effect(Effect::Unknown);
         self.named(request, error)
     }

@@ -28,7 +28,7 @@ fn request() -> AcquireRequest {
 
 #[track_caller]
 fn is_unknown(error: Error) {
-    assert_eq!((error.kind(), error.effect()), (ErrorKind::Timeout, Effect::Unknown));
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
 }
 
 async fn is_held(store: &FaultStore) -> bool {

@@ -125,9 +125,8 @@ impl BrokenStore {
                 drop(inner.renew(&[shorter], within).await);
             }
             (Fault::NotAppliedIsALie, _) if within.is_zero() => {
-                return Err(
-                    Error::new(ErrorKind::Timeout, "not applied").with_effect(Effect::NotApplied)
-                );
+                return Err(Error::new(ErrorKind::Unavailable, "not applied")
+                    .with_effect(Effect::NotApplied));
             }
             _ => {}
         }

@@ -6,6 +6,10 @@
 )]
 
 mod acquire;
+#[cfg(feature = "blocking")]
+mod blocking;
+mod cancel;
+mod faults;
 mod fencing;
 mod hold;
 mod line;

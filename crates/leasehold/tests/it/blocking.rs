@@ -1,0 +1,38 @@
+//! The blocking API: the same promises, for threads.
+
+mod alone;
+mod calls;
+mod names;
+mod runtime;
+mod thread;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::blocking::Client;
+use leasehold_embedded::MemoryStore;
+
+/// Far longer than anything here takes; a test that gets there has hung.
+const EVER: Duration = Duration::from_secs(60);
+
+/// A store, and a client of it as a process of its own would have one.
+fn world() -> (MemoryStore, Client) {
+    let store = MemoryStore::new();
+    let client = client_of(&store);
+    (store, client)
+}
+
+fn client_of(store: &MemoryStore) -> Client {
+    Client::new(Arc::new(store.clone())).unwrap()
+}
+
+/// Returns once `done` says so.
+fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    for _ in 0..EVER.as_millis() / 5 {
+        if done() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("it never came to pass: {what}");
+}

@@ -1,0 +1,142 @@
+//! Blocking calls where there is a runtime: refused where they would hold it up, good elsewhere.
+
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+use leasehold::ErrorKind;
+use leasehold::blocking::Client;
+use leasehold::clock::SystemClock;
+use leasehold::core::{Clock, Moment};
+use leasehold_embedded::MemoryStore;
+use tokio::runtime::{Builder, Runtime};
+
+use super::{EVER, client_of, eventually, world};
+
+fn runtimes() -> [Runtime; 2] {
+    [Builder::new_current_thread(), Builder::new_multi_thread()]
+        .map(|mut builder| builder.enable_all().build().unwrap())
+}
+
+/// Makes every call that waits, and expects each to be refused.
+fn expect_misuse(store: &MemoryStore) {
+    let client = thread::scope(|scope| scope.spawn(|| client_of(store)).join().unwrap());
+    let mutex = client.mutex("key");
+    let refused = |kind: Result<(), leasehold::Error>| {
+        let error = kind.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Misuse, "{error}");
+        assert!(error.to_string().contains("spawn_blocking"), "{error}");
+    };
+    refused(Client::connect("memory:").map(drop));
+    refused(mutex.try_lock().map(drop));
+    refused(mutex.lock().map(drop));
+    refused(mutex.lock_within(EVER).map(drop));
+    refused(mutex.run(|_| ()));
+    refused(mutex.try_run(|_| ()).map(drop));
+    refused(client.inspect("key").map(drop));
+    refused(client.list("").map(drop));
+    refused(client.release_all().map(drop));
+
+    let guard = thread::scope(|scope| scope.spawn(|| mutex.lock().unwrap()).join().unwrap());
+    assert!(guard.is_held());
+    refused(guard.ttl().map(drop));
+    refused(guard.is_held_by_store().map(drop));
+    refused(guard.renew_to(EVER));
+    refused(guard.lost());
+    refused(guard.lost_within(EVER).map(drop));
+    // Consumed all the same: given up in the background.
+    refused(guard.release().map(drop));
+    thread::scope(|scope| {
+        scope.spawn(|| drop(mutex.lock_within(EVER).unwrap()));
+    });
+    let dropped = thread::scope(|scope| scope.spawn(|| mutex.lock().unwrap()).join().unwrap());
+    drop(dropped);
+    refused(client.close());
+}
+
+#[test]
+fn a_call_that_would_hold_up_a_runtime_is_refused() {
+    for runtime in runtimes() {
+        let store = MemoryStore::new();
+        runtime.block_on(async { expect_misuse(&store) });
+        let task = runtime.spawn(async move { expect_misuse(&store) });
+        runtime.block_on(task).unwrap();
+    }
+}
+
+#[test]
+fn a_call_may_wait_in_spawn_blocking() {
+    for runtime in runtimes() {
+        let (_, client) = world();
+        let call = runtime.spawn_blocking(move || {
+            let guard = client.mutex("key").lock().unwrap();
+            client.mutex("key").try_lock().unwrap().is_none() && guard.release().is_ok()
+        });
+        assert!(runtime.block_on(call).unwrap());
+    }
+}
+
+#[test]
+fn a_call_may_wait_in_block_in_place() {
+    let [_, runtime] = runtimes();
+    let (_, client) = world();
+    let call = runtime.spawn(async move {
+        tokio::task::block_in_place(|| client.mutex("key").lock().map(drop).unwrap());
+    });
+    runtime.block_on(call).unwrap();
+}
+
+#[test]
+fn a_call_may_wait_where_a_runtime_was_only_entered() {
+    let [runtime, _] = runtimes();
+    let entered = runtime.enter();
+    let (_, client) = world();
+    drop(client.mutex("key").lock().unwrap());
+    drop(entered);
+}
+
+#[test]
+fn a_call_from_a_task_without_a_budget_still_ends() {
+    // It can't be told from code in `spawn_blocking`; at least nothing panics and nothing hangs.
+    for runtime in runtimes() {
+        let (_, client) = world();
+        runtime.block_on(tokio::task::unconstrained(async {
+            let guard = client.mutex("key").ttl(Duration::from_millis(200)).renew(false).lock();
+            guard.unwrap().lost().unwrap();
+        }));
+    }
+}
+
+/// A clock that uses the client whose clock it is, from the client's own thread.
+#[derive(Debug, Default)]
+struct Meddler {
+    client: OnceLock<Client>,
+    seen: OnceLock<String>,
+}
+
+impl Clock for Meddler {
+    fn now(&self) -> Moment {
+        if thread::current().name() == Some("leasehold-io")
+            && let Some(client) = self.client.get()
+        {
+            self.seen.get_or_init(|| match client.inspect("key") {
+                Err(error) if error.kind() == ErrorKind::Misuse => error.to_string(),
+                other => format!("not refused: {other:?}"),
+            });
+        }
+        SystemClock::new().now()
+    }
+}
+
+#[test]
+fn the_clients_own_thread_does_not_wait_for_itself() {
+    let clock = Arc::new(Meddler::default());
+    let store = Arc::new(MemoryStore::new());
+    let client = Client::builder().clock(Arc::<Meddler>::clone(&clock)).store(store).unwrap();
+    clock.client.set(client.clone()).unwrap();
+    let guard = client.mutex("key").lock().unwrap();
+    eventually("the client's thread reads the clock", || clock.seen.get().is_some());
+    let seen = clock.seen.get().unwrap();
+    assert!(seen.contains("can't wait for itself"), "{seen}");
+    drop(guard);
+}

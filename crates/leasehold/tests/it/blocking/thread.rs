@@ -1,0 +1,229 @@
+//! The thread behind a client: there while needed, gone after, and not in a fork's child.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::blocking::Client;
+use leasehold::core::{
+    Acquire, AcquireRequest, BoxFuture, Capability, ClientId, ForceReleaseRequest, Leave,
+    LeaveRequest, ListRequest, Listener, ReleaseRequest, Renew, RenewRequest, Store,
+};
+use leasehold::{ErrorKind, ForceRelease, Key, LockInfo, Result};
+use leasehold_embedded::MemoryStore;
+
+use super::alone::alone;
+use super::{client_of, eventually, world};
+
+/// The names of this process's threads.
+#[cfg(target_os = "linux")]
+fn threads() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    // One that ends while we look has no name any more.
+    tasks
+        .filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok())
+        .map(|name| name.trim_end().to_owned())
+        .collect()
+}
+
+/// A new thread has its name only after it has begun to run.
+#[cfg(target_os = "linux")]
+fn expect_clients_threads(count: usize) {
+    let ours = |threads: &[String]| threads.iter().filter(|name| *name == "leasehold-io").count();
+    eventually("the client has its one thread", || ours(&threads()) == count);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_thread_ends_with_the_last_of_what_needs_it_and_gives_up_what_was_left_before() {
+    alone(
+        "blocking::thread::the_thread_ends_with_the_last_of_what_needs_it_and_gives_up_what_was_left_before",
+        || {
+            let others = threads().len();
+            let (store, client) = world();
+            expect_clients_threads(1);
+            let mutex = client.mutex("key");
+            drop(client);
+            let guard = mutex.lock().unwrap();
+            drop(mutex);
+            let view = guard.lease().clone();
+            expect_clients_threads(1);
+            drop(guard);
+            drop(view);
+            eventually("the thread ends", || threads().len() == others);
+            // The guard's lease would run for half a minute.
+            assert!(client_of(&store).mutex("key").try_lock().unwrap().is_some());
+
+            for _ in 0..50 {
+                let (_, client) = world();
+                drop(client.mutex("key").lock().unwrap());
+            }
+            drop(Client::connect("gopher://example.org").unwrap_err());
+            let builder = Client::builder().call_timeout(Duration::ZERO);
+            drop(builder.store(Arc::new(store)).unwrap_err());
+            eventually("all threads end", || threads().len() == others);
+        },
+    );
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_store_that_answers_no_release_holds_up_neither_a_drop_nor_the_end_of_the_thread_for_long() {
+    alone(
+        "blocking::thread::a_store_that_answers_no_release_holds_up_neither_a_drop_nor_the_end_of_the_thread_for_long",
+        || {
+            let others = threads().len();
+            let store = Arc::new(Silent(MemoryStore::new()));
+            let client = Client::new(Arc::<Silent>::clone(&store)).unwrap();
+            let guard = client.mutex("key").lock().unwrap();
+            drop(guard);
+            drop(client);
+            eventually("the thread ends", || threads().len() == others);
+            assert!(client_of(&store.0).mutex("key").try_lock().unwrap().is_none());
+        },
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn a_forks_child_is_refused_and_never_hangs_and_harms_nothing() {
+    alone("blocking::thread::a_forks_child_is_refused_and_never_hangs_and_harms_nothing", || {
+        let (store, client) = world();
+        let mutex = client.mutex("key");
+        let guard = mutex.lock().unwrap();
+        let another = client.mutex("another").lock().unwrap();
+
+        // SAFETY: this process has no other thread that a lock could be waiting for, but the
+        // client's, which is the point.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                in_the_child(&client, &mutex, guard, another);
+                drop((client, mutex));
+            }));
+            // SAFETY: ends the child without running what belongs to the parent.
+            unsafe { libc::_exit(if outcome.is_ok() { 0 } else { 1 }) };
+        }
+        assert!(child > 0);
+        let mut status = 0;
+        eventually("the child ends", || {
+            // SAFETY: `status` is a place for the answer.
+            unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) == child }
+        });
+        assert_eq!(status, 0, "the child was not told what it should be");
+
+        assert!(guard.is_held() && guard.is_held_by_store().unwrap());
+        assert!(another.is_held());
+        assert!(client_of(&store).mutex("key").try_lock().unwrap().is_none());
+        assert_eq!(guard.release().unwrap(), leasehold::Release::Released);
+        drop(mutex.lock().unwrap());
+    });
+}
+
+#[cfg(unix)]
+fn in_the_child(
+    client: &Client,
+    mutex: &leasehold::blocking::Mutex,
+    guard: leasehold::blocking::Guard,
+    another: leasehold::blocking::Guard,
+) {
+    let refused = |outcome: Result<()>| {
+        let error = outcome.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Misuse, "{error}");
+        assert!(error.to_string().contains("parent process"), "{error}");
+    };
+    refused(mutex.try_lock().map(drop));
+    refused(mutex.lock().map(drop));
+    refused(mutex.run(|_| ()));
+    refused(client.inspect("key").map(drop));
+    refused(client.release_all().map(drop));
+    refused(client.close());
+    assert!(!guard.is_held());
+    assert_eq!(guard.fence().unwrap_err().kind(), ErrorKind::Lost);
+    assert!(guard.lease().cancellation_token().is_cancelled());
+    refused(guard.lost());
+    refused(guard.renew_to(Duration::from_secs(1)));
+    refused(guard.release().map(drop));
+    drop(another);
+
+    let (_, own) = world();
+    drop(own.mutex("key").lock().unwrap());
+    own.close().unwrap();
+}
+
+/// A store that never answers a release.
+#[derive(Debug)]
+struct Silent(MemoryStore);
+
+impl Store for Silent {
+    fn acquire<'a>(
+        &'a self,
+        request: &'a AcquireRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Acquire>> {
+        self.0.acquire(request, within)
+    }
+
+    fn renew<'a>(
+        &'a self,
+        requests: &'a [RenewRequest],
+        within: Duration,
+    ) -> BoxFuture<'a, Vec<Result<Renew>>> {
+        self.0.renew(requests, within)
+    }
+
+    fn release<'a>(
+        &'a self,
+        _request: &'a ReleaseRequest,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<leasehold::core::Release>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn leave<'a>(
+        &'a self,
+        request: &'a LeaveRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Leave>> {
+        self.0.leave(request, within)
+    }
+
+    fn inspect<'a>(
+        &'a self,
+        key: &'a Key,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Option<LockInfo>>> {
+        self.0.inspect(key, within)
+    }
+
+    fn list<'a>(
+        &'a self,
+        request: &'a ListRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Vec<LockInfo>>> {
+        self.0.list(request, within)
+    }
+
+    fn force_release<'a>(
+        &'a self,
+        request: &'a ForceReleaseRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<ForceRelease>> {
+        self.0.force_release(request, within)
+    }
+
+    fn listen<'a>(
+        &'a self,
+        client: ClientId,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Box<dyn Listener>>> {
+        self.0.listen(client, within)
+    }
+
+    fn capability(&self) -> Capability {
+        self.0.capability()
+    }
+
+    fn location(&self) -> String {
+        self.0.location()
+    }
+}
