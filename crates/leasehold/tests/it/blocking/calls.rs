@@ -11,7 +11,6 @@ use leasehold::blocking::Client;
 use leasehold::core::Store as _;
 use leasehold::retry::{Linear, RetryStrategy as _};
 use leasehold::{ErrorKind, ForceRelease, Key, Release};
-
 use leasehold_embedded::MemoryStore;
 
 use super::{EVER, client_of, eventually, world};
