@@ -22,17 +22,20 @@ pub struct RedisStoreBuilder {
     names: Names,
     fence_retention: Duration,
     connect_timeout: Duration,
+    password: Option<String>,
     runtime: Option<Handle>,
     subscriptions: Option<redis::Client>,
 }
 
 impl fmt::Debug for RedisStoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { names, fence_retention, connect_timeout, runtime: _, subscriptions } = self;
+        let Self { names, fence_retention, connect_timeout, password, runtime: _, subscriptions } =
+            self;
         f.debug_struct("RedisStoreBuilder")
             .field("prefix", &names.prefix())
             .field("fence_retention", fence_retention)
             .field("connect_timeout", connect_timeout)
+            .field("password", &password.as_ref().map(|_| "***"))
             .field("subscriptions", &subscriptions.is_some())
             .finish_non_exhaustive()
     }
@@ -44,6 +47,7 @@ impl RedisStoreBuilder {
             names: Names::standard(),
             fence_retention: Duration::from_secs(10 * 60),
             connect_timeout: Duration::from_secs(5),
+            password: None,
             runtime: None,
             subscriptions: None,
         }
@@ -77,6 +81,12 @@ impl RedisStoreBuilder {
     /// that wait for it end at their own time all the same.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
+        self
+    }
+
+    /// The password to log in with, where the URL has none. Shown nowhere.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(password.into());
         self
     }
 
@@ -116,7 +126,8 @@ impl RedisStoreBuilder {
     ///
     /// As [`RedisStore::connect_lazy`].
     pub fn connect_lazy(mut self, url: &str) -> Result<RedisStore> {
-        let address = Address::parse(url)?;
+        let mut address = Address::parse(url)?;
+        address.password = address.password.or(self.password.take());
         let location = address.location();
         if let Some(names) = &address.prefix {
             self.names = names.clone();

@@ -59,12 +59,12 @@ fn embedded(_scheme: &str, _path: &str, _options: &Options) -> Result<Arc<dyn St
 
 #[cfg(feature = "redis")]
 async fn redis(url: &str, options: Options) -> Result<Arc<dyn Store>> {
-    let builder = leasehold_redis::RedisStore::builder(url)?.connect_timeout(options.timeout);
+    let builder = leasehold_redis::RedisStore::builder().connect_timeout(options.timeout);
     let builder = match options.password {
         Some(password) => builder.password(password),
         None => builder,
     };
-    Ok(Arc::new(builder.connect().await?))
+    Ok(Arc::new(builder.connect(url).await?))
 }
 
 #[cfg(not(feature = "redis"))]

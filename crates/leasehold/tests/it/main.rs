@@ -13,4 +13,6 @@ mod faults;
 mod fencing;
 mod hold;
 mod line;
+#[cfg(feature = "redis")]
+mod processes;
 mod support;
