@@ -8,8 +8,8 @@ use super::context::{Context, Patience, SHORT, SLACK};
 use super::line::be_served;
 
 pub(super) async fn a_heartbeat_keeps_the_place(cx: &Context) {
-    let window = Duration::from_millis(800);
-    for _ in 0..20 {
+    // A machine that stands still for longer than a window proves nothing; it gets a longer one.
+    for window in [1, 2, 4, 8, 16].map(|times| Duration::from_millis(600) * times) {
         let key = cx.key();
         let lease = cx.party(&key).take().await;
         let started = Instant::now();
@@ -25,7 +25,6 @@ pub(super) async fn a_heartbeat_keeps_the_place(cx: &Context) {
             let next_at = Instant::now();
             let waiting = waiter.wait().await;
             if sent_at.elapsed() >= window {
-                // The machine stood still for longer than a window: that proves nothing.
                 in_time = false;
                 break;
             }
@@ -37,7 +36,7 @@ pub(super) async fn a_heartbeat_keeps_the_place(cx: &Context) {
             return;
         }
     }
-    panic!("the machine is too slow: it never sent heartbeats for {window:?} in time");
+    panic!("the machine is too slow: it never sent heartbeats in time");
 }
 
 pub(super) async fn a_dead_head_is_skipped(cx: &Context) {
