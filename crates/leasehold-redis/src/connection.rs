@@ -367,6 +367,9 @@ impl Transport for Supervised {
     ) -> BoxFuture<'a, Result<Value, Verdict>> {
         Box::pin(async move {
             let link = self.link(deadline).await?;
+            if deadline.is_over() {
+                return Err(deadline.missed_unsent(None));
+            }
             let mut connection = link.connection.clone();
             match timeout_at(deadline.at, connection.send_packed_command(cmd)).await {
                 Ok(answer) => {
@@ -389,6 +392,9 @@ impl Transport for Supervised {
     ) -> BoxFuture<'a, Result<Vec<Value>, Verdict>> {
         Box::pin(async move {
             let link = self.link(deadline).await?;
+            if deadline.is_over() {
+                return Err(deadline.missed_unsent(None));
+            }
             let mut connection = link.connection.clone();
             let answers = connection.send_packed_commands(pipeline, 0, pipeline.len());
             match timeout_at(deadline.at, answers).await {

@@ -17,6 +17,8 @@ mod call;
 mod classify;
 mod connection;
 mod dial;
+#[cfg(test)]
+mod differential;
 mod listen;
 mod names;
 mod reply;

@@ -89,6 +89,7 @@ where
 {
     async fn connection(&self, deadline: Deadline) -> Result<C, Verdict> {
         match timeout_at(deadline.at, (self.0)()).await {
+            Ok(Ok(_)) if deadline.is_over() => Err(deadline.missed_unsent(None)),
             Ok(Ok(connection)) => Ok(connection),
             Ok(Err(error)) => {
                 let said = error.to_string();

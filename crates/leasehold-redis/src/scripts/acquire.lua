@@ -182,7 +182,7 @@ if answer[1] == 'busy' or answer[1] == 'waiting' then
   if next_mode then
     answer[at + 2], answer[at + 3], answer[at + 4] = next_mode, next_permits + 0, limit
     answer[at + 5], answer[at + 6] = next_epoch + 0, next_first + 0
-    answer[at + 7], answer[at + 8] = now - next_granted, next_expires - now
+    answer[at + 7], answer[at + 8] = math.max(now - next_granted, 0), next_expires - now
     answer[at + 9] = next_profile
   end
 end

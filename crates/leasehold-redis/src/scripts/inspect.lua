@@ -24,7 +24,7 @@ if bad then return redis.error_reply(bad) end
 local closed = math.max(closed_until - now, 0)
 local holders, waiters = {}, {}
 if holder and since + ttl * 1000 > now then
-  holders = {'x', 1, epoch, first, now - granted, since + ttl * 1000 - now, profile}
+  holders = {'x', 1, epoch, first, math.max(now - granted, 0), since + ttl * 1000 - now, profile}
 end
 if taken > 0 or line_until > 0 then
   for _, one in ipairs(redis.call('ZRANGEBYLEX', crowd, '[who ', '(who!')) do
@@ -33,7 +33,7 @@ if taken > 0 or line_until > 0 then
     if mode and expires + 0 > now then
       local at = #holders
       holders[at + 1], holders[at + 2], holders[at + 3] = mode, permits + 0, e + 0
-      holders[at + 4], holders[at + 5] = f + 0, now - since_
+      holders[at + 4], holders[at + 5] = f + 0, math.max(now - since_, 0)
       holders[at + 6], holders[at + 7] = expires - now, its_profile
     end
     local its_mode, its_permits, its_place, window, arrived, seen, label = string.match(one,
@@ -41,7 +41,7 @@ if taken > 0 or line_until > 0 then
     if its_mode and seen + window * 1000 > now then
       local at = #waiters
       waiters[at + 1], waiters[at + 2], waiters[at + 3] = its_mode, its_permits + 0, its_place + 0
-      waiters[at + 4], waiters[at + 5] = now - arrived, label
+      waiters[at + 4], waiters[at + 5] = math.max(now - arrived, 0), label
     end
   end
 end

@@ -13,7 +13,7 @@ if dirty then
     over = math.max(over, since + ttl * 1000)
     record = string.format('leasehold/1 held %s %016.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %s %s',
       holder, since, ttl, line_until, closed_until, epoch, first, count, place, granted, profile)
-  elseif taken > 0 or line_until > 0 or closed_until > 0 then
+  elseif taken > 0 or line_until > 0 or closed_until > 0 or limit > 0 then
     if taken > 0 then
       local last_end = redis.call('ZREVRANGEBYLEX', crowd, '(end!', '[end ', 'LIMIT', 0, 1)[1]
       over = math.max(over, string.match(last_end, '^end (%d+)') + 0)

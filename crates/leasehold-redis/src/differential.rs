@@ -1,0 +1,278 @@
+//! The lock table and the scripts, held together: random sequences of operations go through both,
+//! and every answer, every message and all that is stored must agree after each step.
+//!
+//! Time is virtual on both sides, so leases end exactly on time and the tests don't wait. The
+//! scripts differ from the real ones in the line that reads the clock, and in nothing else.
+//!
+//! `LEASEHOLD_DIFFERENTIAL_CASES` sets how many sequences each test tries.
+
+mod operation;
+mod stored;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::table::{LockEntry, Notice, Now, StoreTime};
+use leasehold_core::{
+    Acquire, ClientId, Fence, FenceBlock, Key, ListRequest, Listener, Place, Store as _, Token,
+    Wake,
+};
+use leasehold_testkit::server::RedisServer;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+
+use self::operation::{Home, Operation, Step, sequence};
+use self::stored::Stored;
+use crate::script::Scripts;
+use crate::store::RedisStore;
+use crate::transport::Deadline;
+
+const WITHIN: Duration = Duration::from_secs(20);
+const CLOCK: &str = "clock";
+/// 2027-01-15, so that all sixteen digits are there.
+const START_US: u64 = 1_800_000_000_000_000;
+const TOKENS: u8 = 6;
+const CLIENTS: u8 = 3;
+const EPOCHS: u64 = 3;
+
+fn token(number: u8) -> Token {
+    Token::from_bytes([0x10 + number; 16])
+}
+
+fn client(number: u8) -> ClientId {
+    ClientId::from_bytes([0xc0 + number % CLIENTS; 16])
+}
+
+/// What callers have been told, and bring along.
+#[derive(Debug, Default)]
+struct Known {
+    fences: HashMap<Token, FenceBlock>,
+    places: HashMap<Token, Place>,
+}
+
+impl Known {
+    fn fences(&self, token: Token) -> FenceBlock {
+        self.fences.get(&token).copied().unwrap_or(FenceBlock::new(Fence::ZERO, 1))
+    }
+}
+
+/// One lock, on both sides.
+struct Both<'a> {
+    world: &'a mut World,
+    key: Key,
+    entry: LockEntry,
+    at_us: u64,
+    known: Known,
+}
+
+/// What all sequences share.
+struct World {
+    server: RedisServer,
+    /// One store for each epoch.
+    stores: Vec<RedisStore>,
+    listeners: Vec<Box<dyn Listener>>,
+    sequences: u64,
+}
+
+impl World {
+    async fn new() -> Self {
+        let server = RedisServer::start();
+        let scripts: &'static Scripts = Box::leak(Box::new(Scripts::at_time_in(CLOCK)));
+        let mut stores = Vec::new();
+        for epoch in 0..EPOCHS {
+            let mut store = RedisStore::connect(&server.url()).await.unwrap();
+            let shared = Arc::get_mut(&mut store.shared).unwrap();
+            shared.scripts = scripts;
+            shared.epoch = epoch;
+            stores.push(store);
+        }
+        let mut listeners = Vec::new();
+        for number in 0..CLIENTS {
+            listeners.push(stores[0].listen(client(number), WITHIN).await.unwrap());
+        }
+        Self { server, stores, listeners, sequences: 0 }
+    }
+
+    async fn ask(&self, pipeline: &redis::Pipeline) -> Vec<redis::Value> {
+        let transport = &self.stores[0].shared.transport;
+        transport.many(pipeline, Deadline::after(WITHIN)).await.unwrap()
+    }
+
+    /// All messages sent so far, by client. A marker goes through each channel after them.
+    async fn messages(&mut self) -> Vec<Vec<Wake>> {
+        let mut markers = redis::pipe();
+        for number in 0..CLIENTS {
+            let channel = self.stores[0].shared.names.channel(client(number));
+            markers.cmd("PUBLISH").arg(channel).arg("first 18446744073709551615 0");
+        }
+        self.ask(&markers).await;
+        let marker = Wake::First { ticket: u64::MAX, retry_after: Duration::ZERO };
+        let mut all = Vec::new();
+        for listener in &mut self.listeners {
+            let mut heard = Vec::new();
+            loop {
+                let wake = tokio::time::timeout(WITHIN, listener.next()).await.unwrap();
+                if wake == marker {
+                    break;
+                }
+                heard.push(wake);
+            }
+            all.push(heard);
+        }
+        all
+    }
+}
+
+impl Both<'_> {
+    fn now(&self, epoch: u64) -> Now {
+        let at = StoreTime::from_micros(self.at_us);
+        let fence_floor = Fence::new(epoch, self.at_us - Fence::ORIGIN_UNIX_US).unwrap();
+        Now { at, fence_floor }
+    }
+
+    /// Carries a step out on both sides and compares them.
+    async fn step(&mut self, step: &Step, before: &Stored) -> Result<Stored, TestCaseError> {
+        self.at_us = self.at_us.checked_add_signed(step.pass_us).unwrap();
+        let mut clock = redis::pipe();
+        let (seconds, micros) = (self.at_us / 1_000_000, self.at_us % 1_000_000);
+        clock.cmd("MSET").arg("clock:s").arg(seconds).arg("clock:us").arg(micros);
+        self.world.ask(&clock).await;
+
+        let mut notices = Vec::new();
+        let now = self.now(step.epoch);
+        let store = self.world.stores[usize::try_from(step.epoch).unwrap()].clone();
+        let (table, scripts) = self.carry_out(&step.operation, &store, now, &mut notices).await;
+        prop_assert_eq!(table, scripts, "the answers differ");
+
+        let mut expected = vec![Vec::new(); CLIENTS.into()];
+        for Notice { client: to, wake, .. } in &notices {
+            let to = (0..CLIENTS).position(|number| client(number) == *to).unwrap();
+            expected[to].push(wake.clone());
+        }
+        prop_assert_eq!(self.world.messages().await, expected, "the messages differ");
+
+        let info = store.inspect(&self.key, WITHIN).await.unwrap();
+        prop_assert_eq!(info, self.entry.inspect(&self.key, now.at), "what is shown differs");
+
+        let after = Stored::read(self).await;
+        let table = Stored::of(&self.entry, now);
+        prop_assert_eq!(&after.state, &table.state, "what is stored differs");
+        after.check_expiry(before, &table)?;
+        Ok(after)
+    }
+
+    async fn carry_out(
+        &mut self,
+        operation: &Operation,
+        store: &RedisStore,
+        now: Now,
+        notices: &mut Vec<Notice>,
+    ) -> (String, String) {
+        let Self { entry, key, known, .. } = self;
+        let (table, scripts) = match operation {
+            Operation::Acquire(acquire) => {
+                let request = acquire.request(key, known);
+                let table = entry.acquire(&request, now, notices);
+                match &table {
+                    Acquire::Granted(granted) => {
+                        known.fences.insert(request.token, granted.fences);
+                    }
+                    Acquire::Waiting(waiting) => {
+                        known.places.insert(request.token, waiting.place);
+                    }
+                    _ => {}
+                }
+                let scripts = store.acquire(&request, WITHIN).await.unwrap();
+                (format!("{table:?}"), format!("{scripts:?}"))
+            }
+            Operation::Renew(renewals) => {
+                let requests: Vec<_> =
+                    renewals.iter().map(|renewal| renewal.request(key, known)).collect();
+                let table: Vec<_> =
+                    requests.iter().map(|request| entry.renew(request, now, notices)).collect();
+                let scripts: Vec<_> = store.renew(&requests, WITHIN).await;
+                let scripts: Vec<_> = scripts.into_iter().map(Result::unwrap).collect();
+                (format!("{table:?}"), format!("{scripts:?}"))
+            }
+            Operation::Release(release) => {
+                let request = release.request(key, known);
+                let table = entry.release(&request, now, notices);
+                let scripts = store.release(&request, WITHIN).await.unwrap();
+                (format!("{table:?}"), format!("{scripts:?}"))
+            }
+            Operation::Leave(who) => {
+                let request = leasehold_core::LeaveRequest::new(key.clone(), token(*who));
+                let table = entry.leave(&request, now, notices);
+                let scripts = store.leave(&request, WITHIN).await.unwrap();
+                (format!("{table:?}"), format!("{scripts:?}"))
+            }
+            Operation::ForceRelease { who, later } => {
+                let fence = known.fences(token(*who)).first().saturating_add(*later);
+                let request = leasehold_core::ForceReleaseRequest::new(key.clone(), fence);
+                let table = entry.force_release(&request, now, notices);
+                let scripts = store.force_release(&request, WITHIN).await.unwrap();
+                (format!("{table:?}"), format!("{scripts:?}"))
+            }
+        };
+        for notice in notices.iter() {
+            if let Wake::Granted { ticket, fences, .. } = &notice.wake {
+                known.fences.insert(token(u8::try_from(*ticket).unwrap()), *fences);
+            }
+        }
+        (table, scripts)
+    }
+}
+
+async fn agree(world: &mut World, steps: &[Step]) -> Result<(), TestCaseError> {
+    world.sequences += 1;
+    let key = Key::new(format!("differential {{{}}}", world.sequences)).unwrap();
+    let mut both =
+        Both { world, key, entry: LockEntry::default(), at_us: START_US, known: Known::default() };
+    let mut stored = Stored::read(&both).await;
+    for step in steps {
+        stored = both.step(step, &stored).await?;
+    }
+    Ok(())
+}
+
+fn cases() -> u32 {
+    match std::env::var("LEASEHOLD_DIFFERENTIAL_CASES") {
+        Ok(cases) => cases.parse().expect("LEASEHOLD_DIFFERENTIAL_CASES is a number"),
+        Err(_) => 100,
+    }
+}
+
+fn check(home: Home) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let world = std::cell::RefCell::new(runtime.block_on(World::new()));
+    let config = Config { cases: cases(), failure_persistence: None, ..Config::default() };
+    let outcome = TestRunner::new(config)
+        .run(&sequence(home), |steps| runtime.block_on(agree(&mut world.borrow_mut(), &steps)));
+    if let Err(failure) = outcome {
+        panic!("{failure}\nthe server said: {}", world.borrow().server.log());
+    }
+    let list = world.borrow().stores[0].clone();
+    let infos = runtime.block_on(list.list(&ListRequest::new("differential"), WITHIN)).unwrap();
+    assert!(infos.iter().all(|info| info.key.as_str().starts_with("differential {")));
+}
+
+#[test]
+fn scripts_and_table_agree_on_exclusive_locks() {
+    check(Home::Exclusive);
+}
+
+#[test]
+fn scripts_and_table_agree_on_shared_and_exclusive_locks() {
+    check(Home::Shared);
+}
+
+#[test]
+fn scripts_and_table_agree_on_semaphores() {
+    check(Home::Permits);
+}
+
+#[test]
+fn scripts_and_table_agree_on_names_that_are_used_as_anything() {
+    check(Home::Any);
+}

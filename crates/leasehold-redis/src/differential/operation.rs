@@ -1,0 +1,247 @@
+//! Random operations: few callers, few lengths of time, and many coincidences.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use leasehold_core::{
+    AcquireRequest, Key, Metadata, Mode, OwnerName, Place, QueueRequest, ReleaseRequest,
+    RenewRequest, Ttl,
+};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+use super::{EPOCHS, Known, TOKENS, client, token};
+
+/// An operation, and what passes before it.
+#[derive(Clone, Debug)]
+pub(super) struct Step {
+    /// Negative when somebody sets the server's clock back.
+    pub(super) pass_us: i64,
+    pub(super) epoch: u64,
+    pub(super) operation: Operation,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Operation {
+    Acquire(Taking),
+    Renew(Vec<Renewal>),
+    Release(Ending),
+    Leave(u8),
+    ForceRelease { who: u8, later: u32 },
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Taking {
+    who: u8,
+    mode: Mode,
+    ttl_ms: u64,
+    block: u32,
+    holds: u32,
+    wait: Option<Waiting>,
+}
+
+#[derive(Clone, Debug)]
+struct Waiting {
+    heartbeat: u32,
+    window_ms: u64,
+    place: Where,
+    waiters_max: Option<u32>,
+}
+
+/// Which place a waiter asks to have back.
+#[derive(Clone, Copy, Debug)]
+enum Where {
+    None,
+    Own,
+    Of(u8),
+    Number(u64),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Renewal {
+    who: u8,
+    fences_of: u8,
+    ttl_ms: u64,
+    shorten: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Ending {
+    who: u8,
+    fences_of: u8,
+    remaining: u32,
+    cooldown: Option<Duration>,
+}
+
+fn ttl(ms: u64) -> Ttl {
+    Ttl::new(Duration::from_millis(ms)).unwrap()
+}
+
+fn count(n: u32) -> NonZeroU32 {
+    NonZeroU32::new(n).unwrap()
+}
+
+impl Taking {
+    pub(super) fn request(&self, key: &Key, known: &Known) -> AcquireRequest {
+        let token = token(self.who);
+        let mut request = AcquireRequest::new(key.clone(), token, ttl(self.ttl_ms));
+        request.mode = self.mode;
+        request.fence_block = count(self.block);
+        request.holds = count(self.holds);
+        request.owner =
+            OwnerName::new(["", "web-7_12", "a b%é"][usize::from(self.who % 3)]).unwrap();
+        request.metadata =
+            Metadata::new(["", "x y\n", "%s {}"][usize::from(self.who / 2)]).unwrap();
+        request.queue = self.wait.as_ref().map(|wait| {
+            // A ticket tells the token, so that a message can be followed up.
+            let mut queue =
+                QueueRequest::new(client(self.who), self.who.into(), ttl(wait.window_ms));
+            queue.heartbeat = wait.heartbeat;
+            queue.waiters_max = wait.waiters_max;
+            queue.place = match wait.place {
+                Where::None => None,
+                Where::Own => known.places.get(&token).copied(),
+                Where::Of(other) => known.places.get(&super::token(other)).copied(),
+                Where::Number(number) => Some(Place::from_number(number)),
+            };
+            queue
+        });
+        request
+    }
+}
+
+impl Renewal {
+    pub(super) fn request(&self, key: &Key, known: &Known) -> RenewRequest {
+        let fences = known.fences(token(self.fences_of));
+        let mut request = RenewRequest::new(key.clone(), token(self.who), fences, ttl(self.ttl_ms));
+        request.shorten = self.shorten;
+        request
+    }
+}
+
+impl Ending {
+    pub(super) fn request(&self, key: &Key, known: &Known) -> ReleaseRequest {
+        let fences = known.fences(token(self.fences_of));
+        let mut request = ReleaseRequest::new(key.clone(), token(self.who), fences);
+        request.remaining = self.remaining;
+        request.cooldown = self.cooldown;
+        request
+    }
+}
+
+/// Sequences that mostly stay with one kind of lock, or nothing would get far.
+pub(super) fn sequence(home: Home) -> impl Strategy<Value = Vec<Step>> {
+    vec(step(home), 20..60)
+}
+
+/// What a name is used as.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Home {
+    Exclusive,
+    Shared,
+    Permits,
+    Any,
+}
+
+fn step(home: Home) -> impl Strategy<Value = Step> {
+    let pass_us = prop_oneof![
+        6 => Just(0_i64),
+        2 => Just(1_i64),
+        3 => 1..40_000_i64,
+        // Around a third, a half and the whole of the lengths that are in use.
+        4 => prop::sample::select(vec![
+            333_333_i64, 333_334, 499_999, 500_000, 500_001, 999_999, 1_000_000, 1_000_001,
+        ]),
+        1 => 1_000_000..5_000_000_i64,
+        1 => -2_000_000..0_i64,
+    ];
+    let epoch = prop_oneof![12 => Just(0_u64), 1 => 0..EPOCHS];
+    (pass_us, epoch, operation(home)).prop_map(|(pass_us, epoch, operation)| Step {
+        pass_us,
+        epoch,
+        operation,
+    })
+}
+
+fn operation(home: Home) -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        10 => taking(home).prop_map(Operation::Acquire),
+        3 => vec(renewal(), 1..3).prop_map(Operation::Renew),
+        6 => ending().prop_map(Operation::Release),
+        2 => who().prop_map(Operation::Leave),
+        1 => (who(), 0..3_u32).prop_map(|(who, later)| Operation::ForceRelease { who, later }),
+    ]
+}
+
+fn who() -> impl Strategy<Value = u8> {
+    0..TOKENS
+}
+
+fn length_ms() -> impl Strategy<Value = u64> {
+    prop::sample::select(vec![1_u64, 2, 3, 500, 1_000, 1_000, 1_000, 1_001, 2_000, 10_000])
+}
+
+fn mode(home: Home) -> BoxedStrategy<Mode> {
+    let permits = |limits: Vec<u32>| {
+        (1..5_u32, prop::sample::select(limits)).prop_map(|(permits, limit)| Mode::Permits {
+            count: count(permits),
+            limit: count(limit),
+        })
+    };
+    let exclusive = Just(Mode::Exclusive);
+    let shared = Just(Mode::Shared);
+    match home {
+        Home::Exclusive => exclusive.boxed(),
+        Home::Shared => prop_oneof![3 => shared, 1 => exclusive].boxed(),
+        Home::Permits => permits(vec![4; 9].into_iter().chain([3]).collect()).boxed(),
+        Home::Any => prop_oneof![shared, exclusive, permits(vec![3, 4])].boxed(),
+    }
+}
+
+fn taking(home: Home) -> impl Strategy<Value = Taking> {
+    let block = prop_oneof![4 => Just(1_u32), 2 => 1..65_u32, 1 => Just(3_000_000)];
+    let place = prop_oneof![
+        4 => Just(Where::None),
+        4 => Just(Where::Own),
+        1 => who().prop_map(Where::Of),
+        1 => (0..9_u64).prop_map(Where::Number),
+    ];
+    let wait = (0..9_u32, length_ms(), place, option::weighted(0.2, 0..4_u32)).prop_map(
+        |(heartbeat, window_ms, place, waiters_max)| Waiting {
+            heartbeat,
+            window_ms,
+            place,
+            waiters_max,
+        },
+    );
+    (who(), mode(home), length_ms(), block, 1..4_u32, option::weighted(0.6, wait)).prop_map(
+        |(who, mode, ttl_ms, block, holds, wait)| Taking { who, mode, ttl_ms, block, holds, wait },
+    )
+}
+
+fn fences_of(who: u8) -> impl Strategy<Value = (u8, u8)> {
+    (Just(who), prop_oneof![9 => Just(who), 1 => 0..TOKENS])
+}
+
+fn renewal() -> impl Strategy<Value = Renewal> {
+    (who().prop_flat_map(fences_of), length_ms(), prop::bool::weighted(0.2))
+        .prop_map(|((who, fences_of), ttl_ms, shorten)| Renewal { who, fences_of, ttl_ms, shorten })
+}
+
+fn ending() -> impl Strategy<Value = Ending> {
+    let remaining = prop_oneof![5 => Just(0_u32), 1 => 1..3_u32];
+    let cooldown = option::weighted(
+        0.2,
+        prop::sample::select(vec![
+            Duration::ZERO,
+            Duration::from_nanos(999),
+            Duration::from_micros(1),
+            Duration::from_millis(1_000),
+            Duration::from_nanos(333_333_333),
+        ]),
+    );
+    (who().prop_flat_map(fences_of), remaining, cooldown).prop_map(
+        |((who, fences_of), remaining, cooldown)| Ending { who, fences_of, remaining, cooldown },
+    )
+}

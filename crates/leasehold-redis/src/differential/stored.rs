@@ -1,0 +1,295 @@
+//! All that is stored for one lock, read from either side into one form.
+
+use leasehold_core::table::{LockEntry, Now};
+use leasehold_core::{Fence, Kind, Mode};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+use redis::Value;
+use serde_json::Value as Json;
+
+use super::Both;
+use crate::names::{Names, read_label};
+
+/// What is stored, and until when the keys live.
+#[derive(Debug)]
+pub(super) struct Stored {
+    pub(super) state: State,
+    raw: Option<String>,
+    crowd: Vec<String>,
+    /// From now, ms: when the keys expire, or for the table, when they should.
+    record_ms: i64,
+    crowd_ms: i64,
+}
+
+/// What an entry holds, as text wherever that is enough to compare.
+#[derive(Debug, Default, Eq, PartialEq)]
+pub(super) struct State {
+    holders: Vec<String>,
+    waiters: Vec<String>,
+    /// Means nothing while nobody uses the lock.
+    kind: Option<u32>,
+    closed_until: u64,
+    last_fence: Option<Fence>,
+    last_place: u64,
+    released: Option<String>,
+}
+
+impl State {
+    fn in_use(&self) -> bool {
+        !self.holders.is_empty() || !self.waiters.is_empty() || self.closed_until > 0
+    }
+}
+
+/// The retention that stores have by default.
+const RETENTION_MS: i64 = 600_000;
+/// How long a sequence may take in real time, in which keys expire, and how far fences may run
+/// ahead of it.
+const SLACK_MS: i64 = 15_000;
+
+impl Stored {
+    /// What the server has.
+    pub(super) async fn read(both: &Both<'_>) -> Self {
+        let record = both.world.stores[0].shared.names.record(&both.key);
+        let crowd = Names::crowd(&record);
+        let mut questions = redis::pipe();
+        questions.cmd("GET").arg(&record);
+        questions.cmd("ZRANGE").arg(&crowd).arg(0).arg(-1);
+        questions.cmd("PTTL").arg(&record);
+        questions.cmd("PTTL").arg(&crowd);
+        let mut answers = both.world.ask(&questions).await.into_iter();
+        let mut next = || answers.next().unwrap();
+        let raw: Option<String> = redis::from_redis_value(next()).unwrap();
+        let crowd: Vec<String> = redis::from_redis_value(next()).unwrap();
+        let mut ttl = || match next() {
+            Value::Int(ms) => ms,
+            other => panic!("{other:?}"),
+        };
+        let state = raw.as_deref().map_or_else(State::default, |raw| parse(raw, &crowd));
+        Self { state, raw, crowd, record_ms: ttl(), crowd_ms: ttl() }
+    }
+
+    /// What the table has.
+    pub(super) fn of(entry: &LockEntry, now: Now) -> Self {
+        let json = serde_json::to_value(entry).unwrap();
+        let list = |name: &str| json[name].as_array().unwrap().clone();
+        let mut state = State {
+            holders: list("holders").iter().map(table_holder).collect(),
+            waiters: list("waiters").iter().map(table_waiter).collect(),
+            kind: None,
+            closed_until: json["closed_until"].as_u64().unwrap_or(0),
+            last_fence: entry.last_fence(),
+            last_place: json["last_place"].as_u64().unwrap_or(0),
+            released: (!json["released"].is_null()).then(|| hex(&json["released"])),
+        };
+        if state.in_use() {
+            let kind: Kind = serde_json::from_value(json["kind"].clone()).unwrap();
+            state.kind = Some(match kind {
+                Kind::Semaphore { limit } => limit.get(),
+                _ => 0,
+            });
+        }
+        let in_use_until = entry.in_use_until().map_or(0, |until| until.as_micros());
+        let left_us = in_use_until.saturating_sub(now.at.as_micros());
+        let record_ms = i64::try_from(left_us.div_ceil(1_000)).unwrap() + RETENTION_MS;
+        Self { state, raw: None, crowd: Vec::new(), record_ms, crowd_ms: record_ms }
+    }
+
+    /// Every key expires, no earlier than what it says is over, and not much later.
+    pub(super) fn check_expiry(&self, before: &Self, table: &Self) -> Result<(), TestCaseError> {
+        if self.raw.is_none() {
+            prop_assert!(self.crowd.is_empty(), "a crowd without a record");
+            return Ok(());
+        }
+        prop_assert!(self.record_ms > 0, "the record never expires");
+        prop_assert!(self.crowd.is_empty() || self.crowd_ms > 0, "the crowd never expires");
+        if self.raw != before.raw || self.crowd != before.crowd {
+            let expected = table.record_ms - SLACK_MS..=table.record_ms + SLACK_MS;
+            prop_assert!(expected.contains(&self.record_ms), "record: {self:?} {table:?}");
+            prop_assert!(
+                self.crowd.is_empty() || expected.contains(&self.crowd_ms),
+                "crowd: {self:?} {table:?}"
+            );
+        }
+        Ok(())
+    }
+}
+
+fn hex(bytes: &Json) -> String {
+    let bytes = bytes.as_array().unwrap().iter().map(|byte| byte.as_u64().unwrap());
+    bytes.map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn fence(epoch: &str, sequence: &str) -> Fence {
+    let sequence: u64 = sequence.parse().unwrap();
+    Fence::new(epoch.parse().unwrap(), sequence - Fence::ORIGIN_UNIX_US).unwrap()
+}
+
+fn mode(json: &Json) -> (char, u32) {
+    match serde_json::from_value(json.clone()).unwrap() {
+        Mode::Permits { count, .. } => ('p', count.get()),
+        Mode::Shared => ('s', 1),
+        _ => ('x', 1),
+    }
+}
+
+fn table_holder(json: &Json) -> String {
+    let (mode, permits) = mode(&json["mode"]);
+    let text = |name: &str| json[name].as_str().unwrap().to_owned();
+    holder(
+        &hex(&json["token"]),
+        (mode, permits),
+        Fence::from_value(json["fences"]["first"].as_u64().unwrap()).unwrap(),
+        [&json["fences"]["count"], &json["holds"], &json["granted_at"], &json["expires_at"]]
+            .map(|number| number.as_u64().unwrap()),
+        (&text("owner"), &text("metadata")),
+    )
+}
+
+fn holder(
+    token: &str,
+    mode: (char, u32),
+    fence: Fence,
+    [count, holds, granted, expires]: [u64; 4],
+    label: (&str, &str),
+) -> String {
+    format!("{fence} {count} {token} {mode:?} {holds} {granted} {expires} {label:?}")
+}
+
+fn table_waiter(json: &Json) -> String {
+    let text = |name: &str| json[name].as_str().unwrap().to_owned();
+    waiter(
+        &hex(&json["token"]),
+        mode(&json["mode"]),
+        &format!("leasehold:wake:{}", hex(&json["client"])),
+        ["place", "ticket", "heartbeat", "window", "fence_block", "arrived_at", "seen_at"]
+            .map(|name| json[name].as_u64().unwrap()),
+        (&text("owner"), &text("metadata")),
+    )
+}
+
+fn waiter(
+    token: &str,
+    mode: (char, u32),
+    channel: &str,
+    numbers: [u64; 7],
+    label: (&str, &str),
+) -> String {
+    format!("{token} {mode:?} {channel} {numbers:?} {label:?}")
+}
+
+/// Reads a record and its crowd as `docs/wire.md` has them.
+fn parse(record: &str, crowd: &[String]) -> State {
+    let words: Vec<&str> = record.split(' ').collect();
+    assert_eq!(words[0], "leasehold/1", "{record}");
+    let number = |at: usize| words[at].parse::<u64>().unwrap();
+    let [line_until, closed_until, first, count, place] = [5, 6, 8, 9, 10].map(number);
+    let first_fence = fence(words[7], words[8]);
+    let mut state = State {
+        last_fence: Some(fence(words[7], &(first + count - 1).to_string())),
+        last_place: place,
+        ..State::default()
+    };
+    let who = |entry: &&String| entry.starts_with("who ");
+    let mut waiters: Vec<(u64, u64, String)> = crowd
+        .iter()
+        .filter(who)
+        .filter_map(|entry| {
+            let words: Vec<&str> = entry.split(' ').collect();
+            (words[2] == "waits").then(|| read_waiter(&words, crowd))
+        })
+        .collect();
+    waiters.sort_unstable();
+    let mut taken = 0;
+    let mut holders: Vec<(Fence, String)> = crowd
+        .iter()
+        .filter(who)
+        .filter_map(|entry| {
+            let words: Vec<&str> = entry.split(' ').collect();
+            (words[2] == "holds").then(|| read_holder(&words, crowd, &mut taken))
+        })
+        .collect();
+    match words[1] {
+        "held" => {
+            assert!(holders.is_empty(), "{crowd:?}");
+            let ends = number(3) + number(4) * 1_000;
+            let label = read_label(&words[13..].join(" ")).unwrap();
+            let label = (label.0.as_str(), label.1.as_str());
+            let numbers = [count, number(12), number(11), ends];
+            let text = holder(words[2], ('x', 1), first_fence, numbers, label);
+            holders.push((first_fence, text));
+            (state.kind, state.closed_until) = (Some(0), closed_until);
+        }
+        "many" => {
+            assert_eq!(u64::from(taken), number(12), "{record} {crowd:?}");
+            (state.kind, state.closed_until) = (Some(words[11].parse().unwrap()), closed_until);
+        }
+        "free" => assert!(holders.is_empty() && waiters.is_empty(), "{record} {crowd:?}"),
+        other => panic!("{other}"),
+    }
+    if words[1] != "held" && !words[2].starts_with('-') {
+        state.released = Some(words[2].to_owned());
+    }
+    let last_end = waiters.iter().map(|(_, end, _)| *end).max();
+    if words[1] != "free" {
+        assert_eq!(line_until, last_end.unwrap_or(0), "{record} {crowd:?}");
+    }
+    let indexed = crowd.iter().filter(|entry| !entry.starts_with("who ")).count();
+    let held_here = if words[1] == "held" { 0 } else { holders.len() };
+    assert_eq!(indexed, 2 * waiters.len() + held_here, "left over: {crowd:?}");
+    holders.sort_unstable();
+    state.holders = holders.into_iter().map(|(_, holder)| holder).collect();
+    state.waiters = waiters.into_iter().map(|(_, _, waiter)| waiter).collect();
+    if !state.in_use() {
+        state.kind = None;
+    }
+    state
+}
+
+fn expect(crowd: &[String], entry: &str) {
+    assert!(crowd.iter().any(|one| one == entry), "{entry:?} is missing in {crowd:?}");
+}
+
+fn read_waiter(words: &[&str], crowd: &[String]) -> (u64, u64, String) {
+    let [
+        _,
+        token,
+        _,
+        mode,
+        permits,
+        place,
+        channel,
+        ticket,
+        beat,
+        window,
+        block,
+        arrived,
+        seen,
+        ..,
+    ] = *words
+    else {
+        panic!("{words:?}")
+    };
+    let label = read_label(&words[13..].join(" ")).unwrap();
+    let numbers = [place, ticket, beat, window, block, arrived, seen]
+        .map(|number| number.parse::<u64>().unwrap());
+    let end = numbers[6] + numbers[3] * 1_000;
+    expect(crowd, &format!("line {:016} {token}", numbers[0]));
+    expect(crowd, &format!("till {end:016} {:016} {token}", numbers[0]));
+    let mode = (mode.chars().next().unwrap(), permits.parse().unwrap());
+    let label = (label.0.as_str(), label.1.as_str());
+    (numbers[0], end, waiter(token, mode, channel, numbers, label))
+}
+
+fn read_holder(words: &[&str], crowd: &[String], taken: &mut u32) -> (Fence, String) {
+    let [_, token, _, mode, permits, expires, granted, epoch, first, count, holds, ..] = *words
+    else {
+        panic!("{words:?}")
+    };
+    let label = read_label(&words[11..].join(" ")).unwrap();
+    let numbers = [count, holds, granted, expires].map(|number| number.parse::<u64>().unwrap());
+    expect(crowd, &format!("end {:016} {epoch:0>4} {first:0>16} {permits} {token}", numbers[3]));
+    *taken += permits.parse::<u32>().unwrap();
+    let mode = (mode.chars().next().unwrap(), permits.parse().unwrap());
+    let first = fence(epoch, first);
+    (first, holder(token, mode, first, numbers, (label.0.as_str(), label.1.as_str())))
+}

@@ -1,0 +1,33 @@
+//! What every store promises, on each way to reach a server.
+
+use std::sync::{Arc, LazyLock};
+
+use leasehold_redis::RedisStore;
+use leasehold_testkit::server::{self, RedisServer};
+
+/// One server with a socket for all cases; it ends with this process.
+static WITH_SOCKET: LazyLock<RedisServer> =
+    LazyLock::new(|| RedisServer::builder().unix_socket().start());
+
+async fn open(url: &str) -> Arc<RedisStore> {
+    Arc::new(RedisStore::connect(url).await.expect("the server runs"))
+}
+
+leasehold_testkit::conformance_tests!(tcp_resp2, async || open(&server::shared().url()).await);
+leasehold_testkit::conformance_tests!(tcp_resp3, async || {
+    open(&format!("{}?protocol=resp3", server::shared().url())).await
+});
+leasehold_testkit::conformance_tests!(unix_socket, async || open(&WITH_SOCKET.unix_url()).await);
+
+/// Without a wake channel, all else has to work.
+mod borrowed {
+    use super::*;
+
+    async fn lent() -> Arc<RedisStore> {
+        let client = leasehold_redis::redis::Client::open(server::shared().url()).unwrap();
+        let connection = client.get_multiplexed_async_connection().await.unwrap();
+        Arc::new(RedisStore::from_connection(connection))
+    }
+
+    leasehold_testkit::conformance_tests!(multiplexed, async || lent().await, lacks: [wake]);
+}
