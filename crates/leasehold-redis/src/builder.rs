@@ -127,7 +127,7 @@ impl RedisStoreBuilder {
     /// As [`RedisStore::connect_lazy`].
     pub fn connect_lazy(mut self, url: &str) -> Result<RedisStore> {
         let mut address = Address::parse(url)?;
-        address.password = address.password.or(self.password.take());
+        address.password = address.password.or_else(|| self.password.take());
         let location = address.location();
         if let Some(names) = &address.prefix {
             self.names = names.clone();

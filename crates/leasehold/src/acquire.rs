@@ -15,7 +15,7 @@ use crate::guard::Guard;
 use crate::hold::{Hold, Relay, Terms};
 use crate::in_line;
 use crate::rt;
-use crate::settings::Settings;
+use crate::settings::{Order, Settings};
 
 /// How long a waiter that was in touch with the store rides out its absence.
 const OUTAGE_MAX: Duration = Duration::from_secs(30);
@@ -98,7 +98,7 @@ impl Acquisition {
     /// Waits until the lock is held, the limit is reached or the strategy stops.
     pub(crate) async fn wait(mut self) -> Result<Guard> {
         let capability = self.client.store.capability();
-        if self.limits.settings.in_line && capability.queue {
+        if self.limits.settings.order == Order::Fifo && capability.queue {
             return in_line::wait(self, capability.wake).await;
         }
         let mut in_the_way = InTheWay::default();

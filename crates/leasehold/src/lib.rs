@@ -29,6 +29,7 @@ pub use client::{
 pub use detached::DetachedLease;
 pub use guard::{Guard, HeldLease, Release};
 pub use mutex::Mutex;
+pub use settings::Order;
 
 pub use leasehold_clock as clock;
 pub use leasehold_core as core;

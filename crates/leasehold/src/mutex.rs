@@ -9,7 +9,7 @@ use leasehold_core::{Error, ErrorKind, Key, Metadata, OwnerName, Result, Ttl};
 use crate::acquire::Acquisition;
 use crate::client::{Client, Inner};
 use crate::guard::{Guard, HeldLease, Release};
-use crate::settings::Settings;
+use crate::settings::{Order, Settings};
 
 /// A lock that one holder has at a time, in any process that uses the same store.
 ///
@@ -57,7 +57,7 @@ impl Mutex {
                         .jitter(0.25),
                 ),
                 not_in_vain: false,
-                in_line: true,
+                order: Order::Fifo,
                 waiters_max: None,
                 min_ttl: config.min_ttl,
             })
@@ -119,13 +119,23 @@ impl Mutex {
         self.set(|settings| Metadata::new(metadata).map(|metadata| settings.metadata = metadata))
     }
 
-    /// When to try again while waiting, for stores and modes without a line, and after errors.
-    /// By default 5 ms to 250 ms, growing, with jitter. The end of the holder's lease cuts a
-    /// pause short.
+    /// Whether to wait in line, which is the default, or to compete: see [`Order`].
+    pub fn order(self, order: Order) -> Self {
+        self.set(|settings| {
+            settings.order = order;
+            Ok(())
+        })
+    }
+
+    /// When to try again while waiting, and when to give up. By default 5 ms to 250 ms, growing,
+    /// with jitter, for ever. The end of the holder's lease cuts a pause short.
+    ///
+    /// Who waits in line is woken and has no use for pauses, so this also sets
+    /// [`Order::Barging`]; with [`Order::Fifo`] set after it, the pauses are those after errors.
     pub fn retry(self, strategy: impl RetryStrategy) -> Self {
         self.set(|settings| {
             settings.retry = Arc::new(strategy);
-            settings.in_line = false;
+            settings.order = Order::Barging;
             Ok(())
         })
     }

@@ -8,6 +8,20 @@ use leasehold_core::{Error, ErrorKind, Key, LeaseState, Metadata, Moment, OwnerN
 
 use crate::hold::Terms;
 
+/// How waiters come to their turn.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum Order {
+    /// First come, first served. Waiters stand in the store's line, are woken one at a time, and
+    /// are handed the lease by whoever releases it.
+    #[default]
+    Fifo,
+    /// Whoever asks in the right moment. Waiters stand in no line and ask again by their
+    /// [retry strategy](crate::Mutex::retry); some may never have luck. Where others stand in line
+    /// for the same lock, the line goes first.
+    Barging,
+}
+
 /// All settings of a lock value.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -20,7 +34,7 @@ pub(crate) struct Settings {
     pub(crate) metadata: Metadata,
     pub(crate) retry: Arc<dyn RetryStrategy>,
     pub(crate) not_in_vain: bool,
-    pub(crate) in_line: bool,
+    pub(crate) order: Order,
     pub(crate) waiters_max: Option<u32>,
     pub(crate) min_ttl: Ttl,
 }

@@ -59,6 +59,11 @@ impl Mutex {
         Self(self.0.map(|mutex| mutex.metadata(metadata)))
     }
 
+    /// Whether to wait in line or to compete. See [`crate::Mutex::order`].
+    pub fn order(self, order: crate::Order) -> Self {
+        Self(self.0.map(|mutex| mutex.order(order)))
+    }
+
     /// When to try again while waiting. See [`crate::Mutex::retry`].
     pub fn retry(self, strategy: impl RetryStrategy) -> Self {
         Self(self.0.map(|mutex| mutex.retry(strategy)))

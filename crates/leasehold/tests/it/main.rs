@@ -6,13 +6,18 @@
 )]
 
 mod acquire;
+mod api;
 #[cfg(feature = "blocking")]
 mod blocking;
 mod cancel;
+#[cfg(feature = "embedded")]
+mod examples;
 mod faults;
 mod fencing;
 mod hold;
 mod line;
 #[cfg(feature = "redis")]
 mod processes;
+#[cfg(feature = "redis")]
+mod server;
 mod support;

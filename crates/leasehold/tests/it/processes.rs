@@ -46,13 +46,16 @@ fn worker() {
                     let mutex = client.mutex(KEY).ttl(TTL).metadata(n.to_string());
                     let (release, released) = tokio::sync::oneshot::channel::<()>();
                     releases.insert(n, release);
-                    waiters.insert(n, tokio::spawn(async move {
-                        let guard = mutex.lock().await.unwrap();
-                        say(&format!("held {n}"));
-                        let _dropped = released.await;
-                        let outcome = guard.release().await.unwrap();
-                        say(&format!("released {n} {}", outcome == Release::Released));
-                    }));
+                    waiters.insert(
+                        n,
+                        tokio::spawn(async move {
+                            let guard = mutex.lock().await.unwrap();
+                            say(&format!("held {n}"));
+                            let _dropped = released.await;
+                            let outcome = guard.release().await.unwrap();
+                            say(&format!("released {n} {}", outcome == Release::Released));
+                        }),
+                    );
                 }
                 "release" => drop(releases.remove(&n)),
                 "cancel" => waiters.remove(&n).unwrap().abort(),
@@ -206,9 +209,8 @@ async fn the_survivors_of_kills_pauses_and_cancellations_keep_their_order() {
     .await
     .expect("a cancelled waiter never left the line");
     assert_eq!(guard.release().await.unwrap(), Release::Released);
-    let survivors: Vec<usize> = (0..50)
-        .filter(|n| ![dead, still].contains(&(n % 5)) && !cancelled.contains(n))
-        .collect();
+    let survivors: Vec<usize> =
+        (0..50).filter(|n| ![dead, still].contains(&(n % 5)) && !cancelled.contains(n)).collect();
     let order: Vec<usize> = survivors
         .iter()
         .map(|_| {

@@ -4,12 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::blocking::Client;
-use leasehold::core::{
-    Acquire, AcquireRequest, BoxFuture, Capability, ClientId, ForceReleaseRequest, Leave,
-    LeaveRequest, ListRequest, Listener, ReleaseRequest, Renew, RenewRequest, Store,
-};
-use leasehold::{ErrorKind, ForceRelease, Key, LockInfo, Result};
+use leasehold::{ErrorKind, Result};
 use leasehold_embedded::MemoryStore;
+use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 
 use super::alone::alone;
 use super::{client_of, eventually, world};
@@ -72,13 +69,18 @@ fn a_store_that_answers_no_release_holds_up_neither_a_drop_nor_the_end_of_the_th
         "blocking::thread::a_store_that_answers_no_release_holds_up_neither_a_drop_nor_the_end_of_the_thread_for_long",
         || {
             let others = threads().len();
-            let store = Arc::new(Silent(MemoryStore::new()));
-            let client = Client::new(Arc::<Silent>::clone(&store)).unwrap();
+            let store = MemoryStore::new();
+            let silent = Arc::new(FaultStore::new(Arc::new(store.clone())));
+            silent.decide(|call| match call.op {
+                Op::Release => Fault::Hang { applied: false },
+                _ => Fault::None,
+            });
+            let client = Client::new(silent).unwrap();
             let guard = client.mutex("key").lock().unwrap();
             drop(guard);
             drop(client);
             eventually("the thread ends", || threads().len() == others);
-            assert!(client_of(&store.0).mutex("key").try_lock().unwrap().is_none());
+            assert!(client_of(&store).mutex("key").try_lock().unwrap().is_none());
         },
     );
 }
@@ -148,82 +150,4 @@ fn in_the_child(
     let (_, own) = world();
     drop(own.mutex("key").lock().unwrap());
     own.close().unwrap();
-}
-
-/// A store that never answers a release.
-#[derive(Debug)]
-struct Silent(MemoryStore);
-
-impl Store for Silent {
-    fn acquire<'a>(
-        &'a self,
-        request: &'a AcquireRequest,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Acquire>> {
-        self.0.acquire(request, within)
-    }
-
-    fn renew<'a>(
-        &'a self,
-        requests: &'a [RenewRequest],
-        within: Duration,
-    ) -> BoxFuture<'a, Vec<Result<Renew>>> {
-        self.0.renew(requests, within)
-    }
-
-    fn release<'a>(
-        &'a self,
-        _request: &'a ReleaseRequest,
-        _within: Duration,
-    ) -> BoxFuture<'a, Result<leasehold::core::Release>> {
-        Box::pin(std::future::pending())
-    }
-
-    fn leave<'a>(
-        &'a self,
-        request: &'a LeaveRequest,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Leave>> {
-        self.0.leave(request, within)
-    }
-
-    fn inspect<'a>(
-        &'a self,
-        key: &'a Key,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Option<LockInfo>>> {
-        self.0.inspect(key, within)
-    }
-
-    fn list<'a>(
-        &'a self,
-        request: &'a ListRequest,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Vec<LockInfo>>> {
-        self.0.list(request, within)
-    }
-
-    fn force_release<'a>(
-        &'a self,
-        request: &'a ForceReleaseRequest,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<ForceRelease>> {
-        self.0.force_release(request, within)
-    }
-
-    fn listen<'a>(
-        &'a self,
-        client: ClientId,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Box<dyn Listener>>> {
-        self.0.listen(client, within)
-    }
-
-    fn capability(&self) -> Capability {
-        self.0.capability()
-    }
-
-    fn location(&self) -> String {
-        self.0.location()
-    }
 }

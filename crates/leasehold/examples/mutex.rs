@@ -1,0 +1,46 @@
+//! Taking a lock, waiting for it, and what there is to know about it.
+//!
+//! `cargo run -p leasehold --example mutex`
+#![allow(clippy::print_stdout, reason = "an example shows what happens")]
+
+use std::time::Duration;
+
+use leasehold::{Client, ErrorKind, Release};
+
+#[tokio::main(flavor = "current_thread")]
+pub(crate) async fn main() -> leasehold::Result<()> {
+    // In earnest: `embedded:` for one machine, `redis://…` for many.
+    let client = Client::connect("memory:").await?;
+    let mutex = client
+        .mutex("reports/daily")
+        .ttl(Duration::from_secs(60))
+        .metadata("what=the report of yesterday");
+
+    let Some(guard) = mutex.try_lock().await? else {
+        println!("somebody else is at it");
+        return Ok(());
+    };
+    println!("held: {} with fence {}", guard.key(), guard.fence()?);
+    println!("for {:.0?} from now, and renewed in the background", guard.remaining());
+
+    // A second contender gives up soon, and is told who was in the way.
+    let error = match mutex.lock_within(Duration::from_millis(50)).await {
+        Err(error) if error.kind() == ErrorKind::Timeout => error,
+        other => unreachable!("one lock, two holders: {other:?}"),
+    };
+    println!("refused: {error}");
+
+    // A release says whether the lock was held to the end.
+    match guard.release().await? {
+        Release::Released => println!("released"),
+        release => println!("the work may have overlapped with somebody else's: {release:?}"),
+    }
+
+    // Taking, working and releasing in one: the body is cut short if the lease is lost.
+    let pages = mutex
+        .run(async |lease| format!("12 pages, under fence {}", lease.fence_even_if_lost()))
+        .await?;
+    println!("the report has {pages}");
+
+    client.close().await
+}

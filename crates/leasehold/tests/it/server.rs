@@ -1,0 +1,278 @@
+//! The client on a real server: what it costs there, and what a bad wire does to it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::{Client, Mutex, Release};
+use leasehold_core::{AcquireRequest, Key, Token, Ttl};
+use leasehold_testkit::proxy::{AfterLoss, Proxy};
+use leasehold_testkit::server::RedisServer;
+
+use crate::support::{ms, secs};
+
+/// Longer than anything here takes, even on a machine that does ten other things.
+const PATIENCE: Duration = secs(60);
+
+async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future)
+        .await
+        .unwrap_or_else(|_| panic!("waited in vain for {what}"))
+}
+
+async fn waiting(client: &Client, key: &str) -> usize {
+    client.inspect(key).await.unwrap().map_or(0, |info| info.waiters.len())
+}
+
+async fn nothing_is_left(client: &Client) {
+    patiently("the locks to come to rest", async {
+        while !client.list("").await.unwrap().is_empty() {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+}
+
+/// How many scripts the server has run.
+fn scripts(server: &RedisServer) -> u64 {
+    server.command_calls("evalsha") + server.command_calls("eval")
+}
+
+/// A lock value that shares its local line with nobody, as in a process of its own.
+fn alone(client: &Client, key: &str, n: usize) -> Mutex {
+    client.mutex(key).metadata(n.to_string()).ttl(secs(60))
+}
+
+#[tokio::test]
+async fn an_uncontended_lock_is_two_requests_and_no_subscription() {
+    let server = RedisServer::start();
+    let client = Client::connect(server.url()).await.unwrap();
+    let mutex = client.mutex("a");
+    assert_eq!(mutex.lock().await.unwrap().release().await.unwrap(), Release::Released);
+    let before = scripts(&server);
+    for _ in 0..10 {
+        assert_eq!(mutex.lock().await.unwrap().release().await.unwrap(), Release::Released);
+    }
+    assert_eq!(scripts(&server) - before, 20);
+    assert_eq!(server.command_calls("subscribe"), 0);
+}
+
+/// Waiters as of so many processes, each handed the lease once: what the server is asked for each.
+async fn requests_per_hand_off(waiters: usize) -> f64 {
+    let server = RedisServer::start();
+    let client = Client::connect(server.url()).await.unwrap();
+    let guard = client.mutex("a").lock().await.unwrap();
+    let tasks: Vec<_> = (0..waiters)
+        .map(|n| {
+            let mutex = alone(&client, "a", n);
+            tokio::spawn(async move { mutex.lock().await.unwrap().release().await.unwrap() })
+        })
+        .collect();
+    patiently("all waiters to stand in line", async {
+        while waiting(&client, "a").await < waiters {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+    let before = scripts(&server);
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    for task in tasks {
+        assert_eq!(patiently("a turn", task).await.unwrap(), Release::Released);
+    }
+    let requests = scripts(&server) - before;
+    nothing_is_left(&client).await;
+    f64::from(u32::try_from(requests).unwrap()) / f64::from(u32::try_from(waiters).unwrap())
+}
+
+#[tokio::test]
+async fn a_hand_off_costs_the_server_the_same_for_two_waiters_and_for_a_thousand() {
+    for waiters in [2, 16, 100, 1_000] {
+        let requests = requests_per_hand_off(waiters).await;
+        // Two are needed: the release that hands over, and the request that had joined the line
+        // is answered already. What is left is room for a heartbeat on a slow machine.
+        assert!(requests <= 3.0, "{requests} requests for each of {waiters} hand-offs");
+    }
+}
+
+#[tokio::test]
+async fn a_hand_off_inside_the_process_asks_the_server_nothing() {
+    let server = RedisServer::start();
+    let client = Client::connect(server.url()).await.unwrap();
+    // The channel is opened first, or its opening would be counted.
+    let guard = client.mutex("b").lock().await.unwrap();
+    assert!(client.mutex("b").lock_within(ms(1)).await.is_err());
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    let mutex = client.mutex("a");
+    let before = scripts(&server);
+    let turns = 17 * 20;
+    let tasks: Vec<_> = (0..turns)
+        .map(|_| {
+            let mutex = mutex.clone();
+            tokio::spawn(async move { mutex.lock().await.unwrap().release().await.unwrap() })
+        })
+        .collect();
+    for task in tasks {
+        assert_eq!(patiently("a turn", task).await.unwrap(), Release::Released);
+    }
+    let requests = scripts(&server) - before;
+    // One acquisition and one release for 17 turns; time, not only number, can end a run early.
+    assert!(requests * 4 <= turns, "{requests} requests for {turns} turns");
+}
+
+#[tokio::test]
+async fn the_lock_of_a_dead_holder_is_taken_over_by_one_of_a_thousand_without_a_stampede() {
+    let server = RedisServer::start();
+    let client = Client::connect(server.url()).await.unwrap();
+    let ttl = secs(8);
+    let dead = AcquireRequest::new(
+        Key::new("a").unwrap(),
+        Token::generate().unwrap(),
+        Ttl::new(ttl).unwrap(),
+    );
+    client.store().acquire(&dead, secs(5)).await.unwrap();
+    let (sender, mut held) = tokio::sync::mpsc::unbounded_channel();
+    for n in 0..1_000 {
+        let (mutex, sender) = (alone(&client, "a", n), sender.clone());
+        tokio::spawn(async move {
+            let guard = mutex.lock().await.unwrap();
+            sender.send(guard.fence().unwrap()).unwrap();
+            std::future::pending::<()>().await;
+        });
+    }
+    patiently("all waiters to stand in line", async {
+        while waiting(&client, "a").await < 1_000 {
+            tokio::time::sleep(ms(20)).await;
+        }
+    })
+    .await;
+    let before = scripts(&server);
+    patiently("the take-over", held.recv()).await.unwrap();
+    let requests = scripts(&server) - before;
+    assert!(requests <= 20, "{requests} requests for one take-over");
+    assert!(held.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_line_moves_on_though_its_subscriptions_are_killed_all_the_time() {
+    let server = Arc::new(RedisServer::start());
+    let holder = Client::connect(server.url()).await.unwrap();
+    let guard = holder.mutex("a").lock().await.unwrap();
+    let mut tasks = Vec::new();
+    for n in 0..20 {
+        let client = Client::connect(server.url()).await.unwrap();
+        tasks.push(tokio::spawn(async move {
+            let mutex = client.mutex("a").ttl(secs(3)).metadata(n.to_string());
+            let guard = mutex.lock().await.unwrap();
+            assert!(guard.is_held());
+            guard.release().await.unwrap()
+        }));
+    }
+    patiently("all waiters to stand in line", async {
+        while waiting(&holder, "a").await < 20 {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+    let killer = tokio::spawn({
+        let server = Arc::clone(&server);
+        async move {
+            loop {
+                let server = Arc::clone(&server);
+                let kill = move || server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+                tokio::task::spawn_blocking(kill).await.unwrap();
+                tokio::time::sleep(ms(3)).await;
+            }
+        }
+    });
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    for task in tasks {
+        assert_eq!(patiently("a turn", task).await.unwrap(), Release::Released);
+    }
+    killer.abort();
+    nothing_is_left(&holder).await;
+}
+
+#[tokio::test]
+async fn waiters_come_and_go_by_the_thousand_and_leave_nothing_on_the_server() {
+    let server = RedisServer::start();
+    let tasks = alive();
+    let holder = Client::connect(server.url()).await.unwrap();
+    let guard = holder.mutex("a").lock().await.unwrap();
+    let client = Client::connect(server.url()).await.unwrap();
+    let waiters: Vec<_> = (0..10_000)
+        .map(|n| {
+            let mutex = alone(&client, "a", n % 100);
+            tokio::spawn(async move { mutex.lock_within(secs(1)).await.map(drop) })
+        })
+        .collect();
+    for waiter in waiters {
+        assert!(patiently("a waiter to give up", waiter).await.unwrap().is_err());
+    }
+    patiently("the line to be empty", async {
+        while waiting(&holder, "a").await > 0 {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    client.close().await.unwrap();
+    drop((client, holder));
+    patiently("the subscription to end", async {
+        while !server.cli(&["PUBSUB", "CHANNELS"]).trim().is_empty() {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+    patiently("the tasks to end", async {
+        while alive() > tasks {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+}
+
+fn alive() -> usize {
+    tokio::runtime::Handle::current().metrics().num_alive_tasks()
+}
+
+/// Everything a client does with a lock, with one reply lost on the way; errors are fine, but
+/// nothing may be left that nobody owns.
+#[tokio::test]
+async fn whichever_reply_is_lost_no_lock_is_left_behind() {
+    let server = RedisServer::start();
+    let watcher = Client::connect(server.url()).await.unwrap();
+    for after in [AfterLoss::Close, AfterLoss::Silence] {
+        for k in 1.. {
+            let proxy = Proxy::start(server.addr());
+            let builder = Client::builder().call_timeout(ms(400));
+            let client = builder.connect(proxy.url()).await.unwrap();
+            let dropped = proxy.stats().replies_dropped;
+            proxy.drop_reply(k, after);
+            everything(&client, &watcher).await;
+            let reached = proxy.stats().replies_dropped > dropped;
+            client.close().await.ok();
+            nothing_is_left(&watcher).await;
+            if !reached {
+                assert!(k > 8, "the scenario had only {k} replies");
+                break;
+            }
+        }
+    }
+}
+
+async fn everything(client: &Client, watcher: &Client) {
+    let mutex = client.mutex("a").ttl(secs(2));
+    if let Ok(Some(guard)) = mutex.try_lock().await {
+        drop(guard.renew_to(secs(3)).await);
+        drop(guard.ttl().await);
+        drop(guard.release().await);
+    }
+    let held = watcher.mutex("a").lock().await.unwrap();
+    let waiting = async { mutex.lock_within(secs(6)).await };
+    let releasing = async {
+        tokio::time::sleep(ms(30)).await;
+        drop(held.release().await);
+    };
+    if let (Ok(guard), ()) = tokio::join!(waiting, releasing) {
+        drop(mutex.relock(guard).await);
+    }
+}
