@@ -1,6 +1,219 @@
 //! Distributed locks: the lock you can prove you hold.
 //!
-//! PLACEHOLDER-DOCS
+//! A **lock** is a name. Whoever takes it gets a **lease**, a hold that ends by itself unless it is
+//! renewed, so that a crash locks nobody out. A lease comes with a **fence**, a number that grows
+//! with every lease of the name, by which the protected resource can refuse a holder that is late.
+//! Leases are granted by a **store**: Redis or Valkey, or a directory for the processes of one
+//! machine, or memory for tests. The code is the same for all of them.
+//!
+//! The type to begin with is [`Client`], a connection to a store. It makes [`Mutex`] values; locking
+//! one gives a [`Guard`], the proof that this process may act. While it is held the lease is renewed
+//! in the background; when it can't be any more, the guard says so *before* the store could grant
+//! the lock to somebody else.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+//! use leasehold::Client;
+//!
+//! // Or "embedded:/var/lib/app/locks", or "redis://127.0.0.1:6379".
+//! let client = Client::connect("memory:").await?;
+//! let mutex = client.mutex("reports/daily");
+//!
+//! let guard = mutex.lock().await?;
+//! println!("held, with fence {}", guard.fence()?);
+//! let _ = guard.release().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! # Stores and features
+//!
+//! | URL | store | feature |
+//! | --- | --- | --- |
+//! | `memory:` | this client alone; for tests | `embedded` (default) |
+//! | `embedded:` | the processes of this user on this machine, without a server | `embedded` (default) |
+//! | `embedded:/path` | the same, in a directory of choice | `embedded` (default) |
+//! | `redis://[user:password@]host[:port][/database]` | one Redis or Valkey server | `redis` (default) |
+//! | `redis+unix:///path/to/socket` | the same, through a Unix socket | `redis` (default) |
+//! | `rediss://…` | the same, through TLS | `tls-rustls` or `tls-native` |
+//!
+//! The feature `blocking` (off by default) adds [the same API for threads](#threads). No
+//! feature changes how anything behaves that is there without it. A store of one's own is anything
+//! that implements [`core::Store`], given to [`Client::new`].
+//!
+//! # How to …
+//!
+//! All of these run as they stand, with `let client = Client::connect("memory:").await?` before.
+//!
+//! ## … run a job once, on whichever machine is first
+//!
+//! [`Mutex::try_lock`] does not wait. That somebody else is at it is no error but `None`. A
+//! cool-down keeps the lock closed for a while after, for the machine whose clock is late.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+//! # let client = leasehold::Client::connect("memory:").await?;
+//! use std::time::Duration;
+//!
+//! let mutex = client.mutex("reports/daily");
+//! if let Some(guard) = mutex.try_lock().await? {
+//!     // … the report …
+//!     let _ = guard.release_with_cooldown(Duration::from_secs(60)).await?;
+//! }
+//! assert!(mutex.try_lock().await?.is_none());
+//! # Ok(()) }
+//! ```
+//!
+//! ## … wait, but not for ever
+//!
+//! Waiters are served in the order in which they came. The error of a wait that ran out says who
+//! was in the way.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+//! # let client = leasehold::Client::connect("memory:").await?;
+//! use leasehold::ErrorKind;
+//! use std::time::Duration;
+//!
+//! let guard = client.mutex("stock").owner("web-7").lock().await?;
+//! let error = client.mutex("stock").lock_within(Duration::from_millis(20)).await.unwrap_err();
+//! assert_eq!(error.kind(), ErrorKind::Timeout);
+//! assert_eq!(error.holder().unwrap().owner.as_str(), "web-7");
+//! # let _ = guard.release().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! With [`Mutex::not_in_vain`] it gives up at once when the holder's lease runs past the limit.
+//!
+//! ## … be stopped when the lock is lost
+//!
+//! [`Mutex::run`] takes the lock, runs a body, and releases. If the lease is lost the body is
+//! dropped where it stands.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+//! # let client = leasehold::Client::connect("memory:").await?;
+//! let sum = client.mutex("ledger").run(async |lease| {
+//!     // The view of the lease is for the work: its fence, its time left, its loss.
+//!     assert!(lease.is_held());
+//!     1 + 1
+//! });
+//! assert_eq!(sum.await?, 2);
+//! # Ok(()) }
+//! ```
+//!
+//! Work that can't be dropped at an await looks for itself: [`Guard::check`] before each side
+//! effect, [`Guard::lost`] to wait for it, [`HeldLease::cancellation_token`] to hand down.
+//!
+//! ## … protect the resource itself
+//!
+//! A process can be paused between a look at its guard and its write. Only the resource can refuse
+//! that write, by the fence; [`fencing`] has that check for values in this process, for SQL
+//! databases and for Redis.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+//! # let client = leasehold::Client::connect("memory:").await?;
+//! use leasehold::fencing::FencedCell;
+//!
+//! let balance = FencedCell::new(100);
+//! let guard = client.mutex("balance").lock().await?;
+//! balance.update(guard.fence()?, |balance| *balance -= 10)?;
+//! # let _ = guard.release().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! ## … give a lease to another process
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+//! # let client = leasehold::Client::connect("memory:").await?;
+//! use leasehold::DetachedLease;
+//!
+//! let guard = client.mutex("deploy").lock().await?;
+//! let secret = guard.detach().await?.to_secret_text();
+//! // … there:
+//! let lease: DetachedLease = secret.parse()?;
+//! let guard = client.adopt(&lease).await?;
+//! # let _ = guard.release().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! On the embedded store a lease ends with the process that took it, unless its client was made
+//! with [`ClientBuilder::detached`].
+//!
+//! ## … see who holds what, and take it away
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+//! # let client = leasehold::Client::connect("memory:").await?;
+//! # let guard = client.mutex("reports/daily").metadata("pages=12").lock().await?;
+//! for lock in client.list("reports/").await? {
+//!     for holder in &lock.holders {
+//!         println!("{}: {} for {:?}", lock.key, holder.owner, holder.held_for);
+//!         // The fence names the lease that was seen; another one is left alone.
+//!         client.force_release(&lock.key, holder.fence).await?;
+//!     }
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! ## … end a program
+//!
+//! A dropped guard is given up in the background. [`Client::close`] waits for that, releases what
+//! is still held, and ends every wait.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+//! # let client = leasehold::Client::connect("memory:").await?;
+//! drop(client.mutex("key").lock().await?);
+//! client.close().await
+//! # }
+//! ```
+//!
+//! # Threads
+//!
+//! With the feature `blocking` the module `leasehold::blocking` has the same types with the same
+//! methods for programs without a runtime. The async API needs a tokio runtime; a client's
+//! background tasks live on the one in which it was made.
+//!
+//! # What a lease can't promise
+//!
+//! While a guard says that it is held, no other guard of that name in that store says so. That
+//! rests on clocks that run at the same speed within 1 %, and on a store that keeps what it has
+//! acknowledged. It rests on nothing else: not on the time of day of any client, not on the network,
+//! and not on how long a process is paused.
+//!
+//! * **It can't stop a write that is on its way.** What was sent while the lease held may arrive
+//!   after. Use [the fence](fencing).
+//! * **It can't outlive its store's memory.** A Redis that is restarted without persistence, fails
+//!   over to a replica that had not got the lock, or evicts keys may grant it again while it is
+//!   held. The holder learns of it at its next renewal, after a third of the ttl at most. Fences of
+//!   later leases are still larger, as far as the servers' clocks go forward.
+//! * **It does not make work atomic, and not exactly once.** A holder that dies half-way leaves half
+//!   the work done, and the next one has to cope.
+//! * **It does not renew while nothing runs.** A runtime whose threads are all blocked renews
+//!   nothing; the guard then says, by the clock alone, that it is lost. Leave `ttl` room for the
+//!   longest pause that should be ridden out.
+//!
+//! # Time
+//!
+//! All times are [`Duration`](std::time::Duration)s. A lease is counted from the moment at which its
+//! request was *sent*, on a clock that goes on while the machine sleeps ([`clock::SystemClock`]), and
+//! 1 % of the ttl and 2 ms are left as a margin. The default ttl is [`DEFAULT_TTL`], renewed every
+//! third of it.
+//!
+//! # Errors
+//!
+//! There is one type, [`Error`]. [`Error::kind`] says what to branch on and [`Error::effect`] whether
+//! the operation may have happened all the same: after a time-out nobody knows, and *unknown* is a
+//! third truth beside yes and no. Messages name the lock and the store, and never a password or a
+//! token.
+//!
+//! # Cancelling
+//!
+//! Every future here can be dropped at any await, and each says under *Cancel safety* what that
+//! means. None leaves a lease behind that nobody gives up: what a dropped future may have taken is
+//! released in the background.
 
 mod acquire;
 mod armed;
