@@ -180,7 +180,7 @@ fn note(text: &str) -> Result<String, String> {
 ///
 /// It does not find the password of the store, nor a LEASEHOLD_STORE that contains one.
 #[derive(Args, Debug)]
-#[command(verbatim_doc_comment, override_usage = RUN_USAGE)]
+#[command(verbatim_doc_comment, override_usage = RUN_USAGE, after_long_help = exit::HELP)]
 pub(crate) struct Run {
     /// The name of the lock: 1 to 512 bytes of UTF-8 without control characters
     pub(crate) key: OsString,
@@ -200,8 +200,10 @@ pub(crate) struct Run {
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) cooldown: Option<Duration>,
 
-    /// When the lock is lost: the time from TERM to KILL, all of it before the deadline
+    /// When the lock is lost: the time for ending the command, all of it before the deadline
     /// [default: 5% of the ttl, 20ms at least, a quarter of it at most]
+    ///
+    /// TERM comes at its start, KILL when three quarters of it are over. At most half of the ttl.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
 

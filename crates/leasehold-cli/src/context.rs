@@ -1,6 +1,5 @@
 //! What every command gets: settings, and the state that the process was started in.
 
-use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::inherited::Inherited;
 use crate::settings::Settings;
@@ -18,6 +17,6 @@ impl Context {
     /// Catches the signals that ask to end, so that nothing is left behind.
     pub(crate) fn catch_signals(&self) -> Outcome<Signals> {
         Signals::catch_fatal(self.inherited)
-            .map_err(|error| Failure::new(Exit::Output, format!("can't catch signals: {error}")))
+            .map_err(|error| Failure::system("catch signals", &error))
     }
 }

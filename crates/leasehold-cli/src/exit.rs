@@ -9,6 +9,7 @@ pub(crate) enum Exit {
     Success,
     Usage,
     Store,
+    System,
     Output,
     Busy,
     Lost,
@@ -19,25 +20,27 @@ pub(crate) enum Exit {
     Code(u8),
     /// The command, or the wait for the lock, was ended by this signal.
     Signal(u8),
-    /// The command died of Ctrl-C on a terminal that it had to itself. Leasehold then dies the
-    /// same way, so that a script which runs it stops too; a shell shows 130 in either case.
-    Interrupted,
+    /// The command died of this signal, which a key such as Ctrl-C sent to it alone because it
+    /// had the terminal to itself. Leasehold passes it on to its own process group and dies of it,
+    /// so that a script around it stops too; a shell shows 128+n in either case.
+    Keyboard(u8),
 }
 
 /// What the help and the man page say about exit codes.
 pub(crate) const HELP: &str = "\
 Exit codes:
-  0    success; for `run`, the command's success
-  1-   for `run`, the command's own code, whatever it is
-  64   usage: a bad option, name, ttl or lease
-  69   the store can't be reached, or refuses
-  74   output can't be written
-  75   the lock is held by somebody else, or the wait ran out (-E changes this)
-  76   the lock was lost: while the command ran, or before a renewal or release
-  78   bad configuration: the config file, the store's URL, a password file
-  126  the command can't be executed
-  127  the command is not found
-  128+n  the command, or the wait for the lock, was ended by signal n";
+  0      success; for `run`, that of the command
+  64     usage: a bad option, name, ttl or lease
+  69     the store can't be reached, or refuses
+  71     the operating system refuses, such as to start another process
+  74     output can't be written
+  75     the lock is held by somebody else, or the wait ran out (-E changes this)
+  76     the lock was lost: while the command ran, or before a renewal or release
+  78     bad configuration: the config file, the store's URL, a password file
+  126    the command can't be executed
+  127    the command is not found
+  128+n  the command, or the wait for the lock, was ended by signal n
+  other  for `run`, the code of the command";
 
 impl Exit {
     pub(crate) const fn code(self) -> u8 {
@@ -45,6 +48,7 @@ impl Exit {
             Self::Success => 0,
             Self::Usage => 64,
             Self::Store => 69,
+            Self::System => 71,
             Self::Output => 74,
             Self::Busy => 75,
             Self::Lost => 76,
@@ -52,8 +56,7 @@ impl Exit {
             Self::CannotExecute => 126,
             Self::NotFound => 127,
             Self::Code(code) => code,
-            Self::Signal(signal) => 128_u8.saturating_add(signal),
-            Self::Interrupted => 130,
+            Self::Signal(signal) | Self::Keyboard(signal) => 128_u8.saturating_add(signal),
         }
     }
 }
@@ -68,6 +71,7 @@ mod tests {
             Exit::Success,
             Exit::Usage,
             Exit::Store,
+            Exit::System,
             Exit::Output,
             Exit::Busy,
             Exit::Lost,
@@ -84,7 +88,7 @@ mod tests {
     #[test]
     fn a_signal_is_told_as_a_shell_tells_it() {
         assert_eq!(Exit::Signal(15).code(), 143);
-        assert_eq!(Exit::Interrupted.code(), Exit::Signal(2).code());
+        assert_eq!(Exit::Keyboard(2).code(), 130);
         assert_eq!(Exit::Signal(64).code(), 192);
         assert_eq!(Exit::Signal(255).code(), 255);
     }

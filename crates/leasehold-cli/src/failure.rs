@@ -30,6 +30,11 @@ impl Failure {
         Self::new(Exit::Config, message.to_string())
     }
 
+    /// The operating system refuses what this program can't do without.
+    pub(crate) fn system(attempt: &str, error: &std::io::Error) -> Self {
+        Self::new(Exit::System, format!("can't {attempt}: {error}"))
+    }
+
     /// Ends without a word.
     pub(crate) fn silent(exit: Exit) -> Self {
         Self::new(exit, "")

@@ -21,7 +21,7 @@ pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
     let guard = request.take(&client, &mut signals, |mutex| mutex).await?;
     let (key, fence) = (guard.key().clone(), guard.fence()?);
     let announced = if args.json {
-        let (key, fence) = (key.as_str(), fence.value());
+        let (key, fence) = (key.as_str(), fence.to_string());
         output::json(&json!({ "version": JSON_VERSION, "key": key, "fence": fence }))
     } else {
         output::data(&format!("{fence} {key}\n"))
@@ -83,8 +83,9 @@ fn input_closed() -> Outcome<oneshot::Receiver<()>> {
         // Nobody waits any more if the lock was lost meanwhile.
         sender.send(()).ok();
     };
-    thread::Builder::new().name("stdin".to_owned()).spawn(reader).map_err(|error| {
-        Failure::new(Exit::Output, format!("can't watch standard input: {error}"))
-    })?;
+    thread::Builder::new()
+        .name("stdin".to_owned())
+        .spawn(reader)
+        .map_err(|error| Failure::system("watch standard input", &error))?;
     Ok(closed)
 }

@@ -43,7 +43,7 @@ fn deliver(lease: &DetachedLease, args: &Acquire, file: Option<LeaseFile<'_>>) -
         file.keep(&text)?;
     }
     let printed = if args.json {
-        let (key, fence) = (lease.key().as_str(), lease.fence().value());
+        let (key, fence) = (lease.key().as_str(), lease.fence().to_string());
         let ttl_ms = lease.ttl().as_millis();
         let mut document =
             json!({ "version": JSON_VERSION, "key": key, "fence": fence, "ttl_ms": ttl_ms });

@@ -151,6 +151,11 @@ fn mode_json(mode: Mode) -> Value {
     }
 }
 
+/// A string, since many readers of JSON round numbers above 2^53.
+fn fence_json(fence: Fence) -> Value {
+    fence.to_string().into()
+}
+
 fn ms(length: std::time::Duration) -> u64 {
     u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
@@ -166,7 +171,7 @@ fn lock_json(info: &LockInfo) -> Value {
             "owner": holder.owner.as_str(),
             "metadata": holder.metadata.as_str(),
             "mode": mode_json(holder.mode),
-            "fence": holder.fence.value(),
+            "fence": fence_json(holder.fence),
             "holds": holder.holds,
             "held_for_ms": ms(holder.held_for),
             "remaining_ms": ms(holder.remaining),
@@ -186,7 +191,7 @@ fn lock_json(info: &LockInfo) -> Value {
         "holders": info.holders.iter().map(holder).collect::<Vec<_>>(),
         "waiters": info.waiters.iter().map(waiter).collect::<Vec<_>>(),
         "closed_for_ms": info.closed_for.map(ms),
-        "last_fence": info.last_fence.value(),
+        "last_fence": fence_json(info.last_fence),
     })
 }
 
@@ -229,7 +234,7 @@ mod tests {
         assert_eq!(document["key"], "a\u{202e}b");
         assert_eq!(document["holders"][0]["owner"], "web\x1b[2J");
         assert_eq!(document["holders"][0]["remaining_ms"], 27_500);
-        assert_eq!(document["holders"][0]["fence"], 9);
+        assert_eq!(document["holders"][0]["fence"], "9");
         assert_eq!(document["closed_for_ms"], Value::Null);
     }
 }

@@ -45,8 +45,8 @@ fn main() -> ExitCode {
             exit
         }
     };
-    if exit == Exit::Interrupted {
-        signals::die_of(libc::SIGINT);
+    if let Exit::Keyboard(signal) = exit {
+        signals::die_with_own_group(signal.into());
     }
     ExitCode::from(exit.code())
 }
@@ -59,9 +59,8 @@ fn start(inherited: Inherited) -> Outcome {
     };
     let keep_fds = matches!(&cli.command, Command::Run(run) if run.keep_fds);
     if !keep_fds {
-        inherited::keep_files_to_ourselves().map_err(|error| {
-            Failure::new(Exit::Output, format!("can't look after open files: {error}"))
-        })?;
+        inherited::keep_files_to_ourselves()
+            .map_err(|error| Failure::system("look after open files", &error))?;
     }
     match &cli.command {
         Command::Completions(args) => return generate::completions(args),
@@ -77,7 +76,7 @@ fn start(inherited: Inherited) -> Outcome {
         .worker_threads(1)
         .enable_all()
         .build()
-        .map_err(|error| Failure::new(Exit::Output, format!("can't start: {error}")))?;
+        .map_err(|error| Failure::system("start", &error))?;
     let outcome = runtime.block_on(carry_out(&cli.command, &context));
     // Not awaited: a thread that reads standard input may never come back.
     runtime.shutdown_background();

@@ -90,8 +90,17 @@ pub(crate) fn is_fatal(signal: c_int) -> bool {
 
 /// Gives a signal its default action. Async-signal-safe.
 pub(crate) fn reset(signal: c_int) -> io::Result<()> {
-    // SAFETY: SIG_DFL is a valid action for every signal that can be caught.
-    let previous = unsafe { libc::signal(signal, libc::SIG_DFL) };
+    set_action(signal, libc::SIG_DFL)
+}
+
+/// Ignores a signal. Async-signal-safe.
+pub(crate) fn ignore(signal: c_int) -> io::Result<()> {
+    set_action(signal, libc::SIG_IGN)
+}
+
+fn set_action(signal: c_int, action: libc::sighandler_t) -> io::Result<()> {
+    // SAFETY: both callers pass an action that is valid for every signal that can be caught.
+    let previous = unsafe { libc::signal(signal, action) };
     if previous == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
@@ -129,10 +138,14 @@ pub(crate) fn suspend_own_group() {
     }
 }
 
-/// Dies of a signal, as if it had never been caught. Returns only if that fails.
-pub(crate) fn die_of(signal: c_int) {
+/// Sends a signal to the process group of this process, which dies of it, too, as if it had never
+/// caught it. Returns only if that fails.
+pub(crate) fn die_with_own_group(signal: c_int) {
     if reset(signal).is_ok() {
-        // SAFETY: `raise` touches no memory of this process.
-        unsafe { libc::raise(signal) };
+        // SAFETY: neither call touches memory of this process.
+        unsafe {
+            libc::kill(0, signal);
+            libc::raise(signal);
+        }
     }
 }

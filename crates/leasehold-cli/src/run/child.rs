@@ -146,6 +146,9 @@ fn prepare(
     for &signal in caught {
         signals::reset(signal)?;
     }
+    if inherited.ignores(libc::SIGCHLD) {
+        signals::ignore(libc::SIGCHLD)?;
+    }
     #[cfg(target_os = "linux")]
     {
         use rustix::process::{Signal, set_parent_process_death_signal};
@@ -172,8 +175,12 @@ fn watch(pid: Pid, events: &mpsc::UnboundedSender<Event>) {
         let status = match waitid(WaitId::Pid(pid), look) {
             Ok(Some(status)) => status,
             Ok(None) | Err(rustix::io::Errno::INTR) => continue,
-            // Not reached: nobody else collects it.
-            Err(_) => return,
+            Err(error) => {
+                // Not reached: nobody else collects it. Were it so, nothing would be known of it.
+                tracing::error!(%error, "the command can't be waited for");
+                events.send(Event::Ended(Ending::Exited(u8::MAX))).ok();
+                return;
+            }
         };
         let event = if let Some(signal) = status.stopping_signal() {
             // A stop is reported once; `look` has left the report in place.

@@ -18,13 +18,13 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::output;
-use crate::run::child::{Child, Ending, Plan};
+use crate::run::child::{Child, Plan};
 use crate::run::supervise::{Supervisor, Verdict};
 use crate::run::terminal::Terminal;
 use crate::run::watchdog::Watchdog;
 use crate::secret;
 use crate::settings::{PASSWORD_VARIABLE, STORE_VARIABLE};
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 use crate::take::{self, Request, unless_interrupted};
 
 /// The watchdog is told of the deadline this often, or ten times in a ttl.
@@ -35,6 +35,13 @@ pub(crate) async fn run(run: &Run, context: &Context) -> Outcome {
     let request = Request::new(&run.key, &run.taking, &context.settings, context.quiet)?;
     let cooldown = take::cooldown(run.cooldown)?;
     let grace = run.grace.unwrap_or_else(|| LeaseState::default_grace(request.ttl));
+    // A renewal is due after a third of the ttl, and needs time for more than one try.
+    if grace > request.ttl.duration() / 2 {
+        return Err(Failure::usage(format!(
+            "a grace of {grace:?} is too long for a ttl of {}; give at most half of the ttl",
+            request.ttl
+        )));
+    }
     let mut signals = context.catch_signals()?;
     let client = context.settings.connect(request.owner(), false).await?;
     let guard = request.take(&client, &mut signals, |mutex| mutex.stop_grace(grace)).await?;
@@ -72,10 +79,9 @@ pub(crate) async fn run(run: &Run, context: &Context) -> Outcome {
 
 fn exit(verdict: Verdict, overlapped: bool) -> Exit {
     match verdict.ending {
-        Some(ending) if verdict.covered && !overlapped => match ending {
-            Ending::Killed(libc::SIGINT) if verdict.had_terminal => Exit::Interrupted,
-            _ => ending.exit(),
-        },
+        Some(ending) if verdict.covered && !overlapped => {
+            verdict.keyboard.map_or_else(|| ending.exit(), Exit::Keyboard)
+        }
         _ => Exit::Lost,
     }
 }
@@ -95,9 +101,12 @@ async fn supervised(
     terminal: Option<&Terminal>,
     timing: Timing,
 ) -> Outcome<Verdict> {
-    let system = |error| Failure::new(Exit::CannotExecute, format!("can't start: {error}"));
+    let system = |error| Failure::system("start the command", &error);
     signals.catch_all().map_err(system)?;
+    // Where it was ignored, the system would collect the command before its end could be seen.
+    signals::reset(libc::SIGCHLD).map_err(system)?;
     let watchdog = Watchdog::start().map_err(system)?;
+    watchdog.tell(guard.lease(), timing.grace).map_err(system)?;
     let given = terminal.filter(|terminal| terminal.is_for_the_command());
     let child = Child::start(plan, context.inherited, signals.caught(), &watchdog, given);
     let verdict = match child {
@@ -111,6 +120,7 @@ async fn supervised(
                 has_terminal: given.is_some(),
                 stop_asked: false,
                 end_asked: false,
+                loss_told: false,
                 grace: timing.grace,
                 tell_every: timing.tell_every,
             };

@@ -10,9 +10,9 @@ use std::time::Duration;
 use leasehold::HeldLease;
 use tokio::time::{Instant, MissedTickBehavior};
 
+use crate::duration;
 use crate::output;
 use crate::run::child::{Child, Ending, Event};
-use crate::run::clock;
 use crate::run::terminal::{self, Terminal};
 use crate::run::watchdog::Watchdog;
 use crate::signals::{self, Signals};
@@ -30,8 +30,8 @@ pub(crate) struct Verdict {
     pub(crate) ending: Option<Ending>,
     /// Whether the lock was held, for certain, until it ended.
     pub(crate) covered: bool,
-    /// Whether it had the terminal to itself when it ended.
-    pub(crate) had_terminal: bool,
+    /// The signal that a key sent to it alone, if it died of that.
+    pub(crate) keyboard: Option<u8>,
 }
 
 /// A command that runs, with everything it needs to be watched over.
@@ -48,6 +48,8 @@ pub(crate) struct Supervisor<'a> {
     pub(crate) stop_asked: bool,
     /// Whether the command was asked to end.
     pub(crate) end_asked: bool,
+    /// Whether the loss of the lock was told.
+    pub(crate) loss_told: bool,
     /// The time between the news of a loss and the deadline.
     pub(crate) grace: Duration,
     /// How often the watchdog is told of the deadline.
@@ -103,17 +105,25 @@ impl Supervisor<'_> {
         }
     }
 
-    fn verdict(&self, ending: Option<Ending>) -> Verdict {
+    fn verdict(&mut self, ending: Option<Ending>) -> Verdict {
         let covered = ending.is_some() && self.lease.is_held();
-        Verdict { ending, covered, had_terminal: self.has_terminal }
+        if !covered && !self.loss_told {
+            self.tell_of_loss();
+        }
+        // Had it come from elsewhere, it would have been passed on from here.
+        let from_keyboard = self.has_terminal && !self.end_asked;
+        let keyboard = match ending {
+            Some(Ending::Killed(signal @ (libc::SIGINT | libc::SIGQUIT))) if from_keyboard => {
+                Some(signals::number(signal))
+            }
+            _ => None,
+        };
+        Verdict { ending, covered, keyboard }
     }
 
     fn tell_watchdog(&self) {
-        // The clock is read first: a pause between the two lines makes the moment earlier.
-        let now = clock::now();
-        let left = self.lease.until_deadline().saturating_sub(self.grace / 8);
         // A watchdog that was killed is missed only if this process is killed as well.
-        if self.watchdog.kill_at(now.saturating_add(left)).is_err() {
+        if self.watchdog.tell(self.lease, self.grace).is_err() {
             tracing::warn!(
                 "the watchdog is gone; should leasehold be killed, only the command's \
                             first process will be, too"
@@ -121,8 +131,8 @@ impl Supervisor<'_> {
         }
     }
 
-    /// The lock is lost: asks the group to end.
-    fn terminate(&self) -> Stage {
+    fn tell_of_loss(&mut self) {
+        self.loss_told = true;
         let left = self.lease.until_deadline();
         let why = if left > self.grace {
             "it was taken away, or the store has forgotten it"
@@ -130,11 +140,16 @@ impl Supervisor<'_> {
             "it could not be renewed in time"
         };
         let (key, fence) = (self.lease.key(), self.lease.fence_even_if_lost());
-        output::message(&format!("lost \"{key}\" (fence {fence}): {why}; ending the command"));
+        output::message(&format!("lost \"{key}\" (fence {fence}): {why}"));
+    }
+
+    /// The lock is lost: asks the group to end.
+    fn terminate(&mut self) -> Stage {
+        self.tell_of_loss();
         self.signal(libc::SIGTERM);
         // A stopped process can't heed TERM.
         self.signal(libc::SIGCONT);
-        let patience = left.min(self.grace);
+        let patience = self.lease.until_deadline().min(self.grace);
         Stage::Terminated { kill_at: Instant::now() + patience.saturating_sub(patience / 4) }
     }
 
@@ -183,9 +198,9 @@ impl Supervisor<'_> {
             terminal.take_back(Some(self.child.pid()));
             if self.has_terminal {
                 output::message(&format!(
-                    "suspended; \"{}\" is lost unless the job goes on within {:.0?}",
+                    "suspended; \"{}\" is lost unless the job goes on within {}",
                     self.lease.key(),
-                    self.lease.remaining(),
+                    duration::show(self.lease.remaining()),
                 ));
             }
         }

@@ -15,6 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use leasehold::HeldLease;
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal};
 
@@ -65,8 +66,11 @@ impl Watchdog {
         self.pipe.as_raw_fd()
     }
 
-    /// Says until when the group may live, on [`clock::now`]'s clock.
-    pub(crate) fn kill_at(&self, moment: Duration) -> io::Result<()> {
+    /// Says until when the group may live: an eighth of the grace before the lease's deadline.
+    pub(crate) fn tell(&self, lease: &HeldLease, grace: Duration) -> io::Result<()> {
+        // The clock is read first: a pause between the two lines makes the moment earlier.
+        let now = clock::now();
+        let moment = now.saturating_add(lease.until_deadline().saturating_sub(grace / 8));
         let nanos = u64::try_from(moment.as_nanos()).unwrap_or(u64::MAX);
         send(self.pipe.as_fd(), KILL_AT, nanos)
     }
@@ -112,12 +116,22 @@ fn watch(pipe: BorrowedFd<'_>, write_end: RawFd, alarm: &Alarm) -> ! {
     }
     let mut group = None;
     let mut kill_at: Option<Duration> = None;
+    // A group that introduces itself after the deadline has no time left.
+    let mut expired = false;
     loop {
         // Messages first: one of them may have moved the deadline on.
         if alarm.wait(pipe, kill_at) {
             match receive(pipe) {
-                Some((GROUP, pid)) => group = i32::try_from(pid).ok().and_then(Pid::from_raw),
-                Some((KILL_AT, nanos)) => kill_at = Some(Duration::from_nanos(nanos)),
+                Some((GROUP, pid)) => {
+                    group = i32::try_from(pid).ok().and_then(Pid::from_raw);
+                    if expired {
+                        kill(group);
+                    }
+                }
+                Some((KILL_AT, nanos)) => {
+                    kill_at = Some(Duration::from_nanos(nanos));
+                    expired = false;
+                }
                 Some(_) => end(),
                 None => {
                     kill(group);
@@ -128,6 +142,7 @@ fn watch(pipe: BorrowedFd<'_>, write_end: RawFd, alarm: &Alarm) -> ! {
         } else if kill_at.is_some_and(|at| clock::now() >= at) {
             kill(group);
             kill_at = None;
+            expired = true;
         }
     }
 }

@@ -1,0 +1,71 @@
+//! What the command says about itself. `LEASEHOLD_UPDATE=1` writes the text anew.
+
+use std::fs;
+use std::path::Path;
+
+use crate::harness::Site;
+
+const COMMANDS: [&str; 11] = [
+    "run",
+    "acquire",
+    "renew",
+    "release",
+    "hold",
+    "wait",
+    "ls",
+    "show",
+    "force-release",
+    "completions",
+    "man",
+];
+
+#[test]
+fn the_help_is_the_one_that_was_looked_at() {
+    let site = Site::embedded();
+    let mut text = site.run(["--help"]).expect(0).stdout;
+    for command in COMMANDS {
+        text.push_str(&format!("\n==== {command} ====\n\n"));
+        text.push_str(&site.run([command, "--help"]).expect(0).stdout);
+    }
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/help.txt");
+    if std::env::var_os("LEASEHOLD_UPDATE").is_some() {
+        fs::write(&file, &text).unwrap();
+    }
+    let expected = fs::read_to_string(&file).unwrap();
+    assert_eq!(text, expected, "run with LEASEHOLD_UPDATE=1 and look at the difference");
+}
+
+#[test]
+fn every_command_is_in_the_help_and_has_a_page() {
+    let site = Site::embedded();
+    let help = site.run(["--help"]).expect(0).stdout;
+    for command in COMMANDS {
+        assert!(help.contains(&format!("\n  {command} ")), "{command}");
+        let page = site.run(["man", command]).expect(0).stdout;
+        assert!(page.contains(&format!(".TH leasehold-{command} 1 ")), "{page}");
+    }
+    fs::create_dir(site.path("man")).unwrap();
+    site.line("man --dir man").expect(0);
+    assert_eq!(fs::read_dir(site.path("man")).unwrap().count(), COMMANDS.len() + 1);
+    assert!(site.read("man/leasehold.1").contains("Exit codes"));
+    site.line("man frobnicate").complains(64, "frobnicate");
+    site.line("man --dir no/such/dir").complains(74, "no/such/dir");
+}
+
+#[test]
+fn shells_get_completions() {
+    let site = Site::embedded();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = site.run(["completions", shell]).expect(0).stdout;
+        assert!(script.contains("force-release"), "{shell}");
+    }
+}
+
+#[test]
+fn neither_help_nor_errors_show_what_the_environment_holds() {
+    let site = Site::at("redis://:sentinel@127.0.0.1:1");
+    for args in [&["--help"][..], &["run", "--help"], &["run", "-h"], &["run"], &["-h"]] {
+        let done = site.run(args);
+        assert!(!format!("{done:?}").contains("sentinel"), "{done:?}");
+    }
+}

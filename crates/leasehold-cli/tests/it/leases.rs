@@ -1,0 +1,130 @@
+//! `acquire`, `renew` and `release`: leases that live without a process.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Stdio;
+
+use crate::harness::{Done, Running, Site, finish, until};
+
+fn with_lease(site: &Site, line: &str, lease: &str) -> Done {
+    finish(site.command(line.split(' ')).env("LEASEHOLD_LEASE", lease))
+}
+
+fn with_input(site: &Site, line: &str, lease: &str) -> Done {
+    let mut command = site.command(line.split(' '));
+    let mut running = Running::start({
+        command.stdin(Stdio::piped());
+        command
+    });
+    running.child().stdin.take().unwrap().write_all(lease.as_bytes()).unwrap();
+    running.finish()
+}
+
+#[test]
+fn a_lease_outlives_the_process_that_took_it_until_it_is_released() {
+    let site = Site::embedded();
+    let lease = site.line("acquire k --ttl 1h").expect(0).stdout;
+    site.line("run -n k -- echo never").complains(75, "held by");
+    with_lease(&site, "release", &lease).expect(0);
+    site.line("run -n k -- true").expect(0);
+    with_lease(&site, "release", &lease).complains(76, "release \"k\"");
+}
+
+#[test]
+fn a_lease_ends_with_its_ttl() {
+    let site = Site::embedded();
+    let lease = site.line("acquire k --ttl 100ms").expect(0).stdout;
+    site.line("wait k").expect(0);
+    with_lease(&site, "release", &lease).complains(76, "too late");
+    with_lease(&site, "renew", &lease).complains(76, "run out");
+    let lease = site.line("acquire k --ttl 50ms").expect(0).stdout;
+    site.line("run k -- true").expect(0);
+    with_lease(&site, "release", &lease).complains(76, "lost");
+    with_lease(&site, "renew", &lease).complains(76, "lost");
+}
+
+#[test]
+fn a_lease_file_is_private_and_never_overwritten_and_goes_with_its_lease() {
+    let site = Site::embedded();
+    let done = site.line("acquire k --lease-file lease").expect(0);
+    assert_eq!(done.stdout, "");
+    let mode = fs::metadata(site.path("lease")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let lease = site.read("lease");
+    site.line("acquire other --lease-file lease").complains(64, "lease is there already");
+    assert_eq!(site.read("lease"), lease);
+    site.line("run -n other -- true").expect(0);
+    site.line("renew --lease-file lease --ttl 2h").expect(0);
+    assert!(site.read("lease").contains(" 7200000 "), "{}", site.read("lease"));
+    let mode = fs::metadata(site.path("lease")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    site.line("release --lease-file lease").expect(0);
+    assert!(!site.path("lease").exists());
+    site.line("release --lease-file lease").complains(64, "can't read lease");
+}
+
+#[test]
+fn a_lease_file_for_a_busy_lock_is_not_left_behind() {
+    let site = Site::embedded();
+    site.line("acquire k").expect(0);
+    site.line("acquire -n k --lease-file lease").complains(75, "held by");
+    assert!(!site.path("lease").exists());
+    site.line("acquire free --lease-file no/such/dir/lease").complains(74, "can't create");
+    site.line("run -n free -- true").expect(0);
+}
+
+#[test]
+fn a_lease_comes_from_standard_input_too() {
+    let site = Site::embedded();
+    let lease = site.line("acquire k").expect(0).stdout;
+    with_input(&site, "renew --ttl 1h", &lease).expect(0);
+    with_input(&site, "release --cooldown 1h", &lease).expect(0);
+    site.line("run -n k -- echo never").complains(75, "closed");
+}
+
+#[test]
+fn what_is_no_lease_is_refused_and_not_repeated() {
+    let site = Site::embedded();
+    for rubbish in ["", "sentinel", "leasehold-lease-1 sentinel 1 1 1 k", "{\"sentinel\": 1}"] {
+        let done = with_input(&site, "release", rubbish).complains(64, "no lease");
+        assert!(!done.stderr.contains("sentinel"), "{done:?}");
+    }
+    with_lease(&site, "renew --ttl 0", "leasehold-lease-1").complains(64, "no lease");
+    let lease = site.line("acquire k").expect(0).stdout;
+    with_lease(&site, "renew --ttl 0", &lease).complains(64, "out of range");
+}
+
+#[test]
+fn a_lease_that_nobody_could_read_is_given_back() {
+    let site = Site::embedded();
+    let mut command = site.command(["acquire", "k", "--ttl", "1h"]);
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let status = command.stdout(full).stderr(Stdio::null()).status().unwrap();
+    assert_eq!(status.code(), Some(74));
+    site.line("run -n k -- true").expect(0);
+
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = site.command(["acquire", "k", "--ttl", "1h"]);
+    let status = command.stdout(writer).stderr(Stdio::null()).status().unwrap();
+    assert_eq!(status.code(), Some(74));
+    site.line("run -n k -- true").expect(0);
+}
+
+#[test]
+fn the_document_contains_the_lease_unless_a_file_does() {
+    let site = Site::embedded();
+    let document = |line: &str| -> serde_json::Value {
+        serde_json::from_str(&site.line(line).expect(0).stdout).unwrap()
+    };
+    let acquired = document("acquire k --json --ttl 1h");
+    assert_eq!((&acquired["version"], &acquired["key"]), (&1.into(), &"k".into()));
+    assert_eq!(acquired["ttl_ms"], 3_600_000);
+    assert!(acquired["fence"].as_str().unwrap().parse::<u64>().unwrap() > 0);
+    with_lease(&site, "release", acquired["lease"].as_str().unwrap()).expect(0);
+    let acquired = document("acquire k --json --lease-file lease");
+    assert!(acquired.get("lease").is_none(), "{acquired}");
+    site.line("release --lease-file lease").expect(0);
+    until("the lock is free", || site.line("wait -n k").status.success());
+}

@@ -1,0 +1,23 @@
+//! The command as its users meet it: the real binary, real children, real stores.
+//!
+//! One binary for all tests. Each has a directory, a store and a home of its own.
+
+#![allow(
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a helper that can't do its part has failed the test, as the test itself would"
+)]
+
+mod bad_days;
+mod bad_input;
+mod child;
+mod contention;
+mod exit_codes;
+mod harness;
+mod help;
+mod leases;
+mod operators;
+mod secrets;
+mod supervisor;
+mod terminal;

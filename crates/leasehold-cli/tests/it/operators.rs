@@ -1,0 +1,130 @@
+//! `ls`, `show`, `force-release`, and outputs that nobody reads.
+
+use std::fs;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::harness::{Running, Site, until};
+
+fn holder(site: &Site, args: &[&str]) -> Running {
+    let mut running = site.start(["hold", "--ignore-stdin"].iter().chain(args));
+    running.line();
+    running
+}
+
+#[test]
+fn a_list_is_aligned_and_in_the_order_of_names() {
+    let site = Site::embedded();
+    assert_eq!(site.line("ls").expect(0).stdout, "");
+    let _b = holder(&site, &["jobs/b", "--owner", "web-7", "--meta", "run=1", "--meta", "x=2"]);
+    let _a = holder(&site, &["jobs/a", "--owner", "db"]);
+    let _other = holder(&site, &["other"]);
+    let list = site.line("ls jobs/").expect(0).stdout;
+    let rows: Vec<Vec<&str>> = list.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["KEY", "FENCE", "OWNER", "HELD", "LEFT", "WAITING", "META"]);
+    assert_eq!((rows[1][0], rows[1][2]), ("jobs/a", "db"));
+    assert_eq!((rows[2][0], rows[2][2]), ("jobs/b", "web-7"));
+    assert_eq!(rows[2][rows[2].len() - 2..], ["run=1", "x=2"]);
+    assert_eq!(rows.len(), 3);
+    let column = |line: &str, what: &str| line.find(what).unwrap();
+    let lines: Vec<&str> = list.lines().collect();
+    assert_eq!(column(lines[0], "OWNER"), column(lines[1], "db"));
+    assert_eq!(column(lines[0], "OWNER"), column(lines[2], "web-7"));
+    assert_eq!(site.line("ls").expect(0).stdout.lines().count(), 4);
+    assert_eq!(site.line("ls nothing").expect(0).stdout, "");
+}
+
+#[test]
+fn a_lock_is_described_with_its_holder_and_its_waiters() {
+    let site = Site::embedded();
+    let free = site.line("show k").expect(0).stdout;
+    assert_eq!(free, "key    k\nstate  free\n");
+    let _holder = holder(&site, &["k", "--owner", "web-7"]);
+    let _waiter = site.start(["run", "k", "--owner", "web-8", "--", "true"]);
+    until("it waits", || site.line("show k").expect(0).stdout.contains("waiter 1"));
+    let text = site.line("show k").expect(0).stdout;
+    for part in [
+        "key           k\n",
+        "state         held\n",
+        "holder        web-7\n",
+        "  mode        exclusive\n",
+        "waiter 1      web-8\n",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+    let show: Value = serde_json::from_str(&site.line("show k --json").expect(0).stdout).unwrap();
+    let list: Value = serde_json::from_str(&site.line("ls --json").expect(0).stdout).unwrap();
+    assert_eq!((&show["version"], &list["version"]), (&1.into(), &1.into()));
+    assert_eq!(show["lock"]["holders"][0]["owner"], "web-7");
+    assert_eq!(list["locks"][0]["waiters"][0]["owner"], "web-8");
+    let free: Value = serde_json::from_str(&site.line("show x --json").expect(0).stdout).unwrap();
+    assert_eq!(free["lock"], Value::Null);
+}
+
+#[test]
+fn hostile_names_and_notes_are_shown_harmless() {
+    let site = Site::embedded();
+    let _holder = holder(&site, &["a\u{202e}b", "--owner", "\x1b[31mred", "--meta", "k=\u{9b}2J"]);
+    for args in [&["ls"][..], &["show", "a\u{202e}b"], &["run", "-n", "a\u{202e}b", "--", "true"]] {
+        let done = site.run(args);
+        let shown = format!("{}{}", done.stdout, done.stderr);
+        assert!(shown.contains("\\u{1b}[31mred"), "{shown}");
+        assert!(!shown.contains(['\x1b', '\u{9b}', '\u{202e}']), "{shown:?}");
+    }
+    let json = site.line("ls --json").expect(0).stdout;
+    assert!(json.is_ascii() && json.contains("a\\u202eb") && json.contains("\\u001b"), "{json}");
+}
+
+#[test]
+fn a_lock_is_taken_away_only_from_the_holder_that_was_seen() {
+    let site = Site::embedded();
+    site.line("force-release k --fence 7").complains(76, "nobody holds it");
+    let mut holder = site.start(["hold", "k", "--ignore-stdin"]);
+    let fence = holder.line().split_once(' ').unwrap().0.to_owned();
+    site.line("force-release k --fence 7").complains(76, &format!("another fence ({fence})"));
+    site.run(["run", "-n", "k", "--", "true"]).expect(75);
+    let done = site.run(["force-release", "k", "--fence", &fence]).expect(0);
+    assert!(done.stderr.contains(&format!("took \"k\" (fence {fence}) away at")), "{done:?}");
+    assert_eq!(done.stdout, "");
+    site.line("run -n k -- true").expect(0);
+    site.line("force-release k --fence 18446744073709551615").complains(64, "fence");
+}
+
+#[test]
+fn a_reader_that_went_away_is_no_error() {
+    let site = Site::embedded();
+    let _holder = holder(&site, &["k"]);
+    for args in [&["ls"][..], &["show", "k"], &["ls", "--json"], &["man"], &["--help"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = site.command(args);
+        command.stdout(writer).stderr(Stdio::piped());
+        let output = command.spawn().unwrap().wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        assert_eq!(output.stderr, b"", "{args:?}");
+    }
+}
+
+#[test]
+fn an_output_that_can_not_be_written_is_74() {
+    let site = Site::embedded();
+    for args in [&["show", "k"][..], &["completions", "bash"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut command = site.command(args);
+        command.stdout(full).stderr(Stdio::piped());
+        let output = command.spawn().unwrap().wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(74), "{args:?}");
+        assert!(String::from_utf8(output.stderr).unwrap().contains("standard output"));
+    }
+}
+
+#[test]
+fn closed_standard_files_hurt_nothing() {
+    let site = Site::embedded();
+    let program = env!("CARGO_BIN_EXE_leasehold");
+    let mut command = std::process::Command::new("sh");
+    let script = format!("{program} show k >&- 2>&- <&- && {program} run k -- true >&- 2>&- <&-");
+    command.args(["-c", &script]).env("LEASEHOLD_STORE", site.store());
+    crate::harness::finish(&mut command).expect(0);
+}

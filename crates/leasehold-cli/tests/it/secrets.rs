@@ -1,0 +1,100 @@
+//! A password that is used everywhere and shown nowhere.
+
+use leasehold_testkit::server::RedisServer;
+
+use crate::harness::{Done, Site, finish};
+
+const SENTINEL: &str = "sentinel-p@ss/w%rd";
+/// As it has to be written in a URL.
+const ENCODED: &str = "sentinel-p%40ss%2Fw%25rd";
+
+#[track_caller]
+fn nothing_shown(done: &Done) {
+    let shown = format!("{}{}", done.stdout, done.stderr);
+    for secret in [SENTINEL, ENCODED, "ss/w", "ss%2Fw"] {
+        assert!(!shown.contains(secret), "{shown}");
+    }
+}
+
+const LINES: [&str; 9] = [
+    "ls",
+    "show k",
+    "run -n k -- env",
+    "run -n k -- sh -c cat${IFS}/proc/$PPID/environ|tr${IFS}-d${IFS}'\\0'>/dev/null",
+    "acquire other --json",
+    "wait -n k",
+    "hold k",
+    "force-release k --fence 1",
+    "run k -w nonsense -- true",
+];
+
+#[test]
+fn a_password_is_shown_nowhere_at_any_verbosity_whether_right_or_wrong() {
+    let right = RedisServer::builder().password(SENTINEL).start();
+    let wrong = RedisServer::builder().password("something-else").start();
+    let deaf = "127.0.0.1:1".to_owned();
+    for address in [right.addr().to_string(), wrong.addr().to_string(), deaf] {
+        let site = Site::at(format!("redis://:{ENCODED}@{address}"));
+        for line in LINES {
+            for verbosity in ["-q", "-v", "-vv", "-vvv"] {
+                let done = site.run([verbosity].into_iter().chain(line.split(' ')));
+                nothing_shown(&done);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_password_reaches_the_server_by_every_way_it_can_be_given() {
+    let server = RedisServer::builder().password(SENTINEL).start();
+    let address = server.addr();
+    let site = Site::at(format!("redis://{address}"));
+    std::fs::write(site.path("p"), format!("{SENTINEL}\n")).unwrap();
+    use std::os::unix::fs::PermissionsExt as _;
+    let private = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(site.path("p"), private).unwrap();
+
+    let without = site.line("run -n k -- true").complains(69, &address.to_string());
+    nothing_shown(&without);
+    site.line("--password-file p run -n k -- true").expect(0);
+    let done = finish(site.command(["run", "k", "--", "env"]).env("LEASEHOLD_PASSWORD", SENTINEL));
+    nothing_shown(&done.expect(0));
+    let full = format!("redis://:{ENCODED}@{address}");
+    let done = finish(site.command(["run", "k", "--", "env"]).env("LEASEHOLD_STORE", &full));
+    assert!(!done.stdout.contains("LEASEHOLD_STORE"), "{done:?}");
+    nothing_shown(&done.expect(0));
+    let done = site.run(["--store", &full, "run", "k", "--", "true"]).expect(0);
+    assert!(done.stderr.contains("warning: every user of this machine can read"), "{done:?}");
+    nothing_shown(&done);
+}
+
+#[test]
+fn a_wrong_password_is_told_with_the_server_and_without_the_password() {
+    let server = RedisServer::builder().password("right").start();
+    let address = server.addr().to_string();
+    let site = Site::at(format!("redis://:{ENCODED}@{address}"));
+    let done = site.line("run -n k -- echo never").complains(69, &address);
+    nothing_shown(&done);
+}
+
+#[test]
+fn a_url_in_the_wrong_place_is_not_repeated() {
+    let site = Site::embedded();
+    let url = format!("redis://user:{ENCODED}@db:6379");
+    let raw = format!("redis://user:{SENTINEL}@db:6379");
+    for url in [url.as_str(), raw.as_str()] {
+        for args in [
+            vec![url],
+            vec!["ls", "a", url],
+            vec!["--frobnicate", url],
+            vec!["run", "k", "--ttl", url, "--", "true"],
+            vec!["completions", url],
+            vec!["--config", url, "ls"],
+            vec!["--store", &url[3..], "ls"],
+        ] {
+            let done = site.run(&args);
+            assert_ne!(done.status.code(), Some(0), "{args:?}");
+            nothing_shown(&done);
+        }
+    }
+}

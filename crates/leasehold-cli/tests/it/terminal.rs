@@ -1,0 +1,269 @@
+//! On a terminal: Ctrl-C, Ctrl-Z, who may read, and who gets the terminal back.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::OpenptFlags;
+
+use crate::harness::{Site, gone, until};
+
+const CTRL_C: &str = "\x03";
+const CTRL_Z: &str = "\x1a";
+
+/// A program in a session of its own on a terminal of its own.
+struct Terminal {
+    keyboard: File,
+    screen: Arc<Mutex<String>>,
+    child: Child,
+}
+
+impl Terminal {
+    fn start(mut command: Command) -> Self {
+        let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        rustix::pty::grantpt(&master).unwrap();
+        rustix::pty::unlockpt(&master).unwrap();
+        let name = rustix::pty::ptsname(&master, Vec::new()).unwrap();
+        let open = || -> OwnedFd {
+            let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+            rustix::fs::open(name.as_c_str(), flags, Mode::empty()).unwrap()
+        };
+        command.stdin(open()).stdout(open()).stderr(open());
+        // SAFETY: the hook makes system calls only.
+        unsafe {
+            command.pre_exec(|| {
+                rustix::process::setsid()?;
+                rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
+                Ok(())
+            });
+        }
+        let child = command.spawn().unwrap();
+        drop(command);
+        let keyboard = File::from(master);
+        let mut output = keyboard.try_clone().unwrap();
+        let screen = Arc::new(Mutex::new(String::new()));
+        let written = Arc::clone(&screen);
+        thread::spawn(move || {
+            let mut buffer = [0; 1024];
+            // Reading fails when the last process on the terminal is gone.
+            while let Ok(count @ 1..) = output.read(&mut buffer) {
+                written.lock().unwrap().push_str(&String::from_utf8_lossy(&buffer[..count]));
+            }
+        });
+        Self { keyboard, screen, child }
+    }
+
+    /// The command itself on a terminal.
+    fn leasehold(site: &Site, args: &[&str]) -> Self {
+        Self::start(site.command(args))
+    }
+
+    /// An interactive shell that knows `leasehold`.
+    fn shell(site: &Site, script: &str) -> Self {
+        let mut command = Command::new("bash");
+        command.args(["--norc", "--noprofile"]);
+        command.args(if script == "-i" { vec!["-i"] } else { vec!["-c", script] });
+        let directory = std::path::Path::new(env!("CARGO_BIN_EXE_leasehold")).parent().unwrap();
+        let path = format!("{}:{}", directory.display(), std::env::var("PATH").unwrap());
+        command.env_clear().env("PATH", path).env("LEASEHOLD_STORE", site.store());
+        command.env("HOME", site.path("")).env("PS1", "% ").current_dir(site.path(""));
+        Self::start(command)
+    }
+
+    fn type_in(&mut self, keys: &str) {
+        self.keyboard.write_all(keys.as_bytes()).unwrap();
+    }
+
+    #[track_caller]
+    fn shows(&self, text: &str) {
+        let mut seen = String::new();
+        until(&format!("{text:?} is shown"), || {
+            seen.clone_from(&self.screen.lock().unwrap());
+            seen.contains(text)
+        });
+    }
+
+    #[track_caller]
+    fn ends(&mut self) -> ExitStatus {
+        let screen = Arc::clone(&self.screen);
+        until("the program ends", || self.child.try_wait().unwrap().is_some());
+        let status = self.child.wait().unwrap();
+        println!("{}", screen.lock().unwrap());
+        status
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+        if thread::panicking() {
+            println!("the screen: {}", self.screen.lock().unwrap());
+        }
+    }
+}
+
+fn script(site: &Site, name: &str, text: &str) {
+    fs::write(site.path(name), text).unwrap();
+}
+
+#[test]
+fn ctrl_c_reaches_the_command_alone() {
+    let site = Site::embedded();
+    let trap = "trap 'echo caught; exit 5' INT; echo ready; while :; do sleep 0.02; done";
+    let mut terminal = Terminal::leasehold(&site, &["run", "k", "-c", trap]);
+    terminal.shows("ready");
+    terminal.type_in(CTRL_C);
+    terminal.shows("caught");
+    assert_eq!(terminal.ends().code(), Some(5));
+    site.line("run -n k -- true").expect(0);
+}
+
+#[test]
+fn ctrl_c_ends_the_script_around_the_command() {
+    let site = Site::embedded();
+    script(&site, "job", "echo ready; exec sleep 1000");
+    let mut terminal = Terminal::shell(&site, "leasehold run k -- sh job; echo not reached");
+    terminal.shows("ready");
+    terminal.type_in(CTRL_C);
+    assert_eq!(terminal.ends().signal(), Some(libc::SIGINT));
+    assert!(!terminal.screen.lock().unwrap().contains("not reached"));
+    site.line("run -n k -- true").expect(0);
+}
+
+#[test]
+fn ctrl_z_stops_both_and_fg_lets_both_go_on() {
+    let site = Site::embedded();
+    script(&site, "job", "echo job-is-ready; read word; echo got-$word");
+    let mut terminal = Terminal::shell(&site, "-i");
+    terminal.type_in("leasehold run k --ttl 1h -- sh job; echo code-$?\n");
+    terminal.shows("job-is-ready");
+    terminal.type_in(CTRL_Z);
+    terminal.shows("leasehold: suspended; \"k\" is lost unless the job goes on within");
+    terminal.shows("Stopped");
+    terminal.type_in("echo shell-$((40+2))\n");
+    terminal.shows("shell-42");
+    site.run(["run", "-n", "k", "--", "true"]).expect(75);
+    terminal.type_in("fg\n");
+    terminal.type_in("hello\n");
+    terminal.shows("got-hello");
+    site.line("run -w 30 k -- true").expect(0);
+    terminal.type_in("echo again-$((40+3)); exit\n");
+    terminal.shows("again-43");
+    terminal.ends();
+}
+
+#[test]
+fn a_job_that_is_suspended_for_longer_than_its_lease_is_ended() {
+    let site = Site::embedded();
+    script(&site, "job", "echo $$ > pid; echo job-is-ready; read word; echo got-$word");
+    let mut terminal = Terminal::shell(&site, "-i");
+    terminal.type_in("leasehold run k --ttl 1s -- sh job\n");
+    terminal.shows("job-is-ready");
+    terminal.type_in(CTRL_Z);
+    terminal.shows("Stopped");
+    gone(site.read("pid").trim().parse().unwrap());
+    site.line("run -w 30 k -- true").expect(0);
+    terminal.type_in("fg; echo code-$?\n");
+    terminal.shows("lost \"k\"");
+    terminal.shows("code-76");
+    terminal.type_in("exit\n");
+    terminal.ends();
+}
+
+#[test]
+fn a_command_in_a_pipeline_gets_the_terminal_when_it_asks_for_it() {
+    let site = Site::embedded();
+    script(&site, "job", "echo job-is-ready; read word < /dev/tty; echo got-$word");
+    let mut terminal = Terminal::shell(&site, "-i");
+    terminal.type_in("leasehold run k -- sh job | cat; echo code-${PIPESTATUS[0]}\n");
+    terminal.shows("job-is-ready");
+    terminal.type_in("hello\n");
+    terminal.shows("got-hello");
+    terminal.shows("code-0");
+    terminal.type_in("exit\n");
+    terminal.ends();
+}
+
+#[test]
+fn a_background_job_that_wants_to_read_is_stopped_until_it_is_in_front() {
+    let site = Site::embedded();
+    script(&site, "job", "echo job-is-ready; read word; echo got-$word");
+    let mut terminal = Terminal::shell(&site, "-i");
+    terminal.type_in("leasehold run k --ttl 1h -- sh job &\n");
+    terminal.shows("job-is-ready");
+    assert!(site.line("show k --json").expect(0).stdout.contains("\"holders\":[{"));
+    terminal.type_in("until jobs | grep -q Stopped; do sleep 0.05; done; echo is-$((40+2))\n");
+    terminal.shows("is-42");
+    terminal.type_in("fg\n");
+    terminal.type_in("hello\n");
+    terminal.shows("got-hello");
+    terminal.type_in("exit\n");
+    terminal.ends();
+}
+
+#[test]
+fn the_terminal_comes_back_to_a_script() {
+    let site = Site::embedded();
+    let line = "leasehold run k -c 'echo first'; read word; echo got-$word; \
+                leasehold run k -- /no/such/program; read word; echo then-$word";
+    let mut terminal = Terminal::shell(&site, line);
+    terminal.shows("first");
+    terminal.type_in("one\n");
+    terminal.shows("got-one");
+    terminal.shows("can't run /no/such/program");
+    terminal.type_in("two\n");
+    terminal.shows("then-two");
+    assert_eq!(terminal.ends().code(), Some(0));
+}
+
+#[test]
+fn where_nobody_could_continue_it_a_stop_is_not_obeyed() {
+    let site = Site::embedded();
+    // No shell is in charge of this terminal, so the system does not stop leasehold; the command
+    // must not stay stopped either.
+    script(&site, "job", "echo job-is-ready; read word; echo got-$word");
+    let mut terminal = Terminal::leasehold(&site, &["run", "k", "--", "sh", "job"]);
+    terminal.shows("job-is-ready");
+    terminal.type_in(CTRL_Z);
+    terminal.shows("suspended");
+    terminal.type_in("hello\n");
+    terminal.shows("got-hello");
+    assert_eq!(terminal.ends().code(), Some(0));
+}
+
+#[test]
+fn a_stubborn_shell_and_its_child_on_a_terminal_die_when_the_lock_is_lost() {
+    let site = Site::embedded();
+    script(
+        &site,
+        "job",
+        "trap '' TERM INT HUP; sh -c 'echo $$ >> pids; while :; do sleep 0.05; done' & \
+         echo $$ >> pids; while :; do sleep 0.05; done",
+    );
+    let mut terminal = Terminal::leasehold(&site, &["run", "k", "--ttl", "1s", "--", "sh", "job"]);
+    let pids = || fs::read_to_string(site.path("pids")).unwrap_or_default();
+    until("both have started", || pids().lines().count() == 2);
+    let list = site.line("ls").expect(0).stdout;
+    let fence = list.lines().nth(1).unwrap().split_whitespace().nth(1).unwrap().to_owned();
+    site.run(["force-release", "k", "--fence", &fence]).expect(0);
+    assert_eq!(terminal.ends().code(), Some(76));
+    pids().lines().for_each(|pid| gone(pid.parse().unwrap()));
+}
+
+#[test]
+fn a_long_wait_on_a_terminal_is_explained() {
+    let site = Site::embedded();
+    let mut holder = site.start(["hold", "k", "--ignore-stdin", "--owner", "web-7"]);
+    holder.line();
+    let mut terminal = Terminal::leasehold(&site, &["run", "k", "--", "echo", "done"]);
+    terminal.shows("leasehold: waiting: \"k\" is held by web-7");
+    drop(holder);
+    terminal.shows("done");
+    assert_eq!(terminal.ends().code(), Some(0));
+}
