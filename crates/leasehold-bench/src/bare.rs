@@ -1,0 +1,236 @@
+//! The least that a lock can be: a key set if absent, and deleted if it is still ours; and the
+//! two old ways of waiting for it. What leasehold is measured against, by the same client library.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, Client, IntoConnectionInfo as _, ProtocolVersion, PushInfo,
+    RedisConnectionInfo, Script,
+};
+use tokio::sync::mpsc;
+
+const COMPARE_AND_DELETE: &str = "\
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0";
+
+const SET_AND_COUNT: &str = "\
+if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
+  return redis.call('INCR', KEYS[2])
+end
+return 0";
+
+const COMPARE_AND_EXTEND: &str = "\
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+return 0";
+
+const DELETE_AND_PUBLISH: &str = "\
+if redis.call('GET', KEYS[1]) == ARGV[1] then
+  redis.call('DEL', KEYS[1])
+  redis.call('PUBLISH', KEYS[2], '1')
+  return 1
+end
+return 0";
+
+const DELETE_AND_PUSH: &str = "\
+if redis.call('GET', KEYS[1]) == ARGV[1] then
+  redis.call('DEL', KEYS[1])
+  if redis.call('LLEN', KEYS[2]) == 0 then redis.call('RPUSH', KEYS[2], '1') end
+  redis.call('PEXPIRE', KEYS[2], ARGV[2])
+  return 1
+end
+return 0";
+
+pub(crate) const TTL_MS: u64 = 30_000;
+
+/// A connection of its own, with the settings that leasehold uses too where they matter here.
+#[derive(Clone, Debug)]
+pub(crate) struct Bare {
+    connection: MultiplexedConnection,
+}
+
+/// A script that the server knows.
+#[derive(Clone, Debug)]
+pub(crate) struct Loaded(String);
+
+impl Bare {
+    pub(crate) async fn connect(url: &str) -> anyhow::Result<Self> {
+        Self::connect_with(url, AsyncConnectionConfig::new(), ProtocolVersion::RESP2).await
+    }
+
+    async fn connect_with(
+        url: &str,
+        config: AsyncConnectionConfig,
+        protocol: ProtocolVersion,
+    ) -> anyhow::Result<Self> {
+        let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);
+        let redis = RedisConnectionInfo::default().set_protocol(protocol);
+        let info = url.into_connection_info()?.set_tcp_settings(tcp).set_redis_settings(redis);
+        let connection =
+            Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await;
+        Ok(Self { connection: connection.context("cannot connect to the server")? })
+    }
+
+    /// Answers may take as long as they like, as those of a blocking command do.
+    async fn connect_patiently(url: &str) -> anyhow::Result<Self> {
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        Self::connect_with(url, config, ProtocolVersion::RESP2).await
+    }
+
+    async fn load(&self, script: &str) -> anyhow::Result<Loaded> {
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(script);
+        let hash: String = load.query_async(&mut self.connection.clone()).await?;
+        debug_assert_eq!(hash, Script::new(script).get_hash(), "both hash the same text");
+        Ok(Loaded(hash))
+    }
+
+    pub(crate) async fn compare_and_delete(&self) -> anyhow::Result<Loaded> {
+        self.load(COMPARE_AND_DELETE).await
+    }
+
+    pub(crate) async fn set_and_count(&self) -> anyhow::Result<Loaded> {
+        self.load(SET_AND_COUNT).await
+    }
+
+    pub(crate) async fn compare_and_extend(&self) -> anyhow::Result<Loaded> {
+        self.load(COMPARE_AND_EXTEND).await
+    }
+
+    pub(crate) async fn ping(&mut self) -> anyhow::Result<()> {
+        Ok(redis::cmd("PING").query_async(&mut self.connection).await?)
+    }
+
+    pub(crate) async fn set(&mut self, key: &str, token: &str) -> anyhow::Result<bool> {
+        let mut set = redis::cmd("SET");
+        set.arg(key).arg(token).arg("NX").arg("PX").arg(TTL_MS);
+        let answer: Option<String> = set.query_async(&mut self.connection).await?;
+        Ok(answer.is_some())
+    }
+
+    /// Runs a script on these keys; whether it answered with a number above 0.
+    pub(crate) async fn call(
+        &mut self,
+        script: &Loaded,
+        keys: &[&str],
+        token: &str,
+    ) -> anyhow::Result<bool> {
+        let mut call = redis::cmd("EVALSHA");
+        call.arg(&script.0).arg(keys.len()).arg(keys).arg(token).arg(TTL_MS);
+        let answer: i64 = call.query_async(&mut self.connection).await?;
+        Ok(answer > 0)
+    }
+
+    /// Renews all of these in one pipeline; how many were renewed.
+    pub(crate) async fn extend_all(
+        &mut self,
+        script: &Loaded,
+        keys: &[String],
+        token: &str,
+    ) -> anyhow::Result<u64> {
+        let mut pipeline = redis::Pipeline::with_capacity(keys.len());
+        for key in keys {
+            pipeline.cmd("EVALSHA").arg(&script.0).arg(1).arg(key).arg(token).arg(TTL_MS);
+        }
+        let answers: Vec<u64> = pipeline.query_async(&mut self.connection).await?;
+        Ok(answers.iter().sum())
+    }
+
+    /// Fills the server with keys that expire after `ttl_ms`, each at a time of its own.
+    pub(crate) async fn fill(
+        &mut self,
+        prefix: &str,
+        count: usize,
+        ttl_ms: std::ops::Range<u64>,
+    ) -> anyhow::Result<()> {
+        for first in (0..count).step_by(1000) {
+            let mut pipeline = redis::Pipeline::with_capacity(1000);
+            for number in first..count.min(first + 1000) {
+                let ttl_ms = fastrand::u64(ttl_ms.clone());
+                let key = format!("{prefix}{number}");
+                pipeline.cmd("SET").arg(key).arg("1").arg("PX").arg(ttl_ms).ignore();
+            }
+            pipeline.query_async::<()>(&mut self.connection).await?;
+        }
+        Ok(())
+    }
+}
+
+/// A new secret for each acquisition, as every client of such a lock makes one.
+pub(crate) fn token() -> String {
+    format!("{:032x}", fastrand::u128(..))
+}
+
+/// Waits for a message that goes to everybody, and then tries again like everybody.
+#[derive(Debug)]
+pub(crate) struct PublishToAll {
+    bare: Bare,
+    messages: mpsc::UnboundedReceiver<PushInfo>,
+    release: Loaded,
+    key: String,
+    channel: String,
+}
+
+/// A message that got lost must not stop a benchmark.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+impl PublishToAll {
+    pub(crate) async fn connect(url: &str, key: &str) -> anyhow::Result<Self> {
+        let (sender, messages) = mpsc::unbounded_channel();
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let config = config.set_push_sender(sender);
+        let mut bare = Bare::connect_with(url, config, ProtocolVersion::RESP3).await?;
+        let channel = format!("{key}:released");
+        bare.connection.subscribe(&channel).await?;
+        let release = bare.load(DELETE_AND_PUBLISH).await?;
+        Ok(Self { bare, messages, release, key: key.to_owned(), channel })
+    }
+
+    pub(crate) async fn lock(&mut self) -> anyhow::Result<String> {
+        let token = token();
+        loop {
+            while self.messages.try_recv().is_ok() {}
+            if self.bare.set(&self.key, &token).await? {
+                return Ok(token);
+            }
+            drop(tokio::time::timeout(LOOK_AGAIN, self.messages.recv()).await);
+        }
+    }
+
+    pub(crate) async fn release(&mut self, token: &str) -> anyhow::Result<bool> {
+        self.bare.call(&self.release, &[&self.key, &self.channel], token).await
+    }
+}
+
+/// Waits in the server for an element of a list, which one waiter gets, and then tries again.
+#[derive(Debug)]
+pub(crate) struct BlockingPop {
+    bare: Bare,
+    release: Loaded,
+    key: String,
+    list: String,
+}
+
+impl BlockingPop {
+    pub(crate) async fn connect(url: &str, key: &str) -> anyhow::Result<Self> {
+        let bare = Bare::connect_patiently(url).await?;
+        let release = bare.load(DELETE_AND_PUSH).await?;
+        Ok(Self { bare, release, key: key.to_owned(), list: format!("{key}:released") })
+    }
+
+    pub(crate) async fn lock(&mut self) -> anyhow::Result<String> {
+        let token = token();
+        while !self.bare.set(&self.key, &token).await? {
+            let mut pop = redis::cmd("BLPOP");
+            pop.arg(&self.list).arg(LOOK_AGAIN.as_secs());
+            let _popped: Option<(String, String)> =
+                pop.query_async(&mut self.bare.connection).await?;
+        }
+        Ok(token)
+    }
+
+    pub(crate) async fn release(&mut self, token: &str) -> anyhow::Result<bool> {
+        self.bare.call(&self.release, &[&self.key, &self.list], token).await
+    }
+}

@@ -1,0 +1,100 @@
+//! The command line.
+
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+
+/// Measures what leasehold's locks cost, beside what the store could do at best.
+#[derive(Debug, Parser)]
+#[command(name = "leasehold-bench", version)]
+pub(crate) struct Args {
+    /// What to measure
+    #[arg(value_enum)]
+    pub(crate) what: What,
+    /// Print one JSON document instead of tables
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// How often each variant gets its turn [default: 5; with --quick 1]
+    #[arg(long)]
+    rounds: Option<u32>,
+    /// How long each turn takes, in seconds [default: 1; with --quick 0.1]
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// Small numbers, to see that everything works
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// uncontended: how many callers at once, separated by commas [default: 1,64,1024]
+    #[arg(long, value_delimiter = ',')]
+    callers: Vec<usize>,
+    /// handoff: how many contend for the lock, separated by commas [default: 2,16,64,100,1000]
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) waiters: Vec<usize>,
+    /// handoff: for how long each holds the lock, in ms, separated by commas [default: 0]
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) hold: Vec<u64>,
+    /// handoff: delay added to the connection each way, in ms [default: 0]
+    #[arg(long, default_value_t = 0)]
+    pub(crate) delay: u64,
+    /// Only these variants, by the names in the output, separated by commas
+    #[arg(long, value_delimiter = ',')]
+    variants: Vec<String>,
+    /// renew: how many locks are held [default: 10000]
+    #[arg(long)]
+    locks: Option<usize>,
+    /// Put the server on the first core and everything else on the second
+    #[arg(long)]
+    pub(crate) pin: bool,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum What {
+    /// Take and release, nobody in the way
+    Uncontended,
+    /// From the begin of a release until the next has the lock
+    Handoff,
+    /// A holder dies: how late its lock is taken over
+    Expiry,
+    /// Many held locks, renewed in the background
+    Renew,
+    /// All of it
+    All,
+}
+
+impl What {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Uncontended => "uncontended",
+            Self::Handoff => "handoff",
+            Self::Expiry => "expiry",
+            Self::Renew => "renew",
+            Self::All => "all",
+        }
+    }
+}
+
+impl Args {
+    pub(crate) fn rounds(&self) -> u32 {
+        self.rounds.unwrap_or(if self.quick { 1 } else { 5 }).max(1)
+    }
+
+    pub(crate) fn turn(&self) -> Duration {
+        let seconds = self.seconds.unwrap_or(if self.quick { 0.1 } else { 1.0 });
+        Duration::from_secs_f64(seconds.clamp(0.01, 600.0))
+    }
+
+    pub(crate) fn callers(&self) -> Vec<usize> {
+        match &*self.callers {
+            [] if self.quick => vec![1, 16],
+            [] => vec![1, 64, 1024],
+            callers => callers.to_vec(),
+        }
+    }
+
+    pub(crate) fn locks(&self) -> usize {
+        self.locks.unwrap_or(if self.quick { 500 } else { 10_000 }).max(1)
+    }
+
+    pub(crate) fn wants(&self, variant: &str) -> bool {
+        self.variants.is_empty() || self.variants.iter().any(|wanted| wanted == variant)
+    }
+}

@@ -1,0 +1,217 @@
+//! A holder dies: how late the next one gets its lock, and what that costs the server.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use leasehold::{Client, Guard, Release};
+use serde::Serialize;
+use tokio::task::JoinSet;
+
+use crate::bare::Bare;
+use crate::cli::Args;
+use crate::server::Server;
+use crate::stats::{Latencies, Spread};
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Expiry {
+    pub(crate) server: String,
+    pub(crate) takeovers: Vec<Takeovers>,
+    pub(crate) herd: Herd,
+}
+
+/// One waiter for each dead holder.
+#[derive(Debug, Serialize)]
+pub(crate) struct Takeovers {
+    /// How many other keys were expiring in the server at the same time.
+    pub(crate) other_keys: usize,
+    pub(crate) ttl_ms: u64,
+    pub(crate) takeovers: u64,
+    /// Before the lease could have ended. Always 0, or the lock is none.
+    pub(crate) early: u64,
+    pub(crate) not_released: u64,
+    /// Counted from the moment the lease was *asked* for plus its ttl, which is before the server's
+    /// own count ends.
+    pub(crate) late_p50_us: Option<Spread>,
+    pub(crate) late_p99_us: Option<Spread>,
+    pub(crate) late_max_us: Option<Spread>,
+    /// Beyond the holder's request, the waiter's place in line and the release.
+    pub(crate) commands_per_takeover: Option<Spread>,
+}
+
+/// Many waiting clients for one dead holder.
+#[derive(Debug, Serialize)]
+pub(crate) struct Herd {
+    pub(crate) waiters: usize,
+    pub(crate) late_us: Option<Spread>,
+    /// All that clients sent from before the expiry until well after the take-over.
+    pub(crate) commands: Option<Spread>,
+}
+
+const TTL: Duration = Duration::from_millis(300);
+
+pub(crate) async fn run(args: &Args) -> anyhow::Result<Expiry> {
+    let server = Server::start(args)?;
+    let holders = Client::connect(server.url()).await?;
+    let waiters = Client::connect(server.url()).await?;
+    let at_once = if args.quick { 4 } else { 25 };
+    let batches = if args.quick { 1 } else { 4 };
+    // Opens the waiters' wake channel, which the first wait of a client does once.
+    batch(&holders, &waiters, 1, &mut Latencies::new()).await?;
+
+    let others = if args.quick { 1000 } else { 100_000 };
+    let mut bare = Bare::connect(&server.url()).await?;
+    let mut turns: [Vec<Turn>; 2] = [Vec::new(), Vec::new()];
+    let mut herds = Vec::new();
+    for _ in 0..args.rounds() {
+        for (other_keys, turns) in [0, others].into_iter().zip(&mut turns) {
+            // Spread over the time that the batches take, and some before and after.
+            let lasting = 1000 + 900 * batches;
+            bare.fill("other/", other_keys, 200..lasting).await?;
+            let before = server.calls();
+            let mut turn = Turn::default();
+            for _ in 0..batches {
+                let (early, not_released) =
+                    batch(&holders, &waiters, at_once, &mut turn.late).await?;
+                turn.early += early;
+                turn.not_released += not_released;
+            }
+            let commands = server.calls().since(&before, &["evalsha", "eval"]) as f64;
+            turn.commands = commands / turn.late.count() as f64 - 3.0;
+            turns.push(turn);
+            // What is left of the other keys must not disturb what is measured without them.
+            drop(server.command(&["FLUSHALL", "SYNC"]));
+        }
+        herds.push(herd(&server, if args.quick { 20 } else { 1000 }).await?);
+    }
+    holders.close().await?;
+    waiters.close().await?;
+    let [none, many] = turns;
+    Ok(Expiry {
+        server: server.describe(),
+        takeovers: vec![Takeovers::of(0, &none), Takeovers::of(others, &many)],
+        herd: Herd {
+            waiters: if args.quick { 20 } else { 1000 },
+            late_us: Spread::of(herds.iter().map(|(late, _)| late.as_secs_f64() * 1e6)),
+            commands: Spread::of(herds.iter().map(|(_, commands)| *commands as f64)),
+        },
+    })
+}
+
+struct Turn {
+    late: Latencies,
+    early: u64,
+    not_released: u64,
+    commands: f64,
+}
+
+impl Default for Turn {
+    fn default() -> Self {
+        Self { late: Latencies::new(), early: 0, not_released: 0, commands: f64::NAN }
+    }
+}
+
+impl Takeovers {
+    fn of(other_keys: usize, turns: &[Turn]) -> Self {
+        let spread = |value: &dyn Fn(&Turn) -> f64| Spread::of(turns.iter().map(value));
+        Self {
+            other_keys,
+            ttl_ms: TTL.as_millis().try_into().unwrap_or(u64::MAX),
+            takeovers: turns.iter().map(|turn| turn.late.count()).sum(),
+            early: turns.iter().map(|turn| turn.early).sum(),
+            not_released: turns.iter().map(|turn| turn.not_released).sum(),
+            late_p50_us: spread(&|turn| turn.late.quantile_us(0.5)),
+            late_p99_us: spread(&|turn| turn.late.quantile_us(0.99)),
+            late_max_us: spread(&|turn| turn.late.max_us()),
+            commands_per_takeover: spread(&|turn| turn.commands),
+        }
+    }
+}
+
+/// So many locks whose holders die, at moments of their own, with one waiter each. How many were
+/// handed over too early, and how many leases did not last to their release.
+async fn batch(
+    holders: &Client,
+    waiters: &Client,
+    count: usize,
+    late: &mut Latencies,
+) -> anyhow::Result<(u64, u64)> {
+    let lateness = Arc::new(Mutex::new(late.clone()));
+    let mut tasks = JoinSet::new();
+    for number in 0..count {
+        let key = format!("expiry/{number}/{}", fastrand::u64(..));
+        let holder = holders.mutex(&key).ttl(TTL).renew(false);
+        let waiter = waiters.mutex(&key);
+        let lateness = Arc::clone(&lateness);
+        tasks.spawn(async move {
+            tokio::time::sleep(Duration::from_micros(fastrand::u64(..TTL.as_micros() as u64)))
+                .await;
+            let asked = Instant::now();
+            let guard = holder.try_lock().await?.context("the lock was taken")?;
+            die(guard);
+            let next = waiter.lock().await?;
+            let lasted = asked.elapsed();
+            let early = lasted < TTL;
+            let late = lasted.saturating_sub(TTL);
+            lateness.lock().unwrap_or_else(PoisonError::into_inner).record(late);
+            let released = next.release().await? == Release::Released;
+            anyhow::Ok((u64::from(early), u64::from(!released)))
+        });
+    }
+    let (mut early, mut not_released) = (0, 0);
+    while let Some(task) = tasks.join_next().await {
+        let (its_early, its_not_released) = task??;
+        early += its_early;
+        not_released += its_not_released;
+    }
+    *late = lateness.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    Ok((early, not_released))
+}
+
+/// As the process that held it would have: nothing is said to anybody.
+fn die(guard: Guard) {
+    std::mem::forget(guard);
+}
+
+/// How late one of so many waiting clients has the lock, and how many requests all of them sent.
+async fn herd(server: &Server, waiting: usize) -> anyhow::Result<(Duration, u64)> {
+    let ttl = if waiting > 100 { Duration::from_secs(4) } else { Duration::from_secs(1) };
+    let key = format!("herd/{}", fastrand::u64(..));
+    let mut clients = Vec::new();
+    for _ in 0..waiting {
+        clients.push(Client::connect(server.url()).await?);
+    }
+    let holder = Client::connect(server.url()).await?;
+    let asked = Instant::now();
+    let guard = holder.mutex(&key).ttl(ttl).renew(false).try_lock().await?;
+    die(guard.context("the lock was taken")?);
+    let mut tasks = JoinSet::new();
+    for client in &clients {
+        let mutex = client.mutex(&key);
+        tasks.spawn(async move { mutex.lock().await });
+    }
+    loop {
+        let info = holder.inspect(&key).await?;
+        if info.is_some_and(|info| info.waiters.len() == waiting) {
+            break;
+        }
+        anyhow::ensure!(
+            asked.elapsed() < ttl,
+            "{waiting} waiters were not in line within {ttl:?}: the machine is too busy"
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let before = server.calls();
+    let first = tasks.join_next().await.context("somebody waits")??;
+    let late = asked.elapsed().saturating_sub(ttl);
+    // Whoever else would stir because of the expiry has done so by then.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let commands = server.calls().since(&before, &["evalsha", "eval"]);
+    drop(first?);
+    tasks.shutdown().await;
+    for client in clients {
+        client.close().await?;
+    }
+    holder.close().await?;
+    Ok((late, commands))
+}

@@ -1,0 +1,166 @@
+//! The ways of waiting that are compared.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use leasehold::retry::Linear;
+use leasehold::{Client, Guard, Mutex, Release};
+use tokio::task::JoinSet;
+
+use crate::bare::{BlockingPop, PublishToAll};
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Variant {
+    /// Each waiter with a client of its own, as processes have.
+    Leasehold,
+    /// All waiters in one client, which hands on at most 16 times in a row inside itself.
+    OneClient,
+    /// The same, half of them in each of two clients.
+    TwoClients,
+    /// Delete and publish; everybody tries again.
+    PublishToAll,
+    /// Delete and push; one waiter pops and tries again.
+    BlockingPop,
+    /// Clients of ours that ask every 2 ms.
+    PollTight,
+    /// Clients of ours that ask every 50 ms.
+    PollSlow,
+}
+
+impl Variant {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Leasehold,
+        Self::OneClient,
+        Self::TwoClients,
+        Self::PublishToAll,
+        Self::BlockingPop,
+        Self::PollTight,
+        Self::PollSlow,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Leasehold => "leasehold",
+            Self::OneClient => "leasehold-one-client",
+            Self::TwoClients => "leasehold-two-clients",
+            Self::PublishToAll => "publish-to-all",
+            Self::BlockingPop => "blocking-pop",
+            Self::PollTight => "poll-2ms",
+            Self::PollSlow => "poll-50ms",
+        }
+    }
+
+    /// Whether this is how leasehold waits unless told otherwise.
+    pub(crate) const fn is_ours(self) -> bool {
+        matches!(self, Self::Leasehold | Self::OneClient | Self::TwoClients)
+    }
+
+    /// Beyond this the variant does nothing but load the server.
+    pub(crate) const fn waiters_max(self) -> usize {
+        match self {
+            Self::PollTight | Self::PollSlow => 100,
+            _ => usize::MAX,
+        }
+    }
+
+    /// The requests that its clients send. What scripts call inside is not theirs.
+    pub(crate) const fn requests(self) -> &'static [&'static str] {
+        match self {
+            Self::PublishToAll => &["set", "evalsha", "eval"],
+            Self::BlockingPop => &["set", "blpop", "evalsha", "eval"],
+            _ => &["evalsha", "eval"],
+        }
+    }
+}
+
+/// One who wants the lock.
+#[derive(Debug)]
+pub(crate) enum Contender {
+    Library(Mutex),
+    PublishToAll(Box<PublishToAll>),
+    BlockingPop(Box<BlockingPop>),
+}
+
+#[derive(Debug)]
+pub(crate) enum Held {
+    Guard(Guard),
+    Token(String),
+}
+
+impl Contender {
+    pub(crate) async fn lock(&mut self) -> anyhow::Result<Held> {
+        match self {
+            Self::Library(mutex) => Ok(Held::Guard(mutex.lock().await?)),
+            Self::PublishToAll(waiter) => Ok(Held::Token(waiter.lock().await?)),
+            Self::BlockingPop(waiter) => Ok(Held::Token(waiter.lock().await?)),
+        }
+    }
+
+    /// Whether it was held to the end.
+    pub(crate) async fn release(&mut self, held: Held) -> anyhow::Result<bool> {
+        match (self, held) {
+            (Self::Library(_), Held::Guard(guard)) => {
+                Ok(guard.release().await? == Release::Released)
+            }
+            (Self::PublishToAll(waiter), Held::Token(token)) => waiter.release(&token).await,
+            (Self::BlockingPop(waiter), Held::Token(token)) => waiter.release(&token).await,
+            _ => bail!("the lock was taken in another way than it is released"),
+        }
+    }
+}
+
+/// All contenders of a turn, connected, and the clients to be closed after it.
+pub(crate) async fn connect(
+    url: &str,
+    variant: Variant,
+    waiters: usize,
+    key: &str,
+) -> anyhow::Result<(Vec<Contender>, Vec<Client>)> {
+    let clients_wanted = match variant {
+        Variant::OneClient => 1,
+        Variant::TwoClients => 2,
+        Variant::PublishToAll | Variant::BlockingPop => 0,
+        Variant::Leasehold | Variant::PollTight | Variant::PollSlow => waiters,
+    };
+    let mut clients = Vec::new();
+    let mut contenders = Vec::new();
+    // So many at a time that the server's queue of new connections does not overflow.
+    const AT_ONCE: usize = 64;
+    while clients.len() < clients_wanted {
+        let mut connecting = JoinSet::new();
+        for _ in 0..AT_ONCE.min(clients_wanted - clients.len()) {
+            let url = url.to_owned();
+            connecting.spawn(async move {
+                // A busy machine must not turn into errors here.
+                Client::builder().call_timeout(Duration::from_secs(20)).connect(url).await
+            });
+        }
+        while let Some(client) = connecting.join_next().await {
+            clients.push(client??);
+        }
+    }
+    for number in 0..waiters {
+        let mutex = || {
+            let client = clients.get(number % clients_wanted).context("all are connected")?;
+            anyhow::Ok(client.mutex(key))
+        };
+        contenders.push(match variant {
+            Variant::Leasehold | Variant::OneClient | Variant::TwoClients => {
+                Contender::Library(mutex()?)
+            }
+            Variant::PollTight => {
+                Contender::Library(mutex()?.retry(Linear::new(Duration::from_millis(2))))
+            }
+            Variant::PollSlow => {
+                Contender::Library(mutex()?.retry(Linear::new(Duration::from_millis(50))))
+            }
+            Variant::PublishToAll => {
+                Contender::PublishToAll(Box::new(PublishToAll::connect(url, key).await?))
+            }
+            Variant::BlockingPop => {
+                Contender::BlockingPop(Box::new(BlockingPop::connect(url, key).await?))
+            }
+        });
+    }
+    Ok((contenders, clients))
+}

@@ -1,0 +1,269 @@
+//! Many held locks, kept alive in the background.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use leasehold::core::{
+    Acquire, AcquireRequest, BoxFuture, Capability, ClientId, ForceReleaseRequest, Leave,
+    LeaveRequest, ListRequest, Listener, ReleaseRequest, Renew, RenewRequest, Store,
+};
+use leasehold::{Client, ForceRelease, Guard, Key, LockInfo, Release};
+use serde::Serialize;
+use tokio::task::JoinSet;
+
+use crate::bare::{Bare, token};
+use crate::cli::Args;
+use crate::machine;
+use crate::meter::Meter;
+use crate::server::Server;
+use crate::stats::Spread;
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Renewals {
+    pub(crate) server: String,
+    pub(crate) locks: usize,
+    pub(crate) ttl_ms: u64,
+    pub(crate) seconds: f64,
+    pub(crate) renewals: u64,
+    pub(crate) failed: u64,
+    /// Leases that did not last until they were released. Always 0.
+    pub(crate) lost: u64,
+    pub(crate) renewals_per_second: Option<Spread>,
+    /// Requests per renewal, by the server's own count.
+    pub(crate) commands_per_renewal: Option<Spread>,
+    pub(crate) client_us_per_renewal: Option<Spread>,
+    pub(crate) server_us_per_renewal: Option<Spread>,
+    pub(crate) bytes_per_lock: Option<Spread>,
+    /// 100 compare-and-extend scripts in one pipeline, as fast as they go.
+    pub(crate) bare_client_us_per_renewal: Option<Spread>,
+    pub(crate) bare_server_us_per_renewal: Option<Spread>,
+    /// Renewals per second of processor time of both sides, to those of the bare pipeline.
+    pub(crate) ratio_to_bare: Option<Spread>,
+}
+
+const TTL: Duration = Duration::from_secs(3);
+
+struct Turn {
+    renewals: u64,
+    failed: u64,
+    lost: u64,
+    per_second: f64,
+    commands: f64,
+    client_us: f64,
+    server_us: f64,
+    bytes: f64,
+}
+
+pub(crate) async fn run(args: &Args) -> anyhow::Result<Renewals> {
+    let server = Server::start(args)?;
+    // Two renewals of each lock, at least.
+    let length = args.turn().max(TTL);
+    let locks = args.locks();
+    let (mut turns, mut bare_turns) = (Vec::new(), Vec::new());
+    for _ in 0..args.rounds() {
+        turns.push(turn(&server, locks, length).await?);
+        bare_turns.push(bare(&server, locks, args.turn()).await?);
+    }
+    let spread = |value: fn(&Turn) -> f64| Spread::of(turns.iter().map(value));
+    let per_cpu_second: Vec<f64> =
+        turns.iter().map(|turn| 1e6 / (turn.client_us + turn.server_us)).collect();
+    let bare_per_cpu_second: Vec<f64> =
+        bare_turns.iter().map(|(client_us, server_us)| 1e6 / (client_us + server_us)).collect();
+    Ok(Renewals {
+        server: server.describe(),
+        locks,
+        ttl_ms: TTL.as_millis().try_into().unwrap_or(u64::MAX),
+        seconds: length.as_secs_f64(),
+        renewals: turns.iter().map(|turn| turn.renewals).sum(),
+        failed: turns.iter().map(|turn| turn.failed).sum(),
+        lost: turns.iter().map(|turn| turn.lost).sum(),
+        renewals_per_second: spread(|turn| turn.per_second),
+        commands_per_renewal: spread(|turn| turn.commands),
+        client_us_per_renewal: spread(|turn| turn.client_us),
+        server_us_per_renewal: spread(|turn| turn.server_us),
+        bytes_per_lock: spread(|turn| turn.bytes),
+        bare_client_us_per_renewal: Spread::of(bare_turns.iter().map(|turn| turn.0)),
+        bare_server_us_per_renewal: Spread::of(bare_turns.iter().map(|turn| turn.1)),
+        ratio_to_bare: Spread::of_ratios(&per_cpu_second, &bare_per_cpu_second),
+    })
+}
+
+async fn turn(server: &Server, locks: usize, length: Duration) -> anyhow::Result<Turn> {
+    // The URL's own way to the store, with a counter put in front.
+    let connected = Client::connect(server.url()).await?;
+    let counting = Arc::new(Counting {
+        inner: Arc::clone(connected.store()),
+        renewed: AtomicU64::new(0),
+        failed: AtomicU64::new(0),
+    });
+    let store: Arc<dyn Store> = Arc::<Counting>::clone(&counting);
+    let client = Client::builder().ttl(TTL).store(store)?;
+    // Whatever the first lock needs is there before memory is counted.
+    let _released = client.mutex("renew/first").lock().await?.release().await?;
+    let before = machine::resident_bytes();
+    let guards = acquire(&client, locks).await?;
+    let calls = server.calls();
+    let meter = Meter::start(Some(server));
+    let renewed = counting.renewed.load(Ordering::Relaxed);
+    tokio::time::sleep(length).await;
+    let renewals = counting.renewed.load(Ordering::Relaxed) - renewed;
+    let reading = meter.read();
+    let commands = server.calls().since(&calls, &["evalsha", "eval"]);
+    let resident = before.zip(machine::resident_bytes());
+
+    let mut lost = guards.iter().filter(|guard| !guard.is_held()).count() as u64;
+    let mut releases = JoinSet::new();
+    for guard in guards {
+        releases.spawn(guard.release());
+    }
+    while let Some(release) = releases.join_next().await {
+        lost += u64::from(release?? != Release::Released);
+    }
+    let failed = counting.failed.load(Ordering::Relaxed);
+    client.close().await?;
+    connected.close().await?;
+    let each = renewals as f64;
+    Ok(Turn {
+        renewals,
+        failed,
+        lost,
+        per_second: each / reading.wall.as_secs_f64(),
+        commands: commands as f64 / each,
+        client_us: reading.client_us / each,
+        server_us: reading.server_us / each,
+        bytes: resident
+            .map_or(f64::NAN, |(before, after)| after.saturating_sub(before) as f64 / locks as f64),
+    })
+}
+
+async fn acquire(client: &Client, locks: usize) -> anyhow::Result<Vec<Guard>> {
+    let mut guards = Vec::with_capacity(locks);
+    // Few at a time, so that what is counted as memory is held locks and no requests.
+    const AT_ONCE: usize = 50;
+    while guards.len() < locks {
+        let mut tasks = JoinSet::new();
+        for number in guards.len()..locks.min(guards.len() + AT_ONCE) {
+            let mutex = client.mutex(format!("renew/{number}"));
+            tasks.spawn(async move { mutex.try_lock().await });
+        }
+        while let Some(task) = tasks.join_next().await {
+            guards.push(task??.context("a lock was taken")?);
+        }
+    }
+    Ok(guards)
+}
+
+/// Processor time per renewal, in µs, of this side and of the server.
+async fn bare(server: &Server, locks: usize, length: Duration) -> anyhow::Result<(f64, f64)> {
+    let mut bare = Bare::connect(&server.url()).await?;
+    let script = bare.compare_and_extend().await?;
+    let token = token();
+    let keys: Vec<String> =
+        (0..locks).map(|number| format!("bare/{}/{number}", fastrand::u64(..))).collect();
+    for key in &keys {
+        bare.set(key, &token).await?;
+    }
+    let meter = Meter::start(Some(server));
+    let until = Instant::now() + length;
+    let mut renewals = 0_u64;
+    while Instant::now() < until {
+        for keys in keys.chunks(100) {
+            renewals += bare.extend_all(&script, keys, &token).await?;
+        }
+    }
+    let reading = meter.read();
+    Ok((reading.client_us / renewals as f64, reading.server_us / renewals as f64))
+}
+
+/// A store that counts the renewals that pass through it.
+#[derive(Debug)]
+struct Counting {
+    inner: Arc<dyn Store>,
+    renewed: AtomicU64,
+    failed: AtomicU64,
+}
+
+type Result<T> = leasehold::Result<T>;
+
+impl Store for Counting {
+    fn acquire<'a>(
+        &'a self,
+        request: &'a AcquireRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Acquire>> {
+        self.inner.acquire(request, within)
+    }
+
+    fn renew<'a>(
+        &'a self,
+        requests: &'a [RenewRequest],
+        within: Duration,
+    ) -> BoxFuture<'a, Vec<Result<Renew>>> {
+        Box::pin(async move {
+            let answers = self.inner.renew(requests, within).await;
+            let renewed =
+                answers.iter().filter(|answer| matches!(answer, Ok(Renew::Renewed))).count();
+            self.renewed.fetch_add(renewed as u64, Ordering::Relaxed);
+            self.failed.fetch_add((requests.len() - renewed) as u64, Ordering::Relaxed);
+            answers
+        })
+    }
+
+    fn release<'a>(
+        &'a self,
+        request: &'a ReleaseRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<leasehold::core::Release>> {
+        self.inner.release(request, within)
+    }
+
+    fn leave<'a>(
+        &'a self,
+        request: &'a LeaveRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Leave>> {
+        self.inner.leave(request, within)
+    }
+
+    fn inspect<'a>(
+        &'a self,
+        key: &'a Key,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Option<LockInfo>>> {
+        self.inner.inspect(key, within)
+    }
+
+    fn list<'a>(
+        &'a self,
+        request: &'a ListRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Vec<LockInfo>>> {
+        self.inner.list(request, within)
+    }
+
+    fn force_release<'a>(
+        &'a self,
+        request: &'a ForceReleaseRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<ForceRelease>> {
+        self.inner.force_release(request, within)
+    }
+
+    fn listen<'a>(
+        &'a self,
+        client: ClientId,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Box<dyn Listener>>> {
+        self.inner.listen(client, within)
+    }
+
+    fn capability(&self) -> Capability {
+        self.inner.capability()
+    }
+
+    fn location(&self) -> String {
+        self.inner.location()
+    }
+}

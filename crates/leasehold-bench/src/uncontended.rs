@@ -1,0 +1,244 @@
+//! Take and release with nobody in the way.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use leasehold::{Client, Release};
+use serde::Serialize;
+use tokio::task::JoinSet;
+
+use crate::bare::{Bare, Loaded, token};
+use crate::cli::Args;
+use crate::meter::Meter;
+use crate::server::Server;
+use crate::stats::{Latencies, Spread};
+
+/// All variants with all numbers of callers.
+#[derive(Debug, Serialize)]
+pub(crate) struct Uncontended {
+    pub(crate) server: String,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// One variant with one number of callers.
+#[derive(Debug, Serialize)]
+pub(crate) struct Row {
+    pub(crate) variant: &'static str,
+    pub(crate) callers: usize,
+    pub(crate) cycles: u64,
+    /// Cycles that did not end with "released".
+    pub(crate) not_released: u64,
+    pub(crate) cycles_per_second: Option<Spread>,
+    /// To [`BARE`], within each round.
+    pub(crate) ratio_to_bare: Option<Spread>,
+    pub(crate) p50_us: Option<Spread>,
+    pub(crate) p99_us: Option<Spread>,
+    pub(crate) client_us_per_cycle: Option<Spread>,
+    pub(crate) server_us_per_cycle: Option<Spread>,
+    pub(crate) commands_per_cycle: Option<Spread>,
+}
+
+/// SET NX PX, then compare and delete by EVALSHA.
+const BARE: &str = "bare";
+/// The same, but the first half is a script that also counts a fence up.
+const BARE_FENCE: &str = "bare-fence";
+
+enum Subject {
+    Bare { bare: Bare, release: Loaded },
+    BareFence { bare: Bare, acquire: Loaded, release: Loaded },
+    Library(Client),
+}
+
+/// What one task repeats.
+enum Caller {
+    Bare { bare: Bare, release: Loaded, key: String },
+    BareFence { bare: Bare, acquire: Loaded, release: Loaded, key: String, fence: String },
+    Library(leasehold::Mutex),
+}
+
+impl Subject {
+    fn caller(&self, number: usize) -> Caller {
+        let key = format!("uncontended/{number}");
+        match self {
+            Self::Bare { bare, release } => {
+                Caller::Bare { bare: bare.clone(), release: release.clone(), key }
+            }
+            Self::BareFence { bare, acquire, release } => Caller::BareFence {
+                bare: bare.clone(),
+                acquire: acquire.clone(),
+                release: release.clone(),
+                fence: format!("{key}:fence"),
+                key,
+            },
+            Self::Library(client) => Caller::Library(client.mutex(key)),
+        }
+    }
+}
+
+impl Caller {
+    /// One take and release; whether it went as it should.
+    async fn cycle(&mut self) -> anyhow::Result<bool> {
+        match self {
+            Self::Bare { bare, release, key } => {
+                let token = token();
+                ensure!(bare.set(key, &token).await?, "the bare lock was taken");
+                bare.call(release, &[key], &token).await
+            }
+            Self::BareFence { bare, acquire, release, key, fence } => {
+                let token = token();
+                ensure!(bare.call(acquire, &[key, fence], &token).await?, "the lock was taken");
+                bare.call(release, &[key], &token).await
+            }
+            Self::Library(mutex) => {
+                let guard = mutex.try_lock().await?.context("the lock was taken")?;
+                std::hint::black_box(guard.fence()?);
+                Ok(guard.release().await? == Release::Released)
+            }
+        }
+    }
+}
+
+/// What one turn brought.
+struct Turn {
+    cycles: u64,
+    not_released: u64,
+    per_second: f64,
+    latencies: Latencies,
+    client_us: f64,
+    server_us: f64,
+    commands: f64,
+}
+
+pub(crate) async fn run(args: &Args) -> anyhow::Result<Uncontended> {
+    let server = Server::start(args)?;
+    let folder = tempfile::tempdir()?;
+    let bare = Bare::connect(&server.url()).await?;
+    let (acquire, release) = (bare.set_and_count().await?, bare.compare_and_delete().await?);
+    let mut subjects = vec![
+        (BARE, true, Subject::Bare { bare: bare.clone(), release: release.clone() }),
+        ("leasehold", true, Subject::Library(Client::connect(server.url()).await?)),
+        (BARE_FENCE, true, Subject::BareFence { bare, acquire, release }),
+    ];
+    let path = folder.path().join("locks");
+    for (variant, url) in
+        [("memory", "memory:".to_owned()), ("embedded", format!("embedded:{}", path.display()))]
+    {
+        if args.wants(variant) {
+            subjects.push((variant, false, Subject::Library(Client::connect(url).await?)));
+        }
+    }
+    subjects.retain(|(variant, ..)| args.wants(variant));
+
+    let mut turns: BTreeMap<(usize, usize), Vec<Turn>> = BTreeMap::new();
+    for round in 0..=args.rounds() {
+        // The first round only warms up.
+        let length = if round == 0 { args.turn() / 10 } else { args.turn() };
+        for (at, callers) in args.callers().into_iter().enumerate() {
+            for (number, (variant, on_server, subject)) in subjects.iter().enumerate() {
+                // The other stores have no round trip that many callers could share.
+                if !on_server && callers > 1 {
+                    continue;
+                }
+                let server = on_server.then_some(&server);
+                let turn = turn(subject, server, callers, length).await;
+                let turn = turn.with_context(|| format!("{variant} with {callers} callers"))?;
+                if round > 0 {
+                    turns.entry((at, number)).or_default().push(turn);
+                }
+            }
+        }
+    }
+    let rows = args.callers().into_iter().enumerate().flat_map(|(at, callers)| {
+        let baseline = turns.get(&(at, 0)).filter(|_| args.wants(BARE));
+        subjects.iter().enumerate().filter_map({
+            let turns = &turns;
+            move |(number, (variant, ..))| {
+                let own = turns.get(&(at, number))?;
+                Some(Row::of(variant, callers, own, baseline.map(Vec::as_slice)))
+            }
+        })
+    });
+    Ok(Uncontended { server: server.describe(), rows: rows.collect() })
+}
+
+async fn turn(
+    subject: &Subject,
+    server: Option<&Server>,
+    callers: usize,
+    length: Duration,
+) -> anyhow::Result<Turn> {
+    let latencies = Arc::new(Mutex::new(Latencies::new()));
+    let mut tasks = JoinSet::new();
+    let before = server.map(Server::calls);
+    let meter = Meter::start(server);
+    let until = Instant::now() + length;
+    for number in 0..callers {
+        let (mut caller, latencies) = (subject.caller(number), Arc::clone(&latencies));
+        tasks.spawn(async move {
+            let (mut cycles, mut not_released) = (0_u64, 0_u64);
+            let mut begun = Instant::now();
+            while begun < until {
+                let released = caller.cycle().await?;
+                let ended = Instant::now();
+                latencies.lock().unwrap_or_else(PoisonError::into_inner).record(ended - begun);
+                begun = ended;
+                cycles += 1;
+                not_released += u64::from(!released);
+                // A store that is done at once gives nobody else a turn, nor the timers.
+                if cycles.is_multiple_of(64) {
+                    tokio::task::yield_now().await;
+                }
+            }
+            anyhow::Ok((cycles, not_released))
+        });
+    }
+    let (mut cycles, mut not_released) = (0, 0);
+    while let Some(task) = tasks.join_next().await {
+        let (its_cycles, its_not_released) = task??;
+        cycles += its_cycles;
+        not_released += its_not_released;
+    }
+    let reading = meter.read();
+    let commands = server.zip(before).map_or(f64::NAN, |(server, before)| {
+        // SET is also what scripts say, so leasehold's own are counted by their calls alone.
+        let top: &[&str] = match subject {
+            Subject::Bare { .. } => &["set", "evalsha", "eval"],
+            Subject::BareFence { .. } | Subject::Library(_) => &["evalsha", "eval"],
+        };
+        server.calls().since(&before, top) as f64
+    });
+    let latencies = latencies.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    Ok(Turn {
+        cycles,
+        not_released,
+        per_second: cycles as f64 / reading.wall.as_secs_f64(),
+        latencies,
+        client_us: reading.client_us / cycles as f64,
+        server_us: reading.server_us / cycles as f64,
+        commands: commands / cycles as f64,
+    })
+}
+
+impl Row {
+    fn of(variant: &'static str, callers: usize, turns: &[Turn], bare: Option<&[Turn]>) -> Self {
+        let spread = |value: fn(&Turn) -> f64| Spread::of(turns.iter().map(value));
+        let per_second =
+            |turns: &[Turn]| -> Vec<f64> { turns.iter().map(|turn| turn.per_second).collect() };
+        Self {
+            variant,
+            callers,
+            cycles: turns.iter().map(|turn| turn.cycles).sum(),
+            not_released: turns.iter().map(|turn| turn.not_released).sum(),
+            cycles_per_second: spread(|turn| turn.per_second),
+            ratio_to_bare: bare
+                .and_then(|bare| Spread::of_ratios(&per_second(turns), &per_second(bare))),
+            p50_us: spread(|turn| turn.latencies.quantile_us(0.5)),
+            p99_us: spread(|turn| turn.latencies.quantile_us(0.99)),
+            client_us_per_cycle: spread(|turn| turn.client_us),
+            server_us_per_cycle: spread(|turn| turn.server_us),
+            commands_per_cycle: spread(|turn| turn.commands),
+        }
+    }
+}
