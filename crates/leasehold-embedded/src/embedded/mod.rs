@@ -1,0 +1,319 @@
+//! One machine, many processes: locks in a directory, without a server.
+//!
+//! [`open`] prepares a store, [`environment`] holds it, [`table`] runs the lock table inside the
+//! [`gate`], [`session`] tells the dead from the living, [`wake`] tells waiters.
+
+mod directory;
+mod environment;
+mod filesystem;
+mod gate;
+mod header;
+mod machine;
+mod open;
+mod options;
+mod pages;
+mod record;
+mod session;
+mod table;
+mod wake;
+mod worker;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold_core::{
+    Acquire, AcquireRequest, BoxFuture, Capability, ClientId, Error, ErrorKind, ForceRelease,
+    ForceReleaseRequest, Key, Leave, LeaveRequest, ListRequest, Listener, LockInfo, Release,
+    ReleaseRequest, Renew, RenewRequest, Result, Store,
+};
+
+pub use options::EmbeddedStoreOptions;
+
+use environment::Environment;
+use gate::lock;
+use record::SessionId;
+use session::Session;
+use table::ListFrom;
+
+/// A store for the processes of one machine: a directory, and no server.
+///
+/// Clones and all stores opened at the same path in a process share the file; every call of
+/// [`open`](Self::open) begins a *session*. Leases and places in line belong to the session that
+/// acquired them, and they end **at once** when it ends: when its process dies, in whatever way,
+/// or when the last clone is dropped. A process that only stands still keeps its leases until
+/// their ttl ends. Leases of a [detached](EmbeddedStoreOptions::detached) store belong to nobody
+/// and end with their ttl alone. A fork shares its parent's session, so the session then lasts
+/// until both have ended.
+///
+/// # Guarantees
+///
+/// Every operation is one atomic step for all processes of the machine, also when one is killed
+/// in the middle of it. Leases run on the time since the machine was started, sleep included, so
+/// nobody's setting of the clock touches them, and they are void after a restart. Fences go on
+/// increasing over a restart as long as the time of day does.
+///
+/// # Time
+///
+/// An operation takes a few microseconds and is carried out on the calling thread, unless another
+/// process is in the middle of one: then it waits on a thread of the store's own, for at most
+/// `within`, and is either carried out or known not to have been.
+///
+/// # Forks
+///
+/// In a forked child all operations are an [`ErrorKind::Misuse`], and dropping the child's copy
+/// does nothing to its parent's leases.
+///
+/// # Examples
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("locks");
+/// use std::time::Duration;
+/// use leasehold_core::{Acquire, AcquireRequest, Key, Store, Token, Ttl};
+/// use leasehold_embedded::EmbeddedStore;
+///
+/// let store = EmbeddedStore::open(&path)?;
+/// let ttl = Ttl::new(Duration::from_secs(30))?;
+/// let request = AcquireRequest::new(Key::new("reports/daily")?, Token::generate()?, ttl);
+/// let answer = store.acquire(&request, Duration::from_secs(1)).await?;
+/// assert!(matches!(answer, Acquire::Granted(_)));
+/// # Ok::<(), leasehold_core::Error>(()) }).unwrap();
+/// ```
+#[derive(Clone)]
+pub struct EmbeddedStore {
+    environment: Arc<Environment>,
+    client: Arc<Client>,
+}
+
+/// What belongs to one call of `open`.
+#[derive(Debug)]
+struct Client {
+    detached: bool,
+    /// Begun when something is first acquired: who only looks leaves no trace.
+    session: Mutex<Option<Session>>,
+}
+
+impl EmbeddedStore {
+    /// Opens the store in a directory, and makes it if there is none.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Config`]: the path is no directory, or can't be made.
+    /// * [`ErrorKind::Denied`]: this user may not use it, or others could write to it.
+    /// * [`ErrorKind::Unsupported`]: it is on a network file system, or was made by a later
+    ///   version.
+    /// * [`ErrorKind::Corrupt`], [`ErrorKind::Foreign`]: what is there can't be read as a store.
+    ///   Nothing was changed.
+    /// * [`ErrorKind::Full`]: the disk is.
+    /// * [`ErrorKind::Misuse`]: it is in use in another time namespace, or was open in this
+    ///   process before it forked.
+    /// * [`ErrorKind::Unavailable`]: another process is inside and does not go on, or the
+    ///   operating system failed.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::options().open(path)
+    }
+
+    /// Settings to open a store with.
+    pub fn options() -> EmbeddedStoreOptions {
+        EmbeddedStoreOptions::default()
+    }
+
+    /// Where a user's store is unless a path is given: `$XDG_RUNTIME_DIR/leasehold`, else
+    /// `/run/user/UID/leasehold` where that is the user's, else `leasehold-UID` in the directory
+    /// for temporary files.
+    #[must_use]
+    pub fn default_path() -> PathBuf {
+        directory::default_path()
+    }
+
+    /// The store's directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.environment.path
+    }
+
+    /// How many names the store keeps anything about, and how many of them are in use: for tests
+    /// and for people. Looks at all of them.
+    ///
+    /// # Errors
+    ///
+    /// As every operation.
+    pub async fn entries(&self, within: Duration) -> Result<(usize, usize)> {
+        self.environment.run(&(), within, |store, pass, ()| table::count(store, pass)).await
+    }
+
+    fn new(environment: Arc<Environment>, detached: bool) -> Self {
+        Self { environment, client: Arc::new(Client { detached, session: Mutex::new(None) }) }
+    }
+}
+
+impl Client {
+    /// The session that new leases belong to, begun if it has not been.
+    fn session(&self, store: &Environment, pass: &gate::Pass<'_>) -> Result<Option<SessionId>> {
+        if self.detached {
+            return Ok(None);
+        }
+        let mut session = lock(&self.session);
+        if let Some(session) = session.as_ref() {
+            return Ok(Some(session.id));
+        }
+        let begun = Session::begin(store.sessions.directory(), store.access, pass)
+            .map_err(|error| directory::unusable("begin a session in", error))?;
+        Ok(Some(session.insert(begun).id))
+    }
+}
+
+impl fmt::Debug for EmbeddedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { environment, client } = self;
+        f.debug_struct("EmbeddedStore")
+            .field("path", &environment.path)
+            .field("detached", &client.detached)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Store for EmbeddedStore {
+    fn acquire<'a>(
+        &'a self,
+        request: &'a AcquireRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Acquire>> {
+        Box::pin(async move {
+            let asked = (request.clone(), Arc::clone(&self.client));
+            let step = |store: &Environment, pass: &gate::Pass<'_>, asked: &Asked| {
+                let (request, client) = asked;
+                let session = client.session(store, pass)?;
+                table::acquire(store, pass, session, request)
+            };
+            let answer = self.environment.run(&asked, within, step).await;
+            answer.map_err(|error| error.during("acquire").on_key(&request.key))
+        })
+    }
+
+    fn renew<'a>(
+        &'a self,
+        requests: &'a [RenewRequest],
+        within: Duration,
+    ) -> BoxFuture<'a, Vec<Result<Renew>>> {
+        Box::pin(async move {
+            let mut answers = Vec::with_capacity(requests.len());
+            for batch in requests.chunks(table::BATCH) {
+                match self.environment.run(batch, within, table::renew).await {
+                    Ok(answered) => answers.extend(answered),
+                    Err(error) => answers.extend(batch.iter().map(|_| Err(error.clone()))),
+                }
+            }
+            let named = requests.iter().zip(answers).map(|(request, answer)| {
+                answer.map_err(|error: Error| error.during("renew").on_key(&request.key))
+            });
+            named.collect()
+        })
+    }
+
+    fn release<'a>(
+        &'a self,
+        request: &'a ReleaseRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Release>> {
+        Box::pin(async move {
+            let answer = self.environment.run(request, within, table::release).await;
+            answer.map_err(|error| error.during("release").on_key(&request.key))
+        })
+    }
+
+    fn leave<'a>(
+        &'a self,
+        request: &'a LeaveRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Leave>> {
+        Box::pin(async move {
+            let answer = self.environment.run(request, within, table::leave).await;
+            answer.map_err(|error| error.during("leave").on_key(&request.key))
+        })
+    }
+
+    fn inspect<'a>(
+        &'a self,
+        key: &'a Key,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Option<LockInfo>>> {
+        Box::pin(async move {
+            let answer = self.environment.run(key, within, table::inspect).await;
+            answer.map_err(|error| error.during("inspect").on_key(key))
+        })
+    }
+
+    fn list<'a>(
+        &'a self,
+        request: &'a ListRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Vec<LockInfo>>> {
+        Box::pin(async move {
+            let mut locks = Vec::new();
+            let mut from = Some(ListFrom::start(&request.prefix));
+            while let Some(here) = from.take() {
+                let listed = self.environment.run(&here, within, table::list).await;
+                let listed = listed.map_err(|error| error.during("list"))?;
+                locks.extend(listed.locks);
+                from = listed.next.map(|name| ListFrom { name, ..here });
+            }
+            locks.sort_by(|a, b| a.key.cmp(&b.key));
+            Ok(locks)
+        })
+    }
+
+    fn force_release<'a>(
+        &'a self,
+        request: &'a ForceReleaseRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<ForceRelease>> {
+        Box::pin(async move {
+            let answer = self.environment.run(request, within, table::force_release).await;
+            answer.map_err(|error| error.during("force-release").on_key(&request.key))
+        })
+    }
+
+    fn listen<'a>(
+        &'a self,
+        client: ClientId,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<Box<dyn Listener>>> {
+        Box::pin(async move {
+            let channel = self.environment.listen(client)?;
+            Ok(Box::new(channel) as Box<dyn Listener>)
+        })
+    }
+
+    fn capability(&self) -> Capability {
+        let mut capability = Capability::ALL;
+        capability.wake = self.environment.wakes.works();
+        capability
+    }
+
+    fn location(&self) -> String {
+        self.environment.location.to_string()
+    }
+}
+
+type Asked = (AcquireRequest, Arc<Client>);
+
+/// A store's name for people.
+fn location(path: &Path) -> String {
+    format!("embedded:{}", leasehold_core::escape::terminal(&path.to_string_lossy()))
+}
+
+/// Refuses what a later version has written.
+fn newer(format: u32) -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        format!(
+            "made by a later version of leasehold (format {format}, this one knows {}); upgrade \
+             this one, or name another directory",
+            header::FORMAT
+        ),
+    )
+}

@@ -1,0 +1,101 @@
+//! Settings to open a store with.
+
+use std::path::Path;
+
+use leasehold_core::{Error, ErrorKind, Result};
+
+use super::directory::{Access, Directory};
+use super::open::{self, Wanted};
+use super::{EmbeddedStore, location};
+
+/// Settings to open an [`EmbeddedStore`] with; see [`EmbeddedStore::options`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct EmbeddedStoreOptions {
+    group: bool,
+    detached: bool,
+    bytes_max: u64,
+}
+
+impl Default for EmbeddedStoreOptions {
+    fn default() -> Self {
+        Self { group: false, detached: false, bytes_max: Self::BYTES_MAX }
+    }
+}
+
+impl EmbeddedStoreOptions {
+    /// 256 MiB, or 64 MiB where addresses are scarce: room for about 500 000 names at a time. The
+    /// disk is taken up as it is used.
+    const BYTES_MAX: u64 = if size_of::<usize>() >= 8 { 256 << 20 } else { 64 << 20 };
+    /// What a store needs to work at all.
+    const BYTES_MAX_LEAST: u64 = 4 << 20;
+
+    /// Whether the directory's group may use the store, too. Off by default: the files are their
+    /// owner's alone. It decides when the store is made; then every member can open it without
+    /// this setting. Whoever can open a store can take and end every lease in it.
+    pub const fn group(mut self, group: bool) -> Self {
+        self.group = group;
+        self
+    }
+
+    /// Whether leases acquired through this store outlive it: they belong to no session, end with
+    /// their ttl alone, and any process that knows the token can renew and release them. Off by
+    /// default: a lease ends with its process.
+    pub const fn detached(mut self, detached: bool) -> Self {
+        self.detached = detached;
+        self
+    }
+
+    /// The most bytes that the data file may grow to, 256 MiB by default, at least 4 MiB; rounded
+    /// up to whole MiB. It decides when the store is made. A lock in use takes about 500 bytes.
+    pub const fn bytes_max(mut self, bytes_max: u64) -> Self {
+        self.bytes_max = bytes_max;
+        self
+    }
+
+    /// Opens the store in a directory, and makes it if there is none; blocks for a moment.
+    ///
+    /// # Errors
+    ///
+    /// As [`EmbeddedStore::open`].
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<EmbeddedStore> {
+        let path = path.as_ref();
+        self.open_in(path, |access| Directory::prepare(path, access))
+    }
+
+    /// Opens the store in [`EmbeddedStore::default_path`]. Where others could have put something
+    /// in place of it, it is refused.
+    ///
+    /// # Errors
+    ///
+    /// As [`EmbeddedStore::open`].
+    pub fn open_default(&self) -> Result<EmbeddedStore> {
+        let path = EmbeddedStore::default_path();
+        self.open_in(&path, |_| Directory::prepare_default(&path))
+    }
+
+    fn open_in(
+        &self,
+        path: &Path,
+        prepare: impl FnOnce(Access) -> Result<Directory>,
+    ) -> Result<EmbeddedStore> {
+        let open = || {
+            if self.bytes_max < Self::BYTES_MAX_LEAST {
+                return Err(Error::new(
+                    ErrorKind::Config,
+                    format!("bytes_max of {} is too little; give 4 MiB or more", self.bytes_max),
+                ));
+            }
+            let mib = self.bytes_max.div_ceil(1 << 20);
+            let bytes_max = mib.checked_mul(1 << 20).ok_or_else(|| {
+                Error::new(ErrorKind::Config, "bytes_max is too large for any disk")
+            })?;
+            let for_group = self.group || Directory::is_for_group(path);
+            let access = if for_group { Access::Group } else { Access::Private };
+            let directory = prepare(access)?;
+            open::environment(directory, Wanted { access, bytes_max })
+        };
+        let environment = open().map_err(|error| error.during("open").at_store(location(path)))?;
+        Ok(EmbeddedStore::new(environment, self.detached))
+    }
+}

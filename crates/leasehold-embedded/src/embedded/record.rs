@@ -1,0 +1,214 @@
+//! A value in the data file: one lock's entry, and whose its leases are.
+//!
+//! Layout: version (1 byte), checksum over the name and all that follows (4 bytes), end of use
+//! and end of keeping in µs of the store's clock (8 bytes each), then the body in postcard. All
+//! numbers are little-endian. The two times are there so that most entries can be passed over
+//! without decoding them.
+
+use leasehold_core::Token;
+use leasehold_core::table::{LockEntry, StoreTime};
+use serde::{Deserialize, Serialize};
+
+use crate::RETENTION;
+
+const VERSION: u8 = 1;
+const HEAD: usize = 1 + 4 + 8 + 8;
+
+/// The number of a client's session; see [`super::session`].
+pub(super) type SessionId = u64;
+
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub(super) struct Record {
+    pub(super) entry: LockEntry,
+    /// The sessions of those holders and waiters that die with their process.
+    owners: Vec<Owner>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+struct Owner {
+    token: Token,
+    session: SessionId,
+}
+
+impl Record {
+    /// Notes whose the token is: a session's, or nobody's.
+    pub(super) fn own(&mut self, token: Token, session: Option<SessionId>) {
+        self.owners.retain(|owner| owner.token != token);
+        if let Some(session) = session
+            && self.entry.tokens().any(|other| *other == token)
+        {
+            self.owners.push(Owner { token, session });
+        }
+    }
+
+    /// Forgets whose tokens were that have neither a lease nor a place any more.
+    pub(super) fn tidy(&mut self) {
+        let Self { entry, owners } = self;
+        owners.retain(|owner| entry.tokens().any(|token| *token == owner.token));
+    }
+
+    /// The sessions of others than `token`.
+    pub(super) fn sessions(&self, besides: Option<Token>) -> impl Iterator<Item = SessionId> {
+        let others = self.owners.iter().filter(move |owner| Some(owner.token) != besides);
+        others.map(|owner| owner.session)
+    }
+
+    pub(super) fn session_of(&self, token: &Token) -> Option<SessionId> {
+        self.owners.iter().find(|owner| owner.token == *token).map(|owner| owner.session)
+    }
+
+    /// Whether nothing would be lost with it.
+    pub(super) fn is_blank(&self) -> bool {
+        self.entry.in_use_until().is_none() && self.entry.last_fence().is_none()
+    }
+
+    /// The record as a value under this name.
+    pub(super) fn encode(&self, name: &[u8], at: StoreTime) -> Result<Vec<u8>, postcard::Error> {
+        let used_until = self.entry.in_use_until().unwrap_or_default();
+        let kept_until = used_until.max(at).saturating_add(RETENTION);
+        let mut value = Vec::with_capacity(256);
+        value.push(VERSION);
+        value.extend([0; 4]);
+        value.extend(used_until.as_micros().to_le_bytes());
+        value.extend(kept_until.as_micros().to_le_bytes());
+        let mut value = postcard::to_extend(self, value)?;
+        let sum = checksum(name, value.get(5..).unwrap_or_default());
+        if let Some(place) = value.get_mut(1..5) {
+            place.copy_from_slice(&sum.to_le_bytes());
+        }
+        Ok(value)
+    }
+
+    pub(super) fn decode(name: &[u8], value: &[u8]) -> Result<Self, Unreadable> {
+        let stored = Stored::open(name, value)?;
+        let (record, rest) =
+            postcard::take_from_bytes(stored.body).map_err(|_| Unreadable::Corrupt)?;
+        if rest.is_empty() { Ok(record) } else { Err(Unreadable::Corrupt) }
+    }
+}
+
+/// Why a value can't be read.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Unreadable {
+    Corrupt,
+    /// It was written by a later version.
+    Newer(u8),
+}
+
+/// A value as it is stored, undecoded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stored<'a> {
+    pub(super) used_until: StoreTime,
+    pub(super) kept_until: StoreTime,
+    pub(super) body: &'a [u8],
+}
+
+impl<'a> Stored<'a> {
+    /// Reads the head and verifies the checksum.
+    pub(super) fn open(name: &[u8], value: &'a [u8]) -> Result<Self, Unreadable> {
+        let (head, body) = value.split_at_checked(HEAD).ok_or(Unreadable::Corrupt)?;
+        let (&version, rest) = value.split_first().ok_or(Unreadable::Corrupt)?;
+        if version > VERSION {
+            return Err(Unreadable::Newer(version));
+        }
+        let (sum, summed) = rest.split_first_chunk::<4>().ok_or(Unreadable::Corrupt)?;
+        if version != VERSION || u32::from_le_bytes(*sum) != checksum(name, summed) {
+            return Err(Unreadable::Corrupt);
+        }
+        let time = |at: usize| {
+            let bytes = head.get(at..)?.first_chunk::<8>()?;
+            Some(StoreTime::from_micros(u64::from_le_bytes(*bytes)))
+        };
+        let used_until = time(5).ok_or(Unreadable::Corrupt)?;
+        let kept_until = time(13).ok_or(Unreadable::Corrupt)?;
+        Ok(Self { used_until, kept_until, body })
+    }
+}
+
+/// A checksum against accidents, not attacks: FNV-1a's step over words of eight bytes instead of
+/// single ones, folded to 32 bits.
+fn checksum(name: &[u8], rest: &[u8]) -> u32 {
+    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0000_0100_0000_01b3;
+    let mut hash = OFFSET;
+    for part in [name, rest] {
+        let (words, tail) = part.as_chunks::<8>();
+        let mut last = [0; 8];
+        for (to, from) in last.iter_mut().zip(tail) {
+            *to = *from;
+        }
+        let words = words.iter().copied().chain([last, (part.len() as u64).to_le_bytes()]);
+        for word in words {
+            hash = (hash ^ u64::from_le_bytes(word)).wrapping_mul(PRIME);
+            hash ^= hash >> 29;
+        }
+    }
+    let [a, b, c, d, e, f, g, h] = hash.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d]) ^ u32::from_le_bytes([e, f, g, h])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use leasehold_core::table::Now;
+    use leasehold_core::{AcquireRequest, Fence, Key, Ttl};
+
+    use super::*;
+
+    fn record() -> Record {
+        let mut record = Record::default();
+        let token = Token::from_bytes([7; 16]);
+        let ttl = Ttl::new(Duration::from_secs(30)).unwrap();
+        let request = AcquireRequest::new(Key::new("k").unwrap(), token, ttl);
+        let now = Now { at: StoreTime::from_micros(5), fence_floor: Fence::from_value(9).unwrap() };
+        record.entry.acquire(&request, now, &mut Vec::new());
+        record.own(token, Some(77));
+        record
+    }
+
+    #[test]
+    fn a_record_is_read_back_as_it_was_written() {
+        let value = record().encode(b"k", StoreTime::from_micros(5)).unwrap();
+        assert_eq!(Record::decode(b"k", &value).unwrap(), record());
+        let stored = Stored::open(b"k", &value).unwrap();
+        assert_eq!(stored.used_until, StoreTime::from_micros(30_000_005));
+        assert_eq!(stored.kept_until, StoreTime::from_micros(630_000_005));
+    }
+
+    #[test]
+    fn any_changed_bit_any_cut_and_another_name_are_noticed() {
+        let value = record().encode(b"k", StoreTime::from_micros(5)).unwrap();
+        for at in 1..value.len() {
+            for bit in 0..8 {
+                let mut changed = value.clone();
+                changed[at] ^= 1 << bit;
+                assert_eq!(Record::decode(b"k", &changed), Err(Unreadable::Corrupt), "{at}.{bit}");
+            }
+        }
+        for end in 0..value.len() {
+            assert_eq!(Record::decode(b"k", &value[..end]), Err(Unreadable::Corrupt), "{end}");
+        }
+        assert_eq!(Record::decode(b"l", &value), Err(Unreadable::Corrupt));
+        let mut longer = value;
+        longer.push(0);
+        assert_eq!(Record::decode(b"k", &longer), Err(Unreadable::Corrupt));
+    }
+
+    #[test]
+    fn a_later_version_is_known_as_such() {
+        let mut value = record().encode(b"k", StoreTime::default()).unwrap();
+        value[0] = 2;
+        assert_eq!(Record::decode(b"k", &value), Err(Unreadable::Newer(2)));
+    }
+
+    #[test]
+    fn only_tokens_in_the_entry_have_owners() {
+        let mut record = record();
+        record.own(Token::from_bytes([8; 16]), Some(78));
+        assert_eq!(record.sessions(None).collect::<Vec<_>>(), [77]);
+        assert_eq!(record.sessions(Some(Token::from_bytes([7; 16]))).count(), 0);
+        record.own(Token::from_bytes([7; 16]), None);
+        assert_eq!(record.sessions(None).count(), 0);
+    }
+}

@@ -1,0 +1,442 @@
+//! The lock table's operations as steps inside the gate: read the entry, bury the dead, carry the
+//! operation out, write what has changed.
+
+use std::ops::Bound;
+
+use heed::RwTxn;
+use leasehold_core::table::{LockEntry, Notice, Now};
+use leasehold_core::{
+    Acquire, AcquireRequest, Error, Fence, ForceRelease, ForceReleaseRequest, Key, Leave,
+    LeaveRequest, LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Result, Token,
+};
+
+use super::environment::{Environment, Write};
+use super::gate::Pass;
+use super::pages::OWN;
+use super::record::{Record, SessionId, Stored, Unreadable};
+
+/// Below every fence that may be issued for a name that is not in the file: what the names
+/// forgotten so far had.
+const FORGOTTEN: &[u8] = &[OWN, b'f'];
+/// Where the hand stands that goes round and looks for names to forget.
+const HAND: &[u8] = &[OWN, b'h'];
+
+/// Where the hand starts: before every name, and after what is the store's own. (LMDB takes no
+/// empty key.)
+const BEFORE_ALL: &[u8] = &[OWN + 1];
+
+/// One in so many operations moves the hand, so that old names are forgotten also where no new
+/// ones come.
+const MOVE_ONE_IN: u32 = 16;
+/// How many names the hand passes then. More than one per new name, or it would never catch up.
+const STEPS: usize = 4;
+/// How many renewals share one transaction, and how many names are listed in one go: what keeps
+/// others out for about a millisecond.
+pub(super) const BATCH: usize = 256;
+
+type Answer<T> = Result<(T, Vec<Notice>)>;
+
+pub(super) fn acquire(
+    store: &Environment,
+    pass: &Pass<'_>,
+    session: Option<SessionId>,
+    request: &AcquireRequest,
+) -> Answer<Acquire> {
+    let mut step = Step::begin(store, pass)?;
+    let answer =
+        step.change(&request.key, Write::Add, Some(request.token), |record, now, notices| {
+            let answer = record.entry.acquire(request, now, notices);
+            record.own(request.token, session);
+            answer
+        })?;
+    step.end(answer)
+}
+
+pub(super) fn release(
+    store: &Environment,
+    pass: &Pass<'_>,
+    request: &ReleaseRequest,
+) -> Answer<Release> {
+    let mut step = Step::begin(store, pass)?;
+    let answer =
+        step.change(&request.key, Write::Change, Some(request.token), |record, now, notices| {
+            record.entry.release(request, now, notices)
+        })?;
+    step.end(answer)
+}
+
+pub(super) fn leave(store: &Environment, pass: &Pass<'_>, request: &LeaveRequest) -> Answer<Leave> {
+    let mut step = Step::begin(store, pass)?;
+    let answer =
+        step.change(&request.key, Write::Change, Some(request.token), |record, now, notices| {
+            record.entry.leave(request, now, notices)
+        })?;
+    step.end(answer)
+}
+
+pub(super) fn force_release(
+    store: &Environment,
+    pass: &Pass<'_>,
+    request: &ForceReleaseRequest,
+) -> Answer<ForceRelease> {
+    let mut step = Step::begin(store, pass)?;
+    let answer = step.change(&request.key, Write::Change, None, |record, now, notices| {
+        record.entry.force_release(request, now, notices)
+    })?;
+    step.end(answer)
+}
+
+/// Renews all in one transaction. An entry that can't be read fails its own request only; a
+/// failure to write fails them all.
+pub(super) fn renew(
+    store: &Environment,
+    pass: &Pass<'_>,
+    requests: &[RenewRequest],
+) -> Answer<Vec<Result<Renew>>> {
+    let mut step = Step::begin(store, pass)?;
+    let mut answers = Vec::with_capacity(requests.len());
+    for request in requests {
+        answers.push(match step.load(&request.key) {
+            Ok((mut record, is_new)) => {
+                let answer = record.entry.renew(request, step.now, &mut step.notices);
+                step.save(&request.key, record, is_new, Write::Change)?;
+                Ok(answer)
+            }
+            Err(error) => Err(error),
+        });
+    }
+    step.end(answers)
+}
+
+/// Describes a lock. Its dead holders are buried first: they would be at the next operation.
+pub(super) fn inspect(store: &Environment, pass: &Pass<'_>, key: &Key) -> Answer<Option<LockInfo>> {
+    let at = store.now().at;
+    let record = {
+        let txn = store.read_txn(pass)?;
+        let name = key.as_str().as_bytes();
+        match store.records.get(&txn, name).map_err(|error| store.lmdb_error(error))? {
+            Some(value) => decode(store, name, value)?,
+            None => return Ok((None, Vec::new())),
+        }
+    };
+    if store.sessions.dead(record.sessions(None), at, pass).is_empty() {
+        return Ok((record.entry.inspect(key, at), Vec::new()));
+    }
+    let mut step = Step::begin(store, pass)?;
+    let at = step.now.at;
+    let info =
+        step.change(key, Write::Change, None, |record, _, _| record.entry.inspect(key, at))?;
+    step.end(info)
+}
+
+/// One page of a list.
+#[derive(Debug)]
+pub(super) struct Listed {
+    pub(super) locks: Vec<LockInfo>,
+    /// Where to go on, unless this was the end.
+    pub(super) next: Option<Vec<u8>>,
+}
+
+impl ListFrom {
+    /// From the first name with a prefix on.
+    pub(super) fn start(prefix: &str) -> Self {
+        let prefix = prefix.as_bytes().to_vec();
+        let name = if prefix.is_empty() { BEFORE_ALL.to_vec() } else { prefix.clone() };
+        Self { name, prefix }
+    }
+}
+
+/// Where a list goes on, and how its names start.
+#[derive(Clone, Debug)]
+pub(super) struct ListFrom {
+    pub(super) name: Vec<u8>,
+    pub(super) prefix: Vec<u8>,
+}
+
+/// Describes the locks in use from a name on, up to a number of names.
+pub(super) fn list(store: &Environment, pass: &Pass<'_>, from: &ListFrom) -> Answer<Listed> {
+    let at = store.now().at;
+    let mut locks = Vec::new();
+    let mut with_dead = Vec::new();
+    let mut next = None;
+    {
+        let txn = store.read_txn(pass)?;
+        let failed = |error| store.lmdb_error(error);
+        let range = (Bound::Included(from.name.as_slice()), Bound::Unbounded);
+        let names = store.records.range(&txn, &range).map_err(failed)?;
+        for (count, item) in names.enumerate() {
+            let (name, value) = item.map_err(failed)?;
+            if name.first() == Some(&OWN) {
+                continue;
+            }
+            if !name.starts_with(&from.prefix) {
+                break;
+            }
+            if count >= BATCH {
+                next = Some(name.to_vec());
+                break;
+            }
+            if stored(store, name, value)?.used_until <= at {
+                continue;
+            }
+            let key = Key::from_bytes(name).map_err(|_| damaged(store, "a name"))?;
+            let record = decode(store, name, value)?;
+            if store.sessions.dead(record.sessions(None), at, pass).is_empty() {
+                locks.extend(record.entry.inspect(&key, at));
+            } else {
+                with_dead.push(key);
+            }
+        }
+    }
+    let mut step = Step::begin(store, pass)?;
+    for key in with_dead {
+        let at = step.now.at;
+        locks.extend(
+            step.change(&key, Write::Change, None, |record, _, _| record.entry.inspect(&key, at))?,
+        );
+    }
+    step.end(Listed { locks, next })
+}
+
+/// How many names there are, and how many of them are in use.
+pub(super) fn count(store: &Environment, pass: &Pass<'_>) -> Answer<(usize, usize)> {
+    let at = store.now().at;
+    let txn = store.read_txn(pass)?;
+    let failed = |error| store.lmdb_error(error);
+    let (mut all, mut in_use): (usize, usize) = (0, 0);
+    for item in store.records.iter(&txn).map_err(failed)? {
+        let (name, value) = item.map_err(failed)?;
+        if name.first() != Some(&OWN) {
+            all = all.saturating_add(1);
+            let used = stored(store, name, value)?.used_until > at;
+            in_use = in_use.saturating_add(usize::from(used));
+        }
+    }
+    Ok(((all, in_use), Vec::new()))
+}
+
+/// Whether any lease is alive that belongs to no session.
+pub(super) fn has_detached(store: &Environment, pass: &Pass<'_>) -> Result<bool> {
+    let txn = store.read_txn(pass)?;
+    let failed = |error| store.lmdb_error(error);
+    for item in store.records.iter(&txn).map_err(failed)? {
+        let (name, value) = item.map_err(failed)?;
+        if name.first() == Some(&OWN) {
+            continue;
+        }
+        let record = decode(store, name, value)?;
+        if record.entry.tokens().any(|token| record.session_of(token).is_none()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Forgets everything except how high fences were.
+pub(super) fn clear(store: &Environment, pass: &Pass<'_>) -> Result<()> {
+    let failed = |error| store.lmdb_error(error);
+    let mut step = Step::begin(store, pass)?;
+    let mut last_fence = step.forgotten()?;
+    for item in store.records.iter(&step.txn).map_err(failed)? {
+        let (name, value) = item.map_err(failed)?;
+        if name.first() != Some(&OWN) {
+            let record = decode(store, name, value)?;
+            last_fence = last_fence.max(record.entry.last_fence().unwrap_or(Fence::ZERO));
+        }
+    }
+    store.records.clear(&mut step.txn).map_err(failed)?;
+    step.put(FORGOTTEN, &last_fence.value().to_le_bytes())?;
+    store.commit(step.txn)
+}
+
+/// One transaction. Dropped without [`end`](Self::end), it has done nothing.
+struct Step<'a> {
+    store: &'a Environment,
+    pass: &'a Pass<'a>,
+    txn: RwTxn<'a>,
+    now: Now,
+    notices: Vec<Notice>,
+    changed: bool,
+}
+
+impl<'a> Step<'a> {
+    fn begin(store: &'a Environment, pass: &'a Pass<'_>) -> Result<Self> {
+        let txn = store.write_txn(pass)?;
+        let now = store.now();
+        Ok(Self { store, pass, txn, now, notices: Vec::new(), changed: false })
+    }
+
+    fn end<T>(mut self, answer: T) -> Answer<T> {
+        if self.changed {
+            if fastrand::u32(..MOVE_ONE_IN) == 0 {
+                self.sweep()?;
+            }
+            self.store.commit(self.txn)?;
+        }
+        Ok((answer, self.notices))
+    }
+
+    /// Carries out an operation on one lock, after what stands in its way and is dead was buried.
+    fn change<T>(
+        &mut self,
+        key: &Key,
+        write: Write,
+        asking: Option<Token>,
+        operation: impl FnOnce(&mut Record, Now, &mut Vec<Notice>) -> T,
+    ) -> Result<T> {
+        let (mut record, is_new) = self.load(key)?;
+        let dead = self.store.sessions.dead(record.sessions(asking), self.now.at, self.pass);
+        if !dead.is_empty() {
+            bury(&mut record, &dead, asking, self.now, &mut self.notices);
+        }
+        let now = if is_new { self.floor_of_the_forgotten()? } else { self.now };
+        let answer = operation(&mut record, now, &mut self.notices);
+        self.save(key, record, is_new, write)?;
+        Ok(answer)
+    }
+
+    fn load(&self, key: &Key) -> Result<(Record, bool)> {
+        let name = key.as_str().as_bytes();
+        match self.get(name)? {
+            Some(value) => decode(self.store, name, value)
+                .map(|record| (record, false))
+                .map_err(|error| error.on_key(key)),
+            None => Ok((Record::default(), true)),
+        }
+    }
+
+    /// Writes a record unless it is as it was; the two times in a value's head don't count as a
+    /// change, or every look at a busy lock would be one.
+    fn save(&mut self, key: &Key, mut record: Record, is_new: bool, write: Write) -> Result<()> {
+        let name = key.as_str().as_bytes();
+        if is_new && record.is_blank() {
+            return Ok(());
+        }
+        record.tidy();
+        let value = record
+            .encode(name, self.now.at)
+            .map_err(|error| damaged(self.store, "an entry").caused_by(error))?;
+        let body = Stored::open(name, &value).map(|stored| stored.body).unwrap_or_default();
+        let before = match self.get(name)? {
+            Some(before) => stored(self.store, name, before)?.body,
+            None => &[],
+        };
+        if before == body {
+            return Ok(());
+        }
+        self.store.reserve(write, value.len())?;
+        self.put(name, &value)?;
+        if is_new {
+            self.sweep()?;
+        }
+        Ok(())
+    }
+
+    fn get(&self, name: &[u8]) -> Result<Option<&[u8]>> {
+        self.store.records.get(&self.txn, name).map_err(|error| self.store.lmdb_error(error))
+    }
+
+    fn put(&mut self, name: &[u8], value: &[u8]) -> Result<()> {
+        self.changed = true;
+        self.store
+            .records
+            .put(&mut self.txn, name, value)
+            .map_err(|error| self.store.lmdb_error(error))
+    }
+
+    /// The present for a name of which nothing is known: its next fence is above all that were
+    /// forgotten.
+    fn floor_of_the_forgotten(&self) -> Result<Now> {
+        let forgotten = self.forgotten()?;
+        let fence_floor = self.now.fence_floor.max(forgotten.saturating_add(1));
+        Ok(Now { fence_floor, ..self.now })
+    }
+
+    fn forgotten(&self) -> Result<Fence> {
+        let Some(value) = self.get(FORGOTTEN)? else { return Ok(Fence::ZERO) };
+        let bytes = <[u8; 8]>::try_from(value).map_err(|_| damaged(self.store, "a fence"))?;
+        Fence::from_value(u64::from_le_bytes(bytes)).map_err(|_| damaged(self.store, "a fence"))
+    }
+
+    /// Moves the hand a few names on and forgets those that nobody has used for long.
+    fn sweep(&mut self) -> Result<()> {
+        let failed = |error| self.store.lmdb_error(error);
+        let mut hand = self.get(HAND)?.unwrap_or(BEFORE_ALL).to_vec();
+        let mut idle = Vec::new();
+        let mut last_fence = Fence::ZERO;
+        {
+            let range = (Bound::Excluded(hand.as_slice()), Bound::Unbounded);
+            let mut names = self.store.records.range(&self.txn, &range).map_err(failed)?;
+            let mut to = Vec::new();
+            for _ in 0..STEPS {
+                let Some(item) = names.next() else {
+                    BEFORE_ALL.clone_into(&mut to);
+                    break;
+                };
+                let (name, value) = item.map_err(failed)?;
+                name.clone_into(&mut to);
+                if name.first() == Some(&OWN)
+                    || stored(self.store, name, value)?.kept_until > self.now.at
+                {
+                    continue;
+                }
+                let record = decode(self.store, name, value)?;
+                if record.entry.may_be_forgotten(self.now) {
+                    last_fence = last_fence.max(record.entry.last_fence().unwrap_or(Fence::ZERO));
+                    idle.push(name.to_vec());
+                }
+            }
+            hand = to;
+        }
+        for name in &idle {
+            self.changed = true;
+            self.store.records.delete(&mut self.txn, name).map_err(failed)?;
+        }
+        if last_fence > self.forgotten()? {
+            self.put(FORGOTTEN, &last_fence.value().to_le_bytes())?;
+        }
+        self.put(HAND, &hand)
+    }
+}
+
+/// Takes what the dead had, except what belongs to the token that asks and so is alive.
+fn bury(
+    record: &mut Record,
+    dead: &[SessionId],
+    asking: Option<Token>,
+    now: Now,
+    notices: &mut Vec<Notice>,
+) {
+    let gone: Vec<Token> = record
+        .entry
+        .tokens()
+        .filter(|token| {
+            Some(**token) != asking
+                && record.session_of(token).is_some_and(|session| dead.contains(&session))
+        })
+        .copied()
+        .collect();
+    let entry: &mut LockEntry = &mut record.entry;
+    entry.bury(|token| gone.contains(token), now, notices);
+}
+
+fn decode(store: &Environment, name: &[u8], value: &[u8]) -> Result<Record> {
+    Record::decode(name, value).map_err(|why| unreadable(store, why))
+}
+
+fn stored<'a>(store: &Environment, name: &[u8], value: &'a [u8]) -> Result<Stored<'a>> {
+    Stored::open(name, value).map_err(|why| unreadable(store, why))
+}
+
+fn unreadable(store: &Environment, why: Unreadable) -> Error {
+    match why {
+        Unreadable::Corrupt => damaged(store, "an entry"),
+        Unreadable::Newer(version) => {
+            super::newer(u32::from(version)).at_store(store.location.to_string())
+        }
+    }
+}
+
+fn damaged(store: &Environment, what: &str) -> Error {
+    store.corrupt(&format!("{what} in data.mdb is damaged"))
+}
