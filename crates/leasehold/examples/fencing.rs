@@ -33,7 +33,7 @@ pub(crate) async fn main() -> leasehold::Result<()> {
             // It looks before it writes, as it should. The pause comes right after the look,
             // where no look can help: a debugger, a page fault, a machine that sleeps.
             let was_held = lease.is_held();
-            drop(paused.recv());
+            paused.recv().expect("somebody wakes it");
             (was_held, ledger.update(early_fence, |entries| entries.push("by the first")))
         }
     });
@@ -45,10 +45,10 @@ pub(crate) async fn main() -> leasehold::Result<()> {
     let before = ledger.read(later_fence, Vec::len)?;
     ledger.update(later_fence, |entries| entries.push("by the second"))?;
 
-    drop(wake);
-    let (_was_held, late_write) = writer.join().expect("the writer does not panic");
+    wake.send(()).expect("the writer waits");
+    let (was_held, late_write) = writer.join().expect("the writer does not panic");
     let stale = late_write.expect_err("BUG: a late write got through");
-    println!("first holder wakes and writes: {stale}");
+    println!("first holder wakes, having looked before (held: {was_held}), and writes: {stale}");
 
     let entries = ledger.read(later_fence, Vec::clone)?;
     println!("in the ledger: {entries:?}");

@@ -92,12 +92,13 @@
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
 //! # let client = leasehold::Client::connect("memory:").await?;
-//! let sum = client.mutex("ledger").run(async |lease| {
+//! let mutex = client.mutex("ledger");
+//! let work = mutex.run(async |lease| {
 //!     // The view of the lease is for the work: its fence, its time left, its loss.
 //!     assert!(lease.is_held());
 //!     1 + 1
 //! });
-//! assert_eq!(sum.await?, 2);
+//! assert_eq!(work.await?, 2);
 //! # Ok(()) }
 //! ```
 //!
