@@ -166,13 +166,18 @@ pub struct Capability {
     pub shared: bool,
     /// It can list its locks.
     pub list: bool,
+    /// It can tell, when asked, that a holder is dead before its lease has run out. The head of a
+    /// line asks this often then, instead of sleeping until the lease's end.
+    pub notices_death: Option<Duration>,
 }
 
 impl Capability {
-    /// A store that can do everything.
-    pub const ALL: Self = Self { queue: true, wake: true, shared: true, list: true };
+    /// A store that can do everything, except that it knows of a death only by the lease's end.
+    pub const ALL: Self =
+        Self { queue: true, wake: true, shared: true, list: true, notices_death: None };
     /// A store that can do nothing beyond the exclusive lock.
-    pub const NONE: Self = Self { queue: false, wake: false, shared: false, list: false };
+    pub const NONE: Self =
+        Self { queue: false, wake: false, shared: false, list: false, notices_death: None };
 }
 
 /// The kind of a lock in use. It is stored with the name, and another kind is refused.

@@ -212,6 +212,9 @@ impl Wire {
                 let mut pause = every.mul_f64(0.9 + 0.1 * fastrand::f64());
                 if waiting.position == 0 {
                     pause = pause.min(waiting.retry_after);
+                    if let Some(look) = self.acquisition.client.store.capability().notices_death {
+                        pause = pause.min(look);
+                    }
                 }
                 if !self.wakes {
                     pause = pause.min(self.pause_after(u32::MAX));
