@@ -16,7 +16,7 @@ use crate::ttl::Ttl;
 /// 1 % of the ttl for clocks that run at different speeds, and 2 ms for the store's rounding.
 #[must_use]
 pub fn margin(ttl: Ttl) -> Duration {
-    (ttl.duration() / 100).saturating_add(Duration::from_millis(2))
+    ttl.part(100).saturating_add(Duration::from_millis(2))
 }
 
 /// What a holder may believe.
@@ -68,8 +68,8 @@ impl LeaseState {
     /// more than a quarter of the ttl.
     #[must_use]
     pub fn default_grace(ttl: Ttl) -> Duration {
-        let ttl = ttl.duration();
-        (ttl / 20).clamp(Duration::from_millis(20), Duration::from_secs(5)).min(ttl / 4)
+        let share = ttl.part(20).clamp(Duration::from_millis(20), Duration::from_secs(5));
+        share.min(ttl.part(4))
     }
 
     fn deadline_of(sent_at: Moment, ttl: Ttl) -> Moment {

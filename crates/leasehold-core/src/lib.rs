@@ -8,6 +8,8 @@
 //!
 //! Users depend on the `leasehold` crate; implementors of stores depend on this one.
 
+#![warn(clippy::arithmetic_side_effects)]
+
 mod clock;
 mod error;
 pub mod escape;

@@ -40,6 +40,13 @@ impl Ttl {
         Duration::from_millis(self.0 as u64)
     }
 
+    /// One of so many equal parts of the length; the whole for 0 parts.
+    #[must_use]
+    pub fn part(self, parts: u32) -> Duration {
+        let whole = self.duration();
+        whole.checked_div(parts).unwrap_or(whole)
+    }
+
     /// The length in milliseconds, for the wire.
     #[must_use]
     pub const fn as_millis(self) -> u32 {

@@ -73,7 +73,7 @@ impl Waiter {
     /// Whether the waiter has given signs of life so recently that a lease can be handed to it:
     /// half of its window must be left. A live waiter, heard every third of it, has more.
     fn can_be_served(&self, at: StoreTime) -> bool {
-        self.window_left(at) >= self.window.duration() / 2
+        self.window_left(at) >= self.window.part(2)
     }
 
     fn next_heartbeat(&self) -> StoreTime {
