@@ -1,5 +1,7 @@
 //! What every command gets: settings, and the state that the process was started in.
 
+use std::os::fd::RawFd;
+
 use crate::failure::{Failure, Outcome};
 use crate::inherited::Inherited;
 use crate::settings::Settings;
@@ -9,6 +11,8 @@ use crate::signals::Signals;
 pub(crate) struct Context {
     pub(crate) settings: Settings,
     pub(crate) inherited: Inherited,
+    /// The files that a command is to inherit, apart from the standard ones.
+    pub(crate) files: Vec<RawFd>,
     /// Whether a busy lock goes without a message.
     pub(crate) quiet: bool,
 }

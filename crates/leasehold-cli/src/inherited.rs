@@ -3,7 +3,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, RawFd};
 
 use libc::c_int;
 use rustix::io::FdFlags;
@@ -101,11 +101,22 @@ pub(crate) fn blocking<T>(signal: Option<c_int>, body: impl FnOnce() -> T) -> T 
     value
 }
 
-/// Marks every descriptor above 2 close-on-exec, so that a command inherits none that it was not
-/// meant to have. To be called before this process opens any: its own all are so anyway.
-pub(crate) fn keep_files_to_ourselves() -> io::Result<()> {
+/// The open descriptors above 2.
+pub(crate) fn open_files() -> io::Result<Vec<RawFd>> {
+    let directory = if cfg!(target_os = "linux") { "/proc/self/fd" } else { "/dev/fd" };
+    let numbers = std::fs::read_dir(directory)?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|number| *number > 2)
+        .collect();
+    Ok(numbers)
+}
+
+/// Marks every descriptor above 2 close-on-exec, except these, so that a command inherits none
+/// that it was not meant to have: neither what this process was given, nor what a library has
+/// opened without care.
+pub(crate) fn close_on_exec_except(kept: &[RawFd]) -> io::Result<()> {
     #[cfg(target_os = "linux")]
-    {
+    if kept.is_empty() {
         // SAFETY: this sets a flag of descriptors and touches no memory.
         let marked = unsafe {
             libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
@@ -115,14 +126,9 @@ pub(crate) fn keep_files_to_ourselves() -> io::Result<()> {
             return Ok(());
         }
     }
-    let directory = if cfg!(target_os = "linux") { "/proc/self/fd" } else { "/dev/fd" };
-    let numbers: Vec<c_int> = std::fs::read_dir(directory)?
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter(|number| *number > 2)
-        .collect();
-    for number in numbers {
-        // SAFETY: the number is used for one call, which touches no memory; it may be that of the
-        // listing itself, which is closed by now, and then the call fails and nothing happens.
+    for number in open_files()?.into_iter().filter(|number| !kept.contains(number)) {
+        // SAFETY: the number is used for two calls, which touch no memory; should it be closed
+        // meanwhile, as that of the listing is, they fail and nothing happens.
         let fd = unsafe { BorrowedFd::borrow_raw(number) };
         if let Ok(flags) = rustix::io::fcntl_getfd(fd) {
             rustix::io::fcntl_setfd(fd, flags | FdFlags::CLOEXEC)?;

@@ -57,11 +57,12 @@ fn start(inherited: Inherited) -> Outcome {
         Ok(parsed) => parsed,
         Err(error) => return refuse(&error),
     };
-    let keep_fds = matches!(&cli.command, Command::Run(run) if run.keep_fds);
-    if !keep_fds {
-        inherited::keep_files_to_ourselves()
-            .map_err(|error| Failure::system("look after open files", &error))?;
-    }
+    // To be known before this process opens any.
+    let files = match &cli.command {
+        Command::Run(run) if run.keep_fds => inherited::open_files()
+            .map_err(|error| Failure::system("look at the open files", &error))?,
+        _ => Vec::new(),
+    };
     match &cli.command {
         Command::Completions(args) => return generate::completions(args),
         Command::Man(args) => return generate::man(args),
@@ -69,7 +70,7 @@ fn start(inherited: Inherited) -> Outcome {
     }
     log::start(cli.global.verbose);
     let settings = Settings::gather(&cli.global, store_was_typed)?;
-    let context = Context { settings, inherited, quiet: cli.global.quiet };
+    let context = Context { settings, inherited, files, quiet: cli.global.quiet };
     // One worker beside this thread: a message that can't be written at once must not keep a
     // lease from being renewed.
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -17,6 +17,7 @@ use crate::cli::Run;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
+use crate::inherited;
 use crate::output;
 use crate::run::child::{Child, Plan};
 use crate::run::supervise::{Supervisor, Verdict};
@@ -105,6 +106,7 @@ async fn supervised(
     signals.catch_all().map_err(system)?;
     // Where it was ignored, the system would collect the command before its end could be seen.
     signals::reset(libc::SIGCHLD).map_err(system)?;
+    inherited::close_on_exec_except(&context.files).map_err(system)?;
     let watchdog = Watchdog::start().map_err(system)?;
     watchdog.tell(guard.lease(), timing.grace).map_err(system)?;
     let given = terminal.filter(|terminal| terminal.is_for_the_command());

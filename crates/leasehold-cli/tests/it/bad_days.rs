@@ -12,7 +12,7 @@ fn an_embedded_store_that_can_not_be_there_is_named() {
     fs::write(site.path("file"), "").unwrap();
     let path = site.path("file/locks");
     let store = format!("embedded:{}", path.display());
-    site.run(["--store", &store, "run", "k", "--", "echo", "never"]).complains(69, "file/locks");
+    site.run(["--store", &store, "run", "k", "--", "echo", "never"]).complains(78, "file/locks");
     let relative = site.run(["--store", "embedded:relative", "run", "-n", "k", "--", "true"]);
     relative.expect(0);
     assert!(site.path("relative").is_dir());

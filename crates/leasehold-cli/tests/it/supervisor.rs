@@ -104,7 +104,7 @@ fn a_lost_lock_ends_the_whole_group_even_if_it_ignores_term() {
 fn a_lost_lock_gives_the_command_time_to_tidy_up() {
     let site = Site::embedded();
     let script = "trap 'echo tidied; exit 0' TERM; echo ready; while :; do sleep 0.02; done";
-    let running = site.start_script("k --ttl 3s --grace 2s", script);
+    let running = site.start_script("k --ttl 5s --grace 2s", script);
     let fence = fence(&site, "k");
     site.run(["force-release", "k", "--fence", &fence]).expect(0);
     let done = running.finish().expect(76);
