@@ -252,6 +252,7 @@ impl Client {
             grace: leasehold_core::LeaseState::default_grace(lease.ttl()),
             renew: true,
             max_hold: None,
+            progress_within: None,
         };
         let sent_at = self.renew_detached(lease, lease.ttl()).await?;
         let now = self.inner.clock.now();

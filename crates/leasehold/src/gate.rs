@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use leasehold_core::{Error, ErrorKind, Key, Metadata, OwnerName, Result, Ttl};
+use leasehold_core::{Error, ErrorKind, Key, Metadata, OwnerName, Result};
 use tokio::sync::mpsc;
 
 use crate::acquire::InTheWay;
@@ -27,8 +27,7 @@ pub(crate) struct Gates {
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct GateKey {
     key: Key,
-    ttl: Ttl,
-    terms: (std::time::Duration, bool, Option<std::time::Duration>),
+    terms: Terms,
     owner: OwnerName,
     metadata: Metadata,
 }
@@ -37,8 +36,7 @@ impl GateKey {
     fn new(settings: &Settings, terms: &Terms) -> Self {
         Self {
             key: settings.key.clone(),
-            ttl: settings.ttl,
-            terms: (terms.grace, terms.renew, terms.max_hold),
+            terms: *terms,
             owner: settings.owner.clone(),
             metadata: settings.metadata.clone(),
         }

@@ -14,12 +14,13 @@ use crate::rt;
 use crate::settings::Settings;
 
 /// How a lease is to be held.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct Terms {
     pub(crate) ttl: Ttl,
     pub(crate) grace: Duration,
     pub(crate) renew: bool,
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) progress_within: Option<Duration>,
 }
 
 /// How often and until when a lease may be handed on inside this process before its release has
@@ -45,6 +46,9 @@ pub(crate) struct Hold {
     renew: bool,
     max_hold: Option<Duration>,
     max_hold_until: Option<Moment>,
+    progress_within: Option<Duration>,
+    /// When the holder last said that it gets on, in nanoseconds.
+    progress_ns: AtomicU64,
     pid: u32,
     state: Mutex<State>,
     lost: AtomicBool,
@@ -97,6 +101,8 @@ impl Hold {
             renew: terms.renew,
             max_hold: terms.max_hold,
             max_hold_until: terms.max_hold.map(|max| granted_at.saturating_add(max)),
+            progress_within: terms.progress_within,
+            progress_ns: AtomicU64::new(as_nanos(granted_at)),
             pid: std::process::id(),
             state: Mutex::new(State {
                 lease,
@@ -155,6 +161,8 @@ impl Hold {
             renew: self.renew,
             max_hold: self.max_hold,
             max_hold_until: self.max_hold.map(|max| now.saturating_add(max)),
+            progress_within: self.progress_within,
+            progress_ns: AtomicU64::new(as_nanos(now)),
             pid: self.pid,
             state: Mutex::new(State { lease, ttl, phase: Phase::Held, requests_in_flight: 0 }),
             lost: AtomicBool::new(false),
@@ -245,7 +253,19 @@ impl Hold {
 
     /// Whether it is the renewer's business.
     pub(crate) fn wants_renewal(&self, now: Moment) -> bool {
-        self.renew && self.max_hold_until.is_none_or(|until| now < until)
+        self.renew && self.max_hold_until.is_none_or(|until| now < until) && !self.is_stalled(now)
+    }
+
+    /// Whether the holder was to say that it gets on, and has not.
+    pub(crate) fn is_stalled(&self, now: Moment) -> bool {
+        let last = Duration::from_nanos(self.progress_ns.load(Ordering::Relaxed));
+        let quiet = now.saturating_since(Moment::from_origin(last));
+        self.progress_within.is_some_and(|limit| quiet > limit)
+    }
+
+    /// The holder says that it gets on.
+    pub(crate) fn progress(&self, now: Moment) {
+        self.progress_ns.store(as_nanos(now), Ordering::Relaxed);
     }
 
     /// The renewal to send now; `None` when the lease is over. [`Hold::request_done`] must follow.
@@ -337,4 +357,9 @@ impl Hold {
         request.cooldown = cooldown;
         request
     }
+}
+
+/// A moment in nanoseconds since its clock's origin, for atomics.
+pub(crate) fn as_nanos(moment: Moment) -> u64 {
+    u64::try_from(moment.since_origin().as_nanos()).unwrap_or(u64::MAX)
 }

@@ -50,6 +50,7 @@ impl Mutex {
                 grace: None,
                 renew: true,
                 max_hold: None,
+                progress_within: None,
                 owner: config.owner.clone(),
                 metadata: Metadata::default(),
                 retry: Arc::new(
@@ -105,6 +106,17 @@ impl Mutex {
         let max_hold = max_hold.into();
         self.set(|settings| {
             settings.max_hold = max_hold;
+            Ok(())
+        })
+    }
+
+    /// Renews the lease only while its work gets on: while [`HeldLease::progress`] is called at
+    /// least this often. Without it, which is the default, a lease is renewed for as long as its
+    /// guard lives, also when the work under it hangs.
+    pub fn progress_within(self, limit: impl Into<Option<Duration>>) -> Self {
+        let limit = limit.into();
+        self.set(|settings| {
+            settings.progress_within = limit;
             Ok(())
         })
     }

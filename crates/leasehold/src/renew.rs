@@ -9,7 +9,7 @@ use leasehold_core::{Clock, LeaseStatus, Moment, Renew, RenewRequest, Store, Ttl
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::hold::{Hold, Phase};
+use crate::hold::{Hold, Phase, as_nanos};
 use crate::rt;
 
 /// All leases of a client by the time at which something is to be done about them.
@@ -63,6 +63,11 @@ impl Wheel {
             drop(due);
             self.sooner.notify_one();
         }
+    }
+
+    /// Looks after a lease at once.
+    pub(crate) fn look_now(&self, hold: &Arc<Hold>) {
+        self.put(hold, self.clock.now());
     }
 
     /// Puts a lease's next hold into the place of the one before.
@@ -217,8 +222,4 @@ fn retry_due(now: Moment, ttl: Ttl) -> Moment {
 /// How long to wait for the answer to a renewal: a sixth of the ttl, so that three tries fit.
 fn patience(ttl: Ttl) -> Duration {
     (ttl.duration() / 6).clamp(Duration::from_millis(5), Duration::from_secs(5))
-}
-
-fn as_nanos(moment: Moment) -> u64 {
-    u64::try_from(moment.since_origin().as_nanos()).unwrap_or(u64::MAX)
 }

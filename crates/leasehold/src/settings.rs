@@ -30,6 +30,7 @@ pub(crate) struct Settings {
     pub(crate) grace: Option<Duration>,
     pub(crate) renew: bool,
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) progress_within: Option<Duration>,
     pub(crate) owner: OwnerName,
     pub(crate) metadata: Metadata,
     pub(crate) retry: Arc<dyn RetryStrategy>,
@@ -55,6 +56,12 @@ impl Settings {
                  {grace:?} the grace for stopping; give a longer ttl"
             ));
         }
-        Ok(Terms { ttl: *ttl, grace, renew: self.renew, max_hold: self.max_hold })
+        Ok(Terms {
+            ttl: *ttl,
+            grace,
+            renew: self.renew,
+            max_hold: self.max_hold,
+            progress_within: self.progress_within,
+        })
     }
 }

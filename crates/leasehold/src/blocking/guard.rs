@@ -87,6 +87,11 @@ impl HeldLease {
         self.0.part().is_at_risk()
     }
 
+    /// Says that the work gets on. See [`crate::HeldLease::progress`].
+    pub fn progress(&self) {
+        self.0.part().progress();
+    }
+
     /// Waits until the lease is lost, or its guard is gone. See [`crate::HeldLease::lost`].
     ///
     /// # Errors

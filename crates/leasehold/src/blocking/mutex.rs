@@ -59,6 +59,11 @@ impl Mutex {
         Self(self.0.map(|mutex| mutex.metadata(metadata)))
     }
 
+    /// Renews only while the work gets on. See [`crate::Mutex::progress_within`].
+    pub fn progress_within(self, limit: impl Into<Option<Duration>>) -> Self {
+        Self(self.0.map(|mutex| mutex.progress_within(limit)))
+    }
+
     /// Whether to wait in line or to compete. See [`crate::Mutex::order`].
     pub fn order(self, order: crate::Order) -> Self {
         Self(self.0.map(|mutex| mutex.order(order)))

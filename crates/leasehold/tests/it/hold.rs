@@ -225,3 +225,26 @@ async fn a_forks_child_holds_nothing_and_releases_nothing() {
     assert!(guard.is_held_by_store().await.unwrap());
     assert_eq!(guard.release().await.unwrap(), Release::Released);
 }
+
+#[tokio::test(start_paused = true)]
+async fn work_that_hangs_loses_its_lease_and_work_that_gets_on_keeps_it() {
+    let world = World::new();
+    let client = world.client();
+    let guard = client.mutex("a").ttl(secs(6)).progress_within(secs(10)).lock().await.unwrap();
+    for _ in 0..60 {
+        tokio::time::sleep(secs(5)).await;
+        guard.lease().progress();
+        assert!(guard.is_held());
+    }
+    tokio::time::sleep(secs(10) + Duration::from_millis(500)).await;
+    guard.lease().progress();
+    tokio::time::sleep(secs(9)).await;
+    assert!(guard.is_held(), "a hiccup was taken for a hang");
+    let started = tokio::time::Instant::now();
+    guard.lost().await;
+    assert!(started.elapsed() <= secs(9));
+    let stuck = guard;
+    let other = world.client().mutex("a").lock().await.unwrap();
+    stuck.lease().progress();
+    assert!(!stuck.is_held() && other.is_held());
+}
