@@ -4,6 +4,8 @@ mod alone;
 mod calls;
 mod names;
 mod runtime;
+#[cfg(all(feature = "embedded", feature = "redis"))]
+mod stores;
 mod thread;
 
 use std::sync::Arc;

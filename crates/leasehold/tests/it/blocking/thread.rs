@@ -62,6 +62,26 @@ fn the_thread_ends_with_the_last_of_what_needs_it_and_gives_up_what_was_left_bef
     );
 }
 
+#[cfg(all(target_os = "linux", feature = "embedded", feature = "redis"))]
+#[test]
+fn no_store_leaves_a_thread_behind() {
+    alone("blocking::thread::no_store_leaves_a_thread_behind", || {
+        let dir = tempfile::tempdir().unwrap();
+        let server = leasehold_testkit::server::RedisServer::start();
+        let others = threads().len();
+        for url in [format!("embedded:{}", dir.path().join("locks").display()), server.url()] {
+            let client = Client::connect(&url).unwrap();
+            drop(client.mutex("key").lock().unwrap());
+            drop(client);
+            eventually(&format!("all threads of {url} end"), || threads().len() == others);
+            let client = Client::connect(&url).unwrap();
+            assert!(client.mutex("key").try_lock().unwrap().is_some(), "{url}");
+            drop(client);
+            eventually(&format!("all threads of {url} end"), || threads().len() == others);
+        }
+    });
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_store_that_answers_no_release_holds_up_neither_a_drop_nor_the_end_of_the_thread_for_long() {
