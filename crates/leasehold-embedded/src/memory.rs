@@ -8,20 +8,46 @@ use leasehold_clock::SystemClock;
 use leasehold_clock::wall::fence_floor;
 use leasehold_core::table::{LockEntry, Notice, Now, StoreTime};
 use leasehold_core::{
-    Acquire, AcquireRequest, BoxFuture, Capability, ClientId, Clock, ForceRelease,
+    Acquire, AcquireRequest, BoxFuture, Capability, ClientId, Clock, Fence, ForceRelease,
     ForceReleaseRequest, Key, Leave, LeaveRequest, ListRequest, Listener, LockInfo, Release,
     ReleaseRequest, Renew, RenewRequest, Result, Store, Wake,
 };
 use tokio::sync::mpsc;
 
-/// How long the last fence of an idle name is kept, by which a late release is told from a lost
-/// one and fences keep rising when the wall clock is set back.
-const RETENTION: Duration = Duration::from_secs(600);
+use crate::RETENTION;
 
 /// A store in memory. Clones share the state; nothing survives the last of them.
 ///
 /// It runs the lock table as it is, on any [`Clock`]: a test that brings its own clock decides
-/// when leases end.
+/// when leases end. A name that nobody uses any more is forgotten ten minutes later by that
+/// clock; whoever takes it then gets a fence above all that were ever issued here.
+///
+/// Operations are carried out when their future is first polled, take less than a microsecond and
+/// never fail, so `within` means nothing. A fork has a copy of its own, which excludes nobody.
+///
+/// # Examples
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use leasehold_clock::ManualClock;
+/// use leasehold_core::{Acquire, AcquireRequest, Key, Store, Token, Ttl};
+/// use leasehold_embedded::MemoryStore;
+///
+/// let clock = ManualClock::new();
+/// let store = MemoryStore::with_clock(Arc::new(clock.clone()));
+/// let within = Duration::from_secs(1);
+/// let ask = || {
+///     let ttl = Ttl::new(Duration::from_secs(30))?;
+///     Ok(AcquireRequest::new(Key::new("k")?, Token::generate()?, ttl))
+/// };
+/// assert!(matches!(store.acquire(&ask()?, within).await?, Acquire::Granted(_)));
+/// assert!(matches!(store.acquire(&ask()?, within).await?, Acquire::Busy(_)));
+/// clock.advance(Duration::from_secs(30));
+/// assert!(matches!(store.acquire(&ask()?, within).await?, Acquire::Granted(_)));
+/// # Ok::<(), leasehold_core::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct MemoryStore {
     shared: Arc<Shared>,
@@ -33,13 +59,25 @@ struct Shared {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
-    entries: BTreeMap<Key, LockEntry>,
+    slots: BTreeMap<Key, Slot>,
     channels: HashMap<ClientId, mpsc::UnboundedSender<Wake>>,
-    /// Operations until the next look for entries to forget.
+    /// The highest fence of the names that were forgotten.
+    forgotten: Fence,
+    /// Operations until the next look for names to forget.
     sweep_in: usize,
 }
+
+#[derive(Debug)]
+struct Slot {
+    entry: LockEntry,
+    /// The last operation on it.
+    touched_at: StoreTime,
+}
+
+/// The least number of operations between two looks for names to forget.
+const SWEEP_EVERY: usize = 64;
 
 impl MemoryStore {
     /// An empty store on the system's clock.
@@ -51,13 +89,27 @@ impl MemoryStore {
     /// An empty store on a clock of the caller's.
     #[must_use]
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
-        Self { shared: Arc::new(Shared { clock, state: Mutex::default() }) }
+        let state = State {
+            slots: BTreeMap::new(),
+            channels: HashMap::new(),
+            forgotten: Fence::ZERO,
+            sweep_in: SWEEP_EVERY,
+        };
+        Self { shared: Arc::new(Shared { clock, state: Mutex::new(state) }) }
     }
 
     /// How many names the store keeps anything about, in use or not; for tests.
     #[must_use]
     pub fn entries(&self) -> usize {
-        self.state().entries.len()
+        self.state().slots.len()
+    }
+
+    /// How many names are in use: held, waited for, or closed; for tests.
+    #[must_use]
+    pub fn in_use(&self) -> usize {
+        let state = self.state();
+        let at = self.now().at;
+        state.slots.values().filter(|slot| slot.entry.in_use_until() > Some(at)).count()
     }
 
     /// How many wake channels are open; for tests.
@@ -87,7 +139,7 @@ impl MemoryStore {
         let mut state = self.state();
         let now = self.now();
         let mut notices = Vec::new();
-        let outcome = operation(state.entries.entry(key.clone()).or_default(), now, &mut notices);
+        let outcome = state.step(key, now, &mut notices, operation);
         for Notice { client, wake, .. } in notices {
             if let Some(channel) = state.channels.get(&client)
                 && channel.send(wake).is_err()
@@ -101,17 +153,44 @@ impl MemoryStore {
 }
 
 impl State {
-    /// Forgets idle names, once in as many operations as there are names.
+    fn step<T>(
+        &mut self,
+        key: &Key,
+        now: Now,
+        notices: &mut Vec<Notice>,
+        operation: impl FnOnce(&mut LockEntry, Now, &mut Vec<Notice>) -> T,
+    ) -> T {
+        if let Some(slot) = self.slots.get_mut(key) {
+            slot.touched_at = now.at;
+            return operation(&mut slot.entry, now, notices);
+        }
+        let fence_floor = now.fence_floor.max(self.forgotten.saturating_add(1));
+        let mut entry = LockEntry::default();
+        let outcome = operation(&mut entry, Now { fence_floor, ..now }, notices);
+        if entry.in_use_until().is_some() || entry.last_fence().is_some() {
+            self.slots.insert(key.clone(), Slot { entry, touched_at: now.at });
+        }
+        outcome
+    }
+
+    /// Forgets the names that nobody has used for long, once in as many operations as there are
+    /// names: a constant cost per operation.
     fn sweep(&mut self, now: Now) {
         if let Some(left) = self.sweep_in.checked_sub(1) {
             self.sweep_in = left;
             return;
         }
-        self.entries.retain(|_, entry| {
-            let kept_until = entry.in_use_until().map(|until| until.saturating_add(RETENTION));
-            kept_until.is_some_and(|until| until > now.at) || (!entry.may_be_forgotten(now))
+        let forgotten = &mut self.forgotten;
+        self.slots.retain(|_, Slot { entry, touched_at }| {
+            let idle_since = entry.in_use_until().unwrap_or_default().max(*touched_at);
+            let stays =
+                idle_since.saturating_add(RETENTION) > now.at || !entry.may_be_forgotten(now);
+            if !stays {
+                *forgotten = entry.last_fence().unwrap_or(Fence::ZERO).max(*forgotten);
+            }
+            stays
         });
-        self.sweep_in = self.entries.len().max(64);
+        self.sweep_in = self.slots.len().max(SWEEP_EVERY);
     }
 }
 
@@ -174,7 +253,7 @@ impl Store for MemoryStore {
         Box::pin(async move {
             let state = self.state();
             let at = self.now().at;
-            Ok(state.entries.get(key).and_then(|entry| entry.inspect(key, at)))
+            Ok(state.slots.get(key).and_then(|slot| slot.entry.inspect(key, at)))
         })
     }
 
@@ -187,8 +266,8 @@ impl Store for MemoryStore {
             let state = self.state();
             let at = self.now().at;
             let matching =
-                state.entries.iter().filter(|(key, _)| key.as_str().starts_with(&request.prefix));
-            Ok(matching.filter_map(|(key, entry)| entry.inspect(key, at)).collect())
+                state.slots.iter().filter(|(key, _)| key.as_str().starts_with(&request.prefix));
+            Ok(matching.filter_map(|(key, slot)| slot.entry.inspect(key, at)).collect())
         })
     }
 

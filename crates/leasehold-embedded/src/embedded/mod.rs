@@ -88,6 +88,9 @@ pub struct EmbeddedStore {
     client: Arc<Client>,
 }
 
+/// How often the head of a line looks whether who is in its way has died.
+const LOOK_FOR_DEAD_EVERY: Duration = Duration::from_millis(200);
+
 /// What belongs to one call of `open`.
 #[derive(Debug)]
 struct Client {
@@ -291,6 +294,7 @@ impl Store for EmbeddedStore {
     fn capability(&self) -> Capability {
         let mut capability = Capability::ALL;
         capability.wake = self.environment.wakes.works();
+        capability.notices_death = Some(LOOK_FOR_DEAD_EVERY);
         capability
     }
 
