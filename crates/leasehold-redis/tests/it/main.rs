@@ -1,4 +1,11 @@
 //! The store against real servers, and against what happens to them.
 
-mod basics;
+mod access;
+mod common;
 mod conformance;
+mod foreign;
+mod outages;
+mod scripts;
+mod secrets;
+mod tls;
+mod wake;

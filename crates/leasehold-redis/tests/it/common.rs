@@ -1,0 +1,88 @@
+//! Small words for the tests: callers, requests, and patience.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold_core::{
+    Acquire, AcquireRequest, ClientId, Error, FenceBlock, Key, LeaveRequest, QueueRequest,
+    ReleaseRequest, RenewRequest, Store as _, Token, Ttl, Waiting,
+};
+use leasehold_redis::RedisStore;
+
+/// Longer than any call takes, also on a machine that does ten other things.
+pub(crate) const WITHIN: Duration = Duration::from_secs(20);
+/// For calls that are to run out of time.
+pub(crate) const SHORT: Duration = Duration::from_millis(300);
+
+pub(crate) fn ttl(seconds: u64) -> Ttl {
+    Ttl::new(Duration::from_secs(seconds)).unwrap()
+}
+
+/// A name that no other test uses.
+pub(crate) fn key() -> Key {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    Key::new(format!("it/{}/{number}", std::process::id())).unwrap()
+}
+
+/// Someone who wants a lock.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    pub(crate) store: RedisStore,
+    pub(crate) request: AcquireRequest,
+}
+
+impl Caller {
+    pub(crate) fn new(store: &RedisStore, key: &Key) -> Self {
+        let request = AcquireRequest::new(key.clone(), Token::generate().unwrap(), ttl(60));
+        Self { store: store.clone(), request }
+    }
+
+    /// One who waits in line.
+    pub(crate) fn patient(store: &RedisStore, key: &Key, client: ClientId) -> Self {
+        let mut caller = Self::new(store, key);
+        caller.request.queue = Some(QueueRequest::new(client, 7, ttl(60)));
+        caller
+    }
+
+    pub(crate) async fn try_take(&self) -> Result<Acquire, Error> {
+        self.store.acquire(&self.request, WITHIN).await
+    }
+
+    pub(crate) async fn take(&self) -> FenceBlock {
+        match self.try_take().await.unwrap() {
+            Acquire::Granted(granted) => granted.fences,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) async fn wait(&self) -> Waiting {
+        match self.try_take().await.unwrap() {
+            Acquire::Waiting(waiting) => waiting,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn renewal(&self, fences: FenceBlock) -> RenewRequest {
+        RenewRequest::new(self.request.key.clone(), self.request.token, fences, ttl(60))
+    }
+
+    pub(crate) fn ending(&self, fences: FenceBlock) -> ReleaseRequest {
+        ReleaseRequest::new(self.request.key.clone(), self.request.token, fences)
+    }
+
+    pub(crate) fn leaving(&self) -> LeaveRequest {
+        LeaveRequest::new(self.request.key.clone(), self.request.token)
+    }
+}
+
+/// All that an error says in any way, to look for what it must not say.
+pub(crate) fn all_words(error: &Error) -> String {
+    let mut words = format!("{error} {error:?} {error:#?}");
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        words.push_str(&format!(" {cause} {cause:?}"));
+        source = cause.source();
+    }
+    words
+}

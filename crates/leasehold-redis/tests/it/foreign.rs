@@ -1,0 +1,126 @@
+//! What is not ours is left alone, byte for byte.
+
+use leasehold_core::{
+    Effect, Error, ErrorKind, Fence, ForceReleaseRequest, ListRequest, Store as _,
+};
+use leasehold_redis::RedisStore;
+use leasehold_testkit::server::{self, RedisServer};
+
+use crate::common::{Caller, WITHIN, key};
+
+fn dump(server: &RedisServer, key: &str) -> String {
+    // Lists and the like have no one command that shows them all; their type and length do here.
+    let kind = server.cli(&["TYPE", key]);
+    let content = match &*kind {
+        "string" => server.cli(&["GET", key]),
+        "list" => server.cli(&["LRANGE", key, "0", "-1"]),
+        "hash" => server.cli(&["HGETALL", key]),
+        "set" => server.cli(&["SMEMBERS", key]),
+        "zset" => server.cli(&["ZRANGE", key, "0", "-1", "WITHSCORES"]),
+        _ => String::new(),
+    };
+    format!("{kind} {content} {}", server.cli(&["PTTL", key]))
+}
+
+/// Tries everything that could touch the lock, and returns what each said.
+async fn try_all(caller: &Caller) -> Vec<(&'static str, Option<Error>)> {
+    let Caller { store, request } = caller;
+    let fences = leasehold_core::FenceBlock::new(Fence::ZERO, 1);
+    let patient =
+        Caller::patient(store, &request.key, leasehold_core::ClientId::generate().unwrap());
+    let force = ForceReleaseRequest::new(request.key.clone(), Fence::ZERO);
+    let mut shared = Caller::new(store, &request.key);
+    shared.request.mode = leasehold_core::Mode::Shared;
+    vec![
+        ("acquire", caller.try_take().await.err()),
+        ("acquire shared", shared.try_take().await.err()),
+        ("wait", patient.try_take().await.err()),
+        ("renew", store.renew(&[caller.renewal(fences)], WITHIN).await.remove(0).err()),
+        ("release", store.release(&caller.ending(fences), WITHIN).await.err()),
+        ("leave", store.leave(&caller.leaving(), WITHIN).await.err()),
+        ("force-release", store.force_release(&force, WITHIN).await.err()),
+        ("inspect", store.inspect(&request.key, WITHIN).await.err()),
+    ]
+}
+
+#[tokio::test]
+async fn a_foreign_value_at_the_lock_s_key_is_named_and_left_alone() {
+    let server = server::shared();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    for make in [
+        &["SET", "K", "3f2a"] as &[&str],
+        &["SET", "K", ""],
+        &["SET", "K", "leasehold/1 held by a thief"],
+        &["SET", "K", "leasehold/1"],
+        &["SET", "K", "leasehold/x held"],
+        &["SET", "K", "leasehold/1 held aa 1 2 3 4 5 6 7 8 9 10"],
+        &["LPUSH", "K", "a"],
+        &["HSET", "K", "a", "1"],
+        &["ZADD", "K", "1", "a"],
+    ] {
+        let caller = Caller::new(&store, &key());
+        let record = format!("leasehold:{{{}}}", caller.request.key);
+        let make: Vec<&str> =
+            make.iter().map(|word| if *word == "K" { record.as_str() } else { word }).collect();
+        let _ = server.cli(&make);
+        let before = dump(server, &record);
+        for (what, error) in try_all(&caller).await {
+            let error = error.unwrap_or_else(|| panic!("{what} with {make:?}"));
+            assert_eq!(error.kind(), ErrorKind::Foreign, "{what} with {make:?}: {error}");
+            assert_eq!(error.effect(), Effect::NotApplied, "{what}");
+            assert_eq!(error.key(), Some(&caller.request.key), "{what}");
+        }
+        assert_eq!(dump(server, &record), before, "{make:?}");
+        assert_eq!(server.cli(&["EXISTS", &format!("{record}:crowd")]), "0");
+        let listed = store.list(&ListRequest::new(caller.request.key.as_str()), WITHIN).await;
+        assert_eq!(listed.unwrap(), [], "{make:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_record_of_a_later_version_is_left_alone() {
+    let server = server::shared();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let caller = Caller::new(&store, &key());
+    let record = format!("leasehold:{{{}}}", caller.request.key);
+    let _ = server.cli(&["SET", &record, "leasehold/2 whatever that will be"]);
+    for (what, error) in try_all(&caller).await {
+        let error = error.unwrap_or_else(|| panic!("{what}"));
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{what}: {error}");
+        assert!(error.to_string().contains("update it"), "{what}: {error}");
+    }
+    assert_eq!(server.cli(&["GET", &record]), "leasehold/2 whatever that will be");
+}
+
+#[tokio::test]
+async fn a_foreign_value_at_the_crowd_s_key_changes_nothing_either() {
+    let server = server::shared();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    for held in [true, false] {
+        let caller = Caller::new(&store, &key());
+        let record = format!("leasehold:{{{}}}", caller.request.key);
+        let crowd = format!("{record}:crowd");
+        if held {
+            caller.take().await;
+        }
+        let _ = server.cli(&["SET", &crowd, "x"]);
+        let before = server.cli(&["GET", &crowd]);
+        let record_before = held.then(|| server.cli(&["GET", &record]));
+        // Whoever needs the crowd is told; an exclusive lock needs none.
+        let mut needy = Caller::patient(
+            &store,
+            &caller.request.key,
+            leasehold_core::ClientId::generate().unwrap(),
+        );
+        if !held {
+            needy.request.mode = leasehold_core::Mode::Shared;
+        }
+        let error = needy.try_take().await.unwrap_err();
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Foreign, Effect::NotApplied));
+        assert_eq!(server.cli(&["GET", &crowd]), before);
+        match record_before {
+            Some(record_before) => assert_eq!(server.cli(&["GET", &record]), record_before),
+            None => assert_eq!(server.cli(&["EXISTS", &record]), "0"),
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! Bad days of a server and of the network to it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Acquire, Effect, Error, ErrorKind, Leave, Mode, Release, Renew, Store as _};
+use leasehold_redis::RedisStore;
+use leasehold_testkit::proxy::{AfterLoss, Fault, Proxy};
+use leasehold_testkit::server::RedisServer;
+use tokio::time::{Instant, timeout};
+
+use crate::common::{Caller, SHORT, WITHIN, key};
+
+/// Ends tests whose calls hang; none of them needs a tenth of it.
+const HANGS: Duration = Duration::from_secs(60);
+
+async fn inspect_shortly(store: &RedisStore) -> Result<(), Error> {
+    timeout(HANGS, store.inspect(&key(), SHORT)).await.expect("it is bounded").map(drop)
+}
+
+#[tokio::test]
+async fn a_flushed_lease_is_not_held_and_is_not_made_again() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let caller = Caller::new(&store, &key());
+    let fences = caller.take().await;
+    let _ = server.cli(&["FLUSHALL"]);
+    let renewed = store.renew(&[caller.renewal(fences)], WITHIN).await.remove(0).unwrap();
+    assert_eq!(renewed, Renew::NotHeld);
+    let released = store.release(&caller.ending(fences), WITHIN).await.unwrap();
+    assert_eq!(released, Release::NotHeld);
+    assert_eq!(server.cli(&["DBSIZE"]), "0");
+    assert!(Caller::new(&store, &caller.request.key).take().await.first() > fences.last());
+}
+
+#[tokio::test]
+async fn a_full_server_grants_nothing_but_lets_holders_go_on_and_go() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let (held, shared) = (key(), key());
+    let holder = Caller::new(&store, &held);
+    let fences = holder.take().await;
+    let next = Caller::patient(&store, &held, leasehold_core::ClientId::generate().unwrap());
+    next.wait().await;
+    let gone = Caller::patient(&store, &held, leasehold_core::ClientId::generate().unwrap());
+    gone.wait().await;
+    let simple = Caller::new(&store, &key());
+    let simple_fences = simple.take().await;
+    let mut sharer = Caller::new(&store, &shared);
+    sharer.request.mode = Mode::Shared;
+    let shared_fences = sharer.take().await;
+
+    let _ = server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    let error = Caller::new(&store, &key()).try_take().await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Full, Effect::NotApplied), "{error}");
+    assert!(error.is_retryable());
+    let renewals =
+        [holder.renewal(fences), simple.renewal(simple_fences), sharer.renewal(shared_fences)];
+    for renewed in store.renew(&renewals, WITHIN).await {
+        assert_eq!(renewed.unwrap(), Renew::Renewed);
+    }
+    assert_eq!(store.leave(&gone.leaving(), WITHIN).await.unwrap(), Leave::Left);
+    for (caller, fences) in [(&holder, fences), (&simple, simple_fences), (&sharer, shared_fences)]
+    {
+        let released = store.release(&caller.ending(fences), WITHIN).await.unwrap();
+        assert_eq!(released, Release::Released);
+    }
+    let _ = server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    assert!(matches!(next.try_take().await.unwrap(), Acquire::Already(_)), "it was handed over");
+}
+
+#[tokio::test]
+async fn a_read_only_replica_says_that_it_is_one() {
+    let primary = RedisServer::start();
+    let replica = RedisServer::builder().replica_of(&primary).start();
+    let deadline = Instant::now() + WITHIN;
+    while replica.info("replication")["master_link_status"] != "up" {
+        assert!(Instant::now() < deadline, "{}", replica.log());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let store = RedisStore::connect(&replica.url()).await.unwrap();
+    let error = Caller::new(&store, &key()).try_take().await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::NotApplied));
+    assert!(error.to_string().contains("read-only replica; connect to the primary"), "{error}");
+}
+
+#[tokio::test]
+async fn a_promoted_replica_is_used_at_once() {
+    let primary = RedisServer::start();
+    let replica = RedisServer::builder().replica_of(&primary).start();
+    let store = RedisStore::connect(&replica.url()).await.unwrap();
+    drop(Caller::new(&store, &key()).try_take().await.unwrap_err());
+    let _ = replica.cli(&["REPLICAOF", "NO", "ONE"]);
+    Caller::new(&store, &key()).take().await;
+}
+
+#[tokio::test]
+async fn a_loading_server_is_waited_for_within_the_deadline() {
+    let server = RedisServer::builder()
+        .config("key-load-delay 1000")
+        .config("loading-process-events-interval-bytes 1024")
+        .start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let fill = "for i = 1, 4000 do redis.call('SET', 'fill' .. i, string.rep('x', 100)) end";
+    let _ = server.cli(&["EVAL", fill, "0"]);
+    let _ = server.cli(&["SAVE"]);
+    let server = Arc::new(server);
+    let restart = tokio::task::spawn_blocking({
+        let server = Arc::clone(&server);
+        move || server.restart()
+    });
+    let deadline = Instant::now() + WITHIN;
+    loop {
+        if let Err(error) = inspect_shortly(&store).await
+            && error.to_string().contains("loading")
+        {
+            assert_eq!(error.kind(), ErrorKind::Unavailable);
+            assert_eq!(error.effect(), Effect::NotApplied);
+            break;
+        }
+        assert!(Instant::now() < deadline, "the server was never seen loading");
+    }
+    Caller::new(&store, &key()).take().await;
+    restart.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_busy_with_a_script_is_waited_for_within_the_deadline() {
+    let server = Arc::new(RedisServer::builder().config("lua-time-limit 50").start());
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let busy = tokio::task::spawn_blocking({
+        let server = Arc::clone(&server);
+        move || drop(server.try_cli(&["EVAL", "while true do end", "0"]))
+    });
+    let deadline = Instant::now() + WITHIN;
+    loop {
+        if let Err(error) = inspect_shortly(&store).await
+            && error.effect() == Effect::NotApplied
+        {
+            assert!(error.to_string().contains("somebody's script"), "{error}");
+            break;
+        }
+        assert!(Instant::now() < deadline, "the server was never seen busy");
+    }
+    let taken = tokio::spawn(async move {
+        Caller::new(&store, &key()).take().await;
+    });
+    assert_eq!(server.cli(&["SCRIPT", "KILL"]), "OK");
+    taken.await.unwrap();
+    busy.await.unwrap();
+}
+
+#[tokio::test]
+async fn nobody_at_the_address_is_told_at_once() {
+    let server = RedisServer::start();
+    let url = server.url();
+    server.kill();
+    let before = Instant::now();
+    let error = RedisStore::connect(&url).await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::NotApplied));
+    assert!(error.to_string().contains(&format!("redis://{}", server.addr())), "{error}");
+    assert!(error.to_string().contains("nobody listens"), "{error}");
+    assert!(before.elapsed() < Duration::from_secs(4), "a refusal is not waited out");
+
+    let lazy = RedisStore::connect_lazy(&url).unwrap();
+    let error = lazy.inspect(&key(), WITHIN).await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::NotApplied));
+}
+
+#[tokio::test]
+async fn a_server_that_stands_still_is_given_up_at_the_deadline() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let caller = Caller::new(&store, &key());
+    server.pause();
+    let error = timeout(HANGS, store.acquire(&caller.request, SHORT)).await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+    assert!(error.to_string().contains("no answer within 300ms"), "{error}");
+    server.resume();
+    // It was carried out after all, and asking again with the same token finds that.
+    let deadline = Instant::now() + WITHIN;
+    while !matches!(caller.try_take().await.unwrap(), Acquire::Already(_)) {
+        assert!(Instant::now() < deadline);
+    }
+}
+
+#[tokio::test]
+async fn a_store_opened_to_a_server_that_stands_still_is_bounded_too() {
+    let server = RedisServer::start();
+    server.pause();
+    let store = RedisStore::connect_lazy(&format!("{}?protocol=resp3", server.url())).unwrap();
+    let error = timeout(HANGS, store.inspect(&key(), SHORT)).await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::NotApplied));
+    server.resume();
+    store.inspect(&key(), WITHIN).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_killed_and_started_again_is_found_again() {
+    let server = RedisServer::builder().appendonly().start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let caller = Caller::new(&store, &key());
+    let fences = caller.take().await;
+    server.kill();
+    let error = store.release(&caller.ending(fences), SHORT).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    server.restart();
+    let renewed = store.renew(&[caller.renewal(fences)], WITHIN).await.remove(0).unwrap();
+    assert_eq!(renewed, Renew::Renewed, "the lease is in the append-only file");
+}
+
+#[tokio::test]
+async fn a_call_waits_for_a_server_that_is_away_for_a_moment() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    server.kill();
+    let call = tokio::spawn({
+        let store = store.clone();
+        async move {
+            // The first may have been on its way on the old connection, which is never repeated.
+            drop(store.inspect(&key(), WITHIN).await);
+            store.inspect(&key(), WITHIN).await
+        }
+    });
+    tokio::task::yield_now().await;
+    server.restart();
+    call.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_that_swallows_everything_is_replaced() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let store = RedisStore::connect(&proxy.url()).await.unwrap();
+    store.inspect(&key(), WITHIN).await.unwrap();
+    proxy.set(Fault::BlackHole);
+    for _ in 0..2 {
+        let error = inspect_shortly(&store).await.unwrap_err();
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+    }
+    // The old connection stays mute for ever; a new one works.
+    proxy.set(Fault::Pass);
+    store.inspect(&key(), WITHIN).await.unwrap();
+}
+
+#[tokio::test]
+async fn one_time_out_does_not_cost_the_connection() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    store.inspect(&key(), WITHIN).await.unwrap();
+    let connections = || server.info("stats")["total_connections_received"].parse::<u64>().unwrap();
+    let before = connections();
+    server.pause();
+    inspect_shortly(&store).await.unwrap_err();
+    server.resume();
+    store.inspect(&key(), WITHIN).await.unwrap();
+    // The look itself was a connection.
+    assert_eq!(connections(), before + 1);
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_unknown_and_nothing_is_sent_twice() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let store = RedisStore::connect(&proxy.url()).await.unwrap();
+    let warm = Caller::new(&store, &key());
+    warm.take().await;
+    let caller = Caller::new(&store, &key());
+    proxy.set(Fault::DropReplies(AfterLoss::Close));
+    let before = server.command_calls("evalsha");
+    let error = caller.try_take().await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+    proxy.set(Fault::Pass);
+    assert_eq!(server.command_calls("evalsha"), before + 1);
+    let Acquire::Already(already) = caller.try_take().await.unwrap() else {
+        panic!("the first request was carried out");
+    };
+    let released = store.release(&caller.ending(already.fences), WITHIN).await.unwrap();
+    assert_eq!(released, Release::Released);
+}
+
+#[tokio::test]
+async fn callers_share_one_attempt_to_connect_and_each_keeps_its_own_deadline() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    proxy.set(Fault::BlackHole);
+    let url = format!("{}?protocol=resp3", proxy.url());
+    let store = RedisStore::connect_lazy(&url).unwrap();
+    let patient = tokio::spawn({
+        let store = store.clone();
+        async move { store.inspect(&key(), WITHIN).await }
+    });
+    let mut hasty = Vec::new();
+    for _ in 0..20 {
+        let store = store.clone();
+        hasty.push(tokio::spawn(async move { inspect_shortly(&store).await }));
+    }
+    for call in hasty {
+        let error = call.await.unwrap().unwrap_err();
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::NotApplied));
+    }
+    assert_eq!(proxy.stats().connections, 1, "one attempt for all");
+    proxy.set(Fault::Pass);
+    proxy.kill_connections();
+    // The shared attempt failed, and it was the first: that is told, not waited out.
+    drop(patient.await.unwrap());
+    store.inspect(&key(), WITHIN).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_idle_connection_that_the_server_closed_costs_no_error() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let normal = || server.cli(&["CLIENT", "LIST", "TYPE", "normal"]);
+    let id = normal()
+        .lines()
+        .find(|line| line.contains("cmd=ping"))
+        .and_then(|line| line.strip_prefix("id="))
+        .and_then(|line| line.split(' ').next().map(str::to_owned))
+        .expect("the store's connection is there");
+    let _ = server.cli(&["CLIENT", "KILL", "ID", &id]);
+    // Nothing tells when the other end of a socket has noticed, so some calls may still be lost;
+    // but the store finds out by itself, without a call that fails for it.
+    let deadline = Instant::now() + WITHIN;
+    loop {
+        if store.inspect(&key(), WITHIN).await.is_ok() {
+            break;
+        }
+        assert!(Instant::now() < deadline);
+    }
+}
