@@ -40,6 +40,8 @@ pub enum LeaseStatus {
 pub struct LeaseState {
     ttl: Ttl,
     grace: Duration,
+    /// What the grace was given for: it, and the longest ttl so far.
+    full_grace: (Duration, Ttl),
     deadline: Moment,
     latest: Moment,
     at_risk: bool,
@@ -56,6 +58,7 @@ impl LeaseState {
         let state = Self {
             ttl,
             grace,
+            full_grace: (grace, ttl),
             deadline: Self::deadline_of(sent_at, ttl),
             latest: now.max(sent_at),
             at_risk: false,
@@ -101,7 +104,8 @@ impl LeaseState {
     /// Takes in a successful renewal for `ttl`, asked for at `sent_at` and answered by `now`.
     ///
     /// Returns whether the lease still holds. A renewal never moves the deadline back unless
-    /// `shorten` is set, and never brings a lost lease back.
+    /// `shorten` is set, and never brings a lost lease back. With a shorter ttl the grace shrinks
+    /// by the same share, so that shortening a lease is not losing it.
     pub fn renewed(&mut self, sent_at: Moment, ttl: Ttl, shorten: bool, now: Moment) -> bool {
         if self.status(now) == LeaseStatus::Lost {
             return false;
@@ -109,6 +113,14 @@ impl LeaseState {
         let deadline = Self::deadline_of(sent_at, ttl);
         self.deadline = if shorten { deadline } else { self.deadline.max(deadline) };
         self.ttl = ttl;
+        let (grace, longest) = self.full_grace;
+        if ttl < longest {
+            let share = ttl.duration().as_secs_f64() / longest.duration().as_secs_f64();
+            self.grace = grace.mul_f64(share);
+        } else {
+            self.grace = grace;
+            self.full_grace = (grace, ttl);
+        }
         self.at_risk = false;
         self.status(now) != LeaseStatus::Lost
     }
@@ -212,6 +224,19 @@ mod tests {
         assert_eq!(lease.deadline(), deadline);
         assert!(lease.renewed(at(10), ttl(1_000), true, at(11)));
         assert_eq!(lease.deadline(), at(10 + 1_000 - 12));
+    }
+
+    #[test]
+    fn a_lease_that_is_shortened_below_its_grace_is_not_lost_and_gets_the_grace_back() {
+        let grace = Duration::from_secs(3);
+        let mut lease = LeaseState::granted(at(0), ttl(60_000), grace, at(1)).unwrap();
+        assert!(lease.renewed(at(10), ttl(1_000), true, at(11)));
+        assert_eq!(lease.grace(), Duration::from_millis(50));
+        assert_eq!(lease.lost_at(), at(10 + 1_000 - 12 - 50));
+        assert!(lease.renewed(at(20), ttl(1_000), false, at(21)));
+        assert_eq!(lease.grace(), Duration::from_millis(50));
+        assert!(lease.renewed(at(30), ttl(120_000), false, at(31)));
+        assert_eq!(lease.grace(), grace);
     }
 
     proptest! {
