@@ -155,6 +155,10 @@ fn a_lease_can_be_given_a_new_length_and_taken_anew() {
     let guard = client.mutex("key").renew(false).lock().unwrap();
     guard.renew_to(Duration::from_secs(600)).unwrap();
     assert!(guard.remaining() > Duration::from_secs(500));
+    // Shorter than the grace that a long lease comes with.
+    let long = client.mutex("long").renew(false).ttl(Duration::from_secs(36_000)).lock().unwrap();
+    long.renew_to(Duration::from_secs(5)).unwrap();
+    assert!(long.is_held() && long.remaining() < Duration::from_secs(5));
 
     let fence = guard.fence().unwrap();
     let shorter = client.mutex("key").ttl(Duration::from_secs(60));
