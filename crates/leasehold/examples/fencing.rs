@@ -21,10 +21,10 @@ pub(crate) async fn main() -> leasehold::Result<()> {
 
     // A pause stops a process with all of its threads, the renewing one too. Here only one thread
     // stops, so nobody renews.
-    let mutex = first.mutex("ledger").ttl(Duration::from_millis(300)).renew(false);
+    let mutex = first.mutex("ledger").ttl(Duration::from_millis(600)).renew(false);
     let early = mutex.lock().await?;
     let early_fence = early.fence()?;
-    println!("first holder: fence {early_fence}, a lease of 300 ms");
+    println!("first holder: fence {early_fence}, a lease of 600 ms");
 
     let (wake, paused) = mpsc::channel();
     let writer = thread::spawn({

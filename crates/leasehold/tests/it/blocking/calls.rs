@@ -15,7 +15,7 @@ use leasehold_embedded::MemoryStore;
 
 use super::{EVER, client_of, eventually, world};
 
-const SHORT: Duration = Duration::from_millis(200);
+const SHORT: Duration = Duration::from_millis(600);
 
 #[test]
 fn one_holder_at_a_time_and_contention_is_no_error() {

@@ -101,7 +101,7 @@ fn a_call_from_a_task_without_a_budget_still_ends() {
     for runtime in runtimes() {
         let (_, client) = world();
         runtime.block_on(tokio::task::unconstrained(async {
-            let guard = client.mutex("key").ttl(Duration::from_millis(200)).renew(false).lock();
+            let guard = client.mutex("key").ttl(Duration::from_millis(600)).renew(false).lock();
             guard.unwrap().lost().unwrap();
         }));
     }

@@ -41,7 +41,7 @@ fn try_out(url: &str) {
     assert_eq!(error.kind(), ErrorKind::Timeout, "{url}");
     assert_eq!(guard.release().unwrap(), Release::Released, "{url}");
 
-    let fixed = shared.mutex("blocking key").renew(false).ttl(Duration::from_millis(100));
+    let fixed = shared.mutex("blocking key").renew(false).ttl(Duration::from_millis(600));
     let guard = fixed.lock().unwrap();
     assert!(guard.lost_within(EVER).unwrap(), "{url}");
     drop(guard);
