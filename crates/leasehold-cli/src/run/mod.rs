@@ -8,6 +8,7 @@ mod watchdog;
 
 use std::env;
 use std::ffi::OsString;
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::core::LeaseState;
@@ -107,7 +108,7 @@ async fn supervised(
     // Where it was ignored, the system would collect the command before its end could be seen.
     signals::reset(libc::SIGCHLD).map_err(system)?;
     inherited::close_on_exec_except(&context.files).map_err(system)?;
-    let watchdog = Watchdog::start().map_err(system)?;
+    let watchdog = Arc::new(Watchdog::start().map_err(system)?);
     watchdog.tell(guard.lease(), timing.grace).map_err(system)?;
     let given = terminal.filter(|terminal| terminal.is_for_the_command());
     let child = Child::start(plan, context.inherited, signals.caught(), &watchdog, given);
@@ -124,9 +125,14 @@ async fn supervised(
                 end_asked: false,
                 loss_told: false,
                 grace: timing.grace,
-                tell_every: timing.tell_every,
             };
+            // On the worker, where the renewals are: this thread may be held up by a terminal.
+            let (teller, lease) = (Arc::clone(&watchdog), guard.lease().clone());
+            let teller = tokio::spawn(async move {
+                teller.keep_telling(&lease, timing.grace, timing.tell_every).await;
+            });
             let verdict = supervisor.watch().await;
+            teller.abort();
             if let Some(terminal) = terminal {
                 terminal.take_back(Some(child.pid()));
             }

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use leasehold::HeldLease;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 
 use crate::duration;
 use crate::output;
@@ -52,8 +52,6 @@ pub(crate) struct Supervisor<'a> {
     pub(crate) loss_told: bool,
     /// The time between the news of a loss and the deadline.
     pub(crate) grace: Duration,
-    /// How often the watchdog is told of the deadline.
-    pub(crate) tell_every: Duration,
 }
 
 /// How the end of a command whose lock is lost goes on.
@@ -71,8 +69,6 @@ impl Supervisor<'_> {
     /// live on. After a signal that asked it to end, or a loss, the rest of the group is taken to
     /// be still busy ending, and the lock is kept, and renewed, until they are done.
     pub(crate) async fn watch(mut self) -> Verdict {
-        let mut tell = tokio::time::interval(self.tell_every);
-        tell.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut stage = Stage::Holding;
         let mut ended = None;
         loop {
@@ -99,14 +95,14 @@ impl Supervisor<'_> {
                     Event::Stopped(signal) => self.stopped(signal),
                 },
                 signal = self.signals.next() => self.forward(signal),
-                _ = tell.tick(), if next.is_none() => self.tell_watchdog(),
                 () = tokio::time::sleep(LOOK_EVERY), if ended.is_some() => {}
             }
         }
     }
 
     fn verdict(&mut self, ending: Option<Ending>) -> Verdict {
-        let covered = ending.is_some() && self.lease.is_held();
+        let late = ending == Some(Ending::Killed(libc::SIGKILL)) && self.watchdog.may_have_killed();
+        let covered = ending.is_some() && self.lease.is_held() && !late;
         if !covered && !self.loss_told {
             self.tell_of_loss();
         }
@@ -121,20 +117,12 @@ impl Supervisor<'_> {
         Verdict { ending, covered, keyboard }
     }
 
-    fn tell_watchdog(&self) {
-        // A watchdog that was killed is missed only if this process is killed as well.
-        if self.watchdog.tell(self.lease, self.grace).is_err() {
-            tracing::warn!(
-                "the watchdog is gone; should leasehold be killed, only the command's \
-                            first process will be, too"
-            );
-        }
-    }
-
     fn tell_of_loss(&mut self) {
         self.loss_told = true;
         let left = self.lease.until_deadline();
-        let why = if left > self.grace {
+        let why = if self.lease.is_held() {
+            "leasehold was held up for so long that the command had to be ended"
+        } else if left > self.grace {
             "it was taken away, or the store has forgotten it"
         } else {
             "it could not be renewed in time"
@@ -218,7 +206,8 @@ impl Supervisor<'_> {
         if !self.lease.is_held() {
             return;
         }
-        self.tell_watchdog();
+        // Should this fail, the watchdog is gone, and there is nobody to be told.
+        drop(self.watchdog.tell(self.lease, self.grace));
         let in_front = self.terminal.filter(|terminal| terminal.is_ours());
         match (in_front, stopped_by) {
             (Some(terminal), Some(_)) => {

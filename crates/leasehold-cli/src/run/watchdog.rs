@@ -13,6 +13,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold::HeldLease;
@@ -38,6 +39,10 @@ const FAREWELL: u64 = 3;
 pub(crate) struct Watchdog {
     pipe: OwnedFd,
     pid: Pid,
+    /// The moment told last, in nanoseconds.
+    told: AtomicU64,
+    /// Whether a moment passed before the next was told.
+    overdue: AtomicBool,
 }
 
 impl Watchdog {
@@ -46,19 +51,18 @@ impl Watchdog {
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let alarm = Alarm::new()?;
         // Blocked before the fork, so that no handler of this process ever runs in the watchdog.
-        let pid = inherited::blocking(None, || {
+        let forked = inherited::blocking(None, || {
             // SAFETY: the child of the fork only makes system calls on values it owns, allocates
             // nothing, takes no lock, and never returns from `watch`.
             match unsafe { libc::fork() } {
                 0 => watch(read.as_fd(), write.as_raw_fd(), &alarm),
-                pid => Pid::from_raw(pid),
+                pid if pid < 0 => Err(io::Error::last_os_error()),
+                pid => Ok(Pid::from_raw(pid)),
             }
-        });
-        // The parent sees -1, which is no process id, when there was no fork.
-        match pid.filter(|pid| !pid.as_raw_nonzero().is_negative()) {
-            Some(pid) => Ok(Self { pipe: write, pid }),
-            None => Err(io::Error::last_os_error()),
-        }
+        })?;
+        let pid = forked.ok_or(io::ErrorKind::InvalidData)?;
+        let (told, overdue) = (AtomicU64::new(u64::MAX), AtomicBool::new(false));
+        Ok(Self { pipe: write, pid, told, overdue })
     }
 
     /// The pipe, for the command's process to [introduce](introduce) itself.
@@ -71,18 +75,44 @@ impl Watchdog {
         // The clock is read first: a pause between the two lines makes the moment earlier.
         let now = clock::now();
         let moment = now.saturating_add(lease.until_deadline().saturating_sub(grace / 8));
-        let nanos = u64::try_from(moment.as_nanos()).unwrap_or(u64::MAX);
-        send(self.pipe.as_fd(), KILL_AT, nanos)
+        let previous = self.told.swap(nanos(moment), Ordering::AcqRel);
+        if nanos(now) >= previous {
+            self.overdue.store(true, Ordering::Release);
+        }
+        send(self.pipe.as_fd(), KILL_AT, nanos(moment))
+    }
+
+    /// Tells it again and again. Ends only by being dropped.
+    pub(crate) async fn keep_telling(&self, lease: &HeldLease, grace: Duration, every: Duration) {
+        loop {
+            // A watchdog that was killed is missed only if this process is killed as well.
+            if self.tell(lease, grace).is_err() {
+                tracing::warn!(
+                    "the watchdog is gone; should leasehold be killed, only the command's first \
+                     process will be, too"
+                );
+                return std::future::pending().await;
+            }
+            tokio::time::sleep(every).await;
+        }
+    }
+
+    /// Whether it may have killed the group, because a moment that it was told has passed.
+    pub(crate) fn may_have_killed(&self) -> bool {
+        let passed = nanos(clock::now()) >= self.told.load(Ordering::Acquire);
+        passed || self.overdue.load(Ordering::Acquire)
     }
 
     /// Sends the watchdog away: the command has ended.
-    pub(crate) fn dismiss(self) {
-        let Self { pipe, pid } = self;
+    pub(crate) fn dismiss(&self) {
         // If this fails the watchdog is dead already, which is what is wanted.
-        drop(send(pipe.as_fd(), FAREWELL, 0));
-        drop(pipe);
-        rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()).ok();
+        drop(send(self.pipe.as_fd(), FAREWELL, 0));
+        rustix::process::waitpid(Some(self.pid), rustix::process::WaitOptions::empty()).ok();
     }
+}
+
+fn nanos(moment: Duration) -> u64 {
+    u64::try_from(moment.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Tells the watchdog which group to kill: the one led by the calling process. Async-signal-safe.

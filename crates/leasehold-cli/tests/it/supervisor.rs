@@ -66,8 +66,9 @@ fn after_a_signal_to_end_the_lock_is_kept_until_the_whole_group_has_ended() {
     let site = Site::embedded();
     // The first process dies at once; its child takes its time, still at work on what the lock
     // protects.
-    let script = "sh -c 'trap \"while [ ! -e go ]; do sleep 0.02; done; echo > tidied; exit\" TERM; \
-                  echo ready; while :; do sleep 0.02; done' & trap 'exit 3' TERM; wait";
+    let script = "trap 'exit 3' TERM; \
+                  sh -c 'trap \"while [ ! -e go ]; do sleep 0.02; done; echo > tidied; exit\" TERM; \
+                  echo ready; while :; do sleep 0.02; done' & wait";
     let running = site.start_script("k", script);
     send(running.pid(), libc::SIGTERM);
     site.line("wait -w 0.3 k").complains(75, "held by");
