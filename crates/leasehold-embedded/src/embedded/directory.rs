@@ -54,7 +54,6 @@ impl Access {
 pub(super) struct Directory {
     /// Without symbolic links.
     pub(super) path: PathBuf,
-    /// Its lock is shared by all processes that have the store open.
     pub(super) handle: File,
     /// Whether files on it can be written through a memory map without the risk of being killed
     /// by a full disk.

@@ -23,6 +23,7 @@ use tokio::sync::oneshot;
 
 use super::directory::{Access, unusable};
 use super::gate::{Gate, Pass};
+use super::in_use::InUse;
 use super::session::Sessions;
 use super::wake::{Channel, Wakes};
 use super::worker::Worker;
@@ -62,7 +63,7 @@ pub(super) struct Environment {
     /// The process that opened it; a fork must not use it.
     process: u32,
     /// Shows to others, by its lock, that the store is in use.
-    _in_use: File,
+    _in_use: InUse,
 }
 
 /// What [`Environment::new`] puts together.
@@ -78,7 +79,7 @@ pub(super) struct Parts {
     pub(super) data: File,
     pub(super) bytes_max: u64,
     pub(super) in_place: bool,
-    pub(super) in_use: File,
+    pub(super) in_use: InUse,
 }
 
 impl Environment {

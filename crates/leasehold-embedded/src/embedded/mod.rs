@@ -8,6 +8,7 @@ mod environment;
 mod filesystem;
 mod gate;
 mod header;
+mod in_use;
 mod machine;
 mod open;
 mod options;

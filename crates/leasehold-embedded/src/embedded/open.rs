@@ -2,7 +2,7 @@
 //! per store and process.
 
 use std::collections::HashMap;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex, Weak};
@@ -16,6 +16,7 @@ use super::directory::{Access, DATA, Directory, GATE, SESSIONS, WAKE, unusable};
 use super::environment::{Environment, Parts, allocate, corrupt, enter, lmdb_error};
 use super::gate::{Gate, lock};
 use super::header::{Header, Unreadable};
+use super::in_use::InUse;
 use super::machine::Machine;
 use super::pages::{self, Damage};
 use super::session::Sessions;
@@ -70,7 +71,8 @@ fn open_new(directory: Directory, wanted: Wanted) -> Result<Environment> {
         .map_err(|error| unusable("make or open the file gate in", error))?;
     let gate = Gate::new(gate);
     let pass = enter(&gate, ENTER_WITHIN)?;
-    let alone = is_alone(&directory.handle)?;
+    let handle = directory.handle.try_clone().map_err(|error| unusable("open", error))?;
+    let (in_use, alone) = InUse::look(handle).map_err(|error| unusable("lock", error))?;
     let machine = Machine::this()?;
     let header = fit_header(&directory, wanted, &machine, alone)?;
     let data = prepare_data(&directory, &header)?;
@@ -87,7 +89,7 @@ fn open_new(directory: Directory, wanted: Wanted) -> Result<Environment> {
         session::sweep(&sessions, usize::MAX);
         wake::sweep(&wakes);
     }
-    share(&directory.handle)?;
+    in_use.share().map_err(|error| unusable("lock", error))?;
     let wakes = Wakes::open(wakes, header.access).map_err(|error| unusable("use", error))?;
     drop(pass);
     let environment = Environment::new(Parts {
@@ -102,27 +104,12 @@ fn open_new(directory: Directory, wanted: Wanted) -> Result<Environment> {
         data,
         bytes_max: header.bytes_max,
         in_place: header.in_place,
-        in_use: directory.handle,
+        in_use,
     })?;
     if !alone || header.machine.time_namespace == machine.time_namespace {
         return Ok(environment);
     }
     adopt(environment, &header, machine)
-}
-
-/// Whether nobody else has the store open. If so, the lock that says it is ours alone until it is
-/// [shared](share).
-fn is_alone(handle: &File) -> Result<bool> {
-    match handle.try_lock() {
-        Ok(()) => Ok(true),
-        Err(TryLockError::WouldBlock) => Ok(false),
-        Err(TryLockError::Error(error)) => Err(unusable("lock", error)),
-    }
-}
-
-/// Says to all that the store is in use. Others may only be in this same place, inside the gate.
-fn share(handle: &File) -> Result<()> {
-    handle.try_lock_shared().map_err(|error| unusable("lock", error.into()))
 }
 
 /// The header to go by: the store's own if it has one that fits, else a new one in an emptied

@@ -84,7 +84,7 @@ struct Walk<'a> {
 /// Looks at the whole file. The caller keeps everybody else out.
 pub(super) fn check(file: &File) -> Result<(), Damage> {
     let page_bytes = rustix::param::page_size();
-    let mut latest: Option<Vec<u8>> = None;
+    let mut metas: Vec<Vec<u8>> = Vec::new();
     for number in 0..2 {
         let page = read(file, page_bytes, number, 1)?;
         if short(&page, WORD + 2)? & META == 0 || word(&page, 0)? != number {
@@ -94,17 +94,23 @@ pub(super) fn check(file: &File) -> Result<(), Damage> {
         if int(&page, PAGE_HEAD)? != MAGIC || version != DATA_VERSION {
             return Err(corrupt(format!("meta page {number} is not LMDB's (version {version})")));
         }
-        if latest.as_ref().is_none_or(|other| txn_id(&page).ok() > txn_id(other).ok()) {
-            latest = Some(page);
-        }
+        metas.push(page);
     }
-    let meta = latest.unwrap_or_default();
+    let [even, odd] = metas.as_slice() else { return Err(corrupt("it has no meta pages")) };
+    // Transactions write the two in turn, so their numbers are neighbours. If one was damaged, the
+    // other would be taken, and what the last transaction did would be lost without a word.
+    let (even_id, odd_id) = (txn_id(even)?, txn_id(odd)?);
+    let new = (even_id, odd_id) == (0, 0);
+    if !new && (even_id % 2 != 0 || odd_id % 2 != 1 || even_id.abs_diff(odd_id) != 1) {
+        return Err(corrupt(format!("its meta pages are of transactions {even_id} and {odd_id}")));
+    }
+    let meta = if odd_id > even_id { odd } else { even };
     // The page size stands in the pad of the free pages' tree.
-    let size = int(&meta, META_TREES)?;
+    let size = int(meta, META_TREES)?;
     if usize::try_from(size).ok() != Some(page_bytes) {
         return Err(corrupt(format!("its pages have {size} bytes, this machine's {page_bytes}")));
     }
-    let last_page = word(&meta, META_TREES + 2 * TREE)?;
+    let last_page = word(meta, META_TREES + 2 * TREE)?;
     let length = file.metadata()?.len();
     let pages = usize::try_from(length).unwrap_or(usize::MAX) / page_bytes;
     if !(1..=PAGES_MAX).contains(&last_page) {
@@ -121,10 +127,10 @@ pub(super) fn check(file: &File) -> Result<(), Damage> {
         free: false,
     };
     walk.mark(0, 2)?;
-    let records = tree(&meta, META_TREES + TREE)?;
+    let records = tree(meta, META_TREES + TREE)?;
     walk.tree(&records, pages)?;
     walk.free = true;
-    let free = tree(&meta, META_TREES)?;
+    let free = tree(meta, META_TREES)?;
     walk.tree(&free, pages)
 }
 

@@ -1,9 +1,9 @@
 //! A value in the data file: one lock's entry, and whose its leases are.
 //!
-//! Layout: version (1 byte), checksum over the name and all that follows (4 bytes), end of use
-//! and end of keeping in µs of the store's clock (8 bytes each), then the body in postcard. All
-//! numbers are little-endian. The two times are there so that most entries can be passed over
-//! without decoding them.
+//! Layout: version (1 byte), checksum over name, version and all that follows (4 bytes; the same in
+//! every version), end of use and end of keeping in µs of the store's clock (8 bytes each), then
+//! the body in postcard. All numbers are little-endian. The two times are there so that most
+//! entries can be passed over without decoding them.
 
 use leasehold_core::Token;
 use leasehold_core::table::{LockEntry, StoreTime};
@@ -72,7 +72,7 @@ impl Record {
         value.extend(used_until.as_micros().to_le_bytes());
         value.extend(kept_until.as_micros().to_le_bytes());
         let mut value = postcard::to_extend(self, value)?;
-        let sum = checksum(name, value.get(5..).unwrap_or_default());
+        let sum = checksum(name, VERSION, value.get(5..).unwrap_or_default());
         if let Some(place) = value.get_mut(1..5) {
             place.copy_from_slice(&sum.to_le_bytes());
         }
@@ -108,11 +108,14 @@ impl<'a> Stored<'a> {
     pub(super) fn open(name: &[u8], value: &'a [u8]) -> Result<Self, Unreadable> {
         let (head, body) = value.split_at_checked(HEAD).ok_or(Unreadable::Corrupt)?;
         let (&version, rest) = value.split_first().ok_or(Unreadable::Corrupt)?;
+        let (sum, summed) = rest.split_first_chunk::<4>().ok_or(Unreadable::Corrupt)?;
+        if u32::from_le_bytes(*sum) != checksum(name, version, summed) {
+            return Err(Unreadable::Corrupt);
+        }
         if version > VERSION {
             return Err(Unreadable::Newer(version));
         }
-        let (sum, summed) = rest.split_first_chunk::<4>().ok_or(Unreadable::Corrupt)?;
-        if version != VERSION || u32::from_le_bytes(*sum) != checksum(name, summed) {
+        if version != VERSION {
             return Err(Unreadable::Corrupt);
         }
         let time = |at: usize| {
@@ -127,10 +130,10 @@ impl<'a> Stored<'a> {
 
 /// A checksum against accidents, not attacks: FNV-1a's step over words of eight bytes instead of
 /// single ones, folded to 32 bits.
-fn checksum(name: &[u8], rest: &[u8]) -> u32 {
+fn checksum(name: &[u8], version: u8, rest: &[u8]) -> u32 {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0000_0100_0000_01b3;
-    let mut hash = OFFSET;
+    let mut hash = OFFSET ^ u64::from(version);
     for part in [name, rest] {
         let (words, tail) = part.as_chunks::<8>();
         let mut last = [0; 8];
@@ -179,7 +182,7 @@ mod tests {
     #[test]
     fn any_changed_bit_any_cut_and_another_name_are_noticed() {
         let value = record().encode(b"k", StoreTime::from_micros(5)).unwrap();
-        for at in 1..value.len() {
+        for at in 0..value.len() {
             for bit in 0..8 {
                 let mut changed = value.clone();
                 changed[at] ^= 1 << bit;
@@ -199,6 +202,8 @@ mod tests {
     fn a_later_version_is_known_as_such() {
         let mut value = record().encode(b"k", StoreTime::default()).unwrap();
         value[0] = 2;
+        let sum = checksum(b"k", 2, &value[5..]);
+        value[1..5].copy_from_slice(&sum.to_le_bytes());
         assert_eq!(Record::decode(b"k", &value), Err(Unreadable::Newer(2)));
     }
 

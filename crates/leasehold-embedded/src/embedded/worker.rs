@@ -27,7 +27,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(2);
 pub(super) struct Worker {
     line: Arc<Line>,
     gate: Arc<Gate>,
-    name: &'static str,
+    process: u32,
 }
 
 #[derive(Debug, Default)]
@@ -63,7 +63,7 @@ pub(super) struct InLine {
 
 impl Worker {
     pub(super) fn new(gate: Arc<Gate>) -> Self {
-        Self { line: Arc::default(), gate, name: "leasehold-gate" }
+        Self { line: Arc::default(), gate, process: std::process::id() }
     }
 
     /// Puts a request in line until its time is over.
@@ -72,7 +72,9 @@ impl Worker {
         let mut state = lock(&self.line.state);
         if !state.started {
             let (line, gate) = (Arc::clone(&self.line), Arc::clone(&self.gate));
-            thread::Builder::new().name(self.name.to_owned()).spawn(move || serve(&line, &gate))?;
+            thread::Builder::new()
+                .name("leasehold-gate".to_owned())
+                .spawn(move || serve(&line, &gate))?;
             state.started = true;
         }
         state.waiting.push_back(Arc::clone(&waiting));
@@ -84,6 +86,10 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
+        // A fork has no such thread, and its copy of the lock may never be opened.
+        if self.process != std::process::id() {
+            return;
+        }
         lock(&self.line.state).closed = true;
         self.line.changed.notify_one();
     }

@@ -7,6 +7,22 @@
 )]
 
 mod ask;
+#[cfg(unix)]
+mod child;
+#[cfg(unix)]
+mod damage;
+#[cfg(unix)]
+mod disk;
+#[cfg(unix)]
+mod fork;
 mod memory;
 #[cfg(unix)]
+mod processes;
 mod promises;
+
+/// A place for a store that is gone with the test.
+#[cfg(unix)]
+fn place() -> (std::path::PathBuf, tempfile::TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    (directory.path().join("locks"), directory)
+}

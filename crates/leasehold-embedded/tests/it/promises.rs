@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
-use leasehold_core::Store;
-use leasehold_embedded::{EmbeddedStore, MemoryStore};
+#[cfg(unix)]
+use leasehold_embedded::EmbeddedStore;
+use leasehold_embedded::MemoryStore;
 use leasehold_testkit::conformance_tests;
-use tempfile::TempDir;
-
-fn embedded() -> (Arc<dyn Store>, TempDir) {
-    let directory = tempfile::tempdir().unwrap();
-    let store = EmbeddedStore::open(directory.path().join("locks")).unwrap();
-    (Arc::new(store), directory)
-}
 
 conformance_tests!(memory, async || Arc::new(MemoryStore::new()));
-conformance_tests!(one_machine, async || embedded());
+#[cfg(unix)]
+conformance_tests!(one_machine, async || {
+    let (path, keep) = crate::place();
+    (Arc::new(EmbeddedStore::open(path).unwrap()), keep)
+});

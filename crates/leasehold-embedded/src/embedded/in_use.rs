@@ -1,0 +1,52 @@
+//! The sign on a store's directory that somebody uses it: a lock on the directory itself, shared
+//! by all processes that have the store open. Programs that clear old temporary files away leave
+//! a locked directory alone.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::time::Duration;
+
+/// How often, and with what pause, sharing is tried again: a process that another thread has just
+/// forked keeps a copy of an earlier lock until it starts its program.
+const TRIES: u32 = 1_000;
+const PAUSE: Duration = Duration::from_millis(1);
+
+#[derive(Debug)]
+pub(super) struct InUse {
+    directory: File,
+    process: u32,
+}
+
+impl InUse {
+    /// Looks whether nobody else uses the store. Goes on inside the gate only.
+    pub(super) fn look(directory: File) -> io::Result<(Self, bool)> {
+        let alone = match directory.try_lock() {
+            Ok(()) => true,
+            Err(TryLockError::WouldBlock) => false,
+            Err(TryLockError::Error(error)) => return Err(error),
+        };
+        Ok((Self { directory, process: std::process::id() }, alone))
+    }
+
+    /// Says to all that the store is in use, until this is dropped.
+    pub(super) fn share(&self) -> io::Result<()> {
+        for _ in 0..TRIES {
+            match self.directory.try_lock_shared() {
+                Ok(()) => return Ok(()),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+        }
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        // Said aloud, since a fork may keep a copy of the file open; a fork's own end says
+        // nothing about its parent.
+        if self.process == std::process::id() {
+            drop(self.directory.unlock());
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Stores that can't be read: refused, with what to do, and left as they are.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Read as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use leasehold_core::{Acquire, Error, ErrorKind, Release, ReleaseRequest, Store};
+use leasehold_embedded::EmbeddedStore;
+
+use crate::ask::{WITHIN, granted, request};
+use crate::child::Child;
+use crate::place;
+
+const PAGE: u64 = 4096;
+
+/// A closed store with so many detached leases, which nobody's end ends.
+async fn with_leases(path: &Path, count: usize) {
+    let store = EmbeddedStore::options().detached(true).open(path).unwrap();
+    for n in 0..count {
+        granted(store.acquire(&request(&format!("name-{n}")), WITHIN).await.unwrap());
+    }
+}
+
+fn refused(path: &Path) -> Error {
+    EmbeddedStore::open(path).unwrap_err()
+}
+
+#[track_caller]
+fn assert_corrupt(path: &Path, what: &str) {
+    let error = refused(path);
+    let text = error.to_string();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{text}");
+    assert!(text.contains(what) && text.contains("remove its directory"), "{text}");
+    assert!(text.contains(&*path.to_string_lossy()), "{text}");
+}
+
+/// The part of the data file that is in use.
+fn used(path: &Path) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    File::open(path.join("data.mdb")).unwrap().take(64 * PAGE).read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+fn data(path: &Path) -> File {
+    OpenOptions::new().write(true).open(path.join("data.mdb")).unwrap()
+}
+
+#[tokio::test]
+async fn a_store_is_read_again_as_it_was_left() {
+    let (path, _keep) = place();
+    with_leases(&path, 300).await;
+    let store = EmbeddedStore::open(&path).unwrap();
+    assert_eq!(store.entries(WITHIN).await.unwrap(), (300, 300));
+    let answer = store.acquire(&request("name-7"), WITHIN).await.unwrap();
+    assert!(matches!(answer, Acquire::Busy(_)), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_scribbled_data_file_is_refused_and_not_touched() {
+    let (path, _keep) = place();
+    with_leases(&path, 300).await;
+    let before = used(&path);
+    let mut rng = fastrand::Rng::with_seed(7);
+    for (from, bytes) in [(0, 8_192), (PAGE, 64), (2 * PAGE, 16_384), (40, 4)] {
+        let mut junk = vec![0; bytes];
+        rng.fill(&mut junk);
+        data(&path).write_all_at(&junk, from).unwrap();
+        let scribbled = used(&path);
+        assert_corrupt(&path, "data.mdb is damaged");
+        assert!(used(&path) == scribbled, "a refused store was changed");
+        data(&path).write_all_at(&before, 0).unwrap();
+    }
+    EmbeddedStore::open(&path).unwrap();
+}
+
+#[tokio::test]
+async fn no_flipped_byte_crashes_or_loses_a_lease() {
+    let (path, _keep) = place();
+    with_leases(&path, 40).await;
+    let before = used(&path);
+    let end = before.iter().rposition(|byte| *byte != 0).unwrap();
+    let mut rng = fastrand::Rng::with_seed(11);
+    let (mut refused, mut taken) = (0, 0);
+    for _ in 0..600 {
+        let at = rng.usize(..=end);
+        data(&path).write_all_at(&[before[at] ^ 1 << rng.u8(..8)], at as u64).unwrap();
+        match EmbeddedStore::open(&path) {
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Corrupt, "byte {at}: {error}");
+                refused += 1;
+            }
+            // The byte was in nobody's use: in a free page, a gap, or the older meta page.
+            Ok(store) => {
+                assert_eq!(store.entries(WITHIN).await.unwrap(), (40, 40), "byte {at}");
+                taken += 1;
+            }
+        }
+        data(&path).write_all_at(&before, 0).unwrap();
+    }
+    assert!(refused > 0 && taken > 0, "{refused} refused, {taken} taken");
+}
+
+#[tokio::test]
+async fn a_data_file_that_was_cut_off_or_lost_is_refused() {
+    let (path, _keep) = place();
+    with_leases(&path, 300).await;
+    for length in [0, 100, PAGE, 3 * PAGE] {
+        data(&path).set_len(length).unwrap();
+        assert_corrupt(&path, "data.mdb");
+    }
+    fs::remove_file(path.join("data.mdb")).unwrap();
+    assert_corrupt(&path, "data.mdb is missing");
+    assert!(!path.join("data.mdb").exists());
+}
+
+#[tokio::test]
+async fn a_damaged_header_is_refused() {
+    let (path, _keep) = place();
+    with_leases(&path, 1).await;
+    let header = fs::read_to_string(path.join("store")).unwrap();
+    for other in ["", "rubbish", &header[..header.len() - 2], &header.replace("ready", "steady")] {
+        fs::write(path.join("store"), other).unwrap();
+        assert_corrupt(&path, "the file store is damaged");
+    }
+    fs::remove_file(path.join("store")).unwrap();
+    assert_eq!(refused(&path).kind(), ErrorKind::Foreign);
+    fs::write(path.join("store"), header).unwrap();
+    EmbeddedStore::open(&path).unwrap();
+}
+
+#[tokio::test]
+async fn a_store_of_a_later_version_is_refused_as_such() {
+    let (path, _keep) = place();
+    with_leases(&path, 1).await;
+    let header = fs::read_to_string(path.join("store")).unwrap();
+    fs::write(path.join("store"), header.replace("leasehold-store 1", "leasehold-store 9"))
+        .unwrap();
+    let error = refused(&path);
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("format 9"), "{error}");
+}
+
+#[tokio::test]
+async fn a_store_whose_making_was_cut_short_is_made_anew() {
+    let (path, _keep) = place();
+    with_leases(&path, 1).await;
+    let header = fs::read_to_string(path.join("store")).unwrap();
+    fs::write(path.join("store"), header.replace("state ready", "state making")).unwrap();
+    data(&path).set_len(100).unwrap();
+    let store = EmbeddedStore::open(&path).unwrap();
+    assert_eq!(store.entries(WITHIN).await.unwrap(), (0, 0));
+}
+
+#[tokio::test]
+async fn somebody_elses_database_is_left_alone() {
+    let (path, _keep) = place();
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("data.mdb"), "theirs").unwrap();
+    assert_eq!(refused(&path).kind(), ErrorKind::Foreign);
+    assert_eq!(fs::read(path.join("data.mdb")).unwrap(), b"theirs");
+}
+
+#[tokio::test]
+async fn a_restart_of_the_machine_voids_all_leases_and_keeps_fences_rising() {
+    let (path, _keep) = place();
+    let asked = request("k");
+    let store = EmbeddedStore::options().detached(true).open(&path).unwrap();
+    let before = granted(store.acquire(&asked, WITHIN).await.unwrap());
+    drop(store);
+    change_header(&path, "boot ", "another-boot");
+    // What is not synced may be anything after a power failure.
+    data(&path).set_len(100).unwrap();
+    let store = EmbeddedStore::open(&path).unwrap();
+    let after = granted(store.acquire(&request("k"), WITHIN).await.unwrap());
+    assert!(after.first() > before.last());
+    let ending = ReleaseRequest::new(asked.key, asked.token, before);
+    assert_eq!(store.release(&ending, WITHIN).await.unwrap(), Release::NotHeld);
+}
+
+#[tokio::test]
+async fn another_time_namespace_is_kept_out_while_its_leases_could_live() {
+    let (path, _keep) = place();
+    let holder = Child::that_says(&path, "hold k", "held");
+    change_header(&path, "time-namespace ", "1");
+    let error = refused(&path);
+    assert_eq!(error.kind(), ErrorKind::Misuse);
+    assert!(error.to_string().contains("time namespace"), "{error}");
+    holder.kill();
+    // A session's lease has ended with its process, so the store is free to be taken over.
+    let store = EmbeddedStore::options().detached(true).open(&path).unwrap();
+    granted(store.acquire(&request("k"), WITHIN).await.unwrap());
+    drop(store);
+    // A detached lease may live on a clock that shows another time here.
+    change_header(&path, "time-namespace ", "2");
+    assert_eq!(refused(&path).kind(), ErrorKind::Misuse);
+}
+
+fn change_header(path: &Path, line: &str, to: &str) {
+    let header = fs::read_to_string(path.join("store")).unwrap();
+    let changed = header.lines().map(|old| match old.strip_prefix(line) {
+        Some(_) => format!("{line}{to}\n"),
+        None => format!("{old}\n"),
+    });
+    fs::write(path.join("store"), changed.collect::<String>()).unwrap();
+}
+
+#[tokio::test]
+async fn a_store_that_was_removed_in_use_says_so_for_good() {
+    let (path, _keep) = place();
+    let store = EmbeddedStore::open(&path).unwrap();
+    granted(store.acquire(&request("k"), WITHIN).await.unwrap());
+    fs::remove_dir_all(&path).unwrap();
+    let error = loop {
+        match store.acquire(&request("other"), WITHIN).await {
+            Ok(_) => tokio::time::sleep(std::time::Duration::from_millis(1)).await,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("removed"), "{error}");
+    // The old one has to be let go of before this process can open a new one there.
+    assert_eq!(refused(&path).kind(), ErrorKind::Misuse);
+    assert!(store.acquire(&request("k"), WITHIN).await.is_err());
+    drop(store);
+    let store = EmbeddedStore::open(&path).unwrap();
+    granted(store.acquire(&request("k"), WITHIN).await.unwrap());
+}

@@ -1,0 +1,194 @@
+//! Disks that are full, directories that can't be written to, and who may use what.
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::process::Command;
+
+use leasehold_core::{Error, ErrorKind, Release, ReleaseRequest, Renew, RenewRequest, Store};
+use leasehold_embedded::EmbeddedStore;
+
+use crate::ask::{WITHIN, granted, request, ttl};
+use crate::child::Child;
+use crate::place;
+
+/// A file system in memory with so little room, gone with the test.
+struct SmallDisk {
+    directory: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    fn mount(size: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let status = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(directory.path())
+            .status()
+            .unwrap();
+        assert!(status.success(), "this test mounts a small disk, which needs the right to (root)");
+        Self { directory }
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.directory.path().join("locks")
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        drop(Command::new("umount").arg("--lazy").arg(self.directory.path()).status());
+    }
+}
+
+fn refused(path: &Path) -> Error {
+    EmbeddedStore::open(path).unwrap_err()
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_new_locks_and_still_renews_and_releases_old_ones() {
+    let disk = SmallDisk::mount("6m");
+    let store = EmbeddedStore::open(disk.path()).unwrap();
+    let mut held = Vec::new();
+    let error = loop {
+        let asked = request(&format!("name-{}", held.len()));
+        match store.acquire(&asked, WITHIN).await {
+            Ok(answer) => held.push((asked, granted(answer))),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert!(error.to_string().contains("make room"), "{error}");
+    assert!(held.len() > 1_000, "full after {}", held.len());
+    // What is left is for others to fill up; the store has its own room.
+    fs::write(disk.directory.path().join("filler"), vec![1; 6 << 20]).unwrap_err();
+    for (asked, fences) in &held {
+        let again = RenewRequest::new(asked.key.clone(), asked.token, *fences, ttl(1_800_000));
+        assert_eq!(*store.renew(&[again], WITHIN).await[0].as_ref().unwrap(), Renew::Renewed);
+    }
+    for (asked, fences) in held {
+        let ending = ReleaseRequest::new(asked.key, asked.token, fences);
+        assert_eq!(store.release(&ending, WITHIN).await.unwrap(), Release::Released);
+    }
+    assert_eq!(store.entries(WITHIN).await.unwrap().1, 0);
+}
+
+#[tokio::test]
+async fn a_disk_without_room_for_a_store_says_so() {
+    let disk = SmallDisk::mount("256k");
+    let error = refused(&disk.path());
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert!(error.to_string().contains(&*disk.path().to_string_lossy()), "{error}");
+}
+
+#[tokio::test]
+async fn a_store_that_has_reached_its_limit_says_so_and_still_releases() {
+    let (path, _keep) = place();
+    let store = EmbeddedStore::options().bytes_max(4 << 20).open(path).unwrap();
+    let mut held = Vec::new();
+    let error = loop {
+        let asked = request(&format!("name-{}", held.len()));
+        match store.acquire(&asked, WITHIN).await {
+            Ok(answer) => held.push((asked, granted(answer))),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert!(error.to_string().contains("4 MiB"), "{error}");
+    for (asked, fences) in held {
+        let ending = ReleaseRequest::new(asked.key, asked.token, fences);
+        assert_eq!(store.release(&ending, WITHIN).await.unwrap(), Release::Released);
+    }
+}
+
+#[test]
+fn too_small_a_limit_is_refused() {
+    let (path, _keep) = place();
+    let error = EmbeddedStore::options().bytes_max(1 << 20).open(&path).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_directory_on_a_read_only_disk_is_refused() {
+    let disk = SmallDisk::mount("6m");
+    let remount = Command::new("mount")
+        .args(["-o", "remount,ro"])
+        .arg(disk.directory.path())
+        .status()
+        .unwrap();
+    assert!(remount.success());
+    let error = refused(&disk.path());
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(error.to_string().contains("can be written"), "{error}");
+}
+
+#[test]
+fn a_file_and_a_path_through_a_file_are_refused() {
+    let (path, _keep) = place();
+    fs::write(&path, "a file").unwrap();
+    assert_eq!(refused(&path).kind(), ErrorKind::Config);
+    let error = refused(&path.join("below"));
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    assert_eq!(fs::read(&path).unwrap(), b"a file");
+}
+
+#[tokio::test]
+async fn everything_in_a_store_is_its_owners_alone() {
+    let (path, _keep) = place();
+    let store = EmbeddedStore::open(&path).unwrap();
+    granted(store.acquire(&request("k"), WITHIN).await.unwrap());
+    let client = leasehold_core::ClientId::generate().unwrap();
+    let _channel = store.listen(client, WITHIN).await.unwrap();
+    assert_modes(&path, 0o700, 0o600);
+}
+
+#[tokio::test]
+async fn everything_in_a_groups_store_is_the_groups() {
+    let (path, _keep) = place();
+    let store = EmbeddedStore::options().group(true).open(&path).unwrap();
+    granted(store.acquire(&request("k"), WITHIN).await.unwrap());
+    let client = leasehold_core::ClientId::generate().unwrap();
+    let _channel = store.listen(client, WITHIN).await.unwrap();
+    assert_modes(&path, 0o2770, 0o660);
+    let without_saying_so = Child::that_says(&path, "open", "open");
+    without_saying_so.end();
+}
+
+/// Looks at a directory and all below it.
+#[track_caller]
+fn assert_modes(path: &Path, directories: u32, files: u32) {
+    let meta = fs::symlink_metadata(path).unwrap();
+    let expected = if meta.is_dir() { directories } else { files };
+    assert_eq!(meta.mode() & 0o7777, expected, "{}", path.display());
+    if meta.is_dir() {
+        for inner in fs::read_dir(path).unwrap() {
+            assert_modes(&inner.unwrap().path(), directories, files);
+        }
+    }
+}
+
+#[test]
+fn a_directory_that_others_can_write_to_is_refused() {
+    let (path, _keep) = place();
+    fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+    let error = refused(&path);
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    assert!(error.to_string().contains("everybody can write"), "{error}");
+    let error = EmbeddedStore::options().group(true).open(&path).unwrap_err();
+    assert!(error.to_string().contains("everybody can write"), "{error}");
+    assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
+}
+
+#[test]
+fn a_directory_of_somebody_else_is_refused() {
+    let (path, _keep) = place();
+    fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
+    let nobody = 65_534;
+    std::os::unix::fs::chown(&path, Some(nobody), Some(nobody))
+        .expect("this test gives a directory away, which needs the right to (root)");
+    let error = refused(&path);
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    assert!(error.to_string().contains("belongs to user 65534"), "{error}");
+    assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
+}
