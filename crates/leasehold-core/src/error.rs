@@ -212,7 +212,10 @@ impl fmt::Display for Error {
             write!(f, "{at}{store}")?;
         }
         if operation.is_some() || key.is_some() || store.is_some() {
-            f.write_str(": ")?;
+            // `memory:` ends in a colon of its own.
+            let colon =
+                if store.as_ref().is_some_and(|store| store.ends_with(':')) { "" } else { ":" };
+            write!(f, "{colon} ")?;
         }
         f.write_str(message)?;
         if let Some(Contention { holder: Some(holder), .. }) = contention {

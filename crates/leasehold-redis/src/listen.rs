@@ -102,11 +102,11 @@ async fn run(
         Ok(connection) => connection,
         Err(verdict) => {
             // The receiver may have run out of time.
-            let _ = ready.send(Err(verdict));
+            drop(ready.send(Err(verdict)));
             return;
         }
     };
-    let _ = ready.send(Ok(()));
+    drop(ready.send(Ok(())));
     loop {
         if forward(connection, &messages).await.is_err() {
             return;

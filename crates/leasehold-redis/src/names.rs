@@ -2,7 +2,6 @@
 //!
 //! Names are computed here and nowhere else; scripts get them as `KEYS` and `ARGV`.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use leasehold_core::{ClientId, Error, ErrorKind, Key, Metadata, OwnerName, Result};
@@ -114,7 +113,7 @@ fn escape_into(out: &mut String, text: &str, special: fn(u8) -> bool) {
         match u8::try_from(c) {
             Ok(byte) if byte.is_ascii() && special(byte) => {
                 // Writing to a string cannot fail.
-                let _ = write!(out, "%{byte:02X}");
+                out.push_str(&format!("%{byte:02X}"));
             }
             _ => out.push(c),
         }

@@ -154,7 +154,6 @@ impl RedisStore {
     }
 
     /// Settings that a URL can't have, or that shall not stand in it.
-    #[must_use]
     pub fn builder() -> RedisStoreBuilder {
         RedisStoreBuilder::new()
     }

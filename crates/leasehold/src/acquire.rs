@@ -12,7 +12,7 @@ use leasehold_core::{
 use crate::armed::Armed;
 use crate::client::{Inner, LOCAL_HANDOFFS_FOR};
 use crate::guard::Guard;
-use crate::hold::{Hold, Relay, Terms};
+use crate::hold::{Hold, Proof, Relay, Terms};
 use crate::in_line;
 use crate::rt;
 use crate::settings::{Order, Settings};
@@ -196,9 +196,12 @@ impl Acquisition {
         };
         let hold = Arc::new(Hold::new(
             self.client.next_id(),
-            self.request.key.clone(),
-            self.request.token,
-            fences,
+            Proof {
+                key: self.request.key.clone(),
+                token: self.request.token,
+                fences,
+                fence: fences.first(),
+            },
             lease,
             self.terms,
             Relay {

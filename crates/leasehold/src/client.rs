@@ -1,5 +1,6 @@
 //! The client: a store, and everything that happens over time.
 
+use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -269,9 +270,7 @@ impl Client {
         };
         let hold = Arc::new(Hold::new(
             self.inner.next_id(),
-            lease.key().clone(),
-            lease.token(),
-            lease.fences(),
+            lease.proof().clone(),
             state,
             terms,
             Relay::default(),
@@ -304,7 +303,7 @@ impl Client {
     ) -> Result<leasehold_core::Moment> {
         let sent_at = self.inner.clock.now();
         let mut request =
-            RenewRequest::new(lease.key().clone(), lease.token(), lease.fences(), ttl);
+            RenewRequest::new(lease.key().clone(), lease.proof().token, lease.proof().fences, ttl);
         request.shorten = true;
         let Inner { store, config, .. } = &*self.inner;
         let answer = store.renew(std::slice::from_ref(&request), config.call_timeout).await.pop();
@@ -339,7 +338,8 @@ impl Client {
         lease: &DetachedLease,
         cooldown: Option<Duration>,
     ) -> Result<Release> {
-        let mut request = ReleaseRequest::new(lease.key().clone(), lease.token(), lease.fences());
+        let mut request =
+            ReleaseRequest::new(lease.key().clone(), lease.proof().token, lease.proof().fences);
         request.cooldown = cooldown;
         let Inner { store, config, .. } = &*self.inner;
         match store.release(&request, config.call_timeout).await {
@@ -415,7 +415,7 @@ impl Client {
 ///
 /// Each setting is named after what it sets. Finish with [`connect`](Self::connect) for a URL or
 /// [`store`](Self::store) for a store of your own.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use]
 pub struct ClientBuilder {
     ttl: Duration,
@@ -426,6 +426,23 @@ pub struct ClientBuilder {
     clock: Option<Arc<dyn Clock>>,
     detached: bool,
     password: Option<String>,
+}
+
+impl fmt::Debug for ClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { ttl, min_ttl, owner, call_timeout, local_handoffs, clock, detached, password } =
+            self;
+        f.debug_struct("ClientBuilder")
+            .field("ttl", ttl)
+            .field("min_ttl", min_ttl)
+            .field("owner", owner)
+            .field("call_timeout", call_timeout)
+            .field("local_handoffs", local_handoffs)
+            .field("clock", clock)
+            .field("detached", detached)
+            .field("password", &password.as_ref().map(|_| "***"))
+            .finish()
+    }
 }
 
 impl Default for ClientBuilder {

@@ -6,6 +6,10 @@ use std::time::Duration;
 use leasehold_core::{Error, ErrorKind, Result, Store};
 
 /// What a URL does not say.
+#[cfg_attr(
+    not(all(feature = "embedded", feature = "redis")),
+    expect(dead_code, reason = "each kind of store uses its own part")
+)]
 pub(crate) struct Options {
     pub(crate) detached: bool,
     pub(crate) password: Option<String>,

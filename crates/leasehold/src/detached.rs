@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use leasehold_core::{Error, ErrorKind, Fence, FenceBlock, Key, Result, Token, Ttl};
 
-use crate::hold::Hold;
+use crate::hold::{Hold, Proof};
 
 /// A lease that nobody renews: it runs until its ttl ends, and whoever has this value can renew,
 /// adopt or release it.
@@ -15,9 +15,7 @@ use crate::hold::Hold;
 /// file that only its owner can read.
 #[derive(Clone, Eq, PartialEq)]
 pub struct DetachedLease {
-    key: Key,
-    token: Token,
-    fences: FenceBlock,
+    proof: Proof,
     ttl: Ttl,
 }
 
@@ -26,19 +24,19 @@ const MARK: &str = "leasehold-lease-1";
 
 impl DetachedLease {
     pub(crate) fn of(hold: &Hold) -> Self {
-        Self { key: hold.key.clone(), token: hold.token, fences: hold.fences, ttl: hold.ttl() }
+        Self { proof: hold.proof(), ttl: hold.ttl() }
     }
 
     /// The lock's name.
     #[must_use]
     pub const fn key(&self) -> &Key {
-        &self.key
+        &self.proof.key
     }
 
     /// The lease's fencing token.
     #[must_use]
     pub const fn fence(&self) -> Fence {
-        self.fences.first()
+        self.proof.fence
     }
 
     /// The length for which it was last renewed.
@@ -47,25 +45,21 @@ impl DetachedLease {
         self.ttl
     }
 
-    pub(crate) const fn token(&self) -> Token {
-        self.token
-    }
-
-    pub(crate) const fn fences(&self) -> FenceBlock {
-        self.fences
+    pub(crate) const fn proof(&self) -> &Proof {
+        &self.proof
     }
 
     pub(crate) fn with_ttl(&self, ttl: Ttl) -> Self {
         Self { ttl, ..self.clone() }
     }
 
-    /// The lease as one line of text: mark, token, first fence, number of fences, ttl in ms, and
-    /// the name, with a space between them. Secret.
+    /// The lease as one line of text: mark, token, its fence, the first fence of its grant, their
+    /// number, ttl in ms, and the name, with a space between them. Secret.
     #[must_use]
     pub fn to_secret_text(&self) -> String {
-        let Self { key, token, fences, ttl } = self;
+        let Self { proof: Proof { key, token, fences, fence }, ttl } = self;
         let (token, first, count) = (token.to_hex(), fences.first(), fences.count());
-        format!("{MARK} {token} {first} {count} {} {}", ttl.as_millis(), key.as_str())
+        format!("{MARK} {token} {fence} {first} {count} {} {}", ttl.as_millis(), key.as_str())
     }
 }
 
@@ -82,29 +76,36 @@ impl FromStr for DetachedLease {
             Error::new(ErrorKind::Config, "this is no lease; give what `acquire` wrote, unchanged")
         };
         let text = text.strip_suffix('\n').unwrap_or(text);
-        let mut parts = text.splitn(6, ' ');
+        let mut parts = text.splitn(7, ' ');
         let mut next = || parts.next().ok_or_else(refuse);
         if next()? != MARK {
             return Err(refuse());
         }
         let token = Token::from_hex(next()?).map_err(|_| refuse())?;
-        let first = next()?.parse().map_err(|_| refuse())?;
-        let first = Fence::from_value(first).map_err(|_| refuse())?;
+        let mut next_fence = || {
+            let value = next()?.parse().map_err(|_| refuse())?;
+            Fence::from_value(value).map_err(|_| refuse())
+        };
+        let (fence, first) = (next_fence()?, next_fence()?);
         let count = next()?.parse().map_err(|_| refuse())?;
+        let fences = FenceBlock::new(first, count);
+        if !fences.contains(fence) {
+            return Err(refuse());
+        }
         let ttl = next()?.parse().map_err(|_| refuse())?;
         let ttl = Ttl::new(std::time::Duration::from_millis(ttl)).map_err(|_| refuse())?;
         let key = Key::new(next()?)?;
-        Ok(Self { key, token, fences: FenceBlock::new(first, count), ttl })
+        Ok(Self { proof: Proof { key, token, fences, fence }, ttl })
     }
 }
 
 impl fmt::Debug for DetachedLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, token, fences, ttl } = self;
+        let Self { proof: Proof { key, token, fences: _, fence }, ttl } = self;
         f.debug_struct("DetachedLease")
             .field("key", key)
             .field("token", token)
-            .field("fence", &fences.first())
+            .field("fence", fence)
             .field("ttl", ttl)
             .finish()
     }
@@ -118,15 +119,18 @@ mod tests {
     #[test]
     fn the_text_is_read_back_and_nothing_else_is() {
         let lease = DetachedLease {
-            key: Key::new("a name with spaces").unwrap(),
-            token: Token::from_bytes([7; 16]),
-            fences: FenceBlock::new(Fence::new(1, 9).unwrap(), 64),
+            proof: Proof {
+                key: Key::new("a name with spaces").unwrap(),
+                token: Token::from_bytes([7; 16]),
+                fences: FenceBlock::new(Fence::new(1, 9).unwrap(), 64),
+                fence: Fence::new(1, 11).unwrap(),
+            },
             ttl: Ttl::new(Duration::from_secs(5)).unwrap(),
         };
         let text = lease.to_secret_text();
         assert_eq!(text.parse::<DetachedLease>().unwrap(), lease);
         assert_eq!(format!("{text}\n").parse::<DetachedLease>().unwrap(), lease);
-        assert!(!format!("{lease:?}").contains(&lease.token.to_hex()));
+        assert!(!format!("{lease:?}").contains(&lease.proof.token.to_hex()));
         let cut = &text[..text.len() - 19];
         let other = text.replace(MARK, "leasehold-lease-2");
         for bad in ["", cut, other.as_str()] {

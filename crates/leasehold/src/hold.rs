@@ -31,6 +31,17 @@ pub(crate) struct Relay {
     pub(crate) until: Moment,
 }
 
+/// What a lease is known by, here and to the store.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Proof {
+    pub(crate) key: Key,
+    pub(crate) token: Token,
+    /// The fences that came with the grant; requests name them.
+    pub(crate) fences: FenceBlock,
+    /// The holder's own, one of them.
+    pub(crate) fence: Fence,
+}
+
 #[derive(Debug)]
 pub(crate) struct Hold {
     pub(crate) id: u64,
@@ -78,24 +89,22 @@ pub(crate) enum Phase {
 }
 
 impl Hold {
-    #[expect(clippy::too_many_arguments, reason = "called in two places, each with its own values")]
     pub(crate) fn new(
         id: u64,
-        key: Key,
-        token: Token,
-        fences: FenceBlock,
+        proof: Proof,
         lease: LeaseState,
         terms: Terms,
         relay: Relay,
         settings: Option<Arc<Settings>>,
         granted_at: Moment,
     ) -> Self {
+        let Proof { key, token, fences, fence } = proof;
         Self {
             id,
             key,
             token,
             fences,
-            fence: fences.first(),
+            fence,
             relay,
             settings,
             renew: terms.renew,
@@ -123,6 +132,11 @@ impl Hold {
     /// Whether this process made the hold; a fork's child must not act on its parent's leases.
     pub(crate) fn is_ours(&self) -> bool {
         self.pid == std::process::id()
+    }
+
+    pub(crate) fn proof(&self) -> Proof {
+        let Self { key, token, fences, fence, .. } = self;
+        Proof { key: key.clone(), token: *token, fences: *fences, fence: *fence }
     }
 
     pub(crate) const fn fence(&self) -> Fence {

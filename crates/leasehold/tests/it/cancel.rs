@@ -1,11 +1,11 @@
 //! Every public future dropped at every one of its awaits: nothing is left, whatever became of
 //! its requests.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use leasehold::Client;
 use leasehold::retry::Linear;
-use leasehold::{Client, Mutex};
 use leasehold_testkit::cut::cut_at_every_await;
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 
@@ -44,7 +44,7 @@ impl Trial {
         Self { world, faults, client, tasks }
     }
 
-    fn mutex(&self) -> Mutex {
+    fn mutex(&self) -> leasehold::Mutex {
         self.client.mutex("a").ttl(secs(20))
     }
 
@@ -77,22 +77,23 @@ fn alive() -> usize {
 }
 
 /// Cuts the future that `act` makes of a fresh trial, at each await and for each fate.
+#[expect(clippy::future_not_send, reason = "it runs on the thread of its test")]
 async fn cut<F: Future<Output = ()>>(op: Op, act: impl Fn(&Trial) -> F) {
     for fate in fates() {
-        let trial: std::cell::RefCell<Option<Trial>> = std::cell::RefCell::new(None);
+        let trial: Mutex<Option<Trial>> = Mutex::new(None);
         let make = || {
             let fresh = Trial::new(op, fate.clone());
             let future = act(&fresh);
-            *trial.borrow_mut() = Some(fresh);
+            *trial.lock().unwrap() = Some(fresh);
             future
         };
         let ((), polls) = cut_at_every_await(make, async |n| {
-            let cut = trial.borrow_mut().take().unwrap();
+            let cut = trial.lock().unwrap().take().unwrap();
             cut.nothing_is_left(n).await;
         })
         .await;
         assert!(polls > 1, "there was nothing to cut");
-        let last = trial.borrow_mut().take().unwrap();
+        let last = trial.lock().unwrap().take().unwrap();
         last.nothing_is_left(polls).await;
     }
 }

@@ -248,3 +248,28 @@ async fn work_that_hangs_loses_its_lease_and_work_that_gets_on_keeps_it() {
     stuck.lease().progress();
     assert!(!stuck.is_held() && other.is_held());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_handed_on_and_detached_keeps_the_fence_that_its_holder_showed() {
+    let world = World::new();
+    let client = world.client();
+    let mutex = client.mutex("a");
+    let guard = mutex.lock().await.unwrap();
+    let first = guard.fence().unwrap();
+    let next = tokio::spawn(async move { mutex.lock().await.unwrap() });
+    while world.waiters("a").await == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    let guard = next.await.unwrap();
+    let fence = guard.fence().unwrap();
+    assert!(fence > first);
+    let lease: DetachedLease = guard.detach().await.unwrap().to_secret_text().parse().unwrap();
+    assert_eq!(client.adopt(&lease).await.unwrap().fence().unwrap(), fence);
+}
+
+#[test]
+fn a_builder_shows_no_password() {
+    let builder = leasehold::Client::builder().password("sesame");
+    assert!(!format!("{builder:?}").contains("sesame"));
+}

@@ -64,7 +64,7 @@ async fn contenders_of_one_client_are_one_waiter_at_the_store_and_served_in_orde
     for task in tasks {
         task.await.unwrap();
     }
-    let order = order.lock().unwrap();
+    let order = order.lock().unwrap().clone();
     assert!(order.windows(2).all(|pair| pair[0].0 < pair[1].0), "{order:?}");
     assert!(order.windows(2).all(|pair| pair[0].1 < pair[1].1), "{order:?}");
     assert!(world.is_idle("a").await);
