@@ -80,7 +80,7 @@ pub(crate) struct Global {
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
 
-    /// Log to stderr what happens; twice for details, three times for everything
+    /// Say on stderr what happens, and who is waited for; twice for details, three times for all
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 }

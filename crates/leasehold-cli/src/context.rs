@@ -15,6 +15,8 @@ pub(crate) struct Context {
     pub(crate) files: Vec<RawFd>,
     /// Whether a busy lock goes without a message.
     pub(crate) quiet: bool,
+    /// Whether somebody reads why it takes long.
+    pub(crate) explain: bool,
 }
 
 impl Context {

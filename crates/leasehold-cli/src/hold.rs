@@ -15,7 +15,7 @@ use crate::output::{self, JSON_VERSION};
 use crate::take::{self, Request};
 
 pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
-    let request = Request::new(&args.key, &args.taking, &context.settings, context.quiet)?;
+    let request = Request::new(&args.key, &args.taking, context)?;
     let mut signals = context.catch_signals()?;
     let client = context.settings.connect(request.owner(), false).await?;
     let guard = request.take(&client, &mut signals, |mutex| mutex).await?;

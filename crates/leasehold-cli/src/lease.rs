@@ -21,7 +21,7 @@ const LEASE_VARIABLE: &str = "LEASEHOLD_LEASE";
 const LEASE_BYTES_MAX: u64 = 4096;
 
 pub(crate) async fn acquire(args: &Acquire, context: &Context) -> Outcome {
-    let request = Request::new(&args.key, &args.taking, &context.settings, context.quiet)?;
+    let request = Request::new(&args.key, &args.taking, context)?;
     let mut signals = context.catch_signals()?;
     // Before the lock is taken, so that it is not held in vain when this can't be done.
     let file = args.lease_file.as_deref().map(LeaseFile::create).transpose()?;

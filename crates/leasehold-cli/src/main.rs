@@ -22,6 +22,7 @@ mod signals;
 mod take;
 mod wait;
 
+use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 
 use clap::parser::ValueSource;
@@ -70,7 +71,9 @@ fn start(inherited: Inherited) -> Outcome {
     }
     log::start(cli.global.verbose);
     let settings = Settings::gather(&cli.global, store_was_typed)?;
-    let context = Context { settings, inherited, files, quiet: cli.global.quiet };
+    let quiet = cli.global.quiet;
+    let explain = !quiet && (cli.global.verbose > 0 || io::stderr().is_terminal());
+    let context = Context { settings, inherited, files, quiet, explain };
     // One worker beside this thread: a message that can't be written at once must not keep a
     // lease from being renewed.
     let runtime = tokio::runtime::Builder::new_multi_thread()

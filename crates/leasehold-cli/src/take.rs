@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::future::Future;
-use std::io::{self, IsTerminal as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
@@ -11,11 +10,11 @@ use leasehold::{
 };
 
 use crate::cli::{Taking, Waiting};
+use crate::context::Context;
 use crate::duration;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
 use crate::output;
-use crate::settings::Settings;
 use crate::signals::{self, Signals};
 
 /// A wait on a terminal is explained after this time.
@@ -50,6 +49,7 @@ pub(crate) struct Request {
     limit: Option<Duration>,
     busy: Exit,
     quiet: bool,
+    explain: bool,
     /// How long the lease runs.
     pub(crate) ttl: Ttl,
     owner: Option<String>,
@@ -57,12 +57,8 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    pub(crate) fn new(
-        key: &OsStr,
-        taking: &Taking,
-        settings: &Settings,
-        quiet: bool,
-    ) -> Outcome<Self> {
+    pub(crate) fn new(key: &OsStr, taking: &Taking, context: &Context) -> Outcome<Self> {
+        let Context { settings, quiet, explain, .. } = context;
         let argument = |error: Error| Failure::of_argument(&error);
         let Taking { waiting, ttl: length, meta, owner } = taking;
         let length = length.or(settings.ttl()).unwrap_or(leasehold::DEFAULT_TTL);
@@ -73,7 +69,8 @@ impl Request {
             key: self::key(key)?,
             limit: waiting.limit(),
             busy: busy(waiting),
-            quiet,
+            quiet: *quiet,
+            explain: *explain,
             ttl: ttl(length)?,
             owner: owner.clone(),
             metadata: Metadata::new(meta.join(" ")).map_err(argument)?,
@@ -137,10 +134,14 @@ impl Request {
 
     /// Says once who is waited for, if there is a person to read it.
     async fn explain_the_wait(&self, client: &Client) -> std::convert::Infallible {
-        if !self.quiet && io::stderr().is_terminal() {
+        if self.explain {
             tokio::time::sleep(EXPLAIN_AFTER).await;
             if let Ok(Some(info)) = client.inspect(&self.key).await {
-                output::message(&format!("waiting: \"{}\" is {}", self.key, state(&info)));
+                let mine = info.waiters.iter().position(|waiter| waiter.owner == *client.owner());
+                let place = mine.map_or_else(String::new, |place| {
+                    format!("; this is number {} in line", place.saturating_add(1))
+                });
+                output::message(&format!("waiting: \"{}\" is {}{place}", self.key, state(&info)));
             }
         }
         std::future::pending().await

@@ -34,7 +34,7 @@ const TELL_EVERY_MAX: Duration = Duration::from_secs(1);
 const TELL_EVERY_MIN: Duration = Duration::from_millis(1);
 
 pub(crate) async fn run(run: &Run, context: &Context) -> Outcome {
-    let request = Request::new(&run.key, &run.taking, &context.settings, context.quiet)?;
+    let request = Request::new(&run.key, &run.taking, context)?;
     let cooldown = take::cooldown(run.cooldown)?;
     let grace = run.grace.unwrap_or_else(|| LeaseState::default_grace(request.ttl));
     // A renewal is due after a third of the ttl, and needs time for more than one try.

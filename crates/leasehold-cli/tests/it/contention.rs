@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use leasehold_testkit::server::RedisServer;
 
@@ -46,14 +48,15 @@ fn twenty_at_the_same_instant_run_a_report_exactly_once_on_redis() {
 const WRITERS: usize = 8;
 
 /// Reads the file, adds a line, writes it back: an update that is lost whenever two overlap. Only
-/// then is it acknowledged in the log. All of it is done by children of the shell, which outlive
-/// it when only it is killed.
-const UPDATE: &str = "{ cat file; echo $ID; } > new.$ID; mv new.$ID file; \
-                      echo $ID >> log";
+/// then is it acknowledged in the log. A child of the shell writes it back, after a pause: if only
+/// the shell were killed with its supervisor, the child would overwrite what later holders have
+/// written.
+const UPDATE: &str = "{ cat file; echo $ID; } > new.$ID; \
+                      sh -c 'sleep $PAUSE; mv new.$ID file; :'; echo $ID >> log";
 
-fn update(site: &Site, id: &str, ttl: &str) -> Command {
+fn update(site: &Site, id: &str, ttl: &str, pause: &str) -> Command {
     let mut command = site.command(["run", "file", "--ttl", ttl, "-c", UPDATE]);
-    command.env("ID", id);
+    command.env("ID", id).env("PAUSE", pause);
     command
 }
 
@@ -76,7 +79,7 @@ fn no_update_is_lost(site: &Site, rounds: usize) {
         for writer in 0..WRITERS {
             scope.spawn(move || {
                 for round in 0..rounds {
-                    let mut command = update(site, &format!("{writer}.{round}"), "30s");
+                    let mut command = update(site, &format!("{writer}.{round}"), "30s", "0");
                     crate::harness::finish(&mut command).expect(0);
                 }
             });
@@ -97,48 +100,47 @@ fn eight_writers_lose_no_update_on_redis() {
     no_update_is_lost(&Site::at(server.url()), 12);
 }
 
-/// The same, but supervisors are killed at moments that nobody chooses.
+/// The same, but supervisors are killed: some at any moment, some in the middle of an update.
 fn no_update_is_lost_to_kills(site: &Site, rounds: usize, ttl: &str) {
     fs::write(site.path("file"), "").unwrap();
     fs::write(site.path("log"), "").unwrap();
-    let killed = std::sync::atomic::AtomicUsize::new(0);
+    let killed_in_the_middle = AtomicUsize::new(0);
     thread::scope(|scope| {
         for writer in 0..WRITERS {
-            let killed = &killed;
+            let killed_in_the_middle = &killed_in_the_middle;
             scope.spawn(move || {
                 for round in 0..rounds {
-                    let mut running =
-                        Running::start(update(site, &format!("{writer}.{round}"), ttl));
-                    // A different moment each time: before, within and after the update.
-                    let spare = (writer * 7 + round * 13) % 5;
-                    let lines = site.read("log").lines().count();
-                    if spare == 0 {
-                        // A machine that is busy with all this may lose a short lease.
-                        let code = running.finish().status.code();
-                        assert!(matches!(code, Some(0 | 76)), "{code:?}");
-                        continue;
+                    let id = format!("{writer}.{round}");
+                    match (writer + round) % 4 {
+                        0 => {
+                            let mut running = Running::start(update(site, &id, ttl, "0.3"));
+                            let begun = site.path(&format!("new.{id}"));
+                            until("the update has begun", || {
+                                begun.exists() || running.exited().is_some()
+                            });
+                            running.process().kill();
+                            killed_in_the_middle.fetch_add(1, Ordering::Relaxed);
+                        }
+                        1 => {
+                            let mut running = Running::start(update(site, &id, ttl, "0"));
+                            let delay_ms = (writer * 7 + round * 3) % 41;
+                            thread::sleep(Duration::from_millis(delay_ms as u64));
+                            running.process().kill();
+                        }
+                        _ => {
+                            let done = crate::harness::finish(&mut update(site, &id, ttl, "0"));
+                            // A machine that is busy with all this may lose a short lease.
+                            assert!(matches!(done.status.code(), Some(0 | 76)), "{done:?}");
+                        }
                     }
-                    until("somebody has made progress, or it is over", || {
-                        spare < 3
-                            || running.exited().is_some()
-                            || site.read("log").lines().count() > lines
-                    });
-                    thread::sleep(std::time::Duration::from_millis(
-                        (writer * 3 + round) as u64 % 17,
-                    ));
-                    if running.exited().is_none() {
-                        killed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    }
-                    running.process().kill();
                 }
             });
         }
     });
-    assert!(killed.into_inner() > 0, "nobody was killed");
+    assert!(killed_in_the_middle.into_inner() > 0);
     assert!(every_acknowledged_update_is_there(site) > 0);
     // The lock is as usable as before.
-    let mut command = update(site, "last", ttl);
-    crate::harness::finish(&mut command).expect(0);
+    crate::harness::finish(&mut update(site, "last", "30s", "0")).expect(0);
     assert!(site.read("log").ends_with("last\n"));
     every_acknowledged_update_is_there(site);
 }

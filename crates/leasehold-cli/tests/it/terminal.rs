@@ -263,7 +263,20 @@ fn a_long_wait_on_a_terminal_is_explained() {
     holder.line();
     let mut terminal = Terminal::leasehold(&site, &["run", "k", "--", "echo", "done"]);
     terminal.shows("leasehold: waiting: \"k\" is held by web-7");
+    terminal.shows("this is number 1 in line");
     drop(holder);
     terminal.shows("done");
     assert_eq!(terminal.ends().code(), Some(0));
+}
+
+#[test]
+fn a_long_wait_is_explained_to_a_file_only_when_asked() {
+    let site = Site::embedded();
+    let mut holder = site.start(["hold", "k", "--ignore-stdin"]);
+    holder.line();
+    for (asked, says) in [("", false), ("-v", true)] {
+        let done = site.line(&format!("run k -w 1.5 {asked} -- true")).expect(75);
+        assert_eq!(done.stderr.contains("waiting: \"k\" is held"), says, "{}", done.stderr);
+        assert_eq!(done.stderr.contains("number 1 in line"), says, "{}", done.stderr);
+    }
 }
