@@ -113,16 +113,47 @@ impl LeaseState {
         let deadline = Self::deadline_of(sent_at, ttl);
         self.deadline = if shorten { deadline } else { self.deadline.max(deadline) };
         self.ttl = ttl;
-        let (grace, longest) = self.full_grace;
-        if ttl < longest {
-            let share = ttl.duration().as_secs_f64() / longest.duration().as_secs_f64();
-            self.grace = grace.mul_f64(share);
-        } else {
-            self.grace = grace;
-            self.full_grace = (grace, ttl);
+        self.grace = self.grace_for(ttl);
+        if ttl > self.full_grace.1 {
+            self.full_grace.1 = ttl;
         }
         self.at_risk = false;
         self.status(now) != LeaseStatus::Lost
+    }
+
+    /// A request is about to be sent, at `sent_at`, that may make the lease as short as `ttl`.
+    /// From here on the holder believes in no more than that, since the store may carry the
+    /// request out and its answer get lost. The grace shrinks as with a renewal.
+    pub fn may_shorten(&mut self, sent_at: Moment, ttl: Ttl) {
+        let deadline = Self::deadline_of(sent_at, ttl);
+        if deadline < self.deadline {
+            self.deadline = deadline;
+            self.grace = self.grace_for(ttl);
+        }
+    }
+
+    /// Takes in that the request announced by [`LeaseState::may_shorten`] was certainly not
+    /// carried out: deadline and grace are what they were `before`, unless the lease is lost
+    /// already.
+    pub fn not_shortened(&mut self, before: &Self, now: Moment) {
+        if self.status(now) != LeaseStatus::Lost {
+            (self.deadline, self.grace) = (before.deadline, before.grace);
+        }
+    }
+
+    /// Whether a renewal to this ttl would leave time to work.
+    #[must_use]
+    pub fn can_be(&self, ttl: Ttl) -> bool {
+        let start = Moment::default();
+        Self::granted(start, ttl, self.grace_for(ttl), start).is_some()
+    }
+
+    fn grace_for(&self, ttl: Ttl) -> Duration {
+        let (grace, longest) = self.full_grace;
+        if ttl >= longest {
+            return grace;
+        }
+        grace.mul_f64(ttl.duration().as_secs_f64() / longest.duration().as_secs_f64())
     }
 
     /// Takes in a renewal that failed without a definite answer: the deadline stays.
@@ -214,6 +245,26 @@ mod tests {
         assert_eq!(lease.deadline(), deadline);
         assert!(lease.renewed(at(600), ttl(1_000), false, at(601)));
         assert_eq!(lease.status(at(602)), LeaseStatus::Held);
+    }
+
+    #[test]
+    fn a_shortening_counts_from_when_it_is_sent_and_is_undone_only_for_certain() {
+        let grace = Duration::from_secs(3);
+        let mut lease = LeaseState::granted(at(0), ttl(60_000), grace, at(1)).unwrap();
+        let before = lease;
+        lease.may_shorten(at(10), ttl(1_000));
+        assert_eq!(lease.deadline(), at(10 + 1_000 - 12));
+        assert_eq!(lease.grace(), Duration::from_millis(50));
+        assert_eq!(lease.status(at(11)), LeaseStatus::Held);
+        lease.not_shortened(&before, at(20));
+        assert_eq!((lease.deadline(), lease.grace()), (before.deadline(), grace));
+        lease.may_shorten(at(10), ttl(90_000));
+        assert_eq!((lease.deadline(), lease.grace()), (before.deadline(), grace));
+        lease.may_shorten(at(30), ttl(1_000));
+        assert_eq!(lease.status(at(1_030)), LeaseStatus::Lost);
+        lease.not_shortened(&before, at(1_031));
+        assert_eq!(lease.status(at(1_032)), LeaseStatus::Lost);
+        assert!(lease.can_be(ttl(10)) && !lease.can_be(ttl(2)));
     }
 
     #[test]
