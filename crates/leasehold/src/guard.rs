@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{
-    Effect, Error, ErrorKind, Fence, Key, LeaseStatus, Release as StoreRelease, ReleaseRequest,
-    Renew, Result, Ttl,
+    Effect, Error, ErrorKind, Fence, Key, LeaseStatus, Moment, Release as StoreRelease,
+    ReleaseRequest, Renew, Result, Ttl,
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::client::Inner;
 use crate::detached::DetachedLease;
 use crate::gate::Gates;
-use crate::hold::Hold;
+use crate::hold::{Change, Hold};
 use crate::reap::Remains;
 
 /// How a release went.
@@ -284,18 +284,25 @@ impl Guard {
     /// Gives the held lock a new length: it ends `ttl` from now unless it is renewed, also when
     /// that is earlier than before. Background renewals use the new length from here on.
     ///
+    /// # Time
+    ///
+    /// One request, after a background renewal that may be on its way.
+    ///
     /// # Errors
     ///
     /// * [`ErrorKind::Late`] – the lease had run out; nobody has held the lock since.
     /// * [`ErrorKind::Lost`] – the lease is not ours any more, or can't be proven on this
     ///   process's clock.
-    /// * [`ErrorKind::Config`] – the ttl is out of range.
-    /// * [`ErrorKind::Unavailable`] – the store did not answer; the deadline stays as it was.
+    /// * [`ErrorKind::Config`] – the ttl is out of range, or leaves no time to work. Nothing was
+    ///   sent.
+    /// * [`ErrorKind::Unavailable`] – the store could not be asked, and the lease is what it was;
+    ///   or, with [`Effect::Unknown`], it did not answer, and the lease counts as the shorter of
+    ///   the two.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: if dropped, the store may or may not have taken the new length, and this side
-    /// keeps the old deadline when the new one would be later.
+    /// counts on the shorter of the two.
     pub async fn renew_to(&self, ttl: Duration) -> Result<()> {
         let lease = self.lease();
         lease.renew_to(Ttl::new(ttl)?).await.map_err(|error| lease.explain(error, "renew"))
@@ -364,17 +371,28 @@ impl Guard {
 impl HeldLease {
     pub(crate) async fn renew_to(&self, ttl: Ttl) -> Result<()> {
         let Self { client, hold } = self;
-        let sent_at = client.clock.now();
         let lost = || Error::new(ErrorKind::Lost, "the lease is lost; stop what was done under it");
-        let Some(request) = hold.start_renewal(ttl, true, sent_at) else { return Err(lost()) };
-        let in_flight = InFlight(hold);
-        let within = client.config.call_timeout.min(hold.ttl().duration());
+        if !hold.can_be(ttl) {
+            return Err(Error::new(
+                ErrorKind::Config,
+                format!("a ttl of {ttl} leaves this lease no time to work; give a longer one"),
+            ));
+        }
+        let (request, before, sent_at) = loop {
+            hold.settled().await;
+            let sent_at = client.clock.now();
+            match hold.start_change(ttl, sent_at) {
+                Change::Start(request, before) => break (request, before, sent_at),
+                Change::Wait => {}
+                Change::Over => return Err(lost()),
+            }
+        };
+        let _changing = Changing { lease: self, sent_at };
+        let within = client.config.call_timeout.min(hold.length().duration());
         let answer = client.store.renew(std::slice::from_ref(&request), within).await.pop();
-        drop(in_flight);
         match answer {
             Some(Ok(Renew::Renewed)) => {
-                if hold.renewed(sent_at, ttl, true, client.clock.now()) {
-                    client.wheel.add(hold, sent_at);
+                if hold.length_changed(before, sent_at, ttl, client.clock.now()) {
                     Ok(())
                 } else {
                     Err(lost())
@@ -393,6 +411,9 @@ impl HeldLease {
                 Err(lost())
             }
             Some(Err(error)) => {
+                if error.effect() == Effect::NotApplied {
+                    hold.length_unchanged(before, client.clock.now());
+                }
                 hold.renewal_failed();
                 Err(error)
             }
@@ -466,12 +487,18 @@ impl Drop for Ending {
     }
 }
 
-/// A request of ours on the way; dropping it, at whatever point, says that it no longer is.
-struct InFlight<'a>(&'a Hold);
+/// A change of length on the way; dropping it, at whatever point, says that it no longer is, and
+/// has the renewer look after the lease by what is believed of it then.
+struct Changing<'a> {
+    lease: &'a HeldLease,
+    sent_at: Moment,
+}
 
-impl Drop for InFlight<'_> {
+impl Drop for Changing<'_> {
     fn drop(&mut self) {
-        self.0.request_done();
+        let HeldLease { client, hold } = self.lease;
+        hold.change_done();
+        client.wheel.add(hold, self.sent_at);
     }
 }
 

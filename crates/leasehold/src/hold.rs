@@ -75,6 +75,42 @@ struct State {
     ttl: Ttl,
     phase: Phase,
     requests_in_flight: u32,
+    /// Whether one of them changes the length; no other renewal runs beside it, because whichever
+    /// came last at the store would decide.
+    changing: bool,
+    /// The shortest length that was asked for and not answered. The store may carry that out at
+    /// any later moment, so no answer proves more than this length from its own request on.
+    shortest: Option<Ttl>,
+}
+
+impl State {
+    fn new(lease: LeaseState, ttl: Ttl) -> Self {
+        let phase = Phase::Held;
+        Self { lease, ttl, phase, requests_in_flight: 0, changing: false, shortest: None }
+    }
+
+    /// What a renewal to this length proves.
+    fn proven(&self, ttl: Ttl) -> Ttl {
+        self.shortest.map_or(ttl, |shortest| shortest.min(ttl))
+    }
+}
+
+/// Whether a lease's length can be changed now.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// This request does it. [`Hold::change_done`] must follow.
+    Start(RenewRequest, Before),
+    /// Not while another request is on the way.
+    Wait,
+    /// The lease is over.
+    Over,
+}
+
+/// What a change of length was begun on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Before {
+    lease: LeaseState,
+    shortest: Option<Ttl>,
 }
 
 /// Where a hold is in its life.
@@ -113,12 +149,7 @@ impl Hold {
             progress_within: terms.progress_within,
             progress_ns: AtomicU64::new(as_nanos(granted_at)),
             pid: std::process::id(),
-            state: Mutex::new(State {
-                lease,
-                ttl: terms.ttl,
-                phase: Phase::Held,
-                requests_in_flight: 0,
-            }),
+            state: Mutex::new(State::new(lease, terms.ttl)),
             lost: AtomicBool::new(false),
             changed: Notify::new(),
             due_ns: AtomicU64::new(0),
@@ -161,7 +192,7 @@ impl Hold {
             return None;
         }
         state.phase = Phase::Ended;
-        let (lease, ttl) = (state.lease, state.ttl);
+        let next = State { shortest: state.shortest, ..State::new(state.lease, state.ttl) };
         drop(state);
         self.changed.notify_waiters();
         Some(Self {
@@ -178,7 +209,7 @@ impl Hold {
             progress_within: self.progress_within,
             progress_ns: AtomicU64::new(as_nanos(now)),
             pid: self.pid,
-            state: Mutex::new(State { lease, ttl, phase: Phase::Held, requests_in_flight: 0 }),
+            state: Mutex::new(next),
             lost: AtomicBool::new(false),
             changed: Notify::new(),
             due_ns: AtomicU64::new(0),
@@ -233,9 +264,10 @@ impl Hold {
         self.state().ttl
     }
 
-    /// The length of the last grant or renewal.
+    /// The length of the last grant or renewal, or a shorter one that may have been carried out.
     pub(crate) fn length(&self) -> Ttl {
-        self.state().lease.ttl()
+        let state = self.state();
+        state.proven(state.lease.ttl())
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -282,21 +314,74 @@ impl Hold {
         self.progress_ns.store(as_nanos(now), Ordering::Relaxed);
     }
 
-    /// The renewal to send now; `None` when the lease is over. [`Hold::request_done`] must follow.
-    pub(crate) fn start_renewal(
-        &self,
-        ttl: Ttl,
-        shorten: bool,
-        now: Moment,
-    ) -> Option<RenewRequest> {
+    /// The renewal to send now; `None` when the lease is over, or its length is being changed.
+    /// [`Hold::request_done`] must follow.
+    pub(crate) fn start_renewal(&self, now: Moment) -> Option<RenewRequest> {
         let mut state = self.state();
-        if state.phase != Phase::Held || self.look(&mut state, now) == LeaseStatus::Lost {
+        if state.changing
+            || state.phase != Phase::Held
+            || self.look(&mut state, now) == LeaseStatus::Lost
+        {
             return None;
         }
         state.requests_in_flight = state.requests_in_flight.saturating_add(1);
+        Some(RenewRequest::new(self.key.clone(), self.token, self.fences, state.ttl))
+    }
+
+    /// Begins to change the length, which may make the lease shorter. From here on this side
+    /// believes in the shorter of the two.
+    pub(crate) fn start_change(&self, ttl: Ttl, now: Moment) -> Change {
+        let mut state = self.state();
+        if state.phase != Phase::Held || self.look(&mut state, now) == LeaseStatus::Lost {
+            return Change::Over;
+        }
+        if state.requests_in_flight > 0 {
+            return Change::Wait;
+        }
+        state.requests_in_flight = 1;
+        state.changing = true;
+        let before = Before { lease: state.lease, shortest: state.shortest };
+        state.lease.may_shorten(now, ttl);
+        state.shortest = Some(state.proven(ttl));
+        drop(state);
+        self.changed.notify_waiters();
         let mut request = RenewRequest::new(self.key.clone(), self.token, self.fences, ttl);
-        request.shorten = shorten;
-        Some(request)
+        request.shorten = true;
+        Change::Start(request, before)
+    }
+
+    /// Takes in that the store has changed the length; whether the lease still holds.
+    pub(crate) fn length_changed(
+        &self,
+        before: Before,
+        sent_at: Moment,
+        ttl: Ttl,
+        now: Moment,
+    ) -> bool {
+        let mut state = self.state();
+        state.shortest = before.shortest;
+        let proven = state.proven(ttl);
+        let held = state.lease.renewed(sent_at, proven, true, now);
+        state.ttl = ttl;
+        drop(state);
+        self.changed.notify_waiters();
+        if !held {
+            self.announce_loss();
+        }
+        held
+    }
+
+    /// Takes in that the store has certainly not changed the length.
+    pub(crate) fn length_unchanged(&self, before: Before, now: Moment) {
+        let mut state = self.state();
+        state.shortest = before.shortest;
+        state.lease.not_shortened(&before.lease, now);
+    }
+
+    /// The request that was to change the length is no longer on the way.
+    pub(crate) fn change_done(&self) {
+        self.state().changing = false;
+        self.request_done();
     }
 
     /// Counts a request with this lease's token that another task has on the way.
@@ -315,10 +400,10 @@ impl Hold {
     }
 
     /// Takes in a renewal's success; whether the lease still holds.
-    pub(crate) fn renewed(&self, sent_at: Moment, ttl: Ttl, shorten: bool, now: Moment) -> bool {
+    pub(crate) fn renewed(&self, sent_at: Moment, ttl: Ttl, now: Moment) -> bool {
         let mut state = self.state();
-        let held = state.lease.renewed(sent_at, ttl, shorten, now);
-        state.ttl = ttl;
+        let proven = state.proven(ttl);
+        let held = state.lease.renewed(sent_at, proven, false, now);
         drop(state);
         if !held {
             self.announce_loss();
@@ -334,6 +419,11 @@ impl Hold {
     pub(crate) fn refuted(&self) {
         self.state().lease.refuted();
         self.announce_loss();
+    }
+
+    /// Whether this length would leave time to work.
+    pub(crate) fn can_be(&self, ttl: Ttl) -> bool {
+        self.state().lease.can_be(ttl)
     }
 
     /// Moves on from [`Phase::Held`]; false when somebody else did before.

@@ -109,9 +109,8 @@ impl Wheel {
             if hold.status(now) == LeaseStatus::Lost {
                 continue;
             }
-            let ttl = hold.ttl();
             if hold.wants_renewal(now)
-                && let Some(request) = hold.start_renewal(ttl, false, now)
+                && let Some(request) = hold.start_renewal(now)
             {
                 // Leases of like length go together, so that none waits for the answer longer
                 // than its own length allows.
@@ -148,8 +147,8 @@ impl Wheel {
         for (hold, request) in holds.iter().zip(requests) {
             let next = match answers.next() {
                 Some(Ok(Renew::Renewed)) => hold
-                    .renewed(sent_at, request.ttl, false, now)
-                    .then(|| renewal_due(sent_at, request.ttl)),
+                    .renewed(sent_at, request.ttl, now)
+                    .then(|| renewal_due(sent_at, hold.length())),
                 Some(Ok(_not_ours)) => {
                     hold.refuted();
                     None

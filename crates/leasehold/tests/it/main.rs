@@ -15,6 +15,7 @@ mod examples;
 mod faults;
 mod fencing;
 mod hold;
+mod length;
 mod line;
 #[cfg(feature = "redis")]
 mod processes;
