@@ -278,7 +278,8 @@ impl Client {
             now,
         ));
         self.inner.wheel.add(&hold, sent_at);
-        Ok(Guard::new(&self.inner, hold))
+        let guard = Guard::new(&self.inner, hold);
+        self.inner.check_open().map(|()| guard)
     }
 
     /// Renews a detached lease without taking it over.
@@ -388,14 +389,17 @@ impl Client {
     /// Cancel safe: the client stays closed, and giving up goes on in the background.
     pub async fn close(&self) -> Result<()> {
         self.inner.closing.cancel();
-        let clean_up = async {
-            let outcomes = self.release_all().await;
-            self.inner.reaper.idle().await;
+        let client = self.clone();
+        // In a task of its own, so that it goes on when this future is dropped.
+        let clean_up = self.inner.runtime.spawn(async move {
+            let outcomes = client.release_all().await;
+            client.inner.reaper.idle().await;
+            client.inner.stop.cancel();
             outcomes.into_iter().try_for_each(|(_, outcome)| outcome.map(drop))
-        };
+        });
         let limit = self.inner.clock.now().saturating_add(CLOSE_WITHIN);
         let outcome = tokio::select! {
-            outcome = clean_up => outcome,
+            Ok(outcome) = clean_up => outcome,
             () = rt::sleep_until(&*self.inner.clock, limit) => Err(self.inner.explain(
                 Error::new(
                     ErrorKind::Unavailable,

@@ -18,7 +18,7 @@ use crate::rt;
 
 /// How long one attempt may take.
 const ATTEMPT: Duration = Duration::from_secs(2);
-/// How many leases are given up at a time.
+/// How many requests are on their way at a time.
 const AT_ONCE: usize = 64;
 
 /// Something to give up.
@@ -104,33 +104,33 @@ async fn run(
 ) {
     let places = Arc::new(Semaphore::new(AT_ONCE));
     while let Some((remains, ticket)) = remains.recv().await {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let (store, clock) = (Arc::clone(&store), Arc::clone(&clock));
+        let places = Arc::clone(&places);
         tokio::spawn(async move {
-            remains.give_up(&*store, &*clock).await;
-            drop((ticket, place));
+            remains.give_up(&*store, &*clock, &places).await;
+            drop(ticket);
         });
     }
 }
 
 impl Remains {
-    async fn give_up(self, store: &dyn Store, clock: &dyn Clock) {
+    async fn give_up(self, store: &dyn Store, clock: &dyn Clock, places: &Semaphore) {
         match self {
             Self::Acquisition { key, token, until, in_doubt } => {
                 let request = LeaveRequest::new(key, token);
                 let leave = || store.leave(&request, ATTEMPT);
-                let first = persist(clock, until, leave).await;
+                let first = persist(clock, places, until, leave).await;
                 if in_doubt && first == Some(Leave::NotHeld) {
                     // A request that is still in a dead connection's buffers can be carried out
                     // after this `leave` went by another way; asking once more covers that.
                     rt::sleep_until(clock, clock.now().saturating_add(ATTEMPT).min(until)).await;
-                    persist(clock, until, leave).await;
+                    persist(clock, places, until, leave).await;
                 }
             }
             Self::Lease { hold, request } => {
                 hold.settled().await;
                 let until = hold.deadline().saturating_add(hold.ttl().duration() / 50);
-                persist(clock, until, || store.release(&request, ATTEMPT)).await;
+                persist(clock, places, until, || store.release(&request, ATTEMPT)).await;
                 hold.ended();
             }
         }
@@ -140,6 +140,7 @@ impl Remains {
 /// Repeats an attempt until it is answered, or until there is nothing left to give up.
 async fn persist<T, F>(
     clock: &dyn Clock,
+    places: &Semaphore,
     until: Moment,
     mut attempt: impl FnMut() -> F,
 ) -> Option<T>
@@ -148,7 +149,11 @@ where
 {
     let pauses = Exponential::new(Duration::from_millis(20), Duration::from_secs(1)).jitter(0.25);
     for tries in 1.. {
-        match attempt().await {
+        let place = places.acquire().await;
+        let answer = attempt().await;
+        // Nobody waits for a place while its owner only sleeps.
+        drop(place);
+        match answer {
             Ok(answer) => return Some(answer),
             Err(error) => {
                 tracing::debug!(target: "leasehold", %error, tries, "giving up a lease failed");

@@ -1,9 +1,11 @@
 //! Taking a lock: once, for a while, or not at all.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::retry::{Linear, NoRetry, RetryStrategy as _};
 use leasehold::{ErrorKind, Release};
+use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 
 use crate::support::{World, ms, secs};
 
@@ -196,4 +198,20 @@ async fn locks_are_listed_and_described_without_their_secrets() {
     assert_eq!(list[0].holders[0].owner.as_str(), "me");
     assert_eq!(list[0].holders[0].fence, guard.fence().unwrap());
     assert_eq!(client.list("").await.unwrap().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_acquired_once_a_client_is_closed() {
+    let world = World::new();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    let client = world.client_of(Arc::new(faults.clone()));
+    faults.next(Op::Acquire, Fault::Delay { before: ms(10), after: ms(10) });
+    let mutex = client.mutex("a");
+    let late = tokio::spawn(async move { mutex.try_lock().await });
+    while faults.count(Op::Acquire) == 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    client.close().await.unwrap();
+    assert_eq!(late.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    world.idle("a").await;
 }

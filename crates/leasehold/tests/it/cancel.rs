@@ -1,7 +1,9 @@
 //! Every public future dropped at every one of its awaits: nothing is left, whatever became of
 //! its requests.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use leasehold::Client;
@@ -281,4 +283,19 @@ async fn closing() {
         }
     })
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_close_that_is_dropped_goes_on() {
+    let world = World::new();
+    let client = world.client();
+    let guard = client.mutex("a").lock().await.unwrap();
+    {
+        let mut close = pin!(client.close());
+        assert!(close.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    let started = tokio::time::Instant::now();
+    world.idle("a").await;
+    assert!(started.elapsed() < secs(5));
+    assert!(!guard.is_held());
 }
