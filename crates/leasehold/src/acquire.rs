@@ -45,7 +45,8 @@ pub(crate) enum Attempt {
     Held(Guard),
     Busy(Busy),
     Waiting(Waiting),
-    /// The lease was granted, but the answer came when it was all but over.
+    /// The lease was granted, but the answer came when it was all but over, or when the client
+    /// was closed.
     TooLate,
 }
 
@@ -53,8 +54,24 @@ pub(crate) enum Attempt {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InTheWay {
     pub(crate) holder: Option<HolderInfo>,
-    pub(crate) retry_after: Option<Duration>,
+    /// When it could come free at the earliest, as last seen.
+    pub(crate) free_at: Option<Moment>,
     pub(crate) position: Option<u32>,
+}
+
+/// How a waiter's contact with the store stands.
+#[derive(Debug, Default)]
+pub(crate) struct Contact {
+    /// Whether the store was ever heard.
+    pub(crate) heard: bool,
+    pub(crate) failing_since: Option<Moment>,
+}
+
+impl Contact {
+    /// An answer came.
+    pub(crate) fn is_good(&mut self) {
+        *self = Self { heard: true, failing_since: None };
+    }
 }
 
 impl Acquisition {
@@ -91,6 +108,7 @@ impl Acquisition {
         match self.attempt().await? {
             Attempt::Held(guard) => Ok(Some(guard)),
             Attempt::Busy(_) | Attempt::Waiting(_) => Ok(None),
+            Attempt::TooLate if self.client.closing.is_cancelled() => Err(self.client.closed()),
             Attempt::TooLate => Err(self.too_late()),
         }
     }
@@ -102,21 +120,21 @@ impl Acquisition {
             return in_line::wait(self, capability.wake).await;
         }
         let mut in_the_way = InTheWay::default();
-        let mut heard_at = None;
+        let mut contact = Contact::default();
         for tries in 1.. {
             let earliest = match self.attempt().await {
                 Ok(Attempt::Held(guard)) => return Ok(guard),
                 Ok(Attempt::Busy(busy)) => {
-                    heard_at = Some(self.client.clock.now());
+                    contact.is_good();
                     let after = busy.retry_after;
-                    in_the_way =
-                        InTheWay { holder: busy.holder, retry_after: Some(after), position: None };
+                    let free_at = Some(self.client.clock.now().saturating_add(after));
+                    in_the_way = InTheWay { holder: busy.holder, free_at, position: None };
                     self.refuse_in_vain(&in_the_way)?;
                     Some(after)
                 }
                 Ok(Attempt::Waiting(_) | Attempt::TooLate) => None,
                 Err(error) => {
-                    self.ride_out(error, heard_at)?;
+                    self.ride_out(error, &mut contact, &in_the_way)?;
                     None
                 }
             };
@@ -166,20 +184,25 @@ impl Acquisition {
                 Ok(Attempt::Waiting(waiting))
             }
             Ok(Acquire::Busy(busy)) => {
-                self.armed.disarm();
+                self.armed.has_nothing();
                 Ok(Attempt::Busy(busy))
             }
             Ok(Acquire::Refused(refusal)) => {
-                self.armed.disarm();
+                self.armed.has_nothing();
                 Err(self.explain(refused(refusal)))
             }
-            Ok(_) => Err(self.explain(Error::new(
-                ErrorKind::Protocol,
-                "the store gave an answer that this version does not know",
-            ))),
+            Ok(_) => {
+                self.armed.unanswered();
+                Err(self.explain(Error::new(
+                    ErrorKind::Protocol,
+                    "the store gave an answer that this version does not know",
+                )))
+            }
             Err(error) => {
-                if error.effect() == Effect::NotApplied && self.request.queue.is_none() {
-                    self.armed.disarm();
+                if error.effect() == Effect::NotApplied {
+                    self.armed.not_sent();
+                } else {
+                    self.armed.unanswered();
                 }
                 Err(self.explain(error))
             }
@@ -213,7 +236,10 @@ impl Acquisition {
         ));
         self.client.wheel.add(&hold, sent_at);
         self.armed.disarm();
-        Attempt::Held(Guard::new(&self.client, hold))
+        let guard = Guard::new(&self.client, hold);
+        // Closing begins before it looks for what is held: either it sees this lease, or it is
+        // seen here.
+        if self.client.closing.is_cancelled() { Attempt::TooLate } else { Attempt::Held(guard) }
     }
 
     /// How long one request may take.
@@ -227,23 +253,32 @@ impl Acquisition {
 
     /// Gives up at once, when asked to, if the lock can't come free within the limit.
     pub(crate) fn refuse_in_vain(&self, in_the_way: &InTheWay) -> Result<()> {
-        let (Some(until), Some(after)) = (self.limits.until, in_the_way.retry_after) else {
+        let (Some(until), Some(free_at)) = (self.limits.until, in_the_way.free_at) else {
             return Ok(());
         };
-        if self.limits.settings.not_in_vain && self.client.clock.now().saturating_add(after) > until
-        {
+        if self.limits.settings.not_in_vain && free_at > until {
             return Err(self.ran_out(in_the_way.clone(), "the lock can't come free in time"));
         }
         Ok(())
     }
 
-    /// Goes on after an error while there is hope: the store was heard before, and not too long
-    /// ago, or the error says that it is only busy.
-    pub(crate) fn ride_out(&self, error: Error, heard_at: Option<Moment>) -> Result<()> {
+    /// Goes on after an error while there is hope: the store was heard before, and has not been
+    /// away for too long. When the limit is reached meanwhile, that is what the caller is told.
+    pub(crate) fn ride_out(
+        &self,
+        error: Error,
+        contact: &mut Contact,
+        in_the_way: &InTheWay,
+    ) -> Result<()> {
+        if !error.is_retryable() || !contact.heard {
+            return Err(error);
+        }
         let now = self.client.clock.now();
-        let hope = heard_at.is_some_and(|at| now.saturating_since(at) < OUTAGE_MAX);
-        let in_time = self.limits.until.is_none_or(|until| now < until);
-        if error.is_retryable() && hope && in_time { Ok(()) } else { Err(error) }
+        if self.limits.until.is_some_and(|until| now >= until) {
+            return Err(self.ran_out(in_the_way.clone(), "the wait ran out").caused_by(error));
+        }
+        let since = *contact.failing_since.get_or_insert(now);
+        if now.saturating_since(since) < OUTAGE_MAX { Ok(()) } else { Err(error) }
     }
 
     pub(crate) fn ran_out(&self, in_the_way: InTheWay, why: &str) -> Error {
@@ -268,13 +303,15 @@ impl Acquisition {
 
 impl Limits {
     pub(crate) fn ran_out(&self, client: &Inner, in_the_way: InTheWay, why: &str) -> Error {
-        let waited = client.clock.now().saturating_since(self.started);
+        let now = client.clock.now();
+        let waited = now.saturating_since(self.started);
+        let retry_after = in_the_way.free_at.map(|at| at.saturating_since(now));
         let place = match in_the_way.position {
             Some(position) => format!(" at place {} in line", position.saturating_add(1)),
             None => String::new(),
         };
         Error::new(ErrorKind::Timeout, format!("{why} after {waited:.1?}{place}"))
-            .held_by(in_the_way.holder, in_the_way.retry_after)
+            .held_by(in_the_way.holder, retry_after)
             .during("acquire")
             .on_key(&self.settings.key)
             .at_store(client.location())

@@ -14,41 +14,71 @@ pub(crate) struct Armed {
     key: Key,
     token: Token,
     until: Moment,
+    /// A request is on its way.
+    asking: bool,
+    /// A request was never answered, and may still be carried out.
     in_doubt: bool,
-    armed: bool,
+    /// The last answer said that the token has something.
+    has_something: bool,
 }
 
 impl Armed {
     pub(crate) fn new(reaper: Reaper, key: Key, token: Token) -> Self {
-        Self { reaper, key, token, until: Moment::default(), in_doubt: false, armed: false }
+        Self {
+            reaper,
+            key,
+            token,
+            until: Moment::default(),
+            asking: false,
+            in_doubt: false,
+            has_something: false,
+        }
     }
 
     /// A request goes out now; whatever it takes has expired at `until` by itself.
     pub(crate) fn sending(&mut self, until: Moment) {
-        self.armed = true;
-        self.in_doubt = true;
+        self.asking = true;
         self.until = self.until.max(until);
     }
 
-    /// The answer came: the token has something in the store, and no request is on its way.
+    /// The answer came: the token has something in the store.
     pub(crate) fn has_something(&mut self) {
-        self.in_doubt = false;
+        self.asking = false;
+        self.has_something = true;
     }
 
-    /// The token has nothing in the store, or has been given to somebody who takes care of it.
+    /// The answer came: the token has nothing in the store.
+    pub(crate) fn has_nothing(&mut self) {
+        self.asking = false;
+        self.has_something = false;
+    }
+
+    /// The request did not reach the store; what earlier ones brought stands.
+    pub(crate) fn not_sent(&mut self) {
+        self.asking = false;
+    }
+
+    /// No answer came.
+    pub(crate) fn unanswered(&mut self) {
+        self.asking = false;
+        self.in_doubt = true;
+    }
+
+    /// The token has been given to somebody who takes care of it.
     pub(crate) fn disarm(&mut self) {
-        self.armed = false;
+        (self.asking, self.in_doubt, self.has_something) = (false, false, false);
     }
 }
 
 impl Drop for Armed {
     fn drop(&mut self) {
-        if self.armed {
+        let in_doubt = self.asking || self.in_doubt;
+        if in_doubt || self.has_something {
             self.reaper.send(Remains::Acquisition {
                 key: self.key.clone(),
                 token: self.token,
                 until: self.until,
-                in_doubt: self.in_doubt,
+                in_doubt,
             });
         }
     }

@@ -46,13 +46,27 @@ impl GateKey {
 #[derive(Debug, Default)]
 struct Gate {
     line: VecDeque<Contender>,
-    in_the_way: InTheWay,
+    in_the_way: Seen,
 }
 
 #[derive(Debug)]
 struct Contender {
     id: u64,
     messages: mpsc::UnboundedSender<Baton>,
+}
+
+/// What the contender on the wire last saw in the way, for all in the local line.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen(Arc<Mutex<InTheWay>>);
+
+impl Seen {
+    pub(crate) fn set(&self, in_the_way: InTheWay) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = in_the_way;
+    }
+
+    pub(crate) fn get(&self) -> InTheWay {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// What one contender passes to the next.
@@ -79,6 +93,9 @@ pub(crate) struct LocalPlace {
     key: GateKey,
     id: u64,
     first: bool,
+    /// Whether it had others before it.
+    waited: bool,
+    seen: Seen,
     pub(crate) messages: mpsc::UnboundedReceiver<Baton>,
     pub(crate) wire: Option<Box<Wire>>,
 }
@@ -100,8 +117,10 @@ impl LocalPlace {
             ));
         }
         gate.line.push_back(Contender { id, messages: sender });
+        let seen = gate.in_the_way.clone();
         drop(lock);
-        Ok(Self { gates, key, id, first: waiters == 0, messages, wire: None })
+        let first = waiters == 0;
+        Ok(Self { gates, key, id, first, waited: !first, seen, messages, wire: None })
     }
 
     /// Whether this contender is the one on the wire.
@@ -114,22 +133,32 @@ impl LocalPlace {
         self.first = true;
     }
 
+    /// Whether it had others before it when it came.
+    pub(crate) const fn has_waited(&self) -> bool {
+        self.waited
+    }
+
     /// What the contender on the wire last saw in the way.
-    pub(crate) fn in_the_way(&self) -> InTheWay {
-        let gates = self.gates.lock();
-        gates.get(&self.key).map(|gate| gate.in_the_way.clone()).unwrap_or_default()
+    pub(crate) const fn seen(&self) -> &Seen {
+        &self.seen
     }
 }
 
 impl Drop for LocalPlace {
     fn drop(&mut self) {
-        let wire = self.wire.take();
+        let mut wire = self.wire.take();
+        let mut spare = Vec::new();
         let mut gates = self.gates.lock();
+        // Batons are sent under the lock: what was passed here and not taken in goes on as well.
+        while let Ok(baton) = self.messages.try_recv() {
+            self.first |= !matches!(baton, Baton::Lease(_));
+            match baton {
+                Baton::Wire(passed) if wire.is_none() => wire = Some(passed),
+                unused => spare.push(unused),
+            }
+        }
         let Some(gate) = gates.get_mut(&self.key) else { return };
         gate.line.retain(|contender| contender.id != self.id);
-        if let Some(wire) = &wire {
-            gate.in_the_way = wire.in_the_way();
-        }
         let mut baton = self.first.then(|| wire.map_or(Baton::Start, Baton::Wire));
         if let Some(next) = gate.line.front()
             && let Some(passed) = baton.take()
@@ -139,10 +168,10 @@ impl Drop for LocalPlace {
         if gate.line.is_empty() {
             gates.remove(&self.key);
         }
-        // A place in the store's line that nobody takes on is given up only now: that may come
-        // back to the gates.
+        // A lease, or a place in the store's line, that nobody takes on is given up only now:
+        // that may come back to the gates.
         drop(gates);
-        drop(baton);
+        drop((baton, spare));
     }
 }
 
@@ -151,7 +180,7 @@ impl Gates {
     /// and the lease may still be handed on. `false` when it has to be released.
     pub(crate) fn hand_on(client: &Arc<Inner>, hold: &Arc<Hold>) -> bool {
         let mut gates = client.gates.lock();
-        if gates.is_empty() {
+        if gates.is_empty() || client.closing.is_cancelled() {
             return false;
         }
         let Some(settings) = &hold.settings else { return false };
@@ -164,7 +193,11 @@ impl Gates {
         let next = Arc::new(next);
         client.wheel.hand_on(hold, &next);
         let mut baton = Some(Baton::Lease(Guard::new(client, next)));
-        while let Some(lease) = baton.take() {
+        // Closing begins before it looks for what is held: either it sees this lease, or it is
+        // seen here.
+        while !client.closing.is_cancelled()
+            && let Some(lease) = baton.take()
+        {
             let Some(contender) = gate.line.pop_front() else {
                 baton = Some(lease);
                 break;

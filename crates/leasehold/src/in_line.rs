@@ -16,11 +16,12 @@ pub(crate) async fn wait(acquisition: Acquisition, wakes: bool) -> Result<Guard>
     let limits = acquisition.limits.clone();
     let mut place =
         LocalPlace::join(&client, &limits.settings).map_err(|error| acquisition.explain(error))?;
-    acquisition.refuse_in_vain(&place.in_the_way())?;
+    acquisition.refuse_in_vain(&place.seen().get())?;
     let mut unsent = Some(acquisition);
     loop {
         if place.is_first() && place.wire.is_none() {
-            place.wire = unsent.take().map(|mine| Box::new(Wire::new(mine, wakes)));
+            let (seen, waited) = (place.seen().clone(), place.has_waited());
+            place.wire = unsent.take().map(|mine| Box::new(Wire::new(mine, wakes, seen, waited)));
         }
         let baton = {
             // A contender on the wire keeps its own limit.
@@ -41,7 +42,7 @@ pub(crate) async fn wait(acquisition: Acquisition, wakes: bool) -> Result<Guard>
                     return outcome;
                 }
                 () = rt::sleep_until_some(&*client.clock, until) => {
-                    let in_the_way = place.in_the_way();
+                    let in_the_way = place.seen().get();
                     return Err(limits.ran_out(&client, in_the_way, "the wait ran out"));
                 }
                 () = client.closing.cancelled() => return Err(client.closed()),

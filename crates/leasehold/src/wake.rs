@@ -5,9 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::{ClientId, Result, Store, Wake};
-use tokio::sync::{OnceCell, mpsc};
+use leasehold_core::{ClientId, Error, ErrorKind, Result, Store, Wake};
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
+
+/// What became of opening the channel; nothing as long as that is under way.
+type Opening = watch::Receiver<Option<Result<()>>>;
 
 /// The client's end of its channel.
 #[derive(Debug)]
@@ -15,7 +18,7 @@ pub(crate) struct Hub {
     store: Arc<dyn Store>,
     runtime: tokio::runtime::Handle,
     client: ClientId,
-    open: OnceCell<()>,
+    opening: Mutex<Option<Opening>>,
     lines: Arc<Lines>,
     next_ticket: AtomicU64,
     stop: CancellationToken,
@@ -78,7 +81,7 @@ impl Hub {
             store,
             runtime,
             client,
-            open: OnceCell::new(),
+            opening: Mutex::default(),
             lines: Arc::default(),
             next_ticket: AtomicU64::new(1),
             stop,
@@ -89,26 +92,48 @@ impl Hub {
         self.client
     }
 
-    pub(crate) fn is_open(&self) -> bool {
-        self.open.initialized()
+    fn opening(&self) -> MutexGuard<'_, Option<Opening>> {
+        self.opening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens the channel unless it is open; messages sent after this arrive.
+    pub(crate) fn is_open(&self) -> bool {
+        self.opening().as_ref().is_some_and(|opening| matches!(*opening.borrow(), Some(Ok(()))))
+    }
+
+    /// Opens the channel unless it is open; messages sent after this arrive. Cancel safe.
+    ///
+    /// A task of its own does it, so that a waiter that is not polled holds up no other.
     pub(crate) async fn open(&self, within: Duration) -> Result<()> {
-        let open = async || {
-            let mut listener = self.store.listen(self.client, within).await?;
-            let (lines, stop) = (Arc::clone(&self.lines), self.stop.clone());
-            self.runtime.spawn(async move {
-                loop {
-                    tokio::select! {
-                        wake = listener.next() => lines.dispatch(wake),
-                        () = stop.cancelled() => return,
+        let mut opening = {
+            let mut current = self.opening();
+            let failed = |opening: &Opening| matches!(*opening.borrow(), Some(Err(_)));
+            match &*current {
+                Some(opening) if !failed(opening) => opening.clone(),
+                _ => current.insert(self.start(within)).clone(),
+            }
+        };
+        let outcome = opening.wait_for(Option::is_some).await;
+        outcome.ok().and_then(|outcome| outcome.clone()).unwrap_or_else(|| {
+            Err(Error::new(ErrorKind::Closed, "the client was closed, or its runtime shut down"))
+        })
+    }
+
+    fn start(&self, within: Duration) -> Opening {
+        let (outcome, opening) = watch::channel(None);
+        let (store, client) = (Arc::clone(&self.store), self.client);
+        let (lines, stop) = (Arc::clone(&self.lines), self.stop.clone());
+        self.runtime.spawn(stop.run_until_cancelled_owned(async move {
+            match store.listen(client, within).await {
+                Ok(mut listener) => {
+                    outcome.send_replace(Some(Ok(())));
+                    loop {
+                        lines.dispatch(listener.next().await);
                     }
                 }
-            });
-            Ok(())
-        };
-        self.open.get_or_try_init(open).await.copied()
+                Err(error) => drop(outcome.send_replace(Some(Err(error)))),
+            }
+        }));
+        opening
     }
 
     /// A line for one waiter; dropping it closes it.

@@ -15,7 +15,8 @@ use leasehold_core::{
     Acquire, BoxFuture, Error, ErrorKind, FenceBlock, Moment, QueueRequest, Result, Ttl, Wake,
 };
 
-use crate::acquire::{Acquisition, Attempt, InTheWay, Limits};
+use crate::acquire::{Acquisition, Attempt, Contact, InTheWay, Limits};
+use crate::gate::Seen;
 use crate::guard::Guard;
 use crate::hold::Hold;
 use crate::rt;
@@ -42,8 +43,10 @@ pub(crate) struct Wire {
     flight: Option<(Flight, Moment)>,
     /// When to ask again.
     next: Moment,
-    in_the_way: InTheWay,
-    heard_at: Option<Moment>,
+    in_the_way: Seen,
+    contact: Contact,
+    /// Whether a request of this contender's was answered.
+    answered: bool,
     failures: u32,
 }
 
@@ -55,7 +58,8 @@ enum Event {
 }
 
 impl Wire {
-    pub(crate) fn new(acquisition: Acquisition, wakes: bool) -> Self {
+    /// A contender that has `waited` behind another knows that the store was there.
+    pub(crate) fn new(acquisition: Acquisition, wakes: bool, seen: Seen, waited: bool) -> Self {
         let terms = acquisition.terms;
         // A lease handed over must be long enough for the grace to stop in.
         let window = WINDOW_MAX.max(terms.grace.saturating_mul(4));
@@ -66,8 +70,9 @@ impl Wire {
             sent: VecDeque::new(),
             flight: None,
             next: acquisition.client.clock.now(),
-            in_the_way: InTheWay::default(),
-            heard_at: None,
+            in_the_way: seen,
+            contact: Contact { heard: waited, ..Contact::default() },
+            answered: false,
             failures: 0,
             acquisition,
         }
@@ -76,11 +81,6 @@ impl Wire {
     /// From here on it waits for another contender, under that one's limits.
     pub(crate) fn take_over(&mut self, limits: &Limits) {
         self.acquisition.limits = limits.clone();
-    }
-
-    /// What was last seen in the way.
-    pub(crate) fn in_the_way(&self) -> InTheWay {
-        self.in_the_way.clone()
     }
 
     /// Waits until the lease is here. Cancel safe: it goes on where it was when called again.
@@ -105,7 +105,7 @@ impl Wire {
                 }
                 Event::Wake(_) => self.next = self.now(),
                 Event::RanOut => {
-                    let in_the_way = self.in_the_way.clone();
+                    let in_the_way = self.in_the_way.get();
                     return Err(self.acquisition.ran_out(in_the_way, "the wait ran out"));
                 }
             }
@@ -121,7 +121,7 @@ impl Wire {
         let clock = &*acquisition.client.clock;
         let asking = flight.is_some();
         // The first request is given its own time, so that a limit of zero means one try.
-        let untried = self.heard_at.is_none() && self.failures == 0;
+        let untried = !self.answered && self.failures == 0;
         let until = acquisition.limits.until.filter(|_| !untried);
         tokio::select! {
             biased;
@@ -136,7 +136,7 @@ impl Wire {
     /// uncontended lock does not pay for one, and a heartbeat after.
     async fn ask(&mut self) -> Result<()> {
         let client = Arc::clone(&self.acquisition.client);
-        let probing = self.wakes && !client.hub.is_open() && self.heard_at.is_none();
+        let probing = self.wakes && !client.hub.is_open() && !self.answered;
         if !probing && self.line.is_none() {
             // The channel must stand before the place is taken, or a grant could be missed.
             if self.wakes && !self.open_channel().await? {
@@ -172,8 +172,13 @@ impl Wire {
     /// Opens the wake channel; `false` when that is to be tried again. Without the right to
     /// listen the waiter asks more often instead.
     async fn open_channel(&mut self) -> Result<bool> {
-        let client = &self.acquisition.client;
-        match client.hub.open(self.acquisition.within(client.clock.now())).await {
+        let Acquisition { client, limits, .. } = &self.acquisition;
+        let opened = tokio::select! {
+            biased;
+            opened = client.hub.open(client.config.call_timeout) => opened,
+            () = rt::sleep_until_some(&*client.clock, limits.until) => return Ok(false),
+        };
+        match opened {
             Ok(()) => Ok(true),
             Err(error) if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unsupported) => {
                 tracing::warn!(target: "leasehold", %error, "no wake channel; waiters will poll");
@@ -187,8 +192,14 @@ impl Wire {
         }
     }
 
+    fn heard(&mut self) {
+        self.contact.is_good();
+        self.answered = true;
+        self.failures = 0;
+    }
+
     fn failed(&mut self, error: Error) -> Result<()> {
-        self.acquisition.ride_out(error, self.heard_at)?;
+        self.acquisition.ride_out(error, &mut self.contact, &self.in_the_way.get())?;
         self.failures = self.failures.saturating_add(1);
         let every = QueueRequest::heartbeat_every(self.window);
         self.next = self.now().saturating_add(self.pause_after(self.failures).min(every));
@@ -199,16 +210,19 @@ impl Wire {
         let now = self.now();
         let every = QueueRequest::heartbeat_every(self.window);
         match answer {
-            Ok(Attempt::Held(guard)) => return Ok(Some(guard)),
+            Ok(Attempt::Held(guard)) => {
+                self.in_the_way.set(InTheWay::default());
+                return Ok(Some(guard));
+            }
             Ok(Attempt::Waiting(waiting)) => {
-                self.heard_at = Some(now);
-                self.failures = 0;
-                self.in_the_way = InTheWay {
+                self.heard();
+                let in_the_way = InTheWay {
                     holder: waiting.holder,
-                    retry_after: Some(waiting.retry_after),
+                    free_at: Some(now.saturating_add(waiting.retry_after)),
                     position: Some(waiting.position),
                 };
-                self.acquisition.refuse_in_vain(&self.in_the_way)?;
+                self.in_the_way.set(in_the_way.clone());
+                self.acquisition.refuse_in_vain(&in_the_way)?;
                 let mut pause = every.mul_f64(0.9 + 0.1 * fastrand::f64());
                 if waiting.position == 0 {
                     pause = pause.min(waiting.retry_after);
@@ -222,14 +236,18 @@ impl Wire {
                 self.next = now.saturating_add(pause.max(PAUSE_MIN));
             }
             Ok(Attempt::Busy(busy)) => {
-                self.heard_at = Some(now);
-                self.in_the_way = InTheWay {
+                self.heard();
+                let in_the_way = InTheWay {
                     holder: busy.holder,
-                    retry_after: Some(busy.retry_after),
+                    free_at: Some(now.saturating_add(busy.retry_after)),
                     position: None,
                 };
-                self.acquisition.refuse_in_vain(&self.in_the_way)?;
-                self.next = now;
+                self.in_the_way.set(in_the_way.clone());
+                self.acquisition.refuse_in_vain(&in_the_way)?;
+                // A plain try is followed by a place in line; whoever refuses that is not pressed.
+                let asked_for_a_place = self.acquisition.request.queue.is_some();
+                let pause = if asked_for_a_place { self.pause_after(1) } else { Duration::ZERO };
+                self.next = now.saturating_add(pause);
             }
             Ok(Attempt::TooLate) => self.next = now,
             Err(error) => self.failed(error)?,
@@ -239,12 +257,14 @@ impl Wire {
 
     /// Takes over a lease that the store has handed to this place.
     fn handed_over(&mut self, heartbeat: u32, fences: FenceBlock) -> Option<Guard> {
-        let sent_at = self.sent.iter().find(|(number, _)| *number == heartbeat)?.1;
-        let Attempt::Held(guard) = self.acquisition.hold(fences, sent_at, self.window) else {
+        let sent_at = self.sent.iter().find(|(number, _)| *number == heartbeat).map(|sent| sent.1);
+        let attempt = sent_at.map(|sent_at| self.acquisition.hold(fences, sent_at, self.window));
+        let Some(Attempt::Held(guard)) = attempt else {
             // The message was long on its way; asking says what the token still has.
             self.next = self.now();
             return None;
         };
+        self.in_the_way.set(InTheWay::default());
         if let Some((flight, _)) = self.flight.take() {
             self.finish_in_background(flight, guard.hold());
         }

@@ -1,7 +1,10 @@
 //! Bad days: lost messages, lost replies, slow and silent stores.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 
+use leasehold::retry::Linear;
 use leasehold::{Effect, ErrorKind, Release};
 use leasehold_core::Clock;
 use leasehold_testkit::fault_store::{Fault, FaultStore, Messages, Op};
@@ -228,4 +231,122 @@ async fn random_faults_never_make_two_holders() {
         assert_eq!(fence_faults(&history), [], "seed {seed}");
         world.idle("a").await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_an_unanswered_try_took_is_given_up_though_a_later_try_was_refused() {
+    let world = World::new();
+    let faults = faulty(&world);
+    let client = world.client_of(Arc::new(faults.clone()));
+    let _held = world.stranger_takes("a", ms(50)).await;
+    let mutex = client.mutex("a").retry(Linear::new(ms(100)));
+    faults.script([Fault::None, Fault::DropReply]);
+    let call = tokio::spawn(async move { mutex.lock_within(secs(5)).await });
+    while faults.count(Op::Acquire) < 2 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    faults.decide(|call| if call.op == Op::Acquire { Fault::Refuse } else { Fault::None });
+    assert!(call.await.unwrap().is_err());
+    let started = tokio::time::Instant::now();
+    world.idle("a").await;
+    assert!(started.elapsed() < secs(5), "left to its ttl: {:?}", started.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_cancelled_tries_do_not_hold_up_the_release_of_a_dropped_guard() {
+    let world = World::new();
+    let faults = faulty(&world);
+    let client = world.client_of(Arc::new(faults.clone()));
+    let guard = client.mutex("held").lock().await.unwrap();
+    faults.decide(|call| if call.op == Op::Acquire { Fault::DropRequest } else { Fault::None });
+    let tries: Vec<_> = (0..1_000)
+        .map(|n| {
+            let mutex = client.mutex(format!("try {n}"));
+            tokio::spawn(async move { mutex.try_lock().await })
+        })
+        .collect();
+    while faults.count(Op::Acquire) <= 1_000 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    tries.iter().for_each(tokio::task::JoinHandle::abort);
+    tokio::time::sleep(ms(10)).await;
+    drop(guard);
+    let started = tokio::time::Instant::now();
+    world.idle("held").await;
+    assert!(started.elapsed() < secs(1), "{:?}", started.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_is_reached_while_the_store_is_slow_is_a_timeout_that_names_the_holder() {
+    for strategy in [false, true] {
+        let world = World::new();
+        let holder = world.client();
+        let _guard = holder.mutex("a").owner("web-7").lock().await.unwrap();
+        let faults = faulty(&world);
+        faults.always(Fault::Delay { before: ms(300), after: ms(300) });
+        let mutex = world.client_of(Arc::new(faults.clone())).mutex("a").ttl(secs(9));
+        let mutex = if strategy { mutex.retry(Linear::new(ms(10))) } else { mutex };
+        let started = tokio::time::Instant::now();
+        let error = mutex.lock_within(secs(2)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+        assert_eq!(error.holder().unwrap().owner.as_str(), "web-7");
+        assert!(started.elapsed() < secs(3), "{:?}", started.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rare_try_gives_the_store_half_a_minute_to_come_back_too() {
+    let world = World::new();
+    let _held = world.stranger_takes("a", secs(200)).await;
+    let faults = faulty(&world);
+    let mutex = world.client_of(Arc::new(faults.clone())).mutex("a").retry(Linear::new(secs(60)));
+    faults.script([Fault::None, Fault::Refuse]);
+    assert!(mutex.lock().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_contender_that_waited_behind_another_rides_out_an_outage_too() {
+    let world = World::new();
+    let faults = faulty(&world);
+    let client = leasehold::Client::builder()
+        .clock(Arc::clone(&world.clock))
+        .local_handoffs(0)
+        .store(Arc::new(faults.clone()))
+        .unwrap();
+    let held = world.stranger_takes("a", secs(2)).await;
+    let tasks: Vec<_> = (0..4)
+        .map(|_| {
+            let (mutex, faults) = (client.mutex("a").ttl(secs(9)), faults.clone());
+            tokio::spawn(async move {
+                let guard = mutex.lock().await?;
+                faults.next(Op::Acquire, Fault::Refuse);
+                guard.release().await
+            })
+        })
+        .collect();
+    drop(held);
+    for task in tasks {
+        assert_eq!(task.await.unwrap().unwrap(), Release::Released);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_is_not_polled_while_it_opens_the_channel_stops_no_other() {
+    let world = World::new();
+    let faults = faulty(&world);
+    let client = world.client_of(Arc::new(faults.clone()));
+    let _held = world.stranger_takes("a", secs(600)).await;
+    let _held_too = world.stranger_takes("b", secs(2)).await;
+    faults.next(Op::Listen, Fault::Delay { before: ms(20), after: ms(20) });
+    let mutex = client.mutex("a");
+    let mut asleep = pin!(mutex.lock());
+    let mut context = Context::from_waker(Waker::noop());
+    while faults.count(Op::Listen) == 0 {
+        tokio::task::yield_now().await;
+        assert!(asleep.as_mut().poll(&mut context).is_pending());
+    }
+    assert_eq!(faults.count(Op::Listen), 1);
+    let other = client.mutex("b");
+    let waited = tokio::time::timeout(secs(60), other.lock_within(secs(10)));
+    assert!(waited.await.expect("it hung").is_ok());
 }

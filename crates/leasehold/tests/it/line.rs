@@ -1,6 +1,7 @@
 //! Waiting in line: order, hand-over, giving up, and lost messages.
 
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
 
 use leasehold::ErrorKind;
 use leasehold::Release;
@@ -148,4 +149,48 @@ async fn ten_thousand_waiters_come_and_go_and_nothing_is_left() {
     while world.store.channels() > 0 {
         tokio::time::sleep(ms(1)).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_contender_that_goes_before_it_hears_of_its_turn_passes_it_on() {
+    let world = World::new();
+    let held = world.stranger_takes("a", secs(5)).await;
+    let client = world.client();
+    let mutex = client.mutex("a");
+    let mut lines: Vec<_> = (0..3).map(|_| Box::pin(mutex.lock())).collect();
+    let mut context = Context::from_waker(Waker::noop());
+    for line in &mut lines {
+        assert!(line.as_mut().poll(&mut context).is_pending());
+    }
+    let last = lines.pop().unwrap();
+    for first in lines {
+        drop(first);
+    }
+    drop(held);
+    let guard = tokio::time::timeout(secs(60), last).await.expect("skipped").unwrap();
+    assert!(guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_behind_another_learns_who_holds_the_lock() {
+    let world = World::new();
+    let holder = world.client();
+    let _guard = holder.mutex("a").owner("web-7").ttl(secs(600)).lock().await.unwrap();
+    let client = world.client();
+    let first = tokio::spawn({
+        let mutex = client.mutex("a");
+        async move { mutex.lock().await }
+    });
+    while world.waiters("a").await == 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    let mutex = client.mutex("a");
+    let error = mutex.lock_within(secs(3)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert_eq!(error.holder().unwrap().owner.as_str(), "web-7");
+    let started = tokio::time::Instant::now();
+    let error = mutex.not_in_vain(true).lock_within(secs(30)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(started.elapsed() < secs(1));
+    first.abort();
 }
