@@ -90,7 +90,7 @@ impl Wire {
                 Event::AskAgain => self.ask().await?,
                 Event::Answer(answer, sent_at) => {
                     let answer = self.acquisition.take_in(answer, sent_at);
-                    if let Some(guard) = self.answered(answer)? {
+                    if let Some(guard) = self.answered(answer, sent_at)? {
                         return Ok(guard);
                     }
                 }
@@ -206,7 +206,7 @@ impl Wire {
         Ok(())
     }
 
-    fn answered(&mut self, answer: Result<Attempt>) -> Result<Option<Guard>> {
+    fn answered(&mut self, answer: Result<Attempt>, sent_at: Moment) -> Result<Option<Guard>> {
         let now = self.now();
         let every = QueueRequest::heartbeat_every(self.window);
         match answer {
@@ -225,7 +225,10 @@ impl Wire {
                 self.acquisition.refuse_in_vain(&in_the_way)?;
                 let mut pause = every.mul_f64(0.9 + 0.1 * fastrand::f64());
                 if waiting.position == 0 {
-                    pause = pause.min(waiting.retry_after);
+                    // Counted from the sending, a request that travels as long as this one did
+                    // arrives when the lease is over, however late the answer was.
+                    let over = sent_at.saturating_add(waiting.retry_after);
+                    pause = pause.min(over.saturating_since(now));
                     if let Some(look) = self.acquisition.client.store.capability().notices_death {
                         pause = pause.min(look);
                     }

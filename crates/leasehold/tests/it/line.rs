@@ -5,6 +5,7 @@ use std::task::{Context, Waker};
 
 use leasehold::ErrorKind;
 use leasehold::Release;
+use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 
 use crate::support::{World, ms, secs};
 
@@ -102,6 +103,21 @@ async fn a_dead_holders_lock_is_taken_over_when_its_lease_runs_out() {
     let _dead = world.stranger_takes("a", secs(7)).await;
     let started = tokio::time::Instant::now();
     let guard = world.client().mutex("a").lock().await.unwrap();
+    assert!(started.elapsed() >= secs(7) && started.elapsed() <= secs(7) + ms(10));
+    assert!(guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_holders_lock_is_taken_over_in_time_though_answers_come_late() {
+    let world = World::new();
+    let _dead = world.stranger_takes("a", secs(7)).await;
+    let slow = FaultStore::new(Arc::new(world.store.clone()));
+    for _ in ["a first try", "a place in line"] {
+        slow.next(Op::Acquire, Fault::Delay { before: ms(0), after: ms(300) });
+    }
+    let started = tokio::time::Instant::now();
+    let client = world.client_of(Arc::new(slow.clone()));
+    let guard = client.mutex("a").lock().await.unwrap();
     assert!(started.elapsed() >= secs(7) && started.elapsed() <= secs(7) + ms(10));
     assert!(guard.is_held());
 }
