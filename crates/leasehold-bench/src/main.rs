@@ -11,6 +11,7 @@
 
 mod bare;
 mod cli;
+#[cfg_attr(not(target_os = "linux"), path = "no_delay.rs")]
 mod delay;
 mod expiry;
 mod handoff;

@@ -1,0 +1,20 @@
+//! Where the relay that adds a delay is not to be had.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::bail;
+
+/// Never made.
+#[derive(Debug)]
+pub(crate) enum Delay {}
+
+impl Delay {
+    pub(crate) fn start(_upstream: SocketAddr, _each_way: Duration) -> anyhow::Result<Self> {
+        bail!("a delay can be added on Linux only; measure without --delay")
+    }
+
+    pub(crate) fn url(&self) -> String {
+        match *self {}
+    }
+}
