@@ -5,6 +5,7 @@
 //! scripts differ from the real ones in the line that reads the clock, and in nothing else.
 //!
 //! `LEASEHOLD_DIFFERENTIAL_CASES` sets how many sequences each test tries.
+#![expect(clippy::future_not_send, reason = "each test runs on one thread")]
 
 mod operation;
 mod stored;

@@ -78,7 +78,7 @@ async fn the_documented_rights_are_enough_and_each_of_them_is_needed() {
         let others: Vec<&str> = rule.split(' ').filter(|word| *word != right).collect();
         set(&others.join(" "));
         // A script that the server knows needs no EVAL.
-        let _ = server.cli(&["SCRIPT", "FLUSH"]);
+        drop(server.cli(&["SCRIPT", "FLUSH"]));
         let tried = async { use_it_all(&RedisStore::connect(&url).await?).await }.await;
         let error = tried.expect_err(right);
         if right == "+publish" {

@@ -62,7 +62,7 @@ async fn a_foreign_value_at_the_lock_s_key_is_named_and_left_alone() {
         let record = format!("leasehold:{{{}}}", caller.request.key);
         let make: Vec<&str> =
             make.iter().map(|word| if *word == "K" { record.as_str() } else { word }).collect();
-        let _ = server.cli(&make);
+        drop(server.cli(&make));
         let before = dump(server, &record);
         for (what, error) in try_all(&caller).await {
             let error = error.unwrap_or_else(|| panic!("{what} with {make:?}"));
@@ -83,7 +83,7 @@ async fn a_record_of_a_later_version_is_left_alone() {
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let caller = Caller::new(&store, &key());
     let record = format!("leasehold:{{{}}}", caller.request.key);
-    let _ = server.cli(&["SET", &record, "leasehold/2 whatever that will be"]);
+    drop(server.cli(&["SET", &record, "leasehold/2 whatever that will be"]));
     for (what, error) in try_all(&caller).await {
         let error = error.unwrap_or_else(|| panic!("{what}"));
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{what}: {error}");
@@ -103,7 +103,7 @@ async fn a_foreign_value_at_the_crowd_s_key_changes_nothing_either() {
         if held {
             caller.take().await;
         }
-        let _ = server.cli(&["SET", &crowd, "x"]);
+        drop(server.cli(&["SET", &crowd, "x"]));
         let before = server.cli(&["GET", &crowd]);
         let record_before = held.then(|| server.cli(&["GET", &record]));
         // Whoever needs the crowd is told; an exclusive lock needs none.

@@ -1,4 +1,5 @@
 //! The store against real servers, and against what happens to them.
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod access;
 mod common;

@@ -24,7 +24,7 @@ async fn a_flushed_lease_is_not_held_and_is_not_made_again() {
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let caller = Caller::new(&store, &key());
     let fences = caller.take().await;
-    let _ = server.cli(&["FLUSHALL"]);
+    drop(server.cli(&["FLUSHALL"]));
     let renewed = store.renew(&[caller.renewal(fences)], WITHIN).await.remove(0).unwrap();
     assert_eq!(renewed, Renew::NotHeld);
     let released = store.release(&caller.ending(fences), WITHIN).await.unwrap();
@@ -50,7 +50,7 @@ async fn a_full_server_grants_nothing_but_lets_holders_go_on_and_go() {
     sharer.request.mode = Mode::Shared;
     let shared_fences = sharer.take().await;
 
-    let _ = server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    drop(server.cli(&["CONFIG", "SET", "maxmemory", "1"]));
     let error = Caller::new(&store, &key()).try_take().await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Full, Effect::NotApplied), "{error}");
     assert!(error.is_retryable());
@@ -65,7 +65,7 @@ async fn a_full_server_grants_nothing_but_lets_holders_go_on_and_go() {
         let released = store.release(&caller.ending(fences), WITHIN).await.unwrap();
         assert_eq!(released, Release::Released);
     }
-    let _ = server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    drop(server.cli(&["CONFIG", "SET", "maxmemory", "0"]));
     assert!(matches!(next.try_take().await.unwrap(), Acquire::Already(_)), "it was handed over");
 }
 
@@ -90,7 +90,7 @@ async fn a_promoted_replica_is_used_at_once() {
     let replica = RedisServer::builder().replica_of(&primary).start();
     let store = RedisStore::connect(&replica.url()).await.unwrap();
     drop(Caller::new(&store, &key()).try_take().await.unwrap_err());
-    let _ = replica.cli(&["REPLICAOF", "NO", "ONE"]);
+    drop(replica.cli(&["REPLICAOF", "NO", "ONE"]));
     Caller::new(&store, &key()).take().await;
 }
 
@@ -102,8 +102,8 @@ async fn a_loading_server_is_waited_for_within_the_deadline() {
         .start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let fill = "for i = 1, 4000 do redis.call('SET', 'fill' .. i, string.rep('x', 100)) end";
-    let _ = server.cli(&["EVAL", fill, "0"]);
-    let _ = server.cli(&["SAVE"]);
+    drop(server.cli(&["EVAL", fill, "0"]));
+    drop(server.cli(&["SAVE"]));
     let server = Arc::new(server);
     let restart = tokio::task::spawn_blocking({
         let server = Arc::clone(&server);
@@ -318,7 +318,7 @@ async fn an_idle_connection_that_the_server_closed_costs_no_error() {
         .and_then(|line| line.strip_prefix("id="))
         .and_then(|line| line.split(' ').next().map(str::to_owned))
         .expect("the store's connection is there");
-    let _ = server.cli(&["CLIENT", "KILL", "ID", &id]);
+    drop(server.cli(&["CLIENT", "KILL", "ID", &id]));
     // Nothing tells when the other end of a socket has noticed, so some calls may still be lost;
     // but the store finds out by itself, without a call that fails for it.
     let deadline = Instant::now() + WITHIN;

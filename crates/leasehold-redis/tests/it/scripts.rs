@@ -12,15 +12,15 @@ async fn a_server_that_forgot_the_scripts_is_sent_them_again() {
     let store = RedisStore::connect(&server.url()).await.unwrap();
     for _ in 0..2 {
         let caller = Caller::new(&store, &key());
-        let _ = server.cli(&["SCRIPT", "FLUSH"]);
+        drop(server.cli(&["SCRIPT", "FLUSH"]));
         let fences = caller.take().await;
-        let _ = server.cli(&["SCRIPT", "FLUSH"]);
+        drop(server.cli(&["SCRIPT", "FLUSH"]));
         let renewed = store.renew(&[caller.renewal(fences)], WITHIN).await;
         assert_eq!(renewed.into_iter().collect::<Result<Vec<_>, _>>().unwrap(), [Renew::Renewed]);
-        let _ = server.cli(&["SCRIPT", "FLUSH"]);
+        drop(server.cli(&["SCRIPT", "FLUSH"]));
         let listed = store.list(&ListRequest::default(), WITHIN).await.unwrap();
         assert_eq!(listed.len(), 1);
-        let _ = server.cli(&["SCRIPT", "FLUSH"]);
+        drop(server.cli(&["SCRIPT", "FLUSH"]));
         let released = store.release(&caller.ending(fences), WITHIN).await.unwrap();
         assert_eq!(released, Release::Released);
     }
@@ -37,7 +37,7 @@ async fn many_leases_are_renewed_in_few_scripts_and_each_gets_its_own_answer() {
     }
     let stranger = Caller::new(&store, &requests[7].key);
     requests[7].token = stranger.request.token;
-    let _ = server.cli(&["SCRIPT", "FLUSH"]);
+    drop(server.cli(&["SCRIPT", "FLUSH"]));
     for _ in 0..2 {
         let before = server.command_calls("evalsha");
         let answers = store.renew(&requests, WITHIN).await;
@@ -61,8 +61,8 @@ async fn one_foreign_key_does_not_fail_the_other_renewals() {
         requests.push(caller.renewal(caller.take().await));
     }
     let record = format!("leasehold:{{{}}}", requests[1].key);
-    let _ = server::shared().cli(&["DEL", &record]);
-    let _ = server::shared().cli(&["LPUSH", &record, "x"]);
+    drop(server::shared().cli(&["DEL", &record]));
+    drop(server::shared().cli(&["LPUSH", &record, "x"]));
     let answers = store.renew(&requests, WITHIN).await;
     assert_eq!(answers[0].as_ref().unwrap(), &Renew::Renewed);
     let error = answers[1].as_ref().unwrap_err();
@@ -182,7 +182,7 @@ async fn a_crowd_without_its_record_is_forgotten() {
     let key = key();
     Caller::new(&store, &key).take().await;
     Caller::patient(&store, &key, client()).wait().await;
-    let _ = server.cli(&["DEL", &format!("leasehold:{{{key}}}")]);
+    drop(server.cli(&["DEL", &format!("leasehold:{{{key}}}")]));
     Caller::new(&store, &key).take().await;
     let newcomer = Caller::patient(&store, &key, client());
     assert_eq!(newcomer.wait().await.position, 0, "an evicted line is gone for good");
@@ -200,7 +200,7 @@ async fn a_record_without_its_crowd_still_works() {
         let fences = holder.take().await;
         let waiter = Caller::patient(&store, &key, client());
         let place = waiter.wait().await.place;
-        let _ = server.cli(&["DEL", &format!("leasehold:{{{key}}}:crowd")]);
+        drop(server.cli(&["DEL", &format!("leasehold:{{{key}}}:crowd")]));
         let mut again = Caller::patient(&store, &key, client());
         again.request.token = waiter.request.token;
         if let Some(queue) = &mut again.request.queue {

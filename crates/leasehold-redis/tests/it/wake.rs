@@ -69,7 +69,7 @@ async fn strangers_messages_are_ignored() {
     let client = ClientId::generate().unwrap();
     let mut listener = store.listen(client, WITHIN).await.unwrap();
     for rubbish in ["", "granted", "granted a b c", "first -1 -1", "\u{1b}[2J"] {
-        let _ = server.cli(&["PUBLISH", &format!("leasehold:wake:{client}"), rubbish]);
+        drop(server.cli(&["PUBLISH", &format!("leasehold:wake:{client}"), rubbish]));
     }
     hand_over(&store, client).await;
     let wake = timeout(WITHIN, listener.next()).await.unwrap();
