@@ -264,3 +264,116 @@ fn decoded(text: &str) -> Result<String> {
         Err(_) => Err(refuse("a part of the store's URL is not UTF-8 once it is decoded")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Address {
+        Address::parse(url).unwrap_or_else(|error| panic!("{url}: {error}"))
+    }
+
+    #[track_caller]
+    fn refused(url: &str, advice: &str) {
+        let error = Address::parse(url).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config, "{url}");
+        assert!(error.to_string().contains(advice), "{url}: {error}");
+    }
+
+    #[test]
+    fn a_url_says_where_the_server_is_and_who_we_are() {
+        let address = parse("redis://ann%40x:p%2Fw%3A+1@db.example:7000/2");
+        let host = "db.example".to_owned();
+        assert_eq!(address.endpoint, Endpoint::Tcp { host, port: 7000, tls: None });
+        assert_eq!(address.user.as_deref(), Some("ann@x"));
+        assert_eq!(address.password.as_deref(), Some("p/w:+1"));
+        assert_eq!(address.database, 2);
+        assert_eq!(address.location(), "redis://db.example:7000/2");
+        let password_only = parse("redis://:secret@h/");
+        assert_eq!((password_only.user, password_only.database), (None, 0));
+        assert_eq!(password_only.password.as_deref(), Some("secret"));
+    }
+
+    #[test]
+    fn defaults_are_what_one_expects() {
+        let address = parse("redis://h");
+        assert_eq!(address.location(), "redis://h:6379");
+        assert!(!address.resp3 && address.prefix.is_none() && address.fence_retention.is_none());
+    }
+
+    #[test]
+    fn addresses_of_both_families_are_taken() {
+        assert_eq!(parse("redis://[::1]:7000").location(), "redis://[::1]:7000");
+        let Endpoint::Tcp { host, .. } = parse("redis://[::1]").endpoint else { panic!() };
+        assert_eq!(host, "::1", "as the resolver wants it");
+        assert_eq!(parse("valkey://127.0.0.1").location(), "redis://127.0.0.1:6379");
+    }
+
+    #[test]
+    fn tls_is_on_by_the_scheme_alone() {
+        let files = |url| match parse(url).endpoint {
+            Endpoint::Tcp { tls, .. } => tls,
+            Endpoint::Unix(_) => panic!("{url}"),
+        };
+        assert_eq!(files("redis://h"), None);
+        assert_eq!(files("valkeys://h"), Some(TlsFiles::default()));
+        let all = files("rediss://h?cafile=/a&certfile=/b&keyfile=/c%20d").unwrap();
+        assert_eq!(all.authorities, Some("/a".into()));
+        assert_eq!((all.certificate, all.key), (Some("/b".into()), Some("/c d".into())));
+        assert_eq!(parse("valkeys://h").location(), "rediss://h:6379");
+    }
+
+    #[test]
+    fn sockets_have_a_path() {
+        for url in ["redis+unix:///run/r%20s.sock?db=3", "unix:/run/r%20s.sock?db=3"] {
+            let address = parse(url);
+            assert_eq!(address.endpoint, Endpoint::Unix("/run/r s.sock".into()), "{url}");
+            assert_eq!(address.location(), "redis+unix:///run/r s.sock?db=3");
+        }
+    }
+
+    #[test]
+    fn settings_are_read() {
+        let address = parse("redis://h?protocol=resp3&prefix=app%3Alocks&fence_retention=2h");
+        assert!(address.resp3);
+        assert_eq!(address.prefix, Some(Names::new("app:locks").unwrap()));
+        assert_eq!(address.fence_retention, Some(Duration::from_secs(7_200)));
+    }
+
+    #[test]
+    fn nothing_in_a_url_is_ignored() {
+        refused("redis://h?prefx=a", "known are cafile, certfile");
+        refused("redis://h?cafile=/a", "rediss://");
+        refused("redis://h?db=1", "host:port/db");
+        refused("redis://h#insecure", "after #");
+        refused("rediss://h?insecure=1", "always verified");
+        refused("rediss://h?certfile=/a", "go together");
+        refused("redis://h/one", "a database is a number");
+        refused("redis://h/-1", "a database is a number");
+        refused("redis://h?protocol=3", "resp2 or resp3");
+        refused("redis://h?prefix=", "1 to 64 bytes");
+        refused("redis://", "names no host");
+        refused("redis://h:99999", "can't be read");
+        refused("h:6379", "no scheme of a Redis store");
+        refused("host", "can't be read");
+        refused("redis+unix://run/socket", "absolute");
+        refused("redis+unix:///", "names no socket");
+    }
+
+    #[test]
+    fn lengths_of_time_have_a_unit_and_a_limit() {
+        assert_eq!(retention("90s").unwrap(), Duration::from_secs(90));
+        assert_eq!(retention("30d").unwrap(), RETENTION_MAX);
+        for bad in
+            ["", "s", "10", "0s", "-1s", "1.5h", "31d", "99999999999999999999d", "10ms", "1µ"]
+        {
+            assert!(retention(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_address_shows_neither_user_nor_password() {
+        let shown = format!("{:?}", parse("redis://ann:secret@h"));
+        assert!(!shown.contains("ann") && !shown.contains("secret"), "{shown}");
+    }
+}

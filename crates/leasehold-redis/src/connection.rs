@@ -136,7 +136,12 @@ impl Access {
     ) -> Result<T, Verdict> {
         timeout(self.connect_timeout, attempt).await.unwrap_or_else(|_| {
             let waited = self.connect_timeout;
-            Err(Verdict::unconnected(format!("the server did not answer within {waited:?}")))
+            // A server without TLS takes the greeting for the start of a command and waits.
+            let hint = match &self.endpoint {
+                Endpoint::Tcp { tls: Some(_), .. } => "; does this port speak TLS",
+                Endpoint::Tcp { tls: None, .. } | Endpoint::Unix(_) => "",
+            };
+            Err(Verdict::unconnected(format!("the server did not answer within {waited:?}{hint}")))
         })
     }
 }

@@ -112,7 +112,6 @@ fn escape_into(out: &mut String, text: &str, special: fn(u8) -> bool) {
     for c in text.chars() {
         match u8::try_from(c) {
             Ok(byte) if byte.is_ascii() && special(byte) => {
-                // Writing to a string cannot fail.
                 out.push_str(&format!("%{byte:02X}"));
             }
             _ => out.push(c),
