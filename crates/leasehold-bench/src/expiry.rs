@@ -144,8 +144,7 @@ async fn batch(
         let waiter = waiters.mutex(&key);
         let lateness = Arc::clone(&lateness);
         tasks.spawn(async move {
-            tokio::time::sleep(TTL.mul_f64(fastrand::f64()))
-                .await;
+            tokio::time::sleep(TTL.mul_f64(fastrand::f64())).await;
             let asked = Instant::now();
             let guard = holder.try_lock().await?.context("the lock was taken")?;
             die(guard);

@@ -73,6 +73,13 @@ impl HeldLease {
         &self.hold.key
     }
 
+    /// The text that is kept with the lease; empty where none was given, and for a lease that was
+    /// [adopted](crate::Client::adopt).
+    #[must_use]
+    pub fn metadata(&self) -> &str {
+        self.hold.settings.as_ref().map_or("", |settings| settings.metadata.as_str())
+    }
+
     /// The fencing token of this lease.
     ///
     /// # Errors
@@ -200,6 +207,12 @@ impl Guard {
     #[must_use]
     pub fn key(&self) -> &Key {
         self.lease().key()
+    }
+
+    /// The text that is kept with the lease. See [`HeldLease::metadata`].
+    #[must_use]
+    pub fn metadata(&self) -> &str {
+        self.lease().metadata()
     }
 
     /// The fencing token of this lease. See [`HeldLease::fence`].

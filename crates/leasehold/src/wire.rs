@@ -22,7 +22,8 @@ use crate::hold::Hold;
 use crate::rt;
 use crate::wake::Line;
 
-/// The longest window of most locks: a dead waiter can hold up the line for half of it.
+/// The longest window of most locks. A dead waiter is passed over once half of its window has
+/// gone by; handed the lease just before that, it holds up the line for all of it.
 const WINDOW_MAX: Duration = Duration::from_secs(30);
 /// How many heartbeats back a grant may refer to.
 const HEARTBEATS_KEPT: usize = 8;

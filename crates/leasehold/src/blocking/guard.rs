@@ -47,6 +47,12 @@ impl HeldLease {
         self.0.part().key()
     }
 
+    /// The text that is kept with the lease. See [`crate::HeldLease::metadata`].
+    #[must_use]
+    pub fn metadata(&self) -> &str {
+        self.0.part().metadata()
+    }
+
     /// The fencing token of this lease. See [`crate::HeldLease::fence`].
     ///
     /// # Errors
@@ -160,6 +166,12 @@ impl Guard {
     #[must_use]
     pub fn key(&self) -> &Key {
         self.lease.key()
+    }
+
+    /// The text that is kept with the lease. See [`crate::HeldLease::metadata`].
+    #[must_use]
+    pub fn metadata(&self) -> &str {
+        self.lease.metadata()
     }
 
     /// The fencing token of this lease. See [`crate::HeldLease::fence`].

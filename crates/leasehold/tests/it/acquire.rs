@@ -193,6 +193,7 @@ async fn locks_are_listed_and_described_without_their_secrets() {
     let client = world.client();
     let guard = client.mutex("jobs/a").owner("me").metadata("m").lock().await.unwrap();
     let _other = client.mutex("other").lock().await.unwrap();
+    assert_eq!(guard.metadata(), "m");
     let list = client.list("jobs/*").await.unwrap();
     assert_eq!(list.len(), 1);
     assert_eq!(list[0].holders[0].owner.as_str(), "me");
