@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leasehold_core::Result;
+use leasehold_core::{ErrorKind, Result};
 
 use crate::acquire::Acquisition;
 use crate::gate::{Baton, LocalPlace};
@@ -37,8 +37,13 @@ pub(crate) async fn wait(acquisition: Acquisition, wakes: bool) -> Result<Guard>
                 biased;
                 baton = messages.recv() => baton,
                 outcome = drive => {
-                    // The place in the store's line is used up, or of no use.
-                    place.wire = None;
+                    // The place in the store's line is used up, or of no use, unless only this
+                    // contender's own limit was reached: the next one takes it over then.
+                    let gave_up =
+                        outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Timeout);
+                    if !gave_up {
+                        place.wire = None;
+                    }
                     return outcome;
                 }
                 () = rt::sleep_until_some(&*client.clock, until) => {

@@ -14,6 +14,7 @@ mod cancel;
 mod examples;
 mod faults;
 mod fencing;
+mod handed_over;
 mod hold;
 mod length;
 mod line;
