@@ -96,12 +96,11 @@ async fn a_promoted_replica_is_used_at_once() {
 
 #[tokio::test]
 async fn a_loading_server_is_waited_for_within_the_deadline() {
-    let server = RedisServer::builder()
-        .config("key-load-delay 1000")
-        .config("loading-process-events-interval-bytes 1024")
-        .start();
+    // A loading server looks at its clients after every two megabytes.
+    let server =
+        RedisServer::builder().config("key-load-delay 400").config("rdbcompression no").start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
-    let fill = "for i = 1, 4000 do redis.call('SET', 'fill' .. i, string.rep('x', 100)) end";
+    let fill = "for i = 1, 8000 do redis.call('SET', 'fill' .. i, string.rep('x', 2000)) end";
     drop(server.cli(&["EVAL", fill, "0"]));
     drop(server.cli(&["SAVE"]));
     let server = Arc::new(server);
