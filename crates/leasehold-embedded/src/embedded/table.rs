@@ -440,3 +440,87 @@ fn unreadable(store: &Environment, why: Unreadable) -> Error {
 fn damaged(store: &Environment, what: &str) -> Error {
     store.corrupt(&format!("{what} in data.mdb is damaged"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use leasehold_core::{Acquire, FenceBlock, Ttl};
+
+    use super::super::EmbeddedStore;
+    use super::*;
+
+    const WITHIN: Duration = Duration::from_secs(30);
+
+    fn request(name: &str) -> AcquireRequest {
+        let ttl = Ttl::new(Duration::from_secs(30)).unwrap();
+        AcquireRequest::new(Key::new(name).unwrap(), Token::generate().unwrap(), ttl)
+    }
+
+    /// Acquires and leaves, by a time of the test's.
+    fn use_name(store: &Environment, name: &str, now: Now) -> FenceBlock {
+        let pass = store.enter(WITHIN).unwrap();
+        let mut step = Step::begin(store, &pass).unwrap();
+        step.now = now;
+        let asked = request(name);
+        let fences = step
+            .change(&asked.key, Write::Add, None, |record, now, notices| {
+                let Acquire::Granted(grant) = record.entry.acquire(&asked, now, notices) else {
+                    panic!("{name} is not free")
+                };
+                let leaving = LeaveRequest::new(asked.key.clone(), asked.token);
+                record.entry.leave(&leaving, now, notices);
+                grant.fences
+            })
+            .unwrap();
+        step.end(fences).unwrap().0
+    }
+
+    fn names(store: &Environment) -> usize {
+        let pass = store.enter(WITHIN).unwrap();
+        count(store, &pass).unwrap().0.0
+    }
+
+    #[test]
+    fn idle_names_are_forgotten_after_ten_minutes_of_use_of_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = EmbeddedStore::open(directory.path().join("locks")).unwrap();
+        let store = &*store.environment;
+        let start = store.now();
+        for n in 0..500 {
+            use_name(store, &format!("name-{n}"), start);
+        }
+        let at = start.at.saturating_add(crate::RETENTION);
+        let soon = Now {
+            at: leasehold_core::table::StoreTime::from_micros(at.as_micros() - 1),
+            ..store.now()
+        };
+        for n in 0..500 {
+            use_name(store, &format!("other-{n}"), soon);
+        }
+        assert_eq!(names(store), 1_000);
+        let late = Now { at, ..store.now() };
+        let mut uses = 0;
+        while names(store) > 501 {
+            use_name(store, "busy", late);
+            uses += 1;
+            assert!(uses < 50_000, "{} names are left", names(store));
+        }
+    }
+
+    #[test]
+    fn a_forgotten_name_gets_a_higher_fence_even_if_the_time_of_day_goes_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = EmbeddedStore::open(directory.path().join("locks")).unwrap();
+        let store = &*store.environment;
+        let start = store.now();
+        let before = use_name(store, "k", start);
+        let late = Now { at: start.at.saturating_add(crate::RETENTION), ..store.now() };
+        while names(store) > 1 {
+            use_name(store, "busy", late);
+        }
+        let back = Now { fence_floor: Fence::from_value(1).unwrap(), ..late };
+        let after = use_name(store, "k", back);
+        assert!(after.first() > before.last());
+    }
+}

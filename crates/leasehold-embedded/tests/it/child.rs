@@ -121,6 +121,8 @@ async fn carry_out(task: &str, name: &str, path: &Path) {
         "churn" => churn(&store).await,
         "spin" => spin(&store, name).await,
         "add" => add(&store, name, path).await,
+        #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+        "cut" => crate::steps::in_child(&store, name).await,
         "fork" => crate::fork::in_child(&store, name).await,
         other => panic!("no task is called {other}"),
     }

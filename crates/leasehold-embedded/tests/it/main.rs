@@ -19,6 +19,10 @@ mod memory;
 #[cfg(unix)]
 mod processes;
 mod promises;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod steps;
+#[cfg(unix)]
+mod wake;
 
 /// A place for a store that is gone with the test.
 #[cfg(unix)]

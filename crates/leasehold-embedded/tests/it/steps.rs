@@ -1,0 +1,161 @@
+//! Death at chosen places: a process is killed at the n-th write to the data file's map, for n
+//! all over one operation.
+//!
+//! The process takes the right to write to the map from itself. Each write then raises a signal,
+//! whose handler counts it, lets that one instruction through, and takes the right away again.
+
+use std::io;
+use std::path::Path;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use leasehold_core::{ForceReleaseRequest, Store};
+use leasehold_embedded::EmbeddedStore;
+
+use crate::ask::{WITHIN, granted, key, request};
+use crate::child::{Child, say};
+use crate::processes::soon;
+
+/// At how many places an operation is cut; as many of its last writes are, one by one.
+const CUTS: usize = 24;
+
+static MAP_START: AtomicUsize = AtomicUsize::new(0);
+static MAP_BYTES: AtomicUsize = AtomicUsize::new(0);
+static WRITES: AtomicUsize = AtomicUsize::new(0);
+static CUT_AT: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+const PAGE: usize = 4096;
+/// The flag by which a processor stops after one instruction.
+const TRAP: i64 = 0x100;
+
+fn protect(start: usize, bytes: usize, rights: libc::c_int) {
+    // SAFETY: the range is the data file's map or a page of it, which stays mapped; a write that
+    // is forbidden ends up in `on_write`.
+    let changed = unsafe { libc::mprotect(start as *mut libc::c_void, bytes, rights) };
+    assert_eq!(changed, 0);
+}
+
+fn protect_map() {
+    let (start, bytes) = (MAP_START.load(Ordering::SeqCst), MAP_BYTES.load(Ordering::SeqCst));
+    protect(start, bytes, libc::PROT_READ);
+}
+
+unsafe extern "C" fn on_write(
+    _: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
+    // SAFETY: the kernel hands both to a handler that asked for them.
+    let (address, context) =
+        unsafe { ((*info).si_addr() as usize, &mut *context.cast::<libc::ucontext_t>()) };
+    let start = MAP_START.load(Ordering::SeqCst);
+    let inside = start..start + MAP_BYTES.load(Ordering::SeqCst);
+    if !inside.contains(&address) {
+        // SAFETY: some other fault: a bug, and no place to go on from.
+        unsafe { libc::abort() };
+    }
+    if WRITES.fetch_add(1, Ordering::SeqCst) == CUT_AT.load(Ordering::SeqCst) {
+        // SAFETY: ends this process, which is the task.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    }
+    protect(address & !(PAGE - 1), PAGE, libc::PROT_READ | libc::PROT_WRITE);
+    context.uc_mcontext.gregs[libc::REG_EFL as usize] |= TRAP;
+}
+
+unsafe extern "C" fn after_write(
+    _: libc::c_int,
+    _: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
+    protect_map();
+    // SAFETY: the kernel hands it to a handler that asked for it.
+    let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
+    context.uc_mcontext.gregs[libc::REG_EFL as usize] &= !TRAP;
+}
+
+fn handle(
+    signal: libc::c_int,
+    handler: unsafe extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void),
+) {
+    // SAFETY: the struct is plain data, and the handlers above call nothing but what may be
+    // called in a handler.
+    let set = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        libc::sigaction(signal, &raw const action, null_mut())
+    };
+    assert_eq!(set, 0, "{}", io::Error::last_os_error());
+}
+
+/// Where the data file is mapped; see proc_pid_maps(5).
+fn find_map() {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let line = maps.lines().find(|line| line.ends_with("data.mdb")).unwrap();
+    assert!(line.contains(" rw-s "), "it is not written in place: {line}");
+    let (start, rest) = line.split_once('-').unwrap();
+    let (end, _) = rest.split_once(' ').unwrap();
+    let [start, end] = [start, end].map(|hex| usize::from_str_radix(hex, 16).unwrap());
+    MAP_START.store(start, Ordering::SeqCst);
+    MAP_BYTES.store(end - start, Ordering::SeqCst);
+}
+
+/// What the process does that is cut: one acquisition and one release.
+pub(crate) async fn in_child(store: &EmbeddedStore, cut_at: &str) {
+    // The session is begun before, so that the operation is nearly the same every time.
+    granted(store.acquire(&request("before"), WITHIN).await.unwrap());
+    find_map();
+    CUT_AT.store(cut_at.parse().unwrap(), Ordering::SeqCst);
+    handle(libc::SIGSEGV, on_write);
+    handle(libc::SIGTRAP, after_write);
+    protect_map();
+    let asked = request("k");
+    store.acquire(&asked, WITHIN).await.unwrap();
+    let leaving = leasehold_core::LeaveRequest::new(asked.key, asked.token);
+    store.leave(&leaving, WITHIN).await.unwrap();
+    protect(
+        MAP_START.load(Ordering::SeqCst),
+        MAP_BYTES.load(Ordering::SeqCst),
+        libc::PROT_READ | libc::PROT_WRITE,
+    );
+    say(&WRITES.load(Ordering::SeqCst).to_string());
+}
+
+fn cut(path: &Path, at: usize) -> Child {
+    Child::start(path, &format!("cut {at}"))
+}
+
+#[tokio::test]
+async fn a_kill_at_any_write_leaves_the_store_sound_and_its_locks_free() {
+    // Files in memory are always written in place.
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = directory.path().join("locks");
+    let store = EmbeddedStore::open(&path).unwrap();
+    // Enough names that the tree has branches.
+    let others = EmbeddedStore::options().detached(true).open(&path).unwrap();
+    for n in 0..100 {
+        granted(others.acquire(&request(&format!("name-{n}")), WITHIN).await.unwrap());
+    }
+    let mut whole = cut(&path, usize::MAX);
+    let writes: usize = whole.next().unwrap().parse().unwrap();
+    whole.end();
+    assert!(writes > CUTS, "{writes} writes");
+
+    let mut last = soon(&store, "k").await;
+    let spread = (0..CUTS).map(|cut| writes * cut / CUTS);
+    for at in spread.chain(writes - CUTS..writes - 1) {
+        let taken = ForceReleaseRequest::new(key("k"), last.first());
+        store.force_release(&taken, WITHIN).await.unwrap();
+        let mut child = cut(&path, at);
+        // The operation may take a few writes less than the first time.
+        let survived = child.next().is_some();
+        assert!(!survived || at > writes / 2, "not cut at {at} of {writes}");
+        child.kill();
+        // Another process looks at every page before it goes on.
+        Child::that_says(&path, "open", "open").end();
+        let fences = soon(&store, "k").await;
+        assert!(fences.first() > last.last(), "cut at {at} of {writes}");
+        last = fences;
+        assert_eq!(store.entries(WITHIN).await.unwrap().0, 102, "cut at {at} of {writes}");
+    }
+}
