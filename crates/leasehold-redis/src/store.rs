@@ -257,9 +257,10 @@ impl RedisStore {
             .arg(self.retention_ms())
             .arg(self.shared.epoch)
             .arg(epoch)
-            .arg(sequence)
-            .arg(request.remaining)
-            .arg(cooldown.as_micros());
+            .arg(sequence);
+        if request.remaining > 0 || cooldown.as_micros() > 0 {
+            call.arg(request.remaining).arg(cooldown.as_micros());
+        }
         Ok(call)
     }
 

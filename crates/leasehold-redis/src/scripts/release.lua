@@ -8,6 +8,7 @@
 --       3  fail-over epoch
 --       4  epoch of the lease's fences
 --       5  sequence of the last of them
+--      and, unless both are 0:
 --       6  how many holds are to remain; 0 ends the lease
 --       7  cool-down, µs; 0 for none
 --
@@ -22,18 +23,19 @@
 -- Atomic: one script, two keys of one slot. Works at the server's memory limit.
 -- include: now
 local stored = redis.call('GET', KEYS[1])
-if stored and ARGV[6] == '0' and ARGV[7] == '0'
-  and string.sub(stored, 1, 49) == 'leasehold/1 held ' .. ARGV[1] then
-  -- Nobody waits and nothing is closed: the record stays as it is but for one word.
-  local since, ttl, first, count = string.match(stored, '^(%d+) (%d+) 0 0 %d+ (%d+) (%d+)', 51)
-  if since and since + ttl * 1000 > now and first + count <= now + ARGV[2] * 1000 then
-    redis.call('PEXPIRE', KEYS[1], ARGV[2])
-    redis.call('SETRANGE', KEYS[1], 12, 'free')
-    return 1
+if stored and not ARGV[6] and string.sub(stored, 1, 49) == 'leasehold/1 held ' .. ARGV[1] then
+  -- Nobody waits and nothing is closed: the record stays as it is but for one word, and lives for
+  -- as long as it would have, which is the rest of the lease and the retention.
+  local since, ttl = string.match(stored, '^(%d+) (%d+) 0 0 ', 51)
+  if since and since + ttl * 1000 > now and ttl + 0 <= ARGV[2] + 0 then
+    local written = redis.pcall('SETRANGE', KEYS[1], 12, 'free')
+    if type(written) == 'number' then return 1 end
+    -- At the memory limit the way below is open.
   end
 end
 local main, crowd, token, floor_epoch = KEYS[1], KEYS[2], ARGV[1], ARGV[3] + 0
-local asking, retention, remaining = nil, ARGV[2] + 0, ARGV[6] + 0
+local asking, retention, remaining = nil, ARGV[2] + 0, (ARGV[6] or 0) + 0
+local cooldown = (ARGV[7] or 0) + 0
 -- include: load
 if bad then return redis.error_reply(bad) end
 local head, head_before, head_place, head_channel, head_ticket, head_seen, head_window
@@ -70,8 +72,8 @@ elseif epoch == ARGV[4] + 0 and first + count - 1 == ARGV[5] + 0 then
 else
   answer = {'not-held'}
 end
-if ended and ARGV[7] ~= '0' then
-  closed_until, dirty = math.max(closed_until, now + ARGV[7]), true
+if ended and cooldown > 0 then
+  closed_until, dirty = math.max(closed_until, now + cooldown), true
 end
 -- include: settle
 -- include: tell_first

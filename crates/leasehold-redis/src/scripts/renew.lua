@@ -35,14 +35,15 @@ for i = 1, #KEYS / 2 do
   elseif not stored then
     answer = 3
   elseif string.sub(stored, 1, 49) == 'leasehold/1 held ' .. token then
-    local since, ttl, rest, first, count =
-      string.match(stored, '^(%d+) (%d+)( 0 0 %d+ (%d+) (%d+) .*)$', 51)
-    if since and since + ttl * 1000 > now and first + count <= now + retention * 1000 then
+    -- Nobody waits, nothing is closed, and the ttl stays: only the time of the renewal changes.
+    local since, ttl, first, count =
+      string.match(stored, '^(%d+) (%d+) 0 0 %d+ (%d+) (%d+)', 51)
+    if ttl == ARGV[at + 3] and since + ttl * 1000 > now
+      and first + count <= now + retention * 1000 then
       answer = 1
-      if shorten or now + wanted_ttl * 1000 > since + ttl * 1000 then
+      if us > since or shorten then
         redis.call('PEXPIRE', main, wanted_ttl + retention)
-        redis.call('SET', main,
-          string.sub(stored, 1, 50) .. us .. ' ' .. ARGV[at + 3] .. rest, 'KEEPTTL')
+        redis.call('SETRANGE', main, 50, us)
       end
     end
   end

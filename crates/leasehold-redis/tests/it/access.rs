@@ -48,6 +48,7 @@ async fn use_it_all(store: &RedisStore) -> Result<(), Error> {
     let leasehold_core::Acquire::Granted(granted) = simple.try_take().await? else {
         panic!("it is free");
     };
+    store.renew(&[simple.renewal(granted.fences)], WITHIN).await.remove(0)?;
     store.release(&simple.ending(granted.fences), WITHIN).await?;
     woken.map(drop).map_err(|_| Error::new(ErrorKind::Unavailable, "nobody was woken"))
 }
