@@ -65,7 +65,7 @@ impl Watchdog {
         Ok(Self { pipe: write, pid, told, overdue })
     }
 
-    /// The pipe, for the command's process to [introduce](introduce) itself.
+    /// The pipe, for the command's process to [introduce] itself.
     pub(crate) fn pipe(&self) -> RawFd {
         self.pipe.as_raw_fd()
     }

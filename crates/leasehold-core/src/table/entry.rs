@@ -186,8 +186,11 @@ impl LockEntry {
     ) -> Release {
         let first = self.first_in_line();
         self.settle(now, notices);
+        let closed_until = self.closed_until;
         let answer = self.release_settled(request, now);
         self.settle(now, notices);
+        // A head that reckons with the end of a lease has to reckon with the cool-down now.
+        let first = first.filter(|_| self.closed_until <= closed_until);
         self.tell_new_first(first, None, now.at, notices);
         answer
     }
@@ -382,7 +385,8 @@ impl LockEntry {
         self.holders.push(holder);
     }
 
-    /// A new head that would sleep past the moment when the lock can come free is told of it.
+    /// A new head that would sleep past the moment when the lock can come free is told of it, and
+    /// so is any head when a release closes the lock.
     /// With equal ttls this never happens: a head's heartbeat comes first.
     fn tell_new_first(
         &self,

@@ -72,8 +72,9 @@ elseif epoch == ARGV[4] + 0 and first + count - 1 == ARGV[5] + 0 then
 else
   answer = {'not-held'}
 end
-if ended and cooldown > 0 then
-  closed_until, dirty = math.max(closed_until, now + cooldown), true
+if ended and cooldown > 0 and now + cooldown > closed_until then
+  -- A head that reckons with the end of a lease has to reckon with the cool-down now.
+  closed_until, dirty, head_before = now + cooldown, true, false
 end
 -- include: settle
 -- include: tell_first

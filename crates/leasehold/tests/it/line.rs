@@ -210,3 +210,18 @@ async fn whoever_waits_behind_another_learns_who_holds_the_lock() {
     assert!(started.elapsed() < secs(1));
     first.abort();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_is_served_when_a_cool_down_ends_and_not_at_its_next_heartbeat() {
+    let world = World::new();
+    let guard = world.client().mutex("a").lock().await.unwrap();
+    let mutex = world.client().mutex("a");
+    let waiter = tokio::spawn(async move { mutex.lock().await.unwrap() });
+    while world.waiters("a").await == 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    let started = tokio::time::Instant::now();
+    assert_eq!(guard.release_with_cooldown(secs(2)).await.unwrap(), Release::Released);
+    drop(waiter.await.unwrap());
+    assert!(started.elapsed() >= secs(2) && started.elapsed() < secs(3));
+}

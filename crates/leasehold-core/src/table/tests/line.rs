@@ -342,6 +342,25 @@ fn a_cool_down_keeps_the_line_waiting_and_then_serves_it() {
 }
 
 #[test]
+fn a_head_is_told_of_a_cool_down_that_ends_before_it_would_ask() {
+    let mut lock = Lock::new();
+    let lease = lock.take(1, 10_000);
+    lock.wait(2);
+    let again =
+        ReleaseRequest { cooldown: Some(ms(50)), ..ReleaseRequest::new(key(), token(1), lease) };
+    assert_eq!(lock.release_with(&again), Release::Released);
+    let told = Wake::First { ticket: 2, retry_after: ms(50) };
+    assert_eq!(lock.take_notices(), [Notice { client: client(2), wake: told }]);
+    assert_eq!(lock.release_with(&again), Release::Released);
+    assert_eq!(lock.take_notices(), []);
+    let mut lock = Lock::new();
+    let lease = lock.take(1, 10_000);
+    lock.wait(2);
+    lock.release_and_close(1, lease, 10_000);
+    assert_eq!(lock.take_notices(), [], "it asks before that anyway");
+}
+
+#[test]
 fn a_dead_head_is_skipped_during_a_cool_down_too() {
     let mut lock = Lock::new();
     let lease = lock.take(1, 10_000);

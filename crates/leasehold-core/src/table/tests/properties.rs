@@ -298,6 +298,7 @@ impl World {
         let at_us = self.lock.at_us;
         let call = self.call(op);
         let head_before = self.books.head();
+        let closed_until_before = self.books.closed_until_us.max(at_us);
         let closed_before = self.books.closed_until_us > at_us;
         let leaver = match *op {
             Op::Leave { who } | Op::Bury { who } => Some(who),
@@ -311,7 +312,9 @@ impl World {
         self.books.enter_notices(&notices, leaver, closed_before, at_us);
         self.enter_answer(&call, &answer, closed_before);
         self.compare();
-        self.check_line(op, head_before, &notices);
+        // Whoever stood first before a cool-down has to reckon anew.
+        let closes = self.books.closed_until_us > closed_until_before;
+        self.check_line(op, head_before.filter(|_| !closes), &notices);
         self.check_repeat(&call, &answer, &notices);
     }
 
