@@ -52,7 +52,7 @@ const WRITERS: usize = 8;
 /// the shell were killed with its supervisor, the child would overwrite what later holders have
 /// written.
 const UPDATE: &str = "{ cat file; echo $ID; } > new.$ID; \
-                      sh -c 'sleep $PAUSE; mv new.$ID file; :'; echo $ID >> log";
+                      sh -c 'echo > begun.$ID; sleep $PAUSE; mv new.$ID file; :'; echo $ID >> log";
 
 fn update(site: &Site, id: &str, ttl: &str, pause: &str) -> Command {
     let mut command = site.command(["run", "file", "--ttl", ttl, "-c", UPDATE]);
@@ -100,8 +100,9 @@ fn eight_writers_lose_no_update_on_redis() {
     no_update_is_lost(&Site::at(server.url()), 12);
 }
 
-/// The same, but supervisors are killed: some at any moment, some in the middle of an update.
-fn no_update_is_lost_to_kills(site: &Site, rounds: usize, ttl: &str) {
+/// The same, but supervisors are killed: some at any moment, some in the middle of an update,
+/// which takes a `pause` that is longer than the store takes to find the next holder.
+fn no_update_is_lost_to_kills(site: &Site, rounds: usize, ttl: &str, pause: &str) {
     fs::write(site.path("file"), "").unwrap();
     fs::write(site.path("log"), "").unwrap();
     let killed_in_the_middle = AtomicUsize::new(0);
@@ -113,8 +114,8 @@ fn no_update_is_lost_to_kills(site: &Site, rounds: usize, ttl: &str) {
                     let id = format!("{writer}.{round}");
                     match (writer + round) % 4 {
                         0 => {
-                            let mut running = Running::start(update(site, &id, ttl, "0.3"));
-                            let begun = site.path(&format!("new.{id}"));
+                            let mut running = Running::start(update(site, &id, ttl, pause));
+                            let begun = site.path(&format!("begun.{id}"));
                             until("the update has begun", || {
                                 begun.exists() || running.exited().is_some()
                             });
@@ -147,11 +148,11 @@ fn no_update_is_lost_to_kills(site: &Site, rounds: usize, ttl: &str) {
 
 #[test]
 fn eight_writers_lose_no_update_to_kills_on_one_machine() {
-    no_update_is_lost_to_kills(&Site::embedded(), 12, "30s");
+    no_update_is_lost_to_kills(&Site::embedded(), 6, "30s", "0.1");
 }
 
 #[test]
 fn eight_writers_lose_no_update_to_kills_on_redis() {
     let server = RedisServer::start();
-    no_update_is_lost_to_kills(&Site::at(server.url()), 4, "700ms");
+    no_update_is_lost_to_kills(&Site::at(server.url()), 4, "700ms", "1");
 }
