@@ -83,7 +83,7 @@ impl Directory {
         }
         let path = fs::canonicalize(path).map_err(|error| unusable("find", error))?;
         let handle = File::open(&path).map_err(|error| unusable("open", error))?;
-        let kind = filesystem::examine(&handle, &path)?;
+        let kind = filesystem::examine(&handle)?;
         let directory = Self { path, handle, has_room_ahead: kind.has_room_ahead };
         directory.check_rights(access)?;
         Ok(directory)

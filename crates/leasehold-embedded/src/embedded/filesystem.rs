@@ -4,9 +4,8 @@
 //! system they may seem to work and not reach the other machine, so those are refused by name.
 
 use std::fs::File;
-use std::path::Path;
 
-use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_core::Result;
 
 pub(super) struct Kind {
     /// Whether room can be reserved, and a page that was reserved be written for sure.
@@ -14,7 +13,9 @@ pub(super) struct Kind {
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(super) fn examine(directory: &File, path: &Path) -> Result<Kind> {
+pub(super) fn examine(directory: &File) -> Result<Kind> {
+    use leasehold_core::{Error, ErrorKind};
+
     let stat = rustix::fs::fstatfs(directory)
         .map_err(|error| super::directory::unusable("examine", error.into()))?;
     #[allow(
@@ -24,7 +25,7 @@ pub(super) fn examine(directory: &File, path: &Path) -> Result<Kind> {
     )]
     let magic = stat.f_type as u32;
     let name = match magic {
-        FUSE => fuse::remote_name(directory, path),
+        FUSE => fuse::remote_name(directory),
         magic => NETWORK.iter().find(|(other, _)| *other == magic).map(|(_, name)| (*name).into()),
     };
     if let Some(name) = name {
@@ -41,7 +42,7 @@ pub(super) fn examine(directory: &File, path: &Path) -> Result<Kind> {
 
 /// Locality can't be told everywhere in the same way; elsewhere it is up to the user.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(super) fn examine(_directory: &File, _path: &Path) -> Result<Kind> {
+pub(super) fn examine(_directory: &File) -> Result<Kind> {
     Ok(Kind { has_room_ahead: false })
 }
 
@@ -83,7 +84,6 @@ const NETWORK: [(u32, &str); 20] = [
 mod fuse {
     use std::fs::File;
     use std::os::unix::fs::MetadataExt as _;
-    use std::path::Path;
 
     use rustix::fs::{major, minor};
 
@@ -92,7 +92,7 @@ mod fuse {
         ["fuseblk", "fuse.fuse-overlayfs", "fuse.bindfs", "fuse.gocryptfs", "fuse.encfs"];
 
     /// The name of the file system unless it is a local one.
-    pub(super) fn remote_name(directory: &File, _path: &Path) -> Option<String> {
+    pub(super) fn remote_name(directory: &File) -> Option<String> {
         let device = directory.metadata().ok().map(|meta| meta.dev());
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let name = device
@@ -135,13 +135,12 @@ mod tests {
     fn a_directory_on_a_local_disk_is_taken() {
         let local = tempfile::tempdir().unwrap();
         let handle = File::open(local.path()).unwrap();
-        assert!(examine(&handle, local.path()).is_ok());
+        assert!(examine(&handle).is_ok());
     }
 
     #[test]
     fn memory_has_room_ahead() {
-        let path = Path::new("/dev/shm");
-        let handle = File::open(path).unwrap();
-        assert!(examine(&handle, path).unwrap().has_room_ahead);
+        let handle = File::open("/dev/shm").unwrap();
+        assert!(examine(&handle).unwrap().has_room_ahead);
     }
 }

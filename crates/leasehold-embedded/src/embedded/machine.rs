@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_core::Result;
 
 /// Times are comparable between two processes if this is equal for them.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -14,9 +14,11 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    #[cfg(target_os = "linux")]
+    #[cfg(any(target_os = "linux", target_os = "android"))]
     pub(super) fn this() -> Result<Self> {
         use std::os::unix::fs::MetadataExt as _;
+
+        use leasehold_core::{Error, ErrorKind};
 
         const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
         let boot = std::fs::read_to_string(BOOT_ID).map_err(|error| {
@@ -40,7 +42,7 @@ impl Machine {
 
     /// Without a name for the boot, only a clock that has gone back tells of a restart; see
     /// [`super::header::Header`].
-    #[cfg(not(target_os = "linux"))]
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
     pub(super) fn this() -> Result<Self> {
         Ok(Self { boot: "unknown".to_owned(), time_namespace: 0 })
     }
