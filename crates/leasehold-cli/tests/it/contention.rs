@@ -148,7 +148,7 @@ fn no_update_is_lost_to_kills(site: &Site, rounds: usize, ttl: &str, pause: &str
 
 #[test]
 fn eight_writers_lose_no_update_to_kills_on_one_machine() {
-    no_update_is_lost_to_kills(&Site::embedded(), 6, "30s", "0.1");
+    no_update_is_lost_to_kills(&Site::embedded(), 6, "5s", "0.1");
 }
 
 #[test]
