@@ -2,6 +2,7 @@
 
 #![expect(
     clippy::panic,
+    clippy::print_stderr,
     clippy::unwrap_used,
     reason = "a helper that can't do its part has failed the test, as the test itself would"
 )]
