@@ -83,7 +83,8 @@ impl Mutex {
     }
 
     /// How long before the store could grant the lock to somebody else a loss is told, so that
-    /// the work can stop in time. By default 5 % of the ttl, at least 20 ms, at most 5 s.
+    /// the work can stop in time: at most half of the ttl. By default 5 % of it, at least 20 ms
+    /// and at most 5 s.
     pub fn stop_grace(self, grace: Duration) -> Self {
         self.set(|settings| {
             settings.grace = Some(grace);

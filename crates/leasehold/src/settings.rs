@@ -49,6 +49,12 @@ impl Settings {
             return refuse(format!("a ttl of {ttl} is below this client's minimum of {min_ttl}"));
         }
         let grace = self.grace.unwrap_or_else(|| LeaseState::default_grace(*ttl));
+        if grace > ttl.part(2) {
+            return refuse(format!(
+                "a grace of {grace:?} is more than half of the ttl of {ttl}, and would end the \
+                 lease before its first renewals; give a shorter grace or a longer ttl"
+            ));
+        }
         let start = Moment::default();
         if LeaseState::granted(start, *ttl, grace, start).is_none() {
             return refuse(format!(

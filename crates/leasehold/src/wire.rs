@@ -230,9 +230,11 @@ impl Wire {
                     // arrives when the lease is over, however late the answer was.
                     let over = sent_at.saturating_add(waiting.retry_after);
                     pause = pause.min(over.saturating_since(now));
-                    if let Some(look) = self.acquisition.client.store.capability().notices_death {
-                        pause = pause.min(look);
-                    }
+                }
+                if let Some(look) = self.acquisition.client.store.capability().notices_death {
+                    // The head may have died together with the holder, so those behind it look
+                    // too, the less often the further back.
+                    pause = pause.min(look.saturating_mul(waiting.position.saturating_add(1)));
                 }
                 if !self.wakes {
                     pause = pause.min(self.pause_after(u32::MAX));

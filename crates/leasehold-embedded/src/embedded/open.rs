@@ -257,6 +257,7 @@ fn open_lmdb(directory: &Directory, header: &Header) -> Result<Lmdb> {
             Err(error) => return Err(lmdb_error(error)),
         }
     };
+    close_on_exec(&directory.path.join(DATA)).map_err(|error| unusable("look at", error))?;
     let txn = lmdb.write_txn().map_err(lmdb_error)?;
     let made = lmdb.create_databases_and_commit(txn, |create, txn| {
         create.create_database::<Bytes, Bytes>(txn, None).map(CommitOrAbort::<_, ()>::Commit)
@@ -266,6 +267,35 @@ fn open_lmdb(directory: &Directory, header: &Header) -> Result<Lmdb> {
         CommitOrAbort::Abort(()) => return Err(corrupt("data.mdb has no place for records")),
     };
     Ok((lmdb, records))
+}
+
+/// Keeps programs that this process starts from inheriting LMDB's open file: LMDB asks for that
+/// with some of its files only.
+#[cfg(target_os = "linux")]
+fn close_on_exec(data: &Path) -> std::io::Result<()> {
+    use rustix::io::{FdFlags, fcntl_setfd};
+    use std::os::fd::BorrowedFd;
+    use std::os::unix::fs::MetadataExt as _;
+
+    let identity = |file: std::fs::Metadata| (file.dev(), file.ino());
+    let data = identity(fs::metadata(data)?);
+    for entry in fs::read_dir("/proc/self/fd")?.flatten() {
+        let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        if fs::metadata(entry.path()).is_ok_and(|file| identity(file) == data) {
+            // SAFETY: the number was just seen open on the data file, whose only descriptors in
+            // this process are LMDB's, which lives on, and ours, which the caller holds.
+            let file = unsafe { BorrowedFd::borrow_raw(number) };
+            fcntl_setfd(file, FdFlags::CLOEXEC)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn close_on_exec(_data: &Path) -> std::io::Result<()> {
+    Ok(())
 }
 
 /// Takes over a store that was made in another time namespace and that nobody uses. Sessions are

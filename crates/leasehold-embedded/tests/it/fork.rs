@@ -60,3 +60,16 @@ async fn a_fork_is_refused_and_takes_nothing_from_its_parent() {
     child.kill();
     soon(&store, "k").await;
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_program_that_is_started_inherits_no_file_of_the_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("locks");
+    let store = leasehold_embedded::EmbeddedStore::open(&path).unwrap();
+    let listed = std::process::Command::new("ls").args(["-l", "/proc/self/fd"]).output().unwrap();
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(listed.contains("/proc"), "{listed}");
+    assert!(!listed.contains(path.to_str().unwrap()), "{listed}");
+    drop(store);
+}

@@ -34,6 +34,8 @@ async fn bad_names_and_settings_are_told_when_locking() {
         assert_eq!(error.kind(), ErrorKind::Config, "{bad:?}");
         assert!(error.to_string().contains("\"a\""), "{error}");
     }
+    let error = client.mutex("a").ttl(secs(10)).stop_grace(secs(6)).lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     let error = client.mutex("a").metadata("m".repeat(1025)).lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Config);
     let careful = leasehold::Client::builder().min_ttl(secs(5));
