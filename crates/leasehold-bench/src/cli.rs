@@ -35,8 +35,8 @@ pub(crate) struct Args {
     /// handoff: delay added to the connection each way, in ms [default: 0]
     #[arg(long, default_value_t = 0)]
     pub(crate) delay: u64,
-    /// Only these variants, by the names in the output, separated by commas
-    #[arg(long, value_delimiter = ',')]
+    /// Only these variants, separated by commas
+    #[arg(long, value_delimiter = ',', value_parser = VARIANTS)]
     variants: Vec<String>,
     /// renew: how many locks are held [default: 10000]
     #[arg(long)]
@@ -45,6 +45,21 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) pin: bool,
 }
+
+/// The variants of `uncontended` and `handoff`, by their names in the output.
+const VARIANTS: [&str; 11] = [
+    "bare",
+    "bare-fence",
+    "leasehold",
+    "memory",
+    "embedded",
+    "leasehold-one-client",
+    "leasehold-two-clients",
+    "publish-to-all",
+    "blocking-pop",
+    "poll-2ms",
+    "poll-50ms",
+];
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum What {
