@@ -167,7 +167,8 @@ pub struct Capability {
     /// It can list its locks.
     pub list: bool,
     /// It can tell, when asked, that a holder is dead before its lease has run out. The head of a
-    /// line asks this often then, instead of sleeping until the lease's end.
+    /// line asks this often then, instead of sleeping until the lease's end; those behind it ask
+    /// the less often the further back they are.
     pub notices_death: Option<Duration>,
 }
 
