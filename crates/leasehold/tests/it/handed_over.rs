@@ -191,3 +191,23 @@ async fn a_contender_that_gives_up_leaves_its_process_the_place_in_line() {
     let first = behind.unwrap().fence().unwrap();
     assert!(other.await.unwrap().fence().unwrap() > first);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_whose_renewal_is_on_its_way_goes_back_through_the_store() {
+    let world = World::new();
+    let faults = faulty(&world);
+    let mutex = world.client_of(Arc::new(faults.clone())).mutex("a").ttl(ms(100));
+    let guard = mutex.lock().await.unwrap();
+    let next = tokio::spawn(async move { mutex.lock().await.map(drop) });
+    while world.waiters("a").await == 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    faults.next(Op::Renew, Fault::Delay { before: ms(5), after: ms(5) });
+    while faults.count(Op::Renew) == 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert!(faults.count(Op::Release) > 0, "handed on though a renewal was on its way");
+    next.await.unwrap().unwrap();
+    world.idle("a").await;
+}
