@@ -1,8 +1,7 @@
 //! Real servers for tests: started on free loopback ports, in folders of their own, gone afterwards.
 //!
-//! What lives here is a single Redis or Valkey server. Topologies (Sentinel, Cluster) are sets of
-//! such servers and belong in modules beside this one, on top of the same parts: [`binary`],
-//! [`port`], [`TestProcess`]. The invariant: no test ever talks to a server it did not start. Every
+//! What lives here is a single Redis or Valkey server. [`sentinel`] and [`cluster`] are sets of
+//! such servers, on top of the same parts: [`binary`], [`port`], [`TestProcess`]. The invariant: no test ever talks to a server it did not start. Every
 //! server has an administrator whose random password proves that the right one answered, and no
 //! default port is ever used.
 //!
@@ -19,7 +18,9 @@
 //! ```
 
 pub mod binary;
+pub mod cluster;
 pub mod port;
+pub mod sentinel;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -57,6 +58,9 @@ const CLI_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a start is repeated when somebody else took the port.
 const START_ATTEMPTS: u32 = 5;
 
+/// From a cluster node's port to that of its bus.
+const BUS_OFFSET: u16 = 10_000;
+
 const TEMP_PREFIX: &str = "leasehold-server-";
 
 /// Whether a TLS server demands a certificate from its clients.
@@ -77,6 +81,13 @@ struct TlsSettings {
     client_certificate: ClientCertificate,
 }
 
+impl TlsSettings {
+    fn new(pki: &Pki, identity: &Identity, client_certificate: ClientCertificate) -> Self {
+        let ca = pki.ca().certificate().to_owned();
+        Self { ca, identity: identity.clone(), client_certificate }
+    }
+}
+
 /// Options of a [`RedisServer`].
 ///
 /// Without any, the server listens on one free loopback port, in plain text, asks for no password
@@ -85,6 +96,7 @@ struct TlsSettings {
 #[must_use]
 pub struct RedisServerBuilder {
     acl_users: Vec<String>,
+    admin_password: Option<String>,
     appendonly: bool,
     args: Vec<String>,
     binary: Option<Binary>,
@@ -92,8 +104,18 @@ pub struct RedisServerBuilder {
     password: Option<String>,
     replica_of: Option<SocketAddr>,
     replica_auth: Option<String>,
+    role: Role,
     tls: Option<TlsSettings>,
     unix_socket: bool,
+}
+
+/// What a server is within a set.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Role {
+    #[default]
+    Alone,
+    ClusterNode,
+    Sentinel,
 }
 
 impl RedisServerBuilder {
@@ -155,11 +177,7 @@ impl RedisServerBuilder {
         identity: &Identity,
         client_certificate: ClientCertificate,
     ) -> Self {
-        self.tls = Some(TlsSettings {
-            ca: pki.ca().certificate().to_owned(),
-            identity: identity.clone(),
-            client_certificate,
-        });
+        self.tls = Some(TlsSettings::new(pki, identity, client_certificate));
         self
     }
 
@@ -217,6 +235,8 @@ impl std::fmt::Display for StartError {
 pub struct RedisServer {
     admin_password: String,
     binary: Binary,
+    /// Held for the cluster bus, which is ten thousand above the port.
+    _bus: Option<Reservation>,
     dir: TempDir,
     options: RedisServerBuilder,
     port: Reservation,
@@ -468,11 +488,19 @@ impl RedisServer {
             .prefix(&format!("{TEMP_PREFIX}{}-", std::process::id()))
             .tempdir()
             .expect("the temporary folder is writable");
+        let (port, bus) = match options.role {
+            Role::ClusterNode => {
+                let (port, bus) = Reservation::pair(BUS_OFFSET);
+                (port, Some(bus))
+            }
+            Role::Alone | Role::Sentinel => (Reservation::new(), None),
+        };
         let server = Self {
-            admin_password: (0..32).map(|_| fastrand::alphanumeric()).collect(),
+            admin_password: options.admin_password.clone().unwrap_or_else(random_password),
             binary,
+            _bus: bus,
             dir,
-            port: Reservation::new(),
+            port,
             process: Mutex::new(None),
             tls_port: options.tls.as_ref().map(|_| Reservation::new()),
             options,
@@ -485,6 +513,7 @@ impl RedisServer {
     fn configuration(&self) -> String {
         let RedisServerBuilder {
             acl_users,
+            admin_password: _,
             appendonly,
             args: _,
             binary: _,
@@ -492,6 +521,7 @@ impl RedisServer {
             password,
             replica_of,
             replica_auth,
+            role,
             tls,
             unix_socket,
         } = &self.options;
@@ -507,6 +537,9 @@ impl RedisServer {
             "repl-diskless-sync-delay 0".to_owned(),
             format!("user {ADMIN} on >{} ~* &* +@all", self.admin_password),
         ];
+        if *role == Role::ClusterNode {
+            lines.extend(["cluster-enabled yes".into(), "cluster-config-file nodes.conf".into()]);
+        }
         lines.extend(acl_users.iter().map(|rule| format!("user {rule}")));
         if let Some(password) = password {
             lines.push(format!("requirepass {password}"));
@@ -558,6 +591,7 @@ impl RedisServer {
         command
             .arg(self.config_path())
             .args(&self.options.args)
+            .args((self.options.role == Role::Sentinel).then_some("--sentinel"))
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(errors);
@@ -638,6 +672,10 @@ impl Drop for RedisServer {
         // Before the folder goes: a living server would write into it again.
         drop(self.process().take());
     }
+}
+
+fn random_password() -> String {
+    (0..32).map(|_| fastrand::alphanumeric()).collect()
 }
 
 /// A blocking RESP2 connection, good for one administrator's command at a time.

@@ -28,6 +28,23 @@ impl Reservation {
         reserve()
     }
 
+    /// Finds and holds a port, and with it the one that is `offset` above.
+    ///
+    /// # Panics
+    ///
+    /// When the machine has no such ports.
+    #[must_use]
+    pub fn pair(offset: u16) -> (Self, Self) {
+        for _ in 0..1_000 {
+            let low = reserve();
+            let high = low.port.checked_add(offset).and_then(reserve_at);
+            if let Some(high) = high {
+                return (low, high);
+            }
+        }
+        panic!("loopback has no two free ports that are {offset} apart");
+    }
+
     /// The port.
     #[must_use]
     pub fn port(&self) -> u16 {
@@ -41,8 +58,13 @@ impl Default for Reservation {
     }
 }
 
-#[cfg(target_os = "linux")]
 fn reserve() -> Reservation {
+    reserve_at(0).expect("loopback has a free port")
+}
+
+/// Holds this port, or any for 0.
+#[cfg(target_os = "linux")]
+fn reserve_at(port: u16) -> Option<Reservation> {
     use std::net::SocketAddr;
 
     use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
@@ -50,20 +72,21 @@ fn reserve() -> Reservation {
     let held = || -> rustix::io::Result<(u16, OwnedFd)> {
         let socket =
             socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // Another reservation would share a port that it names with SO_REUSEADDR set.
+        rustix::net::sockopt::set_socket_reuseaddr(&socket, port == 0)?;
+        bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
         rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
-        bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
         let addr = SocketAddr::try_from(getsockname(&socket)?)?;
         Ok((addr.port(), socket))
     };
-    let (port, socket) = held().expect("loopback has a free port");
-    Reservation { port, _socket: socket }
+    let (port, socket) = held().ok()?;
+    Some(Reservation { port, _socket: socket })
 }
 
 #[cfg(not(target_os = "linux"))]
-fn reserve() -> Reservation {
-    let listener =
-        std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
-    Reservation { port: listener.local_addr().expect("it is bound").port() }
+fn reserve_at(port: u16) -> Option<Reservation> {
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()?;
+    Some(Reservation { port: listener.local_addr().expect("it is bound").port() })
 }
 
 #[cfg(test)]
@@ -84,5 +107,14 @@ mod tests {
         TcpStream::connect(addr).unwrap();
         drop(listener);
         TcpListener::bind(addr).unwrap();
+    }
+
+    #[test]
+    fn two_ports_are_held_as_one() {
+        let (low, high) = Reservation::pair(10_000);
+        assert_eq!(low.port() + 10_000, high.port());
+        for port in [low.port(), high.port()] {
+            drop(TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).unwrap());
+        }
     }
 }

@@ -1,0 +1,368 @@
+//! A primary, its replicas, and the sentinels that watch over them.
+//!
+//! ```
+//! use leasehold_testkit::server::sentinel::SentinelSet;
+//!
+//! let set = SentinelSet::start();
+//! assert!(set.master().cli(&["ROLE"]).starts_with("master"));
+//! assert_eq!(set.sentinels().len(), 3);
+//! ```
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{
+    ADMIN, ClientCertificate, RedisServer, RedisServerBuilder, Reply, Role, TlsSettings, percent,
+    random_password,
+};
+use crate::tls::Pki;
+
+/// What the sentinels call the set.
+pub const NAME: &str = "mymaster";
+
+/// A fail-over takes one to three seconds on an idle machine.
+const FAIL_OVER_TIMEOUT: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+
+/// Options of a [`SentinelSet`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct SentinelSetBuilder {
+    config: Vec<String>,
+    down_after: Duration,
+    password: Option<String>,
+    tls: Option<TlsSettings>,
+    replicas: usize,
+    sentinel_password: Option<String>,
+}
+
+impl SentinelSetBuilder {
+    /// Adds a line to the configuration of the primary and its replicas.
+    pub fn config(mut self, line: impl Into<String>) -> Self {
+        self.config.push(line.into());
+        self
+    }
+
+    /// For how long a server must be silent for a sentinel to call it down. Without this the
+    /// sentinels wait for a minute, so that no busy machine makes them fail anything over.
+    pub fn down_after(mut self, time: Duration) -> Self {
+        self.down_after = time;
+        self
+    }
+
+    /// Demands this password from the default user of the primary and the replicas.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    /// How many replicas there are; two without this.
+    pub fn replicas(mut self, count: usize) -> Self {
+        self.replicas = count;
+        self
+    }
+
+    /// Demands this password from the default user of the sentinels.
+    pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
+        self.sentinel_password = Some(password.into());
+        self
+    }
+
+    /// Has all of them speak TLS, with each other too.
+    pub fn tls(mut self, pki: &Pki) -> Self {
+        self.tls = Some(TlsSettings::new(pki, pki.server(), ClientCertificate::Ignored));
+        self
+    }
+
+    /// Starts everything, and returns once every sentinel knows every server.
+    ///
+    /// # Panics
+    ///
+    /// As [`RedisServerBuilder::start`], or when the sentinels do not agree in time.
+    #[must_use]
+    pub fn start(self) -> SentinelSet {
+        let admin = random_password();
+        let mut servers: Vec<RedisServer> = Vec::new();
+        for _ in 0..=self.replicas {
+            let mut server = self.member(&admin, Role::Alone);
+            server.password.clone_from(&self.password);
+            server.config = [
+                format!("masteruser {ADMIN}"),
+                format!("masterauth {admin}"),
+                "repl-ping-replica-period 1".to_owned(),
+            ]
+            .into_iter()
+            .chain(server.config)
+            .chain(self.config.iter().cloned())
+            .collect();
+            server.replica_of = servers.first().map(|first| self.address(first));
+            servers.push(server.start());
+        }
+        let ids: Vec<String> = (0..3).map(|_| random_id()).collect();
+        let mut sentinels: Vec<RedisServer> = Vec::new();
+        for id in &ids {
+            let mut sentinel = self.member(&admin, Role::Sentinel);
+            sentinel.password.clone_from(&self.sentinel_password);
+            sentinel.config.extend(self.sentinel_configuration(&admin, id, &servers));
+            let known = sentinels.iter().zip(&ids).map(|(other, id)| {
+                let at = self.address(other);
+                format!("sentinel known-sentinel {NAME} {} {} {id}", at.ip(), at.port())
+            });
+            sentinel.config.extend(known);
+            let sentinel = sentinel.start();
+            // From Redis 7 on they can be told to look more often than every ten seconds.
+            let quick = "INFO-PERIOD 200 PUBLISH-PERIOD 200 ASK-PERIOD 200";
+            let quick: Vec<&str> =
+                ["SENTINEL", "DEBUG"].into_iter().chain(quick.split(' ')).collect();
+            drop(sentinel.try_cli(&quick));
+            sentinels.push(sentinel);
+        }
+        let set = SentinelSet { options: self, servers, sentinels };
+        set.await_agreement();
+        set
+    }
+
+    fn member(&self, admin: &str, role: Role) -> RedisServerBuilder {
+        let mut server = RedisServer::builder();
+        server.admin_password = Some(admin.to_owned());
+        server.role = role;
+        if self.tls.is_some() {
+            server.tls.clone_from(&self.tls);
+            server = server.config("tls-replication yes");
+        }
+        server
+    }
+
+    fn sentinel_configuration(
+        &self,
+        admin: &str,
+        id: &str,
+        servers: &[RedisServer],
+    ) -> Vec<String> {
+        let mut lines = vec![format!("sentinel myid {id}")];
+        for (index, server) in servers.iter().enumerate() {
+            let at = self.address(server);
+            let (ip, port) = (at.ip(), at.port());
+            lines.push(match index {
+                0 => format!("sentinel monitor {NAME} {ip} {port} 2"),
+                _ => format!("sentinel known-replica {NAME} {ip} {port}"),
+            });
+        }
+        lines.extend([
+            format!("sentinel down-after-milliseconds {NAME} {}", self.down_after.as_millis()),
+            format!("sentinel failover-timeout {NAME} 3000"),
+            format!("sentinel auth-user {NAME} {ADMIN}"),
+            format!("sentinel auth-pass {NAME} {admin}"),
+        ]);
+        if self.sentinel_password.is_some() {
+            lines.extend([
+                format!("sentinel sentinel-user {ADMIN}"),
+                format!("sentinel sentinel-pass {admin}"),
+            ]);
+        }
+        lines
+    }
+
+    /// Where others reach a member.
+    fn address(&self, server: &RedisServer) -> SocketAddr {
+        let mut address = server.addr();
+        if self.tls.is_some() {
+            address.set_port(server.tls_port());
+        }
+        address
+    }
+}
+
+/// One primary, replicas and three sentinels. Dropping it kills them all.
+#[derive(Debug)]
+pub struct SentinelSet {
+    options: SentinelSetBuilder,
+    servers: Vec<RedisServer>,
+    sentinels: Vec<RedisServer>,
+}
+
+impl SentinelSet {
+    /// Options for a set.
+    pub fn builder() -> SentinelSetBuilder {
+        SentinelSetBuilder {
+            config: Vec::new(),
+            down_after: Duration::from_secs(60),
+            password: None,
+            tls: None,
+            replicas: 2,
+            sentinel_password: None,
+        }
+    }
+
+    /// Starts a set without options.
+    ///
+    /// # Panics
+    ///
+    /// As [`SentinelSetBuilder::start`].
+    #[must_use]
+    pub fn start() -> Self {
+        Self::builder().start()
+    }
+
+    /// `redis+sentinel://host:port,host:port,host:port/mymaster`, with the passwords there are.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let SentinelSetBuilder { password, sentinel_password, tls, .. } = &self.options;
+        let scheme = if tls.is_some() { "rediss+sentinel" } else { "redis+sentinel" };
+        let user =
+            password.as_ref().map_or_else(String::new, |word| format!(":{}@", percent(word)));
+        let hosts: Vec<String> =
+            self.sentinels.iter().map(|one| self.options.address(one).to_string()).collect();
+        let query = sentinel_password
+            .as_ref()
+            .map_or_else(String::new, |word| format!("?sentinel_password={}", percent(word)));
+        format!("{scheme}://{user}{}/{NAME}{query}", hosts.join(","))
+    }
+
+    /// The primary as it was at the start, and the replicas.
+    #[must_use]
+    pub fn servers(&self) -> &[RedisServer] {
+        &self.servers
+    }
+
+    /// The sentinels.
+    #[must_use]
+    pub fn sentinels(&self) -> &[RedisServer] {
+        &self.sentinels
+    }
+
+    /// The primary, as the first sentinel that answers sees it.
+    ///
+    /// # Panics
+    ///
+    /// When no sentinel answers.
+    #[must_use]
+    pub fn master(&self) -> &RedisServer {
+        self.known_master().expect("a sentinel answers")
+    }
+
+    fn known_master(&self) -> Option<&RedisServer> {
+        let port: u16 = self.sentinels.iter().find_map(|sentinel| {
+            let answer = sentinel.try_cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]).ok()?;
+            answer.to_string().lines().nth(1)?.parse().ok()
+        })?;
+        self.servers.iter().find(|server| self.options.address(server).port() == port)
+    }
+
+    /// Waits until the sentinels have made another server than `old` the primary, and it is one.
+    ///
+    /// # Panics
+    ///
+    /// When that takes longer than a minute.
+    #[must_use]
+    pub fn master_after(&self, old: &RedisServer) -> &RedisServer {
+        let deadline = Instant::now() + FAIL_OVER_TIMEOUT;
+        loop {
+            let master = self.known_master().filter(|master| master.port() != old.port());
+            if let Some(master) = master
+                && let Ok(Reply::Array(role)) = master.try_cli(&["ROLE"])
+                && role.first().is_some_and(|role| role.to_string() == "master")
+            {
+                return master;
+            }
+            let log = self.sentinels.first().map(RedisServer::log).unwrap_or_default();
+            assert!(Instant::now() < deadline, "no fail-over; a sentinel's log:\n{log}");
+            thread::sleep(POLL);
+        }
+    }
+
+    /// Has the sentinels promote a replica though nothing is wrong, and waits for it.
+    ///
+    /// # Panics
+    ///
+    /// When they do not.
+    pub fn fail_over(&self) -> &RedisServer {
+        let old = self.master();
+        let deadline = Instant::now() + FAIL_OVER_TIMEOUT;
+        let ask = || self.sentinels.first()?.try_cli(&["SENTINEL", "FAILOVER", NAME]).ok();
+        loop {
+            match ask() {
+                Some(Reply::Error(error)) => {
+                    assert!(Instant::now() < deadline, "no fail-over: {error}");
+                    thread::sleep(POLL);
+                }
+                _ => return self.master_after(old),
+            }
+        }
+    }
+
+    /// Waits until every replica follows the primary and is known to every sentinel.
+    ///
+    /// # Panics
+    ///
+    /// When that takes longer than a minute.
+    pub fn await_agreement(&self) {
+        let deadline = Instant::now() + FAIL_OVER_TIMEOUT;
+        while !self.agree() {
+            let log = self.sentinels.first().map(RedisServer::log).unwrap_or_default();
+            assert!(Instant::now() < deadline, "the sentinels do not agree; one's log:\n{log}");
+            thread::sleep(POLL);
+        }
+    }
+
+    fn agree(&self) -> bool {
+        let replicas = self.options.replicas;
+        let all_know = self.sentinels.iter().all(|sentinel| {
+            let Ok(Reply::Array(known)) = sentinel.try_cli(&["SENTINEL", "REPLICAS", NAME]) else {
+                return false;
+            };
+            let followers = known.iter().filter(|replica| {
+                let field = |name| field(replica, name);
+                field("flags") == Some("slave".into())
+                    && field("master-link-status") == Some("ok".into())
+            });
+            let others = sentinel.try_cli(&["SENTINEL", "SENTINELS", NAME]);
+            let Ok(Reply::Array(others)) = others else { return false };
+            let up = others.iter().filter(|one| field(one, "flags") == Some("sentinel".into()));
+            followers.count() == replicas && up.count() + 1 == self.sentinels.len()
+        });
+        let Ok(connected) = self.master().try_cli(&["INFO", "replication"]) else { return false };
+        all_know && connected.to_string().matches("state=online").count() == replicas
+    }
+}
+
+/// A field of an answer in which names and values take turns.
+fn field(reply: &Reply, name: &str) -> Option<String> {
+    let Reply::Array(parts) = reply else { return None };
+    let mut pairs = parts.chunks_exact(2);
+    pairs.find(|pair| pair[0].to_string() == name).map(|pair| pair[1].to_string())
+}
+
+fn random_id() -> String {
+    (0..40).map(|_| fastrand::digit(16)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_killed_primary_is_replaced_and_follows_when_it_comes_back() {
+        let set = SentinelSet::builder().down_after(Duration::from_millis(500)).start();
+        let old = set.master();
+        assert_eq!(old.cli(&["SET", "key", "value"]), "OK");
+        assert_eq!(old.cli(&["WAIT", "2", "5000"]), "2");
+        old.kill();
+        let new = set.master_after(old);
+        assert_eq!(new.cli(&["GET", "key"]), "value");
+        old.restart();
+        set.await_agreement();
+        assert!(old.cli(&["ROLE"]).starts_with("slave"));
+    }
+
+    #[test]
+    fn passwords_guard_servers_and_sentinels_and_do_not_stop_a_fail_over() {
+        let set = SentinelSet::builder().password("pw").sentinel_password("spw").start();
+        assert!(set.url().contains("://:pw@127.0.0.1:"));
+        assert!(set.url().ends_with("/mymaster?sentinel_password=spw"), "{}", set.url());
+        let old = set.master();
+        let new = set.fail_over();
+        assert_ne!(old.port(), new.port());
+    }
+}
