@@ -260,6 +260,10 @@ impl Store for Counting {
         self.inner.listen(client, within)
     }
 
+    fn remembers_for(&self, within: Duration) -> BoxFuture<'_, Result<Option<Duration>>> {
+        self.inner.remembers_for(within)
+    }
+
     fn capability(&self) -> Capability {
         self.inner.capability()
     }

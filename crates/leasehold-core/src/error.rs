@@ -78,6 +78,7 @@ struct Inner {
     store: Option<Arc<str>>,
     contention: Option<Contention>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
+    nodes: Vec<Error>,
 }
 
 #[derive(Clone)]
@@ -101,6 +102,7 @@ impl Error {
                 store: None,
                 contention: None,
                 source: None,
+                nodes: Vec::new(),
             }),
         }
     }
@@ -141,6 +143,12 @@ impl Error {
         self.change(|inner| inner.source = Some(Arc::new(source)))
     }
 
+    /// Says what went wrong at each node of a store that consists of several.
+    #[must_use]
+    pub fn at_nodes(self, nodes: Vec<Self>) -> Self {
+        self.change(|inner| inner.nodes = nodes)
+    }
+
     /// Says who stood in the way, and after how long it is worth trying again.
     #[must_use]
     pub fn held_by(self, holder: Option<HolderInfo>, retry_after: Option<Duration>) -> Self {
@@ -176,6 +184,12 @@ impl Error {
         self.inner.store.as_deref()
     }
 
+    /// What went wrong at each node that failed, where the store consists of several.
+    #[must_use]
+    pub fn nodes(&self) -> &[Self] {
+        &self.inner.nodes
+    }
+
     /// For [`ErrorKind::Timeout`]: who held the lock when last seen.
     #[must_use]
     pub fn holder(&self) -> Option<&HolderInfo> {
@@ -197,7 +211,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { operation, key, store, message, contention, .. } = &*self.inner;
+        let Inner { operation, key, store, message, contention, nodes, .. } = &*self.inner;
         if let Some(operation) = operation {
             write!(f, "{operation}")?;
         }
@@ -226,6 +240,10 @@ impl fmt::Display for Error {
         }
         if let Some(Contention { retry_after: Some(left), .. }) = contention {
             write!(f, "; its lease ends in {left:.1?} unless renewed")?;
+        }
+        for node in nodes {
+            let Inner { store, message, .. } = &*node.inner;
+            write!(f, "; {}: {message}", store.as_deref().unwrap_or("one node"))?;
         }
         Ok(())
     }
@@ -268,5 +286,19 @@ mod tests {
         assert_eq!(error.effect(), Effect::Unknown);
         assert!(error.is_retryable());
         assert_eq!(std::mem::size_of::<Error>(), std::mem::size_of::<usize>());
+    }
+
+    #[test]
+    fn the_message_of_several_nodes_tells_what_each_said() {
+        let node = |store: &'static str, why| {
+            Error::new(ErrorKind::Unavailable, why).during("acquire").at_store(store)
+        };
+        let nodes = vec![node("redis://b", "no answer within 1s"), node("redis://c", "refused")];
+        let error = Error::new(ErrorKind::Unavailable, "1 of 3 nodes answered").at_nodes(nodes);
+        assert_eq!(
+            error.to_string(),
+            "1 of 3 nodes answered; redis://b: no answer within 1s; redis://c: refused"
+        );
+        assert_eq!(error.nodes().len(), 2);
     }
 }

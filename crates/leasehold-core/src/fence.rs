@@ -111,6 +111,13 @@ impl FenceBlock {
         Self { first, count: if count == 0 { 1 } else { count } }
     }
 
+    /// The `count` fences that end with `last`; a count of zero is taken as one.
+    #[must_use]
+    pub const fn up_to(last: Fence, count: u32) -> Self {
+        let sequence = last.sequence().saturating_sub(count.saturating_sub(1) as u64);
+        Self::new(Fence(last.epoch() << Fence::SEQUENCE_BITS | sequence), count)
+    }
+
     /// The lease's own fence.
     #[must_use]
     pub const fn first(self) -> Fence {

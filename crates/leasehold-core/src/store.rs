@@ -113,6 +113,14 @@ pub trait Store: Debug + Send + Sync + 'static {
         within: Duration,
     ) -> BoxFuture<'a, Result<Box<dyn Listener>>>;
 
+    /// For how long, at least, the store has forgotten nothing that it was told: the time since
+    /// it started without its data. `None` when it does not outlive its memory, or keeps leases
+    /// through a restart.
+    ///
+    /// A quorum counts a node only once this is more than the longest ttl, so that a node that
+    /// was restarted empty does not grant a lease to a second holder.
+    fn remembers_for(&self, within: Duration) -> BoxFuture<'_, Result<Option<Duration>>>;
+
     /// What this store can do.
     fn capability(&self) -> Capability;
 
@@ -170,15 +178,30 @@ pub struct Capability {
     /// line asks this often then, instead of sleeping until the lease's end; those behind it ask
     /// the less often the further back they are.
     pub notices_death: Option<Duration>,
+    /// It undoes acquisitions that it could carry out in part only. What undoes them may still be
+    /// on its way when the answer is there, so who asks again brings a new token.
+    pub undoes: bool,
 }
 
 impl Capability {
     /// A store that can do everything, except that it knows of a death only by the lease's end.
-    pub const ALL: Self =
-        Self { queue: true, wake: true, shared: true, list: true, notices_death: None };
+    pub const ALL: Self = Self {
+        queue: true,
+        wake: true,
+        shared: true,
+        list: true,
+        notices_death: None,
+        undoes: false,
+    };
     /// A store that can do nothing beyond the exclusive lock.
-    pub const NONE: Self =
-        Self { queue: false, wake: false, shared: false, list: false, notices_death: None };
+    pub const NONE: Self = Self {
+        queue: false,
+        wake: false,
+        shared: false,
+        list: false,
+        notices_death: None,
+        undoes: false,
+    };
 }
 
 /// The kind of a lock in use. It is stored with the name, and another kind is refused.
@@ -454,6 +477,10 @@ pub struct RenewRequest {
     /// The lease's secret.
     pub token: Token,
     /// The fences of the lease, to tell a late renewal from a lost one.
+    ///
+    /// An exclusive lease takes these over when they are above all that the store has issued, and
+    /// the store goes on counting from them: how a quorum makes its nodes agree on the highest
+    /// that any of them granted.
     pub fences: FenceBlock,
     /// How long it is to run from now.
     pub ttl: Ttl,

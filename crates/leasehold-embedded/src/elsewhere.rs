@@ -127,6 +127,10 @@ impl Store for EmbeddedStore {
         match self.never {}
     }
 
+    fn remembers_for(&self, _: Duration) -> BoxFuture<'_, Result<Option<Duration>>> {
+        match self.never {}
+    }
+
     fn capability(&self) -> Capability {
         match self.never {}
     }

@@ -295,6 +295,10 @@ impl Store for MemoryStore {
         })
     }
 
+    fn remembers_for(&self, _within: Duration) -> BoxFuture<'_, Result<Option<Duration>>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
     fn capability(&self) -> Capability {
         Capability::ALL
     }

@@ -153,6 +153,20 @@ pub(crate) fn acquire(value: Value, asked: &Asked) -> Result<Acquire> {
     })
 }
 
+/// For how long the server has run for sure, from `INFO server`: both ends are counted in whole
+/// seconds there.
+pub(crate) fn age(value: Value) -> Result<Duration> {
+    read(value, |value| {
+        let text = match value {
+            Value::BulkString(bytes) => String::from_utf8(bytes).ok()?,
+            Value::VerbatimString { text, .. } => text,
+            _ => return None,
+        };
+        let seconds = text.lines().find_map(|line| line.strip_prefix("uptime_in_seconds:"))?;
+        Some(Duration::from_secs(seconds.trim().parse::<u64>().ok()?.saturating_sub(1)))
+    })
+}
+
 pub(crate) fn release(value: Value) -> Result<Release> {
     read(value, |value| {
         if value == Value::Int(1) {

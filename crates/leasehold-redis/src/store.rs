@@ -521,6 +521,18 @@ impl Store for RedisStore {
         })
     }
 
+    /// What `INFO server` says of the process's age. Whether a server keeps every acknowledged
+    /// write through a restart can't be told from outside, so a restart counts as a loss.
+    fn remembers_for(&self, within: Duration) -> BoxFuture<'_, Result<Option<Duration>>> {
+        Box::pin(async move {
+            let mut question = redis::cmd("INFO");
+            question.arg("server");
+            let answer = self.shared.transport.one(&question, Deadline::after(within)).await;
+            let value = answer.map_err(|verdict| self.error(&verdict, "ask for its age", None))?;
+            reply::age(value).map(Some).map_err(|error| self.named(error, "ask for its age", None))
+        })
+    }
+
     fn capability(&self) -> Capability {
         let mut capability = Capability::ALL;
         capability.wake = self.shared.wake.is_some();

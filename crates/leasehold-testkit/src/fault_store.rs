@@ -26,7 +26,7 @@ use leasehold_core::{
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use carry::Batch;
+use carry::{Batch, Memory};
 
 /// What happens to a call.
 #[derive(Clone, Debug, Default)]
@@ -100,6 +100,8 @@ pub enum Op {
     ForceRelease,
     /// [`Store::listen`].
     Listen,
+    /// [`Store::remembers_for`].
+    RemembersFor,
 }
 
 impl Op {
@@ -113,6 +115,7 @@ impl Op {
             Self::List => "list",
             Self::ForceRelease => "force-release",
             Self::Listen => "listen",
+            Self::RemembersFor => "remembers-for",
         }
     }
 }
@@ -384,6 +387,10 @@ impl Store for FaultStore {
             let inner = self.carry(client, within).await?;
             Ok(listener::wrap(inner, &self.shared))
         })
+    }
+
+    fn remembers_for(&self, within: Duration) -> BoxFuture<'_, Result<Option<Duration>>> {
+        self.carry(Memory, within)
     }
 
     fn capability(&self) -> Capability {

@@ -20,8 +20,8 @@ use crate::settings::{Order, Settings};
 /// How long a waiter that was in touch with the store rides out its absence.
 const OUTAGE_MAX: Duration = Duration::from_secs(30);
 
-/// An acquisition under way. Its token is the same in all its requests; dropping it gives up
-/// whatever the token got.
+/// An acquisition under way. Its token is the same in all its requests, unless the store undoes
+/// what it could not complete; dropping it gives up whatever the token got.
 #[derive(Debug)]
 pub(crate) struct Acquisition {
     pub(crate) client: Arc<Inner>,
@@ -122,6 +122,9 @@ impl Acquisition {
         let mut in_the_way = InTheWay::default();
         let mut contact = Contact::default();
         for tries in 1.. {
+            if capability.undoes && tries > 1 {
+                self.start_anew()?;
+            }
             let earliest = match self.attempt().await {
                 Ok(Attempt::Held(guard)) => return Ok(guard),
                 Ok(Attempt::Busy(busy)) => {
@@ -154,6 +157,15 @@ impl Acquisition {
             }
         }
         Err(self.ran_out(in_the_way, "the retry strategy gave up"))
+    }
+
+    /// Goes on with a new token; whatever the old one may have got is given up.
+    fn start_anew(&mut self) -> Result<()> {
+        let token = Token::generate()?;
+        self.request.token = token;
+        let reaper = self.client.reaper.clone();
+        self.armed = Armed::new(reaper, self.request.key.clone(), token);
+        Ok(())
     }
 
     /// Sends one request and takes in its answer.

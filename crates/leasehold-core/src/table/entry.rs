@@ -162,11 +162,13 @@ impl LockEntry {
         Acquire::Waiting(self.waiting(place, now.at))
     }
 
-    /// Lets a lease run on. Never creates one, never takes one away.
+    /// Lets a lease run on. Never creates one, never takes one away. An exclusive one takes over
+    /// higher fences; see [`RenewRequest::fences`].
     pub fn renew(&mut self, request: &RenewRequest, now: Now, notices: &mut Vec<Notice>) -> Renew {
         let first = self.first_in_line();
         self.settle(now, notices);
         self.tell_new_first(first, None, now.at, notices);
+        let higher = Some(request.fences.last()).filter(|last| Some(*last) > self.last_fence);
         let Some(holder) = self.holder_mut(request.token) else {
             let late = self.last_fence == Some(request.fences.last());
             return if late { Renew::Late } else { Renew::NotHeld };
@@ -174,6 +176,12 @@ impl LockEntry {
         let expires_at = now.at.saturating_add(request.ttl.duration());
         holder.expires_at =
             if request.shorten { expires_at } else { holder.expires_at.max(expires_at) };
+        if holder.mode == Mode::Exclusive
+            && let Some(last) = higher
+        {
+            holder.fences = FenceBlock::up_to(last, holder.fences.count());
+            self.last_fence = Some(last);
+        }
         Renew::Renewed
     }
 

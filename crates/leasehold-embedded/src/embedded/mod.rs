@@ -292,6 +292,11 @@ impl Store for EmbeddedStore {
         })
     }
 
+    /// A restart of the machine ends the leases of a store, but also all their holders.
+    fn remembers_for(&self, _within: Duration) -> BoxFuture<'_, Result<Option<Duration>>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
     fn capability(&self) -> Capability {
         let mut capability = Capability::ALL;
         capability.wake = self.environment.wakes.works();

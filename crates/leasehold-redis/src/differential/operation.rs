@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use leasehold_core::{
-    AcquireRequest, Key, Metadata, Mode, OwnerName, Place, QueueRequest, ReleaseRequest,
-    RenewRequest, Ttl,
+    AcquireRequest, FenceBlock, Key, Metadata, Mode, OwnerName, Place, QueueRequest,
+    ReleaseRequest, RenewRequest, Ttl,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -62,6 +62,8 @@ enum Where {
 pub(super) struct Renewal {
     who: u8,
     fences_of: u8,
+    /// By how much the fences are above those.
+    raise: u32,
     ttl_ms: u64,
     shorten: bool,
 }
@@ -114,6 +116,8 @@ impl Taking {
 impl Renewal {
     pub(super) fn request(&self, key: &Key, known: &Known) -> RenewRequest {
         let fences = known.fences(token(self.fences_of));
+        let first = fences.first().saturating_add(self.raise);
+        let fences = FenceBlock::new(first, fences.count());
         let mut request = RenewRequest::new(key.clone(), token(self.who), fences, ttl(self.ttl_ms));
         request.shorten = self.shorten;
         request
@@ -225,8 +229,16 @@ fn fences_of(who: u8) -> impl Strategy<Value = (u8, u8)> {
 }
 
 fn renewal() -> impl Strategy<Value = Renewal> {
-    (who().prop_flat_map(fences_of), length_ms(), prop::bool::weighted(0.2))
-        .prop_map(|((who, fences_of), ttl_ms, shorten)| Renewal { who, fences_of, ttl_ms, shorten })
+    let raise = prop_oneof![3 => Just(0_u32), 1 => 1..9_u32, 1 => 1..4_000_000_u32];
+    (who().prop_flat_map(fences_of), raise, length_ms(), prop::bool::weighted(0.2)).prop_map(
+        |((who, fences_of), raise, ttl_ms, shorten)| Renewal {
+            who,
+            fences_of,
+            raise,
+            ttl_ms,
+            shorten,
+        },
+    )
 }
 
 fn ending() -> impl Strategy<Value = Ending> {

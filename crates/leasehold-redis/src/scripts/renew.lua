@@ -7,7 +7,7 @@
 --      and for the i-th lock, from 5i-2 on:
 --        token
 --        epoch of the lease's fences
---        sequence of the last of them
+--        sequence of the last of them; an exclusive lease takes over what is above all issued
 --        ttl, ms, from now
 --        1 when the lease may end earlier than it would have, else 0
 --
@@ -36,9 +36,10 @@ for i = 1, #KEYS / 2 do
     answer = 3
   elseif string.sub(stored, 1, 49) == 'leasehold/1 held ' .. token then
     -- Nobody waits, nothing is closed, and the ttl stays: only the time of the renewal changes.
-    local since, ttl, first, count =
-      string.match(stored, '^(%d+) (%d+) 0 0 %d+ (%d+) (%d+)', 51)
+    local since, ttl, epoch, first, count =
+      string.match(stored, '^(%d+) (%d+) 0 0 (%d+) (%d+) (%d+)', 51)
     if ttl == ARGV[at + 3] and since + ttl * 1000 > now
+      and epoch == ARGV[at + 1] and first + count > ARGV[at + 2] + 0
       and first + count <= now + retention * 1000 then
       answer = 1
       if us > since or shorten then
@@ -66,6 +67,10 @@ for i = 1, #KEYS / 2 do
       end
       if holder == token then
         if shorten or ends > since + ttl * 1000 then since, ttl, dirty = now, wanted_ttl, true end
+        local e, last = ARGV[at + 1] + 0, ARGV[at + 2] + 0
+        if e > epoch or e == epoch and last >= first + count then
+          epoch, first, dirty = e, last - count + 1, true
+        end
         answer = 1
       elseif entry and string.find(entry, ' holds ', 1, true) == 37 then
         local before, permits, expires, after, e, f = string.match(entry,

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use leasehold_core::{Fence, ForceRelease, Leave};
+use leasehold_core::{Fence, FenceBlock, ForceRelease, Leave, Renew};
 
-use super::context::{Context, SHORT};
+use super::context::{Context, LONG, SHORT};
 
 pub(super) async fn fences_grow_over_every_way_to_lose_a_lease(cx: &Context) {
     let key = cx.key();
@@ -37,6 +37,23 @@ pub(super) async fn a_block_is_reserved_whole(cx: &Context) {
     let second = cx.party(&key).take().await;
     assert!(second.fences.first() > first.fences.last());
     second.end().await;
+}
+
+pub(super) async fn a_lease_takes_over_higher_fences_and_later_ones_are_above_them(cx: &Context) {
+    let key = cx.key();
+    let party = cx.party(&key).fence_block(16);
+    let lease = party.take().await;
+    let higher = FenceBlock::new(lease.fences.first().saturating_add(100_000_000), 16);
+    let raised = party.lease(higher);
+    assert_eq!(raised.renew(LONG).await, Renew::Renewed);
+    assert_eq!(party.take_again().await.fences, higher);
+    assert_eq!(lease.renew(LONG).await, Renew::Renewed);
+    let shown = cx.show(&key).await;
+    assert_eq!((shown.holders[0].fence, shown.last_fence), (higher.first(), higher.last()));
+    raised.end().await;
+    let next = cx.party(&key).take().await;
+    assert!(next.fences.first() > higher.last());
+    next.end().await;
 }
 
 /// A block of ten seconds' worth of fences runs far ahead of the clock. Whoever forgets the name

@@ -67,6 +67,7 @@ macro_rules! conformance_list {
             fences [] {
                 fences_grow_over_every_way_to_lose_a_lease,
                 a_block_is_reserved_whole,
+                a_lease_takes_over_higher_fences_and_later_ones_are_above_them,
                 fences_grow_even_when_blocks_outrun_the_clock,
                 a_fence_is_constant_for_its_lease,
                 the_first_fence_of_a_name_is_the_time_since_2020,

@@ -161,6 +161,27 @@ impl Carried for Batch {
     }
 }
 
+/// The question how far back the store remembers.
+#[derive(Clone)]
+pub(super) struct Memory;
+
+impl Carried for Memory {
+    type Answer = Result<Option<Duration>>;
+    const OP: Op = Op::RemembersFor;
+
+    fn targets(&self) -> Vec<Target> {
+        Vec::new()
+    }
+
+    fn send<'a>(&'a self, to: &'a dyn Store, within: Duration) -> BoxFuture<'a, Self::Answer> {
+        to.remembers_for(within)
+    }
+
+    fn fail(&self, error: Error) -> Self::Answer {
+        Err(error)
+    }
+}
+
 impl Carried for ClientId {
     type Answer = Result<Box<dyn Listener>>;
     const OP: Op = Op::Listen;

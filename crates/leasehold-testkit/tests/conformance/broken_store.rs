@@ -291,6 +291,10 @@ impl Store for BrokenStore {
         })
     }
 
+    fn remembers_for(&self, within: Duration) -> BoxFuture<'_, Result<Option<Duration>>> {
+        Box::pin(async move { self.inner().remembers_for(within).await })
+    }
+
     fn capability(&self) -> Capability {
         Capability::ALL
     }

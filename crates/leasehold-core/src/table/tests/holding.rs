@@ -66,6 +66,29 @@ fn a_lease_ends_at_its_ttl_and_not_a_microsecond_before() {
 }
 
 #[test]
+fn an_exclusive_lease_takes_over_higher_fences_and_the_next_are_above_them() {
+    let mut lock = Lock::new();
+    let own = lock.take(1, 100);
+    let higher = FenceBlock::new(own.first().saturating_add(5_000), own.count());
+    assert_eq!(lock.renew(1, higher, 100), Renew::Renewed);
+    assert_eq!(already(&lock.acquire(&request(1, 100))).fences, higher);
+    assert_eq!(lock.renew(1, own, 100), Renew::Renewed);
+    assert_eq!(lock.inspect().unwrap().holders[0].fence, higher.first());
+    assert_eq!(lock.release(1, higher), Release::Released);
+    assert!(lock.take(2, 100).first() > higher.last());
+}
+
+#[test]
+fn nobody_but_an_exclusive_holder_can_raise_fences() {
+    let mut lock = Lock::new();
+    let own = granted(&lock.acquire(&with_mode(1, 100, Mode::Shared)));
+    let higher = FenceBlock::new(own.first().saturating_add(5_000), own.count());
+    assert_eq!(lock.renew(1, higher, 100), Renew::Renewed);
+    assert_eq!(lock.renew(2, higher, 100), Renew::NotHeld);
+    assert_eq!(lock.inspect().unwrap().last_fence, own.last());
+}
+
+#[test]
 fn shared_holders_share_and_keep_an_exclusive_one_out_until_the_last_is_gone() {
     let mut lock = Lock::new();
     let a = granted(&lock.acquire(&with_mode(1, 100, Mode::Shared)));
