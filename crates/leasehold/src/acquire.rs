@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use leasehold_core::retry::PAUSE_MIN;
 use leasehold_core::{
-    Acquire, AcquireRequest, Busy, Effect, Error, ErrorKind, FenceBlock, HolderInfo, LeaseState,
-    Moment, Refusal, Result, Token, Ttl, Waiting,
+    Acquire, AcquireRequest, Busy, Effect, Error, ErrorKind, FenceBlock, HolderInfo, Kind,
+    LeaseState, Mode, Moment, Refusal, Result, Token, Ttl, Waiting,
 };
 
 use crate::armed::Armed;
@@ -86,9 +86,14 @@ impl Acquisition {
         let terms = settings.terms()?;
         let token = Token::generate()?;
         let mut request = AcquireRequest::new(settings.key.clone(), token, terms.ttl);
+        request.mode = settings.mode;
         request.owner = settings.owner.clone();
         request.metadata = settings.metadata.clone();
-        request.fence_block = client.config.fence_block();
+        // Beside other holders, fences kept for hand-offs would be below those granted meanwhile,
+        // and out of order when they are used.
+        if settings.mode == Mode::Exclusive {
+            request.fence_block = client.config.fence_block();
+        }
         let started = client.clock.now();
         Ok(Self {
             armed: Armed::new(client.reaper.clone(), settings.key.clone(), token),
@@ -201,7 +206,7 @@ impl Acquisition {
             }
             Ok(Acquire::Refused(refusal)) => {
                 self.armed.has_nothing();
-                Err(self.explain(refused(refusal)))
+                Err(self.explain(refused(refusal, self.request.mode.kind())))
             }
             Ok(_) => {
                 self.armed.unanswered();
@@ -330,11 +335,17 @@ impl Limits {
     }
 }
 
-fn refused(refusal: Refusal) -> Error {
+fn refused(refusal: Refusal, asked: Kind) -> Error {
     let why = match refusal {
-        Refusal::WrongKind { stored } => format!(
-            "the name is in use as a {stored}; use it as that, or wait until nobody uses it"
-        ),
+        Refusal::WrongKind { stored } => {
+            let remedy = match (stored, asked) {
+                (Kind::Semaphore { .. }, Kind::Semaphore { .. }) => {
+                    "agree on one limit, or change it for everybody with `set_limit`"
+                }
+                _ => "use it as that, or wait until nobody uses it",
+            };
+            format!("the name is in use as a {stored}, not as a {asked}; {remedy}")
+        }
         Refusal::TooManyPermits { limit } => {
             format!("more permits were asked for than there are ({limit})")
         }

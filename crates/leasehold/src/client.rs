@@ -24,6 +24,7 @@ use crate::owner;
 use crate::reap::Reaper;
 use crate::renew::Wheel;
 use crate::rt;
+use crate::semaphore::Semaphore;
 use crate::wake::Hub;
 
 /// The default length of a lease: long enough to ride out a fail-over, short enough for somebody
@@ -106,6 +107,12 @@ impl Inner {
         Error::new(ErrorKind::Closed, "the client was closed").at_store(self.location())
     }
 
+    /// Asks the store what there is under a name.
+    pub(crate) async fn look(&self, key: &Key) -> Result<Option<LockInfo>> {
+        let info = self.store.inspect(key, self.config.call_timeout).await;
+        info.map_err(|error| self.explain(error, "inspect").on_key(key))
+    }
+
     fn explain(&self, error: Error, operation: &'static str) -> Error {
         error.during(operation).at_store(self.location())
     }
@@ -162,6 +169,12 @@ impl Client {
         Mutex::new(self, Ok(key))
     }
 
+    /// A semaphore of this name with so many permits. A value: nothing is sent, and nothing can
+    /// fail before a permit is acquired.
+    pub fn semaphore(&self, key: impl AsRef<str>, limit: u32) -> Semaphore {
+        Semaphore::new(self, Key::new(key), limit)
+    }
+
     /// The store's name for people: scheme and host or path.
     #[must_use]
     pub fn location(&self) -> &str {
@@ -190,10 +203,7 @@ impl Client {
     ///
     /// Cancel safe.
     pub async fn inspect(&self, key: impl AsRef<str>) -> Result<Option<LockInfo>> {
-        let key = Key::new(key)?;
-        let Inner { store, config, .. } = &*self.inner;
-        let info = store.inspect(&key, config.call_timeout).await;
-        info.map_err(|error| self.inner.explain(error, "inspect").on_key(&key))
+        self.inner.look(&Key::new(key)?).await
     }
 
     /// Describes the locks in use whose names start with `prefix`, ordered by name. A `*` at the

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use leasehold_core::{Error, ErrorKind, Key, Metadata, OwnerName, Result};
+use leasehold_core::{Error, ErrorKind, Key, Metadata, Mode, OwnerName, Result};
 use tokio::sync::mpsc;
 
 use crate::acquire::InTheWay;
@@ -27,18 +27,24 @@ pub(crate) struct Gates {
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct GateKey {
     key: Key,
+    mode: Mode,
     terms: Terms,
     owner: OwnerName,
     metadata: Metadata,
+    /// Whoever can share the lock with the one before need not wait for it, and stands in a line
+    /// of its own.
+    alone: Option<u64>,
 }
 
 impl GateKey {
     fn new(settings: &Settings, terms: &Terms) -> Self {
         Self {
             key: settings.key.clone(),
+            mode: settings.mode,
             terms: *terms,
             owner: settings.owner.clone(),
             metadata: settings.metadata.clone(),
+            alone: None,
         }
     }
 }
@@ -104,8 +110,9 @@ impl LocalPlace {
     /// Joins the end of the line.
     pub(crate) fn join(client: &Inner, settings: &Settings) -> Result<Self> {
         let gates = Arc::clone(&client.gates);
-        let key = GateKey::new(settings, &settings.terms()?);
+        let mut key = GateKey::new(settings, &settings.terms()?);
         let id = gates.next.fetch_add(1, Ordering::Relaxed);
+        key.alone = (settings.mode == Mode::Shared).then_some(id);
         let (sender, messages) = mpsc::unbounded_channel();
         let mut lock = gates.lock();
         let gate = lock.entry(key.clone()).or_default();

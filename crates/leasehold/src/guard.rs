@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{
-    Effect, Error, ErrorKind, Fence, Key, LeaseStatus, Moment, Release as StoreRelease,
+    Effect, Error, ErrorKind, Fence, Key, LeaseStatus, Mode, Moment, Release as StoreRelease,
     ReleaseRequest, Renew, Result, Ttl,
 };
 use tokio_util::sync::CancellationToken;
@@ -78,6 +78,16 @@ impl HeldLease {
     #[must_use]
     pub fn metadata(&self) -> &str {
         self.hold.settings.as_ref().map_or("", |settings| settings.metadata.as_str())
+    }
+
+    /// How many of a semaphore's permits it is; `None` for other kinds of locks, and for a lease
+    /// that was [adopted](crate::Client::adopt).
+    #[must_use]
+    pub fn permits(&self) -> Option<u32> {
+        match self.hold.settings.as_ref()?.mode {
+            Mode::Permits { count, .. } => Some(count.get()),
+            _ => None,
+        }
     }
 
     /// The fencing token of this lease.
@@ -213,6 +223,12 @@ impl Guard {
     #[must_use]
     pub fn metadata(&self) -> &str {
         self.lease().metadata()
+    }
+
+    /// How many of a semaphore's permits it is. See [`HeldLease::permits`].
+    #[must_use]
+    pub fn permits(&self) -> Option<u32> {
+        self.lease().permits()
     }
 
     /// The fencing token of this lease. See [`HeldLease::fence`].

@@ -233,7 +233,9 @@ mod owner;
 mod reap;
 mod renew;
 mod rt;
+mod semaphore;
 mod settings;
+mod value;
 mod wake;
 mod wire;
 
@@ -243,6 +245,7 @@ pub use client::{
 pub use detached::DetachedLease;
 pub use guard::{Guard, HeldLease, Release};
 pub use mutex::Mutex;
+pub use semaphore::Semaphore;
 pub use settings::Order;
 
 pub use leasehold_clock as clock;

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::retry::RetryStrategy;
-use leasehold_core::{Error, ErrorKind, Key, LeaseState, Metadata, Moment, OwnerName, Result, Ttl};
+use leasehold_core::retry::{Exponential, RetryStrategy};
+use leasehold_core::{
+    Error, ErrorKind, Key, LeaseState, Metadata, Mode, Moment, OwnerName, Result, Ttl,
+};
 
+use crate::client::Config;
 use crate::hold::Terms;
 
 /// How waiters come to their turn.
@@ -26,6 +29,7 @@ pub enum Order {
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) key: Key,
+    pub(crate) mode: Mode,
     pub(crate) ttl: Ttl,
     pub(crate) grace: Option<Duration>,
     pub(crate) renew: bool,
@@ -41,6 +45,27 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// The defaults.
+    pub(crate) fn new(config: &Config, key: Key, mode: Mode) -> Self {
+        let retry = Exponential::new(Duration::from_millis(5), Duration::from_millis(250));
+        Self {
+            key,
+            mode,
+            ttl: config.ttl,
+            grace: None,
+            renew: true,
+            max_hold: None,
+            progress_within: None,
+            owner: config.owner.clone(),
+            metadata: Metadata::default(),
+            retry: Arc::new(retry.jitter(0.25)),
+            not_in_vain: false,
+            order: Order::Fifo,
+            waiters_max: None,
+            min_ttl: config.min_ttl,
+        }
+    }
+
     /// Checks what can only be checked together.
     pub(crate) fn terms(&self) -> Result<Terms> {
         let Self { key, ttl, min_ttl, .. } = self;

@@ -9,6 +9,7 @@ use super::driven::Driven;
 use super::guard::Guard;
 use super::io::{Io, check_caller};
 use super::mutex::Mutex;
+use super::semaphore::Semaphore;
 use crate::detached::DetachedLease;
 use crate::guard::Release;
 
@@ -62,6 +63,11 @@ impl Client {
     /// A mutex with an already validated name.
     pub fn mutex_of(&self, key: Key) -> Mutex {
         Mutex::new(self.0.with(self.0.part().mutex_of(key)))
+    }
+
+    /// A semaphore of this name with so many permits. See [`crate::Client::semaphore`].
+    pub fn semaphore(&self, key: impl AsRef<str>, limit: u32) -> Semaphore {
+        Semaphore::new(self.0.with(self.0.part().semaphore(key, limit)))
     }
 
     /// The store's name for people: scheme and host or path.

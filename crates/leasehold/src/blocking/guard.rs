@@ -53,6 +53,12 @@ impl HeldLease {
         self.0.part().metadata()
     }
 
+    /// How many of a semaphore's permits it is. See [`crate::HeldLease::permits`].
+    #[must_use]
+    pub fn permits(&self) -> Option<u32> {
+        self.0.part().permits()
+    }
+
     /// The fencing token of this lease. See [`crate::HeldLease::fence`].
     ///
     /// # Errors
@@ -172,6 +178,12 @@ impl Guard {
     #[must_use]
     pub fn metadata(&self) -> &str {
         self.lease.metadata()
+    }
+
+    /// How many of a semaphore's permits it is. See [`crate::HeldLease::permits`].
+    #[must_use]
+    pub fn permits(&self) -> Option<u32> {
+        self.lease.permits()
     }
 
     /// The fencing token of this lease. See [`crate::HeldLease::fence`].

@@ -40,7 +40,10 @@ mod driven;
 mod guard;
 mod io;
 mod mutex;
+mod semaphore;
+mod value;
 
 pub use client::{Client, ClientBuilder};
 pub use guard::{Guard, HeldLease};
 pub use mutex::Mutex;
+pub use semaphore::Semaphore;

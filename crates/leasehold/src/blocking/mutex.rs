@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use leasehold_core::retry::RetryStrategy;
 use leasehold_core::{Error, ErrorKind, Key, Result};
 
 use super::driven::Driven;
 use super::guard::{Guard, HeldLease};
+use super::value::{holding_setters, owner_setter, waiting_setters};
 use crate::guard::Release;
 
 /// A lock that one holder has at a time, in any process that uses the same store. The blocking
@@ -24,64 +24,13 @@ use crate::guard::Release;
 #[must_use = "a mutex does nothing until it is locked"]
 pub struct Mutex(Driven<crate::Mutex>);
 
+holding_setters!(Mutex);
+owner_setter!(Mutex);
+waiting_setters!(Mutex);
+
 impl Mutex {
     pub(super) const fn new(driven: Driven<crate::Mutex>) -> Self {
         Self(driven)
-    }
-
-    /// The length of a lease. See [`crate::Mutex::ttl`].
-    pub fn ttl(self, ttl: Duration) -> Self {
-        Self(self.0.map(|mutex| mutex.ttl(ttl)))
-    }
-
-    /// How long before the end of a lease its loss is told. See [`crate::Mutex::stop_grace`].
-    pub fn stop_grace(self, grace: Duration) -> Self {
-        Self(self.0.map(|mutex| mutex.stop_grace(grace)))
-    }
-
-    /// Whether leases are renewed in the background. See [`crate::Mutex::renew`].
-    pub fn renew(self, renew: bool) -> Self {
-        Self(self.0.map(|mutex| mutex.renew(renew)))
-    }
-
-    /// The longest time for which one lease is held. See [`crate::Mutex::max_hold`].
-    pub fn max_hold(self, max_hold: impl Into<Option<Duration>>) -> Self {
-        Self(self.0.map(|mutex| mutex.max_hold(max_hold)))
-    }
-
-    /// Who holds the lock, for people. See [`crate::Mutex::owner`].
-    pub fn owner(self, owner: impl AsRef<str>) -> Self {
-        Self(self.0.map(|mutex| mutex.owner(owner)))
-    }
-
-    /// Text that is kept with the lease. See [`crate::Mutex::metadata`].
-    pub fn metadata(self, metadata: impl AsRef<str>) -> Self {
-        Self(self.0.map(|mutex| mutex.metadata(metadata)))
-    }
-
-    /// Renews only while the work gets on. See [`crate::Mutex::progress_within`].
-    pub fn progress_within(self, limit: impl Into<Option<Duration>>) -> Self {
-        Self(self.0.map(|mutex| mutex.progress_within(limit)))
-    }
-
-    /// Whether to wait in line or to compete. See [`crate::Mutex::order`].
-    pub fn order(self, order: crate::Order) -> Self {
-        Self(self.0.map(|mutex| mutex.order(order)))
-    }
-
-    /// When to try again while waiting. See [`crate::Mutex::retry`].
-    pub fn retry(self, strategy: impl RetryStrategy) -> Self {
-        Self(self.0.map(|mutex| mutex.retry(strategy)))
-    }
-
-    /// Gives up at once when waiting would be in vain. See [`crate::Mutex::not_in_vain`].
-    pub fn not_in_vain(self, not_in_vain: bool) -> Self {
-        Self(self.0.map(|mutex| mutex.not_in_vain(not_in_vain)))
-    }
-
-    /// Refuses to wait when so many wait already. See [`crate::Mutex::max_waiters`].
-    pub fn max_waiters(self, max: impl Into<Option<u32>>) -> Self {
-        Self(self.0.map(|mutex| mutex.max_waiters(max)))
     }
 
     /// The lock's name.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use leasehold::fencing::{FencedCell, StaleFence};
 use leasehold::{
     Client, ClientBuilder, DetachedLease, Error, Fence, Guard, HeldLease, Key, LockInfo, Mutex,
-    Release,
+    Release, Semaphore,
 };
 
 fn thread_safe<T: Send + Sync + Unpin + 'static>() {}
@@ -27,6 +27,7 @@ fn every_public_type_can_be_shared_between_threads() {
     thread_safe::<LockInfo>();
     thread_safe::<Mutex>();
     thread_safe::<Release>();
+    thread_safe::<Semaphore>();
     thread_safe::<StaleFence>();
     cloneable::<Client>();
     cloneable::<ClientBuilder>();
@@ -34,6 +35,7 @@ fn every_public_type_can_be_shared_between_threads() {
     cloneable::<Error>();
     cloneable::<HeldLease>();
     cloneable::<Mutex>();
+    cloneable::<Semaphore>();
 }
 
 #[cfg(feature = "blocking")]
@@ -46,10 +48,12 @@ fn every_blocking_type_can_be_shared_between_threads() {
     thread_safe::<blocking::Guard>();
     thread_safe::<blocking::HeldLease>();
     thread_safe::<blocking::Mutex>();
+    thread_safe::<blocking::Semaphore>();
     cloneable::<blocking::Client>();
     cloneable::<blocking::ClientBuilder>();
     cloneable::<blocking::HeldLease>();
     cloneable::<blocking::Mutex>();
+    cloneable::<blocking::Semaphore>();
 }
 
 #[tokio::test]
@@ -74,6 +78,12 @@ async fn every_future_can_move_between_threads() {
     sendable(mutex.lock_within(Duration::ZERO));
     sendable(mutex.run(|lease| async move { lease.lost().await }));
     sendable(mutex.try_run(|lease| async move { lease.lost().await }));
+
+    let semaphore = client.semaphore("key", 3);
+    sendable(semaphore.try_acquire());
+    sendable(semaphore.acquire_many(2));
+    sendable(semaphore.acquire_many_within(2, Duration::ZERO));
+    sendable(semaphore.available_permits());
 
     let guard = mutex.lock().await.unwrap();
     sendable(guard.lost());

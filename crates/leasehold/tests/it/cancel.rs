@@ -24,10 +24,10 @@ fn fates() -> [Fault; 4] {
 }
 
 /// A client behind faults, and everything needed to see that nothing is left of it.
-struct Trial {
-    world: World,
+pub(crate) struct Trial {
+    pub(crate) world: World,
     faults: FaultStore,
-    client: Client,
+    pub(crate) client: Client,
     tasks: usize,
 }
 
@@ -80,7 +80,7 @@ fn alive() -> usize {
 
 /// Cuts the future that `act` makes of a fresh trial, at each await and for each fate.
 #[expect(clippy::future_not_send, reason = "it runs on the thread of its test")]
-async fn cut<F: Future<Output = ()>>(op: Op, act: impl Fn(&Trial) -> F) {
+pub(crate) async fn cut<F: Future<Output = ()>>(op: Op, act: impl Fn(&Trial) -> F) {
     for fate in fates() {
         let trial: Mutex<Option<Trial>> = Mutex::new(None);
         let make = || {

@@ -1,0 +1,201 @@
+//! The semaphore: so many holders at a time, in any process.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use leasehold_core::{Error, ErrorKind, Key, Kind, Mode, Result};
+
+use crate::client::Client;
+use crate::guard::Guard;
+use crate::value::{LockValue, holding_setters, owner_setter, waiting_setters};
+
+/// Permits, of which there is a limited number for all processes that use the same store.
+///
+/// A value: making one sends nothing and cannot fail. Each acquisition is a lease of its own, for
+/// one permit or several, with a [`Guard`] that renews it. A crashed holder's permits come back
+/// when its lease ends; nobody has to count them back in. Waiters are served in the order in which
+/// they came, so that one who wants many is not passed over for ever by those who want few.
+///
+/// The limit is stored with the name while it is in use. A client that uses the name with another
+/// limit is refused, with an error that says both.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// # let client = leasehold::Client::connect("memory:").await?;
+/// let sale = client.semaphore("sale/7", 2);
+/// let one = sale.acquire().await?;
+/// let two = sale.acquire().await?;
+/// assert!(sale.try_acquire().await?.is_none());
+/// # drop((one, two)); client.close().await
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a semaphore does nothing until a permit is acquired"]
+pub struct Semaphore {
+    value: LockValue,
+}
+
+holding_setters!(Semaphore);
+owner_setter!(Semaphore);
+waiting_setters!(Semaphore);
+
+impl Semaphore {
+    pub(crate) fn new(client: &Client, key: Result<Key>, limit: u32) -> Self {
+        let count = NonZeroU32::MIN;
+        let mode = Mode::Permits { count, limit: NonZeroU32::new(limit).unwrap_or(count) };
+        let mut value = LockValue::new(client, key, mode);
+        if limit == 0 {
+            value.set(|_| {
+                let why = "a semaphore with a limit of 0 could never be acquired; give at least 1";
+                Err(Error::new(ErrorKind::Config, why))
+            });
+        }
+        Self { value }
+    }
+
+    /// The lock's name.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the name, or the first setting that is wrong.
+    pub fn key(&self) -> Result<&Key> {
+        self.value.key()
+    }
+
+    /// Tries to take a permit, once. `None` when none is free, or when others wait.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Config`] – a bad name or setting.
+    /// * [`ErrorKind::Conflict`] – the name is in use with another limit, or as another kind of
+    ///   lock.
+    /// * [`ErrorKind::Unavailable`] and others – the store could not be asked; see
+    ///   [`Error::effect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if the request was on its way, its token is given up in the background.
+    pub async fn try_acquire(&self) -> Result<Option<Guard>> {
+        self.try_acquire_many(1).await
+    }
+
+    /// Takes a permit, waiting for as long as it takes.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_acquire`](Self::try_acquire), and [`ErrorKind::Timeout`] when the retry strategy
+    /// gives up. While waiting, a store that goes away is given half a minute to come back.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future gives up the place in line, in the background.
+    pub async fn acquire(&self) -> Result<Guard> {
+        self.acquire_many(1).await
+    }
+
+    /// Takes a permit, waiting for at most `limit`; with a limit of zero it tries once.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire); [`ErrorKind::Timeout`] when the limit is reached.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future gives up the place in line, in the background.
+    pub async fn acquire_within(&self, limit: Duration) -> Result<Guard> {
+        self.acquire_many_within(1, limit).await
+    }
+
+    /// Tries to take `n` permits at once, all or none. See [`try_acquire`](Self::try_acquire).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_acquire`](Self::try_acquire), and [`ErrorKind::Config`] for no permits, or more
+    /// than there are.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if the request was on its way, its token is given up in the background.
+    pub async fn try_acquire_many(&self, n: u32) -> Result<Option<Guard>> {
+        self.many(n).try_take().await
+    }
+
+    /// Takes `n` permits at once, waiting for as long as it takes. See [`acquire`](Self::acquire).
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire), and [`ErrorKind::Config`] for no permits, or more than there
+    /// are.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future gives up the place in line, in the background.
+    pub async fn acquire_many(&self, n: u32) -> Result<Guard> {
+        self.many(n).take(None).await
+    }
+
+    /// Takes `n` permits at once, waiting for at most `limit`. See
+    /// [`acquire_within`](Self::acquire_within).
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_within`](Self::acquire_within), and [`ErrorKind::Config`] for no permits, or
+    /// more than there are.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future gives up the place in line, in the background.
+    pub async fn acquire_many_within(&self, n: u32, limit: Duration) -> Result<Guard> {
+        self.many(n).take(Some(limit)).await
+    }
+
+    /// How many permits nobody holds, as the store sees it now: the limit less those of all live
+    /// holders. For people and logs; the answer is old when it comes.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_acquire`](Self::try_acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn available_permits(&self) -> Result<u32> {
+        let settings = self.value.settings.clone()?;
+        let Mode::Permits { limit, .. } = settings.mode else { return Ok(0) };
+        let Some(info) = self.value.client.look(&settings.key).await? else {
+            return Ok(limit.get());
+        };
+        if let Kind::Semaphore { limit: stored } = info.kind
+            && stored == limit
+        {
+            let taken = info.holders.iter().fold(0_u32, |sum, holder| match holder.mode {
+                Mode::Permits { count, .. } => sum.saturating_add(count.get()),
+                _ => sum,
+            });
+            return Ok(limit.get().saturating_sub(taken));
+        }
+        let why =
+            format!("the name is in use as a {}, not as a {}", info.kind, settings.mode.kind());
+        Err(Error::new(ErrorKind::Conflict, why)
+            .during("inspect")
+            .on_key(&settings.key)
+            .at_store(self.value.client.location()))
+    }
+
+    fn many(&self, n: u32) -> LockValue {
+        self.value.with(|settings| {
+            let Mode::Permits { count, limit } = &mut settings.mode else { return Ok(()) };
+            let refuse = |why: String| Err(Error::new(ErrorKind::Config, why));
+            match NonZeroU32::new(n) {
+                None => refuse("zero permits were asked for; ask for at least one".to_owned()),
+                Some(n) if n > *limit => refuse(format!(
+                    "{n} permits were asked for, and there are {limit}; ask for fewer"
+                )),
+                Some(n) => {
+                    *count = n;
+                    Ok(())
+                }
+            }
+        })
+    }
+}
