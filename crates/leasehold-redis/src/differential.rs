@@ -142,6 +142,7 @@ impl Both<'_> {
 
         let mut notices = Vec::new();
         let now = self.now(step.epoch);
+        let set_back = stored::heard_after(&self.entry, now);
         let store = self.world.stores[usize::try_from(step.epoch).unwrap()].clone();
         let (table, scripts) = self.carry_out(&step.operation, &store, now, &mut notices).await;
         prop_assert_eq!(table, scripts, "the answers differ");
@@ -151,7 +152,14 @@ impl Both<'_> {
             let to = (0..CLIENTS).position(|number| client(number) == *to).unwrap();
             expected[to].push(wake.clone());
         }
-        prop_assert_eq!(self.world.messages().await, expected, "the messages differ");
+        let mut heard = self.world.messages().await;
+        if set_back {
+            // How long a head sleeps is not looked up then, which costs it a hint.
+            for messages in heard.iter_mut().chain(&mut expected) {
+                messages.retain(|wake| !matches!(wake, Wake::First { .. }));
+            }
+        }
+        prop_assert_eq!(heard, expected, "the messages differ");
 
         let info = store.inspect(&self.key, WITHIN).await.unwrap();
         prop_assert_eq!(info, self.entry.inspect(&self.key, now.at), "what is shown differs");

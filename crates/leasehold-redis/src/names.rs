@@ -49,9 +49,21 @@ impl Names {
         name
     }
 
+    /// All keys of a lock: its record, its crowd and the order of that.
+    pub(crate) fn keys(&self, key: &Key) -> [String; 3] {
+        let record = self.record(key);
+        let (crowd, order) = (Self::crowd(&record), Self::order(&record));
+        [record, crowd, order]
+    }
+
     /// The key of a lock's crowd, given that of its record.
     pub(crate) fn crowd(record: &str) -> String {
         [record, ":crowd"].concat()
+    }
+
+    /// The key of the order of that crowd.
+    pub(crate) fn order(record: &str) -> String {
+        [record, ":order"].concat()
     }
 
     /// The channel on which a client is told of its grants.

@@ -28,15 +28,18 @@ pub(crate) struct Scripts {
 
 pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts::with(str::to_owned));
 
-const FRAGMENTS: [(&str, &str); 8] = [
+const FRAGMENTS: [(&str, &str); 11] = [
+    ("begin_crowd", include_str!("scripts/begin_crowd.lua")),
     ("drop_hold", include_str!("scripts/drop_hold.lua")),
     ("load", include_str!("scripts/load.lua")),
     ("make_room", include_str!("scripts/make_room.lua")),
+    ("next_end", include_str!("scripts/next_end.lua")),
     ("next_free", include_str!("scripts/next_free.lua")),
     ("now", include_str!("scripts/now.lua")),
     ("save", include_str!("scripts/save.lua")),
     ("settle", include_str!("scripts/settle.lua")),
     ("tell_first", include_str!("scripts/tell_first.lua")),
+    ("will_end", include_str!("scripts/will_end.lua")),
 ];
 
 impl Scripts {
@@ -124,9 +127,9 @@ pub(crate) mod tests {
             include_str!("scripts/leave.lua"),
             include_str!("scripts/release.lua"),
             include_str!("scripts/renew.lua"),
-            include_str!("scripts/tell_first.lua"),
         ]
         .into_iter()
+        .chain(FRAGMENTS.map(|(_, fragment)| fragment))
         .flat_map(str::lines)
         .filter_map(|line| line.trim().strip_prefix("-- include: "));
         for name in named {

@@ -165,9 +165,7 @@ impl RedisStore {
     }
 
     fn call(&self, script: &'static crate::script::Script, key: &Key) -> Call<'static> {
-        let record = self.shared.names.record(key);
-        let crowd = Names::crowd(&record);
-        Call::new(script, vec![record, crowd])
+        Call::new(script, self.shared.names.keys(key).into())
     }
 
     async fn run<T>(
@@ -265,12 +263,9 @@ impl RedisStore {
     }
 
     fn renew_call(&self, requests: &[RenewRequest]) -> Call<'static> {
-        let mut keys = Vec::with_capacity(requests.len().saturating_mul(2));
+        let mut keys = Vec::with_capacity(requests.len().saturating_mul(3));
         for request in requests {
-            let record = self.shared.names.record(&request.key);
-            let crowd = Names::crowd(&record);
-            keys.push(record);
-            keys.push(crowd);
+            keys.extend(self.shared.names.keys(&request.key));
         }
         let mut call = Call::new(&self.shared.scripts.renew, keys);
         call.arg(self.shared.epoch).arg(self.retention_ms());

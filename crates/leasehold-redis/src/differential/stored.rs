@@ -1,5 +1,7 @@
 //! All that is stored for one lock, read from either side into one form.
 
+use std::collections::BTreeMap;
+
 use leasehold_core::table::{LockEntry, Now};
 use leasehold_core::{Fence, Kind, Mode};
 use proptest::prelude::*;
@@ -8,17 +10,34 @@ use redis::Value;
 use serde_json::Value as Json;
 
 use super::Both;
-use crate::names::{Names, read_label};
+use crate::names::read_label;
 
 /// What is stored, and until when the keys live.
 #[derive(Debug)]
 pub(super) struct Stored {
     pub(super) state: State,
     raw: Option<String>,
-    crowd: Vec<String>,
+    crowd: Crowd,
     /// From now, ms: when the keys expire.
     record_ms: i64,
-    crowd_ms: i64,
+    crowd_ms: [i64; 2],
+}
+
+/// Who is in the crowd, and in which order.
+#[derive(Debug, Default, Eq, PartialEq)]
+struct Crowd {
+    who: BTreeMap<String, String>,
+    order: BTreeMap<String, i64>,
+}
+
+impl Crowd {
+    fn is_empty(&self) -> bool {
+        self.who.is_empty() && self.order.is_empty()
+    }
+
+    fn expect(&self, entry: &str, score: i64) {
+        assert_eq!(self.order.get(entry), Some(&score), "{entry:?} in {self:?}");
+    }
 }
 
 /// What the table has, and how long from now, ms, the lock is in use and its fences are ahead.
@@ -56,23 +75,27 @@ const SLACK_MS: i64 = 30_000;
 impl Stored {
     /// What the server has.
     pub(super) async fn read(both: &Both<'_>) -> Self {
-        let record = both.world.stores[0].shared.names.record(&both.key);
-        let crowd = Names::crowd(&record);
+        let [record, crowd, order] = both.world.stores[0].shared.names.keys(&both.key);
         let mut questions = redis::pipe();
         questions.cmd("GET").arg(&record);
-        questions.cmd("ZRANGE").arg(&crowd).arg(0).arg(-1);
-        questions.cmd("PTTL").arg(&record);
-        questions.cmd("PTTL").arg(&crowd);
+        questions.cmd("HGETALL").arg(&crowd);
+        questions.cmd("ZRANGE").arg(&order).arg(0).arg(-1).arg("WITHSCORES");
+        for key in [&record, &crowd, &order] {
+            questions.cmd("PTTL").arg(key);
+        }
         let mut answers = both.world.ask(&questions).await.into_iter();
         let mut next = || answers.next().unwrap();
         let raw: Option<String> = redis::from_redis_value(next()).unwrap();
-        let crowd: Vec<String> = redis::from_redis_value(next()).unwrap();
+        let who = redis::from_redis_value(next()).unwrap();
+        let order: BTreeMap<String, f64> = redis::from_redis_value(next()).unwrap();
+        let order = order.into_iter().map(|(entry, score)| (entry, exact(score))).collect();
+        let crowd = Crowd { who, order };
         let mut ttl = || match next() {
             Value::Int(ms) => ms,
             other => panic!("{other:?}"),
         };
         let state = raw.as_deref().map_or_else(State::default, |raw| parse(raw, &crowd));
-        Self { state, raw, crowd, record_ms: ttl(), crowd_ms: ttl() }
+        Self { state, raw, crowd, record_ms: ttl(), crowd_ms: [ttl(), ttl()] }
     }
 
     /// What the table has.
@@ -110,7 +133,9 @@ impl Stored {
             return Ok(());
         }
         prop_assert!(self.record_ms > 0, "the record never expires");
-        prop_assert!(self.crowd.is_empty() || self.crowd_ms > 0, "the crowd never expires");
+        let crowd_lives =
+            |lives: &dyn Fn(&i64) -> bool| self.crowd.is_empty() || self.crowd_ms.iter().all(lives);
+        prop_assert!(crowd_lives(&|ms| *ms > 0), "the crowd never expires");
         if self.raw != before.raw || self.crowd != before.crowd {
             let least = wanted.fence_ms.max(wanted.in_use_ms + RETENTION_MS) - SLACK_MS;
             // A plain release leaves the key the rest of its lease: here, up to ten seconds, and
@@ -118,12 +143,19 @@ impl Stored {
             let most = wanted.fence_ms.max(wanted.in_use_ms).max(60_000) + RETENTION_MS + 2;
             prop_assert!((least..=most).contains(&self.record_ms), "record: {self:?} {wanted:?}");
             prop_assert!(
-                self.crowd.is_empty() || (least..=most).contains(&self.crowd_ms),
+                crowd_lives(&|ms| (least..=most).contains(ms)),
                 "crowd: {self:?} {wanted:?}"
             );
         }
         Ok(())
     }
+}
+
+/// Whether the clock was set back since somebody in line was heard.
+pub(super) fn heard_after(entry: &LockEntry, now: Now) -> bool {
+    let json = serde_json::to_value(entry).unwrap();
+    let mut waiters = json["waiters"].as_array().unwrap().iter();
+    waiters.any(|waiter| waiter["seen_at"].as_u64().unwrap() > now.at.as_micros())
 }
 
 fn hex(bytes: &Json) -> String {
@@ -189,51 +221,53 @@ fn waiter(
     format!("{token} {mode:?} {channel} {numbers:?} {label:?}")
 }
 
+/// A score, all of which are whole numbers that a double holds.
+fn exact(score: f64) -> i64 {
+    let whole = format!("{score:.0}").parse().unwrap();
+    assert!(score.abs() < 9_007_199_254_740_992.0 && score.fract() == 0.0, "{score}");
+    whole
+}
+
 /// Reads a record and its crowd as `docs/wire.md` has them.
-fn parse(record: &str, crowd: &[String]) -> State {
+fn parse(record: &str, crowd: &Crowd) -> State {
     let words: Vec<&str> = record.split(' ').collect();
     assert_eq!(words[0], "leasehold/1", "{record}");
     let number = |at: usize| words[at].parse::<u64>().unwrap();
-    let [line_until, closed_until, first, count, place] = [5, 6, 8, 9, 10].map(number);
-    let first_fence = fence(words[7], words[8]);
+    let [place, soonest, latest, closed_until, first, count] = [4, 6, 7, 8, 10, 11].map(number);
+    let first_fence = fence(words[9], words[10]);
     let mut state = State {
-        last_fence: Some(fence(words[7], &(first + count - 1).to_string())),
+        last_fence: Some(fence(words[9], &(first + count - 1).to_string())),
         last_place: place,
         ..State::default()
     };
-    let who = |entry: &&String| entry.starts_with("who ");
-    let mut waiters: Vec<(u64, u64, String)> = crowd
-        .iter()
-        .filter(who)
-        .filter_map(|entry| {
-            let words: Vec<&str> = entry.split(' ').collect();
-            (words[2] == "waits").then(|| read_waiter(&words, crowd))
-        })
-        .collect();
-    waiters.sort_unstable();
+    let mut waiters = Vec::new();
+    let mut holders = Vec::new();
     let mut taken = 0;
-    let mut holders: Vec<(Fence, String)> = crowd
-        .iter()
-        .filter(who)
-        .filter_map(|entry| {
-            let words: Vec<&str> = entry.split(' ').collect();
-            (words[2] == "holds").then(|| read_holder(&words, crowd, &mut taken))
-        })
-        .collect();
+    for (token, entry) in &crowd.who {
+        let words: Vec<&str> = entry.split(' ').collect();
+        match words[0] {
+            "waits" => waiters.push(read_waiter(token, &words, crowd)),
+            "holds" => holders.push(read_holder(token, &words, crowd, &mut taken)),
+            other => panic!("{other}"),
+        }
+    }
+    waiters.sort_unstable();
+    let held_here = holders.len();
+    assert_eq!(crowd.order.len(), 2 * waiters.len() + held_here, "left over: {crowd:?}");
     match words[1] {
         "held" => {
             assert!(holders.is_empty(), "{crowd:?}");
-            let ends = number(3) + number(4) * 1_000;
-            let label = read_label(&words[13..].join(" ")).unwrap();
+            let ends = number(3) + number(5) * 1_000;
+            let label = read_label(&words[14..].join(" ")).unwrap();
             let label = (label.0.as_str(), label.1.as_str());
-            let numbers = [count, number(12), number(11), ends];
+            let numbers = [count, number(13), number(12), ends];
             let text = holder(words[2], ('x', 1), first_fence, numbers, label);
             holders.push((first_fence, text));
             (state.kind, state.closed_until) = (Some(0), closed_until);
         }
         "many" => {
-            assert_eq!(u64::from(taken), number(12), "{record} {crowd:?}");
-            (state.kind, state.closed_until) = (Some(words[11].parse().unwrap()), closed_until);
+            assert_eq!(u64::from(taken), number(13), "{record} {crowd:?}");
+            (state.kind, state.closed_until) = (Some(words[12].parse().unwrap()), closed_until);
         }
         "free" => assert!(holders.is_empty() && waiters.is_empty(), "{record} {crowd:?}"),
         other => panic!("{other}"),
@@ -241,13 +275,10 @@ fn parse(record: &str, crowd: &[String]) -> State {
     if words[1] != "held" && !words[2].starts_with('-') {
         state.released = Some(words[2].to_owned());
     }
-    let last_end = waiters.iter().map(|(_, end, _)| *end).max();
     if words[1] != "free" {
-        assert_eq!(line_until, last_end.unwrap_or(0), "{record} {crowd:?}");
+        let outside = |(_, end, _): &&(_, u64, _)| !(soonest..=latest).contains(end);
+        assert_eq!(waiters.iter().find(outside), None, "{record} {crowd:?}");
     }
-    let indexed = crowd.iter().filter(|entry| !entry.starts_with("who ")).count();
-    let held_here = if words[1] == "held" { 0 } else { holders.len() };
-    assert_eq!(indexed, 2 * waiters.len() + held_here, "left over: {crowd:?}");
     holders.sort_unstable();
     state.holders = holders.into_iter().map(|(_, holder)| holder).collect();
     state.waiters = waiters.into_iter().map(|(_, _, waiter)| waiter).collect();
@@ -257,49 +288,31 @@ fn parse(record: &str, crowd: &[String]) -> State {
     state
 }
 
-fn expect(crowd: &[String], entry: &str) {
-    assert!(crowd.iter().any(|one| one == entry), "{entry:?} is missing in {crowd:?}");
-}
-
-fn read_waiter(words: &[&str], crowd: &[String]) -> (u64, u64, String) {
-    let [
-        _,
-        token,
-        _,
-        mode,
-        permits,
-        place,
-        channel,
-        ticket,
-        beat,
-        window,
-        block,
-        arrived,
-        seen,
-        ..,
-    ] = *words
-    else {
+fn read_waiter(token: &str, words: &[&str], crowd: &Crowd) -> (u64, u64, String) {
+    let [_, mode, permits, block, channel, ticket, beat, window, seen, arrived, ..] = *words else {
         panic!("{words:?}")
     };
-    let label = read_label(&words[13..].join(" ")).unwrap();
-    let numbers = [place, ticket, beat, window, block, arrived, seen]
-        .map(|number| number.parse::<u64>().unwrap());
-    let end = numbers[6] + numbers[3] * 1_000;
-    expect(crowd, &format!("line {:016} {token}", numbers[0]));
-    expect(crowd, &format!("till {end:016} {:016} {token}", numbers[0]));
+    let label = read_label(&words[10..].join(" ")).unwrap();
+    let numbers =
+        [ticket, beat, window, block, arrived, seen].map(|number| number.parse::<u64>().unwrap());
+    let [ticket, beat, window, block, arrived, seen] = numbers;
+    let place = u64::try_from(crowd.order[token]).unwrap();
+    let end = seen + window * 1_000;
+    crowd.expect(&format!("till {token}"), -i64::try_from(end).unwrap());
     let mode = (mode.chars().next().unwrap(), permits.parse().unwrap());
     let label = (label.0.as_str(), label.1.as_str());
-    (numbers[0], end, waiter(token, mode, channel, numbers, label))
+    let numbers = [place, ticket, beat, window, block, arrived, seen];
+    (place, end, waiter(token, mode, channel, numbers, label))
 }
 
-fn read_holder(words: &[&str], crowd: &[String], taken: &mut u32) -> (Fence, String) {
-    let [_, token, _, mode, permits, expires, granted, epoch, first, count, holds, ..] = *words
-    else {
+fn read_holder(token: &str, words: &[&str], crowd: &Crowd, taken: &mut u32) -> (Fence, String) {
+    let [_, mode, permits, expires, granted, epoch, first, count, holds, ..] = *words else {
         panic!("{words:?}")
     };
-    let label = read_label(&words[11..].join(" ")).unwrap();
+    let label = read_label(&words[9..].join(" ")).unwrap();
     let numbers = [count, holds, granted, expires].map(|number| number.parse::<u64>().unwrap());
-    expect(crowd, &format!("end {:016} {epoch:0>4} {first:0>16} {permits} {token}", numbers[3]));
+    let ends = i64::try_from(numbers[3]).unwrap() - (1 << 53);
+    crowd.expect(&format!("{epoch:0>4} {first:0>16} {permits} {token}"), ends);
     *taken += permits.parse::<u32>().unwrap();
     let mode = (mode.chars().next().unwrap(), permits.parse().unwrap());
     let first = fence(epoch, first);

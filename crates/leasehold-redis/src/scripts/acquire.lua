@@ -2,7 +2,8 @@
 -- Repeating it with the same token counts nothing twice.
 --
 -- KEYS  1  the lock's record
---       2  its crowd: shared holders, holders of permits, and the line
+--       2  its crowd: shared holders, holders of permits, and those who wait
+--       3  the order of the crowd
 -- ARGV  1  token, 32 hexadecimal digits
 --       2  ttl, ms
 --       3  fail-over epoch; 0 where there is none
@@ -34,59 +35,85 @@
 --
 -- Atomic: one script. It reads and writes its keys only, which share a hash tag, hence a slot.
 -- include: now
+local us = time[1] .. string.sub('00000' .. time[2], -6)
 local stored = redis.call('GET', KEYS[1])
 local mode = ARGV[7] or 'x'
 if mode == 'x' then
   -- A lock that was never used, or is free, is taken without looking any further.
   local last_place
   if not stored then
-    last_place = '0'
-  elseif string.sub(stored, 1, 17) == 'leasehold/1 free ' then
-    local epoch, first, count
-    epoch, first, count, last_place =
-      string.match(stored, '^%d+ 0 0 (%d+) (%d+) (%d+) (%d+)', 68)
-    if epoch ~= ARGV[3] or first + count > now then last_place = nil end
+    last_place = '0000000000000000'
+  else
+    local shape = string.sub(stored, 1, 17)
+    if shape == 'leasehold/1 free ' then
+      local epoch, first, count = string.match(stored, '^%d+ 0 0 0 (%d+) (%d+) (%d+)', 85)
+      if epoch == ARGV[3] and first + count <= now then last_place = string.sub(stored, 68, 83) end
+    elseif ARGV[15] == '' and ARGV[14] == '' and shape == 'leasehold/1 held '
+      and string.sub(stored, 18, 49) ~= ARGV[1] then
+      -- A newcomer comes last in a line in which everybody's place runs on.
+      local since, place, ttl, soonest, latest, epoch, first, granted, profile = string.match(
+        stored, '^(%d+) (%d+) (%d+) (%d+) (%d+) 0 (%d+) (%d+) %d+ (%d+) (.*)$', 51)
+      local ends = now + ARGV[13] * 1000
+      if since and since + ttl * 1000 > now and soonest + 0 > now and soonest + 0 <= ends
+        and latest + 0 >= ends and not redis.call('HGET', KEYS[2], ARGV[1]) then
+        local mine = us
+        if place >= us then mine = string.format('%016.0f', place + 1) end
+        local position = redis.call('ZCOUNT', KEYS[3], '0', '(' .. mine)
+        redis.call('ZADD', KEYS[3], mine, ARGV[1], string.format('%.0f', -ends), 'till ' .. ARGV[1])
+        redis.call('HSET', KEYS[2], ARGV[1],
+          'waits x 1 ' .. ARGV[5] .. ' ' .. ARGV[10] .. ' ' .. ARGV[11] .. ' ' .. ARGV[12] .. ' '
+            .. ARGV[13] .. ' ' .. us .. ' ' .. us .. string.match(ARGV[6], ' .*$'))
+        redis.call('SETRANGE', KEYS[1], 67, mine)
+        if position == 0 then
+          local keep = string.format('%.0f', math.ceil((latest - now) / 1000) + ARGV[4] - ARGV[2])
+          redis.call('PEXPIRE', KEYS[2], keep)
+          redis.call('PEXPIRE', KEYS[3], keep)
+        end
+        local left = since + ttl * 1000 - now
+        return {'waiting', position, mine + 0, left, 'x', 1, 0, epoch + 0, first + 0,
+          math.max(now - granted, 0), left, profile}
+      end
+    end
   end
   if last_place then
-    local us = time[1] .. string.sub('00000' .. time[2], -6)
     redis.call('SET', KEYS[1],
-      'leasehold/1 held ' .. ARGV[1] .. ' ' .. us .. ' ' .. ARGV[2] .. ' 0 0 ' .. ARGV[3] .. ' '
-        .. us .. ' ' .. ARGV[5] .. ' ' .. last_place .. ' ' .. us .. ' ' .. ARGV[6],
+      'leasehold/1 held ' .. ARGV[1] .. ' ' .. us .. ' ' .. last_place .. ' ' .. ARGV[2] .. ' 0 0 0 '
+        .. ARGV[3] .. ' ' .. us .. ' ' .. ARGV[5] .. ' ' .. us .. ' ' .. ARGV[6],
       'PX', ARGV[4])
     return now
   end
 end
-local main, crowd, token, floor_epoch = KEYS[1], KEYS[2], ARGV[1], ARGV[3] + 0
+local main, crowd, order, token, floor_epoch = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[3] + 0
 local asking, wanted_ttl, retention = token, ARGV[2] + 0, ARGV[4] - ARGV[2]
 local permits, wanted_limit, channel = ARGV[8] or '1', (ARGV[9] or 0) + 0, ARGV[10]
 -- include: load
 if bad then return redis.error_reply(bad) end
-local head, head_before, head_place, head_channel, head_ticket, head_seen, head_window
+local head, head_before, head_channel, head_ticket, head_seen, head_window
 local free_in, next_mode, next_permits, next_epoch, next_first, next_granted, next_expires
 local next_profile
-local wanted_place = channel and ARGV[14] ~= '' and string.format('%016.0f', ARGV[14])
-if channel and line_until > 0 then
+local wanted_place = channel and ARGV[14] ~= '' and ARGV[14] + 0
+local window = channel and ARGV[13] + 0
+local ends = channel and now + window * 1000
+if channel and latest > 0 then
   -- A waiter is heard before the line is served, or it would be passed over while it asks.
-  local waits = redis.call('ZRANGEBYLEX', crowd, '[who ' .. token, '(who ' .. token .. '!')[1]
-  local fixed, its_place, window, block, arrived, seen, label = string.match(waits or '',
-    '^(who %S+ waits %l %d+ (%d+) %S+ %d+) %d+ (%d+) (%d+) (%d+) (%d+) (.*)$')
-  if fixed then
-    redis.call('ZREM', crowd, waits,
-      string.format('till %016.0f %s %s', seen + window * 1000, its_place, token))
-    redis.call('ZADD', crowd,
-      0, string.format('till %016.0f %s %s', now + ARGV[13] * 1000, its_place, token),
-      0, string.format('%s %s %s %s %s %.0f %s', fixed, ARGV[12], ARGV[13], block, arrived, now,
-        label))
+  local fixed, arrived, label = string.match(redis.call('HGET', crowd, token) or '',
+    '^(waits %l %d+ %d+ %S+ %d+) %d+ %d+ %d+ (%d+)( .*)$')
+  if fixed and redis.call('ZSCORE', order, token) then
+    redis.call('ZADD', order, string.format('%.0f', -ends), 'till ' .. token)
+    redis.call('HSET', crowd, token, fixed .. ' ' .. ARGV[12] .. ' ' .. ARGV[13] .. ' ' .. us .. ' '
+      .. arrived .. label)
+    -- include: will_end
     dirty = true
   end
 end
 -- include: settle
 local answer
-local entry
-if taken > 0 or line_until > 0 then
-  entry = redis.call('ZRANGEBYLEX', crowd, '[who ' .. token, '(who ' .. token .. '!')[1]
+local entry, waits
+if taken > 0 or latest > 0 then
+  entry = redis.call('HGET', crowd, token)
+  waits = entry and string.byte(entry) == 119 and redis.call('ZSCORE', order, token)
 end
-if holder or taken > 0 or line_until > 0 or closed_until > 0 then
+if holder or taken > 0 or latest > 0 or closed_until > 0 then
   if limit ~= wanted_limit then answer = {'wrong-kind', limit} end
 end
 if not answer and mode == 'p' and permits + 0 > wanted_limit then answer = {'too-many-permits'} end
@@ -97,21 +124,21 @@ elseif holder == token then
   local holds = string.match(ARGV[6], '^%d+')
   profile, dirty = string.gsub(profile, '^%d+', holds, 1), true
   answer = {'already', epoch, first, count, holds + 0}
-elseif entry and string.find(entry, ' holds ', 1, true) == 37 then
-  local held_mode, held, expires, rest, e, f, n, label =
-    string.match(entry, '^who %S+ holds (%l) (%d+) (%d+) (%d+ (%d+) (%d+) (%d+)) %d+ (.*)$')
-  local ends = string.format('%016.0f', math.max(expires + 0, now + wanted_ttl * 1000))
+elseif entry and taken > 0 and string.byte(entry) == 104 then
+  local before, held, expires, rest, e, f, n, label =
+    string.match(entry, '^(holds %l (%d+) )(%d+)( %d+ (%d+) (%d+) (%d+) )%d+( .*)$')
+  expires = math.max(expires + 0, now + wanted_ttl * 1000)
   local holds = string.match(ARGV[6], '^%d+')
-  local tail = string.format(' %04.0f %016.0f %s %s', e, f, held, token)
-  redis.call('ZREM', crowd, entry, 'end ' .. string.format('%016.0f', expires) .. tail)
-  redis.call('ZADD', crowd, 0, 'end ' .. ends .. tail,
-    0, string.format('who %s holds %s %s %.0f %s %s %s', token, held_mode, held, ends, rest, holds,
-      label))
+  redis.call('ZADD', order, string.format('%.0f', expires - 9007199254740992),
+    string.format('%04.0f %016.0f %s %s', e, f, held, token))
+  redis.call('HSET', crowd, token,
+    before .. string.format('%.0f', expires) .. rest .. holds .. label)
   dirty = true
   answer = {'already', e + 0, f + 0, n + 0, holds + 0}
-elseif entry then
-  answer = {'waiting', string.match(entry, '^who %S+ waits %l %d+ (%d+)')}
-elseif closed_until == 0 and not holder and (not head or wanted_place and wanted_place < head_place)
+elseif waits then
+  answer = {'waiting', waits + 0}
+elseif closed_until == 0 and not holder
+  and (not head or wanted_place and wanted_place < redis.call('ZSCORE', order, head) + 0)
   and (mode == 's' or mode == 'x'
   and taken == 0 or mode == 'p' and taken + permits <= wanted_limit) then
   if epoch < floor_epoch then epoch = floor_epoch end
@@ -121,14 +148,12 @@ elseif closed_until == 0 and not holder and (not head or wanted_place and wanted
     holder, since, ttl, profile = token, now, wanted_ttl, ARGV[6]
     granted = string.format('%.0f', now)
   else
-    -- What stands in a crowd that nobody refers to was left by a record that is gone.
-    if taken == 0 and not head then redis.call('ZREMRANGEBYLEX', crowd, '-', '+') end
+    -- include: begin_crowd
     taken = taken + permits
-    redis.call('ZADD', crowd,
-      0, string.format('end %016.0f %04.0f %016.0f %s %s', now + wanted_ttl * 1000, epoch, first,
-        permits, token),
-      0, string.format('who %s holds %s %s %.0f %.0f %.0f %.0f %.0f %s', token, mode, permits,
-        now + wanted_ttl * 1000, now, epoch, first, count, ARGV[6]))
+    redis.call('HSET', crowd, token, string.format('holds %s %s %.0f %.0f %.0f %.0f %.0f %s', mode,
+      permits, now + wanted_ttl * 1000, now, epoch, first, count, ARGV[6]))
+    redis.call('ZADD', order, string.format('%.0f', now + wanted_ttl * 1000 - 9007199254740992),
+      string.format('%04.0f %016.0f %s %s', epoch, first, permits, token))
   end
   answer = {'granted', epoch, first}
 elseif not channel then
@@ -136,36 +161,37 @@ elseif not channel then
 else
   local waiters = 0
   if head then
-    while true do
-      local gone = redis.call('ZRANGEBYLEX', crowd, '[till ',
-        string.format('(till %016.0f!', now), 'LIMIT', 0, 1)[1]
-      if not gone then break end
-      local its_place, who = string.match(gone, '^till %d+ (%d+) (%S+)$')
-      redis.call('ZREM', crowd, gone, 'line ' .. its_place .. ' ' .. who)
-      redis.call('ZREMRANGEBYLEX', crowd, '[who ' .. who, '(who ' .. who .. '!')
-      dirty = true
+    if now >= soonest then
+      for _, gone in ipairs(redis.call('ZRANGEBYSCORE', order, string.format('%.0f', -now), '(0')) do
+        local who = string.sub(gone, 6)
+        redis.call('ZREM', order, gone, who)
+        redis.call('HDEL', crowd, who)
+      end
+      soonest, dirty = -redis.call('ZREVRANGEBYSCORE', order, '(0', '-4503599627370496',
+        'WITHSCORES', 'LIMIT', '0', '1')[2], true
     end
-    waiters = redis.call('ZLEXCOUNT', crowd, '[line ', '(line!')
+    waiters = redis.call('ZCOUNT', order, '0', '+inf')
   end
   if not wanted_place and ARGV[15] ~= '' and waiters >= ARGV[15] + 0 then
     answer = {'queue-full', waiters}
   else
-    if not head and taken == 0 then redis.call('ZREMRANGEBYLEX', crowd, '-', '+') end
+    -- include: begin_crowd
     local mine = wanted_place
-    if not mine or waiters > 0
-      and redis.call('ZLEXCOUNT', crowd, '[line ' .. mine, '(line ' .. mine .. '!') > 0 then
-      mine = string.format('%016.0f', math.max(place + 1, now))
+    if mine and waiters > 0 then
+      local its = string.format('%.0f', mine)
+      if redis.call('ZCOUNT', order, its, its) > 0 then mine = nil end
     end
-    place = math.max(place, mine + 0)
-    redis.call('ZADD', crowd,
-      0, 'line ' .. mine .. ' ' .. token,
-      0, string.format('till %016.0f %s %s', now + ARGV[13] * 1000, mine, token),
-      0, string.format('who %s waits %s %s %s %s %s %s %s %s %.0f %.0f %s', token, mode, permits,
-        mine, channel, ARGV[11], ARGV[12], ARGV[13], ARGV[5], now, now,
-        string.match(ARGV[6], '^%d+ (.*)$')))
-    limit, line_until, dirty = wanted_limit, now, true
+    if not mine then mine = math.max(place + 1, now) end
+    place = math.max(place, mine)
+    if head and mine < redis.call('ZSCORE', order, head) + 0 then head = nil end
+    redis.call('ZADD', order, string.format('%.0f', mine), token,
+      string.format('%.0f', -ends), 'till ' .. token)
+    redis.call('HSET', crowd, token, 'waits ' .. mode .. ' ' .. permits .. ' ' .. ARGV[5] .. ' '
+      .. channel .. ' ' .. ARGV[11] .. ' ' .. ARGV[12] .. ' ' .. ARGV[13] .. ' ' .. us .. ' ' .. us
+      .. string.match(ARGV[6], ' .*$'))
+    -- include: will_end
+    limit, dirty = wanted_limit, true
     answer = {'waiting', mine}
-    if head and mine < head_place then head = nil end
   end
 end
 -- include: tell_first
@@ -175,7 +201,7 @@ if answer[1] == 'busy' or answer[1] == 'waiting' then
   end
   if answer[1] == 'waiting' then
     local mine = answer[2]
-    answer = {'waiting', redis.call('ZLEXCOUNT', crowd, '[line ', '(line ' .. mine), mine + 0}
+    answer = {'waiting', redis.call('ZCOUNT', order, '0', string.format('(%.0f', mine)), mine}
   end
   local at = #answer
   answer[at + 1] = free_in

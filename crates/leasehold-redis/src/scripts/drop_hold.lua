@@ -2,10 +2,9 @@
 --
 -- in:  the locals of load, entry: what the crowd says of it, unless it holds alone
 if entry then
-  local permits, expires, e, f =
-    string.match(entry, '^who %S+ holds %l (%d+) (%d+) %d+ (%d+) (%d+) ')
-  redis.call('ZREM', crowd, entry,
-    string.format('end %016.0f %04.0f %016.0f %s %s', expires, e, f, permits, token))
+  local permits, e, f = string.match(entry, '^holds %l (%d+) %d+ %d+ (%d+) (%d+) ')
+  redis.call('ZREM', order, string.format('%04.0f %016.0f %s %s', e, f, permits, token))
+  redis.call('HDEL', crowd, token)
   taken = taken - permits
 else
   holder = nil

@@ -2,6 +2,7 @@
 --
 -- KEYS  1  the lock's record
 --       2  its crowd
+--       3  the order of the crowd
 --
 -- Returns an empty array when nobody uses the lock, else
 --   limit        0 for a lock, all permits of a semaphore
@@ -14,7 +15,7 @@
 -- with times in µs, the profile as given to acquire and the label without its holds; or an error
 -- as acquire does.
 --
--- Atomic: one script, two keys of one slot. Looks at everybody in the crowd.
+-- Atomic: one script, three keys of one slot. Looks at everybody in the crowd.
 -- include: now
 local stored = redis.call('GET', KEYS[1])
 if not stored then return {} end
@@ -26,22 +27,26 @@ local holders, waiters = {}, {}
 if holder and since + ttl * 1000 > now then
   holders = {'x', 1, epoch, first, math.max(now - granted, 0), since + ttl * 1000 - now, profile}
 end
-if taken > 0 or line_until > 0 then
-  for _, one in ipairs(redis.call('ZRANGEBYLEX', crowd, '[who ', '(who!')) do
+if taken > 0 or latest > 0 then
+  local all = redis.call('HGETALL', crowd)
+  for i = 2, #all, 2 do
     local mode, permits, expires, since_, e, f, its_profile =
-      string.match(one, '^who %S+ holds (%l) (%d+) (%d+) (%d+) (%d+) (%d+) %d+ (.*)$')
-    if mode and expires + 0 > now then
+      string.match(all[i], '^holds (%l) (%d+) (%d+) (%d+) (%d+) (%d+) %d+ (.*)$')
+    if mode and taken > 0 and expires + 0 > now then
       local at = #holders
       holders[at + 1], holders[at + 2], holders[at + 3] = mode, permits + 0, e + 0
       holders[at + 4], holders[at + 5] = f + 0, math.max(now - since_, 0)
       holders[at + 6], holders[at + 7] = expires - now, its_profile
     end
-    local its_mode, its_permits, its_place, window, arrived, seen, label = string.match(one,
-      '^who %S+ waits (%l) (%d+) (%d+) %S+ %d+ %d+ (%d+) %d+ (%d+) (%d+) (.*)$')
+    local its_mode, its_permits, window, seen, arrived, label = string.match(all[i],
+      '^waits (%l) (%d+) %d+ %S+ %d+ %d+ (%d+) (%d+) (%d+) (.*)$')
     if its_mode and seen + window * 1000 > now then
-      local at = #waiters
-      waiters[at + 1], waiters[at + 2], waiters[at + 3] = its_mode, its_permits + 0, its_place + 0
-      waiters[at + 4], waiters[at + 5] = math.max(now - arrived, 0), label
+      local its_place = redis.call('ZSCORE', KEYS[3], all[i - 1])
+      if its_place then
+        local at = #waiters
+        waiters[at + 1], waiters[at + 2], waiters[at + 3] = its_mode, its_permits + 0, its_place + 0
+        waiters[at + 4], waiters[at + 5] = math.max(now - arrived, 0), label
+      end
     end
   end
 end

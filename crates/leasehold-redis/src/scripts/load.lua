@@ -3,7 +3,8 @@
 -- in:  stored  what GET said, floor_epoch
 -- out: the locals below; all times in µs since the Unix epoch, all lengths (ttl) in ms
 local holder, since, ttl, granted, profile  -- the exclusive holder, if there is one
-local line_until, closed_until = 0, 0       -- 0: there is no line; it is not closed
+local soonest, latest = 0, 0                -- no place ends before or after; 0: there is no line
+local closed_until = 0                      -- 0: it is not closed
 local epoch, first, count = floor_epoch, 0, 0  -- the last block of fences issued
 local place = 0                             -- the last place given
 local limit = 0                             -- 0 for a lock, all permits of a semaphore
@@ -11,9 +12,9 @@ local taken = 0                             -- permits in use, or shared holders
 local released                              -- the token of the last release
 local dirty, bad = false, nil
 if stored then
-  local shape, who, at, length, line, closed, rest
-  shape, who, at, length, line, closed, epoch, first, count, place, rest = string.match(stored,
-    '^leasehold/1 (%l+) (%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) ?(.*)$')
+  local shape, who, at, length, from, to, closed, rest
+  shape, who, at, place, length, from, to, closed, epoch, first, count, rest = string.match(stored,
+    '^leasehold/1 (%l+) (%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) ?(.*)$')
   if shape == 'held' then
     holder, since, ttl = who, at + 0, length + 0
     granted, profile = string.match(rest, '^(%d+) (%d+ .*)$')
@@ -25,10 +26,10 @@ if stored then
     shape = nil
   end
   if shape then
-    line_until, closed_until = line + 0, closed + 0
+    soonest, latest, closed_until = from + 0, to + 0, closed + 0
     epoch, first, count, place = epoch + 0, first + 0, count + 0, place + 0
     if not holder and string.byte(who) ~= 45 then released = who end
-    if shape == 'free' then line_until, closed_until = 0, 0 end
+    if shape == 'free' then latest, closed_until = 0, 0 end
   elseif string.find(stored, '^leasehold/%d+ ') and not string.find(stored, '^leasehold/1 ') then
     bad = 'LEASEHOLDVERSION ' .. string.match(stored, '^leasehold/(%d+)')
   else

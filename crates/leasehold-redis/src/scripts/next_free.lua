@@ -8,13 +8,13 @@ do
     next_mode, next_permits, next_epoch, next_first = 'x', 1, epoch, first
     next_granted, next_expires, next_profile = granted, since + ttl * 1000, profile
   elseif taken > 0 then
-    local next_end = redis.call('ZRANGEBYLEX', crowd, '[end ', '(end!', 'LIMIT', 0, 1)[1]
-    local who = string.match(next_end, '%S+$')
-    local entry = redis.call('ZRANGEBYLEX', crowd, '[who ' .. who, '(who ' .. who .. '!')[1]
-    next_mode, next_permits, next_expires, next_granted, next_epoch, next_first, next_profile =
-      string.match(entry, '^who %S+ holds (%l) (%d+) (%d+) (%d+) (%d+) (%d+) %d+ (.*)$')
+    -- include: next_end
+    next_expires = expires
+    next_mode, next_permits, next_granted, next_epoch, next_first, next_profile = string.match(
+      redis.call('HGET', crowd, who) or '',
+      '^holds (%l) (%d+) %d+ (%d+) (%d+) (%d+) %d+ (.*)$')
   end
   free_in = 0
-  if next_mode then free_in = next_expires - now end
+  if next_expires then free_in = next_expires - now end
   if closed_until - now > free_in then free_in = closed_until - now end
 end

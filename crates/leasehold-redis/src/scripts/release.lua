@@ -3,6 +3,7 @@
 --
 -- KEYS  1  the lock's record
 --       2  its crowd
+--       3  the order of the crowd
 -- ARGV  1  token
 --       2  fence retention, ms
 --       3  fail-over epoch
@@ -20,25 +21,59 @@
 --   not-held
 -- or an error as acquire does.
 --
--- Atomic: one script, two keys of one slot. Works at the server's memory limit.
+-- Atomic: one script, three keys of one slot. Works at the server's memory limit.
 -- include: now
 local stored = redis.call('GET', KEYS[1])
 if stored and not ARGV[6] and string.sub(stored, 1, 49) == 'leasehold/1 held ' .. ARGV[1] then
   -- Nobody waits and nothing is closed: the record stays as it is but for one word, and lives for
   -- as long as it would have, which is the rest of the lease and the retention.
-  local since, ttl = string.match(stored, '^(%d+) (%d+) 0 0 ', 51)
-  if since and since + ttl * 1000 > now and ttl + 0 <= ARGV[2] + 0 then
-    local written = redis.pcall('SETRANGE', KEYS[1], 12, 'free')
-    if type(written) == 'number' then return 1 end
-    -- At the memory limit the way below is open.
+  local since, ttl = string.match(stored, '^(%d+) %d+ (%d+) 0 0 0 ', 51)
+  if since then
+    if since + ttl * 1000 > now and ttl + 0 <= ARGV[2] + 0 then
+      local written = redis.pcall('SETRANGE', KEYS[1], 12, 'free')
+      if type(written) == 'number' then return 1 end
+      -- At the memory limit the way below is open.
+    end
+  else
+    -- Everybody's place runs on, and the first in line wants the lock as it was held: it has it.
+    local since, ttl, soonest, latest, epoch, first, count =
+      string.match(stored, '^(%d+) %d+ (%d+) (%d+) (%d+) 0 (%d+) (%d+) (%d+)', 51)
+    if since and since + ttl * 1000 > now and soonest + 0 > now then
+      local head = redis.call('ZRANGEBYSCORE', KEYS[3], '0', '+inf', 'LIMIT', '0', '1')[1]
+      local block, channel, ticket, beat, window, seen, label = string.match(
+        head and redis.call('HGET', KEYS[2], head) or '',
+        '^waits x 1 (%d+) (%S+) (%d+) (%d+) (%d+) (%d+) %d+ (.*)$')
+      local ends = block and seen + window * 1000
+      -- The next in line need not be told when this lease ends, since its heartbeat comes before
+      -- that, whatever its window: that does not reach beyond the latest end of a place.
+      if ends and 2 * (ends - now) >= window * 1000 and 3 * (ends - now) >= latest - now then
+        if epoch + 0 < ARGV[3] + 0 then epoch = ARGV[3] end
+        local us = time[1] .. string.sub('00000' .. time[2], -6)
+        local fence, over = us, math.max(latest, now + block)
+        if first + count > now then
+          fence = string.format('%.0f', first + count)
+          over = math.max(latest, first + count + block)
+        end
+        redis.call('ZREM', KEYS[3], head, 'till ' .. head)
+        redis.call('HDEL', KEYS[2], head)
+        redis.call('SET', KEYS[1],
+          'leasehold/1 held ' .. head .. ' ' .. seen .. string.sub(stored, 67, 84) .. window .. ' '
+            .. soonest .. ' ' .. latest .. ' 0 ' .. epoch .. ' ' .. fence .. ' ' .. block .. ' ' .. us
+            .. ' 1 ' .. label,
+          'PX', string.format('%.0f', math.ceil((over - now) / 1000) + ARGV[2]))
+        redis.pcall('PUBLISH', channel, 'granted ' .. ticket .. ' ' .. beat .. ' ' .. epoch .. ' '
+          .. fence .. ' ' .. block)
+        return 1
+      end
+    end
   end
 end
-local main, crowd, token, floor_epoch = KEYS[1], KEYS[2], ARGV[1], ARGV[3] + 0
+local main, crowd, order, token, floor_epoch = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[3] + 0
 local asking, retention, remaining = nil, ARGV[2] + 0, (ARGV[6] or 0) + 0
 local cooldown = (ARGV[7] or 0) + 0
 -- include: load
 if bad then return redis.error_reply(bad) end
-local head, head_before, head_place, head_channel, head_ticket, head_seen, head_window
+local head, head_before, head_channel, head_ticket, head_seen, head_window
 local free_in, next_mode, next_permits, next_epoch, next_first, next_granted, next_expires
 local next_profile
 -- include: make_room
@@ -46,17 +81,15 @@ local next_profile
 local answer
 local entry
 if taken > 0 then
-  entry = redis.call('ZRANGEBYLEX', crowd, '[who ' .. token, '(who ' .. token .. '!')[1]
-  if entry and string.find(entry, ' holds ', 1, true) ~= 37 then entry = nil end
+  entry = redis.call('HGET', crowd, token)
+  if entry and string.byte(entry) ~= 104 then entry = nil end
 end
 local ended = false
 if holder == token or entry then
   if remaining > 0 then
     if entry then
-      local before, after = string.match(entry,
-        '^(who %S+ holds %l %d+ %d+ %d+ %d+ %d+ %d+ )%d+( .*)$')
-      redis.call('ZREM', crowd, entry)
-      redis.call('ZADD', crowd, 0, before .. ARGV[6] .. after)
+      local before, after = string.match(entry, '^(holds %l %d+ %d+ %d+ %d+ %d+ %d+ )%d+( .*)$')
+      redis.call('HSET', crowd, token, before .. ARGV[6] .. after)
     else
       profile = string.gsub(profile, '^%d+', ARGV[6], 1)
     end

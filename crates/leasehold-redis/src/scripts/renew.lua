@@ -1,7 +1,8 @@
 -- Lets leases run on: never creates one, never takes one away.
 --
--- KEYS  2i-1  record of the i-th lock
---       2i    its crowd
+-- KEYS  3i-2  record of the i-th lock
+--       3i-1  its crowd
+--       3i    the order of the crowd
 -- ARGV  1     fail-over epoch
 --       2     fence retention, ms
 --      and for the i-th lock, from 5i-2 on:
@@ -24,8 +25,8 @@
 local us = time[1] .. string.sub('00000' .. time[2], -6)
 local floor_epoch, retention = ARGV[1] + 0, ARGV[2] + 0
 local answers = {}
-for i = 1, #KEYS / 2 do
-  local main, crowd, at = KEYS[2 * i - 1], KEYS[2 * i], 5 * i - 2
+for i = 1, #KEYS / 3 do
+  local main, crowd, order, at = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i], 5 * i - 2
   local token, shorten = ARGV[at], ARGV[at + 4] == '1'
   local wanted_ttl = ARGV[at + 3] + 0
   local answer
@@ -37,7 +38,7 @@ for i = 1, #KEYS / 2 do
   elseif string.sub(stored, 1, 49) == 'leasehold/1 held ' .. token then
     -- Nobody waits, nothing is closed, and the ttl stays: only the time of the renewal changes.
     local since, ttl, epoch, first, count =
-      string.match(stored, '^(%d+) (%d+) 0 0 (%d+) (%d+) (%d+)', 51)
+      string.match(stored, '^(%d+) %d+ (%d+) 0 0 0 (%d+) (%d+) (%d+)', 51)
     if ttl == ARGV[at + 3] and since + ttl * 1000 > now
       and epoch == ARGV[at + 1] and first + count > ARGV[at + 2] + 0
       and first + count <= now + retention * 1000 then
@@ -51,7 +52,7 @@ for i = 1, #KEYS / 2 do
   if not answer then
     local asking
     -- include: load
-    local head, head_before, head_place, head_channel, head_ticket, head_seen, head_window
+    local head, head_before, head_channel, head_ticket, head_seen, head_window
     local free_in, next_mode, next_permits, next_epoch, next_first, next_granted, next_expires
     local next_profile
     if bad then
@@ -62,9 +63,7 @@ for i = 1, #KEYS / 2 do
       -- include: tell_first
       local ends = now + wanted_ttl * 1000
       local entry
-      if taken > 0 then
-        entry = redis.call('ZRANGEBYLEX', crowd, '[who ' .. token, '(who ' .. token .. '!')[1]
-      end
+      if taken > 0 then entry = redis.call('HGET', crowd, token) end
       if holder == token then
         if shorten or ends > since + ttl * 1000 then since, ttl, dirty = now, wanted_ttl, true end
         local e, last = ARGV[at + 1] + 0, ARGV[at + 2] + 0
@@ -72,14 +71,13 @@ for i = 1, #KEYS / 2 do
           epoch, first, dirty = e, last - count + 1, true
         end
         answer = 1
-      elseif entry and string.find(entry, ' holds ', 1, true) == 37 then
+      elseif entry and string.byte(entry) == 104 then
         local before, permits, expires, after, e, f = string.match(entry,
-          '^(who %S+ holds %l (%d+) )(%d+)( %d+ (%d+) (%d+) .*)$')
+          '^(holds %l (%d+) )(%d+)( %d+ (%d+) (%d+) .*)$')
         if shorten or ends > expires + 0 then
-          local tail = string.format(' %04.0f %016.0f %s %s', e, f, permits, token)
-          redis.call('ZREM', crowd, entry, string.format('end %016.0f', expires) .. tail)
-          redis.call('ZADD', crowd, 0, string.format('end %016.0f', ends) .. tail,
-            0, before .. string.format('%.0f', ends) .. after)
+          redis.call('ZADD', order, string.format('%.0f', ends - 9007199254740992),
+            string.format('%04.0f %016.0f %s %s', e, f, permits, token))
+          redis.call('HSET', crowd, token, before .. string.format('%.0f', ends) .. after)
           dirty = true
         end
         answer = 1

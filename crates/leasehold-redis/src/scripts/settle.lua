@@ -1,38 +1,36 @@
 -- Drops what is over, and hands what came free to the line.
 --
--- in:  the locals of load, crowd, now, floor_epoch
+-- in:  the locals of load, crowd, order, now, floor_epoch
 -- out: the same locals brought up to date; head_* describe the first in line, or head is nil.
 --      head_before is the first in line as it was when the script began.
 if holder and since + ttl * 1000 <= now then
   holder, dirty = nil, true
 end
 while taken > 0 do
-  local next_end = redis.call('ZRANGEBYLEX', crowd, '[end ', '(end!', 'LIMIT', 0, 1)[1]
-  if not next_end then
+  -- include: next_end
+  if not who then
     taken, dirty = 0, true
     break
   end
-  local expires, permits, who = string.match(next_end, '^end (%d+) %d+ %d+ (%d+) (%S+)$')
-  if expires + 0 > now then break end
-  redis.call('ZREM', crowd, next_end)
-  redis.call('ZREMRANGEBYLEX', crowd, '[who ' .. who, '(who ' .. who .. '!')
-  taken, dirty = taken - permits, true
+  if expires > now then break end
+  redis.call('ZREM', order, lease)
+  redis.call('HDEL', crowd, who)
+  taken, dirty = taken - string.match(lease, '^%d+ %d+ (%d+)'), true
 end
 if closed_until > 0 and closed_until <= now then
   closed_until, dirty = 0, true
 end
 head = nil
-while line_until > 0 do
-  local line = redis.call('ZRANGEBYLEX', crowd, '[line ', '(line!', 'LIMIT', 0, 1)[1]
-  head_place, head = string.match(line or '', '^line (%d+) (%S+)$')
-  if head_before == nil then head_before = head_place or false end
+while latest > 0 do
+  head = redis.call('ZRANGEBYSCORE', order, '0', '+inf', 'LIMIT', '0', '1')[1]
+  if head_before == nil then head_before = head or false end
   if not head then
-    line_until, dirty = 0, true
+    soonest, latest, dirty = 0, 0, true
     break
   end
-  local entry = redis.call('ZRANGEBYLEX', crowd, '[who ' .. head, '(who ' .. head .. '!')[1]
-  local mode, permits, channel, ticket, beat, window, block, seen, label = string.match(entry or '',
-    '^who %S+ waits (%l) (%d+) %d+ (%S+) (%d+) (%d+) (%d+) (%d+) %d+ (%d+) (.*)$')
+  local mode, permits, block, channel, ticket, beat, window, seen, label = string.match(
+    redis.call('HGET', crowd, head) or '',
+    '^waits (%l) (%d+) (%d+) (%S+) (%d+) (%d+) (%d+) (%d+) %d+ (.*)$')
   local left = mode and seen + window * 1000 - now or 0  -- of its place, µs
   local admitted = left > 0 and closed_until == 0 and not holder
     and (mode == 's' or mode == 'x' and taken == 0 or mode == 'p' and taken + permits <= limit)
@@ -40,12 +38,8 @@ while line_until > 0 do
     head_channel, head_ticket, head_seen, head_window = channel, ticket, seen + 0, window + 0
     break
   end
-  if mode then
-    redis.call('ZREM', crowd, line, entry,
-      string.format('till %016.0f %s %s', now + left, head_place, head))
-  else
-    redis.call('ZREM', crowd, line)
-  end
+  redis.call('ZREM', order, head, 'till ' .. head)
+  redis.call('HDEL', crowd, head)
   dirty = true
   -- A waiter that was not heard for half of its window is passed over.
   if admitted and 2 * left >= window * 1000 then
@@ -56,10 +50,10 @@ while line_until > 0 do
       profile = '1 ' .. label
     else
       taken = taken + permits
-      redis.call('ZADD', crowd,
-        0, string.format('end %016.0f %04.0f %016.0f %s %s', now + left, epoch, first, permits, head),
-        0, string.format('who %s holds %s %s %.0f %.0f %.0f %.0f %.0f 1 %s',
-          head, mode, permits, now + left, now, epoch, first, count, label))
+      redis.call('HSET', crowd, head, string.format('holds %s %s %.0f %.0f %.0f %.0f %.0f 1 %s',
+        mode, permits, now + left, now, epoch, first, count, label))
+      redis.call('ZADD', order, string.format('%.0f', now + left - 9007199254740992),
+        string.format('%04.0f %016.0f %s %s', epoch, first, permits, head))
     end
     redis.pcall('PUBLISH', channel,
       string.format('granted %s %s %.0f %.0f %.0f', ticket, beat, epoch, first, count))

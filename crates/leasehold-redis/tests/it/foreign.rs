@@ -71,7 +71,8 @@ async fn a_foreign_value_at_the_lock_s_key_is_named_and_left_alone() {
             assert_eq!(error.key(), Some(&caller.request.key), "{what}");
         }
         assert_eq!(dump(server, &record), before, "{make:?}");
-        assert_eq!(server.cli(&["EXISTS", &format!("{record}:crowd")]), "0");
+        let (crowd, order) = (format!("{record}:crowd"), format!("{record}:order"));
+        assert_eq!(server.cli(&["EXISTS", &crowd, &order]), "0");
         let listed = store.list(&ListRequest::new(caller.request.key.as_str()), WITHIN).await;
         assert_eq!(listed.unwrap(), [], "{make:?}");
     }
@@ -93,13 +94,13 @@ async fn a_record_of_a_later_version_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_foreign_value_at_the_crowd_s_key_changes_nothing_either() {
+async fn a_foreign_value_at_the_keys_of_the_crowd_changes_nothing_either() {
     let server = server::shared();
     let store = RedisStore::connect(&server.url()).await.unwrap();
-    for held in [true, false] {
+    for (key_of, held) in [("crowd", true), ("crowd", false), ("order", true), ("order", false)] {
         let caller = Caller::new(&store, &key());
         let record = format!("leasehold:{{{}}}", caller.request.key);
-        let crowd = format!("{record}:crowd");
+        let crowd = format!("{record}:{key_of}");
         if held {
             caller.take().await;
         }
@@ -118,6 +119,8 @@ async fn a_foreign_value_at_the_crowd_s_key_changes_nothing_either() {
         let error = needy.try_take().await.unwrap_err();
         assert_eq!((error.kind(), error.effect()), (ErrorKind::Foreign, Effect::NotApplied));
         assert_eq!(server.cli(&["GET", &crowd]), before);
+        let keys = server.cli(&["KEYS", &format!("{record}*")]);
+        assert_eq!(keys.lines().count(), if held { 2 } else { 1 }, "{keys}");
         match record_before {
             Some(record_before) => assert_eq!(server.cli(&["GET", &record]), record_before),
             None => assert_eq!(server.cli(&["EXISTS", &record]), "0"),

@@ -1,6 +1,8 @@
 //! The scripts on a server: how they get there, and what they leave there.
 
-use leasehold_core::{Acquire, Key, ListRequest, Mode, Release, Renew, RenewRequest, Store as _};
+use leasehold_core::{
+    Acquire, Busy, Key, ListRequest, Mode, Release, Renew, RenewRequest, Store as _,
+};
 use leasehold_redis::RedisStore;
 use leasehold_testkit::server::{self, RedisServer};
 
@@ -108,8 +110,9 @@ async fn every_key_expires() {
         assert!(keys.lines().count() >= least, "{keys}");
         for key in keys.lines() {
             let left: i64 = server.cli(&["PTTL", key]).parse().unwrap();
-            // The lease or the place, and the ten minutes for which fences are kept.
-            assert!((500_000..=660_000).contains(&left), "{key} {left}");
+            // The lease or the place, the eighth by which the last is rounded up, and the ten
+            // minutes for which fences are kept.
+            assert!((500_000..=667_500).contains(&left), "{key} {left}");
         }
     };
     check(5);
@@ -193,14 +196,22 @@ async fn a_crowd_without_its_record_is_forgotten() {
 async fn a_record_without_its_crowd_still_works() {
     let server = server::shared();
     let store = RedisStore::connect(&server.url()).await.unwrap();
-    for mode in [Mode::Exclusive, Mode::Shared] {
+    for (mode, lost) in [
+        (Mode::Exclusive, &["crowd", "order"][..]),
+        (Mode::Exclusive, &["crowd"]),
+        (Mode::Exclusive, &["order"]),
+        (Mode::Shared, &["crowd", "order"]),
+        (Mode::Shared, &["order"]),
+    ] {
         let key = key();
         let mut holder = Caller::new(&store, &key);
         holder.request.mode = mode;
         let fences = holder.take().await;
         let waiter = Caller::patient(&store, &key, client());
         let place = waiter.wait().await.place;
-        drop(server.cli(&["DEL", &format!("leasehold:{{{key}}}:crowd")]));
+        for lost in lost {
+            drop(server.cli(&["DEL", &format!("leasehold:{{{key}}}:{lost}")]));
+        }
         let mut again = Caller::patient(&store, &key, client());
         again.request.token = waiter.request.token;
         if let Some(queue) = &mut again.request.queue {
@@ -208,12 +219,44 @@ async fn a_record_without_its_crowd_still_works() {
         }
         match (mode, again.try_take().await.unwrap()) {
             (Mode::Exclusive, Acquire::Waiting(waiting)) => {
-                assert_eq!((waiting.position, waiting.place), (0, place));
+                assert_eq!((waiting.position, waiting.place), (0, place), "without {lost:?}");
             }
-            (_, Acquire::Granted(granted)) => assert!(granted.fences.first() > fences.last()),
+            (_, Acquire::Granted(granted)) => {
+                assert!(granted.fences.first() > fences.last());
+                let renewed = store.renew(&[holder.renewal(fences)], WITHIN).await.remove(0);
+                assert_eq!(renewed.unwrap(), Renew::NotHeld, "without {lost:?}");
+            }
             other => panic!("{other:?}"),
         }
     }
+}
+
+#[tokio::test]
+async fn shared_leases_without_their_crowd_are_not_renewed_and_end_in_their_time() {
+    let server = server::shared();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let key = key();
+    let shared = |seconds| {
+        let mut caller = Caller::new(&store, &key);
+        (caller.request.mode, caller.request.ttl) = (Mode::Shared, ttl(seconds));
+        caller
+    };
+    let lost = shared(1);
+    let fences = lost.take().await;
+    drop(server.cli(&["DEL", &format!("leasehold:{{{key}}}:crowd")]));
+    let renewed = store.renew(&[lost.renewal(fences)], WITHIN).await.remove(0).unwrap();
+    assert_eq!(renewed, Renew::Late);
+    shared(60).take().await;
+    // The end of the first takes nothing from the second.
+    let exclusive = Caller::new(&store, &key);
+    let holder = loop {
+        match exclusive.try_take().await.unwrap() {
+            Acquire::Busy(Busy { holder: Some(holder), .. }) => break holder,
+            Acquire::Busy(busy) => tokio::time::sleep(busy.retry_after).await,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(holder.remaining > ttl(1).duration(), "{holder:?}");
 }
 
 fn client() -> leasehold_core::ClientId {
