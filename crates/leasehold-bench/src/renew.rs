@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use leasehold::core::{
-    Acquire, AcquireRequest, BoxFuture, Capability, ClientId, ForceReleaseRequest, Leave,
-    LeaveRequest, ListRequest, Listener, ReleaseRequest, Renew, RenewRequest, Store,
+    Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
+    ConvertRequest, ForceReleaseRequest, Leave, LeaveRequest, ListRequest, Listener,
+    ReleaseRequest, Renew, RenewRequest, SetLimit, SetLimitRequest, Store,
 };
 use leasehold::{Client, ForceRelease, Guard, Key, LockInfo, Release};
 use serde::Serialize;
@@ -204,8 +205,10 @@ impl Store for Counting {
     ) -> BoxFuture<'a, Vec<Result<Renew>>> {
         Box::pin(async move {
             let answers = self.inner.renew(requests, within).await;
-            let renewed =
-                answers.iter().filter(|answer| matches!(answer, Ok(Renew::Renewed))).count();
+            let renewed = answers
+                .iter()
+                .filter(|answer| matches!(answer, Ok(Renew::Renewed | Renew::Asked)))
+                .count();
             self.renewed.fetch_add(renewed as u64, Ordering::Relaxed);
             self.failed.fetch_add((requests.len() - renewed) as u64, Ordering::Relaxed);
             answers
@@ -226,6 +229,34 @@ impl Store for Counting {
         within: Duration,
     ) -> BoxFuture<'a, Result<Leave>> {
         self.inner.leave(request, within)
+    }
+
+    fn acquire_all<'a>(
+        &'a self,
+        requests: &'a [AcquireRequest],
+        within: Duration,
+    ) -> BoxFuture<'a, Result<AcquireAll>> {
+        self.inner.acquire_all(requests, within)
+    }
+
+    fn convert<'a>(
+        &'a self,
+        request: &'a ConvertRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Convert>> {
+        self.inner.convert(request, within)
+    }
+
+    fn set_limit<'a>(
+        &'a self,
+        request: &'a SetLimitRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<SetLimit>> {
+        self.inner.set_limit(request, within)
+    }
+
+    fn ask<'a>(&'a self, request: &'a AskRequest, within: Duration) -> BoxFuture<'a, Result<Ask>> {
+        self.inner.ask(request, within)
     }
 
     fn inspect<'a>(

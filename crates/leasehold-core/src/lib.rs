@@ -10,6 +10,7 @@
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
+mod change;
 mod clock;
 mod error;
 pub mod escape;
@@ -23,6 +24,9 @@ pub mod table;
 mod token;
 mod ttl;
 
+pub use change::{
+    AcquireAll, Ask, AskRequest, Convert, ConvertRequest, Converted, SetLimit, SetLimitRequest,
+};
 pub use clock::{Clock, Moment};
 pub use error::{Effect, Error, ErrorKind, Result};
 pub use fence::{Fence, FenceBlock};

@@ -6,6 +6,9 @@ use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::time::Duration;
 
+use crate::change::{
+    AcquireAll, Ask, AskRequest, Convert, ConvertRequest, SetLimit, SetLimitRequest,
+};
 use crate::error::Result;
 use crate::fence::{Fence, FenceBlock};
 use crate::key::Key;
@@ -82,6 +85,34 @@ pub trait Store: Debug + Send + Sync + 'static {
         request: &'a LeaveRequest,
         within: Duration,
     ) -> BoxFuture<'a, Result<Leave>>;
+
+    /// Takes several locks, or none of them, in one step. The requests name different locks and
+    /// ask for no place in line. Repeating it with the same tokens renews what they hold.
+    ///
+    /// A store that can't do this for these locks says
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), having done nothing.
+    fn acquire_all<'a>(
+        &'a self,
+        requests: &'a [AcquireRequest],
+        within: Duration,
+    ) -> BoxFuture<'a, Result<AcquireAll>>;
+
+    /// Changes the mode in which a lease is held, at once or not at all; see [`ConvertRequest`].
+    fn convert<'a>(
+        &'a self,
+        request: &'a ConvertRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Convert>>;
+
+    /// Changes the limit of a semaphore in use, and serves whoever can be served by it.
+    fn set_limit<'a>(
+        &'a self,
+        request: &'a SetLimitRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<SetLimit>>;
+
+    /// Notes that holders are asked to let go; they learn of it by [`Renew::Asked`].
+    fn ask<'a>(&'a self, request: &'a AskRequest, within: Duration) -> BoxFuture<'a, Result<Ask>>;
 
     /// Describes a lock, or `None` when nobody uses it. Changes nothing.
     fn inspect<'a>(
@@ -276,6 +307,12 @@ pub struct AcquireRequest {
     pub fence_block: NonZeroU32,
     /// How many times the holder holds it, as an absolute number; 1 unless re-entrant.
     pub holds: NonZeroU32,
+    /// Whether it goes before all who don't: into the line, and past it where the holders leave
+    /// room. How a read-write lock prefers writers, or readers.
+    pub preferred: bool,
+    /// Closes the lock to everyone else for so long, in the same step as an immediate grant. Not
+    /// for waiters: whoever is handed the lease in line closes nothing.
+    pub close_for: Option<Duration>,
     /// Whether to wait in line, and how.
     pub queue: Option<QueueRequest>,
 }
@@ -293,6 +330,8 @@ impl AcquireRequest {
             metadata: Metadata::default(),
             fence_block: NonZeroU32::MIN,
             holds: NonZeroU32::MIN,
+            preferred: false,
+            close_for: None,
             queue: None,
         }
     }
@@ -332,12 +371,39 @@ impl QueueRequest {
     }
 }
 
-/// A waiter's place in the order of arrival, by the store's time (µs, made unique).
+/// A waiter's place in line: the lower number is served first.
+///
+/// For those who are [preferred](AcquireRequest::preferred) it is their arrival by the store's time
+/// (µs, made unique), for the others that and [`BEHIND`](Self::BEHIND).
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Place(u64);
 
 impl Place {
+    /// What is added to the places of those who are not preferred: 2^52, more microseconds than
+    /// any clock shows for a century, and few enough for all places to be exact as floating-point
+    /// numbers.
+    pub const BEHIND: u64 = 1 << 52;
+
+    /// The place of somebody who arrived then, by the store's time in µs.
+    #[must_use]
+    pub const fn on_arrival(us: u64, preferred: bool) -> Self {
+        let us = us % Self::BEHIND;
+        Self(if preferred { us } else { us.saturating_add(Self::BEHIND) })
+    }
+
+    /// The arrival that the place stands for, by the store's time in µs.
+    #[must_use]
+    pub const fn arrival(self) -> u64 {
+        self.0 % Self::BEHIND
+    }
+
+    /// Whether it is before all places of those who are not preferred.
+    #[must_use]
+    pub const fn is_preferred(self) -> bool {
+        self.0 < Self::BEHIND
+    }
+
     /// The place with this number.
     #[must_use]
     pub const fn from_number(number: u64) -> Self {
@@ -366,6 +432,18 @@ pub enum Acquire {
     Busy(Busy),
     /// The lock can't be used like this.
     Refused(Refusal),
+}
+
+impl Acquire {
+    /// The fences of the lease, if one is held now.
+    #[must_use]
+    pub const fn fences(&self) -> Option<FenceBlock> {
+        match self {
+            Self::Granted(granted) => Some(granted.fences),
+            Self::Already(already) => Some(already.fences),
+            Self::Waiting(_) | Self::Busy(_) | Self::Refused(_) => None,
+        }
+    }
 }
 
 /// A new lease.
@@ -502,6 +580,8 @@ impl RenewRequest {
 pub enum Renew {
     /// It runs on.
     Renewed,
+    /// It runs on, and somebody asks its holder to let go.
+    Asked,
     /// It had run out, and nobody has held the lock since. It stays ended.
     Late,
     /// It is not this token's any more.
@@ -522,13 +602,16 @@ pub struct ReleaseRequest {
     pub cooldown: Option<Duration>,
     /// How many holds are to remain, as an absolute number; 0 ends the lease.
     pub remaining: u32,
+    /// Opens the lock again that the grant or an earlier release closed for a while; with a
+    /// cool-down of its own, the lock is closed for that.
+    pub reopen: bool,
 }
 
 impl ReleaseRequest {
     /// A full release without cool-down.
     #[must_use]
     pub const fn new(key: Key, token: Token, fences: FenceBlock) -> Self {
-        Self { key, token, fences, cooldown: None, remaining: 0 }
+        Self { key, token, fences, cooldown: None, remaining: 0, reopen: false }
     }
 }
 
@@ -674,6 +757,8 @@ pub struct HolderInfo {
     pub held_for: Duration,
     /// How long the lease runs on unless it is renewed. Never used for decisions.
     pub remaining: Duration,
+    /// Who asked them last to let go.
+    pub asked_by: Option<OwnerName>,
 }
 
 impl HolderInfo {
@@ -688,6 +773,7 @@ impl HolderInfo {
             holds: 1,
             held_for,
             remaining,
+            asked_by: None,
         }
     }
 }

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leasehold_core::{
-    Acquire, AcquireRequest, BoxFuture, Capability, ClientId, Error, ErrorKind, ForceRelease,
-    ForceReleaseRequest, Key, Leave, LeaveRequest, ListRequest, Listener, LockInfo, Release,
-    ReleaseRequest, Renew, RenewRequest, Result, Store,
+    Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
+    ConvertRequest, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
+    ListRequest, Listener, LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Result,
+    SetLimit, SetLimitRequest, Store,
 };
 
 /// A store for the processes of one machine. There is none on this system.
@@ -104,6 +105,30 @@ impl Store for EmbeddedStore {
     }
 
     fn leave<'a>(&'a self, _: &'a LeaveRequest, _: Duration) -> BoxFuture<'a, Result<Leave>> {
+        match self.never {}
+    }
+
+    fn acquire_all<'a>(
+        &'a self,
+        _: &'a [AcquireRequest],
+        _: Duration,
+    ) -> BoxFuture<'a, Result<AcquireAll>> {
+        match self.never {}
+    }
+
+    fn convert<'a>(&'a self, _: &'a ConvertRequest, _: Duration) -> BoxFuture<'a, Result<Convert>> {
+        match self.never {}
+    }
+
+    fn set_limit<'a>(
+        &'a self,
+        _: &'a SetLimitRequest,
+        _: Duration,
+    ) -> BoxFuture<'a, Result<SetLimit>> {
+        match self.never {}
+    }
+
+    fn ask<'a>(&'a self, _: &'a AskRequest, _: Duration) -> BoxFuture<'a, Result<Ask>> {
         match self.never {}
     }
 

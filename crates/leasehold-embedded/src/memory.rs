@@ -8,9 +8,10 @@ use leasehold_clock::SystemClock;
 use leasehold_clock::wall::fence_floor;
 use leasehold_core::table::{LockEntry, Notice, Now, StoreTime};
 use leasehold_core::{
-    Acquire, AcquireRequest, BoxFuture, Capability, ClientId, Clock, Fence, ForceRelease,
-    ForceReleaseRequest, Key, Leave, LeaveRequest, ListRequest, Listener, LockInfo, Release,
-    ReleaseRequest, Renew, RenewRequest, Result, Store, Wake,
+    Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Clock,
+    Convert, ConvertRequest, Fence, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
+    ListRequest, Listener, LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Result,
+    SetLimit, SetLimitRequest, Store, Wake,
 };
 use tokio::sync::mpsc;
 
@@ -140,15 +141,18 @@ impl MemoryStore {
         let now = self.now();
         let mut notices = Vec::new();
         let outcome = state.step(key, now, &mut notices, operation);
-        for Notice { client, wake, .. } in notices {
-            if let Some(channel) = state.channels.get(&client)
-                && channel.send(wake).is_err()
-            {
-                state.channels.remove(&client);
-            }
-        }
-        state.sweep(now);
+        state.end(notices, now);
         outcome
+    }
+
+    fn acquire_several(&self, requests: &[AcquireRequest]) -> Result<AcquireAll> {
+        AcquireAll::check(requests)?;
+        let mut state = self.state();
+        let now = self.now();
+        let mut notices = Vec::new();
+        let answer = state.acquire_all(requests, now, &mut notices);
+        state.end(notices, now);
+        Ok(answer)
     }
 }
 
@@ -171,6 +175,45 @@ impl State {
             self.slots.insert(key.clone(), Slot { entry, touched_at: now.at });
         }
         outcome
+    }
+
+    fn acquire_all(
+        &mut self,
+        requests: &[AcquireRequest],
+        now: Now,
+        notices: &mut Vec<Notice>,
+    ) -> AcquireAll {
+        for (index, request) in requests.iter().enumerate() {
+            let obstacle = self.step(&request.key, now, notices, |entry, now, notices| {
+                entry.obstacle(request, now, notices)
+            });
+            if let Some(answer) = obstacle {
+                return AcquireAll::Blocked { index, answer };
+            }
+        }
+        let mut all = Vec::with_capacity(requests.len());
+        for (index, request) in requests.iter().enumerate() {
+            let answer = self.step(&request.key, now, notices, |entry, now, notices| {
+                entry.acquire(request, now, notices)
+            });
+            match answer.fences() {
+                Some(fences) => all.push(fences),
+                None => return AcquireAll::Blocked { index, answer },
+            }
+        }
+        AcquireAll::Granted(all)
+    }
+
+    /// Delivers what a step has to say, and tidies up.
+    fn end(&mut self, notices: Vec<Notice>, now: Now) {
+        for Notice { client, wake, .. } in notices {
+            if let Some(channel) = self.channels.get(&client)
+                && channel.send(wake).is_err()
+            {
+                self.channels.remove(&client);
+            }
+        }
+        self.sweep(now);
     }
 
     /// Forgets the names that nobody has used for long, once in as many operations as there are
@@ -242,6 +285,41 @@ impl Store for MemoryStore {
     ) -> BoxFuture<'a, Result<Leave>> {
         Box::pin(async move {
             Ok(self.step(&request.key, |entry, now, notices| entry.leave(request, now, notices)))
+        })
+    }
+
+    fn acquire_all<'a>(
+        &'a self,
+        requests: &'a [AcquireRequest],
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<AcquireAll>> {
+        Box::pin(async move { self.acquire_several(requests) })
+    }
+
+    fn convert<'a>(
+        &'a self,
+        request: &'a ConvertRequest,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<Convert>> {
+        Box::pin(async move {
+            Ok(self.step(&request.key, |entry, now, notices| entry.convert(request, now, notices)))
+        })
+    }
+
+    fn set_limit<'a>(
+        &'a self,
+        request: &'a SetLimitRequest,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<SetLimit>> {
+        Box::pin(async move {
+            Ok(self
+                .step(&request.key, |entry, now, notices| entry.set_limit(request, now, notices)))
+        })
+    }
+
+    fn ask<'a>(&'a self, request: &'a AskRequest, _within: Duration) -> BoxFuture<'a, Result<Ask>> {
+        Box::pin(async move {
+            Ok(self.step(&request.key, |entry, now, notices| entry.ask(request, now, notices)))
         })
     }
 

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{
-    Acquire, AcquireRequest, BoxFuture, Capability, ClientId, Error, ErrorKind, ForceRelease,
-    ForceReleaseRequest, Key, Leave, LeaveRequest, ListRequest, Listener, LockInfo, Mode, Release,
-    ReleaseRequest, Renew, RenewRequest, Result, Store,
+    Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
+    ConvertRequest, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
+    ListRequest, Listener, LockInfo, Mode, Release, ReleaseRequest, Renew, RenewRequest, Result,
+    SetLimit, SetLimitRequest, Store,
 };
 use redis::{Pipeline, Value};
 
@@ -195,11 +196,19 @@ impl RedisStore {
         }
     }
 
+    fn unsupported(&self, operation: &'static str, key: Option<&Key>) -> Error {
+        let why = "this store can't do that yet";
+        self.named(Error::new(ErrorKind::Unsupported, why), operation, key)
+    }
+
     fn retention_ms(&self) -> u128 {
         self.shared.fence_retention.as_millis()
     }
 
     fn acquire_call(&self, request: &AcquireRequest) -> Result<Call<'static>> {
+        if request.preferred || request.close_for.is_some() {
+            return Err(self.unsupported("acquire", Some(&request.key)));
+        }
         let mut call = self.call(&self.shared.scripts.acquire, &request.key);
         // A record must outlive the fences reserved by it, or the next would issue them again.
         let block_ms = u128::from(request.fence_block.get() / 1_000).saturating_add(1);
@@ -248,6 +257,9 @@ impl RedisStore {
                 ErrorKind::Config,
                 format!("a cool-down of {cooldown:?} is too long; give at most a year"),
             ));
+        }
+        if request.reopen {
+            return Err(self.unsupported("release", Some(&request.key)));
         }
         let (epoch, sequence) = unix_parts(request.fences.last());
         let mut call = self.call(&self.shared.scripts.release, &request.key);
@@ -461,6 +473,34 @@ impl Store for RedisStore {
             call.arg(request.token.to_hex()).arg(self.retention_ms()).arg(self.shared.epoch);
             self.run(call, within, "leave", &request.key, reply::leave).await
         })
+    }
+
+    fn acquire_all<'a>(
+        &'a self,
+        _requests: &'a [AcquireRequest],
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<AcquireAll>> {
+        Box::pin(async move { Err(self.unsupported("acquire", None)) })
+    }
+
+    fn convert<'a>(
+        &'a self,
+        request: &'a ConvertRequest,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<Convert>> {
+        Box::pin(async move { Err(self.unsupported("convert", Some(&request.key))) })
+    }
+
+    fn set_limit<'a>(
+        &'a self,
+        request: &'a SetLimitRequest,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<SetLimit>> {
+        Box::pin(async move { Err(self.unsupported("set-limit", Some(&request.key))) })
+    }
+
+    fn ask<'a>(&'a self, request: &'a AskRequest, _within: Duration) -> BoxFuture<'a, Result<Ask>> {
+        Box::pin(async move { Err(self.unsupported("ask", Some(&request.key))) })
     }
 
     fn inspect<'a>(

@@ -19,14 +19,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{
-    Acquire, AcquireRequest, BoxFuture, Capability, ClientId, Error, ForceRelease,
-    ForceReleaseRequest, Key, Leave, LeaveRequest, ListRequest, Listener, LockInfo, Release,
-    ReleaseRequest, Renew, RenewRequest, Result, Store,
+    Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
+    ConvertRequest, Error, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
+    ListRequest, Listener, LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Result,
+    SetLimit, SetLimitRequest, Store,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use carry::{Batch, Memory};
+use carry::{Batch, Memory, Several};
 
 /// What happens to a call.
 #[derive(Clone, Debug, Default)]
@@ -86,6 +87,14 @@ pub enum Messages {
 pub enum Op {
     /// [`Store::acquire`].
     Acquire,
+    /// [`Store::acquire_all`].
+    AcquireAll,
+    /// [`Store::convert`].
+    Convert,
+    /// [`Store::set_limit`].
+    SetLimit,
+    /// [`Store::ask`].
+    Ask,
     /// [`Store::renew`].
     Renew,
     /// [`Store::release`].
@@ -107,7 +116,10 @@ pub enum Op {
 impl Op {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Acquire => "acquire",
+            Self::Acquire | Self::AcquireAll => "acquire",
+            Self::Convert => "convert",
+            Self::SetLimit => "set-limit",
+            Self::Ask => "ask",
             Self::Renew => "renew",
             Self::Release => "release",
             Self::Leave => "leave",
@@ -351,6 +363,34 @@ impl Store for FaultStore {
         request: &'a LeaveRequest,
         within: Duration,
     ) -> BoxFuture<'a, Result<Leave>> {
+        self.carry(request.clone(), within)
+    }
+
+    fn acquire_all<'a>(
+        &'a self,
+        requests: &'a [AcquireRequest],
+        within: Duration,
+    ) -> BoxFuture<'a, Result<AcquireAll>> {
+        self.carry(Several(requests.to_vec()), within)
+    }
+
+    fn convert<'a>(
+        &'a self,
+        request: &'a ConvertRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Convert>> {
+        self.carry(request.clone(), within)
+    }
+
+    fn set_limit<'a>(
+        &'a self,
+        request: &'a SetLimitRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<SetLimit>> {
+        self.carry(request.clone(), within)
+    }
+
+    fn ask<'a>(&'a self, request: &'a AskRequest, within: Duration) -> BoxFuture<'a, Result<Ask>> {
         self.carry(request.clone(), within)
     }
 

@@ -319,7 +319,7 @@ impl Client {
         let Inner { store, config, .. } = &*self.inner;
         let answer = store.renew(std::slice::from_ref(&request), config.call_timeout).await.pop();
         let error = match answer {
-            Some(Ok(Renew::Renewed)) => return Ok(sent_at),
+            Some(Ok(Renew::Renewed | Renew::Asked)) => return Ok(sent_at),
             Some(Ok(Renew::Late)) => Error::new(
                 ErrorKind::Late,
                 "the lease had run out before, though nobody has held the lock since; take it \

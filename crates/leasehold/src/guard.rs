@@ -420,7 +420,7 @@ impl HeldLease {
         let within = client.config.call_timeout.min(hold.length().duration());
         let answer = client.store.renew(std::slice::from_ref(&request), within).await.pop();
         match answer {
-            Some(Ok(Renew::Renewed)) => {
+            Some(Ok(Renew::Renewed | Renew::Asked)) => {
                 if hold.length_changed(before, sent_at, ttl, client.clock.now()) {
                     Ok(())
                 } else {

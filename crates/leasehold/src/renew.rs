@@ -146,7 +146,7 @@ impl Wheel {
         let mut answers = answers.into_iter();
         for (hold, request) in holds.iter().zip(requests) {
             let next = match answers.next() {
-                Some(Ok(Renew::Renewed)) => hold
+                Some(Ok(Renew::Renewed | Renew::Asked)) => hold
                     .renewed(sent_at, request.ttl, now)
                     .then(|| renewal_due(sent_at, hold.length())),
                 Some(Ok(_not_ours)) => {

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::{Now, StoreTime};
+use crate::change::limit_of;
 use crate::fence::{Fence, FenceBlock};
 use crate::key::Key;
 use crate::label::{Metadata, OwnerName};
@@ -21,14 +22,15 @@ use crate::ttl::Ttl;
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct LockEntry {
     /// Ordered by fence, which is the order of the grants.
-    holders: Vec<Holder>,
+    pub(super) holders: Vec<Holder>,
     /// Ordered by place, which is the order of arrival.
-    waiters: VecDeque<Waiter>,
+    pub(super) waiters: VecDeque<Waiter>,
     /// The kind in use; means nothing once the entry is idle.
-    kind: Option<Kind>,
-    closed_until: Option<StoreTime>,
-    last_fence: Option<Fence>,
-    last_place: Option<Place>,
+    pub(super) kind: Option<Kind>,
+    pub(super) closed_until: Option<StoreTime>,
+    pub(super) last_fence: Option<Fence>,
+    /// The latest arrival that a place was given for, in µs.
+    last_arrival: Option<u64>,
     /// The token of the last release, until the next grant: a release that is sent again because
     /// its answer was lost must not look late.
     released: Option<Token>,
@@ -36,22 +38,23 @@ pub struct LockEntry {
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-struct Holder {
-    token: Token,
-    mode: Mode,
-    fences: FenceBlock,
+pub(super) struct Holder {
+    pub(super) token: Token,
+    pub(super) mode: Mode,
+    pub(super) fences: FenceBlock,
     holds: u32,
     granted_at: StoreTime,
     expires_at: StoreTime,
     owner: OwnerName,
     metadata: Metadata,
+    pub(super) asked_by: Option<OwnerName>,
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-struct Waiter {
+pub(super) struct Waiter {
     token: Token,
-    mode: Mode,
+    pub(super) mode: Mode,
     place: Place,
     client: ClientId,
     ticket: u64,
@@ -102,10 +105,13 @@ impl LockEntry {
         let first = self.first_in_line();
         self.hear(request, now.at);
         self.settle(now, notices);
-        let answer = match self.refusal(request.mode) {
+        let closed_until = self.closed_until;
+        let answer = match self.refusal(request) {
             Some(refusal) => Acquire::Refused(refusal),
             None => self.acquire_settled(request, now),
         };
+        // A head that reckons with the end of a lease has to reckon with the closing now.
+        let first = first.filter(|_| self.closed_until <= closed_until);
         self.tell_new_first(first, Some(request.token), now.at, notices);
         answer
     }
@@ -131,11 +137,9 @@ impl LockEntry {
         if let Some(waiter) = self.waiters.iter().find(|w| w.token == request.token) {
             return Acquire::Waiting(self.waiting(waiter.place, now.at));
         }
-        if self.is_next(request.queue.as_ref())
-            && self.closed_for(now.at).is_none()
-            && self.admits(request.mode)
-        {
+        if self.is_to_be_had(request, now.at) {
             self.kind = Some(request.mode.kind());
+            self.close(request.close_for, now.at);
             let fences = self.issue(request.fence_block, now);
             self.hold(Holder {
                 token: request.token,
@@ -146,11 +150,12 @@ impl LockEntry {
                 expires_at: now.at.saturating_add(request.ttl.duration()),
                 owner: request.owner.clone(),
                 metadata: request.metadata.clone(),
+                asked_by: None,
             });
             return Acquire::Granted(Granted::new(fences));
         }
         let Some(queue) = &request.queue else {
-            return Acquire::Busy(Busy::new(self.next_free_in(now.at), self.holder_info(now.at)));
+            return Acquire::Busy(self.busy(now.at));
         };
         self.drop_gone(now.at);
         let waiters = u32::try_from(self.waiters.len()).unwrap_or(u32::MAX);
@@ -160,6 +165,31 @@ impl LockEntry {
         self.kind = Some(request.mode.kind());
         let place = self.queue(request, queue, now.at);
         Acquire::Waiting(self.waiting(place, now.at))
+    }
+
+    /// What stands in the way of somebody new who asks for no place in line: what
+    /// [`acquire`](Self::acquire) would answer, or `None` where the lease is to be had or is held
+    /// already. Grants nothing.
+    pub fn obstacle(
+        &mut self,
+        request: &AcquireRequest,
+        now: Now,
+        notices: &mut Vec<Notice>,
+    ) -> Option<Acquire> {
+        let first = self.first_in_line();
+        self.settle(now, notices);
+        self.tell_new_first(first, None, now.at, notices);
+        if let Some(refusal) = self.refusal(request) {
+            return Some(Acquire::Refused(refusal));
+        }
+        let waits = self.waiters.iter().any(|waiter| waiter.token == request.token);
+        let free = self.holder_mut(request.token).is_some()
+            || !waits && self.is_to_be_had(request, now.at);
+        (!free).then(|| Acquire::Busy(self.busy(now.at)))
+    }
+
+    fn is_to_be_had(&self, request: &AcquireRequest, at: StoreTime) -> bool {
+        self.is_next(request) && self.closed_for(at).is_none() && self.admits(request.mode)
     }
 
     /// Lets a lease run on. Never creates one, never takes one away. An exclusive one takes over
@@ -176,13 +206,14 @@ impl LockEntry {
         let expires_at = now.at.saturating_add(request.ttl.duration());
         holder.expires_at =
             if request.shorten { expires_at } else { holder.expires_at.max(expires_at) };
+        let answer = if holder.asked_by.is_some() { Renew::Asked } else { Renew::Renewed };
         if holder.mode == Mode::Exclusive
             && let Some(last) = higher
         {
             holder.fences = FenceBlock::up_to(last, holder.fences.count());
             self.last_fence = Some(last);
         }
-        Renew::Renewed
+        answer
     }
 
     /// Ends a lease, or sets how many of its holds remain.
@@ -209,6 +240,7 @@ impl LockEntry {
                 return Release::Released;
             }
             if self.last_fence == Some(request.fences.last()) {
+                self.reopen(request.reopen);
                 self.close(request.cooldown, now.at);
                 return Release::Late;
             }
@@ -222,6 +254,7 @@ impl LockEntry {
         }
         self.holders.remove(at);
         self.released = Some(request.token);
+        self.reopen(request.reopen);
         self.close(request.cooldown, now.at);
         Release::Released
     }
@@ -338,7 +371,7 @@ impl LockEntry {
     }
 
     /// Drops what is over, and hands what came free to the line.
-    fn settle(&mut self, now: Now, notices: &mut Vec<Notice>) {
+    pub(super) fn settle(&mut self, now: Now, notices: &mut Vec<Notice>) {
         self.holders.retain(|holder| holder.expires_at > now.at);
         if self.closed_for(now.at).is_some() {
             self.drop_gone_heads(now.at);
@@ -348,7 +381,7 @@ impl LockEntry {
         loop {
             self.drop_gone_heads(now.at);
             let Some(head) = self.waiters.front() else { return };
-            if !admits(&self.holders, head.mode) {
+            if !self.admits(head.mode) {
                 return;
             }
             let Some(head) = self.waiters.pop_front() else { return };
@@ -385,6 +418,7 @@ impl LockEntry {
             expires_at: head.seen_at.saturating_add(head.window.duration()),
             owner: head.owner,
             metadata: head.metadata,
+            asked_by: None,
         });
     }
 
@@ -396,7 +430,7 @@ impl LockEntry {
     /// A new head that would sleep past the moment when the lock can come free is told of it, and
     /// so is any head when a release closes the lock.
     /// With equal ttls this never happens: a head's heartbeat comes first.
-    fn tell_new_first(
+    pub(super) fn tell_new_first(
         &self,
         before: Option<Place>,
         asking: Option<Token>,
@@ -414,19 +448,28 @@ impl LockEntry {
         }
     }
 
-    fn first_in_line(&self) -> Option<Place> {
+    pub(super) fn first_in_line(&self) -> Option<Place> {
         self.waiters.front().map(|head| head.place)
     }
 
-    /// Why the lock can't be used in this mode at all.
-    fn refusal(&self, mode: Mode) -> Option<Refusal> {
+    /// The kind that the lock is in use as.
+    pub(super) fn kind_in_use(&self) -> Option<Kind> {
         let in_use =
             !self.holders.is_empty() || !self.waiters.is_empty() || self.closed_until.is_some();
-        if let Some(stored) = self.kind
-            && in_use
+        self.kind.filter(|_| in_use)
+    }
+
+    /// Why the lock can't be used as asked at all. Whoever has something of it already came under
+    /// the limit of that time.
+    fn refusal(&self, request: &AcquireRequest) -> Option<Refusal> {
+        let mode = request.mode;
+        if let Some(stored) = self.kind_in_use()
             && stored != mode.kind()
         {
-            return Some(Refusal::WrongKind { stored });
+            let resized = limit_of(stored).is_some() && limit_of(mode.kind()).is_some();
+            if !resized || !self.tokens().any(|token| *token == request.token) {
+                return Some(Refusal::WrongKind { stored });
+            }
         }
         match mode {
             Mode::Permits { count, limit } if count > limit => {
@@ -438,23 +481,42 @@ impl LockEntry {
 
     /// Whether nobody in line comes before a newcomer, or before a waiter that was forgotten and
     /// brings its old place.
-    fn is_next(&self, queue: Option<&QueueRequest>) -> bool {
-        let place = queue.and_then(|queue| queue.place);
-        self.waiters.front().is_none_or(|head| place.is_some_and(|place| place < head.place))
+    fn is_next(&self, request: &AcquireRequest) -> bool {
+        let place = request.queue.as_ref().and_then(|queue| queue.place);
+        self.waiters.front().is_none_or(|head| match place {
+            Some(place) => place < head.place,
+            None => request.preferred && !head.place.is_preferred(),
+        })
     }
 
-    fn admits(&self, mode: Mode) -> bool {
-        admits(&self.holders, mode)
+    /// Whether there is room for one more holder of this mode.
+    pub(super) fn admits(&self, mode: Mode) -> bool {
+        match mode {
+            Mode::Exclusive => self.holders.is_empty(),
+            Mode::Shared => self.holders.iter().all(|holder| holder.mode == Mode::Shared),
+            Mode::Permits { count, limit } => {
+                let limit = self.kind_in_use().and_then(limit_of).unwrap_or(limit);
+                count.get() <= limit.get().saturating_sub(self.permits_taken())
+            }
+        }
+    }
+
+    /// How many permits are held.
+    pub(super) fn permits_taken(&self) -> u32 {
+        self.holders.iter().fold(0, |sum, holder| match holder.mode {
+            Mode::Permits { count, .. } => sum.saturating_add(count.get()),
+            Mode::Exclusive | Mode::Shared => sum,
+        })
     }
 
     /// Puts a new waiter, or one that was forgotten and brings its old place, into the line.
     fn queue(&mut self, request: &AcquireRequest, queue: &QueueRequest, at: StoreTime) -> Place {
-        let next = self.last_place.map_or(0, |last| last.number().saturating_add(1));
+        let next = self.last_arrival.map_or(0, |last| last.saturating_add(1));
         let place = match queue.place {
             Some(place) if self.waiters.iter().all(|waiter| waiter.place != place) => place,
-            _ => Place::from_number(next.max(at.as_micros())),
+            _ => Place::on_arrival(next.max(at.as_micros()), request.preferred),
         };
-        self.last_place = self.last_place.max(Some(place));
+        self.last_arrival = self.last_arrival.max(Some(place.arrival()));
         let before = self.waiters.partition_point(|waiter| waiter.place < place);
         self.waiters.insert(
             before,
@@ -476,13 +538,17 @@ impl LockEntry {
         place
     }
 
+    pub(super) fn busy(&self, at: StoreTime) -> Busy {
+        Busy::new(self.next_free_in(at), self.holder_info(at))
+    }
+
     fn waiting(&self, place: Place, at: StoreTime) -> Waiting {
         let position = self.waiters.partition_point(|waiter| waiter.place < place);
         let position = u32::try_from(position).unwrap_or(u32::MAX);
         Waiting::new(position, place, self.next_free_in(at), self.holder_info(at))
     }
 
-    fn issue(&mut self, count: NonZeroU32, now: Now) -> FenceBlock {
+    pub(super) fn issue(&mut self, count: NonZeroU32, now: Now) -> FenceBlock {
         let first = match self.last_fence {
             None => now.fence_floor,
             Some(last) => {
@@ -500,6 +566,12 @@ impl LockEntry {
     fn close(&mut self, cooldown: Option<Duration>, at: StoreTime) {
         let until = cooldown.filter(|c| !c.is_zero()).map(|c| at.saturating_add(c));
         self.closed_until = self.closed_until.max(until);
+    }
+
+    const fn reopen(&mut self, asked: bool) {
+        if asked {
+            self.closed_until = None;
+        }
     }
 
     fn closed_for(&self, at: StoreTime) -> Option<Duration> {
@@ -520,7 +592,7 @@ impl LockEntry {
         Some(next.info(at))
     }
 
-    fn holder_mut(&mut self, token: Token) -> Option<&mut Holder> {
+    pub(super) fn holder_mut(&mut self, token: Token) -> Option<&mut Holder> {
         self.holders.iter_mut().find(|holder| holder.token == token)
     }
 }
@@ -536,6 +608,7 @@ impl Holder {
         info.owner = self.owner.clone();
         info.metadata = self.metadata.clone();
         info.holds = self.holds;
+        info.asked_by = self.asked_by.clone();
         info
     }
 }
@@ -546,20 +619,5 @@ impl Waiter {
         info.owner = self.owner.clone();
         info.metadata = self.metadata.clone();
         info
-    }
-}
-
-/// Whether there is room for one more holder of this mode.
-fn admits(holders: &[Holder], mode: Mode) -> bool {
-    match mode {
-        Mode::Exclusive => holders.is_empty(),
-        Mode::Shared => holders.iter().all(|holder| holder.mode == Mode::Shared),
-        Mode::Permits { count, limit } => {
-            let taken = holders.iter().fold(0_u32, |sum, holder| match holder.mode {
-                Mode::Permits { count, .. } => sum.saturating_add(count.get()),
-                Mode::Exclusive | Mode::Shared => sum,
-            });
-            count.get() <= limit.get().saturating_sub(taken)
-        }
     }
 }

@@ -18,6 +18,7 @@
 //!   forgotten in between, because it is at least the time, and an entry is kept until the time
 //!   has passed its last fence ([`LockEntry::may_be_forgotten`]).
 
+mod change;
 mod entry;
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::{LockEntry, Notice, Now, StoreTime};
+use crate::change::{Ask, AskRequest, Convert, ConvertRequest, SetLimit, SetLimitRequest};
 use crate::fence::{Fence, FenceBlock};
 use crate::key::Key;
 use crate::label::{Metadata, OwnerName};
@@ -15,6 +16,7 @@ use crate::store::{
 use crate::token::{ClientId, Token};
 use crate::ttl::Ttl;
 
+mod changing;
 mod holding;
 mod line;
 mod properties;

@@ -25,9 +25,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold_core::{
-    Acquire, AcquireRequest, BoxFuture, Capability, ClientId, Error, ErrorKind, ForceRelease,
-    ForceReleaseRequest, Key, Leave, LeaveRequest, ListRequest, Listener, LockInfo, Release,
-    ReleaseRequest, Renew, RenewRequest, Result, Store,
+    Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
+    ConvertRequest, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
+    ListRequest, Listener, LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Result,
+    SetLimit, SetLimitRequest, Store,
 };
 
 pub use options::EmbeddedStoreOptions;
@@ -237,6 +238,55 @@ impl Store for EmbeddedStore {
         Box::pin(async move {
             let answer = self.environment.run(request, within, table::leave).await;
             answer.map_err(|error| error.during("leave").on_key(&request.key))
+        })
+    }
+
+    fn acquire_all<'a>(
+        &'a self,
+        requests: &'a [AcquireRequest],
+        within: Duration,
+    ) -> BoxFuture<'a, Result<AcquireAll>> {
+        Box::pin(async move {
+            AcquireAll::check(requests).map_err(|error| error.during("acquire"))?;
+            let asked = (requests.to_vec(), Arc::clone(&self.client));
+            let step = |store: &Environment,
+                        pass: &gate::Pass<'_>,
+                        asked: &(Vec<AcquireRequest>, Arc<Client>)| {
+                let (requests, client) = asked;
+                let session = client.session(store, pass)?;
+                table::acquire_all(store, pass, session, requests)
+            };
+            let answer = self.environment.run(&asked, within, step).await;
+            answer.map_err(|error| error.during("acquire"))
+        })
+    }
+
+    fn convert<'a>(
+        &'a self,
+        request: &'a ConvertRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Convert>> {
+        Box::pin(async move {
+            let answer = self.environment.run(request, within, table::convert).await;
+            answer.map_err(|error| error.during("convert").on_key(&request.key))
+        })
+    }
+
+    fn set_limit<'a>(
+        &'a self,
+        request: &'a SetLimitRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<SetLimit>> {
+        Box::pin(async move {
+            let answer = self.environment.run(request, within, table::set_limit).await;
+            answer.map_err(|error| error.during("set-limit").on_key(&request.key))
+        })
+    }
+
+    fn ask<'a>(&'a self, request: &'a AskRequest, within: Duration) -> BoxFuture<'a, Result<Ask>> {
+        Box::pin(async move {
+            let answer = self.environment.run(request, within, table::ask).await;
+            answer.map_err(|error| error.during("ask").on_key(&request.key))
         })
     }
 

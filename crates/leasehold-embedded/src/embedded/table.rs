@@ -6,8 +6,9 @@ use std::ops::Bound;
 use heed::RwTxn;
 use leasehold_core::table::{LockEntry, Notice, Now};
 use leasehold_core::{
-    Acquire, AcquireRequest, Error, Fence, ForceRelease, ForceReleaseRequest, Key, Leave,
-    LeaveRequest, LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Result, Token,
+    Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, Convert, ConvertRequest, Error, Fence,
+    ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest, LockInfo, Release, ReleaseRequest,
+    Renew, RenewRequest, Result, SetLimit, SetLimitRequest, Token,
 };
 
 use super::environment::{Environment, Write};
@@ -49,6 +50,73 @@ pub(super) fn acquire(
             record.own(request.token, session);
             answer
         })?;
+    step.end(answer)
+}
+
+/// Takes all or none. Where one is not to be had, nothing is written but what the look at the
+/// others has settled.
+pub(super) fn acquire_all(
+    store: &Environment,
+    pass: &Pass<'_>,
+    session: Option<SessionId>,
+    requests: &[AcquireRequest],
+) -> Answer<AcquireAll> {
+    let mut step = Step::begin(store, pass)?;
+    for (index, request) in requests.iter().enumerate() {
+        let obstacle =
+            step.change(&request.key, Write::Add, Some(request.token), |record, now, notices| {
+                record.entry.obstacle(request, now, notices)
+            })?;
+        if let Some(answer) = obstacle {
+            return step.end(AcquireAll::Blocked { index, answer });
+        }
+    }
+    let mut all = Vec::with_capacity(requests.len());
+    for (index, request) in requests.iter().enumerate() {
+        let answer =
+            step.change(&request.key, Write::Add, Some(request.token), |record, now, notices| {
+                let answer = record.entry.acquire(request, now, notices);
+                record.own(request.token, session);
+                answer
+            })?;
+        match answer.fences() {
+            Some(fences) => all.push(fences),
+            None => return step.end(AcquireAll::Blocked { index, answer }),
+        }
+    }
+    step.end(AcquireAll::Granted(all))
+}
+
+pub(super) fn convert(
+    store: &Environment,
+    pass: &Pass<'_>,
+    request: &ConvertRequest,
+) -> Answer<Convert> {
+    let mut step = Step::begin(store, pass)?;
+    let answer =
+        step.change(&request.key, Write::Change, Some(request.token), |record, now, notices| {
+            record.entry.convert(request, now, notices)
+        })?;
+    step.end(answer)
+}
+
+pub(super) fn set_limit(
+    store: &Environment,
+    pass: &Pass<'_>,
+    request: &SetLimitRequest,
+) -> Answer<SetLimit> {
+    let mut step = Step::begin(store, pass)?;
+    let answer = step.change(&request.key, Write::Change, None, |record, now, notices| {
+        record.entry.set_limit(request, now, notices)
+    })?;
+    step.end(answer)
+}
+
+pub(super) fn ask(store: &Environment, pass: &Pass<'_>, request: &AskRequest) -> Answer<Ask> {
+    let mut step = Step::begin(store, pass)?;
+    let answer = step.change(&request.key, Write::Change, None, |record, now, notices| {
+        record.entry.ask(request, now, notices)
+    })?;
     step.end(answer)
 }
 

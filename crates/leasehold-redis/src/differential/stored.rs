@@ -57,7 +57,7 @@ pub(super) struct State {
     kind: Option<u32>,
     closed_until: u64,
     last_fence: Option<Fence>,
-    last_place: u64,
+    last_arrival: u64,
     released: Option<String>,
 }
 
@@ -108,7 +108,7 @@ impl Stored {
             kind: None,
             closed_until: json["closed_until"].as_u64().unwrap_or(0),
             last_fence: entry.last_fence(),
-            last_place: json["last_place"].as_u64().unwrap_or(0),
+            last_arrival: json["last_arrival"].as_u64().unwrap_or(0),
             released: (!json["released"].is_null()).then(|| hex(&json["released"])),
         };
         if state.in_use() {
@@ -237,7 +237,7 @@ fn parse(record: &str, crowd: &Crowd) -> State {
     let first_fence = fence(words[9], words[10]);
     let mut state = State {
         last_fence: Some(fence(words[9], &(first + count - 1).to_string())),
-        last_place: place,
+        last_arrival: place,
         ..State::default()
     };
     let mut waiters = Vec::new();

@@ -56,14 +56,16 @@ if mode == 'x' then
       local ends = now + ARGV[13] * 1000
       if since and since + ttl * 1000 > now and soonest + 0 > now and soonest + 0 <= ends
         and latest + 0 >= ends and not redis.call('HGET', KEYS[2], ARGV[1]) then
-        local mine = us
-        if place >= us then mine = string.format('%016.0f', place + 1) end
+        local arrival = us
+        if place >= us then arrival = string.format('%016.0f', place + 1) end
+        -- Behind all who are preferred; see Place in docs/wire.md.
+        local mine = string.format('%.0f', arrival + 4503599627370496)
         local position = redis.call('ZCOUNT', KEYS[3], '0', '(' .. mine)
         redis.call('ZADD', KEYS[3], mine, ARGV[1], string.format('%.0f', -ends), 'till ' .. ARGV[1])
         redis.call('HSET', KEYS[2], ARGV[1],
           'waits x 1 ' .. ARGV[5] .. ' ' .. ARGV[10] .. ' ' .. ARGV[11] .. ' ' .. ARGV[12] .. ' '
             .. ARGV[13] .. ' ' .. us .. ' ' .. us .. string.match(ARGV[6], ' .*$'))
-        redis.call('SETRANGE', KEYS[1], 67, mine)
+        redis.call('SETRANGE', KEYS[1], 67, arrival)
         if position == 0 then
           local keep = string.format('%.0f', math.ceil((latest - now) / 1000) + ARGV[4] - ARGV[2])
           redis.call('PEXPIRE', KEYS[2], keep)
@@ -114,7 +116,10 @@ if taken > 0 or latest > 0 then
   waits = entry and string.byte(entry) == 119 and redis.call('ZSCORE', order, token)
 end
 if holder or taken > 0 or latest > 0 or closed_until > 0 then
-  if limit ~= wanted_limit then answer = {'wrong-kind', limit} end
+  -- Whoever has something of a semaphore already came under the limit of that time.
+  if limit ~= wanted_limit and not (entry and limit > 0 and wanted_limit > 0) then
+    answer = {'wrong-kind', limit}
+  end
 end
 if not answer and mode == 'p' and permits + 0 > wanted_limit then answer = {'too-many-permits'} end
 if answer then
@@ -181,8 +186,8 @@ else
       local its = string.format('%.0f', mine)
       if redis.call('ZCOUNT', order, its, its) > 0 then mine = nil end
     end
-    if not mine then mine = math.max(place + 1, now) end
-    place = math.max(place, mine)
+    if not mine then mine = math.max(place + 1, now) + 4503599627370496 end
+    place = math.max(place, mine % 4503599627370496)
     if head and mine < redis.call('ZSCORE', order, head) + 0 then head = nil end
     redis.call('ZADD', order, string.format('%.0f', mine), token,
       string.format('%.0f', -ends), 'till ' .. token)

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{
-    Acquire, AcquireRequest, BoxFuture, ClientId, Effect, Error, ErrorKind, ForceRelease,
-    ForceReleaseRequest, Key, Leave, LeaveRequest, ListRequest, Listener, LockInfo, Release,
-    ReleaseRequest, Renew, RenewRequest, Result, Store, Token,
+    Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, ClientId, Convert,
+    ConvertRequest, Effect, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave,
+    LeaveRequest, ListRequest, Listener, LockInfo, Release, ReleaseRequest, Renew, RenewRequest,
+    Result, SetLimit, SetLimitRequest, Store, Token,
 };
 use tokio::time::{sleep, timeout};
 
@@ -139,6 +140,31 @@ carried!(
     force_release -> ForceRelease,
     self => vec![target(&self.key, None)]
 );
+
+carried!(ConvertRequest, Convert, convert -> Convert, self => vec![target(&self.key, Some(&self.token))]);
+carried!(SetLimitRequest, SetLimit, set_limit -> SetLimit, self => vec![target(&self.key, None)]);
+carried!(AskRequest, Ask, ask -> Ask, self => vec![target(&self.key, None)]);
+
+/// Several locks at once, which travel as one.
+#[derive(Clone)]
+pub(super) struct Several(pub(super) Vec<AcquireRequest>);
+
+impl Carried for Several {
+    type Answer = Result<AcquireAll>;
+    const OP: Op = Op::AcquireAll;
+
+    fn targets(&self) -> Vec<Target> {
+        self.0.iter().map(|request| target(&request.key, Some(&request.token))).collect()
+    }
+
+    fn send<'a>(&'a self, to: &'a dyn Store, within: Duration) -> BoxFuture<'a, Self::Answer> {
+        to.acquire_all(&self.0, within)
+    }
+
+    fn fail(&self, error: Error) -> Self::Answer {
+        Err(error)
+    }
+}
 
 /// A batch of renewals, which travels as one.
 #[derive(Clone)]

@@ -5,10 +5,11 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use leasehold_core::{
-    Acquire, AcquireRequest, BoxFuture, Capability, ClientId, Effect, Error, ErrorKind, Fence,
-    FenceBlock, ForceRelease, ForceReleaseRequest, Granted, Key, Leave, LeaveRequest, ListRequest,
-    Listener, LockInfo, Metadata, Mode, OwnerName, Release, ReleaseRequest, Renew, RenewRequest,
-    Result, Store, Token, Wake,
+    Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
+    ConvertRequest, Effect, Error, ErrorKind, Fence, FenceBlock, ForceRelease, ForceReleaseRequest,
+    Granted, Key, Leave, LeaveRequest, ListRequest, Listener, LockInfo, Metadata, Mode, OwnerName,
+    Release, ReleaseRequest, Renew, RenewRequest, Result, SetLimit, SetLimitRequest, Store, Token,
+    Wake,
 };
 use leasehold_embedded::MemoryStore;
 
@@ -234,6 +235,49 @@ impl Store for BrokenStore {
             }
             let key = self.key(&request.key);
             self.inner().leave(&LeaveRequest::new(key, request.token), within).await
+        })
+    }
+
+    fn acquire_all<'a>(
+        &'a self,
+        requests: &'a [AcquireRequest],
+        within: Duration,
+    ) -> BoxFuture<'a, Result<AcquireAll>> {
+        Box::pin(async move {
+            let asked: Vec<_> = requests.iter().map(|asked| self.mangle(asked)).collect();
+            self.inner().acquire_all(&asked, within).await
+        })
+    }
+
+    fn convert<'a>(
+        &'a self,
+        request: &'a ConvertRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Convert>> {
+        Box::pin(async move {
+            let mut request = request.clone();
+            request.key = self.key(&request.key);
+            self.inner().convert(&request, within).await
+        })
+    }
+
+    fn set_limit<'a>(
+        &'a self,
+        request: &'a SetLimitRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<SetLimit>> {
+        Box::pin(async move {
+            let mut request = request.clone();
+            request.key = self.key(&request.key);
+            self.inner().set_limit(&request, within).await
+        })
+    }
+
+    fn ask<'a>(&'a self, request: &'a AskRequest, within: Duration) -> BoxFuture<'a, Result<Ask>> {
+        Box::pin(async move {
+            let mut request = request.clone();
+            request.key = self.key(&request.key);
+            self.inner().ask(&request, within).await
         })
     }
 

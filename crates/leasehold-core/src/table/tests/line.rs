@@ -236,7 +236,7 @@ fn two_waiters_never_share_a_place() {
     assert_eq!(lock.waiters(), [2, 3]);
 
     let mut ahead = queued(4, 0);
-    let far = Place::from_number(lock.at_us + 1_000_000);
+    let far = Place::on_arrival(lock.at_us + 1_000_000, false);
     ahead.queue.as_mut().unwrap().place = Some(far);
     waiting(&lock.acquire(&ahead));
     assert!(lock.wait(5).place > far);
