@@ -295,6 +295,13 @@ impl Store for Counting {
         self.inner.remembers_for(within)
     }
 
+    fn examine<'a>(
+        &'a self,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Vec<leasehold::core::doctor::Finding>>> {
+        self.inner.examine(within)
+    }
+
     fn capability(&self) -> Capability {
         self.inner.capability()
     }

@@ -3,8 +3,8 @@
 //! This crate has no I/O, reads no clock and knows no runtime: every function that needs the time
 //! takes it as an argument. It holds the words ([`Key`], [`Token`], [`Fence`], [`Ttl`]), the
 //! arithmetic of a lease on its holder's clock ([`LeaseState`]), the retry strategies
-//! ([`retry`]), the lock table that says what each operation means ([`table`]), and the
-//! [`Store`] trait that every back end implements.
+//! ([`retry`]), the lock table that says what each operation means ([`table`]), the [`Store`]
+//! trait that every back end implements, and what an examination of one finds ([`doctor`]).
 //!
 //! Users depend on the `leasehold` crate; implementors of stores depend on this one.
 
@@ -12,6 +12,7 @@
 
 mod change;
 mod clock;
+pub mod doctor;
 mod error;
 pub mod escape;
 mod fence;

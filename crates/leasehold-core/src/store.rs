@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::change::{
     AcquireAll, Ask, AskRequest, Convert, ConvertRequest, SetLimit, SetLimitRequest,
 };
+use crate::doctor::Finding;
 use crate::error::Result;
 use crate::fence::{Fence, FenceBlock};
 use crate::key::Key;
@@ -151,6 +152,14 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// A quorum counts a node only once this is more than the longest ttl, so that a node that
     /// was restarted empty does not grant a lease to a second holder.
     fn remembers_for(&self, within: Duration) -> BoxFuture<'_, Result<Option<Duration>>>;
+
+    /// Looks at where this store keeps its locks, and says what that means for them: settings,
+    /// rights, clocks, room. Changes nothing that a lock could notice.
+    ///
+    /// What can't be found out, for want of a right say, is a finding too; only a store that can't
+    /// be reached at all is an error. A store that consists of others gives the findings of each,
+    /// [named](Finding::at_store) after it.
+    fn examine<'a>(&'a self, within: Duration) -> BoxFuture<'a, Result<Vec<Finding>>>;
 
     /// What this store can do.
     fn capability(&self) -> Capability;

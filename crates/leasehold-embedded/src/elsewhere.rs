@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use leasehold_core::doctor::Finding;
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
     ConvertRequest, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
@@ -153,6 +154,10 @@ impl Store for EmbeddedStore {
     }
 
     fn remembers_for(&self, _: Duration) -> BoxFuture<'_, Result<Option<Duration>>> {
+        match self.never {}
+    }
+
+    fn examine<'a>(&'a self, _: Duration) -> BoxFuture<'a, Result<Vec<Finding>>> {
         match self.never {}
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use leasehold_clock::SystemClock;
 use leasehold_clock::wall::fence_floor;
+use leasehold_core::doctor::{Finding, Severity};
 use leasehold_core::table::{LockEntry, Notice, Now, StoreTime};
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Clock,
@@ -375,6 +376,18 @@ impl Store for MemoryStore {
 
     fn remembers_for(&self, _within: Duration) -> BoxFuture<'_, Result<Option<Duration>>> {
         Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn examine<'a>(&'a self, _within: Duration) -> BoxFuture<'a, Result<Vec<Finding>>> {
+        Box::pin(async {
+            let finding = Finding::new(
+                Severity::Note,
+                "reach",
+                "the locks are in this process's memory",
+                "they keep out this process alone, and end with it",
+            );
+            Ok(vec![finding.advise("for other processes, use embedded: or a Redis server")])
+        })
     }
 
     fn capability(&self) -> Capability {

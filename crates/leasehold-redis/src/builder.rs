@@ -1,19 +1,54 @@
 //! Settings of a store, and the ways to make one.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::Result;
 use tokio::runtime::Handle;
 
-use crate::address::{Address, checked_retention};
+use crate::address::{Address, Endpoint, checked_retention};
 use crate::connection::{Access, Supervised};
 use crate::listen::Source;
 use crate::names::Names;
 use crate::script::SCRIPTS;
 use crate::store::{RedisStore, Shared};
 use crate::transport::{Borrowed, Transport};
+
+/// How a server is reached, as far as it matters to who could listen in.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Door {
+    Tls,
+    Socket,
+    Loopback,
+    /// Not encrypted; `private` unless the address is a public one.
+    Plain {
+        private: bool,
+    },
+    /// A connection of the program's own.
+    Lent,
+}
+
+impl Door {
+    fn of(endpoint: &Endpoint) -> Self {
+        let host = match endpoint {
+            Endpoint::Unix(_) => return Self::Socket,
+            Endpoint::Tcp { tls: Some(_), .. } => return Self::Tls,
+            Endpoint::Tcp { host, .. } => host,
+        };
+        match host.parse::<IpAddr>() {
+            Ok(address) if address.is_loopback() => Self::Loopback,
+            Ok(IpAddr::V4(v4)) => Self::Plain { private: v4.is_private() || v4.is_link_local() },
+            Ok(IpAddr::V6(v6)) => {
+                Self::Plain { private: v6.is_unique_local() || v6.is_unicast_link_local() }
+            }
+            Err(_) if host == "localhost" => Self::Loopback,
+            // What a name stands for may change, and most that are used like this are private.
+            Err(_) => Self::Plain { private: true },
+        }
+    }
+}
 
 /// Settings of a [`RedisStore`]. What stands in a URL counts before what is set here.
 #[derive(Clone)]
@@ -137,7 +172,8 @@ impl RedisStoreBuilder {
             .map_err(|error| error.during("connect").at_store(&*location))?;
         let access = Arc::new(access);
         let wake = Source::Own(Arc::clone(&access));
-        Ok(self.build(Supervised::new(access), Some(wake), &location))
+        let reached = (Door::of(&address.endpoint), Some(address.resp3));
+        Ok(self.build(Supervised::new(access), Some(wake), &location, reached))
     }
 
     /// As [`RedisStore::from_connection`], with these settings.
@@ -161,10 +197,17 @@ impl RedisStoreBuilder {
         E: fmt::Display + Send + 'static,
     {
         let wake = self.subscriptions.take().map(Source::Client);
-        self.build(Borrowed(provide), wake, "redis (borrowed connection)")
+        let reached = (Door::Lent, None);
+        self.build(Borrowed(provide), wake, "redis (borrowed connection)", reached)
     }
 
-    fn build(self, transport: impl Transport, wake: Option<Source>, location: &str) -> RedisStore {
+    fn build(
+        self,
+        transport: impl Transport,
+        wake: Option<Source>,
+        location: &str,
+        (door, resp3): (Door, Option<bool>),
+    ) -> RedisStore {
         let shared = Shared {
             transport: Box::new(transport),
             wake: wake.map(Arc::new),
@@ -173,7 +216,34 @@ impl RedisStoreBuilder {
             fence_retention: self.fence_retention,
             epoch: 0,
             location: location.into(),
+            door,
+            resp3,
         };
         RedisStore { shared: Arc::new(shared) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_could_listen_in_is_told_by_the_address() {
+        let door = |url: &str| Door::of(&Address::parse(url).unwrap().endpoint);
+        let plain = |private| Door::Plain { private };
+        for (url, expected) in [
+            ("rediss://8.8.8.8", Door::Tls),
+            ("redis+unix:///run/redis.sock", Door::Socket),
+            ("redis://127.0.0.7", Door::Loopback),
+            ("redis://[::1]", Door::Loopback),
+            ("redis://localhost", Door::Loopback),
+            ("redis://10.1.2.3", plain(true)),
+            ("redis://[fd00::1]", plain(true)),
+            ("redis://redis.internal", plain(true)),
+            ("redis://8.8.8.8", plain(false)),
+            ("redis://[2001:4860::8888]", plain(false)),
+        ] {
+            assert_eq!(door(url), expected, "{url}");
+        }
     }
 }

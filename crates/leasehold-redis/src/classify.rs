@@ -375,6 +375,32 @@ fn missing_right(detail: &str) -> String {
     format!("the server's ACL: this user {what}; docs/wire.md lists the rights that locks need")
 }
 
+/// What a user lacks to run a command.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Lack {
+    /// The right to the command.
+    Command,
+    /// The right to the keys that it was tried on.
+    Keys,
+    /// The right to the channel that it was tried on.
+    Channels,
+    /// The command itself: the server is of another make, or an operator renamed it.
+    Unknown,
+}
+
+/// What the user lacks by an error that the server answered with, if that is what it is about.
+pub(crate) fn lack(code: &str, detail: &str) -> Option<Lack> {
+    match code {
+        // The command's name stands in quotes, and might be called anything.
+        "NOPERM" if detail.contains('\'') => Some(Lack::Command),
+        "NOPERM" if detail.contains("channel") => Some(Lack::Channels),
+        "NOPERM" if detail.contains("key") => Some(Lack::Keys),
+        "NOPERM" => Some(Lack::Command),
+        "ERR" if detail.starts_with("unknown command") => Some(Lack::Unknown),
+        _ => None,
+    }
+}
+
 /// Enough of a foreign text to look it up.
 fn shortened(text: &str) -> String {
     text.chars().take(160).collect()

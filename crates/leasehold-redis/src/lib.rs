@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod acl;
 mod address;
 mod builder;
 mod call;
@@ -19,6 +20,7 @@ mod connection;
 mod dial;
 #[cfg(test)]
 mod differential;
+mod doctor;
 mod listen;
 mod names;
 mod reply;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_core::doctor::Finding;
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
     ConvertRequest, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
@@ -12,7 +13,7 @@ use leasehold_core::{
 };
 use redis::{Pipeline, Value};
 
-use crate::builder::RedisStoreBuilder;
+use crate::builder::{Door, RedisStoreBuilder};
 use crate::call::Call;
 use crate::classify::{Next, Verdict};
 use crate::listen::{self, Source};
@@ -72,12 +73,24 @@ pub(crate) struct Shared {
     /// The fail-over epoch: 0 on a server that nobody fails over.
     pub(crate) epoch: u64,
     pub(crate) location: Arc<str>,
+    /// How the server is reached, and in which version of its protocol: for people.
+    pub(crate) door: Door,
+    pub(crate) resp3: Option<bool>,
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shared { transport, wake, scripts: _, names, fence_retention, epoch: _, location } =
-            &*self.shared;
+        let Shared {
+            transport,
+            wake,
+            scripts: _,
+            names,
+            fence_retention,
+            epoch: _,
+            location,
+            door: _,
+            resp3: _,
+        } = &*self.shared;
         f.debug_struct("RedisStore")
             .field("location", location)
             .field("prefix", &names.prefix())
@@ -566,6 +579,10 @@ impl Store for RedisStore {
             let value = answer.map_err(|verdict| self.error(&verdict, "ask for its age", None))?;
             reply::age(value).map(Some).map_err(|error| self.named(error, "ask for its age", None))
         })
+    }
+
+    fn examine<'a>(&'a self, within: Duration) -> BoxFuture<'a, Result<Vec<Finding>>> {
+        Box::pin(self.look_at_server(within))
     }
 
     fn capability(&self) -> Capability {

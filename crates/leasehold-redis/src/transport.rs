@@ -25,6 +25,11 @@ impl Deadline {
         Self { at, within }
     }
 
+    /// How much time is left.
+    pub(crate) fn left(self) -> Duration {
+        self.at.saturating_duration_since(Instant::now())
+    }
+
     pub(crate) fn is_over(self) -> bool {
         Instant::now() >= self.at
     }

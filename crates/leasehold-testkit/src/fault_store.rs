@@ -18,6 +18,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use leasehold_core::doctor::Finding;
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
     ConvertRequest, Error, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
@@ -27,7 +28,7 @@ use leasehold_core::{
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use carry::{Batch, Memory, Several};
+use carry::{Batch, Examination, Memory, Several};
 
 /// What happens to a call.
 #[derive(Clone, Debug, Default)]
@@ -111,6 +112,8 @@ pub enum Op {
     Listen,
     /// [`Store::remembers_for`].
     RemembersFor,
+    /// [`Store::examine`].
+    Examine,
 }
 
 impl Op {
@@ -128,6 +131,7 @@ impl Op {
             Self::ForceRelease => "force-release",
             Self::Listen => "listen",
             Self::RemembersFor => "remembers-for",
+            Self::Examine => "examine",
         }
     }
 }
@@ -431,6 +435,10 @@ impl Store for FaultStore {
 
     fn remembers_for(&self, within: Duration) -> BoxFuture<'_, Result<Option<Duration>>> {
         self.carry(Memory, within)
+    }
+
+    fn examine<'a>(&'a self, within: Duration) -> BoxFuture<'a, Result<Vec<Finding>>> {
+        self.carry(Examination, within)
     }
 
     fn capability(&self) -> Capability {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold_clock::SystemClock;
+use leasehold_core::doctor::{self, Finding};
 use leasehold_core::{
     ClientId, Clock, Error, ErrorKind, Fence, ForceRelease, ForceReleaseRequest, Key, ListRequest,
     LockInfo, OwnerName, Release as StoreRelease, ReleaseRequest, Renew, RenewRequest, Result,
@@ -222,6 +223,25 @@ impl Client {
         let Inner { store, config, .. } = &*self.inner;
         let list = store.list(&request, config.call_timeout.saturating_mul(10)).await;
         list.map_err(|error| self.inner.explain(error, "list"))
+    }
+
+    /// Looks at where the locks are kept (settings of the server, rights, clocks, room) and says
+    /// what that means for them, the worst first. Changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// What the store says when it can't be reached; anything else is a finding. It is asked for
+    /// as long as ten ordinary calls may take.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn examine(&self) -> Result<Vec<Finding>> {
+        let Inner { store, config, .. } = &*self.inner;
+        let findings = store.examine(config.call_timeout.saturating_mul(10)).await;
+        let mut findings = findings.map_err(|error| self.inner.explain(error, "examine"))?;
+        doctor::sort(&mut findings);
+        Ok(findings)
     }
 
     /// Takes a lease away from its holder, who learns of it at its next renewal. The fence must

@@ -46,6 +46,39 @@ pub(super) fn examine(_directory: &File) -> Result<Kind> {
     Ok(Kind { has_room_ahead: false })
 }
 
+/// The name of a file system that [`examine`] took, for people; `None` where it can't be told.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(super) fn name(directory: &File) -> Option<String> {
+    let stat = rustix::fs::fstatfs(directory).ok()?;
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a magic number has 32 bits, whatever the type of its field on a machine"
+    )]
+    let magic = stat.f_type as u32;
+    let known = LOCAL.iter().find(|(other, _)| *other == magic);
+    Some(known.map_or_else(|| format!("type {magic:#x}"), |(_, name)| (*name).to_owned()))
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(super) fn name(_directory: &File) -> Option<String> {
+    None
+}
+
+/// The magic numbers of those that are met most often.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const LOCAL: [(u32, &str); 9] = [
+    (0xef53, "ext4"),
+    (0x0102_1994, "tmpfs"),
+    (0x5846_5342, "xfs"),
+    (0x9123_683e, "btrfs"),
+    (0x794c_7630, "overlay"),
+    (0x2fc1_2fc1, "zfs"),
+    (0xca45_1a4e, "bcachefs"),
+    (0xf2f5_2010, "f2fs"),
+    (FUSE, "fuse"),
+];
+
 /// FUSE_SUPER_MAGIC: many file systems, told apart by name.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const FUSE: u32 = 0x6573_5546;

@@ -4,6 +4,7 @@
 //! [`gate`], [`session`] tells the dead from the living, [`wake`] tells waiters.
 
 mod directory;
+mod doctor;
 mod environment;
 mod filesystem;
 mod gate;
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use leasehold_core::doctor::Finding;
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
     ConvertRequest, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
@@ -345,6 +347,15 @@ impl Store for EmbeddedStore {
     /// A restart of the machine ends the leases of a store, but also all their holders.
     fn remembers_for(&self, _within: Duration) -> BoxFuture<'_, Result<Option<Duration>>> {
         Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn examine<'a>(&'a self, within: Duration) -> BoxFuture<'a, Result<Vec<Finding>>> {
+        Box::pin(async move {
+            let enter = |_: &Environment, _: &gate::Pass<'_>, (): &()| Ok(((), Vec::new()));
+            let entered = self.environment.run(&(), within, enter).await;
+            entered.map_err(|error| error.during("examine"))?;
+            Ok(doctor::examine(&self.environment, self.client.detached))
+        })
     }
 
     fn capability(&self) -> Capability {

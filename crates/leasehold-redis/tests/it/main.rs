@@ -4,6 +4,7 @@
 mod access;
 mod common;
 mod conformance;
+mod doctor;
 mod foreign;
 mod outages;
 mod scripts;

@@ -173,6 +173,7 @@ macro_rules! conformance_list {
                 force_release_with_another_fence_changes_nothing,
                 force_release_of_a_free_lock_finds_nobody,
                 an_old_fence_takes_nothing_from_the_next_holder,
+                an_examination_explains_itself_and_leaves_locks_alone,
             }
             operator [shared] {
                 force_release_of_one_shared_holder_leaves_the_others,

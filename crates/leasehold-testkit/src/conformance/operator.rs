@@ -1,8 +1,9 @@
-//! Taking a lease away by force, as an operator does.
+//! What operators do: take a lease away by force, examine the store.
 
+use leasehold_core::doctor::Severity;
 use leasehold_core::{Fence, ForceRelease, Release, Renew};
 
-use super::context::{Context, LONG};
+use super::context::{CALL, Context, LONG};
 
 pub(super) async fn force_release_ends_the_lease_that_was_seen(cx: &Context) {
     let key = cx.key();
@@ -79,4 +80,24 @@ pub(super) async fn force_release_serves_the_line(cx: &Context) {
     assert_eq!(cx.holders(&key).await, ["waiter"]);
     let fences = waiter.next_beat().take_again().await.fences;
     assert!(fences.first() > lease.fences.last());
+}
+
+pub(super) async fn an_examination_explains_itself_and_leaves_locks_alone(cx: &Context) {
+    let key = cx.key();
+    let lease = cx.party(&key).take().await;
+    let before = cx.show(&key).await;
+    let findings = cx.store().examine(CALL).await.expect("examine answers");
+    assert!(!findings.is_empty(), "there is always something to say");
+    for finding in findings {
+        for text in [&finding.topic, &finding.found, &finding.means] {
+            assert!(!text.is_empty() && !text.contains(char::is_control), "{finding:?}");
+        }
+        assert!(finding.severity < Severity::Warning || finding.advice.is_some(), "{finding:?}");
+    }
+    let after = cx.show(&key).await;
+    assert_eq!(after.holders[0].fence, before.holders[0].fence);
+    assert_eq!(after.last_fence, before.last_fence);
+    assert_eq!(lease.renew(LONG).await, Renew::Renewed);
+    lease.end().await;
+    assert_eq!(cx.inspect(&key).await, None);
 }

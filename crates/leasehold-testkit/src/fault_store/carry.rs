@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_core::doctor::Finding;
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, ClientId, Convert,
     ConvertRequest, Effect, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave,
@@ -201,6 +202,27 @@ impl Carried for Memory {
 
     fn send<'a>(&'a self, to: &'a dyn Store, within: Duration) -> BoxFuture<'a, Self::Answer> {
         to.remembers_for(within)
+    }
+
+    fn fail(&self, error: Error) -> Self::Answer {
+        Err(error)
+    }
+}
+
+/// An examination, which is about no lock.
+#[derive(Clone)]
+pub(super) struct Examination;
+
+impl Carried for Examination {
+    type Answer = Result<Vec<Finding>>;
+    const OP: Op = Op::Examine;
+
+    fn targets(&self) -> Vec<Target> {
+        Vec::new()
+    }
+
+    fn send<'a>(&'a self, to: &'a dyn Store, within: Duration) -> BoxFuture<'a, Self::Answer> {
+        to.examine(within)
     }
 
     fn fail(&self, error: Error) -> Self::Answer {

@@ -29,6 +29,7 @@ const FOUND_BY: &[(Fault, &[&str])] = &[
             "a_cool_down_ends_by_itself_and_not_before_its_time",
         ],
     ),
+    (Fault::ExaminationGivesNoReason, &["an_examination_explains_itself_and_leaves_locks_alone"]),
     (
         Fault::FenceIsConstant,
         &[

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_core::doctor::Finding;
 use leasehold_core::{Clock, Fence, ForceRelease, Key, LockInfo, OwnerName, Result, Store};
 
 use super::driven::Driven;
@@ -104,6 +105,16 @@ impl Client {
     /// As its twin.
     pub fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockInfo>> {
         self.0.wait(|client| client.list(prefix))?
+    }
+
+    /// Looks at where the locks are kept, and says what that means for them. See
+    /// [`crate::Client::examine`].
+    ///
+    /// # Errors
+    ///
+    /// As its twin.
+    pub fn examine(&self) -> Result<Vec<Finding>> {
+        self.0.wait(crate::Client::examine)?
     }
 
     /// Takes a lease away from its holder. See [`crate::Client::force_release`].

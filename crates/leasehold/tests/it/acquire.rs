@@ -204,6 +204,19 @@ async fn locks_are_listed_and_described_without_their_secrets() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_examination_says_what_the_store_says_or_why_it_says_nothing() {
+    let world = World::new();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    let client = world.client_of(Arc::new(faults.clone()));
+    let findings = client.examine().await.unwrap();
+    assert!(findings[0].means.contains("this process alone"), "{findings:?}");
+    faults.next(Op::Examine, Fault::DropReply);
+    let error = client.examine().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("examine"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn nothing_is_acquired_once_a_client_is_closed() {
     let world = World::new();
     let faults = FaultStore::new(Arc::new(world.store.clone()));

@@ -250,6 +250,14 @@ fn a_dropped_guard_lets_the_next_one_in() {
 }
 
 #[test]
+fn an_examination_says_what_its_twin_says() {
+    let (store, client) = world();
+    let findings = client.examine().unwrap();
+    assert!(!findings.is_empty());
+    assert_eq!(client_of(&store).examine().unwrap(), findings);
+}
+
+#[test]
 fn all_that_a_client_holds_is_released_at_once() {
     let (_, client) = world();
     let guards = ["b", "a"].map(|key| client.mutex(key).lock().unwrap());

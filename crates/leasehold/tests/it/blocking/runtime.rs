@@ -35,6 +35,7 @@ fn expect_misuse(store: &MemoryStore) {
     refused(mutex.try_run(|_| ()).map(drop));
     refused(client.inspect("key").map(drop));
     refused(client.list("").map(drop));
+    refused(client.examine().map(drop));
     refused(client.release_all().map(drop));
 
     let guard = thread::scope(|scope| scope.spawn(|| mutex.lock().unwrap()).join().unwrap());

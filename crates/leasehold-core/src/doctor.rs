@@ -1,0 +1,139 @@
+//! What an examination of a store finds: facts about where locks are kept, judged by what they
+//! mean for a lock.
+//!
+//! A store looks at its surroundings ([`Store::examine`](crate::Store::examine)) and says what it
+//! saw; nothing here changes a setting. Findings are advice for people. They take part in no
+//! decision about a lease.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// How much a finding matters to somebody who relies on locks.
+///
+/// The order is from harmless to harmful.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
+#[non_exhaustive]
+pub enum Severity {
+    /// As it should be.
+    Fine,
+    /// Worth knowing; nothing needs to be done.
+    Note,
+    /// A lock can be lost, or held twice, by a fault that is likely to happen some day.
+    Warning,
+    /// Locks don't work here, or are lost in ordinary operation.
+    Problem,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Fine => "fine",
+            Self::Note => "note",
+            Self::Warning => "warning",
+            Self::Problem => "problem",
+        })
+    }
+}
+
+/// One thing that was looked at.
+///
+/// The texts are for people, without secrets; words of a server in them are escaped for a
+/// terminal. The topic is for programs: it stays the same word.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[non_exhaustive]
+pub struct Finding {
+    /// How much it matters.
+    pub severity: Severity,
+    /// What was looked at, in a lower-case word or two such as `eviction`.
+    pub topic: Cow<'static, str>,
+    /// What was found.
+    pub found: Cow<'static, str>,
+    /// What that means for a lock.
+    pub means: Cow<'static, str>,
+    /// What to set or do, where something should be.
+    pub advice: Option<Cow<'static, str>>,
+    /// Which store it is about, where the one that was examined consists of several.
+    pub store: Option<Cow<'static, str>>,
+}
+
+impl Finding {
+    /// A finding that asks for nothing to be done.
+    #[must_use]
+    pub fn new(
+        severity: Severity,
+        topic: &'static str,
+        found: impl Into<Cow<'static, str>>,
+        means: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self {
+            severity,
+            topic: Cow::Borrowed(topic),
+            found: found.into(),
+            means: means.into(),
+            advice: None,
+            store: None,
+        }
+    }
+
+    /// The same with what to set or do.
+    #[must_use]
+    pub fn advise(mut self, advice: impl Into<Cow<'static, str>>) -> Self {
+        self.advice = Some(advice.into());
+        self
+    }
+
+    /// The same about one of several stores, unless it names one already: for stores that consist
+    /// of others and pass on what those find.
+    #[must_use]
+    pub fn at_store(mut self, location: impl Into<Cow<'static, str>>) -> Self {
+        if self.store.is_none() {
+            self.store = Some(location.into());
+        }
+        self
+    }
+}
+
+/// Puts the worst findings first; those that matter as much stay in the order in which they came.
+pub fn sort(findings: &mut [Finding]) {
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+}
+
+/// The worst that was found; [`Severity::Fine`] when nothing was.
+#[must_use]
+pub fn worst(findings: &[Finding]) -> Severity {
+    findings.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Fine)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(severity: Severity, topic: &'static str) -> Finding {
+        Finding::new(severity, topic, "", "")
+    }
+
+    #[test]
+    fn the_worst_comes_first_and_equals_stay_in_order() {
+        let mut findings = [
+            finding(Severity::Fine, "a"),
+            finding(Severity::Problem, "b"),
+            finding(Severity::Note, "c"),
+            finding(Severity::Problem, "d"),
+            finding(Severity::Warning, "e"),
+        ];
+        sort(&mut findings);
+        let topics: String = findings.iter().map(|finding| &*finding.topic).collect();
+        assert_eq!(topics, "bdeca");
+        assert_eq!(worst(&findings), Severity::Problem);
+        assert_eq!(worst(&[]), Severity::Fine);
+    }
+
+    #[test]
+    fn a_finding_keeps_the_innermost_store_that_it_is_about() {
+        let finding = finding(Severity::Fine, "a").at_store("node").at_store("all of them");
+        assert_eq!(finding.store.as_deref(), Some("node"));
+    }
+}

@@ -1,0 +1,205 @@
+//! Looks at a directory of locks: what it lies on, who may use it, how much room there is.
+
+use std::fs::File;
+use std::path::Path;
+
+use leasehold_core::doctor::{Finding, Severity};
+use leasehold_core::escape;
+
+use super::directory::Access;
+use super::environment::Environment;
+use super::filesystem;
+use super::machine::Machine;
+
+/// Room below which a burst of new locks may find a full disk, and below which there is next to
+/// none left. A lock takes a page of 4 KiB at most; the store makes room in steps of 2 MiB.
+const ROOM_SCARCE: u64 = 64 << 20;
+const ROOM_NONE: u64 = 4 << 20;
+
+/// What there is to say about an open store, whose gate was just passed.
+pub(super) fn examine(store: &Environment, detached: bool) -> Vec<Finding> {
+    vec![
+        file_system(&store.path),
+        room(free_bytes(&store.path)),
+        rights(store.access),
+        place(&store.path, &std::env::temp_dir()),
+        machine(),
+        wake(store.wakes.works()),
+        death(detached),
+    ]
+}
+
+fn file_system(path: &Path) -> Finding {
+    let kind = File::open(path).ok().and_then(|directory| filesystem::name(&directory));
+    match kind {
+        Some(name) => Finding::new(
+            Severity::Fine,
+            "file system",
+            format!("the directory is on a local file system ({name})"),
+            "file locks reach every process of this machine",
+        ),
+        None => Finding::new(
+            Severity::Note,
+            "file system",
+            "the kind of the directory's file system can't be told",
+            "on a network file system a process of another machine could take a lock that is held \
+             here",
+        )
+        .advise("make sure that the directory is on a local disk"),
+    }
+}
+
+fn free_bytes(path: &Path) -> Option<u64> {
+    let stat = rustix::fs::statvfs(path).ok()?;
+    Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+fn room(free: Option<u64>) -> Finding {
+    let Some(free) = free else {
+        return Finding::new(
+            Severity::Note,
+            "room",
+            "how much room is left on the disk can't be told",
+            "on a full disk no lock can be taken; those that are held can still be released",
+        );
+    };
+    let found = format!("{} MiB are free on the disk", free >> 20);
+    if free >= ROOM_SCARCE {
+        return Finding::new(Severity::Fine, "room", found, "there is room for new locks");
+    }
+    let severity = if free < ROOM_NONE { Severity::Problem } else { Severity::Warning };
+    Finding::new(
+        severity,
+        "room",
+        found,
+        "on a full disk no lock can be taken; those that are held can still be released",
+    )
+    .advise("make room, or name a directory on another disk")
+}
+
+fn rights(access: Access) -> Finding {
+    match access {
+        Access::Private => Finding::new(
+            Severity::Fine,
+            "rights",
+            "only the directory's owner may use it",
+            "processes of other users take no part in these locks",
+        ),
+        Access::Group => Finding::new(
+            Severity::Fine,
+            "rights",
+            "the directory's group may use it",
+            "every member of the group can take locks here, and can end those of others",
+        ),
+    }
+}
+
+fn place(path: &Path, temporary: &Path) -> Finding {
+    let shown = path.to_string_lossy();
+    let shown = escape::terminal(&shown);
+    let found = format!("the directory is {shown}");
+    let temporary = std::fs::canonicalize(temporary).unwrap_or_else(|_| temporary.to_owned());
+    if path.starts_with("/run/user") {
+        return Finding::new(
+            Severity::Note,
+            "place",
+            found,
+            "it exists while this user is logged in, and jobs of other logins don't meet in it",
+        )
+        .advise(
+            "give cron jobs and services a path of their own, as in embedded:/var/lib/app/locks",
+        );
+    }
+    if path.starts_with(temporary) {
+        return Finding::new(
+            Severity::Note,
+            "place",
+            found,
+            "whatever cleans up temporary files may remove it; processes that start after that \
+             don't meet those that hold locks in it",
+        )
+        .advise("name a directory that nobody cleans up, as in embedded:/var/lib/app/locks");
+    }
+    Finding::new(Severity::Fine, "place", found, "all processes that name it share its locks")
+}
+
+fn machine() -> Finding {
+    match Machine::this() {
+        Ok(machine) => Finding::new(
+            Severity::Fine,
+            "boot",
+            format!("this is {}", escape::terminal(&machine.to_string())),
+            "leases count on the time since the start, which nobody can set, and are void after a \
+             restart; another time namespace is refused",
+        ),
+        Err(_) => Finding::new(
+            Severity::Warning,
+            "boot",
+            "the machine does not tell one start from the next",
+            "locks that were held when the machine went down may stay held until their ttl ends",
+        ),
+    }
+}
+
+fn wake(works: bool) -> Finding {
+    if works {
+        return Finding::new(
+            Severity::Fine,
+            "wake",
+            "the directory takes sockets",
+            "who waits is woken when the lock comes free",
+        );
+    }
+    Finding::new(
+        Severity::Note,
+        "wake",
+        "the directory's path is too long for sockets in it",
+        "who waits finds out by asking, so hand-overs take longer",
+    )
+    .advise("name a directory with a shorter path")
+}
+
+fn death(detached: bool) -> Finding {
+    if detached {
+        return Finding::new(
+            Severity::Note,
+            "death",
+            "leases are taken detached from their process",
+            "a dead process's lock comes free when its ttl ends, not before",
+        );
+    }
+    Finding::new(
+        Severity::Fine,
+        "death",
+        "leases belong to their process",
+        "a dead process's locks come free at once",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_a_matter_of_degree() {
+        let judged = |free| room(free).severity;
+        assert_eq!(judged(Some(1 << 30)), Severity::Fine);
+        assert_eq!(judged(Some(ROOM_SCARCE - 1)), Severity::Warning);
+        assert_eq!(judged(Some(ROOM_NONE - 1)), Severity::Problem);
+        assert_eq!(judged(None), Severity::Note);
+    }
+
+    #[test]
+    fn places_that_come_and_go_are_noted() {
+        let judged = |path: &str| place(Path::new(path), Path::new("/nonexistent/tmp")).severity;
+        assert_eq!(judged("/var/lib/app/locks"), Severity::Fine);
+        assert_eq!(judged("/run/user/1000/leasehold"), Severity::Note);
+        assert_eq!(judged("/nonexistent/tmp/leasehold-0"), Severity::Note);
+    }
+
+    #[test]
+    fn paths_of_strangers_can_not_steer_a_terminal() {
+        let finding = place(Path::new("/srv/a\u{1b}[2J"), Path::new("/tmp"));
+        assert!(finding.found.contains("\\u{1b}[2J"), "{finding:?}");
+    }
+}

@@ -1,0 +1,277 @@
+//! The least rights that a user of a server needs, by what it is to do.
+//!
+//! ```
+//! use leasehold_redis::acl::{self, Feature};
+//!
+//! let url = "redis://locks.example.com/0?prefix=app";
+//! let rule = acl::rule(url, "locks", &[Feature::Lock, Feature::List])?;
+//! assert!(rule.starts_with("ACL SETUSER locks reset on >PASSWORD ~app:{* "));
+//! # Ok::<(), leasehold_core::Error>(())
+//! ```
+
+use std::collections::BTreeSet;
+
+use leasehold_core::{Error, ErrorKind, Result};
+
+use crate::address::Address;
+use crate::names::Names;
+
+/// Something that a user of a server may be meant to do.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[non_exhaustive]
+pub enum Feature {
+    /// Take exclusive locks that are free, renew, release, look at and force-release them.
+    Lock,
+    /// Wait in line and be woken.
+    Wait,
+    /// Share locks: read-write locks and semaphores.
+    Share,
+    /// List locks.
+    List,
+    /// Be a node of a quorum, whose clients ask how long it has run.
+    Quorum,
+    /// Examine the server. Its `config|get` shows the passwords in the server's configuration,
+    /// so give it to people, not to services.
+    Doctor,
+}
+
+impl Feature {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Lock, Self::Wait, Self::Share, Self::List, Self::Quorum, Self::Doctor];
+    /// What a service needs that uses all of leasehold: all but
+    /// [`Feature::Quorum`] and [`Feature::Doctor`].
+    pub const SERVICE: [Self; 4] = [Self::Lock, Self::Wait, Self::Share, Self::List];
+
+    /// Its name in lower case.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lock => "lock",
+            Self::Wait => "wait",
+            Self::Share => "share",
+            Self::List => "list",
+            Self::Quorum => "quorum",
+            Self::Doctor => "doctor",
+        }
+    }
+
+    /// The commands that it needs beside those of [`Feature::Lock`], without which there is none.
+    pub(crate) const fn commands(self) -> &'static [&'static str] {
+        match self {
+            Self::Lock => {
+                &["ping", "evalsha", "eval", "time", "get", "set", "setrange", "pexpire", "zrem"]
+            }
+            Self::Wait => &[
+                "del",
+                "hget",
+                "hset",
+                "hdel",
+                "hlen",
+                "hgetall",
+                "zadd",
+                "zcard",
+                "zcount",
+                "zscore",
+                "zrangebyscore",
+                "zrevrangebyscore",
+                "publish",
+                "subscribe",
+            ],
+            Self::Share => &[
+                "del",
+                "hget",
+                "hset",
+                "hdel",
+                "hlen",
+                "hgetall",
+                "zadd",
+                "zcard",
+                "zrangebyscore",
+                "zrevrangebyscore",
+            ],
+            Self::List => &["scan"],
+            Self::Quorum => &["info"],
+            Self::Doctor => &["info", "config|get", "acl|whoami"],
+        }
+    }
+}
+
+/// The order in which commands stand in a rule: that of docs/wire.md.
+const ORDER: [&str; 27] = [
+    "ping",
+    "evalsha",
+    "eval",
+    "time",
+    "get",
+    "set",
+    "setrange",
+    "del",
+    "pexpire",
+    "hget",
+    "hset",
+    "hdel",
+    "hlen",
+    "hgetall",
+    "zadd",
+    "zrem",
+    "zcard",
+    "zcount",
+    "zscore",
+    "zrangebyscore",
+    "zrevrangebyscore",
+    "publish",
+    "subscribe",
+    "scan",
+    "info",
+    "config|get",
+    "acl|whoami",
+];
+
+/// The command that makes a user of the server at `url` with just the rights that the features
+/// need, for the URL's prefix, protocol and database. It is one line for `redis-cli`, the same for
+/// every version from Redis 6.2 on; `PASSWORD` stands in for the password. [`Feature::Lock`] is
+/// always included. What an earlier rule gave the user is taken away.
+///
+/// # Errors
+///
+/// [`ErrorKind::Config`] for a URL that can't be used, and for a user name that is empty or has
+/// blanks, quotes or control characters.
+pub fn rule(url: &str, user: &str, features: &[Feature]) -> Result<String> {
+    let address = Address::parse(url)?;
+    let odd = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '"' | '\'' | '\\');
+    if user.is_empty() || user.contains(odd) {
+        return Err(Error::new(
+            ErrorKind::Config,
+            "a user's name in a rule has no blanks, quotes, backslashes and control characters",
+        ));
+    }
+    let names = address.prefix.clone().unwrap_or_else(Names::standard);
+    let mut words = vec![
+        "ACL".to_owned(),
+        "SETUSER".to_owned(),
+        user.to_owned(),
+        "reset".to_owned(),
+        "on".to_owned(),
+        ">PASSWORD".to_owned(),
+        quoted(&keys(&names)),
+        // From 7 on a new user has none anyway.
+        "resetchannels".to_owned(),
+    ];
+    if features.contains(&Feature::Wait) {
+        words.push(quoted(&channels(&names)));
+    }
+    words.push("-@all".to_owned());
+    let mut wanted: BTreeSet<&str> = Feature::Lock.commands().iter().copied().collect();
+    wanted.extend(features.iter().flat_map(|feature| feature.commands()));
+    words.extend(
+        ORDER
+            .iter()
+            .filter(|command| wanted.contains(*command))
+            .map(|command| format!("+{command}")),
+    );
+    if address.resp3 {
+        words.push("+hello".to_owned());
+    }
+    if address.database != 0 {
+        words.push("+select".to_owned());
+    }
+    Ok(words.join(" "))
+}
+
+/// The pattern of a prefix's keys.
+pub(crate) fn keys(names: &Names) -> String {
+    format!("~{}:{{*", literal(names.prefix()))
+}
+
+/// The pattern of a prefix's channels.
+pub(crate) fn channels(names: &Names) -> String {
+    format!("&{}:wake:*", literal(names.prefix()))
+}
+
+/// Takes their meaning from the special characters of a pattern.
+fn literal(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len());
+    for c in text.chars() {
+        if matches!(c, '*' | '?' | '[' | ']' | '^' | '-' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern
+}
+
+/// A word as `redis-cli` reads it back: as it is, or in quotes where it has some itself.
+fn quoted(word: &str) -> String {
+    if !word.contains(['"', '\'']) {
+        return word.to_owned();
+    }
+    format!("\"{}\"", word.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rule_of_a_service_is_the_documented_one() {
+        let wire = include_str!("../../../docs/wire.md");
+        let documented =
+            wire.lines().find_map(|line| line.strip_prefix("user locks on >PASSWORD "));
+        let rule = rule("redis://h", "locks", &Feature::SERVICE).unwrap();
+        assert_eq!(
+            rule.strip_prefix("ACL SETUSER locks reset on >PASSWORD "),
+            documented,
+            "docs/wire.md"
+        );
+    }
+
+    #[test]
+    fn every_command_that_a_script_calls_is_in_a_feature() {
+        let known: BTreeSet<&str> =
+            Feature::ALL.iter().flat_map(|one| one.commands()).copied().collect();
+        let mut files = 0;
+        for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/scripts")).unwrap()
+        {
+            let source = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+            files += 1;
+            for call in source.split("redis.").skip(1) {
+                let Some((function, rest)) = call.split_once("('") else { continue };
+                if !matches!(function, "call" | "pcall") {
+                    continue;
+                }
+                let command = rest.split('\'').next().unwrap().to_lowercase();
+                assert!(known.contains(&*command), "{command} is in no feature");
+            }
+        }
+        assert!(files > 10);
+        assert_eq!(known, ORDER.into_iter().collect(), "and every command has its place");
+    }
+
+    #[test]
+    fn a_url_decides_on_prefix_protocol_and_database() {
+        let url = "redis://h/3?prefix=a*b:c&protocol=resp3";
+        let rule = rule(url, "u", &[Feature::Wait]).unwrap();
+        assert!(rule.contains(" ~a\\*b:c:{* resetchannels &a\\*b:c:wake:* -@all "), "{rule}");
+        assert!(rule.ends_with(" +hello +select"), "{rule}");
+        assert_eq!(rule.lines().count(), 1);
+    }
+
+    #[test]
+    fn quotes_in_a_prefix_survive_the_command_line() {
+        let rule = rule("redis://h?prefix=a%22b'c", "u", &[]).unwrap();
+        assert!(rule.contains(" \"~a\\\"b'c:{*\" "), "{rule}");
+    }
+
+    #[test]
+    fn names_that_would_break_the_line_are_refused() {
+        for bad in ["", "a b", "a\"", "a'", "a\n", "a\\"] {
+            assert_eq!(
+                rule("redis://h", bad, &[]).unwrap_err().kind(),
+                ErrorKind::Config,
+                "{bad:?}"
+            );
+        }
+        assert!(rule("embedded:", "u", &[]).is_err());
+    }
+}

@@ -1,0 +1,139 @@
+//! What a server says about itself, taken apart and not yet judged.
+
+use std::collections::BTreeMap;
+
+use leasehold_core::escape;
+
+/// The settings that are asked for with `CONFIG GET`, one at a time as Redis 6.2 wants it.
+pub(super) const SETTINGS: [&str; 7] = [
+    "appendfsync",
+    "appendonly",
+    "maxmemory",
+    "maxmemory-policy",
+    "min-replicas-max-lag",
+    "min-replicas-to-write",
+    "save",
+];
+
+/// Fields of `INFO` and settings. What is missing was not told: the user may lack a right, the
+/// server may be of another make.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Facts {
+    info: BTreeMap<String, String>,
+    settings: BTreeMap<String, String>,
+}
+
+impl Facts {
+    /// Takes in the text of `INFO`.
+    pub(super) fn add_info(&mut self, text: &str) {
+        let fields = text.lines().filter_map(|line| line.trim_end().split_once(':'));
+        self.info.extend(fields.map(|(field, value)| (field.to_owned(), value.to_owned())));
+    }
+
+    /// Takes in one setting.
+    pub(super) fn add_setting(&mut self, name: &str, value: &str) {
+        self.settings.insert(name.to_owned(), value.to_owned());
+    }
+
+    pub(super) fn has_info(&self) -> bool {
+        !self.info.is_empty()
+    }
+
+    pub(super) fn has_settings(&self) -> bool {
+        !self.settings.is_empty()
+    }
+
+    pub(super) fn info(&self, field: &str) -> Option<&str> {
+        self.info.get(field).map(String::as_str)
+    }
+
+    pub(super) fn number(&self, field: &str) -> Option<u64> {
+        self.info(field)?.parse().ok()
+    }
+
+    pub(super) fn setting(&self, name: &str) -> Option<&str> {
+        self.settings.get(name).map(String::as_str)
+    }
+
+    /// Which server it is, and its version as numbers.
+    pub(super) fn version(&self) -> Option<(Product, [u32; 3])> {
+        // Valkey also tells the version of Redis that it is compatible with.
+        let (product, text) = match (self.info("valkey_version"), self.info("redis_version")) {
+            (Some(valkey), _) => (Product::Valkey, valkey),
+            (None, Some(redis)) => (Product::Redis, redis),
+            (None, None) => return None,
+        };
+        let mut numbers = text.split('.').map(|part| part.parse().unwrap_or(0));
+        let mut next = || numbers.next().unwrap_or(0);
+        Some((product, [next(), next(), next()]))
+    }
+
+    /// Whether an append-only file is kept.
+    pub(super) fn appends(&self) -> Option<bool> {
+        let by_info = self.info("aof_enabled").map(|value| value == "1");
+        by_info.or_else(|| self.setting("appendonly").map(|value| value == "yes"))
+    }
+
+    pub(super) fn eviction_policy(&self) -> Option<&str> {
+        self.info("maxmemory_policy").or_else(|| self.setting("maxmemory-policy"))
+    }
+
+    /// The memory limit in bytes; 0 for none.
+    pub(super) fn memory_limit(&self) -> Option<u64> {
+        self.number("maxmemory").or_else(|| self.setting("maxmemory")?.parse().ok())
+    }
+
+    /// Whether the server follows another.
+    pub(super) fn is_replica(&self) -> bool {
+        matches!(self.info("role"), Some("slave" | "replica"))
+    }
+
+    pub(super) fn replicas(&self) -> Option<u64> {
+        self.number("connected_slaves").or_else(|| self.number("connected_replicas"))
+    }
+
+    /// How many replicas have to be in step for a write; 0 for none.
+    pub(super) fn replicas_needed(&self) -> Option<u64> {
+        self.setting("min-replicas-to-write")?.parse().ok()
+    }
+
+    /// How many replicas are in step, where some have to be.
+    pub(super) fn replicas_in_step(&self) -> Option<u64> {
+        self.number("min_slaves_good_slaves").or_else(|| self.number("min_replicas_good_replicas"))
+    }
+}
+
+/// The make of a server.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Product {
+    Redis,
+    Valkey,
+}
+
+/// A server's word, short and harmless.
+pub(super) fn word(text: &str) -> String {
+    let short: String = text.chars().take(64).collect();
+    escape::terminal(&short).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn valkey_is_not_taken_for_the_redis_that_it_is_compatible_with() {
+        let mut facts = Facts::default();
+        facts.add_info("# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\n");
+        assert_eq!(facts.version(), Some((Product::Redis, [7, 2, 4])));
+        facts.add_info("valkey_version:9.1.2\r\n");
+        assert_eq!(facts.version(), Some((Product::Valkey, [9, 1, 2])));
+    }
+
+    #[test]
+    fn what_was_not_told_is_not_made_up() {
+        let facts = Facts::default();
+        assert!(facts.version().is_none() && facts.appends().is_none());
+        assert!(facts.memory_limit().is_none() && facts.replicas_needed().is_none());
+        assert!(!facts.is_replica());
+    }
+}

@@ -1,0 +1,461 @@
+//! What a server's settings and state mean for a lock. Pure: facts in, findings out.
+
+use std::time::Duration;
+
+use leasehold_core::doctor::{Finding, Severity};
+
+use super::facts::{Facts, Product, word};
+use crate::builder::Door;
+
+/// The oldest versions that the conformance suite is run on.
+const REDIS_MIN: [u32; 2] = [6, 2];
+const VALKEY_MIN: [u32; 2] = [7, 2];
+
+/// Clocks that are kept by a time service agree better than the first. Beyond the second somebody
+/// is going to set one of them right.
+const CLOCK_OFF: Duration = Duration::from_millis(200);
+const CLOCK_WRONG: Duration = Duration::from_secs(2);
+
+/// A server that was started more recently than this may have forgotten leases that still run.
+const YOUNG: Duration = Duration::from_secs(60 * 60);
+
+/// How full the memory may be, in percent, before it is worth a warning.
+const MEMORY_FULL: u64 = 90;
+
+/// Everything that `INFO` and `CONFIG GET` have an answer to.
+pub(super) fn settings(facts: &Facts) -> Vec<Finding> {
+    let mut findings = vec![unasked(facts)];
+    findings.push(version(facts));
+    findings.push(topology(facts));
+    findings.push(role(facts));
+    findings.push(eviction(facts));
+    findings.push(memory(facts));
+    findings.push(persistence(facts));
+    findings.push(saving(facts));
+    findings.push(replication(facts));
+    findings.push(uptime(facts));
+    findings.into_iter().flatten().collect()
+}
+
+/// What this user was not told.
+fn unasked(facts: &Facts) -> Option<Finding> {
+    let missing = match (facts.has_info(), facts.has_settings()) {
+        (true, true) => return None,
+        (true, false) => "CONFIG GET",
+        (false, true) => "INFO",
+        (false, false) => "INFO and CONFIG GET",
+    };
+    Some(
+        Finding::new(
+            Severity::Note,
+            "settings",
+            format!("this user may not run {missing}, or the server has no such command"),
+            "locks don't need it, but some settings that matter to them were not looked at",
+        )
+        .advise("examine the server as a user who may: leasehold doctor --acl --feature doctor"),
+    )
+}
+
+fn version(facts: &Facts) -> Option<Finding> {
+    let (product, [major, minor, patch]) = facts.version()?;
+    let (name, [least_major, least_minor]) = match product {
+        Product::Redis => ("Redis", REDIS_MIN),
+        Product::Valkey => ("Valkey", VALKEY_MIN),
+    };
+    let found = format!("{name} {major}.{minor}.{patch}");
+    if [major, minor] >= [least_major, least_minor] {
+        return Some(Finding::new(Severity::Fine, "version", found, "it has what locks need"));
+    }
+    Some(
+        Finding::new(
+            Severity::Problem,
+            "version",
+            found,
+            "no lock was ever tested on it, and commands that locks need may be missing",
+        )
+        .advise(format!("update it to {name} {least_major}.{least_minor} or later")),
+    )
+}
+
+fn topology(facts: &Facts) -> Option<Finding> {
+    let mode = facts.info("redis_mode").or_else(|| facts.info("server_mode"));
+    if mode == Some("sentinel") {
+        return Some(
+            Finding::new(
+                Severity::Problem,
+                "topology",
+                "this is a Sentinel, not a server with data",
+                "no lock can be taken here",
+            )
+            .advise("give the address of the server that it watches"),
+        );
+    }
+    (mode == Some("cluster") || facts.info("cluster_enabled") == Some("1")).then(|| {
+        Finding::new(
+            Severity::Note,
+            "topology",
+            "the server is a node of a cluster",
+            "a fail-over to a replica may forget the newest locks, so that two hold one",
+        )
+        .advise("check fences at what the lock protects")
+    })
+}
+
+fn role(facts: &Facts) -> Option<Finding> {
+    if facts.is_replica() {
+        return Some(
+            Finding::new(
+                Severity::Problem,
+                "role",
+                "the server is a replica",
+                "it takes no writes, so no lock can be taken, and what it shows may be old",
+            )
+            .advise("connect to the primary"),
+        );
+    }
+    facts.info("role").map(|_| {
+        Finding::new(Severity::Fine, "role", "the server is a primary", "locks can be taken here")
+    })
+}
+
+fn eviction(facts: &Facts) -> Option<Finding> {
+    let policy = facts.eviction_policy()?;
+    let found = format!("maxmemory-policy is {}", word(policy));
+    if policy == "noeviction" {
+        let means = "a lock that is held is not deleted to make room";
+        return Some(Finding::new(Severity::Fine, "eviction", found, means));
+    }
+    let advice = "CONFIG SET maxmemory-policy noeviction, and the same in the configuration file";
+    let finding = match (facts.memory_limit(), policy.starts_with("volatile-")) {
+        (Some(0), _) => Finding::new(
+            Severity::Note,
+            "eviction",
+            format!("{found}, without a memory limit"),
+            "nothing is deleted now; with a limit, locks that are held could be",
+        ),
+        (_, true) => Finding::new(
+            Severity::Problem,
+            "eviction",
+            found,
+            "at the memory limit the server deletes locks that are held, and deletes them first, \
+             since every lock has an expiry; somebody else can take them then",
+        ),
+        (_, false) => Finding::new(
+            Severity::Problem,
+            "eviction",
+            found,
+            "at the memory limit the server deletes locks that are held, and somebody else can \
+             take them",
+        ),
+    };
+    Some(finding.advise(advice))
+}
+
+fn memory(facts: &Facts) -> Option<Finding> {
+    let limit = facts.memory_limit()?;
+    if limit == 0 {
+        return Some(
+            Finding::new(
+                Severity::Note,
+                "memory",
+                "there is no memory limit",
+                "a server that outgrows its machine is killed, and then its persistence decides \
+                 which locks are left",
+            )
+            .advise("set maxmemory below what the machine has"),
+        );
+    }
+    let used = facts.number("used_memory")?;
+    let percent = used.saturating_mul(100).checked_div(limit).unwrap_or(0);
+    let found = format!("{} of {} MiB are in use ({percent} %)", used >> 20, limit >> 20);
+    let means =
+        "at the limit no lock can be taken; those that are held can be renewed and released";
+    if percent >= MEMORY_FULL {
+        let finding = Finding::new(Severity::Warning, "memory", found, means);
+        return Some(finding.advise("raise maxmemory, or remove what needs it"));
+    }
+    Some(Finding::new(Severity::Fine, "memory", found, means))
+}
+
+fn persistence(facts: &Facts) -> Option<Finding> {
+    let topic = "persistence";
+    if facts.appends()? {
+        return Some(match facts.setting("appendfsync") {
+            Some("always") => Finding::new(
+                Severity::Fine,
+                topic,
+                "appendonly is on, appendfsync is always",
+                "locks outlive a crash of the server and a power loss",
+            ),
+            Some("no") => Finding::new(
+                Severity::Warning,
+                topic,
+                "appendonly is on, appendfsync is no",
+                "locks outlive a crash of the server; a power loss forgets the last half minute \
+                 or so of them, while their holders still work",
+            )
+            .advise("CONFIG SET appendfsync everysec, or always, and the same in the file"),
+            Some("everysec") => Finding::new(
+                Severity::Note,
+                topic,
+                "appendonly is on, appendfsync is everysec",
+                "locks outlive a crash of the server; a power loss forgets the last second or two \
+                 of them, while their holders still work",
+            )
+            .advise("appendfsync always, if that matters and a disk write per change is no matter"),
+            _ => Finding::new(
+                Severity::Note,
+                topic,
+                "appendonly is on; appendfsync was not told",
+                "locks outlive a crash of the server; the rest depends on appendfsync",
+            ),
+        });
+    }
+    let advice = "CONFIG SET appendonly yes, and the same in the configuration file";
+    let saves = facts.setting("save").map(|points| !points.is_empty());
+    let finding = match saves {
+        Some(false) => Finding::new(
+            Severity::Warning,
+            topic,
+            "nothing is persisted: appendonly is off, and save is empty",
+            "a restart frees all locks while their holders still work, who learn of it at their \
+             next renewal",
+        ),
+        Some(true) => Finding::new(
+            Severity::Warning,
+            topic,
+            "appendonly is off; there are snapshots only",
+            "a restart frees the locks that were taken since the last snapshot while their holders \
+             still work, and brings released ones back until their ttl ends",
+        ),
+        None => Finding::new(
+            Severity::Warning,
+            topic,
+            "appendonly is off",
+            "a restart frees locks while their holders still work",
+        ),
+    };
+    Some(finding.advise(advice))
+}
+
+/// Whether the server gets its data onto its disk.
+fn saving(facts: &Facts) -> Option<Finding> {
+    if facts.info("loading") == Some("1") {
+        let finding = Finding::new(
+            Severity::Warning,
+            "loading",
+            "the server is still loading its data",
+            "until it is done no lock can be taken, renewed or released",
+        );
+        return Some(finding.advise("examine it again when it is up"));
+    }
+    let failed = |field| facts.info(field) == Some("err");
+    let what = if failed("aof_last_write_status") {
+        "the last write to the append-only file failed"
+    } else if failed("aof_last_bgrewrite_status") {
+        "the last rewriting of the append-only file failed"
+    } else if failed("rdb_last_bgsave_status") {
+        "the last snapshot failed"
+    } else {
+        return None;
+    };
+    Some(
+        Finding::new(
+            Severity::Problem,
+            "disk",
+            what,
+            "the server may take no writes, so that locks can't be taken or renewed, and a restart \
+             may forget those that are held",
+        )
+        .advise("look into the server's log, and make room on its disk"),
+    )
+}
+
+fn replication(facts: &Facts) -> Option<Finding> {
+    let topic = "replication";
+    if facts.is_replica() {
+        return None;
+    }
+    let replicas = facts.replicas()?;
+    let needed = facts.replicas_needed().unwrap_or(0);
+    if let Some(in_step) = facts.replicas_in_step()
+        && in_step < needed
+    {
+        return Some(
+            Finding::new(
+                Severity::Problem,
+                topic,
+                format!(
+                    "{in_step} replicas are in step, and min-replicas-to-write demands {needed}"
+                ),
+                "the server takes no writes, so that locks can't be taken or renewed",
+            )
+            .advise("start the replicas, or lower min-replicas-to-write"),
+        );
+    }
+    if replicas == 0 && needed == 0 {
+        return Some(Finding::new(
+            Severity::Fine,
+            topic,
+            "there are no replicas",
+            "nobody fails over to one that lacks the newest locks; a server that is down takes \
+             none until it is back",
+        ));
+    }
+    let count = match replicas {
+        1 => "there is 1 replica".to_owned(),
+        n => format!("there are {n} replicas"),
+    };
+    if needed == 0 {
+        return Some(
+            Finding::new(
+                Severity::Warning,
+                topic,
+                format!("{count}; min-replicas-to-write is not set, or was not told"),
+                "replication is asynchronous: a replica that takes over may lack the newest locks, \
+                 so that two hold one, and a primary that was cut off goes on granting",
+            )
+            .advise(
+                "set min-replicas-to-write to 1 or more with a short min-replicas-max-lag, and \
+                 check fences at what the lock protects",
+            ),
+        );
+    }
+    let lag = facts.setting("min-replicas-max-lag").map(word);
+    let lag = lag.map_or_else(String::new, |lag| format!(" within {lag} s"));
+    Some(
+        Finding::new(
+            Severity::Note,
+            topic,
+            format!("{count}; {needed} must be in step{lag}"),
+            "a primary that was cut off soon stops granting; a replica that takes over may still \
+             lack the newest locks, so that two hold one",
+        )
+        .advise("check fences at what the lock protects"),
+    )
+}
+
+fn uptime(facts: &Facts) -> Option<Finding> {
+    let up = Duration::from_secs(facts.number("uptime_in_seconds")?);
+    let found = format!("the server was started {} ago", rough(up));
+    let durable = facts.appends() == Some(true);
+    if up >= YOUNG || durable {
+        return Some(Finding::new(
+            Severity::Fine,
+            "uptime",
+            found,
+            if durable {
+                "locks that were held before are held still"
+            } else {
+                "leases from before have run out, but for those of a very long ttl"
+            },
+        ));
+    }
+    Some(
+        Finding::new(
+            Severity::Note,
+            "uptime",
+            format!("{found}, without an append-only file"),
+            "locks that were held before may be forgotten while their holders still work; a node \
+             of a quorum must not count for as long as the longest ttl",
+        )
+        .advise("after a restart without persistence wait for the longest ttl"),
+    )
+}
+
+/// How far the server's clock is from ours.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ClockReading {
+    /// The server's less ours, µs.
+    pub(super) ahead_us: i64,
+    /// By how much that may be wrong: half of the round trip.
+    pub(super) uncertainty: Duration,
+}
+
+pub(super) fn clock(reading: ClockReading) -> Finding {
+    let off = Duration::from_micros(reading.ahead_us.unsigned_abs());
+    let certain = off.saturating_sub(reading.uncertainty);
+    let direction = if reading.ahead_us < 0 { "behind" } else { "ahead of" };
+    let found = if certain.is_zero() {
+        format!("the server's clock agrees with ours within {}", rough(reading.uncertainty))
+    } else {
+        format!(
+            "the server's clock is {} {direction} ours, give or take {}",
+            rough(off),
+            rough(reading.uncertainty)
+        )
+    };
+    if certain < CLOCK_OFF {
+        let means = "leases run on the server's clock alone; nobody has to set it right";
+        return Finding::new(Severity::Fine, "clock", found, means);
+    }
+    let severity = if certain < CLOCK_WRONG { Severity::Note } else { Severity::Warning };
+    Finding::new(
+        severity,
+        "clock",
+        found,
+        "leases run on the server's clock alone, so the difference does no harm; but when the \
+         server's clock is set right in one step, leases end early or late by that step",
+    )
+    .advise("keep both by a time service that slews; release all locks before setting a clock")
+}
+
+/// How the server is reached.
+pub(super) fn door(door: &Door) -> Finding {
+    let topic = "transport";
+    let fine = |found: &'static str, means| Finding::new(Severity::Fine, topic, found, means);
+    match door {
+        Door::Tls => fine(
+            "the connection is encrypted, and the server's certificate is verified",
+            "nobody on the way can read tokens or pretend to be the server",
+        ),
+        Door::Socket => {
+            fine("the connection is a socket of this machine", "tokens don't leave the machine")
+        }
+        Door::Loopback => {
+            fine("the connection stays on this machine", "tokens don't leave the machine")
+        }
+        Door::Lent => Finding::new(
+            Severity::Note,
+            topic,
+            "the connection was lent by the program, and how it reaches the server is its business",
+            "whoever can read it can read tokens, and end leases with them",
+        ),
+        Door::Plain { private } => Finding::new(
+            if *private { Severity::Note } else { Severity::Warning },
+            topic,
+            if *private {
+                "the connection is not encrypted, inside a private network as it seems"
+            } else {
+                "the connection is not encrypted, and the address is a public one"
+            },
+            "whoever can read it learns the password and tokens, and can take or end any lock",
+        )
+        .advise("use rediss://, with tls-port and certificates on the server"),
+    }
+}
+
+pub(super) fn protocol(resp3: Option<bool>) -> Option<Finding> {
+    let found = match resp3? {
+        true => "RESP3 is spoken",
+        false => "RESP2 is spoken",
+    };
+    Some(Finding::new(Severity::Fine, "protocol", found, "locks are the same in RESP2 and RESP3"))
+}
+
+/// A length of time for people: two digits are enough.
+fn rough(length: Duration) -> String {
+    let seconds = length.as_secs();
+    match seconds {
+        0 if length.as_micros() < 1_000 => format!("{} µs", length.as_micros()),
+        0 => format!("{} ms", length.as_millis()),
+        1..120 => format!("{:.1} s", length.as_secs_f64()),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;

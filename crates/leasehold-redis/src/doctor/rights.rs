@@ -1,0 +1,204 @@
+//! Which rights this user lacks, found out by trying.
+//!
+//! Each command is tried on keys and a channel that nobody uses, in a way that changes nothing. So
+//! no right to administrate is needed, every version answers, and key and channel patterns,
+//! renamed commands and the restrictions of hosted servers are found alike. A server notes a
+//! refusal in its `ACL LOG`.
+
+use leasehold_core::doctor::{Finding, Severity};
+use redis::{Cmd, Value};
+
+use super::facts::word;
+use crate::acl::{self, Feature};
+use crate::classify::{self, Lack};
+use crate::names::Names;
+
+/// What nobody uses.
+#[derive(Debug)]
+pub(super) struct Spare {
+    pub(super) record: String,
+    pub(super) crowd: String,
+    pub(super) order: String,
+    pub(super) channel: String,
+}
+
+/// A command and what is lacking for it.
+pub(super) type Lacking = (&'static str, Lack);
+
+/// The commands that are tried, each in a way that changes nothing.
+pub(super) fn trials(names: &Names, spare: &Spare, digest: &str) -> Vec<(&'static str, Cmd)> {
+    let Spare { record, crowd, order, channel } = spare;
+    let trial = |name: &'static str, words: &[&str]| {
+        let mut cmd = redis::cmd(&name.to_ascii_uppercase());
+        for word in words {
+            cmd.arg(word);
+        }
+        (name, cmd)
+    };
+    vec![
+        trial("ping", &[]),
+        trial("evalsha", &[digest, "3", record, crowd, order]),
+        trial("eval", &["return 0", "1", record]),
+        trial("time", &[]),
+        trial("get", &[record]),
+        // XX: only if it exists.
+        trial("set", &[record, "", "XX", "PX", "1"]),
+        trial("setrange", &[record, "0", ""]),
+        trial("del", &[record]),
+        trial("pexpire", &[record, "1"]),
+        trial("hget", &[crowd, "-"]),
+        // A field without a value is refused, but only after the rights were found to be there.
+        trial("hset", &[crowd, "-", "-", "-"]),
+        trial("hdel", &[crowd, "-"]),
+        trial("hlen", &[crowd]),
+        trial("hgetall", &[crowd]),
+        trial("zadd", &[order, "XX", "0", "-"]),
+        trial("zrem", &[order, "-"]),
+        trial("zcard", &[order]),
+        trial("zcount", &[order, "0", "0"]),
+        trial("zscore", &[order, "-"]),
+        trial("zrangebyscore", &[order, "0", "0", "LIMIT", "0", "1"]),
+        trial("zrevrangebyscore", &[order, "0", "0", "LIMIT", "0", "1"]),
+        trial("publish", &[channel, "-"]),
+        trial("scan", &["0", "MATCH", &names.pattern(""), "COUNT", "1"]),
+    ]
+}
+
+/// What an answer to a trial says about rights; anything but a refusal means that the command may
+/// be run.
+pub(super) fn lack(answer: &Value) -> Option<Lack> {
+    match answer {
+        Value::ServerError(error) => {
+            classify::lack(error.code(), error.details().unwrap_or_default())
+        }
+        _ => None,
+    }
+}
+
+/// Judges, feature by feature, what is lacking.
+pub(super) fn judge(lacking: &[Lacking], user: Option<&str>, names: &Names) -> Vec<Finding> {
+    let who = user.map_or_else(|| "this user".to_owned(), |user| format!("user {}", word(user)));
+    let mut findings = Vec::new();
+    for feature in Feature::SERVICE {
+        let mut of_feature: Vec<Lacking> = Vec::new();
+        for one in lacking.iter().filter(|(command, _)| feature.commands().contains(command)) {
+            of_feature.push(*one);
+        }
+        if of_feature.is_empty() {
+            continue;
+        }
+        let (severity, means) = meaning(feature, &of_feature);
+        let found = format!("{who} {}", what_is_lacking(&of_feature));
+        let finding = Finding::new(severity, "rights", found, means);
+        findings.push(finding.advise(what_to_give(&of_feature, user, names)));
+    }
+    if findings.is_empty() {
+        findings.push(Finding::new(
+            Severity::Fine,
+            "rights",
+            format!("{who} may do all that locks need"),
+            "locks can be taken, shared, waited for and listed",
+        ));
+    }
+    findings
+}
+
+fn meaning(feature: Feature, lacking: &[Lacking]) -> (Severity, &'static str) {
+    let only_messages =
+        lacking.iter().all(|(command, _)| matches!(*command, "publish" | "subscribe"));
+    match feature {
+        Feature::Wait if only_messages => (
+            Severity::Warning,
+            "who waits is not woken and finds out by asking, so hand-overs take longer",
+        ),
+        Feature::Wait => (Severity::Problem, "nobody can wait in line for a lock"),
+        Feature::Share => (Severity::Warning, "read-write locks and semaphores can't be used"),
+        Feature::List => (Severity::Note, "locks can't be listed"),
+        _ => (Severity::Problem, "locks can't be taken, renewed and released as they should be"),
+    }
+}
+
+fn what_is_lacking(lacking: &[Lacking]) -> String {
+    let commands = |kind: Lack| {
+        let named = lacking.iter().filter(|(_, lack)| *lack == kind);
+        named.map(|(command, _)| command.to_ascii_uppercase()).collect::<Vec<_>>().join(", ")
+    };
+    let mut parts = Vec::new();
+    for (kind, said) in [
+        (Lack::Command, "may not run"),
+        (Lack::Keys, "may not use the keys of this prefix with"),
+        (Lack::Channels, "may not use the channels of this prefix with"),
+        (Lack::Unknown, "finds no command"),
+    ] {
+        let commands = commands(kind);
+        if !commands.is_empty() {
+            parts.push(format!("{said} {commands}"));
+        }
+    }
+    parts.join("; ")
+}
+
+fn what_to_give(lacking: &[Lacking], user: Option<&str>, names: &Names) -> String {
+    if lacking.iter().all(|(_, lack)| *lack == Lack::Unknown) {
+        return "undo the renaming of commands, or use a server that has them".to_owned();
+    }
+    let mut words = vec!["ACL SETUSER".to_owned(), user.map_or_else(|| "USER".to_owned(), word)];
+    let any = |kind: Lack| lacking.iter().any(|(_, lack)| *lack == kind);
+    // A server looks at commands first, so a user without a command may lack its keys as well.
+    if any(Lack::Keys) {
+        words.push(acl::keys(names));
+    }
+    if any(Lack::Channels) {
+        words.push(acl::channels(names));
+    }
+    let commands = lacking.iter().filter(|(_, lack)| *lack == Lack::Command);
+    words.extend(commands.map(|(command, _)| format!("+{command}")));
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_lacking_is_judged_by_what_it_is_for() {
+        let names = Names::standard();
+        let judged = |lacking: &[Lacking]| {
+            let findings = judge(lacking, Some("bob"), &names);
+            findings.into_iter().map(|it| (it.severity, it.advice)).collect::<Vec<_>>()
+        };
+        let advice = |text: &str| Some(text.to_owned().into());
+        assert_eq!(judged(&[]), [(Severity::Fine, None)]);
+        assert_eq!(
+            judged(&[("publish", Lack::Command), ("subscribe", Lack::Channels)]),
+            [(Severity::Warning, advice("ACL SETUSER bob &leasehold:wake:* +publish"))]
+        );
+        assert_eq!(
+            judged(&[("scan", Lack::Command)]),
+            [(Severity::Note, advice("ACL SETUSER bob +scan"))]
+        );
+        let of_both = judged(&[("zcount", Lack::Command), ("zadd", Lack::Keys)]);
+        assert_eq!(
+            of_both,
+            [
+                (Severity::Problem, advice("ACL SETUSER bob ~leasehold:{* +zcount")),
+                (Severity::Warning, advice("ACL SETUSER bob ~leasehold:{*")),
+            ]
+        );
+        let renamed = judge(&[("evalsha", Lack::Unknown)], None, &names);
+        assert_eq!(renamed[0].severity, Severity::Problem);
+        assert_eq!(renamed[0].found, "this user finds no command EVALSHA");
+    }
+
+    #[test]
+    fn every_command_of_a_service_is_tried_or_listened_for() {
+        let [record, crowd, order, channel] = ["r", "c", "o", "w"].map(str::to_owned);
+        let spare = Spare { record, crowd, order, channel };
+        let names = Names::standard();
+        let tried: Vec<&str> =
+            trials(&names, &spare, "").into_iter().map(|(command, _)| command).collect();
+        for command in Feature::SERVICE.iter().flat_map(|feature| feature.commands()) {
+            assert!(*command == "subscribe" || tried.contains(command), "{command}");
+        }
+    }
+}

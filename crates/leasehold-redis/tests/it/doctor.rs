@@ -1,0 +1,282 @@
+//! What an examination finds on servers that are set badly on purpose.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use leasehold_core::doctor::{Finding, Severity, worst};
+use leasehold_core::{ErrorKind, Store as _};
+use leasehold_redis::acl::{self, Feature};
+use leasehold_redis::{RedisStore, redis};
+use leasehold_testkit::server::{self, RedisServer};
+use tokio::time::timeout;
+
+use crate::common::{SHORT, WITHIN, all_words};
+
+async fn examined(url: &str) -> Vec<Finding> {
+    RedisStore::connect(url).await.unwrap().examine(WITHIN).await.unwrap()
+}
+
+#[track_caller]
+fn about<'a>(findings: &'a [Finding], topic: &str) -> &'a Finding {
+    let mut of_topic = findings.iter().filter(|finding| finding.topic == topic);
+    let first = of_topic.next().unwrap_or_else(|| panic!("nothing about {topic}: {findings:#?}"));
+    assert!(of_topic.next().is_none(), "{findings:#?}");
+    first
+}
+
+/// Waits for something that has to happen.
+async fn until(what: &str, happened: impl Fn() -> bool + Send + Sync) {
+    let looks = async {
+        while !happened() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(WITHIN, looks).await.unwrap_or_else(|_| panic!("not in time: {what}"));
+}
+
+/// Everything that has been written to the server so far.
+fn writes(server: &RedisServer) -> String {
+    server.info("persistence").remove("rdb_changes_since_last_save").unwrap()
+}
+
+#[tokio::test]
+async fn a_server_set_well_is_fine_in_all_respects() {
+    let server = RedisServer::builder().appendonly().config("maxmemory 100mb").start();
+    for protocol in ["resp2", "resp3"] {
+        let findings = examined(&format!("{}?protocol={protocol}", server.url())).await;
+        assert_eq!(worst(&findings), Severity::Fine, "{findings:#?}");
+        for topic in [
+            "clock",
+            "eviction",
+            "memory",
+            "persistence",
+            "protocol",
+            "replication",
+            "rights",
+            "role",
+            "scripts",
+            "transport",
+            "uptime",
+            "version",
+            "wake",
+        ] {
+            about(&findings, topic);
+        }
+        assert!(about(&findings, "protocol").found.to_lowercase().starts_with(protocol));
+    }
+}
+
+#[tokio::test]
+async fn an_examination_writes_nothing_and_shows_no_password() {
+    let server = RedisServer::builder().password("sentinel").start();
+    let before = writes(&server);
+    let findings = examined(&server.url()).await;
+    assert_eq!(writes(&server), before);
+    assert_eq!(server.cli(&["DBSIZE"]), "0");
+    assert!(!format!("{findings:?}").contains("sentinel"), "{findings:?}");
+}
+
+#[tokio::test]
+async fn eviction_is_a_problem_once_the_memory_is_limited() {
+    let server = RedisServer::builder().config("maxmemory-policy allkeys-lru").start();
+    let finding = |findings: Vec<Finding>| about(&findings, "eviction").clone();
+    let unlimited = finding(examined(&server.url()).await);
+    assert_eq!(unlimited.severity, Severity::Note, "{unlimited:?}");
+    assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", "100mb"]), "OK");
+    let limited = finding(examined(&server.url()).await);
+    assert_eq!(limited.severity, Severity::Problem, "{limited:?}");
+    assert!(limited.found.contains("allkeys-lru"), "{limited:?}");
+    assert!(limited.advice.unwrap().contains("maxmemory-policy noeviction"));
+}
+
+#[tokio::test]
+async fn a_server_near_its_memory_limit_is_seen() {
+    let server = RedisServer::builder().config("maxmemory 1mb").start();
+    let findings = examined(&server.url()).await;
+    assert_eq!(about(&findings, "memory").severity, Severity::Warning, "{findings:#?}");
+}
+
+#[tokio::test]
+async fn persistence_is_seen_as_it_is_set() {
+    let server = RedisServer::start();
+    let set =
+        |name: &str, value: &str| assert_eq!(server.cli(&["CONFIG", "SET", name, value]), "OK");
+    for (appendonly, appendfsync, save, severity, words) in [
+        ("no", "always", "", Severity::Warning, "nothing is persisted"),
+        ("no", "always", "60 1", Severity::Warning, "snapshots only"),
+        ("yes", "always", "", Severity::Fine, "appendfsync is always"),
+        ("yes", "everysec", "", Severity::Note, "appendfsync is everysec"),
+        ("yes", "no", "", Severity::Warning, "appendfsync is no"),
+    ] {
+        set("appendonly", appendonly);
+        set("appendfsync", appendfsync);
+        set("save", save);
+        let findings = examined(&server.url()).await;
+        let finding = about(&findings, "persistence");
+        assert_eq!(finding.severity, severity, "{finding:?}");
+        assert!(finding.found.contains(words), "{finding:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_was_just_started_without_persistence_is_noted() {
+    let server = RedisServer::start();
+    let findings = examined(&server.url()).await;
+    assert_eq!(about(&findings, "uptime").severity, Severity::Note, "{findings:#?}");
+}
+
+#[tokio::test]
+async fn a_primary_with_an_unneeded_replica_is_a_warning_and_the_replica_a_problem() {
+    let primary = RedisServer::start();
+    let replica = RedisServer::builder().replica_of(&primary).start();
+    until("the replica follows", || {
+        let replicas = primary.info("replication");
+        replicas.get("slave0").is_some_and(|it| it.contains("state=online"))
+            && replica.info("replication").get("master_link_status").is_some_and(|it| it == "up")
+    })
+    .await;
+    let findings = examined(&primary.url()).await;
+    assert_eq!(about(&findings, "replication").severity, Severity::Warning, "{findings:#?}");
+    assert_eq!(primary.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"]), "OK");
+    until("the replica counts", || {
+        primary.info("replication").get("min_slaves_good_slaves").is_some_and(|it| it == "1")
+    })
+    .await;
+    let findings = examined(&primary.url()).await;
+    assert_eq!(about(&findings, "replication").severity, Severity::Note, "{findings:#?}");
+    assert_eq!(primary.cli(&["CONFIG", "SET", "min-replicas-to-write", "2"]), "OK");
+    let findings = examined(&primary.url()).await;
+    assert_eq!(about(&findings, "replication").severity, Severity::Problem, "{findings:#?}");
+
+    let findings = examined(&replica.url()).await;
+    let role = about(&findings, "role");
+    assert_eq!(role.severity, Severity::Problem);
+    assert!(role.advice.as_deref().unwrap().contains("connect to the primary"));
+    assert_eq!(about(&findings, "rights").severity, Severity::Fine, "the user is not to blame");
+}
+
+/// A server whose user `locks` has the rights of these features and what is added.
+fn restricted(features: &[Feature], more: &str) -> RedisServer {
+    let rule = acl::rule("redis://h", "locks", features).unwrap();
+    let rule = rule.strip_prefix("ACL SETUSER locks reset on >PASSWORD ").unwrap();
+    RedisServer::builder().acl_user(format!("locks on >secret {rule} {more}")).start()
+}
+
+#[tokio::test]
+async fn a_user_who_may_only_lock_learns_what_it_may_not_do() {
+    let server = restricted(&[Feature::Lock, Feature::Doctor], "");
+    let findings = examined(&server.url_for("locks", "secret")).await;
+    let rights: BTreeMap<Severity, &Finding> = findings
+        .iter()
+        .filter(|finding| finding.topic == "rights")
+        .map(|finding| (finding.severity, finding))
+        .collect();
+    assert_eq!(rights.len(), 3, "{findings:#?}");
+    let waiting = rights[&Severity::Problem];
+    assert!(waiting.found.starts_with("user locks may not run "), "{waiting:?}");
+    assert!(waiting.means.contains("wait in line"), "{waiting:?}");
+    assert!(rights[&Severity::Warning].means.contains("semaphores"), "{findings:#?}");
+    let listing = rights[&Severity::Note];
+    assert_eq!(listing.advice.as_deref(), Some("ACL SETUSER locks +scan"));
+    assert_eq!(about(&findings, "scripts").severity, Severity::Fine);
+    assert!(findings.iter().all(|finding| finding.topic != "settings"), "{findings:#?}");
+}
+
+#[tokio::test]
+async fn the_advice_about_rights_is_enough() {
+    let server = restricted(&[Feature::Lock, Feature::Doctor], "");
+    let url = server.url_for("locks", "secret");
+    // A server looks at commands before keys and channels, so it may take more than one round.
+    for _ in 0..4 {
+        for finding in examined(&url).await {
+            if finding.topic == "rights"
+                && let Some(advice) = finding.advice
+            {
+                let words: Vec<&str> = advice.split(' ').collect();
+                assert_eq!(server.cli(&words), "OK", "{advice}");
+            }
+        }
+    }
+    let findings = examined(&url).await;
+    assert_eq!(about(&findings, "rights").severity, Severity::Fine, "{findings:#?}");
+    assert_eq!(about(&findings, "wake").severity, Severity::Fine, "{findings:#?}");
+}
+
+#[tokio::test]
+async fn without_the_right_to_settings_everything_else_is_examined() {
+    let server = restricted(&Feature::SERVICE, "");
+    let findings = examined(&server.url_for("locks", "secret")).await;
+    let settings = about(&findings, "settings");
+    assert_eq!(settings.severity, Severity::Note);
+    assert!(settings.found.contains("INFO and CONFIG GET"), "{settings:?}");
+    let rights = about(&findings, "rights");
+    assert!(rights.found.starts_with("this user may do all"), "{rights:?}");
+    assert_eq!(about(&findings, "wake").severity, Severity::Fine);
+    assert_eq!(about(&findings, "clock").severity, Severity::Fine);
+    assert_eq!(worst(&findings), Severity::Note, "{findings:#?}");
+}
+
+#[tokio::test]
+async fn each_right_of_an_examination_tells_something() {
+    for command in ["info", "config|get", "acl|whoami"] {
+        let server = restricted(&Feature::ALL, "");
+        assert_eq!(server.cli(&["ACL", "SETUSER", "locks", &format!("-{command}")]), "OK");
+        let findings = examined(&server.url_for("locks", "secret")).await;
+        let told = format!("{findings:?}");
+        match command {
+            "info" => assert!(told.contains("may not run INFO") && !told.contains("uptime")),
+            "config|get" => assert!(told.contains("may not run CONFIG GET")),
+            _ => assert!(told.contains("this user may do all") && !told.contains("may not run")),
+        }
+    }
+}
+
+#[tokio::test]
+async fn keys_and_channels_of_another_prefix_are_seen_to_be_out_of_reach() {
+    let server = restricted(&Feature::ALL, "");
+    let findings = examined(&format!("{}?prefix=other", server.url_for("locks", "secret"))).await;
+    let rights: Vec<&Finding> = findings.iter().filter(|it| it.topic == "rights").collect();
+    assert_eq!(rights[0].severity, Severity::Problem);
+    assert!(rights[0].found.contains("may not use the keys of this prefix"), "{rights:?}");
+    assert!(rights[0].advice.as_deref().unwrap().contains(" ~other:{*"), "{rights:?}");
+    let of_channels = |finding: &&&Finding| {
+        finding.advice.as_deref().is_some_and(|advice| advice.contains(" &other:wake:*"))
+    };
+    assert!(rights.iter().any(|finding| of_channels(&finding)), "{rights:?}");
+}
+
+#[tokio::test]
+async fn a_command_that_was_renamed_is_missed() {
+    let server = RedisServer::builder()
+        .config("rename-command EVALSHA \"\"")
+        .config("rename-command CONFIG \"\"")
+        .start();
+    let findings = examined(&server.url()).await;
+    let rights = about(&findings, "rights");
+    assert_eq!(rights.severity, Severity::Problem);
+    assert!(rights.found.contains("finds no command EVALSHA"), "{rights:?}");
+    assert_eq!(about(&findings, "scripts").severity, Severity::Problem);
+    assert!(about(&findings, "settings").found.contains("CONFIG GET"));
+}
+
+#[tokio::test]
+async fn a_lent_connection_is_examined_as_far_as_it_goes() {
+    let client = redis::Client::open(server::shared().url()).unwrap();
+    let connection = client.get_multiplexed_async_connection().await.unwrap();
+    let findings = RedisStore::from_connection(connection).examine(WITHIN).await.unwrap();
+    assert_eq!(about(&findings, "wake").severity, Severity::Note);
+    assert_eq!(about(&findings, "transport").severity, Severity::Note);
+    assert_eq!(about(&findings, "scripts").severity, Severity::Fine);
+}
+
+#[tokio::test]
+async fn a_server_that_is_gone_is_an_error_and_not_a_finding() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    server.pause();
+    let error = store.examine(SHORT).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(all_words(&error).contains("examine"), "{error}");
+    server.resume();
+    store.examine(WITHIN).await.unwrap();
+}
