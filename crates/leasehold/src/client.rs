@@ -21,8 +21,10 @@ use crate::gate::Gates;
 use crate::guard::{Guard, HeldLease, Release};
 use crate::hold::{Hold, Relay, Terms};
 use crate::mutex::Mutex;
-use crate::owner;
+use crate::owned::Owned;
+use crate::owner::{self, Owner};
 use crate::reap::Reaper;
+use crate::reentrant::Reentrant;
 use crate::renew::Wheel;
 use crate::rt;
 use crate::semaphore::Semaphore;
@@ -59,6 +61,7 @@ pub(crate) struct Inner {
     pub(crate) reaper: Reaper,
     pub(crate) hub: Hub,
     pub(crate) gates: Arc<Gates>,
+    pub(crate) owned: Arc<Owned>,
     pub(crate) config: Config,
     location: Arc<str>,
     next_id: AtomicU64,
@@ -168,6 +171,12 @@ impl Client {
     /// A mutex with an already validated name.
     pub fn mutex_of(&self, key: Key) -> Mutex {
         Mutex::new(self, Ok(key))
+    }
+
+    /// A lock of this name that `owner` may take again while it has it. A value: nothing is sent,
+    /// and nothing can fail before it is locked.
+    pub fn reentrant(&self, key: impl AsRef<str>, owner: &Owner) -> Reentrant {
+        Reentrant::new(self, Key::new(key), owner)
     }
 
     /// A semaphore of this name with so many permits. A value: nothing is sent, and nothing can
@@ -608,6 +617,7 @@ impl ClientBuilder {
                 reaper,
                 hub,
                 gates: Arc::default(),
+                owned: Arc::default(),
                 config,
                 next_id: AtomicU64::new(1),
                 pid: std::process::id(),

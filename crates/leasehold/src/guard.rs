@@ -26,6 +26,12 @@ pub enum Release {
     /// The lease had run out before, but nobody has held the lock since: the work was not
     /// disturbed, yet its ttl was too short.
     Late,
+    /// Other holds of the same owner remain, so the lock is not free yet: the answer of a
+    /// [re-entrant](crate::Reentrant) lock.
+    StillHeld {
+        /// How many.
+        holds: u32,
+    },
     /// Somebody else holds the lock or has held it since: the work may have overlapped.
     NotHeld,
     /// The store did not answer. The release is tried again in the background until the lease
@@ -189,7 +195,20 @@ impl HeldLease {
         self.explain(Error::new(ErrorKind::Lost, why), "use")
     }
 
-    fn explain(&self, error: Error, operation: &'static str) -> Error {
+    pub(crate) const fn hold(&self) -> &Arc<Hold> {
+        &self.hold
+    }
+
+    pub(crate) const fn client(&self) -> &Arc<Inner> {
+        &self.client
+    }
+
+    /// Ends the lease in the background.
+    pub(crate) fn give_up(&self) {
+        drop(Ending::begin(self, None));
+    }
+
+    pub(crate) fn explain(&self, error: Error, operation: &'static str) -> Error {
         error.during(operation).on_key(&self.hold.key).at_store(self.client.location())
     }
 }
@@ -205,6 +224,11 @@ impl Guard {
 
     pub(crate) fn client(&self) -> &Arc<Inner> {
         &self.lease().client
+    }
+
+    /// The lease, for whoever ends it by other means.
+    pub(crate) fn into_lease(mut self) -> HeldLease {
+        self.lease.take().expect("BUG: a guard is ended once")
     }
 
     /// A view of the lease, to be given to the work.

@@ -229,8 +229,10 @@ mod guard;
 mod hold;
 mod in_line;
 mod mutex;
+mod owned;
 mod owner;
 mod reap;
+mod reentrant;
 mod renew;
 mod rt;
 mod semaphore;
@@ -245,6 +247,8 @@ pub use client::{
 pub use detached::DetachedLease;
 pub use guard::{Guard, HeldLease, Release};
 pub use mutex::Mutex;
+pub use owner::Owner;
+pub use reentrant::{Reentrant, ReentrantGuard};
 pub use semaphore::Semaphore;
 pub use settings::Order;
 

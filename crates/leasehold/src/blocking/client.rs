@@ -10,9 +10,11 @@ use super::driven::Driven;
 use super::guard::Guard;
 use super::io::{Io, check_caller};
 use super::mutex::Mutex;
+use super::reentrant::Reentrant;
 use super::semaphore::Semaphore;
 use crate::detached::DetachedLease;
 use crate::guard::Release;
+use crate::owner::Owner;
 
 /// A connection to a store of locks. The blocking twin of [`crate::Client`].
 ///
@@ -64,6 +66,11 @@ impl Client {
     /// A mutex with an already validated name.
     pub fn mutex_of(&self, key: Key) -> Mutex {
         Mutex::new(self.0.with(self.0.part().mutex_of(key)))
+    }
+
+    /// A lock of this name that `owner` may take again. See [`crate::Client::reentrant`].
+    pub fn reentrant(&self, key: impl AsRef<str>, owner: &Owner) -> Reentrant {
+        Reentrant::new(self.0.with(self.0.part().reentrant(key, owner)))
     }
 
     /// A semaphore of this name with so many permits. See [`crate::Client::semaphore`].

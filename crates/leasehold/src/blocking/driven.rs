@@ -44,6 +44,16 @@ impl<T> Driven<T> {
         Self::new(map(part), io)
     }
 
+    /// Waits for what uses the part up. Where waiting is wrong the part is dropped.
+    pub(super) fn end<U, F>(self, end: impl FnOnce(T) -> F) -> Result<U>
+    where
+        F: Future<Output = Result<U>>,
+    {
+        self.io().check()?;
+        let (part, io) = self.into_inner();
+        io.wait(end(part))
+    }
+
     /// Waits for what the part does.
     pub(super) fn wait<'a, F: Future>(
         &'a self,

@@ -41,6 +41,10 @@ pub struct Guard {
 pub struct HeldLease(Driven<crate::HeldLease>);
 
 impl HeldLease {
+    pub(super) const fn new(driven: Driven<crate::HeldLease>) -> Self {
+        Self(driven)
+    }
+
     /// The lock's name.
     #[must_use]
     pub fn key(&self) -> &Key {
@@ -275,7 +279,7 @@ impl Guard {
     ///
     /// As its twin.
     pub fn release(self) -> Result<Release> {
-        self.end(crate::Guard::release)
+        self.driven.end(crate::Guard::release)
     }
 
     /// Ends the lease, and keeps the lock closed to everybody for `cooldown` after. See
@@ -285,7 +289,7 @@ impl Guard {
     ///
     /// As its twin.
     pub fn release_with_cooldown(self, cooldown: Duration) -> Result<Release> {
-        self.end(|guard| guard.release_with_cooldown(cooldown))
+        self.driven.end(|guard| guard.release_with_cooldown(cooldown))
     }
 
     /// Lets go of the lease without ending it: it lives on until its ttl, for whoever has the
@@ -295,16 +299,7 @@ impl Guard {
     ///
     /// As its twin.
     pub fn detach(self) -> Result<DetachedLease> {
-        self.end(crate::Guard::detach)
-    }
-
-    fn end<T, F>(self, end: impl FnOnce(crate::Guard) -> F) -> Result<T>
-    where
-        F: Future<Output = Result<T>>,
-    {
-        self.driven.io().check()?;
-        let (guard, io) = self.driven.into_inner();
-        io.wait(end(guard))
+        self.driven.end(crate::Guard::detach)
     }
 }
 

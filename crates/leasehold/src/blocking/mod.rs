@@ -40,10 +40,12 @@ mod driven;
 mod guard;
 mod io;
 mod mutex;
+mod reentrant;
 mod semaphore;
 mod value;
 
 pub use client::{Client, ClientBuilder};
 pub use guard::{Guard, HeldLease};
 pub use mutex::Mutex;
+pub use reentrant::{Reentrant, ReentrantGuard};
 pub use semaphore::Semaphore;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use leasehold::fencing::{FencedCell, StaleFence};
 use leasehold::{
     Client, ClientBuilder, DetachedLease, Error, Fence, Guard, HeldLease, Key, LockInfo, Mutex,
-    Release, Semaphore,
+    Owner, Reentrant, ReentrantGuard, Release, Semaphore,
 };
 
 fn thread_safe<T: Send + Sync + Unpin + 'static>() {}
@@ -27,6 +27,9 @@ fn every_public_type_can_be_shared_between_threads() {
     thread_safe::<LockInfo>();
     thread_safe::<Mutex>();
     thread_safe::<Release>();
+    thread_safe::<Owner>();
+    thread_safe::<Reentrant>();
+    thread_safe::<ReentrantGuard>();
     thread_safe::<Semaphore>();
     thread_safe::<StaleFence>();
     cloneable::<Client>();
@@ -35,6 +38,8 @@ fn every_public_type_can_be_shared_between_threads() {
     cloneable::<Error>();
     cloneable::<HeldLease>();
     cloneable::<Mutex>();
+    cloneable::<Owner>();
+    cloneable::<Reentrant>();
     cloneable::<Semaphore>();
 }
 
@@ -48,11 +53,14 @@ fn every_blocking_type_can_be_shared_between_threads() {
     thread_safe::<blocking::Guard>();
     thread_safe::<blocking::HeldLease>();
     thread_safe::<blocking::Mutex>();
+    thread_safe::<blocking::Reentrant>();
+    thread_safe::<blocking::ReentrantGuard>();
     thread_safe::<blocking::Semaphore>();
     cloneable::<blocking::Client>();
     cloneable::<blocking::ClientBuilder>();
     cloneable::<blocking::HeldLease>();
     cloneable::<blocking::Mutex>();
+    cloneable::<blocking::Reentrant>();
     cloneable::<blocking::Semaphore>();
 }
 
@@ -78,6 +86,11 @@ async fn every_future_can_move_between_threads() {
     sendable(mutex.lock_within(Duration::ZERO));
     sendable(mutex.run(|lease| async move { lease.lost().await }));
     sendable(mutex.try_run(|lease| async move { lease.lost().await }));
+
+    let reentrant = client.reentrant("owned", &Owner::new());
+    sendable(reentrant.try_lock());
+    sendable(reentrant.lock_within(Duration::ZERO));
+    sendable(reentrant.lock().await.unwrap().release());
 
     let semaphore = client.semaphore("key", 3);
     sendable(semaphore.try_acquire());
@@ -132,7 +145,7 @@ fn every_guard_is_must_use_and_has_a_significant_drop() {
         for (at, line) in lines.iter().enumerate() {
             let Some(rest) = line.strip_prefix("pub struct ") else { continue };
             let name = rest.split(|c: char| !c.is_alphanumeric()).next().unwrap();
-            if !name.ends_with("Guard") && !source.contains(&format!("impl Drop for {name}")) {
+            if !name.ends_with("Guard") && !source.contains(&format!("impl Drop for {name} ")) {
                 continue;
             }
             guards += 1;

@@ -20,6 +20,7 @@ mod length;
 mod line;
 #[cfg(feature = "redis")]
 mod processes;
+mod reentrant;
 mod semaphore;
 #[cfg(feature = "redis")]
 mod server;

@@ -35,6 +35,10 @@ fn no_method_of_the_async_api_is_missing_here() {
         [include_str!("../../../src/guard.rs"), include_str!("../../../src/blocking/guard.rs")];
     const VALUE: [&str; 2] =
         [include_str!("../../../src/value.rs"), include_str!("../../../src/blocking/value.rs")];
+    const REENTRANT: [&str; 2] = [
+        include_str!("../../../src/reentrant.rs"),
+        include_str!("../../../src/blocking/reentrant.rs"),
+    ];
     const SEMAPHORE: [&str; 2] = [
         include_str!("../../../src/semaphore.rs"),
         include_str!("../../../src/blocking/semaphore.rs"),
@@ -45,6 +49,8 @@ fn no_method_of_the_async_api_is_missing_here() {
     for (of, [there, here], least) in [
         ("$type", VALUE, 11),
         ("Mutex", MUTEX, 7),
+        ("Reentrant", REENTRANT, 4),
+        ("ReentrantGuard", REENTRANT, 3),
         ("Semaphore", SEMAPHORE, 8),
         ("Guard", GUARD, 13),
         ("HeldLease", GUARD, 9),
