@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use crate::duration;
 use crate::exit;
@@ -96,6 +96,7 @@ pub(crate) enum Command {
     Ls(Ls),
     Show(Show),
     ForceRelease(ForceRelease),
+    Doctor(Doctor),
     Completions(Completions),
     Man(Man),
 }
@@ -350,6 +351,61 @@ pub(crate) struct ForceRelease {
     pub(crate) fence: u64,
 }
 
+/// Look at where locks are kept, and say what that means for them
+///
+/// Of a server it looks at eviction, memory, persistence, replicas, role, version, clock, rights,
+/// scripts and messages, by asking and by trying; of a directory at its file system, room, rights
+/// and place. Nothing is changed. Says the worst first, and what to set. Exits with 0 if nothing
+/// is worse than a note, else with 79.
+///
+/// With --acl it prints the command that makes a user of a Redis or Valkey server with the least
+/// rights, for the prefix, database and protocol in the store's URL. It connects to nothing.
+///
+///   leasehold doctor
+///   leasehold doctor --acl --user app --feature lock,wait
+#[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Doctor {
+    /// Print a JSON document
+    #[arg(long, conflicts_with = "acl")]
+    pub(crate) json: bool,
+
+    /// Print the least ACL rule instead, as a command for redis-cli
+    #[arg(long)]
+    pub(crate) acl: bool,
+
+    /// What the user is to do [default: lock,wait,share,list]
+    #[arg(
+        long = "feature",
+        value_name = "FEATURE",
+        value_delimiter = ',',
+        requires = "acl",
+        value_enum
+    )]
+    pub(crate) features: Vec<Feature>,
+
+    /// The user's name
+    #[arg(long, value_name = "NAME", default_value = "leasehold", requires = "acl")]
+    pub(crate) user: String,
+}
+
+/// What a user of a server is to do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Feature {
+    /// Take exclusive locks that are free, renew, release, show and force-release them
+    Lock,
+    /// Wait in line and be woken
+    Wait,
+    /// Share locks: read-write locks and semaphores
+    Share,
+    /// List locks
+    List,
+    /// Use the server as a node of a quorum
+    Quorum,
+    /// Examine the server; this may read the passwords in its configuration
+    Doctor,
+}
+
 /// Print a completion script for a shell
 #[derive(Args, Debug)]
 pub(crate) struct Completions {
@@ -414,6 +470,10 @@ mod tests {
             "run k --ttl -1s -- job",
             "run k --meta novalue -- job",
             "force-release k",
+            "doctor --feature lock",
+            "doctor --user u",
+            "doctor --acl --json",
+            "doctor --acl --feature fly",
         ] {
             let words = ["leasehold"].into_iter().chain(line.split(' '));
             assert!(Cli::try_parse_from(words).is_err(), "{line}");

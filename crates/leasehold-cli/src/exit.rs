@@ -2,7 +2,7 @@
 
 /// An exit code with its meaning.
 ///
-/// The numbers below 126 follow sysexits(3), so that no ordinary program run under a lock is
+/// The numbers below 126 follow sysexits(3) or come right after them, so that no ordinary program run under a lock is
 /// likely to use them for something else.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Exit {
@@ -14,6 +14,7 @@ pub(crate) enum Exit {
     Busy,
     Lost,
     Config,
+    Unwell,
     CannotExecute,
     NotFound,
     /// The command's own code, or the one that `-E` asks for.
@@ -37,6 +38,7 @@ Exit codes:
   75     the lock is held by somebody else, or the wait ran out (-E changes this)
   76     the lock was lost: while the command ran, or before a renewal or release
   78     bad configuration: the config file, the store's URL, a password file
+  79     `doctor` found something worse than a note
   126    the command can't be executed
   127    the command is not found
   128+n  the command, or the wait for the lock, was ended by signal n
@@ -53,6 +55,7 @@ impl Exit {
             Self::Busy => 75,
             Self::Lost => 76,
             Self::Config => 78,
+            Self::Unwell => 79,
             Self::CannotExecute => 126,
             Self::NotFound => 127,
             Self::Code(code) => code,
@@ -76,6 +79,7 @@ mod tests {
             Exit::Busy,
             Exit::Lost,
             Exit::Config,
+            Exit::Unwell,
             Exit::CannotExecute,
             Exit::NotFound,
         ];

@@ -5,6 +5,7 @@ compile_error!("the leasehold command looks after Unix processes; elsewhere, use
 
 mod cli;
 mod context;
+mod doctor;
 mod duration;
 mod exit;
 mod failure;
@@ -98,6 +99,7 @@ async fn carry_out(command: &Command, context: &Context) -> Outcome {
         Command::Ls(args) => look::ls(args, context).await,
         Command::Show(args) => look::show(args, context).await,
         Command::ForceRelease(args) => look::force_release(args, context).await,
+        Command::Doctor(args) => doctor::doctor(args, context).await,
         Command::Completions(args) => generate::completions(args),
         Command::Man(args) => generate::man(args),
     }

@@ -92,6 +92,16 @@ impl Settings {
         Ok(Self { store, password, ttl: file.ttl, owner: file.owner })
     }
 
+    /// The store's URL, which may contain a password.
+    pub(crate) fn store(&self) -> &str {
+        &self.store
+    }
+
+    /// Whether the store is on a server, rather than in a directory.
+    pub(crate) fn is_on_a_server(&self) -> bool {
+        !self.store.starts_with("embedded:")
+    }
+
     /// The ttl of the config file.
     pub(crate) const fn ttl(&self) -> Option<Duration> {
         self.ttl

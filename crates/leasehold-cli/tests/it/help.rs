@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::harness::Site;
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 12] = [
     "run",
     "acquire",
     "renew",
@@ -15,6 +15,7 @@ const COMMANDS: [&str; 11] = [
     "ls",
     "show",
     "force-release",
+    "doctor",
     "completions",
     "man",
 ];

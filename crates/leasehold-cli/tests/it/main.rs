@@ -13,6 +13,7 @@ mod bad_days;
 mod bad_input;
 mod child;
 mod contention;
+mod doctor;
 mod exit_codes;
 mod harness;
 mod help;

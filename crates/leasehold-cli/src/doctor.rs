@@ -1,0 +1,139 @@
+//! `doctor`: looks at where locks are kept, and says what that means for them.
+
+use leasehold::core::doctor::{Finding, Severity, worst};
+use leasehold::redis::acl;
+use serde_json::{Value, json};
+
+use crate::cli::{Doctor, Feature};
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
+use crate::output::{self, JSON_VERSION};
+
+/// Where the text of a finding begins.
+const INDENT: usize = 9;
+
+pub(crate) async fn doctor(args: &Doctor, context: &Context) -> Outcome {
+    if args.acl {
+        return print_rule(args, context);
+    }
+    let client = context.settings.connect(None, false).await?;
+    let location = client.location().to_owned();
+    let findings = client.examine().await?;
+    let worst = worst(&findings);
+    if args.json {
+        output::json(&json!({
+            "version": JSON_VERSION,
+            "store": location,
+            "worst": worst.to_string(),
+            "findings": findings.iter().map(finding_json).collect::<Vec<_>>(),
+        }))?;
+    } else {
+        output::data(&report(&location, &findings))?;
+    }
+    Ok(if worst > Severity::Note { Exit::Unwell } else { Exit::Success })
+}
+
+fn print_rule(args: &Doctor, context: &Context) -> Outcome {
+    let features: Vec<acl::Feature> = match &*args.features {
+        [] => acl::Feature::SERVICE.to_vec(),
+        some => some.iter().copied().map(feature).collect(),
+    };
+    if !context.settings.is_on_a_server() {
+        return Err(Failure::config(
+            "only a Redis or Valkey server has users with rights of their own; name one with \
+             --store redis://HOST",
+        ));
+    }
+    // A name that was typed is to blame before the URL is.
+    acl::rule("redis://host", &args.user, &[]).map_err(|error| Failure::of_argument(&error))?;
+    let rule = acl::rule(context.settings.store(), &args.user, &features)?;
+    output::data(&format!("{rule}\n"))?;
+    Ok(Exit::Success)
+}
+
+fn feature(feature: Feature) -> acl::Feature {
+    match feature {
+        Feature::Lock => acl::Feature::Lock,
+        Feature::Wait => acl::Feature::Wait,
+        Feature::Share => acl::Feature::Share,
+        Feature::List => acl::Feature::List,
+        Feature::Quorum => acl::Feature::Quorum,
+        Feature::Doctor => acl::Feature::Doctor,
+    }
+}
+
+/// One paragraph per finding, the worst first; those that are fine without their reasons.
+fn report(location: &str, findings: &[Finding]) -> String {
+    let topics = findings.iter().map(|finding| heading(finding).chars().count());
+    let width = topics.max().unwrap_or_default();
+    let mut text = format!("{}\n", shown(location));
+    for finding in findings {
+        let heading = heading(finding);
+        let found = shown(&finding.found);
+        text.push_str(&format!("{:INDENT$}{heading:width$}  {found}\n", finding.severity));
+        if finding.severity == Severity::Fine {
+            continue;
+        }
+        let margin = " ".repeat(INDENT.saturating_add(width).saturating_add(2));
+        text.push_str(&format!("{margin}{}\n", shown(&finding.means)));
+        if let Some(advice) = &finding.advice {
+            text.push_str(&format!("{margin}=> {}\n", shown(advice)));
+        }
+    }
+    text
+}
+
+fn heading(finding: &Finding) -> String {
+    match &finding.store {
+        Some(store) => format!("{} ({})", shown(&finding.topic), shown(store)),
+        None => shown(&finding.topic),
+    }
+}
+
+fn shown(text: &str) -> String {
+    leasehold::core::escape::terminal(text).to_string()
+}
+
+fn finding_json(finding: &Finding) -> Value {
+    json!({
+        "severity": finding.severity.to_string(),
+        "topic": finding.topic,
+        "found": finding.found,
+        "means": finding.means,
+        "advice": finding.advice,
+        "store": finding.store,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_aligned_and_says_why_only_where_something_is_amiss() {
+        let findings = [
+            Finding::new(Severity::Problem, "eviction", "it evicts", "locks go").advise("set it"),
+            Finding::new(Severity::Note, "uptime", "it is young", "it may forget").at_store("n1"),
+            Finding::new(Severity::Fine, "clock", "it is right", "never shown"),
+        ];
+        assert_eq!(
+            report("redis://h:6379", &findings),
+            "redis://h:6379\n\
+             problem  eviction     it evicts\n\
+            \x20                     locks go\n\
+            \x20                     => set it\n\
+             note     uptime (n1)  it is young\n\
+            \x20                     it may forget\n\
+             fine     clock        it is right\n"
+        );
+    }
+
+    #[test]
+    fn what_a_server_says_can_not_steer_a_terminal() {
+        let finding = Finding::new(Severity::Note, "t", "a\x1b[2J", "b\u{202e}").advise("c\u{9b}");
+        let text = report("redis://h\x07", &[finding.at_store("n\n1")]);
+        let steers = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+        assert!(!text.contains(steers) && text.lines().count() == 4, "{text:?}");
+    }
+}
