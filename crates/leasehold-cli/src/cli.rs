@@ -359,7 +359,7 @@ pub(crate) struct ForceRelease {
 /// is worse than a note, else with 79.
 ///
 /// With --acl it prints the command that makes a user of a Redis or Valkey server with the least
-/// rights, for the prefix, database and protocol in the store's URL. It connects to nothing.
+/// rights, for the prefix and the database in the store's URL. It connects to nothing.
 ///
 ///   leasehold doctor
 ///   leasehold doctor --acl --user app --feature lock,wait

@@ -129,7 +129,7 @@ const ORDER: [&str; 27] = [
 ];
 
 /// The command that makes a user of the server at `url` with just the rights that the features
-/// need, for the URL's prefix, protocol and database. It is one line for `redis-cli`, the same for
+/// need, for the URL's prefix and database. It is one line for `redis-cli`, the same for
 /// every version from Redis 6.2 on; `PASSWORD` stands in for the password. [`Feature::Lock`] is
 /// always included. What an earlier rule gave the user is taken away.
 ///
@@ -170,9 +170,6 @@ pub fn rule(url: &str, user: &str, features: &[Feature]) -> Result<String> {
             .filter(|command| wanted.contains(*command))
             .map(|command| format!("+{command}")),
     );
-    if address.resp3 {
-        words.push("+hello".to_owned());
-    }
     if address.database != 0 {
         words.push("+select".to_owned());
     }
@@ -249,11 +246,11 @@ mod tests {
     }
 
     #[test]
-    fn a_url_decides_on_prefix_protocol_and_database() {
-        let url = "redis://h/3?prefix=a*b:c&protocol=resp3";
+    fn a_url_decides_on_prefix_and_database() {
+        let url = "redis://h/3?prefix=a*b:c";
         let rule = rule(url, "u", &[Feature::Wait]).unwrap();
         assert!(rule.contains(" ~a\\*b:c:{* resetchannels &a\\*b:c:wake:* -@all "), "{rule}");
-        assert!(rule.ends_with(" +hello +select"), "{rule}");
+        assert!(rule.ends_with(" +subscribe +select"), "{rule}");
         assert_eq!(rule.lines().count(), 1);
     }
 

@@ -318,7 +318,11 @@ fn general(detail: &str) -> Verdict {
             return verdict;
         }
     }
-    if detail.contains("can't run this command") || detail.contains("ACL failure") {
+    if detail.contains("can't run this command")
+        || detail.contains("ACL failure")
+        // While a connection is made, the client library tells the text without its code.
+        || detail.contains("has no permissions to run")
+    {
         return Verdict::refused(ErrorKind::Denied, Next::Fail, missing_right(detail));
     }
     if detail.starts_with("unknown command") {
@@ -462,6 +466,9 @@ mod tests {
         assert!(text.contains("may not use the keys"), "{text}");
         let text = "The user executing the script can't run this command or subcommand script: 9a";
         check("ERR", text, Denied, NotApplied, Next::Fail);
+        let text = "User locks has no permissions to run the 'select' command";
+        let text = check("ERR", text, Denied, NotApplied, Next::Fail);
+        assert!(text.contains("may not run SELECT"), "{text}");
         check("NOAUTH", "Authentication required.", Denied, NotApplied, Next::Fail);
         check("WRONGPASS", "invalid username-password pair", Denied, NotApplied, Next::Fail);
     }

@@ -6,6 +6,7 @@ mod common;
 mod conformance;
 mod doctor;
 mod foreign;
+mod least_rights;
 mod outages;
 mod scripts;
 mod secrets;
