@@ -10,8 +10,11 @@ use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::output::{self, JSON_VERSION};
 
-/// Where the text of a finding begins.
+/// Where the topic of a finding begins.
 const INDENT: usize = 9;
+
+/// The columns that a line may have, unless a word is longer.
+const COLUMNS: usize = 100;
 
 pub(crate) async fn doctor(args: &Doctor, context: &Context) -> Outcome {
     if args.acl {
@@ -70,18 +73,45 @@ fn report(location: &str, findings: &[Finding]) -> String {
     let mut text = format!("{}\n", shown(location));
     for finding in findings {
         let heading = heading(finding);
-        let found = shown(&finding.found);
-        text.push_str(&format!("{:INDENT$}{heading:width$}  {found}\n", finding.severity));
+        let start = format!("{:INDENT$}{heading:width$}  ", finding.severity);
+        let margin = " ".repeat(start.chars().count());
+        paragraph(&mut text, &start, &margin, &shown(&finding.found));
         if finding.severity == Severity::Fine {
             continue;
         }
-        let margin = " ".repeat(INDENT.saturating_add(width).saturating_add(2));
-        text.push_str(&format!("{margin}{}\n", shown(&finding.means)));
+        paragraph(&mut text, &margin, &margin, &shown(&finding.means));
         if let Some(advice) = &finding.advice {
+            // In one line, because it may be a command, to be copied.
             text.push_str(&format!("{margin}=> {}\n", shown(advice)));
         }
     }
     text
+}
+
+/// Appends lines that are broken between words: the first after `start`, the others after `margin`.
+fn paragraph(text: &mut String, start: &str, margin: &str, words: &str) {
+    let mut line = start.to_owned();
+    let mut column = start.chars().count();
+    let mut is_first = true;
+    for word in words.split(' ') {
+        let length = word.chars().count();
+        if !is_first && column.saturating_add(length) >= COLUMNS {
+            text.push_str(&line);
+            text.push('\n');
+            line = margin.to_owned();
+            column = margin.chars().count();
+            is_first = true;
+        }
+        if !is_first {
+            line.push(' ');
+            column = column.saturating_add(1);
+        }
+        line.push_str(word);
+        column = column.saturating_add(length);
+        is_first = false;
+    }
+    text.push_str(&line);
+    text.push('\n');
 }
 
 fn heading(finding: &Finding) -> String {
@@ -127,6 +157,17 @@ mod tests {
             \x20                     it may forget\n\
              fine     clock        it is right\n"
         );
+    }
+
+    #[test]
+    fn long_lines_are_broken_between_words_and_stay_aligned() {
+        let long = "word ".repeat(40);
+        let long = long.trim().to_owned();
+        let text = report("s", &[Finding::new(Severity::Note, "t", long.clone(), long)]);
+        let lines: Vec<&str> = text.lines().skip(1).collect();
+        assert!(lines.iter().all(|line| line.chars().count() <= COLUMNS), "{text}");
+        assert!(lines.iter().skip(1).all(|line| line.starts_with(&" ".repeat(12))), "{text}");
+        assert_eq!(text.matches("word").count(), 80, "nothing is left out");
     }
 
     #[test]

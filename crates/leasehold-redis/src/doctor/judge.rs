@@ -337,7 +337,9 @@ fn replication(facts: &Facts) -> Option<Finding> {
 
 fn uptime(facts: &Facts) -> Option<Finding> {
     let up = Duration::from_secs(facts.number("uptime_in_seconds")?);
-    let found = format!("the server was started {} ago", rough(up));
+    // It is told in whole seconds.
+    let ago = if up.is_zero() { "just now".to_owned() } else { format!("{} ago", rough(up)) };
+    let found = format!("the server was started {ago}");
     let durable = facts.appends() == Some(true);
     if up >= YOUNG || durable {
         return Some(Finding::new(

@@ -7,6 +7,7 @@ use leasehold_core::doctor::{Finding, Severity, worst};
 use leasehold_core::{ErrorKind, Store as _};
 use leasehold_redis::acl::{self, Feature};
 use leasehold_redis::{RedisStore, redis};
+use leasehold_testkit::server::sentinel::SentinelSet;
 use leasehold_testkit::server::{self, RedisServer};
 use tokio::time::timeout;
 
@@ -263,6 +264,22 @@ async fn a_command_that_was_renamed_is_missed() {
     assert!(rights.found.contains("finds no command EVALSHA"), "{rights:?}");
     assert_eq!(about(&findings, "scripts").severity, Severity::Problem);
     assert!(about(&findings, "settings").found.contains("CONFIG GET"));
+}
+
+#[tokio::test]
+async fn a_sentinel_and_a_node_of_a_cluster_are_known_for_what_they_are() {
+    let set = SentinelSet::builder().replicas(0).start();
+    let findings = examined(&set.sentinels()[0].url()).await;
+    let finding = about(&findings, "topology");
+    assert_eq!(finding.severity, Severity::Problem);
+    assert!(finding.found.contains("Sentinel"), "{finding:?}");
+
+    let node = RedisServer::builder().config("cluster-enabled yes").start();
+    let findings = examined(&node.url()).await;
+    assert!(about(&findings, "topology").found.contains("cluster"), "{findings:#?}");
+    let scripts = about(&findings, "scripts");
+    assert_eq!(scripts.severity, Severity::Problem, "it serves no slots yet");
+    assert!(scripts.found.contains("cluster is down"), "{scripts:?}");
 }
 
 #[tokio::test]
