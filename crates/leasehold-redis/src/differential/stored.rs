@@ -233,7 +233,8 @@ fn parse(record: &str, crowd: &Crowd) -> State {
     let words: Vec<&str> = record.split(' ').collect();
     assert_eq!(words[0], "leasehold/1", "{record}");
     let number = |at: usize| words[at].parse::<u64>().unwrap();
-    let [place, soonest, latest, closed_until, first, count] = [4, 6, 7, 8, 10, 11].map(number);
+    let [place, soonest, latest, closed_until, ttl_ms] = [4, 5, 6, 7, 8].map(number);
+    let [first, count] = [10, 11].map(number);
     let first_fence = fence(words[9], words[10]);
     let mut state = State {
         last_fence: Some(fence(words[9], &(first + count - 1).to_string())),
@@ -257,7 +258,7 @@ fn parse(record: &str, crowd: &Crowd) -> State {
     match words[1] {
         "held" => {
             assert!(holders.is_empty(), "{crowd:?}");
-            let ends = number(3) + number(5) * 1_000;
+            let ends = number(3) + ttl_ms * 1_000;
             let label = read_label(&words[14..].join(" ")).unwrap();
             let label = (label.0.as_str(), label.1.as_str());
             let numbers = [count, number(13), number(12), ends];
@@ -292,7 +293,7 @@ fn read_waiter(token: &str, words: &[&str], crowd: &Crowd) -> (u64, u64, String)
     let [_, mode, permits, block, channel, ticket, beat, window, seen, arrived, ..] = *words else {
         panic!("{words:?}")
     };
-    let label = read_label(&words[10..].join(" ")).unwrap();
+    let label = read_label(&words[11..].join(" ")).unwrap();
     let numbers =
         [ticket, beat, window, block, arrived, seen].map(|number| number.parse::<u64>().unwrap());
     let [ticket, beat, window, block, arrived, seen] = numbers;

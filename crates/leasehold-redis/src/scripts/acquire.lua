@@ -46,32 +46,31 @@ if mode == 'x' then
   else
     local shape = string.sub(stored, 1, 17)
     if shape == 'leasehold/1 free ' then
-      local epoch, first, count = string.match(stored, '^%d+ 0 0 0 (%d+) (%d+) (%d+)', 85)
+      local epoch, first, count = string.match(stored, '^%d+ (%d+) (%d+) (%d+)', 91)
       if epoch == ARGV[3] and first + count <= now then last_place = string.sub(stored, 68, 83) end
     elseif ARGV[15] == '' and ARGV[14] == '' and shape == 'leasehold/1 held '
       and string.sub(stored, 18, 49) ~= ARGV[1] then
       -- A newcomer comes last in a line in which everybody's place runs on.
-      local since, place, ttl, soonest, latest, epoch, first, granted, profile = string.match(
-        stored, '^(%d+) (%d+) (%d+) (%d+) (%d+) 0 (%d+) (%d+) %d+ (%d+) (.*)$', 51)
-      local ends = now + ARGV[13] * 1000
-      if since and since + ttl * 1000 > now and soonest + 0 > now and soonest + 0 <= ends
+      local since, place, soonest, latest, ttl, epoch, first, granted, profile = string.match(
+        stored, '^(%d+) (%d+) (%d+) (%d+) 0 (%d+) (%d+) (%d+) %d+ (%d+) (.*)$', 51)
+      local left, ends = since and since + ttl * 1000 - now, now + ARGV[13] * 1000
+      if since and left > 0 and soonest + 0 > now and soonest + 0 <= ends
         and latest + 0 >= ends and not redis.call('HGET', KEYS[2], ARGV[1]) then
         local arrival = us
         if place >= us then arrival = string.format('%016.0f', place + 1) end
-        -- Behind all who are preferred; see Place in docs/wire.md.
+        -- Behind all who are preferred, and those who came before: see Place in docs/wire.md.
         local mine = string.format('%.0f', arrival + 4503599627370496)
-        local position = redis.call('ZCOUNT', KEYS[3], '0', '(' .. mine)
+        local position = redis.call('ZCARD', KEYS[3]) / 2
         redis.call('ZADD', KEYS[3], mine, ARGV[1], string.format('%.0f', -ends), 'till ' .. ARGV[1])
         redis.call('HSET', KEYS[2], ARGV[1],
           'waits x 1 ' .. ARGV[5] .. ' ' .. ARGV[10] .. ' ' .. ARGV[11] .. ' ' .. ARGV[12] .. ' '
-            .. ARGV[13] .. ' ' .. us .. ' ' .. us .. string.match(ARGV[6], ' .*$'))
-        redis.call('SETRANGE', KEYS[1], 67, arrival)
+            .. ARGV[13] .. ' ' .. us .. ' ' .. us .. ' ' .. ARGV[6])
+        redis.call('SETRANGE', KEYS[1], '67', arrival)
         if position == 0 then
           local keep = string.format('%.0f', math.ceil((latest - now) / 1000) + ARGV[4] - ARGV[2])
           redis.call('PEXPIRE', KEYS[2], keep)
           redis.call('PEXPIRE', KEYS[3], keep)
         end
-        local left = since + ttl * 1000 - now
         return {'waiting', position, mine + 0, left, 'x', 1, 0, epoch + 0, first + 0,
           math.max(now - granted, 0), left, profile}
       end
@@ -79,7 +78,7 @@ if mode == 'x' then
   end
   if last_place then
     redis.call('SET', KEYS[1],
-      'leasehold/1 held ' .. ARGV[1] .. ' ' .. us .. ' ' .. last_place .. ' ' .. ARGV[2] .. ' 0 0 0 '
+      'leasehold/1 held ' .. ARGV[1] .. ' ' .. us .. ' ' .. last_place .. ' 0 0 0 ' .. ARGV[2] .. ' '
         .. ARGV[3] .. ' ' .. us .. ' ' .. ARGV[5] .. ' ' .. us .. ' ' .. ARGV[6],
       'PX', ARGV[4])
     return now
@@ -193,7 +192,7 @@ else
       string.format('%.0f', -ends), 'till ' .. token)
     redis.call('HSET', crowd, token, 'waits ' .. mode .. ' ' .. permits .. ' ' .. ARGV[5] .. ' '
       .. channel .. ' ' .. ARGV[11] .. ' ' .. ARGV[12] .. ' ' .. ARGV[13] .. ' ' .. us .. ' ' .. us
-      .. string.match(ARGV[6], ' .*$'))
+      .. ' ' .. ARGV[6])
     -- include: will_end
     limit, dirty = wanted_limit, true
     answer = {'waiting', mine}

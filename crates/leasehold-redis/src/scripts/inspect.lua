@@ -39,7 +39,7 @@ if taken > 0 or latest > 0 then
       holders[at + 6], holders[at + 7] = expires - now, its_profile
     end
     local its_mode, its_permits, window, seen, arrived, label = string.match(all[i],
-      '^waits (%l) (%d+) %d+ %S+ %d+ %d+ (%d+) (%d+) (%d+) (.*)$')
+      '^waits (%l) (%d+) %d+ %S+ %d+ %d+ (%d+) (%d+) (%d+) %d+ (.*)$')
     if its_mode and seen + window * 1000 > now then
       local its_place = redis.call('ZSCORE', KEYS[3], all[i - 1])
       if its_place then

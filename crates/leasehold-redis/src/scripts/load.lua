@@ -12,8 +12,8 @@ local taken = 0                             -- permits in use, or shared holders
 local released                              -- the token of the last release
 local dirty, bad = false, nil
 if stored then
-  local shape, who, at, length, from, to, closed, rest
-  shape, who, at, place, length, from, to, closed, epoch, first, count, rest = string.match(stored,
+  local shape, who, at, from, to, closed, length, rest
+  shape, who, at, place, from, to, closed, length, epoch, first, count, rest = string.match(stored,
     '^leasehold/1 (%l+) (%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) ?(.*)$')
   if shape == 'held' then
     holder, since, ttl = who, at + 0, length + 0

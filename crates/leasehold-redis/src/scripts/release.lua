@@ -24,45 +24,42 @@
 -- Atomic: one script, three keys of one slot. Works at the server's memory limit.
 -- include: now
 local stored = redis.call('GET', KEYS[1])
-if stored and not ARGV[6] and string.sub(stored, 1, 49) == 'leasehold/1 held ' .. ARGV[1] then
-  -- Nobody waits and nothing is closed: the record stays as it is but for one word, and lives for
-  -- as long as it would have, which is the rest of the lease and the retention.
-  local since, ttl = string.match(stored, '^(%d+) %d+ (%d+) 0 0 0 ', 51)
-  if since then
-    if since + ttl * 1000 > now and ttl + 0 <= ARGV[2] + 0 then
-      local written = redis.pcall('SETRANGE', KEYS[1], 12, 'free')
+if stored and not ARGV[6]
+  and string.find(stored, 'leasehold/1 held ' .. ARGV[1], 1, true) == 1 then
+  if string.byte(stored, 85) == 48 then
+    -- Nobody waits and nothing is closed: the record stays as it is but for one word, and lives for
+    -- as long as it would have, which is the rest of the lease and the retention.
+    local ttl = string.match(stored, '^ 0 0 0 (%d+) ', 84)
+    if ttl and string.sub(stored, 51, 66) + ttl * 1000 > now and ttl + 0 <= ARGV[2] + 0 then
+      local written = redis.pcall('SETRANGE', KEYS[1], '12', 'free')
       if type(written) == 'number' then return 1 end
       -- At the memory limit the way below is open.
     end
   else
     -- Everybody's place runs on, and the first in line wants the lock as it was held: it has it.
-    local since, ttl, soonest, latest, epoch, first, count =
-      string.match(stored, '^(%d+) %d+ (%d+) (%d+) (%d+) 0 (%d+) (%d+) (%d+)', 51)
+    local since, soonest, latest, ttl, epoch, first, count =
+      string.match(stored, '^(%d+) %d+ (%d+) (%d+) 0 (%d+) (%d+) (%d+) (%d+)', 51)
     if since and since + ttl * 1000 > now and soonest + 0 > now then
       local head = redis.call('ZRANGEBYSCORE', KEYS[3], '0', '+inf', 'LIMIT', '0', '1')[1]
       local block, channel, ticket, beat, window, seen, label = string.match(
         head and redis.call('HGET', KEYS[2], head) or '',
-        '^waits x 1 (%d+) (%S+) (%d+) (%d+) (%d+) (%d+) %d+ (.*)$')
-      local ends = block and seen + window * 1000
+        '^waits x 1 (%d+) (%S+) (%d+) (%d+) (%d+) (%d+) %d+ %d+ (.*)$')
+      local left = block and seen + window * 1000 - now
+      local us, after = time[1] .. string.sub('00000' .. time[2], -6), first + count
       -- The next in line need not be told when this lease ends, since its heartbeat comes before
-      -- that, whatever its window: that does not reach beyond the latest end of a place.
-      if ends and 2 * (ends - now) >= window * 1000 and 3 * (ends - now) >= latest - now then
-        if epoch + 0 < ARGV[3] + 0 then epoch = ARGV[3] end
-        local us = time[1] .. string.sub('00000' .. time[2], -6)
-        local fence, over = us, math.max(latest, now + block)
-        if first + count > now then
-          fence = string.format('%.0f', first + count)
-          over = math.max(latest, first + count + block)
-        end
+      -- that, whatever its window: that does not reach beyond the latest end of a place. And the
+      -- record lives on beyond that end, so it need not be told to.
+      if left and 2 * left >= window * 1000 and 3 * left >= latest - now
+        and epoch + 0 >= ARGV[3] + 0 and after <= now and now + block <= latest + 0 then
         redis.call('ZREM', KEYS[3], head, 'till ' .. head)
         redis.call('HDEL', KEYS[2], head)
         redis.call('SET', KEYS[1],
-          'leasehold/1 held ' .. head .. ' ' .. seen .. string.sub(stored, 67, 84) .. window .. ' '
-            .. soonest .. ' ' .. latest .. ' 0 ' .. epoch .. ' ' .. fence .. ' ' .. block .. ' ' .. us
+          'leasehold/1 held ' .. head .. ' ' .. seen .. string.sub(stored, 67, 84) .. soonest .. ' '
+            .. latest .. ' 0 ' .. window .. ' ' .. epoch .. ' ' .. us .. ' ' .. block .. ' ' .. us
             .. ' 1 ' .. label,
-          'PX', string.format('%.0f', math.ceil((over - now) / 1000) + ARGV[2]))
-        redis.pcall('PUBLISH', channel, 'granted ' .. ticket .. ' ' .. beat .. ' ' .. epoch .. ' '
-          .. fence .. ' ' .. block)
+          'KEEPTTL')
+        redis.pcall('PUBLISH', channel,
+          'granted ' .. ticket .. ' ' .. beat .. ' ' .. epoch .. ' ' .. us .. ' ' .. block)
         return 1
       end
     end

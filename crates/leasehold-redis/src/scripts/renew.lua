@@ -38,14 +38,14 @@ for i = 1, #KEYS / 3 do
   elseif string.sub(stored, 1, 49) == 'leasehold/1 held ' .. token then
     -- Nobody waits, nothing is closed, and the ttl stays: only the time of the renewal changes.
     local since, ttl, epoch, first, count =
-      string.match(stored, '^(%d+) %d+ (%d+) 0 0 0 (%d+) (%d+) (%d+)', 51)
+      string.match(stored, '^(%d+) %d+ 0 0 0 (%d+) (%d+) (%d+) (%d+)', 51)
     if ttl == ARGV[at + 3] and since + ttl * 1000 > now
       and epoch == ARGV[at + 1] and first + count > ARGV[at + 2] + 0
       and first + count <= now + retention * 1000 then
       answer = 1
       if us > since or shorten then
         redis.call('PEXPIRE', main, wanted_ttl + retention)
-        redis.call('SETRANGE', main, 50, us)
+        redis.call('SETRANGE', main, '50', us)
       end
     end
   end

@@ -9,7 +9,7 @@ if dirty then
     over = math.max(over, since + ttl * 1000)
     record = string.format(
       'leasehold/1 held %s %016.0f %016.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %s %s',
-      holder, since, place, ttl, soonest, latest, closed_until, epoch, first, count, granted,
+      holder, since, place, soonest, latest, closed_until, ttl, epoch, first, count, granted,
       profile)
   elseif taken > 0 or latest > 0 or closed_until > 0 or limit > 0 then
     if taken > 0 then
@@ -18,7 +18,7 @@ if dirty then
       over = math.max(over, last_end + 9007199254740992)
     end
     record = string.format(
-      'leasehold/1 many %s 0000000000000000 %016.0f 0 %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f',
+      'leasehold/1 many %s 0000000000000000 %016.0f %.0f %.0f %.0f 0 %.0f %.0f %.0f %.0f %.0f',
       released or '--------------------------------', place, soonest, latest, closed_until, epoch,
       first, count, limit, taken)
   else

@@ -30,7 +30,7 @@ while latest > 0 do
   end
   local mode, permits, block, channel, ticket, beat, window, seen, label = string.match(
     redis.call('HGET', crowd, head) or '',
-    '^waits (%l) (%d+) (%d+) (%S+) (%d+) (%d+) (%d+) (%d+) %d+ (.*)$')
+    '^waits (%l) (%d+) (%d+) (%S+) (%d+) (%d+) (%d+) (%d+) %d+ %d+ (.*)$')
   local left = mode and seen + window * 1000 - now or 0  -- of its place, µs
   local admitted = left > 0 and closed_until == 0 and not holder
     and (mode == 's' or mode == 'x' and taken == 0 or mode == 'p' and taken + permits <= limit)
