@@ -1,0 +1,122 @@
+//! Settings of a quorum.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_clock::SystemClock;
+use leasehold_core::{Clock, Error, ErrorKind, Result, Store, Ttl};
+
+use crate::book::Book;
+use crate::nodes::Nodes;
+use crate::store::QuorumStore;
+
+const NODE_TIMEOUT: Duration = Duration::from_millis(500);
+const MAX_TTL: Duration = Duration::from_secs(60);
+const MAX_TTL_MIN: Duration = Duration::from_secs(1);
+/// More nodes than this make nothing safer, and every operation slower.
+const NODES_MAX: usize = 15;
+
+/// Settings of a [`QuorumStore`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct QuorumStoreBuilder {
+    nodes: Vec<Arc<dyn Store>>,
+    node_timeout: Duration,
+    max_ttl: Result<Ttl>,
+    keep_leases: bool,
+    clock: Arc<dyn Clock>,
+}
+
+impl QuorumStoreBuilder {
+    pub(crate) fn new(nodes: Vec<Arc<dyn Store>>) -> Self {
+        Self {
+            nodes,
+            node_timeout: NODE_TIMEOUT,
+            max_ttl: Ttl::new(MAX_TTL),
+            keep_leases: false,
+            clock: Arc::new(SystemClock::new()),
+        }
+    }
+
+    /// How long a node may take to answer before it counts as gone; 500 ms unless told otherwise,
+    /// and never more than a quarter of the lease or 100 ms, whichever is longer. Set it to a few
+    /// times of what the slowest node takes: by so much a node that is gone can delay an answer.
+    pub fn node_timeout(mut self, timeout: Duration) -> Self {
+        self.node_timeout = timeout;
+        self
+    }
+
+    /// The longest lease that anybody takes on these nodes; a minute unless told otherwise. Longer
+    /// ones are refused, unless [the nodes keep their leases](Self::nodes_keep_leases).
+    ///
+    /// (At the nodes, a lease is never shorter than 100 ms.)
+    ///
+    /// A node that was restarted without its data counts only after so long, when every lease that
+    /// it could have forgotten is over. So all users of the nodes must say the same, and new nodes
+    /// grant nothing for so long.
+    pub fn max_ttl(mut self, longest: Duration) -> Self {
+        self.max_ttl = Ttl::new(longest);
+        self
+    }
+
+    /// Says that the nodes lose no acknowledged lease when they are restarted, so that they may
+    /// count at once. True of a Redis server only with `appendonly yes` and `appendfsync always`,
+    /// on a disk that keeps its word; otherwise a restart can lead to two holders.
+    pub fn nodes_keep_leases(mut self, keep: bool) -> Self {
+        self.keep_leases = keep;
+        self
+    }
+
+    /// The clock of this process, for tests; the system's unless told otherwise. Node clocks are
+    /// their own.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Makes the store. Asks no node anything.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`]: no nodes or more than 15, the same node twice, a time-out of zero, or
+    /// a longest lease that is out of range.
+    pub fn build(self) -> Result<QuorumStore> {
+        let Self { nodes: stores, node_timeout, max_ttl, keep_leases, clock } = self;
+        let refuse = |why: String| Err(Error::new(ErrorKind::Config, why));
+        if stores.is_empty() || stores.len() > NODES_MAX {
+            return refuse(format!(
+                "a quorum of {} nodes can't be; give 3 or 5, at most {NODES_MAX}",
+                stores.len()
+            ));
+        }
+        if node_timeout.is_zero() {
+            return refuse("a node time-out of zero leaves no time to answer".to_owned());
+        }
+        let max_ttl = max_ttl?;
+        if max_ttl.duration() < MAX_TTL_MIN {
+            return refuse(format!(
+                "a longest ttl of {max_ttl} is too short; give at least {MAX_TTL_MIN:?}"
+            ));
+        }
+        let names: Vec<String> = stores.iter().map(|store| store.location()).collect();
+        for (at, store) in stores.iter().enumerate() {
+            let before = stores.iter().take(at);
+            if before.into_iter().any(|other| Arc::ptr_eq(other, store)) {
+                return refuse(format!(
+                    "{} stands twice among the nodes, and would have two votes",
+                    store.location()
+                ));
+            }
+        }
+        let nodes = Nodes {
+            location: format!("quorum:{}", names.join(",")).into(),
+            stores,
+            node_timeout,
+            max_ttl,
+            keep_leases,
+            clock,
+            book: Book::default(),
+        };
+        Ok(QuorumStore { nodes: Arc::new(nodes) })
+    }
+}

@@ -1,0 +1,287 @@
+//! Looking, and taking away: what the nodes show, put together for people.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::doctor::{Finding, Severity};
+use leasehold_core::{
+    Ask, AskRequest, BoxFuture, Error, Fence, ForceRelease, ForceReleaseRequest, HolderInfo, Key,
+    Kind, ListRequest, LockInfo, Result,
+};
+
+use crate::nodes::Nodes;
+use crate::round::Round;
+
+/// What one lock looks like at the nodes.
+#[derive(Default)]
+struct Views {
+    infos: Vec<(usize, LockInfo)>,
+    /// Nodes that did not answer, and may hold anything.
+    silent: usize,
+}
+
+/// A lease as several nodes show it.
+struct Lease {
+    holder: HolderInfo,
+    /// The nodes that hold it, with the fence that each has for it.
+    at: Vec<(usize, Fence)>,
+}
+
+impl Lease {
+    /// Whether this is its fence, or what a node has instead.
+    fn has(&self, fence: Fence) -> bool {
+        self.holder.fence == fence || self.at.iter().any(|(_, at)| *at == fence)
+    }
+}
+
+impl Views {
+    /// The lease that a majority may hold.
+    ///
+    /// Nodes can have different fences for one lease, if they were healed, so it is put together
+    /// by whose it is. Its own fence is the one that most of them have, or else the lowest:
+    /// healing comes later, and brings higher ones.
+    fn lease(&self, nodes: &Nodes) -> Option<Lease> {
+        let mut leases: Vec<Lease> = Vec::new();
+        for (node, info) in &self.infos {
+            let Some(holder) = info.holders.first() else { continue };
+            let same = leases.iter_mut().find(|lease| {
+                let other = &lease.holder;
+                (&other.owner, &other.metadata, other.mode)
+                    == (&holder.owner, &holder.metadata, holder.mode)
+            });
+            match same {
+                Some(lease) => lease.at.push((*node, holder.fence)),
+                None => {
+                    leases.push(Lease { holder: holder.clone(), at: vec![(*node, holder.fence)] })
+                }
+            }
+        }
+        let mut lease = leases.into_iter().max_by_key(|lease| lease.at.len())?;
+        if lease.at.len().saturating_add(self.silent) < nodes.majority() {
+            return None;
+        }
+        let mut votes: BTreeMap<Fence, usize> = BTreeMap::new();
+        for (_, fence) in &lease.at {
+            let count = votes.entry(*fence).or_default();
+            *count = count.saturating_add(1);
+        }
+        let most = votes.values().copied().max().unwrap_or_default();
+        let own = votes.into_iter().find(|(_, count)| *count == most).map(|(fence, _)| fence);
+        let shown: Vec<&HolderInfo> = self
+            .infos
+            .iter()
+            .filter(|(node, _)| lease.at.iter().any(|(at, _)| at == node))
+            .filter_map(|(_, info)| info.holders.first())
+            .collect();
+        let mut ends: Vec<Duration> = shown.iter().map(|holder| holder.remaining).collect();
+        ends.sort_unstable_by(|a, b| b.cmp(a));
+        // Of nodes that did not answer it may be among the longest.
+        let at = nodes.spare().saturating_sub(self.silent);
+        lease.holder.remaining = ends.get(at).or_else(|| ends.last()).copied().unwrap_or_default();
+        lease.holder.held_for = shown.iter().map(|one| one.held_for).max().unwrap_or_default();
+        lease.holder.holds = shown.iter().map(|one| one.holds).max().unwrap_or(1);
+        lease.holder.fence = own.unwrap_or(lease.holder.fence);
+        Some(lease)
+    }
+
+    fn put_together(&self, nodes: &Nodes, key: &Key) -> Option<LockInfo> {
+        // A node may be ahead by what it granted to nobody's use.
+        let mut last: Vec<Fence> = self.infos.iter().map(|(_, info)| info.last_fence).collect();
+        last.sort_unstable_by(|a, b| b.cmp(a));
+        let at = nodes.majority().saturating_sub(1).min(last.len().saturating_sub(1));
+        let last_fence = last.get(at).copied()?;
+        let kind = self.infos.first().map_or(Kind::Lock, |(_, info)| info.kind);
+        let mut whole = LockInfo::new(key.clone(), kind, last_fence);
+        whole.holders.extend(self.lease(nodes).map(|lease| lease.holder));
+        // Closed until a majority is open.
+        let mut closed: Vec<_> =
+            self.infos.iter().filter_map(|(_, info)| info.closed_for).collect();
+        closed.sort_unstable_by(|a, b| b.cmp(a));
+        whole.closed_for = closed.get(nodes.spare()).copied();
+        (!whole.holders.is_empty() || whole.closed_for.is_some()).then_some(whole)
+    }
+}
+
+impl Nodes {
+    /// Asks all nodes, and waits for all of them: people want to see everything.
+    async fn look<T: Send + 'static>(
+        self: &Arc<Self>,
+        patience: Duration,
+        question: impl for<'a> Fn(&'a dyn leasehold_core::Store, Duration) -> BoxFuture<'a, Result<T>>
+        + Clone
+        + Send
+        + 'static,
+    ) -> Result<(Vec<(usize, T)>, usize)> {
+        let mut round = Round::new();
+        for node in 0..self.count() {
+            round.ask(node, self.ask(node, patience, question.clone()));
+        }
+        let (mut answers, mut errors) = (Vec::new(), Vec::<Error>::new());
+        while let Some((node, answer)) = round.next().await {
+            match answer {
+                Ok(answer) => answers.push((node, answer)),
+                Err(error) => errors.push(error),
+            }
+        }
+        if answers.len() < self.majority() {
+            return Err(self.too_few(answers.len(), "answered", errors));
+        }
+        Ok((answers, errors.len()))
+    }
+
+    async fn views(self: &Arc<Self>, key: &Key, patience: Duration) -> Result<Views> {
+        let key = key.clone();
+        let (answers, silent) = self
+            .look(patience, move |store, within| {
+                let key = key.clone();
+                Box::pin(async move { store.inspect(&key, within).await })
+            })
+            .await?;
+        let infos = answers.into_iter().filter_map(|(node, info)| Some((node, info?))).collect();
+        Ok(Views { infos, silent })
+    }
+
+    pub(crate) async fn inspect(
+        self: &Arc<Self>,
+        key: &Key,
+        within: Duration,
+    ) -> Result<Option<LockInfo>> {
+        let views = self.views(key, self.patience(within, 1)).await?;
+        Ok(views.put_together(self, key))
+    }
+
+    pub(crate) async fn list(
+        self: &Arc<Self>,
+        request: &ListRequest,
+        within: Duration,
+    ) -> Result<Vec<LockInfo>> {
+        let request = request.clone();
+        // A list may be long, and its caller knows how long it may take.
+        let (answers, silent) = self
+            .look(within, move |store, within| {
+                let request = request.clone();
+                Box::pin(async move { store.list(&request, within).await })
+            })
+            .await?;
+        let mut locks: BTreeMap<Key, Views> = BTreeMap::new();
+        for (node, infos) in answers {
+            for info in infos {
+                let views = locks.entry(info.key.clone()).or_default();
+                views.silent = silent;
+                views.infos.push((node, info));
+            }
+        }
+        Ok(locks.iter().filter_map(|(key, views)| views.put_together(self, key)).collect())
+    }
+
+    pub(crate) async fn ask_to_let_go(
+        self: &Arc<Self>,
+        request: &AskRequest,
+        within: Duration,
+    ) -> Result<Ask> {
+        let patience = self.patience(within, 2);
+        let views = self.views(&request.key, patience).await?;
+        let Some(lease) = views.lease(self) else { return Ok(Ask::NotHeld) };
+        if request.fence.is_some_and(|fence| !lease.has(fence)) {
+            return Ok(Ask::NotHeld);
+        }
+        let mut round = Round::new();
+        for (node, fence) in &lease.at {
+            let mut request = request.clone();
+            request.fence = request.fence.map(|_| *fence);
+            round.ask(
+                *node,
+                self.ask(*node, patience, move |store, within| {
+                    Box::pin(async move { store.ask(&request, within).await }) as BoxFuture<'_, _>
+                }),
+            );
+        }
+        let (mut asked, mut errors) = (false, Vec::new());
+        while let Some((_, answer)) = round.next().await {
+            match answer {
+                Ok(Ask::Asked { .. }) => asked = true,
+                Ok(_not_held) => {}
+                Err(error) => errors.push(error),
+            }
+        }
+        // One node is enough: whoever renews hears all of them.
+        match (asked, errors.is_empty()) {
+            (true, _) => Ok(Ask::Asked { holders: 1 }),
+            (false, true) => Ok(Ask::NotHeld),
+            (false, false) => Err(self.too_few(0, "could be told", errors)),
+        }
+    }
+
+    pub(crate) async fn examine(self: &Arc<Self>, within: Duration) -> Result<Vec<Finding>> {
+        let (answers, silent) = self.look(within, |store, within| store.examine(within)).await?;
+        let mut findings = Vec::new();
+        for (node, found) in answers {
+            let store = self.stores.get(node).map(|store| store.location()).unwrap_or_default();
+            findings.extend(found.into_iter().map(|finding| finding.at_store(store.clone())));
+        }
+        let (count, spare) = (self.count(), self.spare());
+        let found = match silent {
+            0 => format!("all {count} nodes answer"),
+            _ => format!("{} of {count} nodes answer", count.saturating_sub(silent)),
+        };
+        let means = match spare.saturating_sub(silent) {
+            0 => "no further node may fail, or no lock can be had".to_owned(),
+            more => format!("locks can be had until {more} more fail"),
+        };
+        let severity = if silent > 0 || spare == 0 { Severity::Warning } else { Severity::Fine };
+        let finding = Finding::new(severity, "quorum", found, means);
+        findings.push(match (silent, spare) {
+            (0, 0) => finding.advise("use 3 or 5 nodes"),
+            (0, _) => finding,
+            _ => finding.advise("bring the missing nodes back, one at a time"),
+        });
+        Ok(findings)
+    }
+
+    pub(crate) async fn force_release(
+        self: &Arc<Self>,
+        request: &ForceReleaseRequest,
+        within: Duration,
+    ) -> Result<ForceRelease> {
+        let patience = self.patience(within, 2);
+        let views = self.views(&request.key, patience).await?;
+        let Some(lease) = views.lease(self) else { return Ok(ForceRelease::NotHeld) };
+        let named = lease.has(request.fence);
+        // The fences of a block that a holder hands on are known to the nodes alone.
+        let mut round = Round::new();
+        for (node, fence) in &lease.at {
+            let fence = if named { *fence } else { request.fence };
+            let request = ForceReleaseRequest::new(request.key.clone(), fence);
+            round.ask(
+                *node,
+                self.ask(*node, patience, move |store, within| {
+                    Box::pin(async move { store.force_release(&request, within).await })
+                        as BoxFuture<'_, _>
+                }),
+            );
+        }
+        let (mut gone, mut errors) = (0_usize, Vec::new());
+        let mut others: BTreeMap<Fence, usize> = BTreeMap::new();
+        while let Some((_, answer)) = round.next().await {
+            match answer {
+                Ok(ForceRelease::OtherFence { fences }) => {
+                    for fence in fences {
+                        let count = others.entry(fence).or_default();
+                        *count = count.saturating_add(1);
+                    }
+                }
+                Ok(_gone) => gone = gone.saturating_add(1),
+                Err(error) => errors.push(error),
+            }
+        }
+        let left = lease.at.len().saturating_sub(gone).saturating_add(views.silent);
+        if left < self.majority() {
+            return Ok(ForceRelease::Released);
+        }
+        if others.is_empty() {
+            return Err(self.too_few(gone, "took the lease away", errors));
+        }
+        Ok(ForceRelease::OtherFence { fences: vec![lease.holder.fence] })
+    }
+}

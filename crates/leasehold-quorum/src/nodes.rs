@@ -1,0 +1,107 @@
+//! The nodes, how each is asked, and what a majority of them is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{BoxFuture, Clock, Effect, Error, ErrorKind, Moment, Store, Ttl};
+use tokio::time::timeout;
+
+use crate::book::Book;
+
+/// The least time that a node is given, however short the lease.
+pub(crate) const PATIENCE_MIN: Duration = Duration::from_millis(100);
+
+/// All that the operations share.
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    pub(crate) stores: Vec<Arc<dyn Store>>,
+    pub(crate) location: Arc<str>,
+    pub(crate) node_timeout: Duration,
+    pub(crate) max_ttl: Ttl,
+    pub(crate) keep_leases: bool,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) book: Book,
+}
+
+impl Nodes {
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.stores.len()
+    }
+
+    /// How many of all that were configured make a majority, whoever can be reached.
+    pub(crate) fn majority(&self) -> usize {
+        majority(self.count())
+    }
+
+    /// How many can be missing.
+    pub(crate) fn spare(&self) -> usize {
+        self.count().saturating_sub(self.majority())
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// How long a node may take to answer, in one of `rounds` that have to fit into `within`.
+    pub(crate) fn patience(&self, within: Duration, rounds: u32) -> Duration {
+        self.node_timeout.min(within.checked_div(rounds).unwrap_or(within))
+    }
+
+    /// The same for a lease that must not have run out before it is there.
+    pub(crate) fn patience_for(&self, ttl: Ttl, within: Duration) -> Duration {
+        self.patience(within, 3).min(ttl.part(4).max(PATIENCE_MIN))
+    }
+
+    /// Asks a node. It is to keep to `patience` by itself; one that does not is left after some
+    /// more of it.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        node: usize,
+        patience: Duration,
+        question: impl for<'a> FnOnce(&'a dyn Store, Duration) -> BoxFuture<'a, Result<T, Error>>
+        + Send
+        + 'static,
+    ) -> impl Future<Output = Result<T, Error>> + Send + 'static {
+        let store = self.stores.get(node).map(Arc::clone);
+        async move {
+            let Some(store) = store else {
+                return Err(Error::new(ErrorKind::Misuse, "there is no such node"));
+            };
+            let limit = patience.saturating_add(patience / 4);
+            let answer = timeout(limit, question(&*store, patience)).await;
+            answer
+                .unwrap_or_else(|_| {
+                    let why = format!("no answer within {limit:?}");
+                    Err(Error::new(ErrorKind::Unavailable, why).with_effect(Effect::Unknown))
+                })
+                .map_err(|error| error.at_store(store.location()))
+        }
+    }
+
+    /// The error when too few nodes could do what was asked.
+    pub(crate) fn too_few(&self, did: usize, what: &str, errors: Vec<Error>) -> Error {
+        let final_kinds = errors.iter().filter(|error| !error.is_retryable());
+        // Waiting helps as long as the nodes that can't be helped are few enough to be spared.
+        let kind = if final_kinds.clone().count() > self.spare() {
+            final_kinds.map(Error::kind).next()
+        } else {
+            None
+        };
+        let not_applied = errors.iter().all(|error| error.effect() == Effect::NotApplied);
+        let effect = if not_applied && did == 0 { Effect::NotApplied } else { Effect::Unknown };
+        let why =
+            format!("{did} of {} nodes {what}, and it takes {}", self.count(), self.majority());
+        Error::new(kind.unwrap_or(ErrorKind::Unavailable), why).with_effect(effect).at_nodes(errors)
+    }
+
+    /// Until when a lease holds at least that was asked for at `sent_at`.
+    pub(crate) fn holds_until(sent_at: Moment, ttl: Ttl) -> Moment {
+        sent_at.saturating_add(ttl.duration()).saturating_sub(leasehold_core::margin(ttl))
+    }
+}
+
+/// More than half.
+pub(crate) const fn majority(count: usize) -> usize {
+    (count / 2).saturating_add(1)
+}

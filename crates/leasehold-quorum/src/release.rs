@@ -1,0 +1,153 @@
+//! Giving back: at all nodes, whatever some of them say.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{
+    BoxFuture, Error, Leave, LeaveRequest, Release, ReleaseRequest, Result, Store, Token,
+};
+
+use crate::acquire::arrived;
+use crate::nodes::Nodes;
+use crate::round::Round;
+
+/// What the nodes said to a release.
+#[derive(Default)]
+struct Said {
+    released: usize,
+    late: usize,
+    not_held: usize,
+    still_held: usize,
+    holds: u32,
+    errors: Vec<Error>,
+}
+
+impl Nodes {
+    pub(crate) async fn release(
+        self: &Arc<Self>,
+        request: &ReleaseRequest,
+        within: Duration,
+    ) -> Result<Release> {
+        let patience = self.patience(within, 1);
+        let token = (request.remaining == 0).then_some(request.token);
+        let request = Arc::new(request.clone());
+        let mut round = self.undo_everywhere(token, patience, move |store, within| {
+            let request = Arc::clone(&request);
+            Box::pin(async move { store.release(&request, within).await })
+        });
+        let mut said = Said::default();
+        let answer = loop {
+            if let Some(answer) = self.decide(&said, round.is_over()) {
+                break Ok(answer);
+            }
+            match round.next().await {
+                Some((_, Ok(Release::Released))) => said.released = said.released.saturating_add(1),
+                Some((_, Ok(Release::Late))) => said.late = said.late.saturating_add(1),
+                Some((_, Ok(Release::StillHeld { holds }))) => {
+                    said.still_held = said.still_held.saturating_add(1);
+                    said.holds = said.holds.max(holds);
+                }
+                Some((_, Ok(_not_held))) => said.not_held = said.not_held.saturating_add(1),
+                Some((_, Err(error))) => said.errors.push(error),
+                None => {
+                    let did = said.released.saturating_add(said.still_held);
+                    break Err(self.too_few(did, "released the lease", said.errors));
+                }
+            }
+        };
+        go_on(round);
+        answer
+    }
+
+    fn decide(&self, said: &Said, all: bool) -> Option<Release> {
+        let Said { released, late, not_held, still_held, holds, errors: _ } = said;
+        let (majority, spare) = (self.majority(), self.spare());
+        if *released >= majority {
+            return Some(Release::Released);
+        }
+        if *still_held >= majority {
+            return Some(Release::StillHeld { holds: *holds });
+        }
+        if *not_held > spare {
+            return Some(Release::NotHeld);
+        }
+        // A majority saw nobody since, though it was over at some nodes before.
+        let nobody_since = released.saturating_add(*late).saturating_add(*still_held);
+        (all && nobody_since >= majority).then_some(Release::Late)
+    }
+
+    pub(crate) async fn leave(
+        self: &Arc<Self>,
+        request: &LeaveRequest,
+        within: Duration,
+    ) -> Result<Leave> {
+        let patience = self.patience(within, 1);
+        let token = Some(request.token);
+        let request = Arc::new(request.clone());
+        let mut round = self.undo_everywhere(token, patience, move |store, within| {
+            let request = Arc::clone(&request);
+            Box::pin(async move { store.leave(&request, within).await })
+        });
+        let (mut released, mut not_held, mut errors) = (0_usize, 0_usize, Vec::new());
+        let answer = loop {
+            if released >= self.majority() {
+                break Ok(Leave::Released);
+            }
+            match round.next().await {
+                Some((_, Ok(Leave::NotHeld))) => not_held = not_held.saturating_add(1),
+                Some((_, Ok(_))) => released = released.saturating_add(1),
+                Some((_, Err(error))) => errors.push(error),
+                None if released.saturating_add(not_held) < self.majority() => {
+                    break Err(self.too_few(released, "gave it up", errors));
+                }
+                // What is left of a lease at a few nodes is no lease.
+                None if released.saturating_add(errors.len()) >= self.majority() => {
+                    break Ok(Leave::Released);
+                }
+                None => break Ok(Leave::NotHeld),
+            }
+        };
+        go_on(round);
+        answer
+    }
+
+    /// Sends all nodes what ends a lease, also those that may never have had it: a request that
+    /// was not answered may have been carried out. With a token, it has no vote until it is
+    /// answered.
+    fn undo_everywhere<T: Send + 'static>(
+        self: &Arc<Self>,
+        token: Option<Token>,
+        patience: Duration,
+        question: impl for<'a> Fn(&'a dyn Store, Duration) -> BoxFuture<'a, Result<T>>
+        + Clone
+        + Send
+        + 'static,
+    ) -> Round<Result<T>> {
+        if let Some(token) = token {
+            self.book.end(token);
+        }
+        let mut round = Round::new();
+        for node in 0..self.count() {
+            if let Some(token) = token {
+                self.book.undoing(token, node, self.now());
+            }
+            let asked = self.ask(node, patience, question.clone());
+            let nodes = Arc::clone(self);
+            round.ask(node, async move {
+                let answer = asked.await;
+                if let Some(token) = token {
+                    nodes.book.undone(token, node, arrived(&answer));
+                }
+                answer
+            });
+        }
+        round
+    }
+}
+
+/// Lets requests go on that nobody waits for any more.
+fn go_on<T: Send + 'static>(round: Round<T>) {
+    if !round.is_over() {
+        tokio::spawn(round.finish());
+    }
+}

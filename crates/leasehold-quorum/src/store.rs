@@ -1,0 +1,229 @@
+//! The store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::doctor::Finding;
+use leasehold_core::{
+    Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
+    ConvertRequest, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
+    ListRequest, Listener, LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Result,
+    SetLimit, SetLimitRequest, Store,
+};
+
+use crate::builder::QuorumStoreBuilder;
+use crate::nodes::Nodes;
+
+/// A store that consists of several independent ones, its nodes: what a majority of them says
+/// holds. Clones share what they know.
+///
+/// # Guarantees
+///
+/// While a lease is held, at least a majority of the nodes holds it, so nobody else can get a
+/// majority; this stays so while fewer than half of the nodes are gone, paused, cut off or
+/// restarted empty within one [longest ttl](QuorumStoreBuilder::max_ttl). Nodes must not be
+/// replicas of one another, and their clocks must run at the same rate, not show the same time.
+///
+/// Fences grow strictly: a lease gets the highest that any of its nodes granted, and a majority of
+/// the nodes takes it over before it is told. If nodes forget their data, their clocks must be
+/// less than the longest ttl apart for that.
+///
+/// # Costs
+///
+/// Two rounds of requests for an acquisition and one for everything else, to all nodes at once. A
+/// majority of answers is enough; who is slower delays nothing as long as it is a minority.
+///
+/// # What it can't do
+///
+/// Nodes have lines of their own, but together they have none: waiters ask again after pauses of
+/// random length. Only exclusive leases can be had. Semaphores can't be done by majorities:
+/// of three nodes with two permits each, the pairs 1+2, 2+3 and 3+1 let in three holders. Shared
+/// leases could, but their fences could not be told apart.
+///
+/// # Time
+///
+/// Each operation is bounded by the time its caller gives, and each request to a node by the
+/// [node time-out](QuorumStoreBuilder::node_timeout). It needs a tokio runtime with timers.
+///
+/// # Cancel safety
+///
+/// Dropping a future leaves open which nodes carried the operation out, as for any store; a
+/// `leave` with the same token gives up all of it.
+#[derive(Clone, Debug)]
+pub struct QuorumStore {
+    pub(crate) nodes: Arc<Nodes>,
+}
+
+impl QuorumStore {
+    /// A quorum of these nodes with the usual settings.
+    ///
+    /// # Errors
+    ///
+    /// As [`QuorumStoreBuilder::build`].
+    pub fn new(nodes: Vec<Arc<dyn Store>>) -> Result<Self> {
+        Self::builder(nodes).build()
+    }
+
+    /// Settings of a quorum of these nodes.
+    pub fn builder(nodes: Vec<Arc<dyn Store>>) -> QuorumStoreBuilder {
+        QuorumStoreBuilder::new(nodes)
+    }
+
+    fn named(&self, error: Error, operation: &'static str) -> Error {
+        error.during(operation).at_store(Arc::clone(&self.nodes.location))
+    }
+
+    fn unsupported(&self, why: &str, operation: &'static str) -> Error {
+        self.named(Error::new(ErrorKind::Unsupported, why), operation)
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl Store for QuorumStore {
+    fn acquire<'a>(
+        &'a self,
+        request: &'a AcquireRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Acquire>> {
+        Box::pin(async move {
+            let answer = self.nodes.acquire(request, within).await;
+            answer.map_err(|error| self.named(error, "acquire").on_key(&request.key))
+        })
+    }
+
+    fn renew<'a>(
+        &'a self,
+        requests: &'a [RenewRequest],
+        within: Duration,
+    ) -> BoxFuture<'a, Vec<Result<Renew>>> {
+        Box::pin(async move {
+            let answers = self.nodes.renew(requests, within).await.into_iter().zip(requests);
+            answers
+                .map(|(answer, request)| {
+                    answer.map_err(|error| self.named(error, "renew").on_key(&request.key))
+                })
+                .collect()
+        })
+    }
+
+    fn release<'a>(
+        &'a self,
+        request: &'a ReleaseRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Release>> {
+        Box::pin(async move {
+            let answer = self.nodes.release(request, within).await;
+            answer.map_err(|error| self.named(error, "release").on_key(&request.key))
+        })
+    }
+
+    fn leave<'a>(
+        &'a self,
+        request: &'a LeaveRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Leave>> {
+        Box::pin(async move {
+            let answer = self.nodes.leave(request, within).await;
+            answer.map_err(|error| self.named(error, "leave").on_key(&request.key))
+        })
+    }
+
+    fn acquire_all<'a>(
+        &'a self,
+        _requests: &'a [AcquireRequest],
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<AcquireAll>> {
+        let why = "a quorum takes one lock at a time; take several one after the other";
+        Box::pin(std::future::ready(Err(self.unsupported(why, "acquire all"))))
+    }
+
+    fn convert<'a>(
+        &'a self,
+        request: &'a ConvertRequest,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<Convert>> {
+        let error = self.unsupported("a quorum keeps exclusive leases only", "convert");
+        Box::pin(std::future::ready(Err(error.on_key(&request.key))))
+    }
+
+    fn set_limit<'a>(
+        &'a self,
+        request: &'a SetLimitRequest,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<SetLimit>> {
+        let error = self.unsupported("a quorum keeps no semaphores", "set limit");
+        Box::pin(std::future::ready(Err(error.on_key(&request.key))))
+    }
+
+    fn ask<'a>(&'a self, request: &'a AskRequest, within: Duration) -> BoxFuture<'a, Result<Ask>> {
+        Box::pin(async move {
+            let answer = self.nodes.ask_to_let_go(request, within).await;
+            answer.map_err(|error| self.named(error, "ask").on_key(&request.key))
+        })
+    }
+
+    fn inspect<'a>(
+        &'a self,
+        key: &'a Key,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Option<LockInfo>>> {
+        Box::pin(async move {
+            let answer = self.nodes.inspect(key, within).await;
+            answer.map_err(|error| self.named(error, "inspect").on_key(key))
+        })
+    }
+
+    fn list<'a>(
+        &'a self,
+        request: &'a ListRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Vec<LockInfo>>> {
+        Box::pin(async move {
+            let answer = self.nodes.list(request, within).await;
+            answer.map_err(|error| self.named(error, "list"))
+        })
+    }
+
+    fn force_release<'a>(
+        &'a self,
+        request: &'a ForceReleaseRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<ForceRelease>> {
+        Box::pin(async move {
+            let answer = self.nodes.force_release(request, within).await;
+            answer.map_err(|error| self.named(error, "force-release").on_key(&request.key))
+        })
+    }
+
+    fn listen<'a>(
+        &'a self,
+        _client: ClientId,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<Box<dyn Listener>>> {
+        let why = "the nodes of a quorum have no common line; waiters ask again by themselves";
+        Box::pin(std::future::ready(Err(self.unsupported(why, "listen"))))
+    }
+
+    /// Its memory is that of its nodes, each of which it asks when it counts its votes.
+    fn remembers_for(&self, _within: Duration) -> BoxFuture<'_, Result<Option<Duration>>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn examine<'a>(&'a self, within: Duration) -> BoxFuture<'a, Result<Vec<Finding>>> {
+        Box::pin(async move {
+            let answer = self.nodes.examine(within).await;
+            answer.map_err(|error| self.named(error, "examine"))
+        })
+    }
+
+    fn capability(&self) -> Capability {
+        let mut capability = Capability::NONE;
+        capability.list = self.nodes.stores.iter().all(|node| node.capability().list);
+        capability.undoes = true;
+        capability
+    }
+
+    fn location(&self) -> String {
+        self.nodes.location.to_string()
+    }
+}

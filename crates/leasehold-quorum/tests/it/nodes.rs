@@ -1,0 +1,193 @@
+//! What a minority of nodes can do without harm, and what a majority can't be without.
+
+use std::sync::Arc;
+
+use leasehold_core::{
+    Acquire, Effect, ErrorKind, Leave, LeaveRequest, Release, ReleaseRequest, Renew, RenewRequest,
+    Store,
+};
+use leasehold_embedded::MemoryStore;
+use leasehold_quorum::QuorumStore;
+use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
+
+use crate::support::{CALL, granted, key, ms, secs, wish};
+
+/// A quorum of stores in memory, each behind its own faults.
+struct Faulty {
+    quorum: Arc<QuorumStore>,
+    nodes: Vec<FaultStore>,
+    memories: Vec<MemoryStore>,
+}
+
+fn faulty(count: usize) -> Faulty {
+    let memories: Vec<MemoryStore> = (0..count).map(|_| MemoryStore::new()).collect();
+    let nodes: Vec<FaultStore> =
+        memories.iter().map(|memory| FaultStore::new(Arc::new(memory.clone()))).collect();
+    let stores = nodes.iter().map(|node| Arc::new(node.clone()) as Arc<dyn Store>).collect();
+    Faulty { quorum: Arc::new(QuorumStore::new(stores).unwrap()), nodes, memories }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_minority_that_is_gone_delays_nothing() {
+    for (count, gone) in [(3, 1), (5, 2)] {
+        let Faulty { quorum, nodes, .. } = faulty(count);
+        nodes.iter().take(gone).for_each(|node| node.black_out(true));
+        let (key, started) = (key(), tokio::time::Instant::now());
+        let asked = wish(&key, secs(30));
+        let fences = granted(&*quorum, &asked).await;
+        let renewal = RenewRequest::new(key.clone(), asked.token, fences, asked.ttl);
+        let busy = quorum.acquire(&wish(&key, secs(30)), CALL).await.unwrap();
+        assert!(matches!(busy, Acquire::Busy(_)), "{busy:?}");
+        let answers = quorum.renew(std::slice::from_ref(&renewal), CALL).await;
+        assert_eq!(*answers[0].as_ref().unwrap(), Renew::Renewed);
+        let request = ReleaseRequest::new(key.clone(), asked.token, fences);
+        assert_eq!(quorum.release(&request, CALL).await.unwrap(), Release::Released);
+        assert!(started.elapsed() < ms(500), "{:?}", started.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_majority_an_error_comes_in_time_and_says_what_each_node_did() {
+    for (count, gone) in [(3, 2), (5, 3)] {
+        let Faulty { quorum, nodes, memories } = faulty(count);
+        nodes.iter().take(gone).for_each(|node| node.black_out(true));
+        let (key, started) = (key(), tokio::time::Instant::now());
+        let error = quorum.acquire(&wish(&key, secs(30)), secs(2)).await.unwrap_err();
+        assert!(started.elapsed() <= secs(2), "{:?}", started.elapsed());
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+        assert_eq!(error.nodes().len(), gone);
+        assert!(error.to_string().contains("no answer within"), "{error}");
+        assert!(memories.iter().all(|memory| memory.in_use() == 0), "something was left behind");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_majority_out_of_reach_is_told_at_once_without_waiting_for_the_rest() {
+    let Faulty { quorum, nodes, .. } = faulty(3);
+    nodes[0].always(Fault::Refuse);
+    nodes[1].always(Fault::Refuse);
+    nodes[2].black_out(true);
+    let started = tokio::time::Instant::now();
+    let error = quorum.acquire(&wish(&key(), secs(30)), CALL).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(started.elapsed() < ms(100), "{:?}", started.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_granted_in_vain_is_given_back_also_by_nodes_that_did_not_answer() {
+    let Faulty { quorum, nodes, memories } = faulty(3);
+    nodes[0].next(Op::Acquire, Fault::DropReply);
+    nodes[1].next(Op::Acquire, Fault::DropReply);
+    quorum.acquire(&wish(&key(), secs(30)), CALL).await.unwrap_err();
+    tokio::time::sleep(secs(1)).await;
+    assert!(memories.iter().all(|memory| memory.in_use() == 0), "a node still holds the lock");
+    for node in &nodes {
+        assert_eq!(node.count(Op::Leave), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_undoing_that_comes_late_can_take_no_later_grant_away() {
+    let Faulty { quorum, nodes, memories } = faulty(3);
+    let key = key();
+    let asked = wish(&key, secs(30));
+    nodes[0].next(Op::Acquire, Fault::DropReply);
+    nodes[1].next(Op::Acquire, Fault::Refuse);
+    // On its way for longer than anybody waits for it.
+    nodes[0].next(Op::Leave, Fault::Delay { before: secs(5), after: secs(0) });
+    quorum.acquire(&asked, CALL).await.unwrap_err();
+    tokio::time::sleep(secs(1)).await;
+    // The same token again: the first node can't vote for it, so it takes the other two.
+    let fences = granted(&*quorum, &asked).await;
+    tokio::time::sleep(secs(10)).await;
+    let holding = memories[1..].iter().filter(|memory| memory.in_use() == 1).count();
+    assert_eq!(holding, 2, "the late undoing took away what counts");
+    let busy = quorum.acquire(&wish(&key, secs(30)), CALL).await.unwrap();
+    assert!(matches!(busy, Acquire::Busy(_)), "{busy:?}");
+    let renewal = RenewRequest::new(key.clone(), asked.token, fences, asked.ttl);
+    let answers = quorum.renew(&[renewal], CALL).await;
+    assert_eq!(*answers[0].as_ref().unwrap(), Renew::Renewed);
+    nodes[1].black_out(true);
+    let other = wish(&key, secs(30));
+    let answer = quorum.acquire(&other, CALL).await.unwrap();
+    assert!(matches!(answer, Acquire::Busy(_)), "granted beside a lease: {answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_holds_only_if_a_majority_renewed() {
+    let Faulty { quorum, nodes, .. } = faulty(3);
+    let key = key();
+    let asked = wish(&key, secs(30));
+    let fences = granted(&*quorum, &asked).await;
+    let renewal = [RenewRequest::new(key.clone(), asked.token, fences, asked.ttl)];
+    nodes[0].black_out(true);
+    assert_eq!(*quorum.renew(&renewal, secs(5)).await[0].as_ref().unwrap(), Renew::Renewed);
+    nodes[1].black_out(true);
+    let started = tokio::time::Instant::now();
+    let error = quorum.renew(&renewal, secs(5)).await.remove(0).unwrap_err();
+    assert!(started.elapsed() <= secs(5));
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+    assert_eq!(error.nodes().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_missed_the_grant_has_it_after_the_next_renewal() {
+    let Faulty { quorum, nodes, memories } = faulty(3);
+    let key = key();
+    let mut asked = wish(&key, secs(30));
+    asked.owner = leasehold_core::OwnerName::new("web-7").unwrap();
+    nodes[0].black_out(true);
+    let fences = granted(&*quorum, &asked).await;
+    nodes[0].black_out(false);
+    assert_eq!(memories[0].in_use(), 0);
+    let renewal = [RenewRequest::new(key.clone(), asked.token, fences, asked.ttl)];
+    assert_eq!(*quorum.renew(&renewal, secs(5)).await[0].as_ref().unwrap(), Renew::Renewed);
+    let healed = memories[0].inspect(&key, CALL).await.unwrap().unwrap();
+    assert_eq!(healed.holders[0].owner.as_str(), "web-7");
+    // It takes the place of another from now on.
+    nodes[1].black_out(true);
+    assert_eq!(*quorum.renew(&renewal, secs(5)).await[0].as_ref().unwrap(), Renew::Renewed);
+    let shown = quorum.inspect(&key, CALL).await.unwrap().unwrap();
+    assert_eq!((shown.holders.len(), shown.holders[0].owner.as_str()), (1, "web-7"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_a_majority_lost_is_not_healed() {
+    let Faulty { quorum, memories, .. } = faulty(3);
+    let key = key();
+    let asked = wish(&key, secs(30));
+    let fences = granted(&*quorum, &asked).await;
+    for memory in &memories[..2] {
+        let leave = LeaveRequest::new(key.clone(), asked.token);
+        assert_eq!(memory.leave(&leave, CALL).await.unwrap(), Leave::Released);
+    }
+    let renewal = [RenewRequest::new(key.clone(), asked.token, fences, asked.ttl)];
+    let answer = *quorum.renew(&renewal, secs(5)).await[0].as_ref().unwrap();
+    assert_eq!(answer, Renew::Late);
+    assert!(memories[..2].iter().all(|memory| memory.in_use() == 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_never_answers_is_left_alone_after_a_while() {
+    let Faulty { quorum, nodes, .. } = faulty(3);
+    nodes[0].always(Fault::Hang { applied: false });
+    nodes[1].always(Fault::Hang { applied: true });
+    let started = tokio::time::Instant::now();
+    quorum.acquire(&wish(&key(), secs(30)), secs(4)).await.unwrap_err();
+    assert!(started.elapsed() < secs(4), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn what_majorities_cannot_keep_is_refused_in_clear_words() {
+    let Faulty { quorum, .. } = faulty(3);
+    let mut asked = wish(&key(), secs(30));
+    asked.mode = leasehold_core::Mode::Shared;
+    let error = quorum.acquire(&asked, CALL).await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unsupported, Effect::NotApplied));
+    let error = quorum.acquire(&wish(&key(), secs(61)), CALL).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    assert_eq!(QuorumStore::new(Vec::new()).unwrap_err().kind(), ErrorKind::Config);
+    let one: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let twice = vec![Arc::clone(&one), one];
+    assert_eq!(QuorumStore::new(twice).unwrap_err().kind(), ErrorKind::Config);
+}

@@ -1,0 +1,65 @@
+//! The promises that every store makes, by quorums of different sizes and sorts.
+
+use std::sync::Arc;
+
+use leasehold_core::{Store, Ttl};
+use leasehold_embedded::MemoryStore;
+use leasehold_quorum::QuorumStore;
+use leasehold_testkit::conformance_tests;
+
+use crate::support::memories;
+
+/// One that allows leases of any length.
+fn quorum(nodes: Vec<Arc<dyn Store>>) -> Arc<QuorumStore> {
+    let builder = QuorumStore::builder(nodes).max_ttl(Ttl::MAX.duration());
+    Arc::new(builder.build().unwrap())
+}
+
+conformance_tests!(one_of_memory, async || quorum(memories(1)), lacks: [queue, wake, shared]);
+conformance_tests!(three_of_memory, async || quorum(memories(3)), lacks: [queue, wake, shared]);
+conformance_tests!(five_of_memory, async || quorum(memories(5)), lacks: [queue, wake, shared]);
+
+/// Nodes of different sorts.
+#[cfg(unix)]
+mod mixed {
+    use leasehold_embedded::EmbeddedStore;
+    use leasehold_redis::RedisStore;
+    use leasehold_testkit::server;
+
+    use super::*;
+
+    async fn mixed() -> (Arc<QuorumStore>, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let nodes: Vec<Arc<dyn Store>> = vec![
+            Arc::new(MemoryStore::new()),
+            Arc::new(EmbeddedStore::open(folder.path()).unwrap()),
+            Arc::new(RedisStore::connect(&server::shared().url()).await.unwrap()),
+        ];
+        let builder = QuorumStore::builder(nodes).nodes_keep_leases(true);
+        (Arc::new(builder.build().unwrap()), folder)
+    }
+
+    conformance_tests!(stores, mixed, lacks: [queue, wake, shared]);
+}
+
+/// Real servers, one set for all cases; they end with this process.
+mod servers {
+    use std::sync::LazyLock;
+
+    use leasehold_testkit::server::RedisServer;
+
+    use super::*;
+    use crate::support::connected;
+
+    static SERVERS: LazyLock<Vec<RedisServer>> =
+        LazyLock::new(|| (0..5).map(|_| RedisServer::start()).collect());
+
+    fn of(count: usize) -> Arc<QuorumStore> {
+        let nodes = connected(&SERVERS[..count]);
+        let builder = QuorumStore::builder(nodes).nodes_keep_leases(true);
+        Arc::new(builder.build().unwrap())
+    }
+
+    conformance_tests!(three, async || of(3), lacks: [queue, wake, shared]);
+    conformance_tests!(five, async || of(5), lacks: [queue, wake, shared]);
+}

@@ -1,0 +1,47 @@
+//! Nodes of all sorts, and requests to quorums of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Acquire, AcquireRequest, FenceBlock, Key, Store, Token, Ttl};
+use leasehold_embedded::MemoryStore;
+use leasehold_redis::RedisStore;
+use leasehold_testkit::server::RedisServer;
+
+/// So long that only a call which hangs exceeds it.
+pub(crate) const CALL: Duration = Duration::from_secs(20);
+
+pub(crate) fn memories(count: usize) -> Vec<Arc<dyn Store>> {
+    (0..count).map(|_| Arc::new(MemoryStore::new()) as Arc<dyn Store>).collect()
+}
+
+/// Stores on servers that need not run yet.
+pub(crate) fn connected(servers: &[RedisServer]) -> Vec<Arc<dyn Store>> {
+    let store = |server: &RedisServer| RedisStore::connect_lazy(&server.url()).unwrap();
+    servers.iter().map(|server| Arc::new(store(server)) as Arc<dyn Store>).collect()
+}
+
+pub(crate) fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+pub(crate) fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+pub(crate) fn key() -> Key {
+    Key::new(format!("quorum/{}", Token::generate().unwrap().fingerprint())).unwrap()
+}
+
+/// Somebody new who wants the lock.
+pub(crate) fn wish(key: &Key, ttl: Duration) -> AcquireRequest {
+    AcquireRequest::new(key.clone(), Token::generate().unwrap(), Ttl::new(ttl).unwrap())
+}
+
+/// Takes what is free.
+pub(crate) async fn granted(store: &dyn Store, asked: &AcquireRequest) -> FenceBlock {
+    match store.acquire(asked, CALL).await.unwrap() {
+        Acquire::Granted(granted) => granted.fences,
+        other => panic!("not granted: {other:?}"),
+    }
+}
