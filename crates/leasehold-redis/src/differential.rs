@@ -11,19 +11,20 @@ mod operation;
 mod stored;
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::table::{LockEntry, Notice, Now, StoreTime};
 use leasehold_core::{
-    Acquire, ClientId, Fence, FenceBlock, Key, ListRequest, Listener, Place, Store as _, Token,
-    Wake,
+    Acquire, AcquireAll, ClientId, Convert, Fence, FenceBlock, Key, ListRequest, Listener, Place,
+    Store as _, Token, Wake,
 };
 use leasehold_testkit::server::RedisServer;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
-use self::operation::{Home, Operation, Step, sequence};
+use self::operation::{Home, Operation, Step, owner, sequence};
 use self::stored::Stored;
 use crate::script::Scripts;
 use crate::store::RedisStore;
@@ -193,6 +194,44 @@ impl Both<'_> {
                     _ => {}
                 }
                 let scripts = store.acquire(&request, WITHIN).await.unwrap();
+                (format!("{table:?}"), format!("{scripts:?}"))
+            }
+            Operation::AcquireAll(acquire) => {
+                let requests = [acquire.request(key, known)];
+                let [request] = &requests;
+                let table = match entry.obstacle(request, now, notices) {
+                    Some(answer) => AcquireAll::Blocked { index: 0, answer },
+                    None => {
+                        let fences = entry.acquire(request, now, notices).fences().unwrap();
+                        known.fences.insert(request.token, fences);
+                        AcquireAll::Granted(vec![fences])
+                    }
+                };
+                let scripts = store.acquire_all(&requests, WITHIN).await.unwrap();
+                (format!("{table:?}"), format!("{scripts:?}"))
+            }
+            Operation::Convert(change) => {
+                let request = change.request(key, known);
+                let table = entry.convert(&request, now, notices);
+                if let Convert::Converted(converted) = &table {
+                    known.fences.insert(request.token, converted.fences);
+                }
+                let scripts = store.convert(&request, WITHIN).await.unwrap();
+                (format!("{table:?}"), format!("{scripts:?}"))
+            }
+            Operation::SetLimit(limit) => {
+                let limit = NonZeroU32::new(*limit).unwrap();
+                let request = leasehold_core::SetLimitRequest::new(key.clone(), limit);
+                let table = entry.set_limit(&request, now, notices);
+                let scripts = store.set_limit(&request, WITHIN).await.unwrap();
+                (format!("{table:?}"), format!("{scripts:?}"))
+            }
+            Operation::Ask { who, later, by } => {
+                let mut request = leasehold_core::AskRequest::new(key.clone(), owner(*by));
+                request.fence =
+                    who.map(|who| known.fences(token(who)).first().saturating_add(*later));
+                let table = entry.ask(&request, now, notices);
+                let scripts = store.ask(&request, WITHIN).await.unwrap();
                 (format!("{table:?}"), format!("{scripts:?}"))
             }
             Operation::Renew(renewals) => {

@@ -113,6 +113,18 @@ pub(crate) fn label(owner: &OwnerName, metadata: &Metadata) -> String {
     text
 }
 
+/// Somebody who asks a holder to let go, as one more part of a record after its label.
+pub(crate) fn asker(owner: &OwnerName) -> String {
+    let mut text = String::new();
+    escape_into(&mut text, owner.as_str(), in_text);
+    text
+}
+
+/// Reads what [`asker`] wrote.
+pub(crate) fn read_asker(text: &str) -> Option<OwnerName> {
+    OwnerName::new(unescape(text)?).ok()
+}
+
 /// Reads what [`label`] wrote.
 pub(crate) fn read_label(text: &str) -> Option<(OwnerName, Metadata)> {
     let (owner, metadata) = text.split_once(' ')?;

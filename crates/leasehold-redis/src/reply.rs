@@ -4,13 +4,13 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use leasehold_core::{
-    Acquire, Already, Busy, Effect, Error, ErrorKind, Fence, FenceBlock, ForceRelease, Granted,
-    HolderInfo, Key, Kind, Leave, LockInfo, Mode, Place, Refusal, Release, Renew, Result,
-    WaiterInfo, Waiting,
+    Acquire, AcquireAll, Already, Ask, Busy, Convert, Converted, Effect, Error, ErrorKind, Fence,
+    FenceBlock, ForceRelease, Granted, HolderInfo, Key, Kind, Leave, LockInfo, Metadata, Mode,
+    OwnerName, Place, Refusal, Release, Renew, Result, SetLimit, WaiterInfo, Waiting,
 };
 use redis::Value;
 
-use crate::names::read_label;
+use crate::names::{read_asker, read_label};
 
 /// The parts of an answer, taken one after the other.
 struct Parts(std::vec::IntoIter<Value>);
@@ -47,6 +47,12 @@ impl Parts {
         fence(epoch, self.number()?)
     }
 
+    /// `epoch fence count`
+    fn block(&mut self) -> Option<FenceBlock> {
+        let first = self.fence()?;
+        Some(FenceBlock::new(first, self.number()?))
+    }
+
     fn mode(&mut self) -> Option<impl FnOnce(u32) -> Option<Mode> + use<>> {
         let (letter, permits): (String, u32) = (self.text()?, self.number()?);
         Some(move |limit| match &*letter {
@@ -64,10 +70,8 @@ impl Parts {
     fn holder(&mut self, mode: Mode) -> Option<HolderInfo> {
         let (fence, held_for, remaining) = (self.fence()?, self.micros()?, self.micros()?);
         let profile = self.text()?;
-        let (holds, label) = profile.split_once(' ')?;
         let mut info = HolderInfo::new(mode, fence, held_for, remaining);
-        info.holds = holds.parse().ok()?;
-        (info.owner, info.metadata) = read_label(label)?;
+        (info.holds, info.owner, info.metadata, info.asked_by) = read_profile(&profile)?;
         Some(info)
     }
 
@@ -81,6 +85,19 @@ impl Parts {
         let mode = mode(self.number()?)?;
         Some((free_in, Some(self.holder(mode)?)))
     }
+}
+
+/// Reads `holds owner metadata [asker]`.
+pub(crate) fn read_profile(text: &str) -> Option<(u32, OwnerName, Metadata, Option<OwnerName>)> {
+    let (holds, rest) = text.split_once(' ')?;
+    let label_end = rest.match_indices(' ').nth(1).map_or(rest.len(), |(at, _)| at);
+    let (label, asker) = rest.split_at_checked(label_end)?;
+    let (owner, metadata) = read_label(label)?;
+    let asker = match asker.strip_prefix(' ') {
+        Some(asker) => Some(read_asker(asker)?),
+        None => None,
+    };
+    Some((holds.parse().ok()?, owner, metadata, asker))
 }
 
 /// The fence of a sequence that counts from the Unix epoch.
@@ -118,8 +135,12 @@ pub(crate) struct Asked {
 }
 
 pub(crate) fn acquire(value: Value, asked: &Asked) -> Result<Acquire> {
+    read(value, |value| read_acquire(value, asked))
+}
+
+fn read_acquire(value: Value, asked: &Asked) -> Option<Acquire> {
     let block = |first| FenceBlock::new(first, asked.block.get());
-    read(value, |value| {
+    {
         if let Value::Int(sequence) = value {
             let first = fence(asked.epoch, u64::try_from(sequence).ok()?)?;
             return Some(Acquire::Granted(Granted::new(block(first))));
@@ -129,8 +150,8 @@ pub(crate) fn acquire(value: Value, asked: &Asked) -> Result<Acquire> {
         Some(match &*word {
             "granted" => Acquire::Granted(Granted::new(block(parts.fence()?))),
             "already" => {
-                let (first, count) = (parts.fence()?, parts.number()?);
-                Acquire::Already(Already::new(FenceBlock::new(first, count), parts.number()?))
+                let fences = parts.block()?;
+                Acquire::Already(Already::new(fences, parts.number()?))
             }
             "busy" => {
                 let (retry_after, holder) = parts.contention()?;
@@ -150,7 +171,7 @@ pub(crate) fn acquire(value: Value, asked: &Asked) -> Result<Acquire> {
             "queue-full" => Acquire::Refused(Refusal::QueueFull { waiters: parts.number()? }),
             _ => return None,
         })
-    })
+    }
 }
 
 /// For how long the server has run for sure, from `INFO server`: both ends are counted in whole
@@ -164,6 +185,67 @@ pub(crate) fn age(value: Value) -> Result<Duration> {
         };
         let seconds = text.lines().find_map(|line| line.strip_prefix("uptime_in_seconds:"))?;
         Some(Duration::from_secs(seconds.trim().parse::<u64>().ok()?.saturating_sub(1)))
+    })
+}
+
+pub(crate) fn acquire_all(value: Value, asked: &[Asked]) -> Result<AcquireAll> {
+    read(value, |value| {
+        let mut parts = Parts::of(value)?;
+        Some(match &*parts.text()? {
+            "granted" => {
+                let mut fences = Parts::of(parts.0.next()?)?;
+                let all: Option<Vec<_>> = asked.iter().map(|_| fences.block()).collect();
+                AcquireAll::Granted(all?)
+            }
+            "blocked" => {
+                let index = parts.number()?;
+                let answer = read_acquire(parts.0.next()?, asked.get(index)?)?;
+                AcquireAll::Blocked { index, answer }
+            }
+            _ => return None,
+        })
+    })
+}
+
+/// What a request for another mode was answered, under this limit.
+pub(crate) fn convert(value: Value, asked: Mode) -> Result<Convert> {
+    read(value, |value| {
+        let mut parts = Parts::of(value)?;
+        Some(match &*parts.text()? {
+            "converted" => Convert::Converted(Converted::new(parts.block()?)),
+            "busy" => Convert::Busy { others: parts.number()? },
+            "wrong-kind" => Convert::Refused(Refusal::WrongKind { stored: kind(parts.number()?) }),
+            "too-many-permits" => match asked.kind() {
+                Kind::Semaphore { limit } => Convert::Refused(Refusal::TooManyPermits { limit }),
+                _ => return None,
+            },
+            "late" => Convert::Late,
+            "not-held" => Convert::NotHeld,
+            _ => return None,
+        })
+    })
+}
+
+pub(crate) fn set_limit(value: Value) -> Result<SetLimit> {
+    read(value, |value| {
+        let mut parts = Parts::of(value)?;
+        Some(match &*parts.text()? {
+            "set" => SetLimit::Set { before: NonZeroU32::new(parts.number()?)? },
+            "not-in-use" => SetLimit::NotInUse,
+            "wrong-kind" => SetLimit::Refused(Refusal::WrongKind { stored: kind(parts.number()?) }),
+            _ => return None,
+        })
+    })
+}
+
+pub(crate) fn ask(value: Value) -> Result<Ask> {
+    read(value, |value| {
+        let mut parts = Parts::of(value)?;
+        Some(match &*parts.text()? {
+            "asked" => Ask::Asked { holders: parts.number()? },
+            "not-held" => Ask::NotHeld,
+            _ => return None,
+        })
     })
 }
 
@@ -231,6 +313,7 @@ fn renewal(number: u8) -> Result<Renew> {
         3 => Ok(Renew::NotHeld),
         4 => Err(crate::classify::foreign()),
         5 => Err(crate::classify::other_version("")),
+        6 => Ok(Renew::Asked),
         _ => {
             Err(Error::new(ErrorKind::Protocol, "the server's answer to a renewal makes no sense")
                 .with_effect(Effect::Unknown))

@@ -19,23 +19,34 @@ pub(crate) struct Script {
 #[derive(Debug)]
 pub(crate) struct Scripts {
     pub(crate) acquire: Script,
+    pub(crate) acquire_all: Script,
+    pub(crate) ask: Script,
+    pub(crate) convert: Script,
     pub(crate) force_release: Script,
     pub(crate) inspect: Script,
     pub(crate) leave: Script,
     pub(crate) release: Script,
     pub(crate) renew: Script,
+    pub(crate) set_limit: Script,
 }
 
 pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts::with(str::to_owned));
 
-const FRAGMENTS: [(&str, &str); 11] = [
+const FRAGMENTS: [(&str, &str); 18] = [
+    ("add_contention", include_str!("scripts/add_contention.lua")),
+    ("already", include_str!("scripts/already.lua")),
     ("begin_crowd", include_str!("scripts/begin_crowd.lua")),
     ("drop_hold", include_str!("scripts/drop_hold.lua")),
+    ("find_free", include_str!("scripts/find_free.lua")),
+    ("find_mine", include_str!("scripts/find_mine.lua")),
+    ("grant", include_str!("scripts/grant.lua")),
+    ("issue", include_str!("scripts/issue.lua")),
     ("load", include_str!("scripts/load.lua")),
     ("make_room", include_str!("scripts/make_room.lua")),
     ("next_end", include_str!("scripts/next_end.lua")),
     ("next_free", include_str!("scripts/next_free.lua")),
     ("now", include_str!("scripts/now.lua")),
+    ("refuse", include_str!("scripts/refuse.lua")),
     ("save", include_str!("scripts/save.lua")),
     ("settle", include_str!("scripts/settle.lua")),
     ("tell_first", include_str!("scripts/tell_first.lua")),
@@ -53,11 +64,15 @@ impl Scripts {
         };
         Self {
             acquire: script(include_str!("scripts/acquire.lua")),
+            acquire_all: script(include_str!("scripts/acquire_all.lua")),
+            ask: script(include_str!("scripts/ask.lua")),
+            convert: script(include_str!("scripts/convert.lua")),
             force_release: script(include_str!("scripts/force_release.lua")),
             inspect: script(include_str!("scripts/inspect.lua")),
             leave: script(include_str!("scripts/leave.lua")),
             release: script(include_str!("scripts/release.lua")),
             renew: script(include_str!("scripts/renew.lua")),
+            set_limit: script(include_str!("scripts/set_limit.lua")),
         }
     }
 }
@@ -94,9 +109,31 @@ pub(crate) mod tests {
             })
         }
 
-        fn all(&self) -> [&Script; 6] {
-            let Self { acquire, force_release, inspect, leave, release, renew } = self;
-            [acquire, force_release, inspect, leave, release, renew]
+        fn all(&self) -> [&Script; 10] {
+            let Self {
+                acquire,
+                acquire_all,
+                ask,
+                convert,
+                force_release,
+                inspect,
+                leave,
+                release,
+                renew,
+                set_limit,
+            } = self;
+            [
+                acquire,
+                acquire_all,
+                ask,
+                convert,
+                force_release,
+                inspect,
+                leave,
+                release,
+                renew,
+                set_limit,
+            ]
         }
     }
 
@@ -122,11 +159,15 @@ pub(crate) mod tests {
         assert!(files.iter().all(|source| !source.contains("include:")));
         let named = [
             include_str!("scripts/acquire.lua"),
+            include_str!("scripts/acquire_all.lua"),
+            include_str!("scripts/ask.lua"),
+            include_str!("scripts/convert.lua"),
             include_str!("scripts/force_release.lua"),
             include_str!("scripts/inspect.lua"),
             include_str!("scripts/leave.lua"),
             include_str!("scripts/release.lua"),
             include_str!("scripts/renew.lua"),
+            include_str!("scripts/set_limit.lua"),
         ]
         .into_iter()
         .chain(FRAGMENTS.map(|(_, fragment)| fragment))

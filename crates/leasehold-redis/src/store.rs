@@ -17,7 +17,7 @@ use crate::builder::{Door, RedisStoreBuilder};
 use crate::call::Call;
 use crate::classify::{Next, Verdict};
 use crate::listen::{self, Source};
-use crate::names::{Names, label};
+use crate::names::{Names, asker, label};
 use crate::reply::{self, Asked, unix_parts};
 use crate::script::Scripts;
 use crate::transport::{Deadline, Transport, judged};
@@ -209,71 +209,121 @@ impl RedisStore {
         }
     }
 
-    fn unsupported(&self, operation: &'static str, key: Option<&Key>) -> Error {
-        let why = "this store can't do that yet";
-        self.named(Error::new(ErrorKind::Unsupported, why), operation, key)
-    }
-
     fn retention_ms(&self) -> u128 {
         self.shared.fence_retention.as_millis()
     }
 
     fn acquire_call(&self, request: &AcquireRequest) -> Result<Call<'static>> {
-        if request.preferred || request.close_for.is_some() {
-            return Err(self.unsupported("acquire", Some(&request.key)));
-        }
         let mut call = self.call(&self.shared.scripts.acquire, &request.key);
-        // A record must outlive the fences reserved by it, or the next would issue them again.
-        let block_ms = u128::from(request.fence_block.get() / 1_000).saturating_add(1);
-        let keep_ms = self.retention_ms().max(block_ms);
-        let label = label(&request.owner, &request.metadata);
         call.arg(request.token.to_hex())
             .arg(request.ttl.as_millis())
             .arg(self.shared.epoch)
-            .arg(keep_ms.saturating_add(request.ttl.as_millis().into()))
+            .arg(self.kept_ms(request))
             .arg(request.fence_block)
-            .arg(format!("{} {label}", request.holds));
-        let (mode, permits, limit) = match request.mode {
-            Mode::Exclusive if request.queue.is_none() => return Ok(call),
-            Mode::Exclusive => ("x", 1, 0),
-            Mode::Shared => ("s", 1, 0),
-            Mode::Permits { count, limit } => ("p", count.get(), limit.get()),
-            _ => return Err(Error::new(ErrorKind::Unsupported, "this store lacks such holds")),
-        };
+            .arg(profile(request));
+        let (preferred, close_for) = (request.preferred, closing(request.close_for)?);
+        let plain = !preferred && close_for == 0;
+        if plain && request.queue.is_none() && request.mode == Mode::Exclusive {
+            return Ok(call);
+        }
+        let (mode, permits, limit) = mode_words(request.mode)?;
         call.arg(mode).arg(permits).arg(limit);
-        if let Some(queue) = &request.queue {
-            let place = match queue.place {
-                Some(place) if place.number() >= SCRIPT_NUMBER_MAX => {
-                    return Err(Error::new(
-                        ErrorKind::Config,
-                        "the place in line was not given out by this store",
-                    ));
+        match &request.queue {
+            Some(queue) => {
+                let place = match queue.place {
+                    Some(place) if place.number() >= SCRIPT_NUMBER_MAX => {
+                        return Err(Error::new(
+                            ErrorKind::Config,
+                            "the place in line was not given out by this store",
+                        ));
+                    }
+                    Some(place) => place.number().to_string(),
+                    None => String::new(),
+                };
+                let waiters_max = queue.waiters_max.map(|max| max.to_string()).unwrap_or_default();
+                call.arg(self.shared.names.channel(queue.client))
+                    .arg(queue.ticket)
+                    .arg(queue.heartbeat)
+                    .arg(queue.window.as_millis())
+                    .arg(place)
+                    .arg(waiters_max);
+            }
+            None if plain => return Ok(call),
+            None => {
+                for _ in 0..6 {
+                    call.arg("");
                 }
-                Some(place) => place.number().to_string(),
-                None => String::new(),
-            };
-            let waiters_max = queue.waiters_max.map(|max| max.to_string()).unwrap_or_default();
-            call.arg(self.shared.names.channel(queue.client))
-                .arg(queue.ticket)
-                .arg(queue.heartbeat)
-                .arg(queue.window.as_millis())
-                .arg(place)
-                .arg(waiters_max);
+            }
+        }
+        if !plain {
+            call.arg(u8::from(preferred)).arg(close_for);
         }
         Ok(call)
     }
 
+    fn acquire_all_call(&self, requests: &[AcquireRequest]) -> Result<Call<'static>> {
+        let keys = requests.iter().flat_map(|request| self.shared.names.keys(&request.key));
+        let mut call = Call::new(&self.shared.scripts.acquire_all, keys.collect());
+        call.arg(self.shared.epoch);
+        for request in requests {
+            let (mode, permits, limit) = mode_words(request.mode)?;
+            call.arg(request.token.to_hex())
+                .arg(request.ttl.as_millis())
+                .arg(self.kept_ms(request))
+                .arg(request.fence_block)
+                .arg(profile(request))
+                .arg(mode)
+                .arg(permits)
+                .arg(limit)
+                .arg(u8::from(request.preferred))
+                .arg(closing(request.close_for)?);
+        }
+        Ok(call)
+    }
+
+    /// How long a record with a new lease is kept, in ms. It must outlive the fences reserved by
+    /// it, or the next would issue them again.
+    fn kept_ms(&self, request: &AcquireRequest) -> u128 {
+        let block_ms = u128::from(request.fence_block.get() / 1_000).saturating_add(1);
+        self.retention_ms().max(block_ms).saturating_add(request.ttl.as_millis().into())
+    }
+
+    fn asked(&self, request: &AcquireRequest) -> Asked {
+        Asked { epoch: self.shared.epoch, block: request.fence_block, mode: request.mode }
+    }
+
+    fn convert_call(&self, request: &ConvertRequest) -> Result<Call<'static>> {
+        let (epoch, sequence) = unix_parts(request.fences.last());
+        let (mode, permits, limit) = mode_words(request.mode)?;
+        let mut call = self.call(&self.shared.scripts.convert, &request.key);
+        call.arg(request.token.to_hex())
+            .arg(self.retention_ms())
+            .arg(self.shared.epoch)
+            .arg(epoch)
+            .arg(sequence)
+            .arg(mode)
+            .arg(permits)
+            .arg(limit)
+            .arg(request.fence_block);
+        Ok(call)
+    }
+
+    fn ask_call(&self, request: &AskRequest) -> Call<'static> {
+        let mut call = self.call(&self.shared.scripts.ask, &request.key);
+        let (epoch, sequence) = match request.fence.map(unix_parts) {
+            Some((epoch, sequence)) => (epoch.to_string(), sequence.to_string()),
+            None => Default::default(),
+        };
+        call.arg(epoch)
+            .arg(self.retention_ms())
+            .arg(self.shared.epoch)
+            .arg(sequence)
+            .arg(asker(&request.by));
+        call
+    }
+
     fn release_call(&self, request: &ReleaseRequest) -> Result<Call<'static>> {
-        let cooldown = request.cooldown.unwrap_or_default();
-        if cooldown > COOLDOWN_MAX {
-            return Err(Error::new(
-                ErrorKind::Config,
-                format!("a cool-down of {cooldown:?} is too long; give at most a year"),
-            ));
-        }
-        if request.reopen {
-            return Err(self.unsupported("release", Some(&request.key)));
-        }
+        let cooldown = closing(request.cooldown)?;
         let (epoch, sequence) = unix_parts(request.fences.last());
         let mut call = self.call(&self.shared.scripts.release, &request.key);
         call.arg(request.token.to_hex())
@@ -281,8 +331,8 @@ impl RedisStore {
             .arg(self.shared.epoch)
             .arg(epoch)
             .arg(sequence);
-        if request.remaining > 0 || cooldown.as_micros() > 0 {
-            call.arg(request.remaining).arg(cooldown.as_micros());
+        if request.remaining > 0 || cooldown > 0 || request.reopen {
+            call.arg(request.remaining).arg(cooldown).arg(u8::from(request.reopen));
         }
         Ok(call)
     }
@@ -438,6 +488,33 @@ impl RedisStore {
     }
 }
 
+/// `holds owner metadata`, as records have it.
+fn profile(request: &AcquireRequest) -> String {
+    format!("{} {}", request.holds, label(&request.owner, &request.metadata))
+}
+
+/// A mode as scripts take it: its letter, the permits, and the limit or 0.
+fn mode_words(mode: Mode) -> Result<(&'static str, u32, u32)> {
+    match mode {
+        Mode::Exclusive => Ok(("x", 1, 0)),
+        Mode::Shared => Ok(("s", 1, 0)),
+        Mode::Permits { count, limit } => Ok(("p", count.get(), limit.get())),
+        _ => Err(Error::new(ErrorKind::Unsupported, "this store lacks such holds")),
+    }
+}
+
+/// How long a lock is to be closed, in µs; 0 for not at all.
+fn closing(length: Option<Duration>) -> Result<u128> {
+    let length = length.unwrap_or_default();
+    if length > COOLDOWN_MAX {
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!("closing a lock for {length:?} is too long; give at most a year"),
+        ));
+    }
+    Ok(length.as_micros())
+}
+
 impl Store for RedisStore {
     fn acquire<'a>(
         &'a self,
@@ -448,8 +525,7 @@ impl Store for RedisStore {
             let call = self
                 .acquire_call(request)
                 .map_err(|error| self.named(error, "acquire", Some(&request.key)))?;
-            let asked =
-                Asked { epoch: self.shared.epoch, block: request.fence_block, mode: request.mode };
+            let asked = self.asked(request);
             self.run(call, within, "acquire", &request.key, |value| reply::acquire(value, &asked))
                 .await
         })
@@ -490,30 +566,55 @@ impl Store for RedisStore {
 
     fn acquire_all<'a>(
         &'a self,
-        _requests: &'a [AcquireRequest],
-        _within: Duration,
+        requests: &'a [AcquireRequest],
+        within: Duration,
     ) -> BoxFuture<'a, Result<AcquireAll>> {
-        Box::pin(async move { Err(self.unsupported("acquire", None)) })
+        Box::pin(async move {
+            let failed = |error| self.named(error, "acquire", None);
+            AcquireAll::check(requests).map_err(failed)?;
+            if requests.is_empty() {
+                return Ok(AcquireAll::Granted(Vec::new()));
+            }
+            let call = self.acquire_all_call(requests).map_err(failed)?;
+            let asked: Vec<_> = requests.iter().map(|request| self.asked(request)).collect();
+            let value = call
+                .run(&*self.shared.transport, Deadline::after(within))
+                .await
+                .map_err(|verdict| self.error(&verdict, "acquire", None))?;
+            reply::acquire_all(value, &asked).map_err(failed)
+        })
     }
 
     fn convert<'a>(
         &'a self,
         request: &'a ConvertRequest,
-        _within: Duration,
+        within: Duration,
     ) -> BoxFuture<'a, Result<Convert>> {
-        Box::pin(async move { Err(self.unsupported("convert", Some(&request.key))) })
+        Box::pin(async move {
+            let call = self
+                .convert_call(request)
+                .map_err(|error| self.named(error, "convert", Some(&request.key)))?;
+            let read = |value| reply::convert(value, request.mode);
+            self.run(call, within, "convert", &request.key, read).await
+        })
     }
 
     fn set_limit<'a>(
         &'a self,
         request: &'a SetLimitRequest,
-        _within: Duration,
+        within: Duration,
     ) -> BoxFuture<'a, Result<SetLimit>> {
-        Box::pin(async move { Err(self.unsupported("set-limit", Some(&request.key))) })
+        Box::pin(async move {
+            let mut call = self.call(&self.shared.scripts.set_limit, &request.key);
+            call.arg(request.limit).arg(self.retention_ms()).arg(self.shared.epoch);
+            self.run(call, within, "set-limit", &request.key, reply::set_limit).await
+        })
     }
 
-    fn ask<'a>(&'a self, request: &'a AskRequest, _within: Duration) -> BoxFuture<'a, Result<Ask>> {
-        Box::pin(async move { Err(self.unsupported("ask", Some(&request.key))) })
+    fn ask<'a>(&'a self, request: &'a AskRequest, within: Duration) -> BoxFuture<'a, Result<Ask>> {
+        Box::pin(async move {
+            self.run(self.ask_call(request), within, "ask", &request.key, reply::ask).await
+        })
     }
 
     fn inspect<'a>(

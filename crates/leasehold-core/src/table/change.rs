@@ -50,6 +50,7 @@ impl LockEntry {
             (Mode::Shared, Mode::Exclusive) if sharers > 0 => Convert::Busy { others: sharers },
             (Mode::Shared, Mode::Exclusive) => {
                 let fences = self.issue(request.fence_block, now);
+                self.released = None;
                 if let Some(holder) = self.holders.get_mut(at) {
                     holder.mode = Mode::Exclusive;
                     holder.fences = fences;

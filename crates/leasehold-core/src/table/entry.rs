@@ -33,7 +33,7 @@ pub struct LockEntry {
     last_arrival: Option<u64>,
     /// The token of the last release, until the next grant: a release that is sent again because
     /// its answer was lost must not look late.
-    released: Option<Token>,
+    pub(super) released: Option<Token>,
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -564,7 +564,7 @@ impl LockEntry {
     }
 
     fn close(&mut self, cooldown: Option<Duration>, at: StoreTime) {
-        let until = cooldown.filter(|c| !c.is_zero()).map(|c| at.saturating_add(c));
+        let until = cooldown.filter(|c| c.as_micros() > 0).map(|c| at.saturating_add(c));
         self.closed_until = self.closed_until.max(until);
     }
 

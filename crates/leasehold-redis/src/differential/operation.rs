@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use leasehold_core::{
-    AcquireRequest, FenceBlock, Key, Metadata, Mode, OwnerName, Place, QueueRequest,
-    ReleaseRequest, RenewRequest, Ttl,
+    AcquireRequest, ConvertRequest, FenceBlock, Key, Metadata, Mode, OwnerName, Place,
+    QueueRequest, ReleaseRequest, RenewRequest, Ttl,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -25,6 +25,10 @@ pub(super) struct Step {
 #[derive(Clone, Debug)]
 pub(super) enum Operation {
     Acquire(Taking),
+    AcquireAll(Taking),
+    Convert(Change),
+    SetLimit(u32),
+    Ask { who: Option<u8>, later: u32, by: u8 },
     Renew(Vec<Renewal>),
     Release(Ending),
     Leave(u8),
@@ -38,7 +42,17 @@ pub(super) struct Taking {
     ttl_ms: u64,
     block: u32,
     holds: u32,
+    preferred: bool,
+    close_for: Option<Duration>,
     wait: Option<Waiting>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Change {
+    who: u8,
+    fences_of: u8,
+    mode: Mode,
+    block: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -74,6 +88,7 @@ pub(super) struct Ending {
     fences_of: u8,
     remaining: u32,
     cooldown: Option<Duration>,
+    reopen: bool,
 }
 
 fn ttl(ms: u64) -> Ttl {
@@ -84,6 +99,19 @@ fn count(n: u32) -> NonZeroU32 {
     NonZeroU32::new(n).unwrap()
 }
 
+pub(super) fn owner(who: u8) -> OwnerName {
+    OwnerName::new(["", "web-7_12", "a b%é"][usize::from(who % 3)]).unwrap()
+}
+
+impl Change {
+    pub(super) fn request(&self, key: &Key, known: &Known) -> ConvertRequest {
+        let fences = known.fences(token(self.fences_of));
+        let mut request = ConvertRequest::new(key.clone(), token(self.who), fences, self.mode);
+        request.fence_block = count(self.block);
+        request
+    }
+}
+
 impl Taking {
     pub(super) fn request(&self, key: &Key, known: &Known) -> AcquireRequest {
         let token = token(self.who);
@@ -91,8 +119,9 @@ impl Taking {
         request.mode = self.mode;
         request.fence_block = count(self.block);
         request.holds = count(self.holds);
-        request.owner =
-            OwnerName::new(["", "web-7_12", "a b%é"][usize::from(self.who % 3)]).unwrap();
+        request.preferred = self.preferred;
+        request.close_for = self.close_for;
+        request.owner = owner(self.who);
         request.metadata =
             Metadata::new(["", "x y\n", "%s {}"][usize::from(self.who / 2)]).unwrap();
         request.queue = self.wait.as_ref().map(|wait| {
@@ -130,6 +159,7 @@ impl Ending {
         let mut request = ReleaseRequest::new(key.clone(), token(self.who), fences);
         request.remaining = self.remaining;
         request.cooldown = self.cooldown;
+        request.reopen = self.reopen;
         request
     }
 }
@@ -172,6 +202,13 @@ fn operation(home: Home) -> impl Strategy<Value = Operation> {
     prop_oneof![
         10 => taking(home).prop_map(Operation::Acquire),
         3 => vec(renewal(), 1..3).prop_map(Operation::Renew),
+        1 => taking(home).prop_map(|taking| {
+            Operation::AcquireAll(Taking { wait: None, ..taking })
+        }),
+        2 => change(home).prop_map(Operation::Convert),
+        1 => (1..6_u32).prop_map(Operation::SetLimit),
+        1 => (option::of(who()), 0..3_u32, who())
+            .prop_map(|(who, later, by)| Operation::Ask { who, later, by }),
         6 => ending().prop_map(Operation::Release),
         2 => who().prop_map(Operation::Leave),
         1 => (who(), 0..3_u32).prop_map(|(who, later)| Operation::ForceRelease { who, later }),
@@ -219,9 +256,39 @@ fn taking(home: Home) -> impl Strategy<Value = Taking> {
             waiters_max,
         },
     );
-    (who(), mode(home), length_ms(), block, 1..4_u32, option::weighted(0.6, wait)).prop_map(
-        |(who, mode, ttl_ms, block, holds, wait)| Taking { who, mode, ttl_ms, block, holds, wait },
+    let how = (prop::bool::weighted(0.2), option::weighted(0.1, closing()));
+    (who(), mode(home), length_ms(), block, 1..4_u32, how, option::weighted(0.6, wait)).prop_map(
+        |(who, mode, ttl_ms, block, holds, (preferred, close_for), wait)| Taking {
+            who,
+            mode,
+            ttl_ms,
+            block,
+            holds,
+            preferred,
+            close_for,
+            wait,
+        },
     )
+}
+
+fn change(home: Home) -> impl Strategy<Value = Change> {
+    let to = prop_oneof![
+        1 => Just(Mode::Exclusive),
+        1 => Just(Mode::Shared),
+        3 => mode(home),
+    ];
+    (who().prop_flat_map(fences_of), to, 1..65_u32)
+        .prop_map(|((who, fences_of), mode, block)| Change { who, fences_of, mode, block })
+}
+
+fn closing() -> impl Strategy<Value = Duration> {
+    prop::sample::select(vec![
+        Duration::ZERO,
+        Duration::from_nanos(999),
+        Duration::from_micros(1),
+        Duration::from_millis(1_000),
+        Duration::from_nanos(333_333_333),
+    ])
 }
 
 fn fences_of(who: u8) -> impl Strategy<Value = (u8, u8)> {
@@ -243,17 +310,15 @@ fn renewal() -> impl Strategy<Value = Renewal> {
 
 fn ending() -> impl Strategy<Value = Ending> {
     let remaining = prop_oneof![5 => Just(0_u32), 1 => 1..3_u32];
-    let cooldown = option::weighted(
-        0.2,
-        prop::sample::select(vec![
-            Duration::ZERO,
-            Duration::from_nanos(999),
-            Duration::from_micros(1),
-            Duration::from_millis(1_000),
-            Duration::from_nanos(333_333_333),
-        ]),
-    );
-    (who().prop_flat_map(fences_of), remaining, cooldown).prop_map(
-        |((who, fences_of), remaining, cooldown)| Ending { who, fences_of, remaining, cooldown },
+    let cooldown = option::weighted(0.2, closing());
+    let reopen = prop::bool::weighted(0.1);
+    (who().prop_flat_map(fences_of), remaining, cooldown, reopen).prop_map(
+        |((who, fences_of), remaining, cooldown, reopen)| Ending {
+            who,
+            fences_of,
+            remaining,
+            cooldown,
+            reopen,
+        },
     )
 }

@@ -11,6 +11,7 @@ use serde_json::Value as Json;
 
 use super::Both;
 use crate::names::read_label;
+use crate::reply;
 
 /// What is stored, and until when the keys live.
 #[derive(Debug)]
@@ -185,8 +186,18 @@ fn table_holder(json: &Json) -> String {
         Fence::from_value(json["fences"]["first"].as_u64().unwrap()).unwrap(),
         [&json["fences"]["count"], &json["holds"], &json["granted_at"], &json["expires_at"]]
             .map(|number| number.as_u64().unwrap()),
-        (&text("owner"), &text("metadata")),
+        &(text("owner"), text("metadata"), json["asked_by"].as_str().map(str::to_owned)),
     )
+}
+
+/// Owner, metadata, and who asks them to let go.
+type Profile = (String, String, Option<String>);
+
+/// What follows the number of holds.
+fn read_profile(words: &[&str]) -> Profile {
+    let (_, owner, metadata, asked_by) = reply::read_profile(&words.join(" ")).unwrap();
+    let text = |owner: leasehold_core::OwnerName| owner.as_str().to_owned();
+    (text(owner), metadata.as_str().to_owned(), asked_by.map(text))
 }
 
 fn holder(
@@ -194,9 +205,9 @@ fn holder(
     mode: (char, u32),
     fence: Fence,
     [count, holds, granted, expires]: [u64; 4],
-    label: (&str, &str),
+    profile: &Profile,
 ) -> String {
-    format!("{fence} {count} {token} {mode:?} {holds} {granted} {expires} {label:?}")
+    format!("{fence} {count} {token} {mode:?} {holds} {granted} {expires} {profile:?}")
 }
 
 fn table_waiter(json: &Json) -> String {
@@ -256,13 +267,13 @@ fn parse(record: &str, crowd: &Crowd) -> State {
     let held_here = holders.len();
     assert_eq!(crowd.order.len(), 2 * waiters.len() + held_here, "left over: {crowd:?}");
     match words[1] {
-        "held" => {
+        "held" | "want" => {
             assert!(holders.is_empty(), "{crowd:?}");
             let ends = number(3) + ttl_ms * 1_000;
-            let label = read_label(&words[14..].join(" ")).unwrap();
-            let label = (label.0.as_str(), label.1.as_str());
+            let profile = read_profile(&words[13..]);
+            assert_eq!(words[1] == "want", profile.2.is_some(), "{record}");
             let numbers = [count, number(13), number(12), ends];
-            let text = holder(words[2], ('x', 1), first_fence, numbers, label);
+            let text = holder(words[2], ('x', 1), first_fence, numbers, &profile);
             holders.push((first_fence, text));
             (state.kind, state.closed_until) = (Some(0), closed_until);
         }
@@ -273,7 +284,7 @@ fn parse(record: &str, crowd: &Crowd) -> State {
         "free" => assert!(holders.is_empty() && waiters.is_empty(), "{record} {crowd:?}"),
         other => panic!("{other}"),
     }
-    if words[1] != "held" && !words[2].starts_with('-') {
+    if !matches!(words[1], "held" | "want") && !words[2].starts_with('-') {
         state.released = Some(words[2].to_owned());
     }
     if words[1] != "free" {
@@ -310,12 +321,12 @@ fn read_holder(token: &str, words: &[&str], crowd: &Crowd, taken: &mut u32) -> (
     let [_, mode, permits, expires, granted, epoch, first, count, holds, ..] = *words else {
         panic!("{words:?}")
     };
-    let label = read_label(&words[9..].join(" ")).unwrap();
+    let profile = read_profile(&words[8..]);
     let numbers = [count, holds, granted, expires].map(|number| number.parse::<u64>().unwrap());
     let ends = i64::try_from(numbers[3]).unwrap() - (1 << 53);
     crowd.expect(&format!("{epoch:0>4} {first:0>16} {permits} {token}"), ends);
     *taken += permits.parse::<u32>().unwrap();
     let mode = (mode.chars().next().unwrap(), permits.parse().unwrap());
     let first = fence(epoch, first);
-    (first, holder(token, mode, first, numbers, (label.0.as_str(), label.1.as_str())))
+    (first, holder(token, mode, first, numbers, &profile))
 }

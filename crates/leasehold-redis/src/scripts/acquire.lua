@@ -21,6 +21,9 @@
 --      13  window, ms: how long the place is kept, and a lease handed over runs, from now
 --      14  place told before, or an empty string
 --      15  how many may wait at most, or an empty string
+--      (all empty strings for somebody who doesn't wait but has one of these)
+--      16  1 to go before all who don't, else 0
+--      17  how long to close the lock with an immediate grant, µs; 0 for not at all
 --
 -- Returns one of
 --   fence               an integer: granted; sequence of its first fence, in the epoch of ARGV[3]
@@ -38,7 +41,7 @@
 local us = time[1] .. string.sub('00000' .. time[2], -6)
 local stored = redis.call('GET', KEYS[1])
 local mode = ARGV[7] or 'x'
-if mode == 'x' then
+if mode == 'x' and not ARGV[16] then
   -- A lock that was never used, or is free, is taken without looking any further.
   local last_place
   if not stored then
@@ -87,6 +90,9 @@ end
 local main, crowd, order, token, floor_epoch = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[3] + 0
 local asking, wanted_ttl, retention = token, ARGV[2] + 0, ARGV[4] - ARGV[2]
 local permits, wanted_limit, channel = ARGV[8] or '1', (ARGV[9] or 0) + 0, ARGV[10]
+local wanted_profile, block = ARGV[6], ARGV[5] + 0
+local preferred, close_for = ARGV[16] == '1', (ARGV[17] or 0) + 0
+if channel == '' then channel = nil end
 -- include: load
 if bad then return redis.error_reply(bad) end
 local head, head_before, head_channel, head_ticket, head_seen, head_window
@@ -109,56 +115,17 @@ if channel and latest > 0 then
 end
 -- include: settle
 local answer
-local entry, waits
-if taken > 0 or latest > 0 then
-  entry = redis.call('HGET', crowd, token)
-  waits = entry and string.byte(entry) == 119 and redis.call('ZSCORE', order, token)
-end
-if holder or taken > 0 or latest > 0 or closed_until > 0 then
-  -- Whoever has something of a semaphore already came under the limit of that time.
-  if limit ~= wanted_limit and not (entry and limit > 0 and wanted_limit > 0) then
-    answer = {'wrong-kind', limit}
-  end
-end
-if not answer and mode == 'p' and permits + 0 > wanted_limit then answer = {'too-many-permits'} end
+-- include: find_mine
+-- include: refuse
+-- include: find_free
 if answer then
   -- Refused.
-elseif holder == token then
-  if now + wanted_ttl * 1000 > since + ttl * 1000 then since, ttl = now, wanted_ttl end
-  local holds = string.match(ARGV[6], '^%d+')
-  profile, dirty = string.gsub(profile, '^%d+', holds, 1), true
-  answer = {'already', epoch, first, count, holds + 0}
-elseif entry and taken > 0 and string.byte(entry) == 104 then
-  local before, held, expires, rest, e, f, n, label =
-    string.match(entry, '^(holds %l (%d+) )(%d+)( %d+ (%d+) (%d+) (%d+) )%d+( .*)$')
-  expires = math.max(expires + 0, now + wanted_ttl * 1000)
-  local holds = string.match(ARGV[6], '^%d+')
-  redis.call('ZADD', order, string.format('%.0f', expires - 9007199254740992),
-    string.format('%04.0f %016.0f %s %s', e, f, held, token))
-  redis.call('HSET', crowd, token,
-    before .. string.format('%.0f', expires) .. rest .. holds .. label)
-  dirty = true
-  answer = {'already', e + 0, f + 0, n + 0, holds + 0}
+elseif mine then
+  -- include: already
 elseif waits then
   answer = {'waiting', waits + 0}
-elseif closed_until == 0 and not holder
-  and (not head or wanted_place and wanted_place < redis.call('ZSCORE', order, head) + 0)
-  and (mode == 's' or mode == 'x'
-  and taken == 0 or mode == 'p' and taken + permits <= wanted_limit) then
-  if epoch < floor_epoch then epoch = floor_epoch end
-  first, count, released = math.max(first + count, now), ARGV[5] + 0, nil
-  limit, dirty = wanted_limit, true
-  if mode == 'x' then
-    holder, since, ttl, profile = token, now, wanted_ttl, ARGV[6]
-    granted = string.format('%.0f', now)
-  else
-    -- include: begin_crowd
-    taken = taken + permits
-    redis.call('HSET', crowd, token, string.format('holds %s %s %.0f %.0f %.0f %.0f %.0f %s', mode,
-      permits, now + wanted_ttl * 1000, now, epoch, first, count, ARGV[6]))
-    redis.call('ZADD', order, string.format('%.0f', now + wanted_ttl * 1000 - 9007199254740992),
-      string.format('%04.0f %016.0f %s %s', epoch, first, permits, token))
-  end
+elseif free then
+  -- include: grant
   answer = {'granted', epoch, first}
 elseif not channel then
   answer = {'busy'}
@@ -180,22 +147,25 @@ else
     answer = {'queue-full', waiters}
   else
     -- include: begin_crowd
-    local mine = wanted_place
-    if mine and waiters > 0 then
-      local its = string.format('%.0f', mine)
-      if redis.call('ZCOUNT', order, its, its) > 0 then mine = nil end
+    local its_place = wanted_place
+    if its_place and waiters > 0 then
+      local its = string.format('%.0f', its_place)
+      if redis.call('ZCOUNT', order, its, its) > 0 then its_place = nil end
     end
-    if not mine then mine = math.max(place + 1, now) + 4503599627370496 end
-    place = math.max(place, mine % 4503599627370496)
-    if head and mine < redis.call('ZSCORE', order, head) + 0 then head = nil end
-    redis.call('ZADD', order, string.format('%.0f', mine), token,
+    if not its_place then
+      its_place = math.max(place + 1, now)
+      if not preferred then its_place = its_place + 4503599627370496 end
+    end
+    place = math.max(place, its_place % 4503599627370496)
+    if head and its_place < redis.call('ZSCORE', order, head) + 0 then head = nil end
+    redis.call('ZADD', order, string.format('%.0f', its_place), token,
       string.format('%.0f', -ends), 'till ' .. token)
     redis.call('HSET', crowd, token, 'waits ' .. mode .. ' ' .. permits .. ' ' .. ARGV[5] .. ' '
       .. channel .. ' ' .. ARGV[11] .. ' ' .. ARGV[12] .. ' ' .. ARGV[13] .. ' ' .. us .. ' ' .. us
       .. ' ' .. ARGV[6])
     -- include: will_end
     limit, dirty = wanted_limit, true
-    answer = {'waiting', mine}
+    answer = {'waiting', its_place}
   end
 end
 -- include: tell_first
@@ -207,14 +177,7 @@ if answer[1] == 'busy' or answer[1] == 'waiting' then
     local mine = answer[2]
     answer = {'waiting', redis.call('ZCOUNT', order, '0', string.format('(%.0f', mine)), mine}
   end
-  local at = #answer
-  answer[at + 1] = free_in
-  if next_mode then
-    answer[at + 2], answer[at + 3], answer[at + 4] = next_mode, next_permits + 0, limit
-    answer[at + 5], answer[at + 6] = next_epoch + 0, next_first + 0
-    answer[at + 7], answer[at + 8] = math.max(now - next_granted, 0), next_expires - now
-    answer[at + 9] = next_profile
-  end
+  -- include: add_contention
 end
 -- include: save
 return answer

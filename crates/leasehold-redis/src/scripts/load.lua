@@ -15,7 +15,7 @@ if stored then
   local shape, who, at, from, to, closed, length, rest
   shape, who, at, place, from, to, closed, length, epoch, first, count, rest = string.match(stored,
     '^leasehold/1 (%l+) (%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) ?(.*)$')
-  if shape == 'held' then
+  if shape == 'held' or shape == 'want' then
     holder, since, ttl = who, at + 0, length + 0
     granted, profile = string.match(rest, '^(%d+) (%d+ .*)$')
     if not granted then shape = nil end

@@ -9,9 +9,10 @@
 --       3  fail-over epoch
 --       4  epoch of the lease's fences
 --       5  sequence of the last of them
---      and, unless both are 0:
+--      and, unless all are 0:
 --       6  how many holds are to remain; 0 ends the lease
 --       7  cool-down, µs; 0 for none
+--       8  1 to open the lock again that was closed for a while, else 0
 --
 -- Returns one of
 --   1                  an integer: released
@@ -102,10 +103,13 @@ elseif epoch == ARGV[4] + 0 and first + count - 1 == ARGV[5] + 0 then
 else
   answer = {'not-held'}
 end
+local closed_before = closed_until
+if ended and ARGV[8] == '1' and closed_until > 0 then closed_until, dirty = 0, true end
 if ended and cooldown > 0 and now + cooldown > closed_until then
-  -- A head that reckons with the end of a lease has to reckon with the cool-down now.
-  closed_until, dirty, head_before = now + cooldown, true, false
+  closed_until, dirty = now + cooldown, true
 end
+-- A head that reckons with the end of a lease has to reckon with the cool-down now.
+if closed_until > closed_before then head_before = false end
 -- include: settle
 -- include: tell_first
 -- include: save

@@ -18,6 +18,7 @@
 --   3  not held
 --   4  what stands at the key is not a record of leasehold; left as it is
 --   5  it is one of another version; left as it is
+--   6  renewed, and its holder is asked to let go
 --
 -- Atomic for each lock. Keys of several slots must not be given to a cluster. Works at the server's
 -- memory limit.
@@ -70,7 +71,7 @@ for i = 1, #KEYS / 3 do
         if e > epoch or e == epoch and last >= first + count then
           epoch, first, dirty = e, last - count + 1, true
         end
-        answer = 1
+        answer = string.find(profile, '^%d+ [^ ]* [^ ]* ') and 6 or 1
       elseif entry and string.byte(entry) == 104 then
         local before, permits, expires, after, e, f = string.match(entry,
           '^(holds %l (%d+) )(%d+)( %d+ (%d+) (%d+) .*)$')
@@ -80,7 +81,7 @@ for i = 1, #KEYS / 3 do
           redis.call('HSET', crowd, token, before .. string.format('%.0f', ends) .. after)
           dirty = true
         end
-        answer = 1
+        answer = string.find(after, '^ %d+ %d+ %d+ %d+ %d+ [^ ]* [^ ]* ') and 6 or 1
       elseif epoch == ARGV[at + 1] + 0 and first + count - 1 == ARGV[at + 2] + 0 then
         answer = 2
       else

@@ -7,9 +7,11 @@ if dirty then
   local over = math.max(latest, closed_until, first + count, now)
   if holder then
     over = math.max(over, since + ttl * 1000)
+    -- A holder that is asked to let go has a word of its own, which no short way takes.
+    local shape = string.find(profile, '^%d+ [^ ]* [^ ]* ') and 'want' or 'held'
     record = string.format(
-      'leasehold/1 held %s %016.0f %016.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %s %s',
-      holder, since, place, soonest, latest, closed_until, ttl, epoch, first, count, granted,
+      'leasehold/1 %s %s %016.0f %016.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %s %s',
+      shape, holder, since, place, soonest, latest, closed_until, ttl, epoch, first, count, granted,
       profile)
   elseif taken > 0 or latest > 0 or closed_until > 0 or limit > 0 then
     if taken > 0 then
