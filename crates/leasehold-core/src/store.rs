@@ -214,6 +214,9 @@ pub struct Capability {
     pub shared: bool,
     /// It can list its locks.
     pub list: bool,
+    /// It takes any locks at once, in one step. Without it, some sets may be
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported).
+    pub sets: bool,
     /// It can tell, when asked, that a holder is dead before its lease has run out. The head of a
     /// line asks this often then, instead of sleeping until the lease's end; those behind it ask
     /// the less often the further back they are.
@@ -230,6 +233,7 @@ impl Capability {
         wake: true,
         shared: true,
         list: true,
+        sets: true,
         notices_death: None,
         undoes: false,
     };
@@ -239,6 +243,7 @@ impl Capability {
         wake: false,
         shared: false,
         list: false,
+        sets: false,
         notices_death: None,
         undoes: false,
     };

@@ -14,6 +14,7 @@
 //! does not end by itself. None assumes that the machine is quick: what must hold still uses
 //! leases of half a minute, and what must come is awaited.
 
+mod changing;
 mod closing;
 mod context;
 mod fences;
@@ -68,10 +69,12 @@ pub enum Need {
     shared,
     /// [`Capability::list`].
     list,
+    /// [`Capability::sets`].
+    sets,
 }
 
 impl Need {
-    const ALL: [Self; 4] = [Self::queue, Self::wake, Self::shared, Self::list];
+    const ALL: [Self; 5] = [Self::queue, Self::wake, Self::shared, Self::list, Self::sets];
 
     fn is_met_by(self, capability: Capability) -> bool {
         match self {
@@ -79,6 +82,7 @@ impl Need {
             Self::wake => capability.wake,
             Self::shared => capability.shared,
             Self::list => capability.list,
+            Self::sets => capability.sets,
         }
     }
 }

@@ -235,7 +235,7 @@ pub(super) async fn several_locks_that_can_not_be_taken_as_asked_are_refused(cx:
     }
     assert_eq!(cx.inspect(&a).await, None);
     semaphore.end().await;
-    let twice = [cx.party(&a).request.clone(), cx.party(&a).request.clone()];
+    let twice = [cx.party(&a).request, cx.party(&a).request];
     let error = cx.store().acquire_all(&twice, CALL).await.expect_err("the same lock twice");
     assert_eq!(error.kind(), leasehold_core::ErrorKind::Config);
 }
@@ -252,7 +252,7 @@ pub(super) async fn sets_that_overlap_are_never_held_together(cx: &Context) {
         tasks.spawn(async move {
             let set = [task % 3, (task + 1) % 3];
             for _ in 0..5 {
-                let parties = set.map(|at| Party::new(store.clone(), &keys[at]));
+                let parties = set.map(|at| Party::new(std::sync::Arc::clone(&store), &keys[at]));
                 let requests = parties.each_ref().map(|party| party.request.clone());
                 let mut patience = Patience::for_what("a turn");
                 let fences = loop {

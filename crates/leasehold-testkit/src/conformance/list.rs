@@ -1,7 +1,7 @@
 //! The one list of cases.
 
 use super::Case;
-use super::Need::{list, queue, shared, wake};
+use super::Need::{list, queue, sets, shared, wake};
 
 /// Expands to the table of cases or to a store's tests, so that both come from one list.
 #[doc(hidden)]
@@ -47,6 +47,34 @@ macro_rules! conformance_list {
                 leaving_gives_a_lease_up,
                 leaving_with_nothing_touches_nobody,
                 leaving_after_the_end_leaves_the_new_holder_alone,
+            }
+            changing [] {
+                a_lock_has_no_limit,
+                a_closing_grant_outlasts_its_lease_and_its_release,
+                a_release_can_open_what_its_grant_has_closed,
+                a_holder_that_is_asked_learns_of_it_by_renewing,
+            }
+            changing [shared] {
+                who_holds_nothing_converts_nothing,
+                those_who_share_are_asked_together_or_by_their_fence,
+            }
+            changing [queue] {
+                preferred_waiters_stand_before_all_others,
+            }
+            changing [queue, shared] {
+                a_downgrade_lets_readers_in_and_keeps_its_fence_and_end,
+                only_a_lone_reader_is_upgraded_past_the_line_with_a_higher_fence,
+                permits_can_be_given_back_and_added_to_one_by_one,
+                a_raised_limit_serves_the_line_and_binds_newcomers,
+                a_lowered_limit_takes_nothing_from_holders,
+                a_preferred_reader_joins_readers_past_a_waiting_writer,
+            }
+            changing [sets] {
+                several_locks_are_taken_all_or_none,
+                sets_that_overlap_are_never_held_together,
+            }
+            changing [sets, shared] {
+                several_locks_that_can_not_be_taken_as_asked_are_refused,
             }
             closing [] {
                 a_cool_down_closes_the_lock_to_everyone,

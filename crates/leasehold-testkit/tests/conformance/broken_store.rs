@@ -7,10 +7,10 @@ use std::time::Duration;
 use leasehold_core::doctor::Finding;
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
-    ConvertRequest, Effect, Error, ErrorKind, Fence, FenceBlock, ForceRelease, ForceReleaseRequest,
-    Granted, Key, Leave, LeaveRequest, ListRequest, Listener, LockInfo, Metadata, Mode, OwnerName,
-    Release, ReleaseRequest, Renew, RenewRequest, Result, SetLimit, SetLimitRequest, Store, Token,
-    Wake,
+    ConvertRequest, Converted, Effect, Error, ErrorKind, Fence, FenceBlock, ForceRelease,
+    ForceReleaseRequest, Granted, Key, Leave, LeaveRequest, ListRequest, Listener, LockInfo,
+    Metadata, Mode, OwnerName, Release, ReleaseRequest, Renew, RenewRequest, Result, SetLimit,
+    SetLimitRequest, Store, Token, Wake,
 };
 use leasehold_embedded::MemoryStore;
 
@@ -19,14 +19,18 @@ use leasehold_embedded::MemoryStore;
 pub(crate) enum Fault {
     AcquireIsNotIdempotent,
     AcquireShortens,
+    AskIsForgotten,
+    AskReachesEverybody,
     BatchIsAnsweredInReverse,
     BlockIsNotReserved,
     BusyIsGranted,
+    ConversionIsForgotten,
     CooldownIsForgotten,
     ExaminationGivesNoReason,
     FenceIsConstant,
     FencesAreForgottenWhenIdle,
     ForceReleaseIgnoresTheFence,
+    GrantDoesNotClose,
     HandedLeaseRunsForTheTtl,
     HeartbeatIsNotTold,
     LateIsCalledLost,
@@ -41,9 +45,12 @@ pub(crate) enum Fault {
     OwnerIsLost,
     PermitsAreGrantedBeyondTheLimit,
     PlaceIsForgotten,
+    PreferenceIsIgnored,
+    ReleaseDoesNotReopen,
     ReleaseNeedsNoToken,
     RenewalCreates,
     RenewalShortens,
+    SetIsTakenInPart,
     SharedIsExclusive,
     TokenIsShown,
     WaitersMaxIsIgnored,
@@ -88,6 +95,8 @@ impl BrokenStore {
                 let text = asked.metadata.as_str().split('\0').next().unwrap();
                 asked.metadata = Metadata::new(text).unwrap();
             }
+            Fault::PreferenceIsIgnored => asked.preferred = false,
+            Fault::GrantDoesNotClose => asked.close_for = None,
             Fault::OwnerIsLost => asked.owner = OwnerName::default(),
             Fault::SharedIsExclusive if asked.mode == Mode::Shared => asked.mode = Mode::Exclusive,
             Fault::TokenIsShown => asked.metadata = Metadata::new(asked.token.to_hex()).unwrap(),
@@ -169,8 +178,10 @@ impl BrokenStore {
         let inner = self.inner();
         let mut request = asked.clone();
         request.key = self.key(&request.key);
-        if self.is(Fault::CooldownIsForgotten) {
-            request.cooldown = None;
+        match self.fault {
+            Fault::CooldownIsForgotten => request.cooldown = None,
+            Fault::ReleaseDoesNotReopen => request.reopen = false,
+            _ => {}
         }
         let answer = inner.release(&request, within).await?;
         if self.is(Fault::FencesAreForgottenWhenIdle)
@@ -247,6 +258,11 @@ impl Store for BrokenStore {
     ) -> BoxFuture<'a, Result<AcquireAll>> {
         Box::pin(async move {
             let asked: Vec<_> = requests.iter().map(|asked| self.mangle(asked)).collect();
+            if self.is(Fault::SetIsTakenInPart) {
+                for one in &asked {
+                    self.inner().acquire(one, within).await?;
+                }
+            }
             self.inner().acquire_all(&asked, within).await
         })
     }
@@ -259,6 +275,9 @@ impl Store for BrokenStore {
         Box::pin(async move {
             let mut request = request.clone();
             request.key = self.key(&request.key);
+            if self.is(Fault::ConversionIsForgotten) {
+                return Ok(Convert::Converted(Converted::new(request.fences)));
+            }
             self.inner().convert(&request, within).await
         })
     }
@@ -279,6 +298,11 @@ impl Store for BrokenStore {
         Box::pin(async move {
             let mut request = request.clone();
             request.key = self.key(&request.key);
+            match self.fault {
+                Fault::AskIsForgotten => return Ok(Ask::Asked { holders: 1 }),
+                Fault::AskReachesEverybody => request.fence = None,
+                _ => {}
+            }
             self.inner().ask(&request, within).await
         })
     }

@@ -11,6 +11,8 @@ use crate::broken_store::{BrokenStore, Fault};
 const FOUND_BY: &[(Fault, &[&str])] = &[
     (Fault::AcquireIsNotIdempotent, &["an_acquisition_sent_twice_is_one_lease_with_one_fence"]),
     (Fault::AcquireShortens, &["acquiring_again_renews_and_never_shortens"]),
+    (Fault::AskIsForgotten, &["a_holder_that_is_asked_learns_of_it_by_renewing"]),
+    (Fault::AskReachesEverybody, &["those_who_share_are_asked_together_or_by_their_fence"]),
     (Fault::BatchIsAnsweredInReverse, &["a_batch_of_renewals_is_answered_one_by_one_in_order"]),
     (Fault::BlockIsNotReserved, &["a_block_is_reserved_whole"]),
     (
@@ -19,6 +21,14 @@ const FOUND_BY: &[(Fault, &[&str])] = &[
             "one_of_many_who_ask_at_once_is_granted",
             "holders_never_overlap_and_their_fences_grow_under_contention",
             "only_one_of_many_takes_an_expired_lock_over",
+        ],
+    ),
+    (
+        Fault::ConversionIsForgotten,
+        &[
+            "a_downgrade_lets_readers_in_and_keeps_its_fence_and_end",
+            "only_a_lone_reader_is_upgraded_past_the_line_with_a_higher_fence",
+            "permits_can_be_given_back_and_added_to_one_by_one",
         ],
     ),
     (
@@ -47,6 +57,7 @@ const FOUND_BY: &[(Fault, &[&str])] = &[
             "force_release_of_a_free_lock_finds_nobody",
         ],
     ),
+    (Fault::GrantDoesNotClose, &["a_closing_grant_outlasts_its_lease_and_its_release"]),
     (
         Fault::HandedLeaseRunsForTheTtl,
         &["a_lease_handed_on_runs_for_the_window_and_then_for_the_ttl"],
@@ -94,6 +105,14 @@ const FOUND_BY: &[(Fault, &[&str])] = &[
     ),
     (Fault::PlaceIsForgotten, &["a_forgotten_waiter_gets_its_old_place_back"]),
     (
+        Fault::PreferenceIsIgnored,
+        &[
+            "preferred_waiters_stand_before_all_others",
+            "a_preferred_reader_joins_readers_past_a_waiting_writer",
+        ],
+    ),
+    (Fault::ReleaseDoesNotReopen, &["a_release_can_open_what_its_grant_has_closed"]),
+    (
         Fault::ReleaseNeedsNoToken,
         &["a_stale_release_leaves_the_new_holder_alone", "a_stranger_releases_nothing"],
     ),
@@ -105,6 +124,7 @@ const FOUND_BY: &[(Fault, &[&str])] = &[
         ],
     ),
     (Fault::RenewalShortens, &["a_renewal_never_shortens_unless_asked_to"]),
+    (Fault::SetIsTakenInPart, &["several_locks_are_taken_all_or_none"]),
     (
         Fault::SharedIsExclusive,
         &["shared_holders_keep_an_exclusive_one_out_until_the_last_is_gone"],
