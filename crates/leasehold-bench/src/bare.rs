@@ -42,6 +42,15 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then
 end
 return 0";
 
+const DELETE_AND_PASS_ON: &str = "\
+if redis.call('GET', KEYS[1]) == ARGV[1] then
+  redis.call('DEL', KEYS[1])
+  redis.call('RPUSH', KEYS[2], '1')
+  redis.call('PEXPIRE', KEYS[2], ARGV[2])
+  return 1
+end
+return 0";
+
 pub(crate) const TTL_MS: u64 = 30_000;
 
 /// A connection of its own, with the settings that leasehold uses too where they matter here.
@@ -204,24 +213,36 @@ impl PublishToAll {
 }
 
 /// Waits in the server for an element of a list, which one waiter gets, and then tries again.
+///
+/// In turn, the element is the right to try, and nobody tries without it unless it seems lost. A
+/// newcomer who tries first may come before those who wait.
 #[derive(Debug)]
 pub(crate) struct BlockingPop {
     bare: Bare,
     release: Loaded,
     key: String,
     list: String,
+    in_turn: bool,
 }
 
 impl BlockingPop {
-    pub(crate) async fn connect(url: &str, key: &str) -> anyhow::Result<Self> {
-        let bare = Bare::connect_patiently(url).await?;
-        let release = bare.load(DELETE_AND_PUSH).await?;
-        Ok(Self { bare, release, key: key.to_owned(), list: format!("{key}:released") })
+    pub(crate) async fn connect(url: &str, key: &str, in_turn: bool) -> anyhow::Result<Self> {
+        let mut bare = Bare::connect_patiently(url).await?;
+        let release = bare.load(if in_turn { DELETE_AND_PASS_ON } else { DELETE_AND_PUSH }).await?;
+        let list = format!("{key}:released");
+        // The right to try first is there from the begin, once.
+        if in_turn && bare.set(&format!("{key}:begun"), "1").await? {
+            let mut push = redis::cmd("RPUSH");
+            push.arg(&list).arg("1").query_async::<()>(&mut bare.connection).await?;
+        }
+        Ok(Self { bare, release, key: key.to_owned(), list, in_turn })
     }
 
     pub(crate) async fn lock(&mut self) -> anyhow::Result<String> {
         let token = token();
-        while !self.bare.set(&self.key, &token).await? {
+        let mut may_try = !self.in_turn;
+        while !may_try || !self.bare.set(&self.key, &token).await? {
+            may_try = true;
             let mut pop = redis::cmd("BLPOP");
             pop.arg(&self.list).arg(LOOK_AGAIN.as_secs());
             let _popped: Option<(String, String)> =

@@ -47,7 +47,7 @@ pub(crate) struct Args {
 }
 
 /// The variants of `uncontended` and `handoff`, by their names in the output.
-const VARIANTS: [&str; 11] = [
+const VARIANTS: [&str; 12] = [
     "bare",
     "bare-fence",
     "leasehold",
@@ -57,6 +57,7 @@ const VARIANTS: [&str; 11] = [
     "leasehold-two-clients",
     "publish-to-all",
     "blocking-pop",
+    "blocking-pop-in-turn",
     "poll-2ms",
     "poll-50ms",
 ];

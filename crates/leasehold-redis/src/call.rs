@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use redis::{Cmd, Value, cmd};
+use redis::{Arg, Cmd, ToRedisArgs, Value, cmd};
 use tokio::time::{Instant, sleep_until};
 
 use crate::classify::{Next, Verdict};
@@ -14,38 +14,42 @@ use crate::transport::{Deadline, Transport};
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
+/// What most requests take with their keys and arguments.
+const BYTES: usize = 640;
+const ARGUMENTS: usize = 24;
+
 /// A script with its keys and arguments.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     script: &'a Script,
-    keys: usize,
-    arguments: Vec<String>,
+    /// The request as it is sent first: with the digest of the script.
+    brief: Cmd,
 }
 
 impl<'a> Call<'a> {
-    pub(crate) fn new(script: &'a Script, keys: Vec<String>) -> Self {
-        Self { script, keys: keys.len(), arguments: keys }
+    pub(crate) fn new(script: &'a Script, keys: impl AsRef<[String]>) -> Self {
+        let keys = keys.as_ref();
+        let mut brief = Cmd::with_capacity(ARGUMENTS, BYTES);
+        brief.arg("EVALSHA").arg(&script.digest).arg(keys.len()).arg(keys);
+        Self { script, brief }
     }
 
-    pub(crate) fn arg(&mut self, argument: impl ToString) -> &mut Self {
-        self.arguments.push(argument.to_string());
+    pub(crate) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {
+        self.brief.arg(argument);
         self
     }
 
     /// The request, with all of the script or only its digest.
     pub(crate) fn request(&self, whole: bool) -> Cmd {
-        let mut request = if whole {
-            let mut request = cmd("EVAL");
-            request.arg(&self.script.source);
-            request
-        } else {
-            let mut request = cmd("EVALSHA");
-            request.arg(&self.script.digest);
-            request
-        };
-        request.arg(self.keys);
-        for argument in &self.arguments {
-            request.arg(argument);
+        if !whole {
+            return self.brief.clone();
+        }
+        let mut request = cmd("EVAL");
+        request.arg(&self.script.source);
+        for argument in self.brief.args_iter().skip(2) {
+            if let Arg::Simple(bytes) = argument {
+                request.arg(bytes);
+            }
         }
         request
     }
@@ -56,16 +60,17 @@ impl<'a> Call<'a> {
         transport: &dyn Transport,
         deadline: Deadline,
     ) -> Result<Value, Verdict> {
-        let mut whole = false;
+        let mut whole = None;
         let mut reconnected = false;
         let mut pause = PAUSE_MIN;
         loop {
-            let verdict = match transport.one(&self.request(whole), deadline).await {
+            let verdict = match transport.one(whole.as_ref().unwrap_or(&self.brief), deadline).await
+            {
                 Ok(value) => return Ok(value),
                 Err(verdict) => verdict,
             };
             match verdict.next {
-                Next::SendSource if !whole => whole = true,
+                Next::SendSource if whole.is_none() => whole = Some(self.request(true)),
                 Next::Reconnect if !reconnected => reconnected = true,
                 Next::Retry => {
                     let next = Instant::now() + pause.mul_f64(1.0 + fastrand::f64() / 2.0);

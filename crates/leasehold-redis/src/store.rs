@@ -179,7 +179,7 @@ impl RedisStore {
     }
 
     fn call(&self, script: &'static crate::script::Script, key: &Key) -> Call<'static> {
-        Call::new(script, self.shared.names.keys(key).into())
+        Call::new(script, self.shared.names.keys(key))
     }
 
     async fn run<T>(

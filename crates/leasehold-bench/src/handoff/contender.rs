@@ -19,8 +19,10 @@ pub(crate) enum Variant {
     TwoClients,
     /// Delete and publish; everybody tries again.
     PublishToAll,
-    /// Delete and push; one waiter pops and tries again.
+    /// Delete and push; one waiter pops and tries again. Newcomers try before they wait.
     BlockingPop,
+    /// The same, but newcomers wait for an element too, so that all are served in turn.
+    BlockingPopInTurn,
     /// Clients of ours that ask every 2 ms.
     PollTight,
     /// Clients of ours that ask every 50 ms.
@@ -28,12 +30,13 @@ pub(crate) enum Variant {
 }
 
 impl Variant {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Leasehold,
         Self::OneClient,
         Self::TwoClients,
         Self::PublishToAll,
         Self::BlockingPop,
+        Self::BlockingPopInTurn,
         Self::PollTight,
         Self::PollSlow,
     ];
@@ -45,6 +48,7 @@ impl Variant {
             Self::TwoClients => "leasehold-two-clients",
             Self::PublishToAll => "publish-to-all",
             Self::BlockingPop => "blocking-pop",
+            Self::BlockingPopInTurn => "blocking-pop-in-turn",
             Self::PollTight => "poll-2ms",
             Self::PollSlow => "poll-50ms",
         }
@@ -67,7 +71,7 @@ impl Variant {
     pub(crate) const fn requests(self) -> &'static [&'static str] {
         match self {
             Self::PublishToAll => &["set", "evalsha", "eval"],
-            Self::BlockingPop => &["set", "blpop", "evalsha", "eval"],
+            Self::BlockingPop | Self::BlockingPopInTurn => &["set", "blpop", "evalsha", "eval"],
             _ => &["evalsha", "eval"],
         }
     }
@@ -119,7 +123,7 @@ pub(crate) async fn connect(
     let clients_wanted = match variant {
         Variant::OneClient => 1,
         Variant::TwoClients => 2,
-        Variant::PublishToAll | Variant::BlockingPop => 0,
+        Variant::PublishToAll | Variant::BlockingPop | Variant::BlockingPopInTurn => 0,
         Variant::Leasehold | Variant::PollTight | Variant::PollSlow => waiters,
     };
     let mut clients = Vec::new();
@@ -157,8 +161,9 @@ pub(crate) async fn connect(
             Variant::PublishToAll => {
                 Contender::PublishToAll(Box::new(PublishToAll::connect(url, key).await?))
             }
-            Variant::BlockingPop => {
-                Contender::BlockingPop(Box::new(BlockingPop::connect(url, key).await?))
+            Variant::BlockingPop | Variant::BlockingPopInTurn => {
+                let in_turn = variant == Variant::BlockingPopInTurn;
+                Contender::BlockingPop(Box::new(BlockingPop::connect(url, key, in_turn).await?))
             }
         });
     }
