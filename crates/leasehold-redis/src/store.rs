@@ -263,7 +263,7 @@ impl RedisStore {
 
     fn acquire_all_call(&self, requests: &[AcquireRequest]) -> Result<Call<'static>> {
         let keys = requests.iter().flat_map(|request| self.shared.names.keys(&request.key));
-        let mut call = Call::new(&self.shared.scripts.acquire_all, keys.collect());
+        let mut call = Call::new(&self.shared.scripts.acquire_all, keys.collect::<Vec<_>>());
         call.arg(self.shared.epoch);
         for request in requests {
             let (mode, permits, limit) = mode_words(request.mode)?;
