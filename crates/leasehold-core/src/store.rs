@@ -654,13 +654,16 @@ pub struct LeaveRequest {
     pub key: Key,
     /// The acquisition's secret.
     pub token: Token,
+    /// Opens the lock again that the grant closed; for undoing an acquisition that asked for
+    /// [`close_for`](AcquireRequest::close_for) and came to nothing.
+    pub reopen: bool,
 }
 
 impl LeaveRequest {
     /// Gives up what `token` has of `key`.
     #[must_use]
     pub const fn new(key: Key, token: Token) -> Self {
-        Self { key, token }
+        Self { key, token, reopen: false }
     }
 }
 

@@ -249,8 +249,9 @@ impl Both<'_> {
                 let scripts = store.release(&request, WITHIN).await.unwrap();
                 (format!("{table:?}"), format!("{scripts:?}"))
             }
-            Operation::Leave(who) => {
-                let request = leasehold_core::LeaveRequest::new(key.clone(), token(*who));
+            Operation::Leave { who, reopen } => {
+                let mut request = leasehold_core::LeaveRequest::new(key.clone(), token(*who));
+                request.reopen = *reopen;
                 let table = entry.leave(&request, now, notices);
                 let scripts = store.leave(&request, WITHIN).await.unwrap();
                 (format!("{table:?}"), format!("{scripts:?}"))

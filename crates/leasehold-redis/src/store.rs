@@ -560,6 +560,9 @@ impl Store for RedisStore {
         Box::pin(async move {
             let mut call = self.call(&self.shared.scripts.leave, &request.key);
             call.arg(request.token.to_hex()).arg(self.retention_ms()).arg(self.shared.epoch);
+            if request.reopen {
+                call.arg(1);
+            }
             self.run(call, within, "leave", &request.key, reply::leave).await
         })
     }

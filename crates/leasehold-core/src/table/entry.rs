@@ -269,6 +269,7 @@ impl LockEntry {
         } else if let Some(at) = self.holders.iter().position(|h| h.token == request.token) {
             self.holders.remove(at);
             self.released = Some(request.token);
+            self.reopen(request.reopen);
             Leave::Released
         } else {
             Leave::NotHeld

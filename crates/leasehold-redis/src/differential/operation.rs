@@ -31,7 +31,7 @@ pub(super) enum Operation {
     Ask { who: Option<u8>, later: u32, by: u8 },
     Renew(Vec<Renewal>),
     Release(Ending),
-    Leave(u8),
+    Leave { who: u8, reopen: bool },
     ForceRelease { who: u8, later: u32 },
 }
 
@@ -210,7 +210,8 @@ fn operation(home: Home) -> impl Strategy<Value = Operation> {
         1 => (option::of(who()), 0..3_u32, who())
             .prop_map(|(who, later, by)| Operation::Ask { who, later, by }),
         6 => ending().prop_map(Operation::Release),
-        2 => who().prop_map(Operation::Leave),
+        2 => (who(), prop::bool::weighted(0.2))
+            .prop_map(|(who, reopen)| Operation::Leave { who, reopen }),
         1 => (who(), 0..3_u32).prop_map(|(who, later)| Operation::ForceRelease { who, later }),
     ]
 }

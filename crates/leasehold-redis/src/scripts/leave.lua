@@ -6,6 +6,7 @@
 -- ARGV  1  token
 --       2  fence retention, ms
 --       3  fail-over epoch
+--       4  1 to open the lock again that the grant closed, else 0 or nothing
 --
 -- Returns one of
 --   left       it was waiting
@@ -35,6 +36,7 @@ if entry and string.byte(entry) == 119 then
   dirty = true
 elseif holder == token or entry and taken > 0 then
   -- include: drop_hold
+  if ARGV[4] == '1' then closed_until = 0 end
   answer = {'released'}
 end
 -- include: settle

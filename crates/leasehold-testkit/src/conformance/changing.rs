@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, Convert, ConvertRequest, FenceBlock, Key,
-    Kind, Mode, OwnerName, Refusal, Release, Renew, SetLimit, SetLimitRequest,
+    Kind, Leave, LeaveRequest, Mode, OwnerName, Refusal, Release, Renew, SetLimit, SetLimitRequest,
 };
 
 use super::context::{CALL, Context, LONG, Patience, SHORT, SLACK};
@@ -318,6 +318,20 @@ pub(super) async fn a_release_can_open_what_its_grant_has_closed(cx: &Context) {
     assert_eq!(lease.release_with(&ending).await, Release::Released);
     let closed = cx.show(&key).await.closed_for.expect("a cool-down of its own");
     assert!(closed <= LONG / 3 + SLACK, "{closed:?}");
+}
+
+pub(super) async fn leaving_can_open_what_its_grant_has_closed(cx: &Context) {
+    let key = cx.key();
+    let party = party_of(cx, &key);
+    party.take().await;
+    let mut undoing = LeaveRequest::new(key.clone(), party.token());
+    undoing.reopen = true;
+    assert_eq!(cx.store().leave(&undoing, CALL).await.expect("leave answers"), Leave::Released);
+    assert_eq!(cx.inspect(&key).await, None);
+    let party = party_of(cx, &key);
+    party.take().await;
+    party.leave().await;
+    cx.party(&key).fail().await;
 }
 
 /// Somebody who closes the lock for a long time with the grant.

@@ -49,12 +49,13 @@ macro_rules! conformance_list {
                 leaving_after_the_end_leaves_the_new_holder_alone,
             }
             changing [] {
-                a_lock_has_no_limit,
                 a_closing_grant_outlasts_its_lease_and_its_release,
                 a_release_can_open_what_its_grant_has_closed,
+                leaving_can_open_what_its_grant_has_closed,
                 a_holder_that_is_asked_learns_of_it_by_renewing,
             }
             changing [shared] {
+                a_lock_has_no_limit,
                 who_holds_nothing_converts_nothing,
                 those_who_share_are_asked_together_or_by_their_fence,
             }

@@ -166,6 +166,18 @@ fn a_release_that_reopens_serves_the_next_at_once() {
 }
 
 #[test]
+fn an_acquisition_that_is_undone_leaves_nothing_closed_if_it_says_so() {
+    let mut lock = Lock::new();
+    for reopen in [true, false] {
+        let closing = AcquireRequest { close_for: Some(ms(1_000)), ..request(1, 100) };
+        granted(&lock.acquire(&closing));
+        let undoing = LeaveRequest { reopen, ..LeaveRequest::new(key(), token(1)) };
+        assert_eq!(lock.entry.leave(&undoing, lock.now(), &mut lock.notices), Leave::Released);
+        assert_eq!(lock.inspect().is_none(), reopen);
+    }
+}
+
+#[test]
 fn a_holder_that_is_asked_learns_of_it_with_its_next_renewal() {
     let mut lock = Lock::new();
     assert_eq!(ask(&mut lock, None), Ask::NotHeld);
