@@ -47,7 +47,8 @@ which all your processes on this machine share.";
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// The store: embedded:, embedded:/PATH, redis://HOST, rediss://HOST, redis+unix:///PATH
+    /// The store: embedded:, embedded:/PATH, redis://HOST, rediss://HOST, redis+unix:///PATH,
+    /// quorum+redis://HOST,HOST,HOST, quorum:STORE,STORE,STORE
     ///
     /// A password does not belong here, where every user of the machine can read it: put it into
     /// LEASEHOLD_PASSWORD, a --password-file, or the URL in LEASEHOLD_STORE or the config file.

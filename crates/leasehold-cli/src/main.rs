@@ -117,8 +117,8 @@ fn parse() -> Result<(Cli, bool), clap::Error> {
 /// A parser's error repeats what it does not understand, which may be a URL in the wrong place.
 fn remember_secrets_in_arguments() {
     for argument in std::env::args_os() {
-        if let Some(password) = argument.to_str().and_then(secret::password_of) {
-            secret::remember(password);
+        if let Some(argument) = argument.to_str() {
+            secret::remember_those_of(argument);
         }
     }
 }

@@ -28,6 +28,28 @@ pub(crate) fn remember(password: &str) {
     }
 }
 
+/// Remembers each password of a URL, which may name several stores.
+pub(crate) fn remember_those_of(url: &str) {
+    if let Some(all) = password_of(url) {
+        remember(all);
+    }
+    // Each store's URL ends where the next one's scheme begins, which has a comma before it.
+    let mut parts: Vec<&str> = Vec::new();
+    let mut rest = url;
+    while let Some((_, after)) = rest.split_once("://") {
+        let next = after.find("://").unwrap_or(after.len());
+        let end = after.get(..next).and_then(|text| text.rfind(',')).filter(|_| next < after.len());
+        parts.push(after.get(..end.unwrap_or(after.len())).unwrap_or(after));
+        rest = after;
+    }
+    for part in parts {
+        let user_info = part.rsplit_once('@').map(|(user_info, _)| user_info);
+        if let Some((_, password)) = user_info.and_then(|it| it.split_once(':')) {
+            remember(password);
+        }
+    }
+}
+
 /// The text without any password.
 pub(crate) fn redact(text: &str) -> String {
     let mut text = mask_user_info(text);
@@ -116,6 +138,12 @@ mod tests {
         assert_eq!(redact("AUTH s3%2Fcret%21 refused"), "AUTH *** refused");
         assert_eq!(percent_decoded("100%"), "100%");
         assert_eq!(percent_decoded("%zz%c3%a9"), "%zzé");
+    }
+
+    #[test]
+    fn each_password_of_several_stores_is_remembered() {
+        remember_those_of("quorum:redis://:sesame1@a,rediss://u:open,2@b:7000,embedded:/x");
+        assert_eq!(redact("sesame1 open,2 a,b"), "*** *** a,b");
     }
 
     #[test]

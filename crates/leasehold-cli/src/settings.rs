@@ -57,8 +57,8 @@ impl Settings {
             None => file.store.unwrap_or_else(|| "embedded:".to_owned()),
         };
         let in_url = secret::password_of(&store).map(str::to_owned);
-        if let Some(password) = &in_url {
-            secret::remember(password);
+        if in_url.is_some() {
+            secret::remember_those_of(&store);
             if store_was_typed {
                 output::message(
                     "warning: every user of this machine can read the password in --store; put \
@@ -66,7 +66,8 @@ impl Settings {
                 );
             }
         }
-        if store.trim_end_matches(':') == "memory" {
+        let in_quorum = store.starts_with("quorum:") && store.contains("memory:");
+        if store.trim_end_matches(':') == "memory" || in_quorum {
             return Err(Failure::config(
                 "memory: is private to one process, so a command can keep nobody out with it; \
                  use embedded: or redis://",
@@ -188,9 +189,9 @@ impl Config {
         let text = read_small(&file, path)?;
         let config = Self::parse(&text)
             .map_err(|why| Failure::config(format!("the config file {shown}: {why}")))?;
-        let secret = config.store.as_deref().and_then(secret::password_of);
-        if let Some(secret) = secret {
-            secret::remember(secret);
+        let store = config.store.as_deref().unwrap_or_default();
+        if secret::password_of(store).is_some() {
+            secret::remember_those_of(store);
             refuse_if_public(&file, path, "config file with a password")?;
         }
         Ok(Some(config))

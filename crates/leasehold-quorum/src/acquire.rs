@@ -82,13 +82,6 @@ impl Nodes {
                  leases would get the same fences; use a single store for them",
             ));
         }
-        if request.close_for.is_some() {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "a quorum can't close a lock with a grant that it may have to undo; use a single \
-                 store for this",
-            ));
-        }
         if request.ttl > self.max_ttl && !self.keep_leases {
             return Err(Error::new(
                 ErrorKind::Config,
@@ -181,7 +174,7 @@ impl<'a> Attempt<'a> {
             if self.count(Vote::is_confirmed) >= self.nodes.majority() {
                 return Outcome::Held;
             }
-            if self.count(Vote::is_possible) < self.nodes.majority() {
+            if self.count(Vote::is_possible) < self.nodes.majority() && self.is_clear_why() {
                 return self.failed();
             }
             match self.round.next().await {
@@ -345,6 +338,15 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    /// Whether more answers would not change whether it is the others or the nodes that stand in
+    /// the way.
+    fn is_clear_why(&self) -> bool {
+        let answered =
+            self.count(|vote| matches!(vote, Vote::Holds(_) | Vote::Busy(_) | Vote::Refused(_)));
+        let failed = self.count(|vote| matches!(vote, Vote::Failed(_)));
+        answered >= self.nodes.majority() || failed > self.nodes.spare()
+    }
+
     fn failed(&mut self) -> Outcome {
         let mut errors = Vec::new();
         let mut blocked: Vec<&Busy> = Vec::new();
@@ -435,7 +437,9 @@ impl<'a> Attempt<'a> {
                 _ => {}
             }
         }
-        let leave = Arc::new(LeaveRequest::new(request.key.clone(), token));
+        let mut leave = LeaveRequest::new(request.key.clone(), token);
+        leave.reopen = request.close_for.is_some();
+        let leave = Arc::new(leave);
         let send = |to: Vec<usize>| {
             let mut round = Round::new();
             for node in to {

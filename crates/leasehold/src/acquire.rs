@@ -87,8 +87,6 @@ impl Acquisition {
         let token = Token::generate()?;
         let mut request = AcquireRequest::new(settings.key.clone(), token, terms.ttl);
         request.mode = settings.mode;
-        request.preferred = settings.preferred;
-        request.close_for = settings.close_for;
         request.owner = settings.owner.clone();
         request.metadata = settings.metadata.clone();
         // Beside other holders, fences kept for hand-offs would be below those granted meanwhile,
@@ -98,7 +96,7 @@ impl Acquisition {
         }
         let started = client.clock.now();
         Ok(Self {
-            armed: Armed::new(client.reaper.clone(), &settings, token),
+            armed: Armed::new(client.reaper.clone(), settings.key.clone(), token),
             client: Arc::clone(client),
             limits: Limits {
                 settings,
@@ -129,7 +127,7 @@ impl Acquisition {
         let mut in_the_way = InTheWay::default();
         let mut contact = Contact::default();
         for tries in 1.. {
-            if tries > 1 {
+            if capability.undoes && tries > 1 {
                 self.start_anew()?;
             }
             let earliest = match self.attempt().await {
@@ -166,16 +164,12 @@ impl Acquisition {
         Err(self.ran_out(in_the_way, "the retry strategy gave up"))
     }
 
-    /// Goes on with a new token where a store needs it after a refusal; whatever the old one may
-    /// have got is given up.
-    pub(crate) fn start_anew(&mut self) -> Result<()> {
-        if !self.client.store.capability().undoes {
-            return Ok(());
-        }
+    /// Goes on with a new token; whatever the old one may have got is given up.
+    fn start_anew(&mut self) -> Result<()> {
         let token = Token::generate()?;
         self.request.token = token;
         let reaper = self.client.reaper.clone();
-        self.armed = Armed::new(reaper, &self.limits.settings, token);
+        self.armed = Armed::new(reaper, self.request.key.clone(), token);
         Ok(())
     }
 
@@ -308,7 +302,7 @@ impl Acquisition {
         self.limits.ran_out(&self.client, in_the_way, why)
     }
 
-    pub(crate) fn too_late(&self) -> Error {
+    fn too_late(&self) -> Error {
         self.explain(Error::new(
             ErrorKind::Unavailable,
             format!(
@@ -341,7 +335,7 @@ impl Limits {
     }
 }
 
-pub(crate) fn refused(refusal: Refusal, asked: Kind) -> Error {
+fn refused(refusal: Refusal, asked: Kind) -> Error {
     let why = match refusal {
         Refusal::WrongKind { stored } => {
             let remedy = match (stored, asked) {

@@ -3,7 +3,6 @@
 use leasehold_core::{Key, Moment, Token};
 
 use crate::reap::{Reaper, Remains};
-use crate::settings::Settings;
 
 /// An acquisition that may have left something in the store.
 ///
@@ -14,8 +13,6 @@ pub(crate) struct Armed {
     reaper: Reaper,
     key: Key,
     token: Token,
-    /// A grant closes the lock, for a use that nobody will make of it now.
-    reopen: bool,
     until: Moment,
     /// A request is on its way.
     asking: bool,
@@ -26,12 +23,11 @@ pub(crate) struct Armed {
 }
 
 impl Armed {
-    pub(crate) fn new(reaper: Reaper, settings: &Settings, token: Token) -> Self {
+    pub(crate) fn new(reaper: Reaper, key: Key, token: Token) -> Self {
         Self {
             reaper,
-            key: settings.key.clone(),
+            key,
             token,
-            reopen: settings.close_for.is_some(),
             until: Moment::default(),
             asking: false,
             in_doubt: false,
@@ -83,7 +79,6 @@ impl Drop for Armed {
                 token: self.token,
                 until: self.until,
                 in_doubt,
-                reopen: self.reopen,
             });
         }
     }

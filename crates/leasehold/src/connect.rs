@@ -10,13 +10,15 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
     not(all(feature = "embedded", feature = "redis")),
     expect(dead_code, reason = "each kind of store uses its own part")
 )]
+#[derive(Clone)]
 pub(crate) struct Options {
     pub(crate) detached: bool,
     pub(crate) password: Option<String>,
     pub(crate) timeout: Duration,
 }
 
-const SCHEMES: &str = "memory:, embedded:, redis://, rediss:// and redis+unix://";
+const SCHEMES: &str =
+    "memory:, embedded:, redis://, rediss://, redis+unix://, quorum: and quorum+redis://";
 
 pub(crate) async fn open(url: &str, options: Options) -> Result<Arc<dyn Store>> {
     let Some((scheme, rest)) = url.split_once(':') else {
@@ -28,7 +30,10 @@ pub(crate) async fn open(url: &str, options: Options) -> Result<Arc<dyn Store>> 
     match scheme {
         "memory" | "embedded" => embedded(scheme, rest, &options),
         "redis" | "rediss" | "redis+unix" | "unix" | "valkey" | "valkeys" => {
-            redis(url, options).await
+            redis(url, options, false).await
+        }
+        "quorum" | "quorum+redis" | "quorum+rediss" | "quorum+valkey" | "quorum+valkeys" => {
+            quorum(url, options).await
         }
         _ => Err(Error::new(
             ErrorKind::Config,
@@ -61,20 +66,63 @@ fn embedded(_scheme: &str, _path: &str, _options: &Options) -> Result<Arc<dyn St
     ))
 }
 
+/// Connects, or only makes ready to, when the server need not be there.
 #[cfg(feature = "redis")]
-async fn redis(url: &str, options: Options) -> Result<Arc<dyn Store>> {
+async fn redis(url: &str, options: Options, lazily: bool) -> Result<Arc<dyn Store>> {
     let builder = leasehold_redis::RedisStore::builder().connect_timeout(options.timeout);
     let builder = match options.password {
         Some(password) => builder.password(password),
         None => builder,
     };
-    Ok(Arc::new(builder.connect(url).await?))
+    Ok(Arc::new(if lazily { builder.connect_lazy(url)? } else { builder.connect(url).await? }))
 }
 
 #[cfg(not(feature = "redis"))]
-async fn redis(_url: &str, _options: Options) -> Result<Arc<dyn Store>> {
+async fn redis(_url: &str, _options: Options, _lazily: bool) -> Result<Arc<dyn Store>> {
     Err(Error::new(
         ErrorKind::Unsupported,
         "this build has no Redis store; build with the feature \"redis\"",
+    ))
+}
+
+/// Opens all nodes, and makes sure that a majority of them answers.
+#[cfg(feature = "quorum")]
+async fn quorum(url: &str, options: Options) -> Result<Arc<dyn Store>> {
+    use leasehold_core::Key;
+    use leasehold_quorum::QuorumStore;
+
+    use crate::quorum_url::QuorumUrl;
+
+    let parsed = match (url.strip_prefix("quorum:"), url.strip_prefix("quorum+")) {
+        (Some(list), _) => QuorumUrl::of_stores(list)?,
+        (None, hosts) => QuorumUrl::of_hosts(hosts.unwrap_or(url))?,
+    };
+    let mut nodes = Vec::with_capacity(parsed.nodes.len());
+    for node in &parsed.nodes {
+        nodes.push(match node.split_once(':') {
+            Some((scheme @ ("memory" | "embedded"), rest)) => embedded(scheme, rest, &options)?,
+            _ => redis(node, options.clone(), true).await?,
+        });
+    }
+    let mut builder = QuorumStore::builder(nodes);
+    if let Some(max_ttl) = parsed.settings.max_ttl {
+        builder = builder.max_ttl(max_ttl);
+    }
+    if let Some(timeout) = parsed.settings.node_timeout {
+        builder = builder.node_timeout(timeout);
+    }
+    if let Some(keep) = parsed.settings.keep_leases {
+        builder = builder.nodes_keep_leases(keep);
+    }
+    let store = builder.build()?;
+    store.inspect(&Key::new("leasehold")?, options.timeout).await?;
+    Ok(Arc::new(store))
+}
+
+#[cfg(not(feature = "quorum"))]
+async fn quorum(_url: &str, _options: Options) -> Result<Arc<dyn Store>> {
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        "this build knows no quorums; build with the feature \"quorum\"",
     ))
 }

@@ -151,7 +151,6 @@ impl Reentrant {
                         Attempt::Held(guard) => guard,
                         _ => {
                             first.waits();
-                            acquisition.start_anew()?;
                             acquisition.wait().await?
                         }
                     };

@@ -4,4 +4,6 @@
 
 mod nodes;
 mod promises;
+mod servers;
+mod simulation;
 mod support;

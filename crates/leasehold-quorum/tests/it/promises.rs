@@ -15,9 +15,9 @@ fn quorum(nodes: Vec<Arc<dyn Store>>) -> Arc<QuorumStore> {
     Arc::new(builder.build().unwrap())
 }
 
-conformance_tests!(one_of_memory, async || quorum(memories(1)), lacks: [queue, wake, shared]);
-conformance_tests!(three_of_memory, async || quorum(memories(3)), lacks: [queue, wake, shared]);
-conformance_tests!(five_of_memory, async || quorum(memories(5)), lacks: [queue, wake, shared]);
+conformance_tests!(one_of_memory, async || quorum(memories(1)), lacks: [queue, wake, shared, sets]);
+conformance_tests!(three_of_memory, async || quorum(memories(3)), lacks: [queue, wake, shared, sets]);
+conformance_tests!(five_of_memory, async || quorum(memories(5)), lacks: [queue, wake, shared, sets]);
 
 /// Nodes of different sorts.
 #[cfg(unix)]
@@ -39,7 +39,7 @@ mod mixed {
         (Arc::new(builder.build().unwrap()), folder)
     }
 
-    conformance_tests!(stores, mixed, lacks: [queue, wake, shared]);
+    conformance_tests!(stores, mixed, lacks: [queue, wake, shared, sets]);
 }
 
 /// Real servers, one set for all cases; they end with this process.
@@ -60,6 +60,6 @@ mod servers {
         Arc::new(builder.build().unwrap())
     }
 
-    conformance_tests!(three, async || of(3), lacks: [queue, wake, shared]);
-    conformance_tests!(five, async || of(5), lacks: [queue, wake, shared]);
+    conformance_tests!(three, async || of(3), lacks: [queue, wake, shared, sets]);
+    conformance_tests!(five, async || of(5), lacks: [queue, wake, shared, sets]);
 }

@@ -1,0 +1,184 @@
+//! Real servers that are stopped, killed and restarted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Acquire, ErrorKind, Release, ReleaseRequest, Renew, RenewRequest, Store};
+use leasehold_quorum::{QuorumStore, QuorumStoreBuilder};
+use leasehold_testkit::server::RedisServer;
+use tokio::time::Instant;
+
+use crate::support::{CALL, connected, granted, key, ms, secs, wish};
+
+const NODE_TIMEOUT: Duration = Duration::from_millis(500);
+/// What a slow machine may add.
+const SLOW: Duration = Duration::from_secs(5);
+
+fn servers(count: usize) -> Vec<RedisServer> {
+    (0..count).map(|_| RedisServer::start()).collect()
+}
+
+fn quorum(servers: &[RedisServer]) -> QuorumStoreBuilder {
+    QuorumStore::builder(connected(servers)).node_timeout(NODE_TIMEOUT)
+}
+
+/// Takes, renews and gives back a lock, and says how long the first took.
+async fn use_a_lock(store: &dyn Store) -> Duration {
+    let (key, started) = (key(), Instant::now());
+    let asked = wish(&key, secs(30));
+    let fences = granted(store, &asked).await;
+    let took = started.elapsed();
+    let renewal = RenewRequest::new(key.clone(), asked.token, fences, asked.ttl);
+    let answers = store.renew(std::slice::from_ref(&renewal), CALL).await;
+    assert_eq!(*answers[0].as_ref().unwrap(), Renew::Renewed);
+    assert!(store.inspect(&key, CALL).await.unwrap().is_some());
+    let request = ReleaseRequest::new(key, asked.token, fences);
+    assert_eq!(store.release(&request, CALL).await.unwrap(), Release::Released);
+    took
+}
+
+#[tokio::test]
+async fn one_of_three_and_two_of_five_may_be_stopped_or_killed() {
+    for (count, gone) in [(3, 1), (5, 2)] {
+        let servers = servers(count);
+        let quorum = quorum(&servers).nodes_keep_leases(true).build().unwrap();
+        use_a_lock(&quorum).await;
+        servers.iter().take(gone).for_each(RedisServer::pause);
+        let took = use_a_lock(&quorum).await;
+        assert!(took < NODE_TIMEOUT + SLOW, "with stopped nodes an acquisition took {took:?}");
+        servers.iter().take(gone).for_each(RedisServer::kill);
+        let took = use_a_lock(&quorum).await;
+        assert!(took < NODE_TIMEOUT + SLOW, "with killed nodes an acquisition took {took:?}");
+        servers.iter().take(gone).for_each(RedisServer::restart);
+        use_a_lock(&quorum).await;
+    }
+}
+
+#[tokio::test]
+async fn without_a_majority_of_servers_a_clear_error_comes_within_the_callers_time() {
+    let servers = servers(3);
+    let quorum = quorum(&servers).nodes_keep_leases(true).build().unwrap();
+    use_a_lock(&quorum).await;
+    servers[0].pause();
+    servers[1].kill();
+    let started = Instant::now();
+    let error = quorum.acquire(&wish(&key(), secs(30)), secs(3)).await.unwrap_err();
+    assert!(started.elapsed() < secs(3) + SLOW, "{:?}", started.elapsed());
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    let told = error.to_string();
+    for server in &servers[..2] {
+        assert!(told.contains(&server.addr().to_string()), "{told}");
+    }
+    servers[0].resume();
+    servers[1].restart();
+    let began = Instant::now();
+    while quorum.acquire(&wish(&key(), secs(1)), secs(3)).await.is_err() {
+        assert!(began.elapsed() < secs(60), "the nodes are back, and locks are not");
+        tokio::time::sleep(ms(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_was_restarted_empty_lets_no_second_holder_in() {
+    let servers = servers(3);
+    let max_ttl = secs(4);
+    let quorum = quorum(&servers).max_ttl(max_ttl).build().unwrap();
+    let key = key();
+    // New nodes can't know that they are new.
+    let began = Instant::now();
+    let asked = loop {
+        let asked = wish(&key, max_ttl);
+        match quorum.acquire(&asked, CALL).await {
+            Ok(Acquire::Granted(_)) => break asked,
+            Ok(other) => panic!("nobody else is here: {other:?}"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                assert!(error.to_string().contains("it counts in"), "{error}");
+                assert!(began.elapsed() < secs(60), "the nodes never come of age: {error}");
+            }
+        }
+        tokio::time::sleep(ms(50)).await;
+    };
+    let held_since = Instant::now();
+    // Two of the three that hold the lease forget it, one after the other.
+    for server in &servers[..2] {
+        server.kill();
+        server.restart();
+    }
+    let other = wish(&key, max_ttl);
+    let began = Instant::now();
+    loop {
+        let answer = quorum.acquire(&other, secs(2)).await;
+        if let Ok(Acquire::Granted(_)) = answer {
+            break;
+        }
+        // The first holder's lease, counted from before it was asked for.
+        assert!(began.elapsed() < secs(60), "the lock never comes free: {answer:?}");
+        tokio::time::sleep(ms(50)).await;
+    }
+    let lease = asked.ttl.duration() - leasehold_core::margin(asked.ttl);
+    assert!(held_since.elapsed() + ms(200) >= lease, "two holders at once");
+}
+
+#[tokio::test]
+async fn without_the_delay_a_restart_lets_a_second_holder_in() {
+    let servers = servers(3);
+    let quorum = quorum(&servers).nodes_keep_leases(true).build().unwrap();
+    let key = key();
+    granted(&quorum, &wish(&key, secs(60))).await;
+    for server in &servers[..2] {
+        server.kill();
+        server.restart();
+    }
+    let began = Instant::now();
+    while !matches!(quorum.acquire(&wish(&key, secs(60)), secs(2)).await, Ok(Acquire::Granted(_))) {
+        assert!(began.elapsed() < secs(50), "this shows nothing any more");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_was_restarted_gets_its_leases_back_by_the_next_renewal() {
+    let servers = servers(3);
+    let nodes = connected(&servers);
+    let quorum = quorum(&servers).nodes_keep_leases(true).build().unwrap();
+    let key = key();
+    let asked = wish(&key, secs(30));
+    let fences = granted(&quorum, &asked).await;
+    servers[0].kill();
+    servers[0].restart();
+    let renewal = [RenewRequest::new(key.clone(), asked.token, fences, asked.ttl)];
+    let began = Instant::now();
+    while !matches!(nodes[0].inspect(&key, CALL).await, Ok(Some(_))) {
+        assert!(began.elapsed() < secs(60), "the node is never healed");
+        assert_eq!(*quorum.renew(&renewal, CALL).await[0].as_ref().unwrap(), Renew::Renewed);
+    }
+    servers[1].kill();
+    assert_eq!(*quorum.renew(&renewal, CALL).await[0].as_ref().unwrap(), Renew::Renewed);
+    let answer = quorum.acquire(&wish(&key, secs(30)), secs(3)).await.unwrap();
+    assert!(matches!(answer, Acquire::Busy(_)), "{answer:?}");
+}
+
+#[tokio::test]
+async fn many_who_ask_at_once_settle_among_themselves() {
+    let servers = servers(3);
+    let clients: Vec<Arc<QuorumStore>> = (0..4)
+        .map(|_| Arc::new(quorum(&servers).nodes_keep_leases(true).build().unwrap()))
+        .collect();
+    for _ in 0..10 {
+        let key = key();
+        let asks: Vec<_> = clients
+            .iter()
+            .map(|client| {
+                let (client, asked) = (Arc::clone(client), wish(&key, secs(30)));
+                tokio::spawn(async move { client.acquire(&asked, secs(10)).await })
+            })
+            .collect();
+        let mut holders = 0;
+        for ask in asks {
+            if let Ok(Acquire::Granted(_)) = ask.await.unwrap() {
+                holders += 1;
+            }
+        }
+        assert_eq!(holders, 1, "nobody, or more than one, of those who asked at once");
+    }
+}

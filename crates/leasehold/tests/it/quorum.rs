@@ -1,0 +1,63 @@
+//! A quorum behind the client, by its URL.
+
+use std::time::Duration;
+
+use leasehold::{Client, ErrorKind, Release};
+use leasehold_testkit::server::RedisServer;
+
+fn hosts(servers: &[RedisServer]) -> String {
+    let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
+    hosts.join(",")
+}
+
+#[tokio::test]
+async fn a_quorum_of_servers_is_one_url_and_waiters_get_their_turn() {
+    let servers: Vec<_> =
+        (0..3).map(|_| RedisServer::builder().password("s3cret").start()).collect();
+    let url = format!("quorum+redis://:s3cret@{}?keep_leases=yes", hosts(&servers));
+    let client = Client::connect(&url).await.unwrap();
+    let other = Client::connect(&url).await.unwrap();
+    let guard = client.mutex("k").lock().await.unwrap();
+    assert!(other.mutex("k").try_lock().await.unwrap().is_none());
+    let waiter = tokio::spawn(async move { other.mutex("k").lock().await });
+    servers[0].kill();
+    let fence = guard.fence().unwrap();
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    let next =
+        tokio::time::timeout(Duration::from_secs(60), waiter).await.unwrap().unwrap().unwrap();
+    assert!(next.fence().unwrap() > fence);
+    assert_eq!(next.release().await.unwrap(), Release::Released);
+    let error = Client::connect(&url.replace("s3cret", "wr0ng")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(!error.to_string().contains("wr0ng"), "{error}");
+    assert!(!format!("{error:?} {client:?}").contains("s3cret"));
+}
+
+#[tokio::test]
+async fn a_quorum_whose_majority_is_not_there_is_no_store() {
+    let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
+    let url = format!("quorum+redis://{}", hosts(&servers));
+    servers[0].kill();
+    Client::connect(&url).await.unwrap();
+    servers[1].kill();
+    let error = Client::connect(&url).await.unwrap_err();
+    assert_eq!((error.kind(), error.nodes().len()), (ErrorKind::Unavailable, 2), "{error}");
+}
+
+#[tokio::test]
+async fn a_quorum_may_consist_of_stores_of_any_sort() {
+    let (folder, server) = (tempfile::tempdir().unwrap(), RedisServer::start());
+    let path = folder.path().display();
+    let url = format!("quorum:keep_leases=yes,memory:,embedded:{path},{}", server.url());
+    let client = Client::connect(&url).await.unwrap();
+    let guard = client.mutex("k").lock().await.unwrap();
+    assert_eq!(
+        client.inspect("k").await.unwrap().unwrap().holders[0].fence,
+        guard.fence().unwrap()
+    );
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    for bad in ["quorum:", "quorum+redis://a,a", "quorum:redis://a,what", "quorum:memory:,memory:x"]
+    {
+        assert_eq!(Client::connect(bad).await.unwrap_err().kind(), ErrorKind::Config, "{bad}");
+    }
+}
