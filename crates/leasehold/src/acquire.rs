@@ -87,6 +87,8 @@ impl Acquisition {
         let token = Token::generate()?;
         let mut request = AcquireRequest::new(settings.key.clone(), token, terms.ttl);
         request.mode = settings.mode;
+        request.preferred = settings.preferred;
+        request.close_for = settings.close_for;
         request.owner = settings.owner.clone();
         request.metadata = settings.metadata.clone();
         // Beside other holders, fences kept for hand-offs would be below those granted meanwhile,
@@ -96,7 +98,7 @@ impl Acquisition {
         }
         let started = client.clock.now();
         Ok(Self {
-            armed: Armed::new(client.reaper.clone(), settings.key.clone(), token),
+            armed: Armed::new(client.reaper.clone(), &settings, token),
             client: Arc::clone(client),
             limits: Limits {
                 settings,
@@ -127,7 +129,7 @@ impl Acquisition {
         let mut in_the_way = InTheWay::default();
         let mut contact = Contact::default();
         for tries in 1.. {
-            if capability.undoes && tries > 1 {
+            if tries > 1 {
                 self.start_anew()?;
             }
             let earliest = match self.attempt().await {
@@ -164,12 +166,16 @@ impl Acquisition {
         Err(self.ran_out(in_the_way, "the retry strategy gave up"))
     }
 
-    /// Goes on with a new token; whatever the old one may have got is given up.
-    fn start_anew(&mut self) -> Result<()> {
+    /// Goes on with a new token where a store needs it after a refusal; whatever the old one may
+    /// have got is given up.
+    pub(crate) fn start_anew(&mut self) -> Result<()> {
+        if !self.client.store.capability().undoes {
+            return Ok(());
+        }
         let token = Token::generate()?;
         self.request.token = token;
         let reaper = self.client.reaper.clone();
-        self.armed = Armed::new(reaper, self.request.key.clone(), token);
+        self.armed = Armed::new(reaper, &self.limits.settings, token);
         Ok(())
     }
 
@@ -302,7 +308,7 @@ impl Acquisition {
         self.limits.ran_out(&self.client, in_the_way, why)
     }
 
-    fn too_late(&self) -> Error {
+    pub(crate) fn too_late(&self) -> Error {
         self.explain(Error::new(
             ErrorKind::Unavailable,
             format!(
@@ -335,7 +341,7 @@ impl Limits {
     }
 }
 
-fn refused(refusal: Refusal, asked: Kind) -> Error {
+pub(crate) fn refused(refusal: Refusal, asked: Kind) -> Error {
     let why = match refusal {
         Refusal::WrongKind { stored } => {
             let remedy = match (stored, asked) {

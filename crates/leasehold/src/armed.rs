@@ -3,6 +3,7 @@
 use leasehold_core::{Key, Moment, Token};
 
 use crate::reap::{Reaper, Remains};
+use crate::settings::Settings;
 
 /// An acquisition that may have left something in the store.
 ///
@@ -13,6 +14,8 @@ pub(crate) struct Armed {
     reaper: Reaper,
     key: Key,
     token: Token,
+    /// A grant closes the lock, for a use that nobody will make of it now.
+    reopen: bool,
     until: Moment,
     /// A request is on its way.
     asking: bool,
@@ -23,11 +26,12 @@ pub(crate) struct Armed {
 }
 
 impl Armed {
-    pub(crate) fn new(reaper: Reaper, key: Key, token: Token) -> Self {
+    pub(crate) fn new(reaper: Reaper, settings: &Settings, token: Token) -> Self {
         Self {
             reaper,
-            key,
+            key: settings.key.clone(),
             token,
+            reopen: settings.close_for.is_some(),
             until: Moment::default(),
             asking: false,
             in_doubt: false,
@@ -79,6 +83,7 @@ impl Drop for Armed {
                 token: self.token,
                 until: self.until,
                 in_doubt,
+                reopen: self.reopen,
             });
         }
     }

@@ -9,24 +9,28 @@ use std::time::Duration;
 use leasehold_clock::SystemClock;
 use leasehold_core::doctor::{self, Finding};
 use leasehold_core::{
-    ClientId, Clock, Error, ErrorKind, Fence, ForceRelease, ForceReleaseRequest, Key, ListRequest,
-    LockInfo, OwnerName, Release as StoreRelease, ReleaseRequest, Renew, RenewRequest, Result,
-    Store, Ttl,
+    Ask, AskRequest, ClientId, Clock, Error, ErrorKind, Fence, ForceRelease, ForceReleaseRequest,
+    Key, ListRequest, LockInfo, OwnerName, Release as StoreRelease, ReleaseRequest, Renew,
+    RenewRequest, Result, Store, Ttl,
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::connect;
 use crate::detached::DetachedLease;
+use crate::election::Election;
 use crate::gate::Gates;
 use crate::guard::{Guard, HeldLease, Release};
-use crate::hold::{Hold, Relay, Terms};
+use crate::hold::{Closing, Hold, Relay, Terms};
+use crate::multi::Multi;
 use crate::mutex::Mutex;
+use crate::once::OncePer;
 use crate::owned::Owned;
 use crate::owner::{self, Owner};
 use crate::reap::Reaper;
 use crate::reentrant::Reentrant;
 use crate::renew::Wheel;
 use crate::rt;
+use crate::rwlock::RwLock;
 use crate::semaphore::Semaphore;
 use crate::wake::Hub;
 
@@ -117,7 +121,16 @@ impl Inner {
         info.map_err(|error| self.explain(error, "inspect").on_key(key))
     }
 
-    fn explain(&self, error: Error, operation: &'static str) -> Error {
+    /// Asks holders to let go.
+    pub(crate) async fn ask(&self, request: AskRequest) -> Result<u32> {
+        let answer = self.store.ask(&request, self.config.call_timeout).await;
+        match answer.map_err(|error| self.explain(error, "ask").on_key(&request.key))? {
+            Ask::Asked { holders } => Ok(holders),
+            _ => Ok(0),
+        }
+    }
+
+    pub(crate) fn explain(&self, error: Error, operation: &'static str) -> Error {
         error.during(operation).at_store(self.location())
     }
 }
@@ -181,6 +194,30 @@ impl Client {
     /// A mutex with an already validated name.
     pub fn mutex_of(&self, key: Key) -> Mutex {
         Mutex::new(self, Ok(key))
+    }
+
+    /// A read-write lock of this name. A value: nothing is sent, and nothing can fail before it is
+    /// locked.
+    pub fn rwlock(&self, key: impl AsRef<str>) -> RwLock {
+        RwLock::new(self, Key::new(key))
+    }
+
+    /// Several locks that are taken together, all or none; their order does not matter. A value:
+    /// nothing is sent, and nothing can fail before they are locked.
+    pub fn multi<K: AsRef<str>>(&self, keys: impl IntoIterator<Item = K>) -> Multi {
+        Multi::new(self, keys.into_iter().map(Key::new))
+    }
+
+    /// A post of this name that one candidate has at a time. A value: nothing is sent, and nothing
+    /// can fail before a campaign.
+    pub fn election(&self, key: impl AsRef<str>) -> Election {
+        Election::new(self, Key::new(key))
+    }
+
+    /// A job of this name that starts at most once per `period`, on all hosts together. A value:
+    /// nothing is sent, and nothing can fail before it is started.
+    pub fn once_per(&self, key: impl AsRef<str>, period: Duration) -> OncePer {
+        OncePer::new(self, Key::new(key), period)
     }
 
     /// A lock of this name that `owner` may take again while it has it. A value: nothing is sent,
@@ -282,6 +319,37 @@ impl Client {
             answer.map_err(|error| self.inner.explain(error, "force-release").on_key(&key))?;
         tracing::info!(target: "leasehold", %key, %fence, ?answer, "force release");
         Ok(answer)
+    }
+
+    /// Asks all holders of a lock to let go, and says how many were asked; 0 when nobody holds it.
+    /// They learn of it with their next renewal, or within a second where they
+    /// [wait for it](Guard::asked). Nobody is forced.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for a bad name, and what the store says.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, they may or may not have been asked.
+    pub async fn ask(&self, key: impl AsRef<str>) -> Result<u32> {
+        let key = Key::new(key)?;
+        self.inner.ask(AskRequest::new(key, self.inner.config.owner.clone())).await
+    }
+
+    /// As [`ask`](Self::ask), of the one lease whose fence [`inspect`](Self::inspect) showed.
+    ///
+    /// # Errors
+    ///
+    /// As [`ask`](Self::ask).
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, it may or may not have been asked.
+    pub async fn ask_holder(&self, key: impl AsRef<str>, fence: Fence) -> Result<u32> {
+        let mut request = AskRequest::new(Key::new(key)?, self.inner.config.owner.clone());
+        request.fence = Some(fence);
+        self.inner.ask(request).await
     }
 
     /// Takes over a lease that was [detached](Guard::detach), here or elsewhere, by renewing it.
@@ -413,7 +481,7 @@ impl Client {
         for hold in self.inner.wheel.holds() {
             let lease = HeldLease::of(&self.inner, &hold);
             releases.spawn_on(
-                async move { (hold.key.clone(), lease.give_back(None).await) },
+                async move { (hold.key.clone(), lease.give_back(Closing::No).await) },
                 &self.inner.runtime,
             );
         }

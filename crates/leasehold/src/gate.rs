@@ -4,6 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use leasehold_core::{Error, ErrorKind, Key, Metadata, Mode, OwnerName, Result};
 use tokio::sync::mpsc;
@@ -28,6 +29,8 @@ pub(crate) struct Gates {
 pub(crate) struct GateKey {
     key: Key,
     mode: Mode,
+    preferred: bool,
+    close_for: Option<Duration>,
     terms: Terms,
     owner: OwnerName,
     metadata: Metadata,
@@ -41,6 +44,8 @@ impl GateKey {
         Self {
             key: settings.key.clone(),
             mode: settings.mode,
+            preferred: settings.preferred,
+            close_for: settings.close_for,
             terms: *terms,
             owner: settings.owner.clone(),
             metadata: settings.metadata.clone(),

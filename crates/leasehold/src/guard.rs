@@ -13,8 +13,11 @@ use tokio_util::sync::CancellationToken;
 use crate::client::Inner;
 use crate::detached::DetachedLease;
 use crate::gate::Gates;
-use crate::hold::{Change, Hold};
+use crate::hold::{Change, Closing, Hold};
 use crate::reap::Remains;
+
+/// How often a holder that waits to be asked looks.
+const LOOK_FOR_ASKERS: Duration = Duration::from_secs(1);
 
 /// How a release went.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -150,6 +153,61 @@ impl HeldLease {
         self.hold.lost(&*self.client.clock).await;
     }
 
+    /// Returns when somebody [asks](crate::Client::ask) the holder to let go; also when the lease
+    /// is lost or its guard has gone, so that nobody waits here in vain. [`is_asked`]
+    /// (Self::is_asked) tells the two apart.
+    ///
+    /// While it is awaited it looks once a second, by a renewal that changes nothing; otherwise
+    /// the holder learns of it with its next renewal. Letting go is up to the holder: a
+    /// [`Guard::release`] then goes to whoever waits in the store's line, not to one of this
+    /// process's own.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    ///
+    /// [`is_asked`]: Self::is_asked
+    pub async fn asked(&self) {
+        let Self { client, hold } = self;
+        loop {
+            let now = client.clock.now();
+            if self.is_asked() || !hold.is_held(now) {
+                return;
+            }
+            hold.asked_until(&*client.clock, now.saturating_add(LOOK_FOR_ASKERS)).await;
+            if !self.is_asked() && hold.is_held(client.clock.now()) {
+                self.look_for_askers().await;
+            }
+        }
+    }
+
+    /// Whether somebody has asked the holder to let go, as far as is known here. Asks nobody.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        self.hold.is_asked()
+    }
+
+    async fn look_for_askers(&self) {
+        struct Done<'a>(&'a Hold);
+        impl Drop for Done<'_> {
+            fn drop(&mut self) {
+                self.0.request_done();
+            }
+        }
+        let Self { client, hold } = self;
+        let Some(mut request) = hold.start_renewal(client.clock.now()) else { return };
+        let _done = Done(hold);
+        // It may not shorten, and so changes nothing; only the answer counts.
+        let Ok(ttl) = Ttl::new(Duration::from_millis(1)) else { return };
+        request.ttl = ttl;
+        let within = client.config.call_timeout.min(hold.length().duration() / 6);
+        match client.store.renew(std::slice::from_ref(&request), within).await.pop() {
+            Some(Ok(Renew::Asked)) => hold.ask(),
+            Some(Ok(Renew::Late | Renew::NotHeld)) => hold.refuted(),
+            _ => {}
+        }
+    }
+
     /// Passes when the lease is held; for a look before each side effect.
     ///
     /// # Errors
@@ -205,7 +263,7 @@ impl HeldLease {
 
     /// Ends the lease in the background.
     pub(crate) fn give_up(&self) {
-        drop(Ending::begin(self, None));
+        drop(Ending::begin(self, Closing::No));
     }
 
     pub(crate) fn explain(&self, error: Error, operation: &'static str) -> Error {
@@ -291,6 +349,21 @@ impl Guard {
         self.lease().lost().await;
     }
 
+    /// Returns when somebody asks the holder to let go. See [`HeldLease::asked`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn asked(&self) {
+        self.lease().asked().await;
+    }
+
+    /// Whether somebody has asked the holder to let go. See [`HeldLease::is_asked`].
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        self.lease().is_asked()
+    }
+
     /// Passes when the lease is held; for a look before each side effect.
     ///
     /// # Errors
@@ -373,7 +446,7 @@ impl Guard {
     ///
     /// Cancel safe: if dropped, the release goes on in the background.
     pub async fn release(self) -> Result<Release> {
-        self.end(None).await
+        self.end(Closing::No).await
     }
 
     /// Ends the lease, and keeps the lock closed to everybody for `cooldown` after.
@@ -388,12 +461,11 @@ impl Guard {
     ///
     /// Cancel safe: if dropped, the release goes on in the background.
     pub async fn release_with_cooldown(self, cooldown: Duration) -> Result<Release> {
-        self.end(Some(cooldown)).await
+        self.end(Closing::For(cooldown)).await
     }
 
-    async fn end(mut self, cooldown: Option<Duration>) -> Result<Release> {
-        let lease = self.lease.take().expect("BUG: a guard is ended once");
-        lease.end(cooldown).await
+    pub(crate) async fn end(self, closing: Closing) -> Result<Release> {
+        self.into_lease().end(closing).await
     }
 
     /// Lets go of the lease without ending it: it lives on until its ttl, for whoever has the
@@ -411,7 +483,7 @@ impl Guard {
     pub async fn detach(mut self) -> Result<DetachedLease> {
         self.check()?;
         let lease = self.lease.take().expect("BUG: a guard is ended once");
-        let ending = Ending::begin(&lease, None);
+        let ending = Ending::begin(&lease, Closing::No);
         lease.hold.settled().await;
         let detached = DetachedLease::of(&lease.hold);
         if let Some(ending) = ending {
@@ -444,7 +516,10 @@ impl HeldLease {
         let within = client.config.call_timeout.min(hold.length().duration());
         let answer = client.store.renew(std::slice::from_ref(&request), within).await.pop();
         match answer {
-            Some(Ok(Renew::Renewed | Renew::Asked)) => {
+            Some(Ok(answer @ (Renew::Renewed | Renew::Asked))) => {
+                if answer == Renew::Asked {
+                    hold.ask();
+                }
                 if hold.length_changed(before, sent_at, ttl, client.clock.now()) {
                     Ok(())
                 } else {
@@ -478,16 +553,16 @@ impl HeldLease {
         }
     }
 
-    pub(crate) async fn end(self, cooldown: Option<Duration>) -> Result<Release> {
-        if cooldown.is_none() && Gates::hand_on(&self.client, &self.hold) {
+    pub(crate) async fn end(self, closing: Closing) -> Result<Release> {
+        if closing == Closing::No && Gates::hand_on(&self.client, &self.hold) {
             return Ok(Release::Released);
         }
-        self.give_back(cooldown).await
+        self.give_back(closing).await
     }
 
     /// Ends the lease in the store.
-    pub(crate) async fn give_back(self, cooldown: Option<Duration>) -> Result<Release> {
-        let Some(ending) = Ending::begin(&self, cooldown) else {
+    pub(crate) async fn give_back(self, closing: Closing) -> Result<Release> {
+        let Some(ending) = Ending::begin(&self, closing) else {
             return Ok(Release::NotHeld);
         };
         let Self { client, hold } = &self;
@@ -516,12 +591,12 @@ struct Ending {
 }
 
 impl Ending {
-    fn begin(lease: &HeldLease, cooldown: Option<Duration>) -> Option<Self> {
+    fn begin(lease: &HeldLease, closing: Closing) -> Option<Self> {
         if !lease.hold.is_ours() || !lease.hold.begin_end() {
             return None;
         }
         lease.client.wheel.remove(&lease.hold);
-        let request = lease.hold.release_request(cooldown);
+        let request = lease.hold.release_request(closing);
         Some(Self { lease: Some(lease.clone()), request })
     }
 
@@ -560,7 +635,7 @@ impl Drop for Guard {
         let Some(lease) = self.lease.take() else { return };
         if lease.hold.is_ours() {
             if !Gates::hand_on(&lease.client, &lease.hold) {
-                drop(Ending::begin(&lease, None));
+                drop(Ending::begin(&lease, Closing::No));
             }
         } else {
             // The parent's client must not be taken down from here, not even in memory: its

@@ -63,6 +63,11 @@ pub(crate) struct Hold {
     pid: u32,
     state: Mutex<State>,
     lost: AtomicBool,
+    /// Whether somebody asks the holder to let go.
+    asked: AtomicBool,
+    /// Whether a change to a weaker mode was not answered: carried out late, it would weaken
+    /// whatever this lease has become by then.
+    mode_in_doubt: AtomicBool,
     changed: Notify,
     /// The hold's place in the wheel, in nanoseconds; only touched under the wheel's lock.
     pub(crate) due_ns: AtomicU64,
@@ -106,11 +111,33 @@ pub(crate) enum Change {
     Over,
 }
 
+/// Whether a lease's mode can be changed now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ModeChange {
+    /// The caller does it.
+    Start,
+    /// Not while another request is on the way.
+    Wait,
+    /// The lease is over.
+    Over,
+}
+
 /// What a change of length was begun on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Before {
     lease: LeaseState,
     shortest: Option<Ttl>,
+}
+
+/// Whether a release leaves the lock closed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Closing {
+    /// It does not.
+    No,
+    /// For so long.
+    For(Duration),
+    /// It opens a lock that the grant has closed.
+    Undo,
 }
 
 /// Where a hold is in its life.
@@ -151,6 +178,8 @@ impl Hold {
             pid: std::process::id(),
             state: Mutex::new(State::new(lease, terms.ttl)),
             lost: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
+            mode_in_doubt: AtomicBool::new(false),
             changed: Notify::new(),
             due_ns: AtomicU64::new(0),
         }
@@ -181,6 +210,7 @@ impl Hold {
         let fence = self.fence.saturating_add(1);
         let mut state = self.state();
         let may = self.is_ours()
+            && !self.is_asked()
             && handoffs > 0
             && now < until
             && self.fences.contains(fence)
@@ -191,29 +221,115 @@ impl Hold {
         if !may {
             return None;
         }
-        state.phase = Phase::Ended;
-        let next = State { shortest: state.shortest, ..State::new(state.lease, state.ttl) };
+        let next = self.succeed(&mut state, id, now);
         drop(state);
         self.changed.notify_waiters();
         Some(Self {
+            fence,
+            relay: Relay { handoffs: handoffs.saturating_sub(1), until },
+            max_hold_until: self.max_hold.map(|max| now.saturating_add(max)),
+            progress_ns: AtomicU64::new(as_nanos(now)),
+            ..next
+        })
+    }
+
+    /// The hold of the same lease in another mode, with the fences that it has then. `None` when
+    /// the guard's life is over, or the lease lost. On success this hold has ended.
+    pub(crate) fn in_mode(
+        &self,
+        id: u64,
+        settings: Arc<Settings>,
+        fences: FenceBlock,
+        now: Moment,
+    ) -> Option<Self> {
+        let mut state = self.state();
+        if !self.is_ours()
+            || state.phase != Phase::Held
+            || self.look(&mut state, now) == LeaseStatus::Lost
+        {
+            return None;
+        }
+        let next = self.succeed(&mut state, id, now);
+        drop(state);
+        self.changed.notify_waiters();
+        let fence = if fences == self.fences { self.fence } else { fences.first() };
+        Some(Self { settings: Some(settings), fences, fence, ..next })
+    }
+
+    /// Ends this hold, and makes the next one of the same lease.
+    fn succeed(&self, state: &mut State, id: u64, now: Moment) -> Self {
+        state.phase = Phase::Ended;
+        let next = State { shortest: state.shortest, ..State::new(state.lease, state.ttl) };
+        Self {
             id,
             key: self.key.clone(),
             token: self.token,
             fences: self.fences,
-            fence,
-            relay: Relay { handoffs: handoffs.saturating_sub(1), until },
+            fence: self.fence,
+            relay: Relay::default(),
             settings: self.settings.clone(),
             renew: self.renew,
             max_hold: self.max_hold,
-            max_hold_until: self.max_hold.map(|max| now.saturating_add(max)),
+            max_hold_until: self.max_hold_until,
             progress_within: self.progress_within,
             progress_ns: AtomicU64::new(as_nanos(now)),
             pid: self.pid,
             state: Mutex::new(next),
             lost: AtomicBool::new(false),
+            asked: AtomicBool::new(self.is_asked()),
+            mode_in_doubt: AtomicBool::new(self.mode_in_doubt.load(Ordering::Acquire)),
             changed: Notify::new(),
             due_ns: AtomicU64::new(0),
-        })
+        }
+    }
+
+    /// Begins to change the mode; no renewal starts beside it. [`Hold::change_done`] must follow.
+    pub(crate) fn start_mode_change(&self, now: Moment) -> ModeChange {
+        let mut state = self.state();
+        if state.phase != Phase::Held || self.look(&mut state, now) == LeaseStatus::Lost {
+            return ModeChange::Over;
+        }
+        if state.requests_in_flight > 0 {
+            return ModeChange::Wait;
+        }
+        state.requests_in_flight = 1;
+        state.changing = true;
+        ModeChange::Start
+    }
+
+    /// A change to a weaker mode was not answered.
+    pub(crate) fn mode_is_in_doubt(&self) {
+        self.mode_in_doubt.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_mode_in_doubt(&self) -> bool {
+        self.mode_in_doubt.load(Ordering::Acquire)
+    }
+
+    /// Takes in that somebody asks the holder to let go.
+    pub(crate) fn ask(&self) {
+        if !self.asked.swap(true, Ordering::AcqRel) {
+            self.changed.notify_waiters();
+        }
+    }
+
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Acquire)
+    }
+
+    /// Returns when the holder is asked to let go, its guard's life is over, the lease is lost, or
+    /// at `until`. Cancel safe.
+    pub(crate) async fn asked_until(&self, clock: &dyn Clock, until: Moment) {
+        let changed = self.changed.notified();
+        tokio::pin!(changed);
+        changed.as_mut().enable();
+        if self.is_asked() || self.phase() != Phase::Held {
+            return;
+        }
+        tokio::select! {
+            () = changed => {}
+            () = rt::sleep_until(clock, until.min(self.lost_at())) => {}
+        }
     }
 
     /// Looks at the clock and makes a loss known to everybody who waits for it.
@@ -257,6 +373,13 @@ impl Hold {
     /// When the store may grant the lock to somebody else, as far as this holder knows.
     pub(crate) fn deadline(&self) -> Moment {
         self.state().lease.deadline()
+    }
+
+    /// When the request was sent that the lease is counted from.
+    pub(crate) fn counted_from(&self) -> Moment {
+        let state = self.state();
+        let length = state.lease.ttl().duration();
+        Moment::from_origin(state.lease.deadline().since_origin().saturating_sub(length))
     }
 
     /// The length to renew to.
@@ -456,9 +579,13 @@ impl Hold {
         }
     }
 
-    pub(crate) fn release_request(&self, cooldown: Option<Duration>) -> ReleaseRequest {
+    pub(crate) fn release_request(&self, closing: Closing) -> ReleaseRequest {
         let mut request = ReleaseRequest::new(self.key.clone(), self.token, self.fences);
-        request.cooldown = cooldown;
+        match closing {
+            Closing::No => {}
+            Closing::For(cooldown) => request.cooldown = Some(cooldown),
+            Closing::Undo => request.reopen = true,
+        }
         request
     }
 }

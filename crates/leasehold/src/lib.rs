@@ -220,15 +220,19 @@ mod acquire;
 mod armed;
 #[cfg(feature = "blocking")]
 pub mod blocking;
+mod change;
 mod client;
 mod connect;
 mod detached;
+mod election;
 pub mod fencing;
 mod gate;
 mod guard;
 mod hold;
 mod in_line;
+mod multi;
 mod mutex;
+mod once;
 mod owned;
 mod owner;
 #[cfg(feature = "quorum")]
@@ -237,20 +241,26 @@ mod reap;
 mod reentrant;
 mod renew;
 mod rt;
+mod rwlock;
 mod semaphore;
 mod settings;
 mod value;
 mod wake;
 mod wire;
 
+pub use change::NotChanged;
 pub use client::{
     CLOSE_WITHIN, Client, ClientBuilder, DEFAULT_CALL_TIMEOUT, DEFAULT_LOCAL_HANDOFFS, DEFAULT_TTL,
 };
 pub use detached::DetachedLease;
+pub use election::{DEFAULT_LOOK_EVERY, Election, Leader, Leadership, Observer};
 pub use guard::{Guard, HeldLease, Release};
+pub use multi::{Multi, MultiGuard};
 pub use mutex::Mutex;
+pub use once::{OnceGuard, OncePer};
 pub use owner::Owner;
 pub use reentrant::{Reentrant, ReentrantGuard};
+pub use rwlock::{Preference, ReadGuard, RwLock, WriteGuard};
 pub use semaphore::Semaphore;
 pub use settings::Order;
 

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Error, ErrorKind, Key, Mode, Result};
+use leasehold_core::{AskRequest, Error, ErrorKind, Key, Mode, Result};
 
 use crate::client::Client;
 use crate::guard::{Guard, HeldLease, Release};
+use crate::hold::Closing;
 use crate::value::{LockValue, holding_setters, owner_setter, waiting_setters};
 
 /// A lock that one holder has at a time, in any process that uses the same store.
@@ -122,7 +123,7 @@ impl Mutex {
         F: Future<Output = T>,
     {
         let guard = self.lock().await?;
-        run_under(guard, body).await
+        run_under(guard, Closing::No, body, |_| Closing::No).await
     }
 
     /// As [`run`](Self::run), if the lock is free; `None` when somebody else has it.
@@ -139,9 +140,25 @@ impl Mutex {
         F: Future<Output = T>,
     {
         match self.try_lock().await? {
-            Some(guard) => run_under(guard, body).await.map(Some),
+            Some(guard) => run_under(guard, Closing::No, body, |_| Closing::No).await.map(Some),
             None => Ok(None),
         }
+    }
+
+    /// Asks whoever holds the lock to let go; `false` when nobody does. See
+    /// [`Client::ask`](crate::Client::ask).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for a bad name or setting, and what the store says.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the holder may or may not have been asked.
+    pub async fn ask(&self) -> Result<bool> {
+        let settings = self.value.settings.clone()?;
+        let request = AskRequest::new(settings.key.clone(), settings.owner.clone());
+        Ok(self.value.client.ask(request).await? > 0)
     }
 
     /// Refreshes a lock that `guard` may still hold: to this value's ttl if it does, which may
@@ -178,7 +195,14 @@ impl Mutex {
     }
 }
 
-async fn run_under<T, F>(guard: Guard, body: impl FnOnce(HeldLease) -> F) -> Result<T>
+/// Runs a body under a lease and releases it, closing the lock by how the body ended;
+/// `if_cut_short` is for one that did not.
+pub(crate) async fn run_under<T, F>(
+    guard: Guard,
+    if_cut_short: Closing,
+    body: impl FnOnce(HeldLease) -> F,
+    closing: impl FnOnce(&T) -> Closing,
+) -> Result<T>
 where
     F: Future<Output = T>,
 {
@@ -189,7 +213,8 @@ where
         done = body(lease.clone()) => Some(done),
     };
     let in_time = guard.is_held();
-    let released = guard.release().await?;
+    let closing = done.as_ref().map_or(if_cut_short, closing);
+    let released = guard.end(closing).await?;
     let error = |kind, why: &str| Err(Error::new(kind, why).during("run").on_key(lease.key()));
     match (done, released) {
         (None, _) => error(ErrorKind::Lost, "the lease was lost, and the body was cut short"),

@@ -18,6 +18,7 @@ use tokio::sync::{Mutex as Turns, Notify};
 
 use crate::client::Inner;
 use crate::guard::{Guard, HeldLease, Release};
+use crate::hold::Closing;
 use crate::reap::Remains;
 
 /// The locks that a client's owners use, by name and owner.
@@ -252,7 +253,7 @@ impl Held {
     /// Ends one of the holds, and the lease with the last.
     pub(crate) async fn release(self: Arc<Self>) -> Result<Release> {
         if self.count_down(|count| count.guards = count.guards.saturating_sub(1)) {
-            return self.lease.clone().give_back(None).await;
+            return self.lease.clone().give_back(Closing::No).await;
         }
         let client = Arc::clone(self.lease.client());
         let told = client.runtime.spawn(self.tell_count());
@@ -366,6 +367,7 @@ impl Drop for Held {
                 token: hold.token,
                 until,
                 in_doubt: true,
+                reopen: false,
             });
         }
     }

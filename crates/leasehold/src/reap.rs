@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use leasehold_core::retry::{Exponential, RetryStrategy as _};
 use leasehold_core::{
-    Clock, Effect, Error, Key, Leave, LeaveRequest, Moment, ReleaseRequest, Store, Token,
+    Clock, Effect, Error, Fence, FenceBlock, Key, Leave, LeaveRequest, Moment, Release,
+    ReleaseRequest, Store, Token,
 };
 use tokio::sync::{Notify, Semaphore, mpsc};
 
@@ -32,6 +33,8 @@ pub(crate) enum Remains {
         until: Moment,
         /// Whether a request may still be on its way to the store, behind our backs.
         in_doubt: bool,
+        /// Whether a grant would have closed the lock, which is undone too.
+        reopen: bool,
     },
     /// A lease.
     Lease { hold: Arc<Hold>, request: ReleaseRequest },
@@ -116,15 +119,27 @@ async fn run(
 impl Remains {
     async fn give_up(self, store: &dyn Store, clock: &dyn Clock, places: &Semaphore) {
         match self {
-            Self::Acquisition { key, token, until, in_doubt } => {
-                let request = LeaveRequest::new(key, token);
-                let leave = || store.leave(&request, ATTEMPT);
-                let first = persist(clock, places, until, leave).await;
-                if in_doubt && first == Some(Leave::NotHeld) {
+            Self::Acquisition { key, token, until, in_doubt, reopen } => {
+                let leave = LeaveRequest::new(key.clone(), token);
+                // Its fences, by which a late release is told, are not known.
+                let none = FenceBlock::new(Fence::ZERO, 1);
+                let mut release = ReleaseRequest::new(key, token, none);
+                release.reopen = true;
+                let give_up = || async {
+                    if reopen {
+                        let answer = store.release(&release, ATTEMPT).await?;
+                        Ok(answer != Release::NotHeld)
+                    } else {
+                        let answer = store.leave(&leave, ATTEMPT).await?;
+                        Ok(answer != Leave::NotHeld)
+                    }
+                };
+                let first = persist(clock, places, until, give_up).await;
+                if in_doubt && first == Some(false) {
                     // A request that is still in a dead connection's buffers can be carried out
-                    // after this `leave` went by another way; asking once more covers that.
+                    // after this one went by another way; asking once more covers that.
                     rt::sleep_until(clock, clock.now().saturating_add(ATTEMPT).min(until)).await;
-                    persist(clock, places, until, leave).await;
+                    persist(clock, places, until, give_up).await;
                 }
             }
             Self::Lease { hold, request } => {

@@ -151,6 +151,7 @@ impl Reentrant {
                         Attempt::Held(guard) => guard,
                         _ => {
                             first.waits();
+                            acquisition.start_anew()?;
                             acquisition.wait().await?
                         }
                     };

@@ -48,6 +48,11 @@ impl Wheel {
         self.put(hold, next.min(hold.lost_at()));
     }
 
+    /// Takes care of a lease as it is, after a time in which nobody did.
+    pub(crate) fn resume(&self, hold: &Arc<Hold>) {
+        self.add(hold, hold.counted_from());
+    }
+
     fn put(&self, hold: &Arc<Hold>, at: Moment) {
         let at = as_nanos(at).max(1);
         let mut due = self.due();
@@ -146,9 +151,13 @@ impl Wheel {
         let mut answers = answers.into_iter();
         for (hold, request) in holds.iter().zip(requests) {
             let next = match answers.next() {
-                Some(Ok(Renew::Renewed | Renew::Asked)) => hold
-                    .renewed(sent_at, request.ttl, now)
-                    .then(|| renewal_due(sent_at, hold.length())),
+                Some(Ok(answer @ (Renew::Renewed | Renew::Asked))) => {
+                    if answer == Renew::Asked {
+                        hold.ask();
+                    }
+                    hold.renewed(sent_at, request.ttl, now)
+                        .then(|| renewal_due(sent_at, hold.length()))
+                }
                 Some(Ok(_not_ours)) => {
                     hold.refuted();
                     None

@@ -3,8 +3,9 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use leasehold_core::{Error, ErrorKind, Key, Kind, Mode, Result};
+use leasehold_core::{Error, ErrorKind, Key, Kind, Mode, Result, SetLimit, SetLimitRequest};
 
+use crate::acquire::refused;
 use crate::client::Client;
 use crate::guard::Guard;
 use crate::value::{LockValue, holding_setters, owner_setter, waiting_setters};
@@ -180,6 +181,45 @@ impl Semaphore {
             .during("inspect")
             .on_key(&settings.key)
             .at_store(self.value.client.location()))
+    }
+
+    /// Changes the limit for everybody, and returns the semaphore with it; all other values of the
+    /// old limit are refused from then on. Permits that are held stay held, also above a lower
+    /// limit; waiters that want more than it are refused.
+    ///
+    /// A name that is not in use has no limit, so nothing is changed; its next user sets it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for a limit of 0, [`ErrorKind::Conflict`] when the name is in use as
+    /// another kind of lock, and what the store says.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the limit may or may not have been changed.
+    pub async fn set_limit(&self, limit: u32) -> Result<Self> {
+        let settings = self.value.settings.clone()?;
+        let client = &self.value.client;
+        let explain = |error| client.explain(error, "set-limit").on_key(&settings.key);
+        let Some(limit) = NonZeroU32::new(limit) else {
+            let why = "a semaphore with a limit of 0 could never be acquired; give at least 1";
+            return Err(explain(Error::new(ErrorKind::Config, why)));
+        };
+        let request = SetLimitRequest::new(settings.key.clone(), limit);
+        let answer = client.store.set_limit(&request, client.config.call_timeout).await;
+        let kind = Kind::Semaphore { limit };
+        match answer.map_err(explain)? {
+            SetLimit::Refused(refusal) => return Err(explain(refused(refusal, kind))),
+            answer => {
+                tracing::info!(target: "leasehold", key = %settings.key, %limit, ?answer, "set limit");
+            }
+        }
+        let count = NonZeroU32::MIN;
+        let value = self.value.with(|settings| {
+            settings.mode = Mode::Permits { count, limit };
+            Ok(())
+        });
+        Ok(Self { value })
     }
 
     fn many(&self, n: u32) -> LockValue {

@@ -30,6 +30,10 @@ pub enum Order {
 pub(crate) struct Settings {
     pub(crate) key: Key,
     pub(crate) mode: Mode,
+    /// Whether it goes before all who don't.
+    pub(crate) preferred: bool,
+    /// For how long a grant closes the lock.
+    pub(crate) close_for: Option<Duration>,
     pub(crate) ttl: Ttl,
     pub(crate) grace: Option<Duration>,
     pub(crate) renew: bool,
@@ -51,6 +55,8 @@ impl Settings {
         Self {
             key,
             mode,
+            preferred: false,
+            close_for: None,
             ttl: config.ttl,
             grace: None,
             renew: true,

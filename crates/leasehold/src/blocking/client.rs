@@ -7,10 +7,14 @@ use leasehold_core::doctor::Finding;
 use leasehold_core::{Clock, Fence, ForceRelease, Key, LockInfo, OwnerName, Result, Store};
 
 use super::driven::Driven;
+use super::election::Election;
 use super::guard::Guard;
 use super::io::{Io, check_caller};
+use super::multi::Multi;
 use super::mutex::Mutex;
+use super::once::OncePer;
 use super::reentrant::Reentrant;
+use super::rwlock::RwLock;
 use super::semaphore::Semaphore;
 use crate::detached::DetachedLease;
 use crate::guard::Release;
@@ -66,6 +70,27 @@ impl Client {
     /// A mutex with an already validated name.
     pub fn mutex_of(&self, key: Key) -> Mutex {
         Mutex::new(self.0.with(self.0.part().mutex_of(key)))
+    }
+
+    /// A read-write lock of this name. See [`crate::Client::rwlock`].
+    pub fn rwlock(&self, key: impl AsRef<str>) -> RwLock {
+        RwLock::new(self.0.with(self.0.part().rwlock(key)))
+    }
+
+    /// Several locks that are taken together. See [`crate::Client::multi`].
+    pub fn multi<K: AsRef<str>>(&self, keys: impl IntoIterator<Item = K>) -> Multi {
+        Multi::new(self.0.with(self.0.part().multi(keys)))
+    }
+
+    /// A post of this name that one candidate has at a time. See [`crate::Client::election`].
+    pub fn election(&self, key: impl AsRef<str>) -> Election {
+        Election::new(self.0.with(self.0.part().election(key)))
+    }
+
+    /// A job of this name that starts at most once per `period`. See
+    /// [`crate::Client::once_per`].
+    pub fn once_per(&self, key: impl AsRef<str>, period: Duration) -> OncePer {
+        OncePer::new(self.0.with(self.0.part().once_per(key, period)))
     }
 
     /// A lock of this name that `owner` may take again. See [`crate::Client::reentrant`].
@@ -131,6 +156,25 @@ impl Client {
     /// As its twin.
     pub fn force_release(&self, key: impl AsRef<str>, fence: Fence) -> Result<ForceRelease> {
         self.0.wait(|client| client.force_release(key, fence))?
+    }
+
+    /// Asks all holders of a lock to let go, and says how many were asked. See
+    /// [`crate::Client::ask`].
+    ///
+    /// # Errors
+    ///
+    /// As its twin.
+    pub fn ask(&self, key: impl AsRef<str>) -> Result<u32> {
+        self.0.wait(|client| client.ask(key))?
+    }
+
+    /// Asks the holder of one lease to let go. See [`crate::Client::ask_holder`].
+    ///
+    /// # Errors
+    ///
+    /// As its twin.
+    pub fn ask_holder(&self, key: impl AsRef<str>, fence: Fence) -> Result<u32> {
+        self.0.wait(|client| client.ask_holder(key, fence))?
     }
 
     /// Takes over a detached lease by renewing it. See [`crate::Client::adopt`].

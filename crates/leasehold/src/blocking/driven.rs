@@ -54,6 +54,17 @@ impl<T> Driven<T> {
         io.wait(end(part))
     }
 
+    /// Waits for what changes the part.
+    pub(super) fn wait_mut<'a, F: Future>(
+        &'a mut self,
+        call: impl FnOnce(&'a mut T) -> F,
+    ) -> Result<F::Output> {
+        let (part, io) =
+            self.inner.as_mut().expect("BUG: only methods that consume the value take its parts");
+        io.check()?;
+        Ok(io.wait(call(part)))
+    }
+
     /// Waits for what the part does.
     pub(super) fn wait<'a, F: Future>(
         &'a self,

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::driven::Driven;
 use crate::detached::DetachedLease;
 use crate::guard::Release;
+use crate::hold::Closing;
 use crate::rt;
 
 /// A held lock: the proof that this process may act. The blocking twin of [`crate::Guard`].
@@ -134,6 +135,41 @@ impl HeldLease {
         })
     }
 
+    /// Waits until somebody asks the holder to let go, or the lease is lost. See
+    /// [`crate::HeldLease::asked`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) where waiting is wrong.
+    pub fn asked(&self) -> Result<()> {
+        self.0.wait(crate::HeldLease::asked)
+    }
+
+    /// Waits until somebody asks the holder to let go, or the lease is lost, for at most `limit`;
+    /// whether somebody has asked.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) where waiting is wrong.
+    pub fn asked_within(&self, limit: Duration) -> Result<bool> {
+        let clock = SystemClock::new();
+        let until = clock.now().saturating_add(limit);
+        self.0.wait(|lease| async move {
+            tokio::select! {
+                biased;
+                () = lease.asked() => {}
+                () = rt::sleep_until(&clock, until) => {}
+            }
+        })?;
+        Ok(self.is_asked())
+    }
+
+    /// Whether somebody has asked the holder to let go. See [`crate::HeldLease::is_asked`].
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        self.0.part().is_asked()
+    }
+
     /// Passes when the lease is held; for a look before each side effect.
     ///
     /// # Errors
@@ -164,6 +200,20 @@ impl Guard {
 
     pub(super) fn into_driven(self) -> Driven<crate::Guard> {
         self.driven
+    }
+
+    pub(super) fn part(&self) -> &crate::Guard {
+        self.driven.part()
+    }
+
+    /// Passes where waiting is right.
+    pub(super) fn can_wait(&self) -> Result<()> {
+        self.driven.io().check()
+    }
+
+    /// Ends the lease, and closes or opens the lock by that.
+    pub(super) fn end(self, closing: Closing) -> Result<Release> {
+        self.driven.end(|guard| guard.end(closing))
     }
 
     /// A view of the lease, to be given to the work.
@@ -234,6 +284,30 @@ impl Guard {
     /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) where waiting is wrong.
     pub fn lost_within(&self, limit: Duration) -> Result<bool> {
         self.lease.lost_within(limit)
+    }
+
+    /// Waits until somebody asks the holder to let go. See [`HeldLease::asked`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) where waiting is wrong.
+    pub fn asked(&self) -> Result<()> {
+        self.lease.asked()
+    }
+
+    /// Waits until somebody asks the holder to let go, for at most `limit`; whether somebody has.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) where waiting is wrong.
+    pub fn asked_within(&self, limit: Duration) -> Result<bool> {
+        self.lease.asked_within(limit)
+    }
+
+    /// Whether somebody has asked the holder to let go. See [`HeldLease::is_asked`].
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        self.lease.is_asked()
     }
 
     /// Passes when the lease is held; for a look before each side effect.

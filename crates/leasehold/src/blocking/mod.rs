@@ -37,15 +37,23 @@
 
 mod client;
 mod driven;
+mod election;
 mod guard;
 mod io;
+mod multi;
 mod mutex;
+mod once;
 mod reentrant;
+mod rwlock;
 mod semaphore;
 mod value;
 
 pub use client::{Client, ClientBuilder};
+pub use election::{Election, Leadership, Observer};
 pub use guard::{Guard, HeldLease};
+pub use multi::{Multi, MultiGuard};
 pub use mutex::Mutex;
+pub use once::{OnceGuard, OncePer};
 pub use reentrant::{Reentrant, ReentrantGuard};
+pub use rwlock::{ReadGuard, RwLock, WriteGuard};
 pub use semaphore::Semaphore;

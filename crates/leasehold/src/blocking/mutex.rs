@@ -8,6 +8,7 @@ use super::driven::Driven;
 use super::guard::{Guard, HeldLease};
 use super::value::{holding_setters, owner_setter, waiting_setters};
 use crate::guard::Release;
+use crate::hold::Closing;
 
 /// A lock that one holder has at a time, in any process that uses the same store. The blocking
 /// twin of [`crate::Mutex`].
@@ -99,7 +100,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub fn run<T>(&self, body: impl FnOnce(&HeldLease) -> T) -> Result<T> {
-        run_under(self.lock()?, body)
+        run_under(self.lock()?, body, |_| Closing::No)
     }
 
     /// As [`run`](Self::run), if the lock is free; `None` when somebody else has it.
@@ -108,7 +109,16 @@ impl Mutex {
     ///
     /// As [`run`](Self::run).
     pub fn try_run<T>(&self, body: impl FnOnce(&HeldLease) -> T) -> Result<Option<T>> {
-        self.try_lock()?.map(|guard| run_under(guard, body)).transpose()
+        self.try_lock()?.map(|guard| run_under(guard, body, |_| Closing::No)).transpose()
+    }
+
+    /// Asks whoever holds the lock to let go. See [`crate::Mutex::ask`].
+    ///
+    /// # Errors
+    ///
+    /// As its twin.
+    pub fn ask(&self) -> Result<bool> {
+        self.0.wait(crate::Mutex::ask)?
     }
 
     /// Refreshes a lock that `guard` may still hold, or takes it anew. See
@@ -131,11 +141,16 @@ impl Mutex {
     }
 }
 
-fn run_under<T>(guard: Guard, body: impl FnOnce(&HeldLease) -> T) -> Result<T> {
+/// Runs a body under a lease and releases it, closing the lock by how the body ended.
+pub(super) fn run_under<T>(
+    guard: Guard,
+    body: impl FnOnce(&HeldLease) -> T,
+    closing: impl FnOnce(&T) -> Closing,
+) -> Result<T> {
     let key = guard.key().clone();
     let done = body(guard.lease());
     let in_time = guard.is_held();
-    let (kind, why) = match guard.release()? {
+    let (kind, why) = match guard.end(closing(&done))? {
         Release::Released | Release::Unknown if in_time => return Ok(done),
         Release::Late => {
             (ErrorKind::Late, "the body ended after its lease, though nobody held the lock since")

@@ -104,6 +104,16 @@ impl Semaphore {
         self.0.wait(crate::Semaphore::available_permits)?
     }
 
+    /// Changes the limit for everybody. See [`crate::Semaphore::set_limit`].
+    ///
+    /// # Errors
+    ///
+    /// As its twin.
+    pub fn set_limit(&self, limit: u32) -> Result<Self> {
+        let semaphore = self.0.wait(|semaphore| semaphore.set_limit(limit))??;
+        Ok(Self(self.0.with(semaphore)))
+    }
+
     fn guard(&self, guard: crate::Guard) -> Guard {
         Guard::new(self.0.with(guard))
     }

@@ -7,9 +7,11 @@
 
 mod acquire;
 mod api;
+mod asked;
 #[cfg(feature = "blocking")]
 mod blocking;
 mod cancel;
+mod election;
 #[cfg(feature = "embedded")]
 mod examples;
 mod faults;
@@ -18,11 +20,14 @@ mod handed_over;
 mod hold;
 mod length;
 mod line;
+mod multi;
+mod once;
 #[cfg(feature = "redis")]
 mod processes;
 #[cfg(all(feature = "embedded", feature = "quorum", feature = "redis"))]
 mod quorum;
 mod reentrant;
+mod rwlock;
 mod semaphore;
 #[cfg(feature = "redis")]
 mod server;

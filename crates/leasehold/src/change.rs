@@ -1,0 +1,178 @@
+//! Changing the mode in which a lease is held.
+
+use std::fmt;
+use std::sync::Arc;
+
+use leasehold_core::{Convert, ConvertRequest, Effect, Error, ErrorKind, FenceBlock, Mode, Result};
+
+use crate::acquire::refused;
+use crate::guard::{Guard, HeldLease};
+use crate::hold::{Hold, ModeChange};
+
+/// A change that did not come about, with the guard that is left.
+///
+/// `?` turns it into the plain [`Error`], and drops the guard.
+#[must_use = "it has the guard in it, and dropping it gives the lock up"]
+pub struct NotChanged<G> {
+    guard: G,
+    error: Error,
+}
+
+impl<G> NotChanged<G> {
+    pub(crate) const fn new(guard: G, error: Error) -> Self {
+        Self { guard, error }
+    }
+
+    /// Why.
+    pub const fn error(&self) -> &Error {
+        &self.error
+    }
+
+    /// The guard, which is held as its own page says.
+    pub fn into_guard(self) -> G {
+        self.guard
+    }
+
+    /// The guard and why.
+    pub fn into_parts(self) -> (G, Error) {
+        (self.guard, self.error)
+    }
+}
+
+impl<G> fmt::Debug for NotChanged<G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NotChanged").field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+impl<G> fmt::Display for NotChanged<G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<G> std::error::Error for NotChanged<G> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
+impl<G> From<NotChanged<G>> for Error {
+    fn from(not: NotChanged<G>) -> Self {
+        not.error
+    }
+}
+
+/// Holds a shared lease alone, at once or not at all.
+pub(crate) async fn upgrade(guard: Guard) -> std::result::Result<Guard, NotChanged<Guard>> {
+    let lease = guard.lease().clone();
+    if lease.hold().is_mode_in_doubt() {
+        let why = "an earlier downgrade was not answered, and may still be carried out; release \
+                   the lock and take it for writing";
+        let error = Error::new(ErrorKind::Unavailable, why).with_effect(Effect::NotApplied);
+        return Err(NotChanged::new(guard, lease.explain(error, "convert")));
+    }
+    match change(&lease, Mode::Exclusive).await {
+        Ok(changed) => {
+            // Whoever has the old guard holds nothing now, so it has nothing to give up.
+            drop(guard);
+            Ok(changed)
+        }
+        Err(error) => Err(NotChanged::new(guard, lease.explain(error, "convert"))),
+    }
+}
+
+/// Shares a lease that was held alone. From here on it counts as shared, whatever is answered.
+pub(crate) async fn downgrade(guard: Guard) -> std::result::Result<Guard, NotChanged<Guard>> {
+    let lease = guard.lease().clone();
+    let fences = lease.hold().fences;
+    let Some(shared) = in_mode(&lease, Mode::Shared, fences) else {
+        return Err(NotChanged::new(guard, lease.explain(lost(), "convert")));
+    };
+    drop(guard);
+    let lease = shared.lease().clone();
+    match send(&lease, Mode::Shared).await {
+        Ok(_) => Ok(shared),
+        Err(error) => {
+            if error.effect() != Effect::NotApplied {
+                lease.hold().mode_is_in_doubt();
+            }
+            Err(NotChanged::new(shared, lease.explain(error, "convert")))
+        }
+    }
+}
+
+async fn change(lease: &HeldLease, mode: Mode) -> Result<Guard> {
+    let fences = send(lease, mode).await?;
+    in_mode(lease, mode, fences).ok_or_else(lost)
+}
+
+/// The guard of the same lease in another mode; views of the lease that were handed out before
+/// hold nothing from here on.
+fn in_mode(lease: &HeldLease, mode: Mode, fences: FenceBlock) -> Option<Guard> {
+    let (client, hold) = (lease.client(), lease.hold());
+    let mut settings = Arc::clone(hold.settings.as_ref()?);
+    Arc::make_mut(&mut settings).mode = mode;
+    let next = Arc::new(hold.in_mode(client.next_id(), settings, fences, client.clock.now())?);
+    client.wheel.remove(hold);
+    client.wheel.resume(&next);
+    Some(Guard::new(client, next))
+}
+
+async fn send(lease: &HeldLease, mode: Mode) -> Result<FenceBlock> {
+    let (client, hold) = (lease.client(), lease.hold());
+    loop {
+        hold.settled().await;
+        match hold.start_mode_change(client.clock.now()) {
+            ModeChange::Start => break,
+            ModeChange::Wait => {}
+            ModeChange::Over => return Err(lost()),
+        }
+    }
+    let _changing = Changing { lease };
+    let request = ConvertRequest::new(hold.key.clone(), hold.token, hold.fences, mode);
+    // Meanwhile the lease is not renewed.
+    let within = client.config.call_timeout.min(hold.length().duration() / 6);
+    match client.store.convert(&request, within).await? {
+        Convert::Converted(converted) => Ok(converted.fences),
+        Convert::Busy { others } => Err(Error::new(
+            ErrorKind::Conflict,
+            format!(
+                "{others} others share the lock; the lease is held as before, and to hold it \
+                 alone it has to be released and taken anew"
+            ),
+        )
+        .with_effect(Effect::NotApplied)),
+        Convert::Refused(refusal) => {
+            Err(refused(refusal, mode.kind()).with_effect(Effect::NotApplied))
+        }
+        Convert::Late => {
+            hold.refuted();
+            Err(Error::new(
+                ErrorKind::Late,
+                "the lease had run out before, though nobody has held the lock since",
+            ))
+        }
+        _ => {
+            hold.refuted();
+            Err(lost())
+        }
+    }
+}
+
+fn lost() -> Error {
+    Error::new(ErrorKind::Lost, "the lease is lost; stop what was done under it")
+}
+
+/// A change of mode on the way; dropping it, at whatever point, says that it no longer is.
+struct Changing<'a> {
+    lease: &'a HeldLease,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        let hold: &Arc<Hold> = self.lease.hold();
+        hold.change_done();
+        self.lease.client().wheel.resume(hold);
+    }
+}

@@ -1,0 +1,352 @@
+//! Several locks as one: all of them or none.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use leasehold_core::{
+    Acquire, AcquireAll, AcquireRequest, Effect, Error, ErrorKind, Fence, Key, Mode, Result,
+};
+use tokio::task::JoinSet;
+
+use crate::acquire::{Acquisition, Attempt, refused};
+use crate::client::Client;
+use crate::guard::{Guard, Release};
+use crate::value::{LockValue, holding_setters, owner_setter, waiting_setters};
+
+/// Several locks that are taken together: all of them or none.
+///
+/// A value: making one sends nothing and cannot fail. A try is one atomic step where the store can
+/// do that for these names; where it can't, as for names in different slots of a cluster, they are
+/// tried one after the other and given back at the first that is not free. Whoever waits, and finds
+/// one of them held, stands in line for one after the other in the order of their names, and keeps
+/// those it has. Since everybody uses that order, sets that overlap never wait for each other in a
+/// circle.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// # let client = leasehold::Client::connect("memory:").await?;
+/// let transfer = client.multi(["account/7", "account/3"]);
+/// let guard = transfer.lock().await?;
+/// assert!(client.mutex("account/3").try_lock().await?.is_none());
+/// for (key, fence) in guard.fences()? {
+///     println!("{key}: {fence}");
+/// }
+/// # drop(guard); client.close().await
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "locks do nothing until they are locked"]
+pub struct Multi {
+    value: LockValue,
+    /// Sorted; empty when the value is wrong.
+    keys: Arc<[Key]>,
+}
+
+holding_setters!(Multi);
+owner_setter!(Multi);
+waiting_setters!(Multi);
+
+impl Multi {
+    pub(crate) fn new(client: &Client, keys: impl IntoIterator<Item = Result<Key>>) -> Self {
+        let sorted = sorted(keys);
+        let first = sorted.as_ref().map_err(Clone::clone).and_then(|keys| {
+            let why = "no locks were named; name at least one";
+            keys.first().cloned().ok_or_else(|| Error::new(ErrorKind::Config, why))
+        });
+        Self {
+            value: LockValue::new(client, first, Mode::Exclusive),
+            keys: sorted.unwrap_or_default().into(),
+        }
+    }
+
+    /// The names, in the order in which they are waited for.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the names, or the first setting that is wrong.
+    pub fn keys(&self) -> Result<&[Key]> {
+        self.value.key().map(|_| &*self.keys)
+    }
+
+    /// Tries to take all of the locks, once. `None` when somebody else has one of them.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Config`] – a bad name or setting, a name given twice, or no names.
+    /// * [`ErrorKind::Conflict`] – one of the names is in use as another kind of lock.
+    /// * [`ErrorKind::Unavailable`] and others – the store could not be asked; see
+    ///   [`Error::effect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: whatever was taken is given up in the background.
+    pub async fn try_lock(&self) -> Result<Option<MultiGuard>> {
+        let all = self.acquisitions(Some(Duration::ZERO))?;
+        Ok(try_all(all).await?.map(MultiGuard::new))
+    }
+
+    /// Takes all of the locks, waiting for as long as it takes.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock`](Self::try_lock), [`ErrorKind::Timeout`] when the retry strategy gives up,
+    /// and [`ErrorKind::Lost`] when one of them was lost while another was waited for. After an
+    /// error nothing is held.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: whatever was taken is given up in the background.
+    pub async fn lock(&self) -> Result<MultiGuard> {
+        self.take(None).await
+    }
+
+    /// Takes all of the locks, waiting for at most `limit` in all.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock); [`ErrorKind::Timeout`] when the limit is reached. That error names
+    /// the lock that was waited for.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: whatever was taken is given up in the background.
+    pub async fn lock_within(&self, limit: Duration) -> Result<MultiGuard> {
+        self.take(Some(limit)).await
+    }
+
+    async fn take(&self, limit: Option<Duration>) -> Result<MultiGuard> {
+        let clock = &self.value.client.clock;
+        let until = limit.map(|limit| clock.now().saturating_add(limit));
+        if let Some(guards) = try_all(self.acquisitions(limit)?).await? {
+            return Ok(MultiGuard::new(guards));
+        }
+        let mut guards = Vec::new();
+        for key in &*self.keys {
+            let left = until.map(|until| until.saturating_since(clock.now()));
+            guards.push(self.only(key).take(left).await?);
+        }
+        let guard = MultiGuard::new(guards);
+        guard.check().map(|()| guard)
+    }
+
+    /// One acquisition for each lock.
+    fn acquisitions(&self, limit: Option<Duration>) -> Result<Vec<Acquisition>> {
+        self.value.key()?;
+        self.keys.iter().map(|key| self.only(key).acquisition(limit)).collect()
+    }
+
+    fn only(&self, key: &Key) -> LockValue {
+        self.value.with(|settings| {
+            settings.key = key.clone();
+            Ok(())
+        })
+    }
+}
+
+fn sorted(keys: impl IntoIterator<Item = Result<Key>>) -> Result<Vec<Key>> {
+    let mut keys = keys.into_iter().collect::<Result<Vec<_>>>()?;
+    keys.sort_unstable();
+    match keys.windows(2).find(|pair| pair.first() == pair.last()) {
+        Some([key, ..]) => {
+            let why = "the same lock is named twice; name each once";
+            Err(Error::new(ErrorKind::Config, why).on_key(key))
+        }
+        _ => Ok(keys),
+    }
+}
+
+/// Takes all or none, without waiting.
+async fn try_all(mut all: Vec<Acquisition>) -> Result<Option<Vec<Guard>>> {
+    let Some(first) = all.first() else { return Ok(None) };
+    let client = Arc::clone(&first.client);
+    let sent_at = client.clock.now();
+    let within = first.within(sent_at);
+    let requests: Vec<AcquireRequest> = all.iter().map(|one| one.request.clone()).collect();
+    for one in &mut all {
+        one.armed.sending(one.expired_at(sent_at));
+    }
+    match client.store.acquire_all(&requests, within).await {
+        Ok(AcquireAll::Granted(fences)) if fences.len() == all.len() => {
+            let guards = all.iter_mut().zip(fences).map(|(one, fences)| {
+                match one.hold(fences, sent_at, one.terms.ttl) {
+                    Attempt::Held(guard) => Ok(guard),
+                    _ if client.closing.is_cancelled() => Err(client.closed()),
+                    _ => Err(one.too_late()),
+                }
+            });
+            // All of them, so that what one has is given up when another came too late.
+            let guards: Vec<Result<Guard>> = guards.collect();
+            guards.into_iter().collect::<Result<Vec<_>>>().map(Some)
+        }
+        Ok(AcquireAll::Blocked { index, answer }) => {
+            for one in &mut all {
+                one.armed.has_nothing();
+            }
+            match (answer, all.get(index)) {
+                (Acquire::Refused(refusal), Some(one)) => {
+                    Err(one.explain(refused(refusal, one.request.mode.kind())))
+                }
+                _ => Ok(None),
+            }
+        }
+        Ok(_) => {
+            for one in &mut all {
+                one.armed.unanswered();
+            }
+            let why = "the store gave an answer that this version does not know";
+            Err(client.explain(Error::new(ErrorKind::Protocol, why), "acquire"))
+        }
+        Err(error) if error.kind() == ErrorKind::Unsupported => {
+            for one in &mut all {
+                one.armed.not_sent();
+            }
+            try_one_by_one(all).await
+        }
+        Err(error) => {
+            for one in &mut all {
+                if error.effect() == Effect::NotApplied {
+                    one.armed.not_sent();
+                } else {
+                    one.armed.unanswered();
+                }
+            }
+            Err(client.explain(error, "acquire"))
+        }
+    }
+}
+
+/// The same for a store that can't do it in one step.
+async fn try_one_by_one(all: Vec<Acquisition>) -> Result<Option<Vec<Guard>>> {
+    let mut guards = Vec::new();
+    for one in all {
+        match one.try_once().await {
+            Ok(Some(guard)) => guards.push(guard),
+            failed => {
+                // Given back before anybody is told, so that whoever tries again at once does not
+                // meet what this one had.
+                while let Some(guard) = guards.pop() {
+                    drop(guard.release().await);
+                }
+                return failed.map(|_| None);
+            }
+        }
+    }
+    Ok(Some(guards))
+}
+
+/// Several held locks. Lost when any of them is lost.
+///
+/// # Dropping is not releasing
+///
+/// Dropped, it gives all leases up in the background. Use [`release`](Self::release) to know.
+#[must_use = "dropping the guard gives the locks up in the background; call release().await to be sure"]
+#[clippy::has_significant_drop]
+pub struct MultiGuard {
+    guards: Vec<Guard>,
+}
+
+impl MultiGuard {
+    pub(crate) const fn new(guards: Vec<Guard>) -> Self {
+        Self { guards }
+    }
+
+    /// The guards of the single locks, in the order of their names.
+    pub fn guards(&self) -> &[Guard] {
+        &self.guards
+    }
+
+    /// Each lock with its fencing token, in the order of their names.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] once any of them is lost.
+    pub fn fences(&self) -> Result<Vec<(Key, Fence)>> {
+        self.guards.iter().map(|guard| Ok((guard.key().clone(), guard.fence()?))).collect()
+    }
+
+    /// Whether all of them are held at this moment; asks nobody.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.guards.iter().all(Guard::is_held)
+    }
+
+    /// How long all of them are held for certain; zero once any is lost. Renewals push it on.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.guards.iter().map(Guard::remaining).min().unwrap_or_default()
+    }
+
+    /// Passes when all of them are held; for a look before each side effect.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] when one is not.
+    pub fn check(&self) -> Result<()> {
+        self.guards.iter().try_for_each(Guard::check)
+    }
+
+    /// Returns when any of them is lost. See [`HeldLease::lost`](crate::HeldLease::lost).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn lost(&self) {
+        any(self.guards.iter().map(Guard::lost)).await;
+    }
+
+    /// Returns when somebody asks to let go of any of them, or one is lost. See
+    /// [`HeldLease::asked`](crate::HeldLease::asked).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn asked(&self) {
+        any(self.guards.iter().map(Guard::asked)).await;
+    }
+
+    /// Ends all leases, at the same time, and says for each how its release went.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the releases go on in the background.
+    pub async fn release(self) -> Vec<(Key, Result<Release>)> {
+        let mut releases = JoinSet::new();
+        for guard in self.guards {
+            let runtime = guard.client().runtime.clone();
+            let release = async move { (guard.key().clone(), guard.release().await) };
+            releases.spawn_on(release, &runtime);
+        }
+        let mut outcomes = Vec::new();
+        while let Some(outcome) = releases.join_next().await {
+            outcomes.extend(outcome);
+        }
+        outcomes.sort_by(|(a, _), (b, _)| a.cmp(b));
+        outcomes
+    }
+
+    /// The guards of the single locks, to be released one by one.
+    pub fn into_guards(self) -> Vec<Guard> {
+        self.guards
+    }
+}
+
+/// Returns when any of these does.
+pub(crate) async fn any<'a, F: Future<Output = ()> + Send + 'a>(futures: impl Iterator<Item = F>) {
+    let mut futures: Vec<Pin<Box<dyn Future<Output = ()> + Send + 'a>>> =
+        futures.map(|future| Box::pin(future) as Pin<Box<_>>).collect();
+    poll_fn(|cx| {
+        let done = futures.iter_mut().any(|future| future.as_mut().poll(cx).is_ready());
+        if done { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+impl fmt::Debug for MultiGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MultiGuard").field(&self.guards).finish()
+    }
+}

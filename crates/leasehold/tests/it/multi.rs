@@ -1,0 +1,212 @@
+//! Several locks: all of them or none.
+
+use std::sync::Arc;
+
+use leasehold::{Client, ErrorKind, Release};
+use leasehold_core::Key;
+use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
+
+use crate::cancel::cut;
+use crate::support::{World, ms, secs};
+
+async fn free(client: &Client, key: &str) -> bool {
+    client.mutex(key).try_lock().await.unwrap().is_some()
+}
+
+fn unsupported(faults: &FaultStore) {
+    faults.decide(|call| {
+        if call.op == Op::AcquireAll {
+            let why = "not in one step";
+            Fault::Fail(leasehold::Error::new(ErrorKind::Unsupported, why))
+        } else {
+            Fault::None
+        }
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_are_taken_in_one_request_or_none() {
+    let world = World::new();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    let client = world.client_of(Arc::new(faults.clone()));
+    let multi = client.multi(["c", "a", "b"]);
+    assert_eq!(multi.keys().unwrap().iter().map(Key::as_str).collect::<Vec<_>>(), ["a", "b", "c"]);
+    let guard = multi.try_lock().await.unwrap().unwrap();
+    assert_eq!((faults.count(Op::AcquireAll), faults.count(Op::Acquire)), (1, 0));
+    let fences = guard.fences().unwrap();
+    assert_eq!(fences.len(), 3);
+    for (at, (key, fence)) in fences.iter().enumerate() {
+        assert!(!free(&world.client(), key.as_str()).await);
+        assert_eq!(guard.guards()[at].fence().unwrap(), *fence);
+    }
+    tokio::time::sleep(secs(100)).await;
+    assert!(guard.is_held() && guard.remaining() > secs(10));
+    guard.check().unwrap();
+    let released = guard.release().await;
+    let keys: Vec<_> = released.iter().map(|(key, _)| key.as_str()).collect();
+    assert_eq!(keys, ["a", "b", "c"]);
+    assert!(released.into_iter().all(|(_, outcome)| outcome.unwrap() == Release::Released));
+    for key in ["a", "b", "c"] {
+        assert!(world.is_idle(key).await);
+    }
+
+    let held = world.client().mutex("b").lock().await.unwrap();
+    assert!(multi.try_lock().await.unwrap().is_none());
+    for key in ["a", "c"] {
+        assert!(world.is_idle(key).await, "{key} was taken");
+    }
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_one_step_is_not_possible_what_was_taken_is_given_back() {
+    let world = World::new();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    unsupported(&faults);
+    let client = world.client_of(Arc::new(faults.clone()));
+    let held = world.client().mutex("b").lock().await.unwrap();
+    assert!(client.multi(["c", "a", "b"]).try_lock().await.unwrap().is_none());
+    assert!(world.is_idle("a").await && world.is_idle("c").await);
+    assert_eq!(held.release().await.unwrap(), Release::Released);
+    let guard = client.multi(["c", "a", "b"]).try_lock().await.unwrap().unwrap();
+    assert!(guard.is_held());
+    drop(guard);
+    for key in ["a", "b", "c"] {
+        world.idle(key).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_ends_when_the_last_of_them_is_free() {
+    let world = World::new();
+    let b = world.client().mutex("b").lock().await.unwrap();
+    let multi = world.client().multi(["c", "b", "a"]);
+    let error = multi.lock_within(ms(50)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert_eq!(error.key().unwrap().as_str(), "b");
+    world.idle("a").await;
+    let waiter = tokio::spawn(async move { multi.lock().await.unwrap() });
+    while world.waiters("b").await == 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    assert_eq!(b.release().await.unwrap(), Release::Released);
+    assert!(waiter.await.unwrap().is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn sets_that_overlap_never_wait_for_each_other_in_a_circle() {
+    for one_step in [true, false] {
+        let world = World::new();
+        let sets = [["a", "b", "c"], ["c", "b", "a"], ["b", "d", "c"], ["d", "a", "b"]];
+        let tasks: Vec<_> = sets
+            .into_iter()
+            .map(|set| {
+                let faults = FaultStore::new(Arc::new(world.store.clone()));
+                if !one_step {
+                    unsupported(&faults);
+                }
+                let client = world.client_of(Arc::new(faults));
+                tokio::spawn(async move {
+                    for _ in 0..20 {
+                        let guard = client.multi(set).lock_within(secs(600)).await.unwrap();
+                        tokio::time::sleep(ms(3)).await;
+                        assert!(guard.is_held());
+                        for (_, outcome) in guard.release().await {
+                            assert_eq!(outcome.unwrap(), Release::Released);
+                        }
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        for key in ["a", "b", "c", "d"] {
+            assert!(world.is_idle(key).await);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_lost_when_any_of_them_is() {
+    let world = World::new();
+    let client = world.client();
+    let guard = client.multi(["a", "b"]).lock().await.unwrap();
+    let fence = guard.fences().unwrap()[1].1;
+    client.force_release("b", fence).await.unwrap();
+    guard.lost().await;
+    assert!(!guard.is_held() && guard.remaining().is_zero());
+    assert_eq!(guard.check().unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(guard.fences().unwrap_err().kind(), ErrorKind::Lost);
+    assert!(guard.guards()[0].is_held());
+    let released = guard.release().await;
+    assert_eq!(*released[0].1.as_ref().unwrap(), Release::Released);
+    assert_ne!(*released[1].1.as_ref().unwrap(), Release::Released);
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_given_twice_none_and_bad_ones_are_told() {
+    let client = World::new().client();
+    let error = client.multi(["b", "a", "b"]).try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.to_string().contains("twice") && error.to_string().contains("\"b\""), "{error}");
+    for bad in [vec![], vec!["a", ""]] {
+        let error = client.multi(bad).lock().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config);
+    }
+    let guard = client.semaphore("s", 3).acquire().await.unwrap();
+    let error = client.multi(["a", "s"]).try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert_eq!(error.key().unwrap().as_str(), "s");
+    drop(guard);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_answer_gives_all_of_them_back() {
+    let world = World::new();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    let client = world.client_of(Arc::new(faults.clone()));
+    faults.next(Op::AcquireAll, Fault::DropReply);
+    let error = client.multi(["a", "b"]).try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    world.idle("a").await;
+    world.idle("b").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn taking_several_can_be_dropped_at_every_await() {
+    cut(Op::AcquireAll, |trial| {
+        let multi = trial.client.multi(["a", "b"]).ttl(secs(20));
+        let world = trial.world.clone();
+        async move {
+            drop(multi.lock().await);
+            world.idle("b").await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_for_several_can_be_dropped_at_every_await() {
+    cut(Op::Acquire, |trial| {
+        let multi = trial.client.multi(["0", "a"]).ttl(secs(20));
+        let world = trial.world.clone();
+        async move {
+            let _held = world.stranger_takes("a", ms(200)).await;
+            drop(multi.lock().await);
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn releasing_several_can_be_dropped_at_every_await() {
+    cut(Op::Release, |trial| {
+        let multi = trial.client.multi(["0", "a"]).ttl(secs(20));
+        async move {
+            let guard = multi.lock().await.unwrap();
+            drop(guard.release().await);
+        }
+    })
+    .await;
+}
