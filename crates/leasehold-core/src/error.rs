@@ -35,6 +35,9 @@ pub enum ErrorKind {
     Lost,
     /// Called in a way that can't work, such as blocking inside an async runtime.
     Misuse,
+    /// Not enough replicas had the grant in time, where the store was told to wait for them. It was
+    /// given back; the effect is [`Effect::Unknown`] when that is not sure.
+    NotReplicated,
     /// The store answered something unexpected.
     Protocol,
     /// Time ran out while waiting for the lock.
@@ -205,7 +208,13 @@ impl Error {
     /// Whether the same call may succeed later without anybody changing anything.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        matches!(self.inner.kind, ErrorKind::Full | ErrorKind::Timeout | ErrorKind::Unavailable)
+        matches!(
+            self.inner.kind,
+            ErrorKind::Full
+                | ErrorKind::NotReplicated
+                | ErrorKind::Timeout
+                | ErrorKind::Unavailable
+        )
     }
 }
 

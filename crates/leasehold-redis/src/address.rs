@@ -13,29 +13,84 @@ use url::Url;
 use crate::names::Names;
 
 const DEFAULT_PORT: u16 = 6379;
+const DEFAULT_SENTINEL_PORT: u16 = 26_379;
 
 /// All that may stand after the question mark.
-const QUERY_KEYS: [&str; 9] = [
+const QUERY_KEYS: [&str; 14] = [
     "cafile",
     "certfile",
     "db",
     "fence_retention",
+    "fsync",
     "keyfile",
     "pass",
     "prefix",
     "protocol",
+    "replicas",
+    "replicate_timeout",
+    "sentinel_password",
+    "sentinel_user",
     "user",
 ];
 
-/// How a server is reached.
+/// How long replicas are waited for, unless told.
+pub(crate) const REPLICATE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Servers that hang together, and how.
 #[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Topology {
+    /// One server.
+    Single,
+    /// The addresses are those of sentinels, who know where the primary of this name is.
+    Sentinel { name: String },
+    /// The addresses are those of some nodes of a cluster, who know the others.
+    Cluster,
+}
+
+/// How a server is reached.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(crate) enum Endpoint {
     Tcp { host: String, port: u16, tls: Option<TlsFiles> },
     Unix(PathBuf),
 }
 
+impl Endpoint {
+    /// Another server that is reached in the same way.
+    pub(crate) fn sibling(&self, host: &str, port: u16) -> Self {
+        let tls = match self {
+            Self::Tcp { tls, .. } => tls.clone(),
+            Self::Unix(_) => None,
+        };
+        Self::Tcp { host: host.to_owned(), port, tls }
+    }
+
+    pub(crate) fn host(&self) -> &str {
+        match self {
+            Self::Tcp { host, .. } => host,
+            Self::Unix(_) => "",
+        }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    /// Without the scheme.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port, .. } => {
+                let host = escape::terminal(host).to_string();
+                if host.contains(':') {
+                    write!(f, "[{host}]:{port}")
+                } else {
+                    write!(f, "{host}:{port}")
+                }
+            }
+            Self::Unix(path) => write!(f, "{}", escape::terminal(&path.to_string_lossy())),
+        }
+    }
+}
+
 /// Files for TLS; without any, the system's authorities are trusted and no certificate is shown.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, Hash, PartialEq)]
 pub(crate) struct TlsFiles {
     pub(crate) authorities: Option<PathBuf>,
     pub(crate) certificate: Option<PathBuf>,
@@ -45,7 +100,15 @@ pub(crate) struct TlsFiles {
 /// A parsed URL.
 #[derive(Clone)]
 pub(crate) struct Address {
+    pub(crate) topology: Topology,
     pub(crate) endpoint: Endpoint,
+    /// The other sentinels or nodes that the URL names.
+    pub(crate) more: Vec<Endpoint>,
+    pub(crate) sentinel_user: Option<String>,
+    pub(crate) sentinel_password: Option<String>,
+    pub(crate) replicas: Option<u32>,
+    pub(crate) replicate_timeout: Option<Duration>,
+    pub(crate) fsync: Option<bool>,
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
     pub(crate) database: i64,
@@ -56,23 +119,55 @@ pub(crate) struct Address {
 
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { endpoint, user, password, database, resp3, prefix, fence_retention } = self;
+        let Self { topology, endpoint, more, database, resp3, prefix, fence_retention, .. } = self;
+        let hidden = |secret: &Option<String>| secret.as_ref().map(|_| "***");
         f.debug_struct("Address")
+            .field("topology", topology)
             .field("endpoint", endpoint)
-            .field("user", &user.as_ref().map(|_| "***"))
-            .field("password", &password.as_ref().map(|_| "***"))
+            .field("more", more)
+            .field("user", &hidden(&self.user))
+            .field("password", &hidden(&self.password))
+            .field("sentinel_user", &hidden(&self.sentinel_user))
+            .field("sentinel_password", &hidden(&self.sentinel_password))
             .field("database", database)
             .field("resp3", resp3)
             .field("prefix", prefix)
             .field("fence_retention", fence_retention)
+            .field("replicas", &self.replicas)
+            .field("replicate_timeout", &self.replicate_timeout)
+            .field("fsync", &self.fsync)
             .finish()
+    }
+}
+
+/// A URL with several hosts, of which the standard knows none.
+struct Hosts {
+    /// The URL with the first host alone.
+    url: String,
+    more: Vec<String>,
+}
+
+impl Hosts {
+    fn split(url: &str) -> Self {
+        let whole = || Self { url: url.to_owned(), more: Vec::new() };
+        let Some((scheme, rest)) = url.split_once("://") else { return whole() };
+        let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        let (user, hosts) = match authority.rsplit_once('@') {
+            Some((user, hosts)) => (format!("{user}@"), hosts),
+            None => (String::new(), authority),
+        };
+        let mut hosts = hosts.split(',');
+        let first = hosts.next().unwrap_or_default();
+        let more = hosts.map(str::to_owned).collect();
+        Self { url: format!("{scheme}://{user}{first}{path}"), more }
     }
 }
 
 impl Address {
     /// Reads a URL, and accepts nothing in it that would be ignored.
     pub(crate) fn parse(url: &str) -> Result<Self> {
-        let url = Url::parse(url).map_err(|error| {
+        let hosts = Hosts::split(url);
+        let url = Url::parse(&hosts.url).map_err(|error| {
             refuse(format!(
                 "the store's URL can't be read: {error}; it looks like redis://host:6379"
             ))
@@ -80,14 +175,19 @@ impl Address {
         if url.fragment().is_some() {
             return Err(refuse("a store's URL has no part after #; encode a # in it as %23"));
         }
+        let tls = || Some(TlsFiles::default());
         let mut address = match url.scheme() {
             "redis" | "valkey" => Self::tcp(&url, None)?,
-            "rediss" | "valkeys" => Self::tcp(&url, Some(TlsFiles::default()))?,
+            "rediss" | "valkeys" => Self::tcp(&url, tls())?,
+            "redis+sentinel" | "valkey+sentinel" => Self::sentinel(&url, None)?,
+            "rediss+sentinel" | "valkeys+sentinel" => Self::sentinel(&url, tls())?,
+            "redis+cluster" | "valkey+cluster" => Self::cluster(&url, None)?,
+            "rediss+cluster" | "valkeys+cluster" => Self::cluster(&url, tls())?,
             "redis+unix" | "valkey+unix" | "unix" => Self::unix(&url)?,
             other => {
                 return Err(refuse(format!(
-                    "{} is no scheme of a Redis store; use redis, rediss (TLS), redis+unix, valkey \
-                     or valkeys",
+                    "{} is no scheme of a Redis store; use redis, rediss (TLS), redis+sentinel, \
+                     redis+cluster, redis+unix, or the same with valkey",
                     escape::terminal(other)
                 )));
             }
@@ -100,12 +200,52 @@ impl Address {
         {
             return Err(refuse("certfile and keyfile go together; give both or neither"));
         }
+        address.more = hosts.more.iter().map(|host| address.other(host)).collect::<Result<_>>()?;
         Ok(address)
+    }
+
+    /// Another host of the same URL.
+    fn other(&self, host: &str) -> Result<Endpoint> {
+        let default = match self.topology {
+            Topology::Sentinel { .. } => DEFAULT_SENTINEL_PORT,
+            Topology::Cluster => DEFAULT_PORT,
+            Topology::Single => {
+                return Err(refuse(
+                    "several hosts are sentinels or nodes of a cluster; write redis+sentinel:// \
+                     or redis+cluster://",
+                ));
+            }
+        };
+        let bad = || {
+            refuse(
+                "the store's URL has a host that can't be read; separate them by commas, as in \
+                 redis+cluster://host:7000,host:7001",
+            )
+        };
+        let url = Url::parse(&format!("redis://{host}")).map_err(|_| bad())?;
+        let plain = url.username().is_empty() && url.password().is_none() && url.path().is_empty();
+        if !plain {
+            return Err(bad());
+        }
+        let (host, port) = host_and_port(&url, default)?;
+        Ok(self.endpoint.sibling(&host, port))
+    }
+
+    /// Whom to ask: sentinels, nodes, or the one server.
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
+        std::iter::once(&self.endpoint).chain(&self.more)
     }
 
     fn at(endpoint: Endpoint) -> Self {
         Self {
+            topology: Topology::Single,
             endpoint,
+            more: Vec::new(),
+            sentinel_user: None,
+            sentinel_password: None,
+            replicas: None,
+            replicate_timeout: None,
+            fsync: None,
             user: None,
             password: None,
             database: 0,
@@ -116,21 +256,43 @@ impl Address {
     }
 
     fn tcp(url: &Url, tls: Option<TlsFiles>) -> Result<Self> {
-        let host = match url.host() {
-            Some(url::Host::Ipv6(address)) => address.to_string(),
-            Some(host) if !host.to_string().is_empty() => decoded(&host.to_string())?,
-            _ => return Err(refuse("the store's URL names no host; write redis://host:6379")),
-        };
-        let port = url.port().unwrap_or(DEFAULT_PORT);
+        let mut address = Self::remote(url, tls, DEFAULT_PORT)?;
+        match url.path().trim_start_matches('/') {
+            "" => {}
+            number => address.database = database(number)?,
+        }
+        Ok(address)
+    }
+
+    fn sentinel(url: &Url, tls: Option<TlsFiles>) -> Result<Self> {
+        let mut address = Self::remote(url, tls, DEFAULT_SENTINEL_PORT)?;
+        let name = decoded(url.path().trim_start_matches('/'))?;
+        if name.is_empty() || name.contains(|c: char| c == '/' || c.is_control()) {
+            return Err(refuse(
+                "the URL ends in the name that the sentinels have for the primary, as in \
+                 redis+sentinel://host:26379/mymaster",
+            ));
+        }
+        address.topology = Topology::Sentinel { name };
+        Ok(address)
+    }
+
+    fn cluster(url: &Url, tls: Option<TlsFiles>) -> Result<Self> {
+        let mut address = Self::remote(url, tls, DEFAULT_PORT)?;
+        if !matches!(url.path(), "" | "/" | "/0") {
+            return Err(refuse("a cluster has no databases to choose from; leave the number out"));
+        }
+        address.topology = Topology::Cluster;
+        Ok(address)
+    }
+
+    fn remote(url: &Url, tls: Option<TlsFiles>, port: u16) -> Result<Self> {
+        let (host, port) = host_and_port(url, port)?;
         let mut address = Self::at(Endpoint::Tcp { host, port, tls });
         if !url.username().is_empty() {
             address.user = Some(decoded(url.username())?);
         }
         address.password = url.password().map(decoded).transpose()?;
-        match url.path().trim_start_matches('/') {
-            "" => {}
-            number => address.database = database(number)?,
-        }
         Ok(address)
     }
 
@@ -146,6 +308,7 @@ impl Address {
 
     fn set(&mut self, key: &str, value: &str) -> Result<()> {
         let on_unix = matches!(self.endpoint, Endpoint::Unix(_));
+        let by_sentinel = matches!(self.topology, Topology::Sentinel { .. });
         let tls = match &mut self.endpoint {
             Endpoint::Tcp { tls, .. } => tls.as_mut(),
             Endpoint::Unix(_) => None,
@@ -160,9 +323,31 @@ impl Address {
                     _ => return Err(refuse("protocol is resp2 or resp3")),
                 }
             }
-            "db" if on_unix => self.database = database(value)?,
+            "replicas" => match value.parse() {
+                Ok(count) if count <= REPLICAS_MAX => self.replicas = Some(count),
+                _ => {
+                    return Err(refuse("replicas is how many must have a grant, as in replicas=1"));
+                }
+            },
+            "replicate_timeout" => self.replicate_timeout = Some(patience(value)?),
+            "fsync" => {
+                self.fsync = match value {
+                    "yes" => Some(true),
+                    "no" => Some(false),
+                    _ => return Err(refuse("fsync is yes or no")),
+                }
+            }
+            "sentinel_user" if by_sentinel => self.sentinel_user = Some(value.to_owned()),
+            "sentinel_password" if by_sentinel => self.sentinel_password = Some(value.to_owned()),
+            "sentinel_user" | "sentinel_password" => {
+                return Err(refuse(format!("{key} is for redis+sentinel:// alone")));
+            }
+            "db" if on_unix || by_sentinel => self.database = database(value)?,
             "user" if on_unix => self.user = Some(value.to_owned()),
             "pass" if on_unix => self.password = Some(value.to_owned()),
+            "db" if self.topology == Topology::Cluster => {
+                return Err(refuse("a cluster has no databases to choose from; leave db out"));
+            }
             "db" | "user" | "pass" => {
                 return Err(refuse(format!(
                     "{key} is for sockets; write redis://user:password@host:port/db"
@@ -200,20 +385,38 @@ impl Address {
             0 => String::new(),
             number => format!("/{number}"),
         };
+        let hosts = || {
+            let all: Vec<String> = self.endpoints().map(ToString::to_string).collect();
+            all.join(",")
+        };
         match &self.endpoint {
-            Endpoint::Tcp { host, port, tls } => {
+            Endpoint::Tcp { tls, .. } => {
                 let scheme = if tls.is_some() { "rediss" } else { "redis" };
-                let host = escape::terminal(host).to_string();
-                let host = if host.contains(':') { format!("[{host}]") } else { host };
-                format!("{scheme}://{host}:{port}{database}")
+                match &self.topology {
+                    Topology::Single => format!("{scheme}://{}{database}", self.endpoint),
+                    Topology::Sentinel { name } => {
+                        let database = database.replace('/', "?db=");
+                        let name = escape::terminal(name);
+                        format!("{scheme}+sentinel://{}/{name}{database}", hosts())
+                    }
+                    Topology::Cluster => format!("{scheme}+cluster://{}", hosts()),
+                }
             }
-            Endpoint::Unix(path) => {
-                let path = path.to_string_lossy();
+            Endpoint::Unix(_) => {
                 let database = database.replace('/', "?db=");
-                format!("redis+unix://{}{database}", escape::terminal(&path))
+                format!("redis+unix://{}{database}", self.endpoint)
             }
         }
     }
+}
+
+fn host_and_port(url: &Url, default: u16) -> Result<(String, u16)> {
+    let host = match url.host() {
+        Some(url::Host::Ipv6(address)) => address.to_string(),
+        Some(host) if !host.to_string().is_empty() => decoded(&host.to_string())?,
+        _ => return Err(refuse("the store's URL names no host; write redis://host:6379")),
+    };
+    Ok((host, url.port().unwrap_or(default)))
 }
 
 fn refuse(why: impl Into<String>) -> Error {
@@ -255,6 +458,29 @@ fn retention(text: &str) -> Result<Duration> {
         })
         .unwrap_or(0);
     checked_retention(Duration::from_secs(seconds))
+}
+
+/// More than any primary has.
+const REPLICAS_MAX: u32 = 1_000;
+const PATIENCE_MAX: Duration = Duration::from_secs(60);
+
+/// Checks how long replicas may be waited for.
+pub(crate) fn checked_patience(length: Duration) -> Result<Duration> {
+    if (Duration::from_millis(1)..=PATIENCE_MAX).contains(&length) {
+        return Ok(length);
+    }
+    Err(refuse("replicate_timeout is between 1ms and 1m, as in replicate_timeout=500ms"))
+}
+
+/// Reads a short length of time such as `500ms` or `2s`.
+fn patience(text: &str) -> Result<Duration> {
+    let number = |digits: &str| digits.parse::<u64>().ok();
+    let ms = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
+        (Some(digits), _) => number(digits),
+        (None, Some(digits)) => number(digits).and_then(|seconds| seconds.checked_mul(1_000)),
+        (None, None) => None,
+    };
+    checked_patience(Duration::from_millis(ms.unwrap_or(0)))
 }
 
 /// Decodes `%41`.
@@ -361,6 +587,60 @@ mod tests {
     }
 
     #[test]
+    fn sentinels_are_named_with_the_primary_that_they_know() {
+        let address = parse(
+            "redis+sentinel://ann:pw@h1:7000,h2,[::1]:7001/my%20master\
+             ?db=2&sentinel_user=sam&sentinel_password=s%2Fpw",
+        );
+        assert_eq!(address.topology, Topology::Sentinel { name: "my master".into() });
+        assert_eq!(
+            address.location(),
+            "redis+sentinel://h1:7000,h2:26379,[::1]:7001/my master?db=2"
+        );
+        assert_eq!(
+            (address.user.as_deref(), address.password.as_deref()),
+            (Some("ann"), Some("pw"))
+        );
+        assert_eq!(address.sentinel_user.as_deref(), Some("sam"));
+        assert_eq!(address.sentinel_password.as_deref(), Some("s/pw"));
+        let secure = parse("rediss+sentinel://h1,h2/m?cafile=/a");
+        assert!(secure.endpoints().all(
+            |one| matches!(one, Endpoint::Tcp { tls: Some(files), .. } if files.authorities.is_some())
+        ));
+        assert_eq!(secure.location(), "rediss+sentinel://h1:26379,h2:26379/m");
+        refused("redis+sentinel://h1,h2", "the name that the sentinels have");
+        refused("redis+sentinel://h1/a/b", "the name that the sentinels have");
+        refused("redis+sentinel://h1,x:99999/m", "a host that can't be read");
+        refused("redis+sentinel://h1,,h2/m", "names no host");
+    }
+
+    #[test]
+    fn nodes_of_a_cluster_have_one_database() {
+        let address = parse("redis+cluster://:pw@h1,h2:7001");
+        assert_eq!(address.topology, Topology::Cluster);
+        assert_eq!(address.location(), "redis+cluster://h1:6379,h2:7001");
+        assert_eq!(parse("valkeys+cluster://h1").location(), "rediss+cluster://h1:6379");
+        refused("redis+cluster://h1,h2/2", "no databases");
+        refused("redis+cluster://h1?db=2", "no databases");
+        refused("redis+cluster://h1?sentinel_password=x", "for redis+sentinel:// alone");
+        refused("redis://h1,h2", "several hosts are sentinels");
+    }
+
+    #[test]
+    fn replicas_that_must_have_a_grant_are_counted() {
+        let address = parse("redis://h?replicas=2&replicate_timeout=500ms&fsync=yes");
+        assert_eq!(address.replicas, Some(2));
+        assert_eq!(address.replicate_timeout, Some(Duration::from_millis(500)));
+        assert_eq!(address.fsync, Some(true));
+        assert_eq!(patience("2s").unwrap(), Duration::from_secs(2));
+        refused("redis://h?replicas=-1", "as in replicas=1");
+        refused("redis://h?replicas=all", "as in replicas=1");
+        refused("redis://h?replicate_timeout=0ms", "between 1ms and 1m");
+        refused("redis://h?replicate_timeout=5", "between 1ms and 1m");
+        refused("redis://h?fsync=1", "yes or no");
+    }
+
+    #[test]
     fn lengths_of_time_have_a_unit_and_a_limit() {
         assert_eq!(retention("90s").unwrap(), Duration::from_secs(90));
         assert_eq!(retention("30d").unwrap(), RETENTION_MAX);
@@ -373,7 +653,12 @@ mod tests {
 
     #[test]
     fn an_address_shows_neither_user_nor_password() {
-        let shown = format!("{:?}", parse("redis://ann:secret@h"));
-        assert!(!shown.contains("ann") && !shown.contains("secret"), "{shown}");
+        for url in [
+            "redis://ann:secret@h",
+            "redis+sentinel://ann:secret@h/m?sentinel_user=ann&sentinel_password=secret",
+        ] {
+            let shown = format!("{:?} {}", parse(url), parse(url).location());
+            assert!(!shown.contains("ann") && !shown.contains("secret"), "{shown}");
+        }
     }
 }

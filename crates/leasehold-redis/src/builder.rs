@@ -8,10 +8,15 @@ use std::time::Duration;
 use leasehold_core::Result;
 use tokio::runtime::Handle;
 
-use crate::address::{Address, Endpoint, checked_retention};
-use crate::connection::{Access, Supervised};
+use crate::access::Access;
+use crate::address::{
+    Address, Endpoint, REPLICATE_TIMEOUT, Topology, checked_patience, checked_retention,
+};
+use crate::cluster::Cluster;
+use crate::connection::Supervised;
 use crate::listen::Source;
 use crate::names::Names;
+use crate::replication::Replication;
 use crate::script::SCRIPTS;
 use crate::store::{RedisStore, Shared};
 use crate::transport::{Borrowed, Transport};
@@ -58,20 +63,27 @@ pub struct RedisStoreBuilder {
     fence_retention: Duration,
     connect_timeout: Duration,
     password: Option<String>,
+    sentinel_password: Option<String>,
+    replicas: u32,
+    replicate_timeout: Duration,
+    fsync: bool,
     runtime: Option<Handle>,
     subscriptions: Option<redis::Client>,
 }
 
 impl fmt::Debug for RedisStoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { names, fence_retention, connect_timeout, password, runtime: _, subscriptions } =
-            self;
+        let hidden = |secret: &Option<String>| secret.as_ref().map(|_| "***");
         f.debug_struct("RedisStoreBuilder")
-            .field("prefix", &names.prefix())
-            .field("fence_retention", fence_retention)
-            .field("connect_timeout", connect_timeout)
-            .field("password", &password.as_ref().map(|_| "***"))
-            .field("subscriptions", &subscriptions.is_some())
+            .field("prefix", &self.names.prefix())
+            .field("fence_retention", &self.fence_retention)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("password", &hidden(&self.password))
+            .field("sentinel_password", &hidden(&self.sentinel_password))
+            .field("replicas", &self.replicas)
+            .field("replicate_timeout", &self.replicate_timeout)
+            .field("fsync", &self.fsync)
+            .field("subscriptions", &self.subscriptions.is_some())
             .finish_non_exhaustive()
     }
 }
@@ -83,6 +95,10 @@ impl RedisStoreBuilder {
             fence_retention: Duration::from_secs(10 * 60),
             connect_timeout: Duration::from_secs(5),
             password: None,
+            sentinel_password: None,
+            replicas: 0,
+            replicate_timeout: REPLICATE_TIMEOUT,
+            fsync: false,
             runtime: None,
             subscriptions: None,
         }
@@ -125,6 +141,45 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// The password to log in to sentinels with, where the URL has none. Shown nowhere.
+    pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
+        self.sentinel_password = Some(password.into());
+        self
+    }
+
+    /// Counts a grant, and a renewal, only when so many replicas have it, for which it waits this
+    /// long, and never longer than a quarter of the ttl. The default is 0: not at all.
+    ///
+    /// A grant that they do not have in time is given back, and the error is
+    /// [`ErrorKind::NotReplicated`](leasehold_core::ErrorKind::NotReplicated). A renewal that they
+    /// do not have in time does not move the lease's deadline. A lease that was handed over in
+    /// line is confirmed by a request of its new holder's before it counts, which costs a round
+    /// trip. Half of the replicas or more makes it likely, not certain, that a replica which has
+    /// the grant is the one that is promoted; see `docs/guarantees.md`.
+    ///
+    /// In a URL: `?replicas=1&replicate_timeout=500ms`. Not with borrowed connections, whose other
+    /// users would be held up: acquiring is refused as
+    /// [`ErrorKind::Unsupported`](leasehold_core::ErrorKind::Unsupported) then.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](leasehold_core::ErrorKind::Config) for a timeout below a millisecond
+    /// or above a minute.
+    pub fn replicate(mut self, replicas: u32, timeout: Duration) -> Result<Self> {
+        self.replicate_timeout = checked_patience(timeout)?;
+        self.replicas = replicas;
+        Ok(self)
+    }
+
+    /// Counts a grant, and a renewal, only when the server, and as many replicas as
+    /// [`replicate`](Self::replicate) says, have it on their disks. The default is no.
+    ///
+    /// Works on Redis 7.2, Valkey 7.2 and later, with an append-only file. In a URL: `?fsync=yes`.
+    pub fn fsync(mut self, fsync: bool) -> Self {
+        self.fsync = fsync;
+        self
+    }
+
     /// The runtime on which connections live. The default is the one that the store is first used
     /// on; tell it when that one may end while the store is still used elsewhere.
     pub fn runtime(mut self, runtime: Handle) -> Self {
@@ -163,6 +218,8 @@ impl RedisStoreBuilder {
     pub fn connect_lazy(mut self, url: &str) -> Result<RedisStore> {
         let mut address = Address::parse(url)?;
         address.password = address.password.or_else(|| self.password.take());
+        address.sentinel_password =
+            address.sentinel_password.or_else(|| self.sentinel_password.take());
         let location = address.location();
         if let Some(names) = &address.prefix {
             self.names = names.clone();
@@ -170,9 +227,18 @@ impl RedisStoreBuilder {
         self.fence_retention = address.fence_retention.unwrap_or(self.fence_retention);
         let access = Access::new(&address, self.connect_timeout, self.runtime.take())
             .map_err(|error| error.during("connect").at_store(&*location))?;
+        self.replicas = address.replicas.unwrap_or(self.replicas);
+        self.replicate_timeout = address.replicate_timeout.unwrap_or(self.replicate_timeout);
+        self.fsync = address.fsync.unwrap_or(self.fsync);
         let access = Arc::new(access);
-        let wake = Source::Own(Arc::clone(&access));
         let reached = (Door::of(&address.endpoint), Some(address.resp3));
+        if address.topology == Topology::Cluster {
+            let seeds = address.endpoints().cloned().collect();
+            let cluster = Cluster::new(access, seeds, self.fence_retention);
+            let wake = Source::Cluster(cluster.clone());
+            return Ok(self.build(cluster, Some(wake), &location, reached));
+        }
+        let wake = Source::Own(Arc::clone(&access));
         Ok(self.build(Supervised::new(access), Some(wake), &location, reached))
     }
 
@@ -208,13 +274,17 @@ impl RedisStoreBuilder {
         location: &str,
         (door, resp3): (Door, Option<bool>),
     ) -> RedisStore {
+        let Self { replicas, replicate_timeout: timeout, fsync, .. } = self;
+        let replication =
+            (replicas > 0 || fsync).then_some(Replication { replicas, timeout, fsync });
         let shared = Shared {
-            transport: Box::new(transport),
+            transport: Arc::new(transport),
             wake: wake.map(Arc::new),
             scripts: &SCRIPTS,
             names: self.names,
             fence_retention: self.fence_retention,
             epoch: 0,
+            replication,
             location: location.into(),
             door,
             resp3,

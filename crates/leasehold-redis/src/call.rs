@@ -1,14 +1,16 @@
 //! Running a script on a server: by its digest, whole if the server does not know it, and again
 //! if it said that it did not run it.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
-use redis::{Arg, Cmd, ToRedisArgs, Value, cmd};
+use redis::{Arg, Cmd, ToRedisArgs};
 use tokio::time::{Instant, sleep_until};
 
 use crate::classify::{Next, Verdict};
 use crate::script::Script;
-use crate::transport::{Deadline, Transport};
+use crate::slot::slot_of;
+use crate::transport::{Answer, Body, Care, Deadline, Request, Transport};
 
 /// Pauses before a request that the server did not carry out is sent again.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -18,12 +20,17 @@ const PAUSE_MAX: Duration = Duration::from_millis(250);
 const BYTES: usize = 640;
 const ARGUMENTS: usize = 24;
 
+/// Before the first key stand the command, the digest or source, and the number of keys.
+const FIRST_KEY: usize = 3;
+
 /// A script with its keys and arguments.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     script: &'a Script,
-    /// The request as it is sent first: with the digest of the script.
+    /// The request as it is sent first: with the digest of the script, in the least epoch.
     brief: Cmd,
+    /// Which of its arguments is the fail-over epoch, and the least that it is.
+    epoch: Option<(usize, u64)>,
 }
 
 impl<'a> Call<'a> {
@@ -31,7 +38,7 @@ impl<'a> Call<'a> {
         let keys = keys.as_ref();
         let mut brief = Cmd::with_capacity(ARGUMENTS, BYTES);
         brief.arg("EVALSHA").arg(&script.digest).arg(keys.len()).arg(keys);
-        Self { script, brief }
+        Self { script, brief, epoch: None }
     }
 
     pub(crate) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {
@@ -39,40 +46,66 @@ impl<'a> Call<'a> {
         self
     }
 
+    /// The argument that is the epoch of whichever server gets the request, and at least this one.
+    pub(crate) fn epoch(&mut self, floor: u64) -> &mut Self {
+        self.epoch = Some((self.brief.args_iter().count(), floor));
+        self.arg(floor)
+    }
+
+    /// The slot that all its keys share, for a call about one lock.
+    pub(crate) fn slot(&self) -> u16 {
+        match self.brief.args_iter().nth(FIRST_KEY) {
+            Some(Arg::Simple(record)) => slot_of(record),
+            _ => 0,
+        }
+    }
+
     /// The request, with all of the script or only its digest.
-    pub(crate) fn request(&self, whole: bool) -> Cmd {
-        if !whole {
-            return self.brief.clone();
+    pub(crate) fn request(&self, whole: bool, epoch: u64) -> Cow<'_, Cmd> {
+        let later = self.epoch.filter(|(_, floor)| epoch > *floor);
+        if !whole && later.is_none() {
+            return Cow::Borrowed(&self.brief);
         }
-        let mut request = cmd("EVAL");
-        request.arg(&self.script.source);
-        for argument in self.brief.args_iter().skip(2) {
-            if let Arg::Simple(bytes) = argument {
-                request.arg(bytes);
-            }
+        let mut request = Cmd::with_capacity(ARGUMENTS, BYTES);
+        for (place, argument) in self.brief.args_iter().enumerate() {
+            match argument {
+                Arg::Simple(_) if place == 0 && whole => request.arg("EVAL"),
+                Arg::Simple(_) if place == 1 && whole => request.arg(&self.script.source),
+                Arg::Simple(_) if later.is_some_and(|(at, _)| at == place) => request.arg(epoch),
+                Arg::Simple(bytes) => request.arg(bytes),
+                _ => &mut request,
+            };
         }
-        request
+        Cow::Owned(request)
+    }
+
+    /// As a part of many.
+    pub(crate) fn by_digest(&self, care: Care) -> Request<'_> {
+        Request { body: Body::Script { call: self, whole: false }, care }
     }
 
     /// Runs it.
     pub(crate) async fn run(
         &self,
         transport: &dyn Transport,
+        care: Care,
         deadline: Deadline,
-    ) -> Result<Value, Verdict> {
-        let mut whole = None;
+    ) -> Result<Answer, Verdict> {
+        let mut whole = false;
         let mut reconnected = false;
         let mut pause = PAUSE_MIN;
         loop {
-            let verdict = match transport.one(whole.as_ref().unwrap_or(&self.brief), deadline).await
-            {
-                Ok(value) => return Ok(value),
+            let request = Request { body: Body::Script { call: self, whole }, care };
+            let verdict = match transport.one(&request, deadline).await {
+                Ok(answer) => return Ok(answer),
                 Err(verdict) => verdict,
             };
             match verdict.next {
-                Next::SendSource if whole.is_none() => whole = Some(self.request(true)),
+                Next::SendSource if !whole => whole = true,
                 Next::Reconnect if !reconnected => reconnected = true,
                 Next::Retry => {
+                    // It may be another server that is asked next.
+                    whole = false;
                     let next = Instant::now() + pause.mul_f64(1.0 + fastrand::f64() / 2.0);
                     if next >= deadline.at {
                         return Err(verdict);

@@ -42,6 +42,33 @@ pub(crate) struct Verdict {
     pub(crate) next: Next,
     message: Cow<'static, str>,
     cause: Option<RedisError>,
+    /// The node of a cluster that is to be asked instead.
+    pub(crate) redirect: Option<Redirect>,
+    /// The server is not the primary, so its connection is of no use to whoever needs that one.
+    pub(crate) not_primary: bool,
+    /// The server said so itself.
+    pub(crate) answered: bool,
+    /// What the user lacks, if that is what it is about.
+    pub(crate) lack: Option<Lack>,
+}
+
+/// Where a node of a cluster sends a request.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Redirect {
+    /// For this one request only, announced with `ASKING`: the slot is being moved.
+    pub(crate) ask: bool,
+    /// Empty when it is the host of the node that sends.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl Redirect {
+    /// Reads `3999 127.0.0.1:6381`.
+    fn parse(ask: bool, detail: &str) -> Option<Self> {
+        let (host, port) = detail.split(' ').nth(1)?.rsplit_once(':')?;
+        let host = if host == "?" { "" } else { host };
+        Some(Self { ask, host: host.to_owned(), port: port.parse().ok()? })
+    }
 }
 
 impl Verdict {
@@ -51,10 +78,26 @@ impl Verdict {
         next: Next,
         message: impl Into<Cow<'static, str>>,
     ) -> Self {
-        Self { kind, effect, next, message: message.into(), cause: None }
+        let message = message.into();
+        Self {
+            kind,
+            effect,
+            next,
+            message,
+            cause: None,
+            redirect: None,
+            not_primary: false,
+            answered: false,
+            lack: None,
+        }
     }
 
-    fn refused(kind: ErrorKind, next: Next, message: impl Into<Cow<'static, str>>) -> Self {
+    /// The server did not do it.
+    pub(crate) fn refused(
+        kind: ErrorKind,
+        next: Next,
+        message: impl Into<Cow<'static, str>>,
+    ) -> Self {
         Self::new(kind, Effect::NotApplied, next, message)
     }
 
@@ -68,6 +111,22 @@ impl Verdict {
         Self::refused(ErrorKind::Config, Next::Fail, message)
     }
 
+    /// No server is there for it just now.
+    pub(crate) fn nobody_yet(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::refused(ErrorKind::Unavailable, Next::Retry, message)
+    }
+
+    /// It was sent to a server that has been replaced before it answered.
+    pub(crate) fn replaced() -> Self {
+        let message = "the server was replaced before the answer came";
+        Self::new(ErrorKind::Unavailable, Effect::Unknown, Next::Fail, message)
+    }
+
+    /// Not enough replicas have it.
+    pub(crate) fn not_replicated(effect: Effect, message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::NotReplicated, effect, Next::Fail, message)
+    }
+
     /// The time given was over; `effect` says whether the request had been sent.
     pub(crate) fn out_of_time(effect: Effect, message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Unavailable, effect, Next::Fail, message)
@@ -76,6 +135,21 @@ impl Verdict {
     /// The same with nothing more to be done about it.
     pub(crate) fn give_up(mut self) -> Self {
         self.next = Next::Fail;
+        self
+    }
+
+    /// The same, to be tried again after a pause, if nothing but the moment was
+    /// wrong and it was not carried out.
+    pub(crate) fn again(mut self) -> Self {
+        if self.effect == Effect::NotApplied && self.kind == ErrorKind::Unavailable {
+            self.next = Next::Retry;
+        }
+        self
+    }
+
+    /// The same, with what became of it all the same.
+    pub(crate) fn with_effect(mut self, effect: Effect) -> Self {
+        self.effect = effect;
         self
     }
 
@@ -185,7 +259,7 @@ pub(crate) fn io_error(kind: io::ErrorKind, text: &str, stage: Stage) -> Verdict
 }
 
 /// Codes that servers give, or that stand in the text of an error of a script before Redis 7.
-const CODES: [&str; 21] = [
+const CODES: [&str; 22] = [
     "ASK",
     "BUSY",
     "CLUSTERDOWN",
@@ -203,6 +277,7 @@ const CODES: [&str; 21] = [
     "OOM",
     "READONLY",
     "TRYAGAIN",
+    "UNBLOCKED",
     "UNKILLABLE",
     "WRONGPASS",
     "WRONGTYPE",
@@ -211,12 +286,20 @@ const CODES: [&str; 21] = [
 
 /// Judges an error that the server answered with.
 pub(crate) fn server(code: &str, detail: &str) -> Verdict {
-    if code == "ERR" {
-        return general(detail);
-    }
-    known(code, detail).unwrap_or_else(|| {
-        unclear(format!("{} {}", escape::terminal(code), escape::terminal(&shortened(detail))))
-    })
+    let verdict = match known(code, detail) {
+        _ if code == "ERR" => general(detail),
+        Some(verdict) => verdict,
+        None => {
+            let text = shortened(detail);
+            unclear(format!("{} {}", escape::terminal(code), escape::terminal(&text)))
+        }
+    };
+    let redirect = match code {
+        "MOVED" | "ASK" => Redirect::parse(code == "ASK", detail),
+        _ => verdict.redirect.clone(),
+    };
+    let not_primary = verdict.not_primary || matches!(code, "READONLY" | "MASTERDOWN");
+    Verdict { redirect, not_primary, answered: true, lack: lack(code, detail), ..verdict }
 }
 
 fn known(code: &str, detail: &str) -> Option<Verdict> {
@@ -248,7 +331,7 @@ fn known(code: &str, detail: &str) -> Option<Verdict> {
         ),
         "NOREPLICAS" => refused(
             Unavailable,
-            Next::Fail,
+            Next::Retry,
             "the server has fewer replicas than min-replicas-to-write demands, so it takes no \
              writes",
         ),
@@ -295,7 +378,12 @@ fn known(code: &str, detail: &str) -> Option<Verdict> {
         "MOVED" | "ASK" => refused(
             Unsupported,
             Next::Fail,
-            "the server is a node of a cluster, and the store was opened as a single server",
+            "the server is a node of a cluster, and the store was opened as a single server; write \
+             redis+cluster://",
+        ),
+        "UNBLOCKED" => Verdict::not_replicated(
+            Effect::Applied,
+            "the wait for replicas was cut short, so whether they have it is not known",
         ),
         "CROSSSLOT" => refused(
             ErrorKind::Protocol,
@@ -314,8 +402,8 @@ fn general(detail: &str) -> Verdict {
             detail.split(|c: char| !c.is_ascii_alphanumeric()).find(|word| CODES.contains(word))
     {
         let rest = detail.split_once(code).map_or("", |(_, rest)| rest.trim());
-        if let Some(verdict) = known(code, rest) {
-            return verdict;
+        if known(code, rest).is_some() {
+            return server(code, rest);
         }
     }
     if detail.contains("can't run this command")
@@ -324,6 +412,46 @@ fn general(detail: &str) -> Verdict {
         || detail.contains("has no permissions to run")
     {
         return Verdict::refused(ErrorKind::Denied, Next::Fail, missing_right(detail));
+    }
+    if detail.contains("non local key") {
+        return server("CROSSSLOT", "");
+    }
+    if detail.contains("cluster support disabled") {
+        return refused(
+            ErrorKind::Config,
+            Next::Fail,
+            "the server is not a node of a cluster; write redis://host:port",
+        );
+    }
+    if detail.contains("No such master") {
+        return refused(
+            ErrorKind::Config,
+            Next::Fail,
+            "the sentinels watch no primary of this name; it is the part after the last / of the \
+             store's URL",
+        );
+    }
+    if detail.starts_with("unknown command") && detail.to_ascii_uppercase().contains("WAITAOF") {
+        return refused(
+            ErrorKind::Unsupported,
+            Next::Fail,
+            "the server cannot wait for disks (Redis 7.2 and Valkey 7.2 can); leave fsync out",
+        );
+    }
+    if detail.starts_with("unknown command") && detail.to_ascii_uppercase().contains("SENTINEL") {
+        return refused(
+            ErrorKind::Config,
+            Next::Fail,
+            "a server of the URL is no sentinel; write redis://host:port for the server itself",
+        );
+    }
+    if detail.contains("WAITAOF cannot be used") {
+        return refused(
+            ErrorKind::Config,
+            Next::Fail,
+            "the server keeps no append-only file to wait for; set appendonly yes, or leave fsync \
+             out",
+        );
     }
     if detail.starts_with("unknown command") {
         return refused(
@@ -414,7 +542,9 @@ fn shortened(text: &str) -> String {
 mod tests {
     use super::*;
     use Effect::{NotApplied, Unknown};
-    use ErrorKind::{Config, Denied, Foreign, Full, Protocol, Unavailable, Unsupported};
+    use ErrorKind::{
+        Config, Denied, Foreign, Full, NotReplicated, Protocol, Unavailable, Unsupported,
+    };
 
     #[track_caller]
     fn check(code: &str, detail: &str, kind: ErrorKind, effect: Effect, next: Next) -> String {
@@ -443,7 +573,7 @@ mod tests {
 
     #[test]
     fn a_server_that_takes_no_writes_is_unavailable() {
-        check("NOREPLICAS", "…", Unavailable, NotApplied, Next::Fail);
+        check("NOREPLICAS", "…", Unavailable, NotApplied, Next::Retry);
         check("MISCONF", "…", Unavailable, NotApplied, Next::Fail);
         check("OOM", "…", Full, NotApplied, Next::Fail);
     }
@@ -475,9 +605,62 @@ mod tests {
 
     #[test]
     fn a_cluster_node_is_not_taken_for_a_single_server() {
-        check("MOVED", "1234 10.0.0.1:6379", Unsupported, NotApplied, Next::Fail);
+        let text = check("MOVED", "1234 10.0.0.1:6379", Unsupported, NotApplied, Next::Fail);
+        assert!(text.contains("redis+cluster://"), "{text}");
         check("ASK", "1234 10.0.0.1:6379", Unsupported, NotApplied, Next::Fail);
+    }
+
+    #[test]
+    fn a_redirect_says_where_to_and_for_how_long() {
+        let redirect = |code, detail| server(code, detail).redirect;
+        let to = |ask, host: &str, port| Some(Redirect { ask, host: host.to_owned(), port });
+        assert_eq!(redirect("MOVED", "3999 10.0.0.1:6381"), to(false, "10.0.0.1", 6381));
+        assert_eq!(redirect("ASK", "3999 ::1:6381"), to(true, "::1", 6381));
+        assert_eq!(redirect("MOVED", "3999 :6381"), to(false, "", 6381));
+        assert_eq!(redirect("MOVED", "3999 ?:6381"), to(false, "", 6381));
+        for bad in ["", "3999", "3999 host", "3999 host:port"] {
+            assert_eq!(redirect("MOVED", bad), None, "{bad}");
+        }
+        assert_eq!(redirect("READONLY", "3999 10.0.0.1:6381"), None);
+    }
+
+    #[test]
+    fn only_replicas_are_not_primaries() {
+        assert!(server("READONLY", "").not_primary && server("MASTERDOWN", "").not_primary);
+        for code in ["LOADING", "BUSY", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS"] {
+            assert!(!server(code, "").not_primary, "{code}");
+        }
+    }
+
+    #[test]
+    fn keys_of_several_slots_are_our_own_fault() {
         check("CROSSSLOT", "…", Protocol, NotApplied, Next::Fail);
+        let text = "Script attempted to access a non local key in a cluster node script: 9a";
+        check("ERR", text, Protocol, NotApplied, Next::Fail);
+    }
+
+    #[test]
+    fn a_wait_that_is_cut_short_leaves_the_write_done_and_its_replication_unknown() {
+        let text = "force unblock from blocking operation, instance state changed";
+        check("UNBLOCKED", text, NotReplicated, Effect::Applied, Next::Fail);
+    }
+
+    #[test]
+    fn a_server_that_cannot_wait_for_disks_is_told_from_one_without_scripts() {
+        let text =
+            check("ERR", "unknown command 'WAITAOF', …", Unsupported, NotApplied, Next::Fail);
+        assert!(text.contains("leave fsync out"), "{text}");
+        let text = "WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
+        check("ERR", text, Config, NotApplied, Next::Fail);
+    }
+
+    #[test]
+    fn servers_of_another_sort_than_the_url_says_are_wrong_settings() {
+        let text = "This instance has cluster support disabled";
+        check("ERR", text, Config, NotApplied, Next::Fail);
+        check("ERR", "unknown command 'SENTINEL', …", Config, NotApplied, Next::Fail);
+        let text = check("ERR", "No such master with that name", Config, NotApplied, Next::Fail);
+        assert!(text.contains("no primary of this name"), "{text}");
     }
 
     #[test]

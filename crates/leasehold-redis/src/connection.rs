@@ -2,29 +2,28 @@
 //!
 //! All calls share one multiplexed connection. It is made when it is first needed, by one attempt
 //! that everybody who waits for it shares and nobody waits for longer than its own deadline. It is
-//! thrown away when it breaks, when the server turns out to be a read-only replica, and when two
-//! calls in a row got no answer: a network that swallows packets never says that it does.
+//! thrown away when it breaks, when the server turns out to be a read-only replica, when two calls
+//! in a row got no answer (a network that swallows packets never says that it does), and when the
+//! sentinels name another primary while a call waits.
 //!
 //! Nothing is sent twice here.
 
+use std::borrow::Cow;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::pin::pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::{BoxFuture, Result as StoreResult};
-use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{AsyncConnectionConfig, Cmd, Pipeline, ProtocolVersion, RedisConnectionInfo, Value};
-use tokio::runtime::Handle;
+use leasehold_core::BoxFuture;
+use redis::{Cmd, Pipeline, Value, cmd};
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::address::{Address, Endpoint};
+use crate::access::{Access, Link};
 use crate::classify::{self, Next, Stage, Verdict};
-use crate::dial::dial;
-use crate::tls::Tls;
-use crate::transport::{Deadline, Transport, judged};
+use crate::sentinel::LOOK_EVERY;
+use crate::transport::{Answer, Care, Deadline, Request, Transport, all_failed, judged};
 
 /// Time-outs in a row after which a connection is given up.
 const SILENT_MAX: u32 = 2;
@@ -34,133 +33,17 @@ const SILENT_MAX: u32 = 2;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// How long a caller who can go elsewhere waits for a connection.
+const HASTY_MAX: Duration = Duration::from_secs(1);
+
+/// Connections on which replicas are waited for. Requests about one lock share one, and what waits
+/// on it holds up the others.
+const LANES: u16 = 8;
+
 /// The pause after so many failures in a row.
 pub(crate) fn pause_after(failures: u32) -> Duration {
     let pause = PAUSE_MIN.saturating_mul(1 << failures.saturating_sub(1).min(8)).min(PAUSE_MAX);
     pause.saturating_add(pause.mul_f64(fastrand::f64() / 2.0))
-}
-
-/// How to reach a server and log in to it.
-pub(crate) struct Access {
-    endpoint: Endpoint,
-    tls: Tls,
-    login: RedisConnectionInfo,
-    /// How long one attempt may take.
-    pub(crate) connect_timeout: Duration,
-    /// Where connections live; fixed when the first one is made, if not told.
-    runtime: Mutex<Option<Handle>>,
-}
-
-impl fmt::Debug for Access {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { endpoint, tls, login: _, connect_timeout, runtime: _ } = self;
-        f.debug_struct("Access")
-            .field("endpoint", endpoint)
-            .field("tls", tls)
-            .field("connect_timeout", connect_timeout)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Access {
-    pub(crate) fn new(
-        address: &Address,
-        connect_timeout: Duration,
-        runtime: Option<Handle>,
-    ) -> StoreResult<Self> {
-        let tls = Tls::of(&address.endpoint)?;
-        let protocol = if address.resp3 { ProtocolVersion::RESP3 } else { ProtocolVersion::RESP2 };
-        let mut login = RedisConnectionInfo::default()
-            .set_db(address.database)
-            .set_protocol(protocol)
-            .set_lib_name("leasehold", env!("CARGO_PKG_VERSION"));
-        if let Some(user) = &address.user {
-            login = login.set_username(user);
-        }
-        if let Some(password) = &address.password {
-            login = login.set_password(password);
-        }
-        let runtime = Mutex::new(runtime);
-        Ok(Self { endpoint: address.endpoint.clone(), tls, login, connect_timeout, runtime })
-    }
-
-    /// The runtime on which connections live.
-    pub(crate) fn runtime(&self) -> Result<Handle, Verdict> {
-        let mut runtime = lock(&self.runtime);
-        if let Some(handle) = &*runtime {
-            return Ok(handle.clone());
-        }
-        let handle = Handle::try_current().map_err(|_| {
-            Verdict::misconfigured("a Redis store works inside a tokio runtime only")
-        })?;
-        Ok(runtime.insert(handle).clone())
-    }
-
-    /// Opens a connection for requests. Runs on the runtime.
-    async fn open(&self) -> Result<Link, Verdict> {
-        let attempt = async {
-            let socket = dial(&self.endpoint, &self.tls).await?;
-            // Deadlines are ours: the library's own time-out would end calls that may take longer.
-            let config = AsyncConnectionConfig::new()
-                .set_response_timeout(None)
-                .set_connection_timeout(None);
-            MultiplexedConnection::new_with_config(&self.login, socket, config)
-                .await
-                .map_err(|error| classify::judge(&error, Stage::Connecting))
-        };
-        let (connection, driver) = self.in_time(attempt).await?;
-        let closed = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&closed);
-        let driver = tokio::spawn(async move {
-            driver.await;
-            flag.store(true, Ordering::Release);
-        });
-        Ok(Link { connection, closed, driver: driver.abort_handle(), silent: AtomicU32::new(0) })
-    }
-
-    /// Opens a connection for messages, on the runtime that this is called on.
-    pub(crate) async fn open_pubsub(&self) -> Result<PubSub, Verdict> {
-        let attempt = async {
-            let socket = dial(&self.endpoint, &self.tls).await?;
-            let login = self.login.clone().set_protocol(ProtocolVersion::RESP2);
-            PubSub::new(&login, socket)
-                .await
-                .map_err(|error| classify::judge(&error, Stage::Connecting))
-        };
-        self.in_time(attempt).await
-    }
-
-    async fn in_time<T>(
-        &self,
-        attempt: impl Future<Output = Result<T, Verdict>>,
-    ) -> Result<T, Verdict> {
-        timeout(self.connect_timeout, attempt).await.unwrap_or_else(|_| {
-            let waited = self.connect_timeout;
-            // A server without TLS takes the greeting for the start of a command and waits.
-            let hint = match &self.endpoint {
-                Endpoint::Tcp { tls: Some(_), .. } => "; does this port speak TLS",
-                Endpoint::Tcp { tls: None, .. } | Endpoint::Unix(_) => "",
-            };
-            Err(Verdict::unconnected(format!("the server did not answer within {waited:?}{hint}")))
-        })
-    }
-}
-
-/// One connection and what is known of it.
-struct Link {
-    connection: MultiplexedConnection,
-    /// Set once the socket is closed.
-    closed: Arc<AtomicBool>,
-    driver: AbortHandle,
-    /// Calls without an answer since the last answer.
-    silent: AtomicU32,
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        // Left alone, the driver would wait for the answers still owed to calls that gave up.
-        self.driver.abort();
-    }
 }
 
 type Attempt = watch::Receiver<Option<Result<Arc<Link>, Verdict>>>;
@@ -181,14 +64,27 @@ struct State {
     last_failure: Option<Verdict>,
 }
 
-/// The connection to one server, made anew as often as needed.
+/// The connection to one server, made anew as often as needed. Clones share it.
+#[derive(Clone)]
 pub(crate) struct Supervised {
     inner: Arc<Inner>,
 }
 
 struct Inner {
     access: Arc<Access>,
+    /// Whether callers wait for a server that is away; else they are told, to go elsewhere.
+    patient: bool,
     state: Mutex<State>,
+    lanes: OnceLock<Vec<Supervised>>,
+}
+
+/// What a caller knows about the server that it asks.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct How {
+    /// The slot is being moved there, and is not the server's yet.
+    pub(crate) asking: bool,
+    /// The fail-over epoch, at least.
+    pub(crate) epoch: u64,
 }
 
 impl fmt::Debug for Supervised {
@@ -206,6 +102,15 @@ enum Step {
 
 impl Supervised {
     pub(crate) fn new(access: Arc<Access>) -> Self {
+        Self::with(access, true)
+    }
+
+    /// One whose callers are not kept waiting for a server that is away.
+    pub(crate) fn hasty(access: Arc<Access>) -> Self {
+        Self::with(access, false)
+    }
+
+    fn with(access: Arc<Access>, patient: bool) -> Self {
         let state = State {
             phase: Phase::Idle,
             was_connected: false,
@@ -213,7 +118,21 @@ impl Supervised {
             not_before: None,
             last_failure: None,
         };
-        Self { inner: Arc::new(Inner { access, state: Mutex::new(state) }) }
+        let (state, lanes) = (Mutex::new(state), OnceLock::new());
+        Self { inner: Arc::new(Inner { access, patient, state, lanes }) }
+    }
+
+    pub(crate) fn access(&self) -> &Arc<Access> {
+        &self.inner.access
+    }
+
+    /// The connection for requests about this lock that must keep their order.
+    fn lane(&self, slot: u16) -> &Self {
+        let lanes = self.inner.lanes.get_or_init(|| {
+            let Inner { access, patient, .. } = &*self.inner;
+            (0..LANES).map(|_| Self::with(Arc::clone(access), *patient)).collect()
+        });
+        lanes.get(usize::from(slot % LANES)).unwrap_or(self)
     }
 
     /// Waits for a connection until the deadline.
@@ -221,13 +140,20 @@ impl Supervised {
         loop {
             match self.step()? {
                 Step::Use(link) => return Ok(link),
+                Step::Sleep(_) if !self.inner.patient => {
+                    let last = self.inner.state().last_failure.clone();
+                    return Err(last.unwrap_or_else(|| Verdict::nobody_yet("no connection yet")));
+                }
                 Step::Sleep(until) => {
                     sleep_until(until.min(deadline.at)).await;
                 }
                 Step::Await(mut attempt) => {
-                    let ended = timeout_at(deadline.at, attempt.wait_for(Option::is_some))
-                        .await
-                        .map(|ended| ended.map(|outcome| outcome.clone()));
+                    let hasty = Instant::now() + HASTY_MAX;
+                    let until = if self.inner.patient { deadline.at } else { hasty };
+                    let ended =
+                        timeout_at(until.min(deadline.at), attempt.wait_for(Option::is_some))
+                            .await
+                            .map(|ended| ended.map(|outcome| outcome.clone()));
                     let outcome = match ended {
                         Ok(Ok(outcome)) => outcome,
                         Ok(Err(_)) => {
@@ -241,9 +167,11 @@ impl Supervised {
                     };
                     match outcome {
                         Some(Ok(link)) => return Ok(link),
-                        Some(Err(verdict))
-                            if verdict.next != Next::Reconnect || !self.inner.was_connected() =>
-                        {
+                        Some(Err(verdict)) if !self.inner.patient => return Err(verdict),
+                        None if !self.inner.patient => {
+                            return Err(Verdict::nobody_yet("the server does not answer"));
+                        }
+                        Some(Err(verdict)) if !self.inner.is_worth_waiting_for(&verdict) => {
                             return Err(verdict.give_up());
                         }
                         Some(Err(_)) | None => {}
@@ -291,17 +219,124 @@ impl Supervised {
         Ok(Step::Await(attempt))
     }
 
-    /// Notes how a call went, and gives the connection up if that says so.
-    fn note<T>(&self, link: &Arc<Link>, outcome: &Result<T, Verdict>) {
-        match outcome {
-            Ok(_) => link.silent.store(0, Ordering::Relaxed),
-            Err(verdict) => {
-                link.silent.store(0, Ordering::Relaxed);
-                if matches!(verdict.next, Next::Drop | Next::Reconnect) {
-                    self.inner.discard(link);
+    /// Sends requests in one go, each once.
+    pub(crate) async fn send(
+        &self,
+        requests: &[Request<'_>],
+        how: How,
+        deadline: Deadline,
+    ) -> Vec<Result<Answer, Verdict>> {
+        let lane = match requests.first() {
+            Some(Request { care: Care::None, .. }) | None => self,
+            Some(request) => self.lane(request.slot().unwrap_or(0)),
+        };
+        let link = match lane.link(deadline).await {
+            Ok(link) => link,
+            Err(verdict) => return all_failed(requests.len(), &verdict),
+        };
+        let epoch = how.epoch.max(link.epoch);
+        let mut commands = Vec::with_capacity(requests.len().saturating_add(1));
+        commands.extend(how.asking.then(|| Cow::Owned(cmd("ASKING"))));
+        commands.extend(requests.iter().map(|request| request.packed(epoch)));
+        let mut values = lane.ask(&link, commands, deadline).await;
+        if how.asking {
+            drop(values.remove(0));
+        }
+        let mut answers: Vec<Result<Answer, Verdict>> =
+            values.into_iter().map(|value| Ok(Answer::new(value?, epoch))).collect();
+        if let Some(Request { care: Care::Confirmed { replication, needed }, .. }) =
+            requests.first()
+        {
+            let mut to_confirm: Vec<&mut Answer> =
+                answers.iter_mut().flatten().filter(|answer| needed(&answer.value)).collect();
+            if !to_confirm.is_empty() {
+                // The other half is for giving back what is not confirmed.
+                let wait = replication.wait(deadline.left() / 2);
+                let answer = lane.ask(&link, vec![Cow::Owned(wait)], deadline).await.pop();
+                let answer = answer.unwrap_or_else(|| Err(deadline.missed()));
+                let missing = replication.missing(answer);
+                for answer in &mut to_confirm {
+                    answer.unconfirmed.clone_from(&missing);
                 }
             }
         }
+        answers
+    }
+
+    /// Sends commands on this connection and no other. One answer for each.
+    async fn ask(
+        &self,
+        link: &Arc<Link>,
+        commands: Vec<Cow<'_, Cmd>>,
+        deadline: Deadline,
+    ) -> Vec<Result<Value, Verdict>> {
+        let count = commands.len();
+        let failed = |verdict: Verdict| (0..count).map(|_| Err(verdict.clone())).collect();
+        if deadline.is_over() {
+            return failed(deadline.missed_unsent(None));
+        }
+        let mut connection = link.connection.clone();
+        let answers = async {
+            if let [command] = &*commands {
+                return Ok(vec![judged(connection.send_packed_command(command).await)]);
+            }
+            let mut pipeline = Pipeline::with_capacity(count);
+            for command in commands {
+                pipeline.add_command(command.into_owned());
+            }
+            let values = connection.send_packed_commands(&pipeline, 0, count).await;
+            values.map(|values| values.into_iter().map(|value| judged(Ok(value))).collect())
+        };
+        let answers: Vec<Result<Value, Verdict>> = match self.heard(link, answers, deadline).await {
+            Ok(Some(Ok(answers))) => answers,
+            Ok(Some(Err(error))) => failed(classify::judge(&error, Stage::Asked)),
+            Ok(None) => {
+                self.note_silence(link);
+                return failed(deadline.missed());
+            }
+            Err(verdict) => return failed(verdict),
+        };
+        link.silent.store(0, Ordering::Relaxed);
+        answers
+            .into_iter()
+            .map(|answer| answer.map_err(|verdict| self.noted(link, verdict)))
+            .collect()
+    }
+
+    /// Waits for an answer until the deadline, or until the server has been replaced.
+    async fn heard<T>(
+        &self,
+        link: &Arc<Link>,
+        answer: impl Future<Output = T>,
+        deadline: Deadline,
+    ) -> Result<Option<T>, Verdict> {
+        let access = &self.inner.access;
+        let mut answer = pin!(answer);
+        while access.follows() {
+            let look = Instant::now() + LOOK_EVERY;
+            if look >= deadline.at {
+                break;
+            }
+            if let Ok(answer) = timeout_at(look, &mut answer).await {
+                return Ok(Some(answer));
+            }
+            let elsewhere = access.is_elsewhere(&link.endpoint);
+            if timeout_at(deadline.at, elsewhere).await == Ok(true) {
+                self.inner.discard(link);
+                return Err(Verdict::replaced());
+            }
+        }
+        Ok(timeout_at(deadline.at, answer).await.ok())
+    }
+
+    /// Gives the connection up if the error says so.
+    fn noted(&self, link: &Arc<Link>, verdict: Verdict) -> Verdict {
+        let follows = self.inner.access.follows();
+        if matches!(verdict.next, Next::Drop | Next::Reconnect) || follows && verdict.not_primary {
+            self.inner.discard(link);
+        }
+        // Whoever follows a primary finds the next one in time.
+        if follows && verdict.next == Next::Reconnect { verdict.again() } else { verdict }
     }
 
     fn note_silence(&self, link: &Arc<Link>) {
@@ -316,8 +351,8 @@ impl Inner {
         lock(&self.state)
     }
 
-    fn was_connected(&self) -> bool {
-        self.state().was_connected
+    fn is_worth_waiting_for(&self, verdict: &Verdict) -> bool {
+        verdict.next == Next::Retry || verdict.next == Next::Reconnect && self.state().was_connected
     }
 
     /// Takes in how an attempt to connect ended.
@@ -348,7 +383,7 @@ impl Inner {
             && current.same_channel(attempt)
         {
             state.phase = Phase::Idle;
-            lock(&self.access.runtime).take();
+            self.access.forget_runtime();
         }
     }
 
@@ -367,53 +402,21 @@ impl Inner {
 impl Transport for Supervised {
     fn one<'a>(
         &'a self,
-        cmd: &'a Cmd,
+        request: &'a Request<'a>,
         deadline: Deadline,
-    ) -> BoxFuture<'a, Result<Value, Verdict>> {
+    ) -> BoxFuture<'a, Result<Answer, Verdict>> {
         Box::pin(async move {
-            let link = self.link(deadline).await?;
-            if deadline.is_over() {
-                return Err(deadline.missed_unsent(None));
-            }
-            let mut connection = link.connection.clone();
-            match timeout_at(deadline.at, connection.send_packed_command(cmd)).await {
-                Ok(answer) => {
-                    let answer = judged(answer);
-                    self.note(&link, &answer);
-                    answer
-                }
-                Err(_) => {
-                    self.note_silence(&link);
-                    Err(deadline.missed())
-                }
-            }
+            let answer = self.send(std::slice::from_ref(request), How::default(), deadline).await;
+            answer.into_iter().next().unwrap_or_else(|| Err(deadline.missed()))
         })
     }
 
     fn many<'a>(
         &'a self,
-        pipeline: &'a Pipeline,
+        requests: &'a [Request<'a>],
         deadline: Deadline,
-    ) -> BoxFuture<'a, Result<Vec<Value>, Verdict>> {
-        Box::pin(async move {
-            let link = self.link(deadline).await?;
-            if deadline.is_over() {
-                return Err(deadline.missed_unsent(None));
-            }
-            let mut connection = link.connection.clone();
-            let answers = connection.send_packed_commands(pipeline, 0, pipeline.len());
-            match timeout_at(deadline.at, answers).await {
-                Ok(answers) => {
-                    let answers = answers.map_err(|error| classify::judge(&error, Stage::Asked));
-                    self.note(&link, &answers);
-                    answers
-                }
-                Err(_) => {
-                    self.note_silence(&link);
-                    Err(deadline.missed())
-                }
-            }
-        })
+    ) -> BoxFuture<'a, Vec<Result<Answer, Verdict>>> {
+        Box::pin(self.send(requests, How::default(), deadline))
     }
 }
 

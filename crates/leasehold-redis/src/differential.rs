@@ -28,7 +28,7 @@ use self::operation::{Home, Operation, Step, owner, sequence};
 use self::stored::Stored;
 use crate::script::Scripts;
 use crate::store::RedisStore;
-use crate::transport::Deadline;
+use crate::transport::{Deadline, Request};
 
 const WITHIN: Duration = Duration::from_secs(20);
 const CLOCK: &str = "clock";
@@ -98,7 +98,9 @@ impl World {
 
     async fn ask(&self, pipeline: &redis::Pipeline) -> Vec<redis::Value> {
         let transport = &self.stores[0].shared.transport;
-        transport.many(pipeline, Deadline::after(WITHIN)).await.unwrap()
+        let requests: Vec<_> = pipeline.cmd_iter().map(Request::plain).collect();
+        let answers = transport.many(&requests, Deadline::after(WITHIN)).await;
+        answers.into_iter().map(|answer| answer.unwrap().value).collect()
     }
 
     /// All messages sent so far, by client. A marker goes through each channel after them.

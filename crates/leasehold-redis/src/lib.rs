@@ -1,7 +1,7 @@
 //! Locks in Redis and Valkey.
 //!
-//! [`RedisStore`] is a [`leasehold_core::Store`] on one server: Redis 6.2 or later, Valkey 7.2 or
-//! later, over TCP, TLS or a Unix socket. Users take it through the `leasehold` crate; depend on
+//! [`RedisStore`] is a [`leasehold_core::Store`] on one server, on one that sentinels fail over, or on
+//! a cluster: Redis 6.2 or later, Valkey 7.2 or later, over TCP, TLS or a Unix socket. Users take it through the `leasehold` crate; depend on
 //! this one to put locks on a connection or a pool that a program has already.
 //!
 //! What stands in the server, and what goes over the wire, is specified in `docs/wire.md`. The
@@ -11,11 +11,13 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 pub mod acl;
 mod address;
 mod builder;
 mod call;
 mod classify;
+mod cluster;
 mod connection;
 mod dial;
 #[cfg(test)]
@@ -23,8 +25,11 @@ mod differential;
 mod doctor;
 mod listen;
 mod names;
+mod replication;
 mod reply;
 mod script;
+mod sentinel;
+mod slot;
 mod store;
 mod tls;
 mod transport;

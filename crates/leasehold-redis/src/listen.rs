@@ -12,8 +12,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
+use crate::access::Access;
+use crate::address::Endpoint;
 use crate::classify::{self, Stage, Verdict};
-use crate::connection::{Access, pause_after};
+use crate::cluster::Cluster;
+use crate::connection::pause_after;
 use crate::transport::Deadline;
 
 /// Messages kept for a client that does not read them. Beyond that it is told to ask again, which
@@ -24,6 +27,8 @@ const QUEUE_MAX: usize = 1024;
 pub(crate) enum Source {
     /// With our own access.
     Own(Arc<Access>),
+    /// To any node.
+    Cluster(Cluster),
     /// With a client that the user gave.
     Client(redis::Client),
 }
@@ -32,6 +37,7 @@ impl std::fmt::Debug for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Own(_) => "Own",
+            Self::Cluster(_) => "Cluster",
             Self::Client(_) => "Client",
         })
     }
@@ -41,29 +47,47 @@ impl Source {
     /// How long one attempt of a user's client may take.
     const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-    async fn subscribed(&self, channel: &str) -> Result<PubSub, Verdict> {
+    async fn subscribed(&self, channel: &str) -> Result<Subscribed, Verdict> {
         let asked = |error| classify::judge(&error, Stage::Connecting);
-        let (limit, attempt): (_, BoxFuture<'_, Result<PubSub, Verdict>>) = match self {
-            Self::Own(access) => (access.connect_timeout, Box::pin(access.open_pubsub())),
-            Self::Client(client) => (
-                Self::CLIENT_TIMEOUT,
-                Box::pin(async move { client.get_async_pubsub().await.map_err(asked) }),
-            ),
+        let limit = match self {
+            Self::Own(access) => access.connect_timeout,
+            Self::Cluster(cluster) => cluster.access().connect_timeout,
+            Self::Client(_) => Self::CLIENT_TIMEOUT,
         };
         let both = async {
-            let mut connection = attempt.await?;
+            let (mut connection, from) = match self {
+                Self::Own(access) => {
+                    let (connection, endpoint) = access.open_pubsub().await?;
+                    (connection, Some(endpoint))
+                }
+                Self::Cluster(cluster) => {
+                    let (connection, endpoint) = cluster.open_pubsub().await?;
+                    (connection, Some(endpoint))
+                }
+                Self::Client(client) => (client.get_async_pubsub().await.map_err(asked)?, None),
+            };
             // Returns once the server has confirmed it.
             connection.subscribe(channel).await.map_err(asked)?;
-            Ok(connection)
+            Ok(Subscribed { connection, from })
         };
         timeout(limit.saturating_mul(2), both).await.unwrap_or_else(|_| {
             Err(Verdict::unconnected("the server did not confirm a subscription in time"))
         })
     }
 
+    /// Returns once the messages come from another server than this one.
+    async fn left(&self, from: Option<&Endpoint>) {
+        match (self, from) {
+            (Self::Own(access), Some(from)) => access.left(from).await,
+            (Self::Cluster(cluster), Some(from)) => cluster.left(from).await,
+            _ => std::future::pending().await,
+        }
+    }
+
     fn runtime(&self) -> Result<tokio::runtime::Handle, Verdict> {
         match self {
             Self::Own(access) => access.runtime(),
+            Self::Cluster(cluster) => cluster.access().runtime(),
             Self::Client(_) => tokio::runtime::Handle::try_current().map_err(|_| {
                 Verdict::misconfigured("a Redis store works inside a tokio runtime only")
             }),
@@ -71,15 +95,31 @@ impl Source {
     }
 }
 
+/// A connection that listens, and the server that it is to, where that can change.
+struct Subscribed {
+    connection: PubSub,
+    from: Option<Endpoint>,
+}
+
+/// What a waiter may make of a message.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Trust {
+    /// A grant is a grant.
+    Whole,
+    /// A grant is a reason to ask at once, because the answer brings more than the message.
+    Hint,
+}
+
 /// Subscribes, and returns once the server has confirmed it.
 pub(crate) async fn listen(
     source: Arc<Source>,
     channel: String,
+    trust: Trust,
     deadline: Deadline,
 ) -> Result<Box<dyn Listener>, Verdict> {
     let (messages, queue) = mpsc::channel(QUEUE_MAX);
     let (ready, confirmed) = oneshot::channel();
-    let task = source.runtime()?.spawn(run(source, channel, messages, ready)).abort_handle();
+    let task = source.runtime()?.spawn(run(source, channel, trust, messages, ready)).abort_handle();
     let listening = Listening { queue, task };
     match tokio::time::timeout_at(deadline.at, confirmed).await {
         Ok(Ok(Ok(()))) => Ok(Box::new(listening)),
@@ -95,6 +135,7 @@ pub(crate) async fn listen(
 async fn run(
     source: Arc<Source>,
     channel: String,
+    trust: Trust,
     messages: mpsc::Sender<Wake>,
     ready: oneshot::Sender<Result<(), Verdict>>,
 ) {
@@ -108,8 +149,14 @@ async fn run(
     };
     drop(ready.send(Ok(())));
     loop {
-        if forward(connection, &messages).await.is_err() {
-            return;
+        let Subscribed { connection: from_there, from } = connection;
+        tokio::select! {
+            forwarded = forward(from_there, trust, &messages) => {
+                if forwarded.is_err() {
+                    return;
+                }
+            }
+            () = source.left(from.as_ref()) => {}
         }
         connection = again(&source, &channel).await;
         if messages.send(Wake::Resync).await.is_err() {
@@ -119,7 +166,7 @@ async fn run(
 }
 
 /// Subscribes, trying for as long as it takes.
-async fn again(source: &Source, channel: &str) -> PubSub {
+async fn again(source: &Source, channel: &str) -> Subscribed {
     let mut failures = 0_u32;
     loop {
         match source.subscribed(channel).await {
@@ -137,14 +184,21 @@ async fn again(source: &Source, channel: &str) -> PubSub {
 struct Unwanted;
 
 /// Passes messages on until the connection ends.
-async fn forward(connection: PubSub, messages: &mpsc::Sender<Wake>) -> Result<(), Unwanted> {
+async fn forward(
+    connection: PubSub,
+    trust: Trust,
+    messages: &mpsc::Sender<Wake>,
+) -> Result<(), Unwanted> {
     // The sink half holds no part of the connection that the stream needs.
     let (_sink, mut stream) = connection.split();
     loop {
         let Some(message) = poll_fn(|cx| Pin::new(&mut stream).poll_next(cx)).await else {
             return Ok(());
         };
-        let Some(wake) = parse(message.get_payload_bytes()) else { continue };
+        let Some(mut wake) = parse(message.get_payload_bytes()) else { continue };
+        if let (Trust::Hint, Wake::Granted { ticket, .. }) = (trust, &wake) {
+            wake = Wake::First { ticket: *ticket, retry_after: Duration::ZERO };
+        }
         match messages.try_send(wake) {
             Ok(()) => {}
             Err(mpsc::error::TrySendError::Full(_)) => {

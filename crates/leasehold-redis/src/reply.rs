@@ -134,6 +134,20 @@ pub(crate) struct Asked {
     pub(crate) mode: Mode,
 }
 
+/// Whether an answer gives a lease, or more of one.
+pub(crate) fn is_grant(value: &Value) -> bool {
+    let word = match value {
+        Value::Int(_) => return true,
+        Value::Array(parts) => parts.first(),
+        _ => None,
+    };
+    match word {
+        Some(Value::BulkString(word)) => matches!(&**word, b"granted" | b"already" | b"converted"),
+        Some(Value::SimpleString(word)) => matches!(&**word, "granted" | "already" | "converted"),
+        _ => false,
+    }
+}
+
 pub(crate) fn acquire(value: Value, asked: &Asked) -> Result<Acquire> {
     read(value, |value| read_acquire(value, asked))
 }

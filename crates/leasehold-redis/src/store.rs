@@ -1,26 +1,30 @@
 //! The store: every operation of the lock table as one script on the server.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::doctor::Finding;
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
-    ConvertRequest, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
-    ListRequest, Listener, LockInfo, Mode, Release, ReleaseRequest, Renew, RenewRequest, Result,
-    SetLimit, SetLimitRequest, Store,
+    ConvertRequest, Effect, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave,
+    LeaveRequest, ListRequest, Listener, LockInfo, Mode, Release, ReleaseRequest, Renew,
+    RenewRequest, Result, SetLimit, SetLimitRequest, Store,
 };
-use redis::{Pipeline, Value};
+use redis::Value;
 
 use crate::builder::{Door, RedisStoreBuilder};
 use crate::call::Call;
 use crate::classify::{Next, Verdict};
-use crate::listen::{self, Source};
+use crate::listen::{self, Source, Trust};
 use crate::names::{Names, asker, label};
+use crate::replication::Replication;
 use crate::reply::{self, Asked, unix_parts};
 use crate::script::Scripts;
-use crate::transport::{Deadline, Transport, judged};
+use crate::slot::slot_of;
+use crate::transport::{Answer, Care, Deadline, Request, Transport};
 
 /// Locks renewed by one script: a hundred keep a server for about a fifth of a millisecond.
 const RENEW_CHUNK: usize = 100;
@@ -38,7 +42,7 @@ const COOLDOWN_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Numbers in a script are exact below this.
 const SCRIPT_NUMBER_MAX: u64 = 1 << 53;
 
-/// Locks in one Redis or Valkey server.
+/// Locks in a Redis or Valkey server, in one that sentinels fail over, or in a cluster.
 ///
 /// Cheap to clone; clones share the connection. Made by [`RedisStore::connect`] from a URL, or by
 /// [`RedisStore::builder`] from anything else.
@@ -48,6 +52,10 @@ const SCRIPT_NUMBER_MAX: u64 = 1 << 53;
 /// Every operation is one script, so it happens as a whole or not at all, on the server's clock. A
 /// lease survives what the server's data survives: with persistence, a restart; without, nothing,
 /// but fences go on growing, because they are at least the time.
+///
+/// A fail-over loses what the promoted replica had not received. Fences grow over it, since each
+/// begins with the fail-over epoch. See [`RedisStoreBuilder::replicate`] for grants that count only
+/// when replicas have them.
 ///
 /// # Time
 ///
@@ -65,13 +73,14 @@ pub struct RedisStore {
 }
 
 pub(crate) struct Shared {
-    pub(crate) transport: Box<dyn Transport>,
+    pub(crate) transport: Arc<dyn Transport>,
     pub(crate) wake: Option<Arc<Source>>,
     pub(crate) scripts: &'static Scripts,
     pub(crate) names: Names,
     pub(crate) fence_retention: Duration,
-    /// The fail-over epoch: 0 on a server that nobody fails over.
+    /// The least fail-over epoch; each server is asked in its own.
     pub(crate) epoch: u64,
+    pub(crate) replication: Option<Replication>,
     pub(crate) location: Arc<str>,
     /// How the server is reached, and in which version of its protocol: for people.
     pub(crate) door: Door,
@@ -87,6 +96,7 @@ impl fmt::Debug for RedisStore {
             names,
             fence_retention,
             epoch: _,
+            replication,
             location,
             door: _,
             resp3: _,
@@ -95,6 +105,7 @@ impl fmt::Debug for RedisStore {
             .field("location", location)
             .field("prefix", &names.prefix())
             .field("fence_retention", fence_retention)
+            .field("replication", replication)
             .field("transport", transport)
             .field("wake", wake)
             .finish()
@@ -109,12 +120,19 @@ impl RedisStore {
     /// rediss://…                  with TLS (also: valkeys://)
     /// valkey://…                  the same as redis://
     /// redis+unix:///path/socket   through a socket; ?db=2&user=…&pass=… where needed
+    /// redis+sentinel://[user:password@]host[:port],host[:port],…/name
+    ///                             the primary of this name, wherever these sentinels say it is;
+    ///                             ?db=2&sentinel_user=…&sentinel_password=… where needed
+    /// redis+cluster://[user:password@]host[:port],host[:port],…
+    ///                             a cluster, some of whose nodes these are
+    /// rediss+sentinel, rediss+cluster, valkey+…, valkeys+…: as above
     /// ```
     ///
     /// Settings: `prefix` keeps locks apart from those of others on the same server (default
     /// `leasehold`), `fence_retention` says for how long an idle lock's last fence is kept (default
-    /// `10m`), `protocol` is `resp2` (default) or `resp3`, and for TLS there are `cafile`,
-    /// `certfile` and `keyfile`. An unknown setting is refused. Special characters in names and
+    /// `10m`), `protocol` is `resp2` (default) or `resp3`, `replicas`, `replicate_timeout` and
+    /// `fsync` are as in [`RedisStoreBuilder::replicate`] and [`RedisStoreBuilder::fsync`], and for
+    /// TLS there are `cafile`, `certfile` and `keyfile`. An unknown setting is refused. Special characters in names and
     /// passwords are percent-encoded.
     ///
     /// # Errors
@@ -174,7 +192,9 @@ impl RedisStore {
 
     /// Asks the server for a sign of life.
     pub(crate) async fn ping(&self, within: Duration) -> Result<()> {
-        let answer = self.shared.transport.one(&redis::cmd("PING"), Deadline::after(within)).await;
+        let ping = redis::cmd("PING");
+        let deadline = Deadline::after(within);
+        let answer = self.shared.transport.one(&Request::plain(&ping), deadline).await;
         answer.map(drop).map_err(|verdict| self.error(&verdict, "connect", None))
     }
 
@@ -185,16 +205,110 @@ impl RedisStore {
     async fn run<T>(
         &self,
         call: Call<'_>,
+        care: Care,
         within: Duration,
         operation: &'static str,
         key: &Key,
         read: impl FnOnce(Value) -> Result<T>,
     ) -> Result<T> {
-        let value = call
-            .run(&*self.shared.transport, Deadline::after(within))
+        let answer = call
+            .run(&*self.shared.transport, care, Deadline::after(within))
             .await
             .map_err(|verdict| self.error(&verdict, operation, Some(key)))?;
-        read(value).map_err(|error| self.named(error, operation, Some(key)))
+        if let Some(missing) = answer.unconfirmed {
+            return Err(self.error(&missing, operation, Some(key)));
+        }
+        read(answer.value).map_err(|error| self.named(error, operation, Some(key)))
+    }
+
+    /// How a request is sent that must not overtake an acquisition.
+    fn in_order(&self) -> Care {
+        if self.shared.replication.is_some() { Care::InOrder } else { Care::None }
+    }
+
+    /// How a request is sent whose outcome must be on replicas before it counts.
+    fn confirmed(&self, ttl: Duration, needed: fn(&Value) -> bool) -> Care {
+        match self.shared.replication {
+            Some(replication) => {
+                let timeout = replication.timeout.min(ttl / 4);
+                Care::Confirmed { replication: Replication { timeout, ..replication }, needed }
+            }
+            None => Care::None,
+        }
+    }
+
+    async fn take(&self, request: &AcquireRequest, deadline: Deadline) -> Result<Acquire> {
+        let named = |error| self.named(error, "acquire", Some(&request.key));
+        let call = self.acquire_call(request).map_err(named)?;
+        let care = self.confirmed(request.ttl.duration(), reply::is_grant);
+        let Answer { value, epoch, unconfirmed } = call
+            .run(&*self.shared.transport, care, deadline)
+            .await
+            .map_err(|verdict| named(verdict.to_error()))?;
+        if let Some(missing) = unconfirmed {
+            let effect = self.give_back(request, deadline).await;
+            return Err(named(missing.with_effect(effect).to_error()));
+        }
+        reply::acquire(value, &self.asked(request, epoch)).map_err(named)
+    }
+
+    async fn take_all(
+        &self,
+        requests: &[AcquireRequest],
+        deadline: Deadline,
+    ) -> Result<AcquireAll> {
+        if self.shared.transport.is_spread() {
+            let slot = |request: &AcquireRequest| slot_of(self.shared.names.record(&request.key));
+            if requests.windows(2).any(|two| two.first().map(slot) != two.last().map(slot)) {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    "a cluster can't take locks of several slots in one step",
+                ));
+            }
+        }
+        let call = self.acquire_all_call(requests)?;
+        let shortest = requests.iter().map(|request| request.ttl.duration()).min();
+        let care = self.confirmed(shortest.unwrap_or_default(), reply::is_grant);
+        let Answer { value, epoch, unconfirmed } = call
+            .run(&*self.shared.transport, care, deadline)
+            .await
+            .map_err(|verdict| verdict.to_error())?;
+        if let Some(missing) = unconfirmed {
+            let mut effect = Effect::NotApplied;
+            for request in requests {
+                match self.give_back(request, deadline).await {
+                    Effect::NotApplied => {}
+                    _ => effect = Effect::Unknown,
+                }
+            }
+            return Err(missing.with_effect(effect).to_error());
+        }
+        let asked: Vec<_> = requests.iter().map(|request| self.asked(request, epoch)).collect();
+        reply::acquire_all(value, &asked)
+    }
+
+    /// Gives back what was granted and does not count.
+    async fn give_back(&self, request: &AcquireRequest, deadline: Deadline) -> Effect {
+        if request.holds > NonZeroU32::MIN {
+            // The holds before it are none of its business; the next answer sets the number right.
+            return Effect::Applied;
+        }
+        let mut leave = LeaveRequest::new(request.key.clone(), request.token);
+        leave.reopen = request.close_for.is_some();
+        let call = self.leave_call(&leave);
+        match call.run(&*self.shared.transport, self.in_order(), deadline).await {
+            Ok(_) => Effect::NotApplied,
+            Err(_) => Effect::Unknown,
+        }
+    }
+
+    fn leave_call(&self, request: &LeaveRequest) -> Call<'static> {
+        let mut call = self.call(&self.shared.scripts.leave, &request.key);
+        call.arg(request.token.to_hex()).arg(self.retention_ms()).epoch(self.shared.epoch);
+        if request.reopen {
+            call.arg(1);
+        }
+        call
     }
 
     fn error(&self, verdict: &Verdict, operation: &'static str, key: Option<&Key>) -> Error {
@@ -217,7 +331,7 @@ impl RedisStore {
         let mut call = self.call(&self.shared.scripts.acquire, &request.key);
         call.arg(request.token.to_hex())
             .arg(request.ttl.as_millis())
-            .arg(self.shared.epoch)
+            .epoch(self.shared.epoch)
             .arg(self.kept_ms(request))
             .arg(request.fence_block)
             .arg(profile(request));
@@ -264,7 +378,7 @@ impl RedisStore {
     fn acquire_all_call(&self, requests: &[AcquireRequest]) -> Result<Call<'static>> {
         let keys = requests.iter().flat_map(|request| self.shared.names.keys(&request.key));
         let mut call = Call::new(&self.shared.scripts.acquire_all, keys.collect::<Vec<_>>());
-        call.arg(self.shared.epoch);
+        call.epoch(self.shared.epoch);
         for request in requests {
             let (mode, permits, limit) = mode_words(request.mode)?;
             call.arg(request.token.to_hex())
@@ -288,8 +402,10 @@ impl RedisStore {
         self.retention_ms().max(block_ms).saturating_add(request.ttl.as_millis().into())
     }
 
-    fn asked(&self, request: &AcquireRequest) -> Asked {
-        Asked { epoch: self.shared.epoch, block: request.fence_block, mode: request.mode }
+    /// `epoch` is that of the server which answered.
+    fn asked(&self, request: &AcquireRequest, epoch: u64) -> Asked {
+        let epoch = epoch.max(self.shared.epoch);
+        Asked { epoch, block: request.fence_block, mode: request.mode }
     }
 
     fn convert_call(&self, request: &ConvertRequest) -> Result<Call<'static>> {
@@ -298,7 +414,7 @@ impl RedisStore {
         let mut call = self.call(&self.shared.scripts.convert, &request.key);
         call.arg(request.token.to_hex())
             .arg(self.retention_ms())
-            .arg(self.shared.epoch)
+            .epoch(self.shared.epoch)
             .arg(epoch)
             .arg(sequence)
             .arg(mode)
@@ -316,7 +432,7 @@ impl RedisStore {
         };
         call.arg(epoch)
             .arg(self.retention_ms())
-            .arg(self.shared.epoch)
+            .epoch(self.shared.epoch)
             .arg(sequence)
             .arg(asker(&request.by));
         call
@@ -328,7 +444,7 @@ impl RedisStore {
         let mut call = self.call(&self.shared.scripts.release, &request.key);
         call.arg(request.token.to_hex())
             .arg(self.retention_ms())
-            .arg(self.shared.epoch)
+            .epoch(self.shared.epoch)
             .arg(epoch)
             .arg(sequence);
         if request.remaining > 0 || cooldown > 0 || request.reopen {
@@ -337,13 +453,13 @@ impl RedisStore {
         Ok(call)
     }
 
-    fn renew_call(&self, requests: &[RenewRequest]) -> Call<'static> {
+    fn renew_call(&self, requests: &[&RenewRequest]) -> Call<'static> {
         let mut keys = Vec::with_capacity(requests.len().saturating_mul(3));
         for request in requests {
             keys.extend(self.shared.names.keys(&request.key));
         }
         let mut call = Call::new(&self.shared.scripts.renew, keys);
-        call.arg(self.shared.epoch).arg(self.retention_ms());
+        call.epoch(self.shared.epoch).arg(self.retention_ms());
         for request in requests {
             let (epoch, sequence) = unix_parts(request.fences.last());
             call.arg(request.token.to_hex())
@@ -355,84 +471,120 @@ impl RedisStore {
         call
     }
 
-    /// Renews one chunk after the other, all sent at once. A chunk that the server refused as a
-    /// whole is renewed lock by lock, so that one bad lock does not fail the others.
-    async fn renew_all(&self, requests: &[RenewRequest], deadline: Deadline) -> Vec<Result<Renew>> {
+    /// Runs all of them, sent at once.
+    async fn run_all(
+        &self,
+        calls: &[Call<'static>],
+        care: Care,
+        deadline: Deadline,
+    ) -> Vec<std::result::Result<Answer, Verdict>> {
         let transport = &*self.shared.transport;
-        let chunks: Vec<_> = requests.chunks(RENEW_CHUNK).collect();
-        let calls: Vec<_> = chunks.iter().map(|chunk| self.renew_call(chunk)).collect();
-        let answers: Vec<std::result::Result<Value, Verdict>> = match &*calls {
-            [] => return Vec::new(),
-            [call] => vec![call.run(transport, deadline).await],
-            calls => {
-                let mut pipeline = Pipeline::with_capacity(calls.len());
-                for call in calls {
-                    pipeline.add_command(call.request(false));
-                }
-                match transport.many(&pipeline, deadline).await {
-                    Ok(values) => values.into_iter().map(|value| judged(Ok(value))).collect(),
-                    Err(verdict) => calls.iter().map(|_| Err(verdict.clone())).collect(),
+        let mut outcomes: Vec<_> =
+            calls.iter().map(|_| Err(deadline.missed_unsent(None))).collect();
+        let mut pending: Vec<_> = calls.iter().zip(&mut outcomes).collect();
+        while pending.len() > 1 {
+            let requests: Vec<_> = pending.iter().map(|(call, _)| call.by_digest(care)).collect();
+            let answers = transport.many(&requests, deadline).await;
+            for ((_, outcome), answer) in pending.iter_mut().zip(answers) {
+                **outcome = answer;
+            }
+            pending.retain(|(_, outcome)| {
+                matches!(outcome, Err(Verdict { next: Next::SendSource | Next::Retry, .. }))
+            });
+            if pending.is_empty() {
+                break;
+            }
+            // One that is asked alone is asked until it is settled. Then the server that was asked
+            // knows the script, or it is known where the others have to go.
+            let (call, outcome) = pending.swap_remove(0);
+            *outcome = call.run(transport, care, deadline).await;
+        }
+        for (call, outcome) in pending {
+            *outcome = call.run(transport, care, deadline).await;
+        }
+        outcomes
+    }
+
+    /// Which renewals are one script: as many as it may hold, and where locks are spread over
+    /// servers only those that share a slot.
+    fn renewal_groups<'a>(
+        &self,
+        requests: &'a [RenewRequest],
+    ) -> Vec<Vec<(usize, &'a RenewRequest)>> {
+        let numbered = requests.iter().enumerate();
+        if !self.shared.transport.is_spread() {
+            let all: Vec<_> = numbered.collect();
+            return all.chunks(RENEW_CHUNK).map(<[_]>::to_vec).collect();
+        }
+        let mut slots: BTreeMap<u16, Vec<_>> = BTreeMap::new();
+        for (place, request) in numbered {
+            let slot = slot_of(self.shared.names.record(&request.key));
+            slots.entry(slot).or_default().push((place, request));
+        }
+        slots.values().flat_map(|group| group.chunks(RENEW_CHUNK)).map(<[_]>::to_vec).collect()
+    }
+
+    /// Renews all at once. A group that the server refused as a whole is renewed lock by lock, so
+    /// that one bad lock does not fail the others.
+    async fn renew_all(&self, requests: &[RenewRequest], deadline: Deadline) -> Vec<Result<Renew>> {
+        let shortest = requests.iter().map(|request| request.ttl.duration()).min();
+        let care = self.confirmed(shortest.unwrap_or_default(), |_| true);
+        let groups = self.renewal_groups(requests);
+        let call = |group: &[(usize, &RenewRequest)]| {
+            self.renew_call(&group.iter().map(|(_, request)| *request).collect::<Vec<_>>())
+        };
+        let calls: Vec<_> = groups.iter().map(|group| call(group)).collect();
+        let mut results: Vec<Option<Result<Renew>>> = requests.iter().map(|_| None).collect();
+        let mut settle = |group: &[(usize, &RenewRequest)], outcomes: Vec<Result<Renew>>| {
+            for ((place, _), outcome) in group.iter().zip(outcomes) {
+                if let Some(result) = results.get_mut(*place) {
+                    *result = Some(outcome);
                 }
             }
         };
-        let mut results = Vec::with_capacity(requests.len());
-        for ((chunk, call), answer) in chunks.iter().zip(&calls).zip(answers) {
-            let answer = match answer {
-                Err(Verdict { next: Next::SendSource | Next::Retry, .. }) => {
-                    call.run(transport, deadline).await
-                }
-                other => other,
-            };
+        for (group, answer) in groups.iter().zip(self.run_all(&calls, care, deadline).await) {
             match answer {
-                Ok(value) => match reply::renew(value, chunk.len()) {
-                    Ok(outcomes) => results.extend(outcomes),
-                    Err(error) => results.extend(chunk.iter().map(|_| Err(error.clone()))),
-                },
-                Err(verdict) if verdict.next == Next::Fail && chunk.len() > 1 => {
-                    for request in *chunk {
-                        let call = self.renew_call(std::slice::from_ref(request));
-                        results.push(match call.run(transport, deadline).await {
-                            Ok(value) => reply::renew(value, 1).and_then(|mut outcomes| {
-                                outcomes.pop().unwrap_or_else(|| {
-                                    Err(Error::new(ErrorKind::Protocol, "no answer in the answer"))
-                                })
-                            }),
-                            Err(verdict) => Err(verdict.to_error()),
-                        });
+                Err(verdict) if verdict.next == Next::Fail && group.len() > 1 => {
+                    for one in group.chunks(1) {
+                        let answer = call(one).run(&*self.shared.transport, care, deadline).await;
+                        settle(one, renewed(answer, 1));
                     }
                 }
-                Err(verdict) => {
-                    let error = verdict.to_error();
-                    results.extend(chunk.iter().map(|_| Err(error.clone())));
-                }
+                answer => settle(group, renewed(answer, group.len())),
             }
         }
+        let unanswered = || Error::new(ErrorKind::Protocol, "no answer in the answer");
         results
             .into_iter()
             .zip(requests)
             .map(|(result, request)| {
-                result.map_err(|error| self.named(error, "renew", Some(&request.key)))
+                result
+                    .unwrap_or_else(|| Err(unanswered()))
+                    .map_err(|error| self.named(error, "renew", Some(&request.key)))
             })
             .collect()
     }
 
-    async fn list_all(&self, request: &ListRequest, deadline: Deadline) -> Result<Vec<LockInfo>> {
+    /// The names of all locks on one server that a pattern matches.
+    async fn scan(
+        &self,
+        server: &dyn Transport,
+        pattern: &str,
+        keys: &mut BTreeSet<Key>,
+        deadline: Deadline,
+    ) -> Result<()> {
         let failed = |verdict: Verdict| self.error(&verdict, "list", None);
-        let protocol = || {
-            let error =
-                Error::new(ErrorKind::Protocol, "the server's answer to SCAN is not a list");
-            self.named(error, "list", None)
-        };
-        let pattern = self.shared.names.pattern(&request.prefix);
-        let mut keys = std::collections::BTreeSet::new();
         let mut cursor = String::from("0");
         loop {
             let mut scan = redis::cmd("SCAN");
-            scan.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_COUNT);
+            scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT);
             scan.arg("TYPE").arg("string");
-            let answer = self.shared.transport.one(&scan, deadline).await.map_err(failed)?;
-            let (next, found): (String, Vec<Vec<u8>>) =
-                redis::from_redis_value(answer).map_err(|_| protocol())?;
+            let answer = server.one(&Request::plain(&scan), deadline).await.map_err(failed)?;
+            let (next, found): (String, Vec<Vec<u8>>) = redis::from_redis_value(answer.value)
+                .map_err(|_| {
+                    let why = "the server's answer to SCAN is not a list";
+                    self.named(Error::new(ErrorKind::Protocol, why), "list", None)
+                })?;
             keys.extend(found.iter().filter_map(|record| self.shared.names.lock(record)));
             if keys.len() > LIST_MAX {
                 return Err(self.named(
@@ -446,31 +598,34 @@ impl RedisStore {
             }
             cursor = next;
             if cursor == "0" {
-                break;
+                return Ok(());
             }
             if deadline.is_over() {
                 return Err(failed(deadline.missed()));
             }
         }
+    }
+
+    async fn list_all(&self, request: &ListRequest, deadline: Deadline) -> Result<Vec<LockInfo>> {
+        let failed = |verdict: Verdict| self.error(&verdict, "list", None);
+        let pattern = self.shared.names.pattern(&request.prefix);
+        let mut keys = BTreeSet::new();
+        let mut servers = self.shared.transport.parts(deadline).await.map_err(failed)?;
+        if servers.is_empty() {
+            servers.push(Arc::clone(&self.shared.transport));
+        }
+        for server in servers {
+            self.scan(&*server, &pattern, &mut keys, deadline).await?;
+        }
         let keys: Vec<_> = keys.into_iter().collect();
         let mut infos = Vec::with_capacity(keys.len());
         for chunk in keys.chunks(INSPECT_CHUNK) {
-            let mut pipeline = Pipeline::with_capacity(chunk.len());
             let calls: Vec<_> = chunk.iter().map(|key| self.inspect_call(key)).collect();
-            for call in &calls {
-                pipeline.add_command(call.request(false));
-            }
-            let answers = self.shared.transport.many(&pipeline, deadline).await.map_err(failed)?;
-            for ((key, call), answer) in chunk.iter().zip(&calls).zip(answers) {
-                let answer = match judged(Ok(answer)) {
-                    Err(Verdict { next: Next::SendSource | Next::Retry, .. }) => {
-                        call.run(&*self.shared.transport, deadline).await
-                    }
-                    other => other,
-                };
+            for (key, answer) in chunk.iter().zip(self.run_all(&calls, Care::None, deadline).await)
+            {
                 match answer {
-                    Ok(value) => {
-                        let info = reply::inspect(value, key)
+                    Ok(answer) => {
+                        let info = reply::inspect(answer.value, key)
                             .map_err(|error| self.named(error, "list", Some(key)))?;
                         infos.extend(info);
                     }
@@ -515,20 +670,33 @@ fn closing(length: Option<Duration>) -> Result<u128> {
     Ok(length.as_micros())
 }
 
+/// Reads the answer to `count` renewals. Those that replicas may lack do not count: on the next
+/// primary the lease may end when it would have ended before.
+fn renewed(answer: std::result::Result<Answer, Verdict>, count: usize) -> Vec<Result<Renew>> {
+    let failed = |error: Error| (0..count).map(|_| Err(error.clone())).collect();
+    let Answer { value, unconfirmed, epoch: _ } = match answer {
+        Ok(answer) => answer,
+        Err(verdict) => return failed(verdict.to_error()),
+    };
+    match reply::renew(value, count) {
+        Ok(outcomes) => outcomes
+            .into_iter()
+            .map(|outcome| match (&unconfirmed, outcome) {
+                (Some(missing), Ok(Renew::Renewed)) => Err(missing.to_error()),
+                (_, outcome) => outcome,
+            })
+            .collect(),
+        Err(error) => failed(error),
+    }
+}
+
 impl Store for RedisStore {
     fn acquire<'a>(
         &'a self,
         request: &'a AcquireRequest,
         within: Duration,
     ) -> BoxFuture<'a, Result<Acquire>> {
-        Box::pin(async move {
-            let call = self
-                .acquire_call(request)
-                .map_err(|error| self.named(error, "acquire", Some(&request.key)))?;
-            let asked = self.asked(request);
-            self.run(call, within, "acquire", &request.key, |value| reply::acquire(value, &asked))
-                .await
-        })
+        Box::pin(self.take(request, Deadline::after(within)))
     }
 
     fn renew<'a>(
@@ -548,7 +716,7 @@ impl Store for RedisStore {
             let call = self
                 .release_call(request)
                 .map_err(|error| self.named(error, "release", Some(&request.key)))?;
-            self.run(call, within, "release", &request.key, reply::release).await
+            self.run(call, Care::None, within, "release", &request.key, reply::release).await
         })
     }
 
@@ -558,12 +726,8 @@ impl Store for RedisStore {
         within: Duration,
     ) -> BoxFuture<'a, Result<Leave>> {
         Box::pin(async move {
-            let mut call = self.call(&self.shared.scripts.leave, &request.key);
-            call.arg(request.token.to_hex()).arg(self.retention_ms()).arg(self.shared.epoch);
-            if request.reopen {
-                call.arg(1);
-            }
-            self.run(call, within, "leave", &request.key, reply::leave).await
+            let call = self.leave_call(request);
+            self.run(call, self.in_order(), within, "leave", &request.key, reply::leave).await
         })
     }
 
@@ -578,13 +742,7 @@ impl Store for RedisStore {
             if requests.is_empty() {
                 return Ok(AcquireAll::Granted(Vec::new()));
             }
-            let call = self.acquire_all_call(requests).map_err(failed)?;
-            let asked: Vec<_> = requests.iter().map(|request| self.asked(request)).collect();
-            let value = call
-                .run(&*self.shared.transport, Deadline::after(within))
-                .await
-                .map_err(|verdict| self.error(&verdict, "acquire", None))?;
-            reply::acquire_all(value, &asked).map_err(failed)
+            self.take_all(requests, Deadline::after(within)).await.map_err(failed)
         })
     }
 
@@ -598,7 +756,9 @@ impl Store for RedisStore {
                 .convert_call(request)
                 .map_err(|error| self.named(error, "convert", Some(&request.key)))?;
             let read = |value| reply::convert(value, request.mode);
-            self.run(call, within, "convert", &request.key, read).await
+            // The store does not know for how long it is held, so the timeout is not cut short.
+            let care = self.confirmed(Duration::MAX, reply::is_grant);
+            self.run(call, care, within, "convert", &request.key, read).await
         })
     }
 
@@ -609,14 +769,16 @@ impl Store for RedisStore {
     ) -> BoxFuture<'a, Result<SetLimit>> {
         Box::pin(async move {
             let mut call = self.call(&self.shared.scripts.set_limit, &request.key);
-            call.arg(request.limit).arg(self.retention_ms()).arg(self.shared.epoch);
-            self.run(call, within, "set-limit", &request.key, reply::set_limit).await
+            call.arg(request.limit).arg(self.retention_ms()).epoch(self.shared.epoch);
+            let read = reply::set_limit;
+            self.run(call, Care::None, within, "set-limit", &request.key, read).await
         })
     }
 
     fn ask<'a>(&'a self, request: &'a AskRequest, within: Duration) -> BoxFuture<'a, Result<Ask>> {
         Box::pin(async move {
-            self.run(self.ask_call(request), within, "ask", &request.key, reply::ask).await
+            let (call, read) = (self.ask_call(request), reply::ask);
+            self.run(call, Care::None, within, "ask", &request.key, read).await
         })
     }
 
@@ -627,7 +789,8 @@ impl Store for RedisStore {
     ) -> BoxFuture<'a, Result<Option<LockInfo>>> {
         Box::pin(async move {
             let call = self.inspect_call(key);
-            self.run(call, within, "inspect", key, |value| reply::inspect(value, key)).await
+            let read = |value| reply::inspect(value, key);
+            self.run(call, Care::None, within, "inspect", key, read).await
         })
     }
 
@@ -647,8 +810,9 @@ impl Store for RedisStore {
         Box::pin(async move {
             let (epoch, sequence) = unix_parts(request.fence);
             let mut call = self.call(&self.shared.scripts.force_release, &request.key);
-            call.arg(epoch).arg(self.retention_ms()).arg(self.shared.epoch).arg(sequence);
-            self.run(call, within, "force-release", &request.key, reply::force_release).await
+            call.arg(epoch).arg(self.retention_ms()).epoch(self.shared.epoch).arg(sequence);
+            let read = reply::force_release;
+            self.run(call, Care::None, within, "force-release", &request.key, read).await
         })
     }
 
@@ -667,7 +831,9 @@ impl Store for RedisStore {
                 return Err(self.named(error, "listen", None));
             };
             let channel = self.shared.names.channel(client);
-            listen::listen(Arc::clone(source), channel, Deadline::after(within))
+            // A message says nothing about replicas.
+            let trust = if self.shared.replication.is_some() { Trust::Hint } else { Trust::Whole };
+            listen::listen(Arc::clone(source), channel, trust, Deadline::after(within))
                 .await
                 .map_err(|verdict| self.error(&verdict, "listen", None))
         })
@@ -679,9 +845,12 @@ impl Store for RedisStore {
         Box::pin(async move {
             let mut question = redis::cmd("INFO");
             question.arg("server");
-            let answer = self.shared.transport.one(&question, Deadline::after(within)).await;
-            let value = answer.map_err(|verdict| self.error(&verdict, "ask for its age", None))?;
-            reply::age(value).map(Some).map_err(|error| self.named(error, "ask for its age", None))
+            let (question, deadline) = (Request::plain(&question), Deadline::after(within));
+            let answer = self.shared.transport.one(&question, deadline).await;
+            let answer = answer.map_err(|verdict| self.error(&verdict, "ask for its age", None))?;
+            reply::age(answer.value)
+                .map(Some)
+                .map_err(|error| self.named(error, "ask for its age", None))
         })
     }
 

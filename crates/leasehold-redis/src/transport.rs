@@ -1,15 +1,19 @@
 //! How requests get to a server: through a connection of ours, a borrowed one, or a pool.
 
+use std::borrow::Cow;
 use std::fmt::{self, Debug, Display};
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{BoxFuture, Effect, escape};
+use leasehold_core::{BoxFuture, Effect, ErrorKind, escape};
 use redis::aio::ConnectionLike;
 use redis::{Cmd, Pipeline, RedisResult, Value};
 use tokio::time::{Instant, timeout_at};
 
+use crate::call::Call;
 use crate::classify::{self, Stage, Verdict};
+use crate::replication::Replication;
 
 /// Until when a call may take, and how long that was, to say so.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +27,12 @@ impl Deadline {
         let now = Instant::now();
         let at = now.checked_add(within).unwrap_or_else(|| now + Duration::from_secs(86_400));
         Self { at, within }
+    }
+
+    /// The same, but at most `within` from now.
+    pub(crate) fn at_most(self, within: Duration) -> Self {
+        let sooner = Self::after(within);
+        if sooner.at < self.at { sooner } else { self }
     }
 
     /// How much time is left.
@@ -51,18 +61,99 @@ impl Deadline {
     }
 }
 
-/// Carries requests to a server. Sends each once.
+/// What is sent.
+#[derive(Clone, Copy)]
+pub(crate) enum Body<'a> {
+    /// A command that any server answers alike.
+    Plain(&'a Cmd),
+    /// A script, with all of it or only its digest.
+    Script { call: &'a Call<'a>, whole: bool },
+}
+
+/// On which connection a request is sent, and what follows it there.
+#[derive(Clone, Copy)]
+pub(crate) enum Care {
+    /// On the one that all share.
+    None,
+    /// Behind all requests about the same lock that were sent with [`Care::Confirmed`].
+    InOrder,
+    /// Followed, if the answer calls for it, by a wait for replicas.
+    Confirmed { replication: Replication, needed: fn(&Value) -> bool },
+}
+
+/// A request, whose epoch is known only when a server was found for it.
+#[derive(Clone, Copy)]
+pub(crate) struct Request<'a> {
+    pub(crate) body: Body<'a>,
+    pub(crate) care: Care,
+}
+
+impl<'a> Request<'a> {
+    pub(crate) fn plain(cmd: &'a Cmd) -> Self {
+        Self { body: Body::Plain(cmd), care: Care::None }
+    }
+
+    /// The slot of the keys in it, if there are any.
+    pub(crate) fn slot(&self) -> Option<u16> {
+        match self.body {
+            Body::Plain(_) => None,
+            Body::Script { call, .. } => Some(call.slot()),
+        }
+    }
+
+    pub(crate) fn packed(&self, epoch: u64) -> Cow<'a, Cmd> {
+        match self.body {
+            Body::Plain(cmd) => Cow::Borrowed(cmd),
+            Body::Script { call, whole } => call.request(whole, epoch),
+        }
+    }
+}
+
+/// What a server said.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) value: Value,
+    /// The fail-over epoch in which the server was asked.
+    pub(crate) epoch: u64,
+    /// What was missing of the replicas that were waited for.
+    pub(crate) unconfirmed: Option<Verdict>,
+}
+
+impl Answer {
+    pub(crate) fn new(value: Value, epoch: u64) -> Self {
+        Self { value, epoch, unconfirmed: None }
+    }
+}
+
+/// Carries requests to a server. Sends each once, and again only to another server when the first
+/// said that it had not carried it out.
 pub(crate) trait Transport: Debug + Send + Sync + 'static {
     /// One request, one answer; an error that the server answers with is judged.
-    fn one<'a>(&'a self, cmd: &'a Cmd, deadline: Deadline)
-    -> BoxFuture<'a, Result<Value, Verdict>>;
+    fn one<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        deadline: Deadline,
+    ) -> BoxFuture<'a, Result<Answer, Verdict>>;
 
-    /// Several requests in one go; the answers may be errors.
+    /// Several requests in one go, one answer for each in order.
     fn many<'a>(
         &'a self,
-        pipeline: &'a Pipeline,
+        requests: &'a [Request<'a>],
         deadline: Deadline,
-    ) -> BoxFuture<'a, Result<Vec<Value>, Verdict>>;
+    ) -> BoxFuture<'a, Vec<Result<Answer, Verdict>>>;
+
+    /// Whether locks are spread over servers, so that no script can be about several.
+    fn is_spread(&self) -> bool {
+        false
+    }
+
+    /// The servers that together keep all locks, where there is more than this one.
+    fn parts(
+        &self,
+        _deadline: Deadline,
+    ) -> BoxFuture<'_, Result<Vec<Arc<dyn Transport>>, Verdict>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
 }
 
 /// Judges an answer to one request.
@@ -74,6 +165,11 @@ pub(crate) fn judged(answer: RedisResult<Value>) -> Result<Value, Verdict> {
         Ok(value) => Ok(value),
         Err(error) => Err(classify::judge(&error, Stage::Asked)),
     }
+}
+
+/// The same outcome for every request.
+pub(crate) fn all_failed(requests: usize, verdict: &Verdict) -> Vec<Result<Answer, Verdict>> {
+    (0..requests).map(|_| Err(verdict.clone())).collect()
 }
 
 /// Connections that somebody else looks after.
@@ -118,13 +214,22 @@ where
 {
     fn one<'a>(
         &'a self,
-        cmd: &'a Cmd,
+        request: &'a Request<'a>,
         deadline: Deadline,
-    ) -> BoxFuture<'a, Result<Value, Verdict>> {
+    ) -> BoxFuture<'a, Result<Answer, Verdict>> {
         Box::pin(async move {
+            if let Care::Confirmed { .. } = request.care {
+                return Err(Verdict::refused(
+                    ErrorKind::Unsupported,
+                    classify::Next::Fail,
+                    "waiting for replicas would hold up a connection that others share; let the \
+                     store make its own, with a URL",
+                ));
+            }
             let mut connection = self.connection(deadline).await?;
-            match timeout_at(deadline.at, connection.req_packed_command(cmd)).await {
-                Ok(answer) => judged(answer),
+            let cmd = request.packed(0);
+            match timeout_at(deadline.at, connection.req_packed_command(&cmd)).await {
+                Ok(answer) => judged(answer).map(|value| Answer::new(value, 0)),
                 Err(_) => Err(deadline.missed()),
             }
         })
@@ -132,15 +237,28 @@ where
 
     fn many<'a>(
         &'a self,
-        pipeline: &'a Pipeline,
+        requests: &'a [Request<'a>],
         deadline: Deadline,
-    ) -> BoxFuture<'a, Result<Vec<Value>, Verdict>> {
+    ) -> BoxFuture<'a, Vec<Result<Answer, Verdict>>> {
         Box::pin(async move {
-            let mut connection = self.connection(deadline).await?;
-            let answers = connection.req_packed_commands(pipeline, 0, pipeline.len());
+            let mut connection = match self.connection(deadline).await {
+                Ok(connection) => connection,
+                Err(verdict) => return all_failed(requests.len(), &verdict),
+            };
+            let mut pipeline = Pipeline::with_capacity(requests.len());
+            for request in requests {
+                pipeline.add_command(request.packed(0).into_owned());
+            }
+            let answers = connection.req_packed_commands(&pipeline, 0, pipeline.len());
             match timeout_at(deadline.at, answers).await {
-                Ok(answers) => answers.map_err(|error| classify::judge(&error, Stage::Asked)),
-                Err(_) => Err(deadline.missed()),
+                Ok(Ok(answers)) => {
+                    let judged = answers.into_iter().map(|value| judged(Ok(value)));
+                    judged.map(|value| Ok(Answer::new(value?, 0))).collect()
+                }
+                Ok(Err(error)) => {
+                    all_failed(requests.len(), &classify::judge(&error, Stage::Asked))
+                }
+                Err(_) => all_failed(requests.len(), &deadline.missed()),
             }
         })
     }

@@ -51,6 +51,8 @@ const CASE_MAX: Duration = Duration::from_secs(180);
 pub struct Case {
     /// The claim that it checks.
     pub name: &'static str,
+    /// The module of the suite that it stands in.
+    pub module: &'static str,
     /// What a store must be able to do for it.
     pub needs: &'static [Need],
     check: for<'a> fn(&'a Context) -> Pin<Box<dyn Future<Output = ()> + 'a>>,
@@ -146,6 +148,40 @@ pub fn run<S: Subject>(case: &Case, open: impl AsyncFnOnce() -> S) {
     });
 }
 
+/// Cases of one module that run at the same time.
+const AT_ONCE: usize = 4;
+
+/// Runs all cases of a module but some, a few at a time, each against a store of its own.
+///
+/// # Panics
+///
+/// When the store breaks a promise. Each thread has the name of its case.
+pub fn run_module<S: Subject>(module: &str, except: &[&str], open: impl AsyncFn() -> S + Sync) {
+    for name in except {
+        say(&format!("skipped: {name}: its store's line says so"));
+        assert_eq!(Case::named(name).name, *name);
+    }
+    let in_module = CASES.iter().filter(|case| case.module == module);
+    let cases: Vec<&Case> = in_module.filter(|case| !except.contains(&case.name)).collect();
+    assert!(!cases.is_empty(), "no case stands in {module}");
+    let open = &open;
+    let mut broken = Vec::new();
+    for some in cases.chunks(AT_ONCE) {
+        std::thread::scope(|scope| {
+            let start = |case: &'static Case| {
+                let thread = std::thread::Builder::new().name(case.name.to_owned());
+                let running = thread.spawn_scoped(scope, move || run(case, async || open().await));
+                (case.name, running.expect("a test process can start a few more threads"))
+            };
+            let running: Vec<_> = some.iter().map(|case| start(case)).collect();
+            let failed =
+                running.into_iter().filter_map(|(name, case)| case.join().err().map(|_| name));
+            broken.extend(failed);
+        });
+    }
+    assert!(broken.is_empty(), "broken: {}", broken.join(", "));
+}
+
 /// Checks that a store lacks exactly what its line says, and says which cases that costs.
 ///
 /// # Panics
@@ -218,3 +254,57 @@ macro_rules! conformance_tests {
         }
     };
 }
+
+/// Makes one test per module of the suite, for a store that takes seconds to start: its cases share
+/// what `$open` shares, and cases that can't hold for it may be excepted by name. All else is as in [`conformance_tests!`](crate::conformance_tests).
+#[macro_export]
+macro_rules! conformance_tests_by_module {
+    ($name:ident, $open:expr) => {
+        $crate::conformance_tests_by_module!($name, $open, except: []);
+    };
+    ($name:ident, $open:expr, except: $except:tt) => {
+        $crate::conformance_tests_by_module!($name, $open, $except, [
+            changing closing fences grant line line_faults names operator release renew sharing show trouble
+            wake
+        ]);
+    };
+    (run $module:ident, $open:expr, [$($case:ident),* $(,)?]) => {
+        $crate::conformance::run_module(stringify!($module), &[$(stringify!($case)),*], $open)
+    };
+    ($name:ident, $open:expr, $except:tt, [$($module:ident)+]) => {
+        mod $name {
+            #[allow(unused_imports, reason = "the expression that opens the store may need them")]
+            use super::*;
+
+            $(
+                #[test]
+                fn $module() {
+                    $crate::conformance_tests_by_module!(run $module, $open, $except);
+                }
+            )+
+
+            #[test]
+            fn skips_only_what_its_line_says() {
+                $crate::conformance::check_skipped(&[], $open);
+            }
+        }
+    };
+}
+
+/// The modules that [`conformance_tests_by_module!`](crate::conformance_tests_by_module) names.
+#[cfg(test)]
+pub(crate) const MODULES: &[&str] = &[
+    "closing",
+    "fences",
+    "grant",
+    "line",
+    "line_faults",
+    "names",
+    "operator",
+    "release",
+    "renew",
+    "sharing",
+    "show",
+    "trouble",
+    "wake",
+];

@@ -17,8 +17,8 @@ pub(crate) struct Options {
     pub(crate) timeout: Duration,
 }
 
-const SCHEMES: &str =
-    "memory:, embedded:, redis://, rediss://, redis+unix://, quorum: and quorum+redis://";
+const SCHEMES: &str = "memory:, embedded:, redis://, rediss://, redis+unix://, redis+sentinel://, \
+                       redis+cluster://, quorum: and quorum+redis://";
 
 pub(crate) async fn open(url: &str, options: Options) -> Result<Arc<dyn Store>> {
     let Some((scheme, rest)) = url.split_once(':') else {
@@ -29,11 +29,14 @@ pub(crate) async fn open(url: &str, options: Options) -> Result<Arc<dyn Store>> 
     };
     match scheme {
         "memory" | "embedded" => embedded(scheme, rest, &options),
-        "redis" | "rediss" | "redis+unix" | "unix" | "valkey" | "valkeys" => {
+        "redis" | "rediss" | "valkey" | "valkeys" | "redis+unix" | "valkey+unix" | "unix" => {
             redis(url, options, false).await
         }
         "quorum" | "quorum+redis" | "quorum+rediss" | "quorum+valkey" | "quorum+valkeys" => {
             quorum(url, options).await
+        }
+        _ if scheme.ends_with("+sentinel") || scheme.ends_with("+cluster") => {
+            redis(url, options, false).await
         }
         _ => Err(Error::new(
             ErrorKind::Config,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use leasehold_clock::wall::unix_micros;
 use leasehold_core::doctor::{Finding, Severity};
 use leasehold_core::{ClientId, Error, ErrorKind, Key, Result, Store as _, Wake};
-use redis::{Pipeline, Value};
+use redis::Value;
 use tokio::time::{Instant, timeout_at};
 
 use self::facts::{Facts, SETTINGS};
@@ -22,7 +22,7 @@ use self::rights::{Lacking, Spare};
 use crate::call::Call;
 use crate::classify::{Lack, Next, Verdict};
 use crate::store::RedisStore;
-use crate::transport::{Deadline, judged};
+use crate::transport::{Body, Care, Deadline, Request};
 
 /// How often the clock is read; the quickest answer counts.
 const CLOCK_SAMPLES: u32 = 5;
@@ -62,13 +62,19 @@ impl RedisStore {
 
     /// The server's answers to several commands at once, each of which may be an error. They are
     /// not sent again, so that a server that is busy or loading is seen as it is.
-    async fn ask(&self, commands: Vec<redis::Cmd>, deadline: Deadline) -> Result<Vec<Value>> {
-        let mut pipeline = Pipeline::with_capacity(commands.len());
-        for command in commands {
-            pipeline.add_command(command);
-        }
-        let answers = self.shared.transport.many(&pipeline, deadline).await;
-        answers.map_err(|verdict| self.unexamined(&verdict))
+    async fn ask(
+        &self,
+        commands: Vec<redis::Cmd>,
+        deadline: Deadline,
+    ) -> Result<Vec<std::result::Result<Value, Verdict>>> {
+        let requests: Vec<_> = commands.iter().map(Request::plain).collect();
+        let answers = self.shared.transport.many(&requests, deadline).await;
+        let values = answers.into_iter().map(|answer| match answer {
+            Ok(answer) => Ok(Ok(answer.value)),
+            Err(verdict) if verdict.answered => Ok(Err(verdict)),
+            Err(verdict) => Err(self.unexamined(&verdict)),
+        });
+        values.collect()
     }
 
     /// Compares the server's clock with ours; `None` when the user may not ask it.
@@ -78,7 +84,7 @@ impl RedisStore {
             let (sent_at, our_us) = (Instant::now(), unix_micros());
             let answer = self.ask(vec![redis::cmd("TIME")], deadline).await?.pop();
             let round_trip = sent_at.elapsed();
-            let time = answer.and_then(|it| redis::from_redis_value::<(u64, u64)>(it).ok());
+            let time = answer.and_then(|it| redis::from_redis_value::<(u64, u64)>(it.ok()?).ok());
             let Some((seconds, us)) = time else { return Ok(best) };
             let uncertainty = round_trip / 2;
             let half_us = u64::try_from(uncertainty.as_micros()).unwrap_or(u64::MAX);
@@ -102,10 +108,12 @@ impl RedisStore {
         }));
         let mut answers = self.ask(commands, deadline).await?.into_iter();
         let mut facts = Facts::default();
-        if let Some(Ok(info)) = answers.next().map(redis::from_redis_value::<String>) {
+        if let Some(Ok(info)) = answers.next()
+            && let Ok(info) = redis::from_redis_value::<String>(info)
+        {
             facts.add_info(&info);
         }
-        for answer in answers {
+        for answer in answers.flatten() {
             if let Ok(settings) = redis::from_redis_value::<HashMap<String, String>>(answer) {
                 for (name, value) in settings {
                     facts.add_setting(&name, &value);
@@ -119,7 +127,7 @@ impl RedisStore {
         let mut whoami = redis::cmd("ACL");
         whoami.arg("WHOAMI");
         let answer = self.ask(vec![whoami], deadline).await?.pop();
-        Ok(answer.and_then(|answer| redis::from_redis_value(answer).ok()))
+        Ok(answer.and_then(|answer| redis::from_redis_value(answer.ok()?).ok()))
     }
 
     async fn try_commands(&self, spare: &Spare, deadline: Deadline) -> Result<Vec<Lacking>> {
@@ -128,17 +136,22 @@ impl RedisStore {
         let (names, commands): (Vec<_>, Vec<_>) = trials.into_iter().unzip();
         let answers = self.ask(commands, deadline).await?;
         let lacks = names.into_iter().zip(&answers);
-        Ok(lacks.filter_map(|(name, answer)| Some((name, rights::lack(answer)?))).collect())
+        Ok(lacks.filter_map(|(name, answer)| Some((name, answer.as_ref().err()?.lack?))).collect())
     }
 
     /// Runs a script that only reads. A right that it lacks is told as such.
     async fn try_script(&self, spare: &Spare, deadline: Deadline) -> Result<Option<Finding>> {
         let keys = vec![spare.record.clone(), spare.crowd.clone(), spare.order.clone()];
         let call = Call::new(&self.shared.scripts.inspect, keys);
-        let mut outcome = Ok(Value::Nil);
+        let mut outcome = Err(deadline.missed());
         for whole in [false, true] {
-            let answer = self.ask(vec![call.request(whole)], deadline).await?.pop();
-            outcome = judged(Ok(answer.unwrap_or(Value::Nil)));
+            let request = Request { body: Body::Script { call: &call, whole }, care: Care::None };
+            outcome = self.shared.transport.one(&request, deadline).await;
+            if let Err(verdict) = &outcome
+                && !verdict.answered
+            {
+                return Err(self.unexamined(verdict));
+            }
             if !matches!(&outcome, Err(verdict) if verdict.next == Next::SendSource) {
                 break;
             }
@@ -204,7 +217,7 @@ impl RedisStore {
         }
         let mut publish = redis::cmd("PUBLISH");
         publish.arg(channel).arg(format!("first {TICKET} 0"));
-        if let Err(verdict) = self.shared.transport.one(&publish, deadline).await {
+        if let Err(verdict) = self.shared.transport.one(&Request::plain(&publish), deadline).await {
             return silent(format!("no message could be published: {}", verdict.message()));
         }
         loop {

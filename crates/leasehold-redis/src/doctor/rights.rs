@@ -6,11 +6,11 @@
 //! refusal in its `ACL LOG`.
 
 use leasehold_core::doctor::{Finding, Severity};
-use redis::{Cmd, Value};
+use redis::Cmd;
 
 use super::facts::word;
 use crate::acl::{self, Feature};
-use crate::classify::{self, Lack};
+use crate::classify::Lack;
 use crate::names::Names;
 
 /// What nobody uses.
@@ -62,17 +62,6 @@ pub(super) fn trials(names: &Names, spare: &Spare, digest: &str) -> Vec<(&'stati
         trial("publish", &[channel, "-"]),
         trial("scan", &["0", "MATCH", &names.pattern(""), "COUNT", "1"]),
     ]
-}
-
-/// What an answer to a trial says about rights; anything but a refusal means that the command may
-/// be run.
-pub(super) fn lack(answer: &Value) -> Option<Lack> {
-    match answer {
-        Value::ServerError(error) => {
-            classify::lack(error.code(), error.details().unwrap_or_default())
-        }
-        _ => None,
-    }
 }
 
 /// Judges, feature by feature, what is lacking.

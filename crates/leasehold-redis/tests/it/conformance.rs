@@ -3,11 +3,18 @@
 use std::sync::{Arc, LazyLock};
 
 use leasehold_redis::RedisStore;
+use leasehold_testkit::server::cluster::Cluster;
+use leasehold_testkit::server::sentinel::SentinelSet;
 use leasehold_testkit::server::{self, RedisServer};
 
 /// One server with a socket for all cases; it ends with this process.
 static WITH_SOCKET: LazyLock<RedisServer> =
     LazyLock::new(|| RedisServer::builder().unix_socket().start());
+
+/// One of each for all cases. Nobody fails over, so that no case meets it.
+static SENTINELS: LazyLock<SentinelSet> =
+    LazyLock::new(|| SentinelSet::builder().replicas(1).start());
+static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::builder().replicas(false).start());
 
 async fn open(url: &str) -> Arc<RedisStore> {
     Arc::new(RedisStore::connect(url).await.expect("the server runs"))
@@ -18,6 +25,17 @@ leasehold_testkit::conformance_tests!(tcp_resp3, async || {
     open(&format!("{}?protocol=resp3", server::shared().url())).await
 });
 leasehold_testkit::conformance_tests!(unix_socket, async || open(&WITH_SOCKET.unix_url()).await);
+leasehold_testkit::conformance_tests_by_module!(sentinel, async || open(&SENTINELS.url()).await);
+leasehold_testkit::conformance_tests_by_module!(
+    cluster,
+    async || open(&CLUSTER.url()).await,
+    // A script's keys share a slot in a cluster, and the names of these cases don't.
+    except: [
+        several_locks_are_taken_all_or_none,
+        several_locks_that_can_not_be_taken_as_asked_are_refused,
+        sets_that_overlap_are_never_held_together,
+    ]
+);
 
 /// Without a wake channel, all else has to work.
 mod borrowed {

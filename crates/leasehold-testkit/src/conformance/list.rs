@@ -235,6 +235,7 @@ macro_rules! conformance_each {
         &[$($(
             Case {
                 name: stringify!($case),
+                module: stringify!($module),
                 needs: &$needs,
                 check: |cx| Box::pin(super::$module::$case(cx)),
             },
@@ -259,6 +260,19 @@ pub static CASES: &[Case] = crate::conformance_list!(table []);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::conformance::MODULES;
+
+    #[test]
+    fn every_module_of_the_list_is_run_where_modules_share_a_store() {
+        let mut listed: Vec<&str> = CASES.iter().map(|case| case.module).collect();
+        listed.dedup();
+        for module in &listed {
+            assert!(MODULES.contains(module), "{module} is missing");
+        }
+        for module in MODULES {
+            assert!(listed.contains(module), "{module} has no cases");
+        }
+    }
 
     #[test]
     fn every_case_has_a_name_of_its_own() {

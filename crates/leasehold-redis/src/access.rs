@@ -1,0 +1,268 @@
+//! How to reach a server: where it is, who we are to it, and opening connections to it.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::Result as StoreResult;
+use redis::aio::{MultiplexedConnection, PubSub};
+use redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, Value, cmd};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+use crate::address::{Address, Endpoint, Topology};
+use crate::classify::{self, Stage, Verdict};
+use crate::dial::dial;
+use crate::sentinel::{Found, Sentinels};
+use crate::tls::Tls;
+use crate::transport::judged;
+
+/// Where a server is.
+#[derive(Debug)]
+enum Finder {
+    /// Always there.
+    At(Endpoint),
+    /// Where they say.
+    Sentinels(Sentinels),
+}
+
+/// How to reach a server and log in to it.
+pub(crate) struct Access {
+    finder: Finder,
+    tls: Tls,
+    login: RedisConnectionInfo,
+    /// How long one attempt may take.
+    pub(crate) connect_timeout: Duration,
+    /// Where connections live; fixed when the first one is made, if not told.
+    runtime: Arc<Mutex<Option<Handle>>>,
+    /// Where the primary was when somebody last looked.
+    current: watch::Sender<Option<Endpoint>>,
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { finder, tls, login: _, connect_timeout, runtime: _, current: _ } = self;
+        f.debug_struct("Access")
+            .field("finder", finder)
+            .field("tls", tls)
+            .field("connect_timeout", connect_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Access {
+    pub(crate) fn new(
+        address: &Address,
+        connect_timeout: Duration,
+        runtime: Option<Handle>,
+    ) -> StoreResult<Self> {
+        let tls = Tls::of(&address.endpoint)?;
+        let protocol = if address.resp3 { ProtocolVersion::RESP3 } else { ProtocolVersion::RESP2 };
+        let login = login(address.user.as_deref(), address.password.as_deref())
+            .set_db(address.database)
+            .set_protocol(protocol);
+        let finder = match &address.topology {
+            Topology::Sentinel { name } => Finder::Sentinels(Sentinels::new(
+                address.endpoints().cloned().collect(),
+                name.clone(),
+                tls.clone(),
+                login_to_sentinel(address),
+            )),
+            Topology::Single | Topology::Cluster => Finder::At(address.endpoint.clone()),
+        };
+        let runtime = Arc::new(Mutex::new(runtime));
+        let current = watch::Sender::new(None);
+        Ok(Self { finder, tls, login, connect_timeout, runtime, current })
+    }
+
+    /// Another server, reached and logged in to in the same way.
+    pub(crate) fn sibling(&self, endpoint: Endpoint) -> Self {
+        Self {
+            finder: Finder::At(endpoint),
+            tls: self.tls.clone(),
+            login: self.login.clone(),
+            connect_timeout: self.connect_timeout,
+            runtime: Arc::clone(&self.runtime),
+            current: watch::Sender::new(None),
+        }
+    }
+
+    /// Whether the server may be replaced by another one.
+    pub(crate) fn follows(&self) -> bool {
+        matches!(self.finder, Finder::Sentinels(_))
+    }
+
+    /// The runtime on which connections live.
+    pub(crate) fn runtime(&self) -> Result<Handle, Verdict> {
+        let mut runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(handle) = &*runtime {
+            return Ok(handle.clone());
+        }
+        let handle = Handle::try_current().map_err(|_| {
+            Verdict::misconfigured("a Redis store works inside a tokio runtime only")
+        })?;
+        Ok(runtime.insert(handle).clone())
+    }
+
+    /// Forgets a runtime that has ended.
+    pub(crate) fn forget_runtime(&self) {
+        self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    async fn find(&self) -> Result<Found, Verdict> {
+        match &self.finder {
+            Finder::At(endpoint) => Ok(Found { endpoint: endpoint.clone(), epoch: 0 }),
+            Finder::Sentinels(sentinels) => {
+                let found = sentinels.find().await?;
+                self.current.send_if_modified(|current| {
+                    let moved = current.as_ref() != Some(&found.endpoint);
+                    if moved {
+                        *current = Some(found.endpoint.clone());
+                    }
+                    moved
+                });
+                Ok(found)
+            }
+        }
+    }
+
+    /// Whether the server has been replaced by another one.
+    pub(crate) async fn is_elsewhere(&self, endpoint: &Endpoint) -> bool {
+        self.find().await.is_ok_and(|found| found.endpoint != *endpoint)
+    }
+
+    /// Opens a connection for requests. Runs on the runtime.
+    pub(crate) async fn open(&self) -> Result<Link, Verdict> {
+        let found = self.find().await?;
+        let opening = self.in_time(&found.endpoint, self.open_at(&found));
+        match &self.finder {
+            Finder::At(_) => opening.await,
+            Finder::Sentinels(sentinels) => tokio::select! {
+                biased;
+                // They may be about to find out what we just did.
+                link = opening => link.map_err(Verdict::again),
+                () = sentinels.elsewhere(&found.endpoint) => {
+                    Err(Verdict::nobody_yet("the sentinels have named another primary"))
+                }
+            },
+        }
+    }
+
+    async fn open_at(&self, found: &Found) -> Result<Link, Verdict> {
+        let socket = dial(&found.endpoint, &self.tls).await?;
+        // Deadlines are ours: the library's own time-out would end calls that may take longer.
+        let config =
+            AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+        let (connection, driver) =
+            MultiplexedConnection::new_with_config(&self.login, socket, config)
+                .await
+                .map_err(|error| classify::judge(&error, Stage::Connecting))?;
+        let closed = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&closed);
+        let driver = tokio::spawn(async move {
+            driver.await;
+            flag.store(true, Ordering::Release);
+        });
+        let link = Link {
+            connection,
+            endpoint: found.endpoint.clone(),
+            epoch: found.epoch,
+            closed,
+            driver: driver.abort_handle(),
+            silent: AtomicU32::new(0),
+        };
+        if self.follows() {
+            let role = link.connection.clone().send_packed_command(&cmd("ROLE")).await;
+            let Value::Array(role) = judged(role)
+                .map_err(|verdict| verdict.with_effect(leasehold_core::Effect::NotApplied))?
+            else {
+                return Err(Verdict::nobody_yet("the server does not tell its role"));
+            };
+            if role.first() != Some(&Value::BulkString(b"master".to_vec())) {
+                return Err(Verdict::nobody_yet(
+                    "the server that the sentinels name as primary is a replica, or not one yet",
+                ));
+            }
+        }
+        Ok(link)
+    }
+
+    /// Opens a connection for messages, on the runtime that this is called on; tells where to.
+    pub(crate) async fn open_pubsub(&self) -> Result<(PubSub, Endpoint), Verdict> {
+        let Found { endpoint, .. } = self.find().await?;
+        let attempt = async {
+            let socket = dial(&endpoint, &self.tls).await?;
+            let login = self.login.clone().set_protocol(ProtocolVersion::RESP2);
+            PubSub::new(&login, socket)
+                .await
+                .map_err(|error| classify::judge(&error, Stage::Connecting))
+        };
+        let connection = self.in_time(&endpoint, attempt).await?;
+        Ok((connection, endpoint))
+    }
+
+    /// Returns once the sentinels have named another server than this one.
+    pub(crate) async fn left(&self, endpoint: &Endpoint) {
+        let mut current = self.current.subscribe();
+        let elsewhere = |now: &Option<Endpoint>| now.as_ref().is_some_and(|now| now != endpoint);
+        if !self.follows() || current.wait_for(elsewhere).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    async fn in_time<T>(
+        &self,
+        endpoint: &Endpoint,
+        attempt: impl Future<Output = Result<T, Verdict>>,
+    ) -> Result<T, Verdict> {
+        timeout(self.connect_timeout, attempt).await.unwrap_or_else(|_| {
+            let waited = self.connect_timeout;
+            // A server without TLS takes the greeting for the start of a command and waits.
+            let hint = match endpoint {
+                Endpoint::Tcp { tls: Some(_), .. } => "; does this port speak TLS",
+                Endpoint::Tcp { tls: None, .. } | Endpoint::Unix(_) => "",
+            };
+            Err(Verdict::unconnected(format!("the server did not answer within {waited:?}{hint}")))
+        })
+    }
+}
+
+fn login(user: Option<&str>, password: Option<&str>) -> RedisConnectionInfo {
+    let mut login =
+        RedisConnectionInfo::default().set_lib_name("leasehold", env!("CARGO_PKG_VERSION"));
+    if let Some(user) = user {
+        login = login.set_username(user);
+    }
+    if let Some(password) = password {
+        login = login.set_password(password);
+    }
+    login
+}
+
+fn login_to_sentinel(address: &Address) -> RedisConnectionInfo {
+    login(address.sentinel_user.as_deref(), address.sentinel_password.as_deref())
+        .set_protocol(ProtocolVersion::RESP2)
+}
+
+/// One connection and what is known of it.
+pub(crate) struct Link {
+    pub(crate) connection: MultiplexedConnection,
+    pub(crate) endpoint: Endpoint,
+    /// The fail-over epoch in which it was opened.
+    pub(crate) epoch: u64,
+    /// Set once the socket is closed.
+    pub(crate) closed: Arc<AtomicBool>,
+    pub(crate) driver: AbortHandle,
+    /// Calls without an answer since the last answer.
+    pub(crate) silent: AtomicU32,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // Left alone, the driver would wait for the answers still owed to calls that gave up.
+        self.driver.abort();
+    }
+}

@@ -1,0 +1,431 @@
+//! A cluster: who has which slot, and a supervised connection to each node that has some.
+//!
+//! Requests go to the primary of their slot, by a table that is asked for when it is first needed,
+//! when a node says that it is out of date, when a node does not answer, and now and then. A node
+//! that refers to another has not carried the request out, so it is sent there; nothing else is
+//! sent twice.
+
+mod table;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::{BoxFuture, ErrorKind};
+use redis::Value;
+use redis::aio::PubSub;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+use self::table::Table;
+use crate::access::Access;
+use crate::address::Endpoint;
+use crate::classify::{Next, Redirect, Verdict};
+use crate::connection::{How, Supervised};
+use crate::transport::{Answer, Deadline, Request, Transport, all_failed};
+
+/// How long one node may take to give its table.
+const ASK_MAX: Duration = Duration::from_secs(1);
+/// How long the others are waited for once one has given it.
+const GRACE: Duration = Duration::from_millis(100);
+/// How often the table is asked for while a node does not answer.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A table as old as this is renewed in passing.
+const AGE_MAX: Duration = Duration::from_secs(15);
+/// How often a request follows a node that refers to another before it takes a rest.
+const REDIRECTS_MAX: u32 = 5;
+
+/// The nodes of a cluster. Clones share their connections.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    /// How nodes are reached, but for their addresses.
+    access: Arc<Access>,
+    seeds: Vec<Endpoint>,
+    /// A table older than this is not used before it was renewed: a lock's record, which keeps its
+    /// epoch from going back, may be gone by then.
+    too_old: Duration,
+    map: watch::Sender<Option<Arc<Map>>>,
+    asking: tokio::sync::Mutex<()>,
+    nodes: Mutex<HashMap<Endpoint, Supervised>>,
+}
+
+/// A table, and how far it can be trusted.
+struct Map {
+    table: Table,
+    since: Instant,
+    /// Somebody could not reach a node of it.
+    doubted: AtomicBool,
+    renewing: AtomicBool,
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster").field("seeds", &self.inner.seeds).finish_non_exhaustive()
+    }
+}
+
+impl Cluster {
+    pub(crate) fn new(access: Arc<Access>, seeds: Vec<Endpoint>, too_old: Duration) -> Self {
+        let inner = Inner {
+            access,
+            seeds,
+            too_old,
+            map: watch::Sender::new(None),
+            asking: tokio::sync::Mutex::new(()),
+            nodes: Mutex::default(),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    pub(crate) fn access(&self) -> &Arc<Access> {
+        &self.inner.access
+    }
+
+    fn node(&self, endpoint: &Endpoint) -> Supervised {
+        let mut nodes = self.inner.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        nodes
+            .entry(endpoint.clone())
+            .or_insert_with(|| {
+                Supervised::hasty(Arc::new(self.inner.access.sibling(endpoint.clone())))
+            })
+            .clone()
+    }
+
+    fn latest(&self) -> Option<Arc<Map>> {
+        self.inner.map.borrow().clone()
+    }
+
+    /// The table to go by.
+    async fn map(&self, deadline: Deadline) -> Result<Arc<Map>, Verdict> {
+        let Some(map) = self.latest() else { return self.renewed(None, None, deadline).await };
+        let age = map.since.elapsed();
+        if age > self.inner.too_old {
+            return self.renewed(Some(&map), None, deadline).await;
+        }
+        if map.doubted.load(Ordering::Relaxed) {
+            return Ok(self.renewed(Some(&map), None, deadline).await.unwrap_or(map));
+        }
+        if age > AGE_MAX.min(self.inner.too_old / 2)
+            && !map.renewing.swap(true, Ordering::Relaxed)
+            && let Ok(runtime) = self.inner.access.runtime()
+        {
+            let (cluster, map) = (self.clone(), Arc::clone(&map));
+            runtime.spawn(async move {
+                drop(cluster.renewed(Some(&map), None, Deadline::after(ASK_MAX)).await);
+                map.renewing.store(false, Ordering::Relaxed);
+            });
+        }
+        Ok(map)
+    }
+
+    /// A table newer than `seen`. All who want one share the asking.
+    async fn renewed(
+        &self,
+        seen: Option<&Arc<Map>>,
+        hint: Option<&Endpoint>,
+        deadline: Deadline,
+    ) -> Result<Arc<Map>, Verdict> {
+        let Ok(_turn) = timeout_at(deadline.at, self.inner.asking.lock()).await else {
+            return Err(deadline.missed_unsent(None));
+        };
+        if let Some(latest) = self.latest()
+            && seen.is_none_or(|seen| !Arc::ptr_eq(seen, &latest))
+        {
+            return Ok(latest);
+        }
+        let since = Instant::now();
+        let (mut first, mut then) = (self.inner.seeds.clone(), Vec::new());
+        if let Some(map) = seen {
+            first.splice(0..0, map.table.primaries.iter().map(|one| one.endpoint.clone()));
+            then.clone_from(&map.table.others);
+        }
+        if let Some(hint) = hint {
+            first.insert(0, hint.clone());
+        }
+        let table = match self.ask(first, deadline).await {
+            Err(_) if !then.is_empty() => self.ask(then, deadline).await,
+            asked => asked,
+        }?;
+        let (doubted, renewing) = (AtomicBool::new(false), AtomicBool::new(false));
+        let map = Arc::new(Map { table, since, doubted, renewing });
+        self.forget_strangers(&map.table);
+        self.inner.map.send_replace(Some(Arc::clone(&map)));
+        Ok(map)
+    }
+
+    /// Asks nodes for their tables. The newest one counts; of equally new ones the first, so the
+    /// node that is most likely to know comes first.
+    async fn ask(&self, nodes: Vec<Endpoint>, deadline: Deadline) -> Result<Table, Verdict> {
+        let runtime = self.inner.access.runtime()?;
+        let deadline = deadline.at_most(ASK_MAX);
+        let mut asking = JoinSet::new();
+        let mut asked = Vec::new();
+        for endpoint in nodes {
+            if asked.contains(&endpoint) {
+                continue;
+            }
+            asked.push(endpoint.clone());
+            let (node, place) = (self.node(&endpoint), asked.len());
+            let one = async move { (place, table_of(&node, &endpoint, deadline).await) };
+            asking.spawn_on(one, &runtime);
+        }
+        let mut until = deadline.at;
+        let mut best: Option<(usize, Table)> = None;
+        let mut failure: Option<Verdict> = None;
+        while let Ok(Some(answer)) = timeout_at(until, asking.join_next()).await {
+            match answer {
+                Ok((place, Ok(table))) => {
+                    until = until.min(Instant::now() + GRACE);
+                    let better = best.as_ref().is_none_or(|(best_place, best)| {
+                        (best.newest, place) < (table.newest, *best_place)
+                    });
+                    if better {
+                        best = Some((place, table));
+                    }
+                }
+                Ok((_, Err(verdict))) => {
+                    let tells_more = |old: &Verdict| old.kind == ErrorKind::Unavailable;
+                    if failure.as_ref().is_none_or(tells_more) {
+                        failure = Some(verdict);
+                    }
+                }
+                Err(_) => {}
+            }
+        }
+        match best {
+            Some((_, table)) => Ok(table),
+            None => Err(failure.unwrap_or_else(|| {
+                Verdict::unconnected("no node of the cluster answers; are the addresses right")
+            })),
+        }
+    }
+
+    /// Closes the connections to nodes that the cluster does not have any more.
+    fn forget_strangers(&self, table: &Table) {
+        let mut nodes = self.inner.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        nodes.retain(|endpoint, _| {
+            table.has_primary(endpoint)
+                || table.others.contains(endpoint)
+                || self.inner.seeds.contains(endpoint)
+        });
+    }
+
+    /// A node for what any node can answer.
+    fn any(&self, table: &Table) -> Result<Endpoint, Verdict> {
+        let endpoints: Vec<_> = table.primaries.iter().map(|one| &one.endpoint).collect();
+        match endpoints.get(fastrand::usize(0..endpoints.len().max(1))) {
+            Some(endpoint) => Ok((*endpoint).clone()),
+            None => Err(Verdict::nobody_yet("no node of the cluster has slots")),
+        }
+    }
+
+    /// Opens a connection for messages to some node: each of them passes all messages on.
+    pub(crate) async fn open_pubsub(&self) -> Result<(PubSub, Endpoint), Verdict> {
+        let map = self.map(Deadline::after(self.inner.access.connect_timeout)).await?;
+        let opened = self.node(&self.any(&map.table)?).access().open_pubsub().await;
+        if opened.is_err() {
+            map.doubted.store(true, Ordering::Relaxed);
+        }
+        opened
+    }
+
+    /// Returns once this node has no slots any more.
+    pub(crate) async fn left(&self, endpoint: &Endpoint) {
+        let mut maps = self.inner.map.subscribe();
+        let gone = |map: &Option<Arc<Map>>| {
+            map.as_ref().is_some_and(|map| !map.table.has_primary(endpoint))
+        };
+        drop(maps.wait_for(gone).await);
+    }
+
+    /// Sends requests to one node, and stops waiting for it when it loses the slot meanwhile.
+    async fn send(
+        &self,
+        map: &Arc<Map>,
+        endpoint: &Endpoint,
+        requests: &[Request<'_>],
+        how: How,
+        deadline: Deadline,
+    ) -> Vec<Result<Answer, Verdict>> {
+        let node = self.node(endpoint);
+        let slot = requests.first().and_then(Request::slot);
+        let mut sending = pin!(node.send(requests, how, deadline));
+        let mut map = Arc::clone(map);
+        loop {
+            let look = (Instant::now() + LOOK_EVERY).min(deadline.at + GRACE);
+            if let Ok(answers) = timeout_at(look, &mut sending).await {
+                return answers;
+            }
+            map = self.renewed(Some(&map), None, deadline).await.unwrap_or(map);
+            let owner = slot.and_then(|slot| map.table.owner(slot));
+            if owner.is_some_and(|owner| owner.endpoint != *endpoint) && !how.asking {
+                return all_failed(requests.len(), &Verdict::replaced());
+            }
+        }
+    }
+
+    /// What an error says about the table.
+    fn noted(&self, map: &Map, verdict: Verdict) -> Verdict {
+        let away = verdict.kind == ErrorKind::Unavailable && verdict.next != Next::Retry;
+        if away || verdict.not_primary || verdict.redirect.is_some() {
+            map.doubted.store(true, Ordering::Relaxed);
+        }
+        match verdict.next {
+            Next::Reconnect => verdict.again(),
+            _ if verdict.redirect.is_some() => {
+                let mut later = Verdict::nobody_yet("a slot is changing hands");
+                later.answered = true;
+                later
+            }
+            _ => verdict,
+        }
+    }
+
+    async fn routed(&self, request: &Request<'_>, deadline: Deadline) -> Result<Answer, Verdict> {
+        let mut map = self.map(deadline).await?;
+        let mut asking: Option<Endpoint> = None;
+        for _ in 0..REDIRECTS_MAX {
+            let (owner, epoch) = match request.slot().map(|slot| map.table.owner(slot)) {
+                Some(Some(owner)) => (owner.endpoint.clone(), owner.epoch),
+                Some(None) => {
+                    map.doubted.store(true, Ordering::Relaxed);
+                    return Err(Verdict::nobody_yet("no node of the cluster has the lock's slot"));
+                }
+                None => (self.any(&map.table)?, 0),
+            };
+            // While a slot is being moved, what is created at its next owner is in the epoch of
+            // the present one, so that nothing created there before is above it.
+            let how = How { asking: asking.is_some(), epoch };
+            let endpoint = asking.take().unwrap_or(owner);
+            let answers =
+                self.send(&map, &endpoint, std::slice::from_ref(request), how, deadline).await;
+            let answer = answers.into_iter().next();
+            match answer.unwrap_or_else(|| Err(deadline.missed())) {
+                Err(Verdict { redirect: Some(Redirect { ask, host, port }), .. }) => {
+                    let host = if host.is_empty() { endpoint.host() } else { &host };
+                    let next = endpoint.sibling(host, port);
+                    if ask {
+                        asking = Some(next);
+                    } else {
+                        map = self.renewed(Some(&map), Some(&next), deadline).await?;
+                    }
+                }
+                answer => return answer.map_err(|verdict| self.noted(&map, verdict)),
+            }
+        }
+        Err(Verdict::nobody_yet("the nodes of the cluster refer to each other"))
+    }
+
+    async fn spread(
+        &self,
+        requests: &[Request<'_>],
+        deadline: Deadline,
+    ) -> Result<Vec<Result<Answer, Verdict>>, Verdict> {
+        let map = self.map(deadline).await?;
+        let nobody = || Verdict::nobody_yet("no node of the cluster has the lock's slot");
+        let mut answers = all_failed(requests.len(), &nobody());
+        let mut groups: HashMap<&Endpoint, (u64, Vec<usize>)> = HashMap::new();
+        let any = self.any(&map.table)?;
+        for (place, request) in requests.iter().enumerate() {
+            let (endpoint, epoch) = match request.slot().map(|slot| map.table.owner(slot)) {
+                Some(Some(owner)) => (&owner.endpoint, owner.epoch),
+                Some(None) => continue,
+                None => (&any, 0),
+            };
+            groups.entry(endpoint).or_insert((epoch, Vec::new())).1.push(place);
+        }
+        let sending = groups.into_iter().map(|(endpoint, (epoch, places))| {
+            let map = &map;
+            let group: Vec<Request<'_>> =
+                places.iter().filter_map(|place| requests.get(*place).copied()).collect();
+            let how = How { asking: false, epoch };
+            let sending: BoxFuture<'_, _> =
+                Box::pin(
+                    async move { (places, self.send(map, endpoint, &group, how, deadline).await) },
+                );
+            sending
+        });
+        for (places, group) in all(sending.collect()).await {
+            for (place, answer) in places.into_iter().zip(group) {
+                if let Some(slot) = answers.get_mut(place) {
+                    *slot = answer.map_err(|verdict| self.noted(&map, verdict));
+                }
+            }
+        }
+        Ok(answers)
+    }
+}
+
+async fn table_of(
+    node: &Supervised,
+    endpoint: &Endpoint,
+    deadline: Deadline,
+) -> Result<Table, Verdict> {
+    let nodes = redis::cmd("CLUSTER").arg("NODES").to_owned();
+    let answer = node.one(&Request::plain(&nodes), deadline).await?;
+    let text = match &answer.value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::VerbatimString { text, .. } => Some(&**text),
+        _ => None,
+    };
+    text.and_then(|text| Table::parse(text, endpoint))
+        .ok_or_else(|| Verdict::unconnected("the server's answer to CLUSTER NODES makes no sense"))
+}
+
+/// Runs all of them, and returns when the last one is done.
+async fn all<T>(mut running: Vec<BoxFuture<'_, T>>) -> Vec<T> {
+    let mut done = Vec::with_capacity(running.len());
+    std::future::poll_fn(|cx| {
+        running.retain_mut(|one| match one.as_mut().poll(cx) {
+            std::task::Poll::Ready(value) => {
+                done.push(value);
+                false
+            }
+            std::task::Poll::Pending => true,
+        });
+        if running.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+    done
+}
+
+impl Transport for Cluster {
+    fn one<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        deadline: Deadline,
+    ) -> BoxFuture<'a, Result<Answer, Verdict>> {
+        Box::pin(self.routed(request, deadline))
+    }
+
+    fn many<'a>(
+        &'a self,
+        requests: &'a [Request<'a>],
+        deadline: Deadline,
+    ) -> BoxFuture<'a, Vec<Result<Answer, Verdict>>> {
+        Box::pin(async move {
+            let spread = self.spread(requests, deadline).await;
+            spread.unwrap_or_else(|verdict| all_failed(requests.len(), &verdict))
+        })
+    }
+
+    fn is_spread(&self) -> bool {
+        true
+    }
+
+    fn parts(&self, deadline: Deadline) -> BoxFuture<'_, Result<Vec<Arc<dyn Transport>>, Verdict>> {
+        Box::pin(async move {
+            let map = self.renewed(self.latest().as_ref(), None, deadline).await?;
+            let parts = map.table.primaries.iter();
+            Ok(parts.map(|one| Arc::new(self.node(&one.endpoint)) as Arc<dyn Transport>).collect())
+        })
+    }
+}

@@ -1,0 +1,104 @@
+//! Waiting until replicas have what a connection wrote.
+
+use std::time::Duration;
+
+use leasehold_core::{Effect, ErrorKind};
+use redis::{Cmd, Value, cmd};
+
+use crate::classify::Verdict;
+
+/// How many others must have a grant before it counts.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Replication {
+    pub(crate) replicas: u32,
+    /// How long to wait for them.
+    pub(crate) timeout: Duration,
+    /// Whether they, and the server itself, must have it on their disks.
+    pub(crate) fsync: bool,
+}
+
+impl Replication {
+    /// The command that waits, to be sent on the connection that wrote.
+    pub(crate) fn wait(self, left: Duration) -> Cmd {
+        // To a server, 0 means for ever.
+        let ms = self.timeout.min(left).as_millis().max(1);
+        let timeout = u64::try_from(ms).unwrap_or(u64::MAX);
+        let mut wait = if self.fsync { cmd("WAITAOF") } else { cmd("WAIT") };
+        if self.fsync {
+            wait.arg(1);
+        }
+        wait.arg(self.replicas).arg(timeout);
+        wait
+    }
+
+    /// What is missing, if anything is, by the answer to [`Replication::wait`].
+    pub(crate) fn missing(self, answer: Result<Value, Verdict>) -> Option<Verdict> {
+        let Self { replicas, timeout, fsync } = self;
+        let wanted = i64::from(replicas);
+        let what = match answer {
+            Ok(Value::Int(reached)) if !fsync && reached >= wanted => return None,
+            Ok(Value::Int(reached)) if !fsync => {
+                format!("{reached} of {replicas} replicas had it within {timeout:?}")
+            }
+            Ok(Value::Array(parts)) if fsync => match &*parts {
+                [Value::Int(local), Value::Int(reached)] if *local >= 1 && *reached >= wanted => {
+                    return None;
+                }
+                [Value::Int(0), _] => {
+                    format!("the server did not have it on its disk within {timeout:?}")
+                }
+                [_, Value::Int(reached)] => format!(
+                    "{reached} of {replicas} replicas had it on their disks within {timeout:?}"
+                ),
+                _ => "the server's answer to WAITAOF makes no sense".to_owned(),
+            },
+            Ok(_) => "the server's answer to WAIT makes no sense".to_owned(),
+            // A wrong setting or a missing right fails every grant, so its own kind is told.
+            Err(verdict) if verdict.kind != ErrorKind::Unavailable => return Some(verdict),
+            Err(verdict) => format!("whether replicas have it is not known: {}", verdict.message()),
+        };
+        Some(Verdict::not_replicated(Effect::Applied, what))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TWO: Replication =
+        Replication { replicas: 2, timeout: Duration::from_millis(500), fsync: false };
+
+    fn packed(cmd: &Cmd) -> String {
+        String::from_utf8(cmd.get_packed_command()).unwrap().replace("\r\n", " ")
+    }
+
+    #[test]
+    fn a_count_that_is_not_reached_is_missing_replicas() {
+        assert!(TWO.missing(Ok(Value::Int(2))).is_none());
+        let verdict = TWO.missing(Ok(Value::Int(1))).unwrap();
+        assert_eq!(verdict.kind, ErrorKind::NotReplicated);
+        assert!(verdict.message().contains("1 of 2 replicas"), "{}", verdict.message());
+        let lost = Verdict::out_of_time(Effect::Unknown, "no answer within 1s");
+        assert_eq!(TWO.missing(Err(lost)).unwrap().kind, ErrorKind::NotReplicated);
+        assert!(TWO.missing(Ok(Value::Nil)).is_some());
+    }
+
+    #[test]
+    fn a_disk_counts_only_when_asked_for_and_then_the_servers_own_too() {
+        let synced = Replication { fsync: true, ..TWO };
+        let counts =
+            |local, reached| Ok(Value::Array(vec![Value::Int(local), Value::Int(reached)]));
+        assert!(synced.missing(counts(1, 2)).is_none());
+        assert!(synced.missing(counts(0, 2)).is_some());
+        assert!(synced.missing(counts(1, 1)).is_some());
+        assert!(synced.missing(Ok(Value::Int(2))).is_some());
+    }
+
+    #[test]
+    fn a_wait_never_lasts_for_ever() {
+        let wait = TWO.wait(Duration::ZERO);
+        assert!(packed(&wait).ends_with("$1 2 $1 1 "), "{}", packed(&wait));
+        let wait = Replication { fsync: true, ..TWO }.wait(Duration::from_secs(9));
+        assert!(packed(&wait).contains("WAITAOF $1 1 $1 2 $3 500"), "{}", packed(&wait));
+    }
+}

@@ -1,0 +1,260 @@
+//! Asking sentinels where the primary is, and in which fail-over epoch.
+//!
+//! All of them are asked at once, and the answer with the highest epoch counts: one that was cut
+//! off, or is behind, may still name a primary that has been replaced. What they say is where to
+//! connect to; whether that is a primary, it is asked itself.
+
+use std::fmt;
+use std::time::Duration;
+
+use leasehold_core::{ErrorKind, Fence};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Pipeline, RedisConnectionInfo, Value, cmd};
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use crate::address::Endpoint;
+use crate::classify::{self, Stage, Verdict};
+use crate::dial::dial;
+use crate::tls::Tls;
+use crate::transport::judged;
+
+/// How long one sentinel may take.
+const ASK_MAX: Duration = Duration::from_secs(2);
+/// How long the others are waited for once one has answered.
+const GRACE: Duration = Duration::from_millis(200);
+/// Answers as young as this are shared by all who ask.
+const FRESH: Duration = Duration::from_millis(250);
+/// How often sentinels are asked while a primary does not answer.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The sentinels of one primary.
+pub(crate) struct Sentinels {
+    pub(crate) hosts: Vec<Endpoint>,
+    pub(crate) name: String,
+    pub(crate) tls: Tls,
+    pub(crate) login: RedisConnectionInfo,
+    last: Mutex<Option<(Instant, Found)>>,
+}
+
+impl fmt::Debug for Sentinels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { hosts, name, tls, login: _, last: _ } = self;
+        f.debug_struct("Sentinels")
+            .field("hosts", hosts)
+            .field("name", name)
+            .field("tls", tls)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A primary.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Found {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) epoch: u64,
+}
+
+impl Sentinels {
+    pub(crate) fn new(
+        hosts: Vec<Endpoint>,
+        name: String,
+        tls: Tls,
+        login: RedisConnectionInfo,
+    ) -> Self {
+        Self { hosts, name, tls, login, last: Mutex::new(None) }
+    }
+
+    /// Where the primary is, as they see it.
+    pub(crate) async fn find(&self) -> Result<Found, Verdict> {
+        let mut last = self.last.lock().await;
+        if let Some((at, found)) = &*last
+            && at.elapsed() < FRESH
+        {
+            return Ok(found.clone());
+        }
+        let found = self.ask_all().await?;
+        *last = Some((Instant::now(), found.clone()));
+        Ok(found)
+    }
+
+    /// Returns once they name another primary.
+    pub(crate) async fn elsewhere(&self, endpoint: &Endpoint) {
+        loop {
+            sleep(LOOK_EVERY).await;
+            if self.find().await.is_ok_and(|found| found.endpoint != *endpoint) {
+                return;
+            }
+        }
+    }
+
+    async fn ask_all(&self) -> Result<Found, Verdict> {
+        let mut asking = JoinSet::new();
+        for host in &self.hosts {
+            let one = One {
+                host: host.clone(),
+                name: self.name.clone(),
+                tls: self.tls.clone(),
+                login: self.login.clone(),
+            };
+            asking.spawn(async move {
+                timeout(ASK_MAX, one.ask()).await.unwrap_or_else(|_| {
+                    Err(Verdict::unconnected(format!("sentinel {} does not answer", one.host)))
+                })
+            });
+        }
+        let mut until = None;
+        let mut best: Option<Found> = None;
+        let mut failure: Option<Verdict> = None;
+        loop {
+            let next = match until {
+                Some(until) => timeout_at(until, asking.join_next()).await.unwrap_or(None),
+                None => asking.join_next().await,
+            };
+            match next {
+                Some(Ok(Ok(found))) => {
+                    until.get_or_insert_with(|| Instant::now() + GRACE);
+                    if best.as_ref().is_none_or(|best| best.epoch < found.epoch) {
+                        best = Some(found);
+                    }
+                }
+                Some(Ok(Err(verdict))) => {
+                    // What somebody has to set right tells more than who is not there.
+                    let tells_more = |old: &Verdict| old.kind == ErrorKind::Unavailable;
+                    if failure.as_ref().is_none_or(tells_more) {
+                        failure = Some(verdict);
+                    }
+                }
+                Some(Err(_)) => {}
+                None => break,
+            }
+        }
+        best.ok_or_else(|| failure.unwrap_or_else(|| Verdict::unconnected("no sentinel answers")))
+    }
+}
+
+/// What is needed to ask one sentinel.
+struct One {
+    host: Endpoint,
+    name: String,
+    tls: Tls,
+    login: RedisConnectionInfo,
+}
+
+impl One {
+    async fn ask(&self) -> Result<Found, Verdict> {
+        let judge = |error| classify::judge(&error, Stage::Connecting);
+        let socket = dial(&self.host, &self.tls).await?;
+        let config =
+            AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+        let opening = MultiplexedConnection::new_with_config(&self.login, socket, config);
+        let (mut connection, driver) = opening.await.map_err(judge)?;
+        let driver = AbortOnDrop(tokio::spawn(driver).abort_handle());
+        let mut both = Pipeline::with_capacity(2);
+        both.add_command(cmd("SENTINEL").arg("MASTER").arg(&self.name).to_owned());
+        both.add_command(cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name).to_owned());
+        let answers = connection.send_packed_commands(&both, 0, 2).await.map_err(judge)?;
+        drop(driver);
+        let mut answers = answers.into_iter().map(|answer| judged(Ok(answer)));
+        let (Some(master), Some(address)) = (answers.next(), answers.next()) else {
+            return Err(senseless());
+        };
+        read(&self.host, &master?, &address?)
+    }
+}
+
+struct AbortOnDrop(tokio::task::AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn senseless() -> Verdict {
+    Verdict::unconnected("a sentinel's answer makes no sense; is the address that of a sentinel")
+}
+
+/// Reads a sentinel's description of the primary and the address that it gives to clients.
+fn read(sentinel: &Endpoint, master: &Value, address: &Value) -> Result<Found, Verdict> {
+    let field = |wanted: &str| match master {
+        Value::Array(parts) => {
+            let mut pairs = parts.chunks_exact(2);
+            pairs
+                .find(|pair| pair.first().and_then(text) == Some(wanted))
+                .and_then(|pair| pair.get(1).and_then(text))
+        }
+        Value::Map(pairs) => {
+            let mut pairs = pairs.iter();
+            pairs.find(|(name, _)| text(name) == Some(wanted)).and_then(|(_, value)| text(value))
+        }
+        _ => None,
+    };
+    let Value::Array(address) = address else { return Err(senseless()) };
+    let [host, port] = &**address else { return Err(senseless()) };
+    let (Some(host), Some(port)) = (text(host), text(port)) else { return Err(senseless()) };
+    let epoch = field("config-epoch").and_then(|epoch| epoch.parse::<u64>().ok());
+    let (Some(epoch), Ok(number)) = (epoch, port.parse()) else { return Err(senseless()) };
+    // In the middle of a fail-over the two may differ, and then the epoch is that of one of them.
+    if field("ip") != Some(host) || field("port") != Some(port) {
+        return Err(Verdict::nobody_yet("the sentinels are failing over to another primary"));
+    }
+    let epoch = epoch.min(Fence::EPOCH_MAX);
+    Ok(Found { endpoint: sentinel.sibling(host, number), epoch })
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::classify::Next;
+
+    fn words(words: &str) -> Value {
+        let bulk = |word: &str| Value::BulkString(word.into());
+        Value::Array(words.split(' ').map(bulk).collect())
+    }
+
+    fn sentinel() -> Endpoint {
+        Endpoint::Tcp { host: "s".into(), port: 1, tls: None }
+    }
+
+    #[test]
+    fn a_primary_is_an_address_and_an_epoch() {
+        let master = words("name m ip 10.0.0.1 port 7000 flags master config-epoch 12");
+        let found = read(&sentinel(), &master, &words("10.0.0.1 7000")).unwrap();
+        let endpoint = Endpoint::Tcp { host: "10.0.0.1".into(), port: 7000, tls: None };
+        assert_eq!(found, Found { endpoint, epoch: 12 });
+        let worn = words("ip 10.0.0.1 port 7000 config-epoch 99999");
+        let found = read(&sentinel(), &worn, &words("10.0.0.1 7000")).unwrap();
+        assert_eq!(found.epoch, Fence::EPOCH_MAX);
+    }
+
+    #[test]
+    fn nobody_is_found_in_the_middle_of_a_fail_over() {
+        let master = words("ip 10.0.0.1 port 7000 config-epoch 13");
+        let verdict = read(&sentinel(), &master, &words("10.0.0.2 7000")).unwrap_err();
+        assert_eq!(verdict.next, Next::Retry);
+    }
+
+    #[test]
+    fn what_is_no_answer_of_a_sentinel_is_refused() {
+        let master = words("ip 10.0.0.1 port 7000 config-epoch 13");
+        for (master, address) in [
+            (Value::Nil, words("10.0.0.1 7000")),
+            (master.clone(), Value::Nil),
+            (master.clone(), words("10.0.0.1")),
+            (master, words("10.0.0.1 port")),
+            (words("ip 10.0.0.1 port 7000"), words("10.0.0.1 7000")),
+        ] {
+            assert!(read(&sentinel(), &master, &address).is_err());
+        }
+    }
+}
