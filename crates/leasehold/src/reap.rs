@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use leasehold_core::retry::{Exponential, RetryStrategy as _};
 use leasehold_core::{
-    Clock, Effect, Error, Fence, FenceBlock, Key, Leave, LeaveRequest, Moment, Release,
-    ReleaseRequest, Store, Token,
+    Clock, Effect, Error, Key, Leave, LeaveRequest, Moment, ReleaseRequest, Store, Token,
 };
 use tokio::sync::{Notify, Semaphore, mpsc};
 
@@ -120,26 +119,15 @@ impl Remains {
     async fn give_up(self, store: &dyn Store, clock: &dyn Clock, places: &Semaphore) {
         match self {
             Self::Acquisition { key, token, until, in_doubt, reopen } => {
-                let leave = LeaveRequest::new(key.clone(), token);
-                // Its fences, by which a late release is told, are not known.
-                let none = FenceBlock::new(Fence::ZERO, 1);
-                let mut release = ReleaseRequest::new(key, token, none);
-                release.reopen = true;
-                let give_up = || async {
-                    if reopen {
-                        let answer = store.release(&release, ATTEMPT).await?;
-                        Ok(answer != Release::NotHeld)
-                    } else {
-                        let answer = store.leave(&leave, ATTEMPT).await?;
-                        Ok(answer != Leave::NotHeld)
-                    }
-                };
-                let first = persist(clock, places, until, give_up).await;
-                if in_doubt && first == Some(false) {
+                let mut request = LeaveRequest::new(key, token);
+                request.reopen = reopen;
+                let leave = || store.leave(&request, ATTEMPT);
+                let first = persist(clock, places, until, leave).await;
+                if in_doubt && first == Some(Leave::NotHeld) {
                     // A request that is still in a dead connection's buffers can be carried out
-                    // after this one went by another way; asking once more covers that.
+                    // after this `leave` went by another way; asking once more covers that.
                     rt::sleep_until(clock, clock.now().saturating_add(ATTEMPT).min(until)).await;
-                    persist(clock, places, until, give_up).await;
+                    persist(clock, places, until, leave).await;
                 }
             }
             Self::Lease { hold, request } => {

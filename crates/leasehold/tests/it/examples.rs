@@ -1,5 +1,20 @@
 //! The examples run, and what they assert holds.
 
+#[path = "../../examples/building_floors.rs"]
+mod building_floors;
+#[path = "../../examples/cron_report.rs"]
+mod cron_report;
+#[path = "../../examples/election.rs"]
+mod election;
+#[path = "../../examples/flash_sale.rs"]
+mod flash_sale;
+#[path = "../../examples/increasing_ids.rs"]
+mod increasing_ids;
+#[path = "../../examples/job_queue.rs"]
+mod job_queue;
+#[path = "../../examples/rw_cache.rs"]
+mod rw_cache;
+
 #[cfg(feature = "blocking")]
 #[path = "../../examples/blocking.rs"]
 mod blocking;
@@ -22,4 +37,32 @@ fn the_fencing_example_runs() {
 #[test]
 fn the_mutex_example_runs() {
     mutex::main().unwrap();
+}
+
+/// Every example that takes a store, on one store.
+async fn run_all(url: &str) {
+    building_floors::run(url).await.unwrap();
+    cron_report::run(url).await.unwrap();
+    election::run(url).await.unwrap();
+    flash_sale::run(url).await.unwrap();
+    increasing_ids::run(url).await.unwrap();
+    job_queue::run(url).await.unwrap();
+    rw_cache::run(url).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_examples_run_in_memory() {
+    run_all("memory:").await;
+}
+
+#[tokio::test]
+async fn the_examples_run_on_one_machine() {
+    let dir = tempfile::tempdir().unwrap();
+    run_all(&format!("embedded:{}", dir.path().join("locks").display())).await;
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn the_examples_run_on_a_server() {
+    run_all(&leasehold_testkit::server::shared().url()).await;
 }
