@@ -320,15 +320,17 @@ impl Hold {
     /// Returns when the holder is asked to let go, its guard's life is over, the lease is lost, or
     /// at `until`. Cancel safe.
     pub(crate) async fn asked_until(&self, clock: &dyn Clock, until: Moment) {
-        let changed = self.changed.notified();
-        tokio::pin!(changed);
-        changed.as_mut().enable();
-        if self.is_asked() || self.phase() != Phase::Held {
-            return;
-        }
-        tokio::select! {
-            () = changed => {}
-            () = rt::sleep_until(clock, until.min(self.lost_at())) => {}
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.is_asked() || self.phase() != Phase::Held {
+                return;
+            }
+            tokio::select! {
+                () = changed => {}
+                () = rt::sleep_until(clock, until.min(self.lost_at())) => return,
+            }
         }
     }
 

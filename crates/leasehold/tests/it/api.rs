@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use leasehold::fencing::{FencedCell, StaleFence};
 use leasehold::{
-    Client, ClientBuilder, DetachedLease, Error, Fence, Guard, HeldLease, Key, LockInfo, Mutex,
-    Owner, Reentrant, ReentrantGuard, Release, Semaphore,
+    Client, ClientBuilder, DetachedLease, Election, Error, Fence, Guard, HeldLease, Key, Leader,
+    Leadership, LockInfo, Multi, MultiGuard, Mutex, NotChanged, Observer, OnceGuard, OncePer,
+    Owner, ReadGuard, Reentrant, ReentrantGuard, Release, RwLock, Semaphore, WriteGuard,
 };
 
 fn thread_safe<T: Send + Sync + Unpin + 'static>() {}
@@ -27,7 +28,19 @@ fn every_public_type_can_be_shared_between_threads() {
     thread_safe::<LockInfo>();
     thread_safe::<Mutex>();
     thread_safe::<Release>();
+    thread_safe::<Election>();
+    thread_safe::<Leader>();
+    thread_safe::<Leadership>();
+    thread_safe::<Multi>();
+    thread_safe::<MultiGuard>();
+    thread_safe::<NotChanged<ReadGuard>>();
+    thread_safe::<Observer>();
+    thread_safe::<OnceGuard>();
+    thread_safe::<OncePer>();
     thread_safe::<Owner>();
+    thread_safe::<ReadGuard>();
+    thread_safe::<RwLock>();
+    thread_safe::<WriteGuard>();
     thread_safe::<Reentrant>();
     thread_safe::<ReentrantGuard>();
     thread_safe::<Semaphore>();
@@ -38,7 +51,12 @@ fn every_public_type_can_be_shared_between_threads() {
     cloneable::<Error>();
     cloneable::<HeldLease>();
     cloneable::<Mutex>();
+    cloneable::<Election>();
+    cloneable::<Leader>();
+    cloneable::<Multi>();
+    cloneable::<OncePer>();
     cloneable::<Owner>();
+    cloneable::<RwLock>();
     cloneable::<Reentrant>();
     cloneable::<Semaphore>();
 }
@@ -53,6 +71,16 @@ fn every_blocking_type_can_be_shared_between_threads() {
     thread_safe::<blocking::Guard>();
     thread_safe::<blocking::HeldLease>();
     thread_safe::<blocking::Mutex>();
+    thread_safe::<blocking::Election>();
+    thread_safe::<blocking::Leadership>();
+    thread_safe::<blocking::Multi>();
+    thread_safe::<blocking::MultiGuard>();
+    thread_safe::<blocking::Observer>();
+    thread_safe::<blocking::OnceGuard>();
+    thread_safe::<blocking::OncePer>();
+    thread_safe::<blocking::ReadGuard>();
+    thread_safe::<blocking::RwLock>();
+    thread_safe::<blocking::WriteGuard>();
     thread_safe::<blocking::Reentrant>();
     thread_safe::<blocking::ReentrantGuard>();
     thread_safe::<blocking::Semaphore>();
@@ -60,6 +88,10 @@ fn every_blocking_type_can_be_shared_between_threads() {
     cloneable::<blocking::ClientBuilder>();
     cloneable::<blocking::HeldLease>();
     cloneable::<blocking::Mutex>();
+    cloneable::<blocking::Election>();
+    cloneable::<blocking::Multi>();
+    cloneable::<blocking::OncePer>();
+    cloneable::<blocking::RwLock>();
     cloneable::<blocking::Reentrant>();
     cloneable::<blocking::Semaphore>();
 }
@@ -92,7 +124,40 @@ async fn every_future_can_move_between_threads() {
     sendable(reentrant.lock_within(Duration::ZERO));
     sendable(reentrant.lock().await.unwrap().release());
 
+    let rwlock = client.rwlock("shared");
+    sendable(rwlock.try_read());
+    sendable(rwlock.write_within(Duration::ZERO));
+    let writer = rwlock.write().await.unwrap().downgrade().await.unwrap().upgrade().await.unwrap();
+    sendable(writer.asked());
+    sendable(writer.downgrade());
+    let reader = client.rwlock("more shared").read().await.unwrap();
+    sendable(reader.upgrade());
+
+    let multi = client.multi(["one", "two"]);
+    sendable(multi.try_lock());
+    sendable(multi.lock_within(Duration::ZERO));
+    let guard = multi.lock().await.unwrap();
+    sendable(guard.lost());
+    sendable(guard.asked());
+    sendable(guard.release());
+
+    let job = client.once_per("job", Duration::from_secs(1));
+    sendable(job.run(|lease| async move { lease.lost().await }));
+    sendable(job.run_or_reopen(|_| async { Ok::<(), ()>(()) }));
+    sendable(job.try_start().await.unwrap().unwrap().release_and_reopen());
+
+    let post = client.election("post");
+    sendable(post.run(async {}, |lease| async move { lease.lost().await }));
+    sendable(post.run_callbacks(async {}, |_| {}, || {}));
+    sendable(post.leader());
+    sendable(post.observe().next());
+    sendable(post.campaign().await.unwrap().resign());
+    sendable(client.ask("key"));
+    sendable(client.ask_holder("key", fence));
+    sendable(client.mutex("key").ask());
+
     let semaphore = client.semaphore("key", 3);
+    sendable(semaphore.set_limit(4));
     sendable(semaphore.try_acquire());
     sendable(semaphore.acquire_many(2));
     sendable(semaphore.acquire_many_within(2, Duration::ZERO));

@@ -2,6 +2,7 @@
 
 mod alone;
 mod calls;
+mod kinds;
 mod names;
 mod runtime;
 #[cfg(all(feature = "embedded", feature = "redis"))]

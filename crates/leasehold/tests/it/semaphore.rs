@@ -124,6 +124,39 @@ async fn another_limit_or_kind_is_refused_with_both_in_the_message() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn changing_the_limit_is_for_everybody_and_takes_nothing_away() {
+    let world = World::new();
+    let three = world.client().semaphore("a", 3);
+    // Nobody uses it: there is no limit to change, and the next user sets it.
+    drop(three.set_limit(5).await.unwrap());
+    let held = three.acquire_many(3).await.unwrap();
+    let waiter = three.clone();
+    let waiter = tokio::spawn(async move { waiter.acquire().await.unwrap() });
+    while world.waiters("a").await == 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    let five = three.set_limit(5).await.unwrap();
+    // Who waits is served under the new limit at once.
+    let waited = waiter.await.unwrap();
+    assert_eq!(five.available_permits().await.unwrap(), 1);
+    let error = three.try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(error.to_string().contains("limit 5"), "{error}");
+
+    let two = five.set_limit(2).await.unwrap();
+    tokio::time::sleep(secs(100)).await;
+    assert!(held.is_held() && waited.is_held());
+    assert_eq!(two.available_permits().await.unwrap(), 0);
+    assert_eq!(held.release().await.unwrap(), Release::Released);
+    assert_eq!(two.available_permits().await.unwrap(), 1);
+
+    assert_eq!(two.set_limit(0).await.unwrap_err().kind(), ErrorKind::Config);
+    let _mutex = world.client().mutex("b").lock().await.unwrap();
+    let error = world.client().semaphore("b", 3).set_limit(4).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+}
+
+#[tokio::test(start_paused = true)]
 async fn whichever_holders_crash_the_capacity_is_back_in_full_after_the_lease() {
     const PERMITS: [u32; 4] = [1, 2, 1, 1];
     for crashing in 0..1_u32 << PERMITS.len() {
