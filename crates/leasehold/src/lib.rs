@@ -25,6 +25,26 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # Which lock?
+//!
+//! | you want | take | for example |
+//! | --- | --- | --- |
+//! | one at a time | [`Client::mutex`] | `increasing_ids` |
+//! | one at a time, and what it calls takes the lock again | [`Client::reentrant`] with an [`Owner`] | `building_floors` |
+//! | many that look, or one that changes | [`Client::rwlock`] | `rw_cache` |
+//! | so many at a time | [`Client::semaphore`] | `flash_sale` |
+//! | several things at once, or none of them | [`Client::multi`] | `job_queue` |
+//! | once an hour, on whichever host is first | [`Client::once_per`] | `cron_report` |
+//! | one leader, whom everybody can see | [`Client::election`] | `election` |
+//! | that the holder makes room | [`Client::ask`] | [below](#-ask-the-holder-to-let-go) |
+//!
+//! All of them have leases with fences, renewed and lost alike, and the same setters. The examples
+//! are in the crate's `examples` folder and run as they are.
+//!
+//! A name is used as one kind at a time. Mutexes, re-entrant and read-write locks, elections and
+//! jobs are one kind (they exclude each other under one name); a semaphore with its limit is
+//! another, and using the name as both is an error.
+//!
 //! # Stores and features
 //!
 //! | URL | store | feature |
@@ -47,7 +67,8 @@
 //! ## … run a job once, on whichever machine is first
 //!
 //! [`Mutex::try_lock`] does not wait. That somebody else is at it is no error but `None`. A
-//! cool-down keeps the lock closed for a while after, for the machine whose clock is late.
+//! cool-down keeps the lock closed for a while after, for the machine whose clock is late. For at
+//! most one run in each hour or day there is [`OncePer`].
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -155,6 +176,28 @@
 //!         client.force_release(&lock.key, holder.fence).await?;
 //!     }
 //! }
+//! # Ok(()) }
+//! ```
+//!
+//! ## … ask the holder to let go
+//!
+//! Nobody is forced: the holder learns of it and decides.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+//! # let client = leasehold::Client::connect("memory:").await?;
+//! let mutex = client.mutex("screen");
+//! let guard = mutex.lock().await?;
+//! let holder = async {
+//!     guard.asked().await;
+//!     guard.release().await
+//! };
+//! let visitor = async {
+//!     assert!(mutex.ask().await?);
+//!     mutex.lock().await
+//! };
+//! let (_released, guard) = tokio::join!(holder, visitor);
+//! assert!(guard?.is_held());
 //! # Ok(()) }
 //! ```
 //!

@@ -47,7 +47,8 @@ pub enum Preference {
 /// let one = prices.read().await?;
 /// let two = prices.read().await?;
 /// assert!(prices.try_write().await?.is_none());
-/// assert!(two.upgrade().await.is_err(), "another reader is there");
+/// let two = two.upgrade().await.expect_err("another reader is there").into_guard();
+/// two.release().await?;
 ///
 /// let writer = one.upgrade().await?;
 /// assert!(prices.try_read().await?.is_none());
