@@ -97,21 +97,33 @@ impl Nodes {
         // A lease must last at the nodes for as long as it takes to ask them twice.
         request.ttl = request.ttl.max(Ttl::new(PATIENCE_MIN)?);
         let request = Arc::new(request);
-        let token = request.token;
-        let turn = self.book.turn(token, self.now());
         let Some(until) = until else {
             return Err(Error::new(ErrorKind::Misuse, "the time for the call is out of range"));
         };
-        let Ok(_turn) = timeout_at(until, turn.lock()).await else {
-            return Err(Error::new(
+        let turn = self.book.turn(request.token, self.now());
+        let answer = match timeout_at(until, turn.lock()).await {
+            Ok(_turn) => self.acquire_in_turn(&request, ttl, until).await,
+            Err(_) => Err(Error::new(
                 ErrorKind::Unavailable,
                 "another acquisition with the same token was not done in time",
-            ));
+            )),
         };
+        drop(turn);
+        self.book.forget(request.token);
+        answer
+    }
+
+    /// Tries until somebody has a majority.
+    async fn acquire_in_turn(
+        self: &Arc<Self>,
+        request: &Arc<AcquireRequest>,
+        ttl: Ttl,
+        until: Instant,
+    ) -> Result<Acquire> {
         for tries in 1_u32.. {
             let left = until.saturating_duration_since(Instant::now());
             let sent_at = self.now();
-            let mut attempt = Attempt::begin(self, &request, self.patience_for(request.ttl, left));
+            let mut attempt = Attempt::begin(self, request, self.patience_for(request.ttl, left));
             let outcome = attempt.run().await;
             let answer = match outcome {
                 Outcome::Held => {
@@ -296,8 +308,8 @@ impl<'a> Attempt<'a> {
             return self.step(node, Ok(()), |holds| holds.raised = true);
         }
         if own.last() > fences.last() {
-            // Granted above what was decided: no proof that nobody was told a fence in between,
-            // unless this process knows that the lease was held all the time.
+            // Granted above what was decided. If such nodes counted, two at a time could be told
+            // the same fence. One that was told before, and is held all the time, is ours.
             let known = self.nodes.book.granted(token, self.nodes.now()) == Some(fences);
             if known && self.votes.get(node).is_some_and(Vote::held_before) {
                 self.step(node, Ok(()), |holds| holds.raised = true);

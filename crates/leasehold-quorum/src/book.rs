@@ -168,7 +168,7 @@ impl Book {
     }
 
     /// Forgets a token about which there is nothing to know.
-    fn forget(&self, token: Token) {
+    pub(crate) fn forget(&self, token: Token) {
         let mut pages = self.pages();
         let idle = pages.tokens.get(&token).is_some_and(|page| {
             page.undoing.is_empty() && page.granted.is_none() && Arc::strong_count(&page.turn) == 1

@@ -41,11 +41,24 @@ struct Witness {
     believes: Option<(u8, Instant)>,
     /// The highest fence told so far.
     told: Option<Fence>,
+    /// All fences told, and to which acquisition.
+    issued: Vec<(Token, FenceBlock)>,
     grants: u32,
     broken: Option<String>,
 }
 
 impl Witness {
+    /// A lease was told, whether or not there was still time to use it.
+    fn issued(&mut self, token: Token, fences: FenceBlock) {
+        let overlap = self.issued.iter().find(|(other, theirs)| {
+            *other != token && theirs.first() <= fences.last() && fences.first() <= theirs.last()
+        });
+        if let Some((_, theirs)) = overlap {
+            self.fail(format!("fences {fences:?} told after {theirs:?}, which they overlap"));
+        }
+        self.issued.push((token, fences));
+    }
+
     fn granted(&mut self, who: u8, fences: FenceBlock, told_before: Option<Fence>, until: Instant) {
         self.grants += 1;
         let now = Instant::now();
@@ -127,6 +140,7 @@ impl Client {
                 _ => None,
             };
             if let Some(fences) = fences {
+                self.witness.lock().unwrap().issued(token, fences);
                 self.hold(&asked, fences, sent_at, told_before).await;
                 token = self.token();
             } else if self.random.u8(..3) > 0 {
