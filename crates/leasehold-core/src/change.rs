@@ -12,7 +12,8 @@ use crate::token::Token;
 
 /// Asks to hold a lease in another mode of the same kind.
 ///
-/// An exclusive hold becomes shared (a downgrade) in any case, a shared one exclusive (an upgrade)
+/// An exclusive hold becomes shared (a downgrade) in any case, unless the request names the fences
+/// of before an upgrade, as one does that arrives twice; a shared one exclusive (an upgrade)
 /// if nobody shares it, and a hold of permits another number of them if there are as many. The end
 /// of the lease stays what it is.
 #[derive(Clone, Debug)]

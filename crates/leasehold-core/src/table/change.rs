@@ -43,6 +43,10 @@ impl LockEntry {
             (Mode::Exclusive, Mode::Exclusive) | (Mode::Shared, Mode::Shared) => {
                 same(holder.fences)
             }
+            // A downgrade that arrives again after a later upgrade must not undo it.
+            (Mode::Exclusive, Mode::Shared) if holder.fences.last() != request.fences.last() => {
+                Convert::NotHeld
+            }
             (Mode::Exclusive, Mode::Shared) => {
                 holder.mode = Mode::Shared;
                 same(holder.fences)

@@ -39,6 +39,10 @@ if not mine then
   answer = {epoch == ARGV[4] + 0 and first + count - 1 == ARGV[5] + 0 and 'late' or 'not-held'}
 elseif limit ~= wanted_limit then
   answer = {'wrong-kind', limit}
+elseif holder == token and wanted == 's' and
+  (epoch ~= ARGV[4] + 0 or first + count - 1 ~= ARGV[5] + 0) then
+  -- A downgrade that arrives again after a later upgrade must not undo it.
+  answer = {'not-held'}
 elseif holder == token then
   if wanted == 's' then
     -- include: begin_crowd

@@ -95,6 +95,18 @@ pub(super) async fn only_a_lone_reader_is_upgraded_past_the_line_with_a_higher_f
     writer.leave().await;
 }
 
+pub(super) async fn a_downgrade_that_arrives_again_does_not_undo_an_upgrade(cx: &Context) {
+    let key = cx.key();
+    let lease = cx.party(&key).take().await;
+    converted(cx, &lease, Mode::Shared).await;
+    let fences = converted(cx, &lease, Mode::Exclusive).await;
+    assert_ne!(fences, lease.fences);
+    assert_eq!(convert(cx, &lease, Mode::Shared).await, Convert::NotHeld);
+    cx.party(&key).shared().fail().await;
+    lease.end().await;
+    assert_eq!(cx.inspect(&key).await, None);
+}
+
 pub(super) async fn who_holds_nothing_converts_nothing(cx: &Context) {
     let key = cx.key();
     let brief = cx.party(&key).shared().ttl(SHORT).take().await;

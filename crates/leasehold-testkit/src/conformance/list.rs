@@ -65,6 +65,7 @@ macro_rules! conformance_list {
             changing [queue, shared] {
                 a_downgrade_lets_readers_in_and_keeps_its_fence_and_end,
                 only_a_lone_reader_is_upgraded_past_the_line_with_a_higher_fence,
+                a_downgrade_that_arrives_again_does_not_undo_an_upgrade,
                 permits_can_be_given_back_and_added_to_one_by_one,
                 a_raised_limit_serves_the_line_and_binds_newcomers,
                 a_lowered_limit_takes_nothing_from_holders,

@@ -215,6 +215,21 @@ async fn after_an_unanswered_downgrade_nobody_writes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_downgrade_that_arrives_again_does_not_undo_an_upgrade() {
+    let world = World::new();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    let client = world.client_of(Arc::new(faults.clone()));
+    let writer = client.rwlock("a").write().await.unwrap();
+    faults.next(Op::Convert, Fault::Echo { after: secs(1) });
+    let writer = writer.downgrade().await.unwrap().upgrade().await.unwrap();
+    tokio::time::sleep(secs(2)).await;
+    assert!(world.client().rwlock("a").try_read().await.unwrap().is_none());
+    tokio::time::sleep(secs(100)).await;
+    assert!(writer.is_held());
+    assert_eq!(writer.release().await.unwrap(), Release::Released);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lease_taken_away_is_neither_upgraded_nor_downgraded() {
     let world = World::new();
     let client = world.client();
@@ -365,8 +380,18 @@ async fn random_faults_never_let_a_writer_and_anybody_else_in() {
                             held.lost();
                         }
                         match upgrade {
+                            // There and back once more: a downgrade that arrives again later must
+                            // not undo the upgrade after it.
                             Ok(writer) => {
                                 held.release().done();
+                                let again = match writer.downgrade().await {
+                                    Ok(reader) => reader.upgrade().await,
+                                    Err(not) => Err(not),
+                                };
+                                let Ok(writer) = again else {
+                                    attempt.unknown();
+                                    continue;
+                                };
                                 match writer.fence() {
                                     Ok(fence) => {
                                         let held = attempt.granted(fence);

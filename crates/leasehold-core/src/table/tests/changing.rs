@@ -51,6 +51,16 @@ fn an_upgrade_of_the_only_reader_passes_the_line_with_a_fence_above_all_readers(
 }
 
 #[test]
+fn a_downgrade_that_arrives_again_does_not_undo_an_upgrade() {
+    let mut lock = Lock::new();
+    let lease = lock.take(1, 10_000);
+    fences_of(&converted(&mut lock, 1, lease, Mode::Shared));
+    fences_of(&converted(&mut lock, 1, lease, Mode::Exclusive));
+    assert_eq!(converted(&mut lock, 1, lease, Mode::Shared), Convert::NotHeld);
+    assert!(matches!(lock.acquire(&with_mode(2, 100, Mode::Shared)), Acquire::Busy(_)));
+}
+
+#[test]
 fn only_a_holder_converts_and_too_late_is_told_apart_from_lost() {
     let mut lock = Lock::new();
     let lease = lock.take(1, 100);
