@@ -24,8 +24,9 @@ pub use record::{Event, Record};
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use leasehold_core::{Clock, Fence, Key, Mode};
+use leasehold_core::{Clock, Fence, Key, Mode, Moment};
 
 /// Collects the records of one process. Clones share them.
 #[derive(Clone, Debug)]
@@ -81,9 +82,14 @@ pub struct Attempt {
 
 impl Attempt {
     fn record(&self, event: Event) {
+        self.record_by(Moment::from_origin(Duration::MAX), event);
+    }
+
+    /// Records what happens now, or happened at `latest` if that has passed.
+    fn record_by(&self, latest: Moment, event: Event) {
         let mut records = self.recorder.locked();
         // The time is read under the lock, so that the order of the records is that of the times.
-        let at = self.recorder.shared.clock.now();
+        let at = self.recorder.shared.clock.now().min(latest);
         let (attempt, key, mode) = (self.id, self.key.clone(), self.mode);
         records.push(Record { at, attempt, key, mode, event });
     }
@@ -118,6 +124,12 @@ impl Held {
     /// that all the same.
     pub fn lost(&self) {
         self.attempt.record(Event::Lost);
+    }
+
+    /// The same for a holder that may hear of it late, being short of processor time: whoever asked
+    /// its guard was told so from `latest` on.
+    pub fn lost_by(&self, latest: Moment) {
+        self.attempt.record_by(latest, Event::Lost);
     }
 
     /// The holder gives it back; call it right before the request.

@@ -1,0 +1,103 @@
+//! Independent servers, some of which are gone.
+
+use std::net::SocketAddr;
+
+use leasehold::{Client, ErrorKind};
+use leasehold_testkit::proxy::{Fault, Proxy};
+use leasehold_testkit::server::{RedisServer, RedisServerBuilder};
+
+use crate::cell::{Cell, Rest, Verdict, ms, wait_for};
+use crate::naive::Servers;
+
+/// With the longest ttl that this quorum allows.
+const THREE: Cell = Cell {
+    id: "",
+    fault: "",
+    topology: "quorum of 3",
+    verdict: Verdict::Exclusive,
+    ttl: ms(1_000),
+};
+
+fn start(count: usize, options: &RedisServerBuilder) -> Vec<RedisServer> {
+    (0..count).map(|_| options.clone().start()).collect()
+}
+
+fn addresses(nodes: &[RedisServer]) -> Vec<SocketAddr> {
+    nodes.iter().map(RedisServer::addr).collect()
+}
+
+/// A client of these nodes, which takes their word that they keep leases, or waits until they are
+/// sure to remember every one.
+async fn client(nodes: &[SocketAddr], keep_leases: bool) -> Client {
+    let hosts: Vec<String> = nodes.iter().map(SocketAddr::to_string).collect();
+    let keep = if keep_leases { "yes" } else { "no" };
+    let url = format!("quorum+redis://{}?max_ttl=1s&keep_leases={keep}", hosts.join(","));
+    Client::builder().call_timeout(ms(500)).connect(&url).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r9_a_minority_of_the_nodes_that_is_gone_costs_nobody_a_lease() {
+    let nodes = start(5, &RedisServer::builder().appendonly());
+    let all = addresses(&nodes);
+    let fault = "one node killed, one stopped (`SIGSTOP`)";
+    let cell = Cell { id: "R9", fault, topology: "quorum of 5", ttl: ms(1_000), ..THREE };
+    let servers = Servers::first(all.clone());
+    let rest = Rest::begin(cell, servers, async || client(&all, true).await).await;
+    let mut play = rest.hold().await;
+    nodes[0].kill();
+    nodes[4].pause();
+    play.over();
+    play.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r10_without_a_majority_of_the_nodes_nobody_is_granted_anything() {
+    let nodes = start(3, &RedisServer::builder().appendonly());
+    let all = addresses(&nodes);
+    let fault = "two nodes killed, later started again with their append-only files";
+    let cell = Cell { id: "R10", fault, verdict: Verdict::Liveness, ..THREE };
+    let servers = Servers::first(all.clone());
+    let rest = Rest::begin(cell, servers, async || client(&all, true).await).await;
+    let mut play = rest.hold().await;
+    nodes[0].kill();
+    nodes[1].kill();
+    play.outlast().await;
+    let late = wait_for("an answer", play.client().mutex("other").lock_within(ms(500))).await;
+    assert_eq!(late.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(play.granted(), 0, "a minority granted the lock");
+    nodes[0].restart();
+    nodes[1].restart();
+    play.over();
+    play.end().await;
+}
+
+/// One node is out of reach while the holder takes the lock, another one forgets its data, and then
+/// the first one is back: a majority that knows nothing of the holder.
+async fn r11(cell: Cell, keep_leases: bool) {
+    let nodes = start(3, &RedisServer::builder());
+    let proxy = Proxy::start(nodes[2].addr());
+    let mut all = addresses(&nodes);
+    all[2] = proxy.addr();
+    let servers = Servers::majority(all.clone());
+    let rest = Rest::begin(cell, servers, async || client(&all, keep_leases).await).await;
+    proxy.set(Fault::Refuse);
+    proxy.kill_connections();
+    let mut play = rest.hold().await;
+    nodes[1].restart();
+    proxy.set(Fault::Pass);
+    play.over();
+    play.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r11_a_node_that_came_back_empty_has_no_vote_while_it_could_have_forgotten_a_lease() {
+    let fault = "a node restarted empty at once, which counts again after the longest ttl";
+    r11(Cell { id: "R11", fault, ..THREE }, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r11_a_node_that_is_trusted_and_came_back_empty_grants_twice_and_the_fence_saves_the_resource()
+ {
+    let fault = "a node restarted empty at once, which is said to keep its leases";
+    r11(Cell { id: "R11", fault, verdict: Verdict::Fenced, ..THREE }, true).await;
+}
