@@ -78,8 +78,9 @@ impl OncePer {
     ///
     /// # Errors
     ///
-    /// As [`Mutex::try_lock`](crate::Mutex::try_lock). When the answer was lost, the period is
-    /// opened again in the background as soon as the store can be reached, for nobody has started.
+    /// As [`Mutex::try_lock`](crate::Mutex::try_lock). When the answer was lost, nobody has
+    /// started, and the period is opened again in the background; if the store can't be reached
+    /// for as long as the lease would have run, it stays closed.
     ///
     /// # Cancel safety
     ///

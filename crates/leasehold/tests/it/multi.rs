@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use leasehold::{Client, ErrorKind, Release};
-use leasehold_core::Key;
+use leasehold_core::{Clock, Key, Mode};
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
+use leasehold_testkit::history::{
+    Attempt, Event, Held, Recorder, Releasing, fence_faults, overlaps,
+};
 
 use crate::cancel::cut;
 use crate::support::{World, ms, secs};
@@ -209,4 +212,71 @@ async fn releasing_several_can_be_dropped_at_every_await() {
         }
     })
     .await;
+}
+
+/// Four processes with sets that overlap, under random faults, half of them without a store that
+/// can take several in one step: judged by what they believed of each lock.
+#[tokio::test(start_paused = true)]
+async fn random_faults_never_make_two_holders_of_any_of_them() {
+    let mut granted = 0;
+    for seed in 0..20 {
+        let world = World::new();
+        let clock: Arc<dyn Clock> = Arc::clone(&world.clock);
+        let sets = [["a", "b", "c"], ["c", "b", "a"], ["b", "d", "c"], ["d", "a", "b"]];
+        let mut tasks = Vec::new();
+        for (process, set) in (0_u32..).zip(sets) {
+            let inner = FaultStore::new(Arc::new(world.store.clone()));
+            if process % 2 == 0 {
+                unsupported(&inner);
+            }
+            let faults = FaultStore::new(Arc::new(inner));
+            faults.random(seed * 10 + u64::from(process), 0.1, ms(900));
+            let client = world.client_of(Arc::new(faults));
+            let recorder = Recorder::new(process, Arc::clone(&clock));
+            tasks.push(tokio::spawn(async move {
+                let multi = client.multi(set).ttl(secs(2));
+                for _ in 0..10 {
+                    let attempts: Vec<_> = multi
+                        .keys()
+                        .unwrap()
+                        .iter()
+                        .map(|key| recorder.acquire(key, Mode::Exclusive))
+                        .collect();
+                    let guard = multi.lock_within(secs(30)).await.ok();
+                    let fences = guard.as_ref().and_then(|guard| guard.fences().ok());
+                    let (Some(guard), Some(fences)) = (guard, fences) else {
+                        attempts.into_iter().for_each(Attempt::unknown);
+                        continue;
+                    };
+                    let held: Vec<_> = attempts
+                        .into_iter()
+                        .zip(&fences)
+                        .map(|(attempt, (_, fence))| attempt.granted(*fence))
+                        .collect();
+                    tokio::select! {
+                        () = tokio::time::sleep(ms(23 * u64::from(process + 1))) => {}
+                        () = guard.lost() => {}
+                    }
+                    // The whole is believed in only for as long as all of it is.
+                    let releasing: Vec<_> = held.into_iter().map(Held::release).collect();
+                    drop(guard.release().await);
+                    releasing.into_iter().for_each(Releasing::unknown);
+                }
+                recorder.records()
+            }));
+        }
+        let mut history = Vec::new();
+        for task in tasks {
+            history.extend(task.await.unwrap());
+        }
+        assert_eq!(overlaps(&history), [], "seed {seed}");
+        assert_eq!(fence_faults(&history), [], "seed {seed}");
+        granted +=
+            history.iter().filter(|record| matches!(record.event, Event::Granted { .. })).count();
+        tokio::time::sleep(secs(10)).await;
+        for key in ["a", "b", "c", "d"] {
+            assert!(world.is_idle(key).await, "seed {seed}: something is left of {key}");
+        }
+    }
+    assert!(granted > 500, "{granted} were granted");
 }

@@ -156,3 +156,44 @@ async fn starting_can_be_dropped_at_every_await_and_leaves_the_period_open() {
     })
     .await;
 }
+
+/// Five hosts under random faults: whoever starts it, the next start is a period later, unless the
+/// one before came to nothing.
+#[tokio::test(start_paused = true)]
+async fn random_faults_never_start_it_twice_in_a_period() {
+    let mut starts_in_all = 0;
+    for seed in 0..20 {
+        let world = World::new();
+        let hosts: Vec<_> = (0..5)
+            .map(|host| {
+                let faults = FaultStore::new(Arc::new(world.store.clone()));
+                faults.random(seed * 10 + host, 0.2, ms(900));
+                let job = world.client_of(Arc::new(faults)).once_per("a", secs(10)).ttl(secs(2));
+                tokio::spawn(async move {
+                    let mut starts = Vec::new();
+                    for round in 0..60_u64 {
+                        tokio::time::sleep(ms(700 + 31 * host + 7 * round)).await;
+                        let asked = tokio::time::Instant::now();
+                        if let Ok(Some(guard)) = job.try_start().await {
+                            starts.push((asked, tokio::time::Instant::now()));
+                            drop(guard.release().await);
+                        }
+                    }
+                    starts
+                })
+            })
+            .collect();
+        let mut starts = Vec::new();
+        for host in hosts {
+            starts.extend(host.await.unwrap());
+        }
+        starts.sort_unstable();
+        for two in starts.windows(2) {
+            // The store closed it between the question and its answer.
+            let apart = two[1].1 - two[0].0;
+            assert!(apart >= secs(10), "seed {seed}: {apart:?} apart");
+        }
+        starts_in_all += starts.len();
+    }
+    assert!(starts_in_all > 40, "{starts_in_all} starts");
+}
