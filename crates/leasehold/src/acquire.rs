@@ -11,6 +11,7 @@ use leasehold_core::{
 
 use crate::armed::Armed;
 use crate::client::{Inner, LOCAL_HANDOFFS_FOR};
+use crate::gate::Gates;
 use crate::guard::Guard;
 use crate::hold::{Hold, Proof, Relay, Terms};
 use crate::in_line;
@@ -124,6 +125,16 @@ impl Acquisition {
     pub(crate) async fn wait(mut self) -> Result<Guard> {
         let capability = self.client.store.capability();
         if self.limits.settings.order == Order::Fifo && capability.queue {
+            // Permits that are free are taken by many at the same time; only those for whom none
+            // is left wait behind each other.
+            if matches!(self.request.mode, Mode::Permits { .. })
+                && !Gates::is_waited_for(&self.client, &self.limits.settings, &self.terms)
+            {
+                if let Attempt::Held(guard) = self.attempt().await? {
+                    return Ok(guard);
+                }
+                self.start_anew()?;
+            }
             return in_line::wait(self, capability.wake).await;
         }
         let mut in_the_way = InTheWay::default();

@@ -188,6 +188,11 @@ impl Drop for LocalPlace {
 }
 
 impl Gates {
+    /// Whether somebody stands in the local line already.
+    pub(crate) fn is_waited_for(client: &Inner, settings: &Settings, terms: &Terms) -> bool {
+        client.gates.lock().contains_key(&GateKey::new(settings, terms))
+    }
+
     /// Hands a lease that its holder is done with to the first in the local line, if there is one
     /// and the lease may still be handed on. `false` when it has to be released.
     pub(crate) fn hand_on(client: &Arc<Inner>, hold: &Arc<Hold>) -> bool {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use leasehold::{ErrorKind, Guard, Release, Semaphore};
 use leasehold_core::{Clock, Mode};
-use leasehold_testkit::fault_store::{FaultStore, Op};
+use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 use leasehold_testkit::history::{Event, Recorder, fence_faults, overlaps};
 
 use crate::cancel::cut;
@@ -30,6 +30,34 @@ async fn there_are_as_many_permits_as_the_limit_says_for_all_clients_together() 
     world.idle("a").await;
     assert_eq!(here.semaphore("a", 3).available_permits().await.unwrap(), 3);
     assert_eq!(here.mutex("b").lock().await.unwrap().permits(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn free_permits_are_taken_by_many_tasks_at_the_same_time() {
+    let world = World::new();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    faults.always(Fault::Delay { before: ms(25), after: ms(25) });
+    let semaphore = world.client_of(Arc::new(faults.clone())).semaphore("a", 100);
+    let started = tokio::time::Instant::now();
+    let tasks: Vec<_> = (0..150)
+        .map(|_| {
+            let semaphore = semaphore.clone();
+            tokio::spawn(async move { semaphore.acquire().await.unwrap() })
+        })
+        .collect();
+    while semaphore.available_permits().await.unwrap() > 0 {}
+    assert!(started.elapsed() < ms(500), "{:?}", started.elapsed());
+    // The others wait behind each other, one of them at the store.
+    tokio::time::sleep(secs(1)).await;
+    assert_eq!(world.waiters("a").await, 1);
+    let mut guards = Vec::new();
+    for task in tasks {
+        if guards.len() == 100 {
+            guards.clear();
+        }
+        guards.push(task.await.unwrap());
+    }
+    assert!(guards.iter().all(Guard::is_held));
 }
 
 #[tokio::test(start_paused = true)]
