@@ -11,7 +11,7 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use leasehold_core::{
-    Acquire, AcquireRequest, Effect, Error, ErrorKind, Key, LeaveRequest, Moment,
+    Acquire, AcquireRequest, Effect, Error, ErrorKind, Key, LeaseStatus, LeaveRequest, Moment,
     Release as StoreRelease, ReleaseRequest, Result,
 };
 use tokio::sync::{Mutex as Turns, Notify};
@@ -215,6 +215,12 @@ struct Wired {
     in_doubt_until: Option<Moment>,
 }
 
+impl Count {
+    const fn all(&self) -> u32 {
+        self.guards.saturating_add(self.entering)
+    }
+}
+
 impl Held {
     fn count(&self) -> MutexGuard<'_, Count> {
         self.count.lock().unwrap_or_else(PoisonError::into_inner)
@@ -230,7 +236,7 @@ impl Held {
             return None;
         }
         let mut count = self.count();
-        if count.guards == 0 && count.entering == 0 {
+        if count.all() == 0 {
             return None;
         }
         count.entering = count.entering.checked_add(1)?;
@@ -238,62 +244,69 @@ impl Held {
         Some(Entering { held: Some(self) })
     }
 
-    /// Counts down here; whether it was the last.
-    fn count_down(&self, down: impl FnOnce(&mut Count)) -> bool {
+    /// Counts down here, and says how many remain.
+    fn count_down(&self, down: impl FnOnce(&mut Count)) -> u32 {
         let mut count = self.count();
         down(&mut count);
-        let last = count.guards == 0 && count.entering == 0;
+        let remaining = count.all();
         drop(count);
-        if last {
+        if remaining == 0 {
             self.slot.clear(self);
         }
-        last
+        remaining
     }
 
     /// Ends one of the holds, and the lease with the last.
     pub(crate) async fn release(self: Arc<Self>) -> Result<Release> {
-        if self.count_down(|count| count.guards = count.guards.saturating_sub(1)) {
+        let remaining = self.count_down(|count| count.guards = count.guards.saturating_sub(1));
+        if remaining == 0 {
             return self.lease.clone().give_back(Closing::No).await;
         }
         let client = Arc::clone(self.lease.client());
-        let told = client.runtime.spawn(self.tell_count());
+        let told = client.runtime.spawn(self.tell_count(remaining));
         told.await.unwrap_or(Ok(Release::Unknown))
     }
 
     /// Ends one of the holds in the background.
     pub(crate) fn release_in_background(self: Arc<Self>) {
-        if self.count_down(|count| count.guards = count.guards.saturating_sub(1)) {
+        let remaining = self.count_down(|count| count.guards = count.guards.saturating_sub(1));
+        self.tell_in_background(remaining);
+    }
+
+    fn tell_in_background(self: Arc<Self>, remaining: u32) {
+        if remaining == 0 {
             self.lease.give_up();
         } else {
             let client = Arc::clone(self.lease.client());
-            client.runtime.spawn(self.tell_count());
+            client.runtime.spawn(self.tell_count(remaining));
         }
     }
 
-    /// Says to the store how many holds there are, if it is not what it knows.
-    async fn tell_count(self: Arc<Self>) -> Result<Release> {
+    /// Says to the store how many holds there are, if it is not what it knows. The answer is for
+    /// the one after whose end so many `remaining`.
+    async fn tell_count(self: Arc<Self>, remaining: u32) -> Result<Release> {
         let mut wired = self.wire.lock().await;
-        let Count { guards, entering } = *self.count();
-        let holds = guards.saturating_add(entering);
+        let holds = self.count().all();
         let lease = &self.lease;
         if wired.holds == holds {
-            return Ok(Release::StillHeld { holds });
+            return Ok(Release::StillHeld { holds: remaining });
         }
         let (client, hold) = (lease.client(), lease.hold());
-        let Some(renewal) = hold.start_renewal(client.clock.now()) else {
-            return Ok(Release::NotHeld);
+        let now = client.clock.now();
+        let renewal = if holds == 0 { None } else { hold.start_renewal(now) };
+        let Some(renewal) = renewal else {
+            // The others may have gone since, and the last of them ended the lease.
+            let over = self.count().all() == 0 && hold.status(now) != LeaseStatus::Lost;
+            let still_held = Release::StillHeld { holds: remaining };
+            return Ok(if over { still_held } else { Release::NotHeld });
         };
         let _done = OnTheWay(&self);
-        if holds == 0 {
-            // The last one has gone since, and ends the lease.
-            return Ok(Release::Released);
-        }
         let mut request = ReleaseRequest::new(renewal.key, renewal.token, renewal.fences);
         request.remaining = holds;
         match client.store.release(&request, client.config.call_timeout).await {
             Ok(StoreRelease::StillHeld { holds }) => {
                 wired.holds = holds;
-                Ok(Release::StillHeld { holds })
+                Ok(Release::StillHeld { holds: remaining })
             }
             Ok(answer) => {
                 hold.refuted();
@@ -313,13 +326,13 @@ impl Held {
     /// Says to the store that it is held once more; `false` when the lease turns out to be gone.
     async fn tell_entry(self: Arc<Self>) -> Result<bool> {
         let mut wired = self.wire.lock().await;
-        let Count { guards, entering } = *self.count();
+        let holds = self.count().all();
         let (client, hold) = (self.lease.client(), self.lease.hold());
         let sent_at = client.clock.now();
         let Some(renewal) = hold.start_renewal(sent_at) else { return Ok(false) };
         let _done = OnTheWay(&self);
         let mut request = AcquireRequest::new(renewal.key, renewal.token, renewal.ttl);
-        request.holds = NonZeroU32::new(guards.saturating_add(entering)).unwrap_or(NonZeroU32::MIN);
+        request.holds = NonZeroU32::new(holds).unwrap_or(NonZeroU32::MIN);
         if let Some(settings) = &hold.settings {
             request.mode = settings.mode;
             request.owner = settings.owner.clone();
@@ -413,11 +426,7 @@ impl Entering {
 impl Drop for Entering {
     fn drop(&mut self) {
         let Some(held) = self.held.take() else { return };
-        if held.count_down(|count| count.entering = count.entering.saturating_sub(1)) {
-            held.lease.give_up();
-        } else {
-            let client = Arc::clone(held.lease.client());
-            client.runtime.spawn(held.tell_count());
-        }
+        let remaining = held.count_down(|count| count.entering = count.entering.saturating_sub(1));
+        held.tell_in_background(remaining);
     }
 }

@@ -22,6 +22,7 @@ mod length;
 mod line;
 mod multi;
 mod once;
+mod parallel;
 #[cfg(feature = "redis")]
 mod processes;
 #[cfg(all(feature = "embedded", feature = "quorum", feature = "redis"))]
