@@ -216,6 +216,10 @@ impl Nodes {
     pub(crate) async fn examine(self: &Arc<Self>, within: Duration) -> Result<Vec<Finding>> {
         let (answers, silent) = self.look(within, |store, within| store.examine(within)).await?;
         let mut findings = Vec::new();
+        let missing: Vec<String> = (0..self.count())
+            .filter(|node| answers.iter().all(|(answered, _)| answered != node))
+            .filter_map(|node| self.stores.get(node).map(|store| store.location()))
+            .collect();
         for (node, found) in answers {
             let store = self.stores.get(node).map(|store| store.location()).unwrap_or_default();
             findings.extend(found.into_iter().map(|finding| finding.at_store(store.clone())));
@@ -223,7 +227,11 @@ impl Nodes {
         let (count, spare) = (self.count(), self.spare());
         let found = match silent {
             0 => format!("all {count} nodes answer"),
-            _ => format!("{} of {count} nodes answer", count.saturating_sub(silent)),
+            _ => format!(
+                "{} of {count} nodes answer, not {}",
+                count.saturating_sub(silent),
+                missing.join(", ")
+            ),
         };
         let means = match spare.saturating_sub(silent) {
             0 => "no further node may fail, or no lock can be had".to_owned(),

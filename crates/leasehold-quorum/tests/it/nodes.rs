@@ -186,3 +186,14 @@ async fn what_majorities_cannot_keep_is_refused_in_clear_words() {
     let twice = vec![Arc::clone(&one), one];
     assert_eq!(QuorumStore::new(twice).unwrap_err().kind(), ErrorKind::Config);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_examination_names_the_nodes_that_are_missing_and_whom_each_finding_is_about() {
+    let Faulty { quorum, nodes, .. } = faulty(3);
+    nodes[1].black_out(true);
+    let findings = quorum.examine(secs(5)).await.unwrap();
+    let about = findings.iter().find(|finding| finding.topic == "quorum").unwrap();
+    assert_eq!(about.found, "2 of 3 nodes answer, not memory:");
+    assert!(about.advice.is_some() && about.store.is_none());
+    assert!(findings.iter().filter(|one| one.topic != "quorum").all(|one| one.store.is_some()));
+}
