@@ -12,10 +12,21 @@ use crate::support::secs;
 
 const TASKS: u64 = 8;
 const ROUNDS: u64 = 150;
+const NAMES: [&str; 4] = ["parallel/a", "parallel/b", "parallel/c", "parallel/d"];
 
-fn clients() -> Vec<Client> {
+/// Two clients each of a store in memory and of a server.
+async fn clients_of_stores() -> Vec<[Client; 2]> {
     let store = MemoryStore::new();
-    (0..2).map(|_| Client::new(Arc::new(store.clone())).unwrap()).collect()
+    let client = || Client::new(Arc::new(store.clone())).unwrap();
+    let in_memory = [client(), client()];
+    #[cfg(not(feature = "redis"))]
+    return vec![in_memory];
+    #[cfg(feature = "redis")]
+    {
+        let url = leasehold_testkit::server::shared().url();
+        let connect = async || Client::connect(&url).await.unwrap();
+        vec![in_memory, [connect().await, connect().await]]
+    }
 }
 
 /// Nobody holds it any more, sooner or later.
@@ -30,7 +41,12 @@ async fn comes_to_rest(client: &Client, key: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_owner_s_tasks_are_inside_with_nobody_elses() {
-    let clients = clients();
+    for clients in clients_of_stores().await {
+        owners(&clients).await;
+    }
+}
+
+async fn owners(clients: &[Client; 2]) {
     let inside: Arc<Mutex<(u64, u32)>> = Arc::default();
     let together = Arc::new(AtomicU32::new(0));
     let mut tasks = JoinSet::new();
@@ -42,7 +58,7 @@ async fn an_owner_s_tasks_are_inside_with_nobody_elses() {
         let client = clients[usize::try_from(who % 2).unwrap()].clone();
         let (inside, together) = (Arc::clone(&inside), Arc::clone(&together));
         tasks.spawn(async move {
-            let reentrant = client.reentrant("a", &owner);
+            let reentrant = client.reentrant("parallel/owners", &owner);
             for round in 0..ROUNDS {
                 let guard = if round % 5 == 0 {
                     let Some(guard) = reentrant.try_lock().await.unwrap() else { continue };
@@ -76,18 +92,23 @@ async fn an_owner_s_tasks_are_inside_with_nobody_elses() {
     }
     tasks.join_all().await;
     assert!(together.load(Ordering::Relaxed) > 0, "no owner was ever inside twice");
-    comes_to_rest(&clients[0], "a").await;
+    comes_to_rest(&clients[0], "parallel/owners").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_writer_is_inside_alone_however_it_came_to_write() {
+    for clients in clients_of_stores().await {
+        writers(&clients).await;
+    }
+}
+
+async fn writers(clients: &[Client; 2]) {
     const WRITER: u32 = 1_000;
-    let clients = clients();
     let inside = Arc::new(AtomicU32::new(0));
     let upgrades = Arc::new(AtomicU64::new(0));
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
-        let lock = clients[usize::try_from(task % 2).unwrap()].rwlock("a");
+        let lock = clients[usize::try_from(task % 2).unwrap()].rwlock("parallel/writers");
         let (inside, upgrades) = (Arc::clone(&inside), Arc::clone(&upgrades));
         tasks.spawn(async move {
             let alone = |yes: bool| {
@@ -129,18 +150,24 @@ async fn a_writer_is_inside_alone_however_it_came_to_write() {
     }
     tasks.join_all().await;
     assert!(upgrades.load(Ordering::Relaxed) > 0, "nobody was ever upgraded");
-    comes_to_rest(&clients[0], "a").await;
+    comes_to_rest(&clients[0], "parallel/writers").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_more_are_inside_than_there_are_permits() {
+    for clients in clients_of_stores().await {
+        permits(&clients).await;
+    }
+}
+
+async fn permits(clients: &[Client; 2]) {
     const LIMIT: u32 = 5;
-    let clients = clients();
     let inside = Arc::new(AtomicU32::new(0));
     let most = Arc::new(AtomicU32::new(0));
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
-        let semaphore = clients[usize::try_from(task % 2).unwrap()].semaphore("a", LIMIT);
+        let semaphore =
+            clients[usize::try_from(task % 2).unwrap()].semaphore("parallel/permits", LIMIT);
         let (inside, most) = (Arc::clone(&inside), Arc::clone(&most));
         tasks.spawn(async move {
             for round in 0..ROUNDS {
@@ -161,19 +188,24 @@ async fn no_more_are_inside_than_there_are_permits() {
     }
     tasks.join_all().await;
     assert!(most.load(Ordering::SeqCst) > 2, "permits were hardly shared");
-    comes_to_rest(&clients[0], "a").await;
+    comes_to_rest(&clients[0], "parallel/permits").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn sets_that_overlap_are_held_one_after_the_other() {
-    let clients = clients();
+    for clients in clients_of_stores().await {
+        sets(&clients).await;
+    }
+}
+
+async fn sets(clients: &[Client; 2]) {
     let inside: Arc<[AtomicU32; 4]> = Arc::default();
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
         let first = usize::try_from(task).unwrap() % 4;
         let set = [first, (first + 1) % 4, (first + 3) % 4];
         let client = &clients[first % 2];
-        let multi = client.multi(set.map(|n| ["a", "b", "c", "d"][n]));
+        let multi = client.multi(set.map(|n| NAMES[n]));
         let inside = Arc::clone(&inside);
         tasks.spawn(async move {
             for _ in 0..ROUNDS / 3 {
@@ -193,7 +225,7 @@ async fn sets_that_overlap_are_held_one_after_the_other() {
         });
     }
     tasks.join_all().await;
-    for key in ["a", "b", "c", "d"] {
+    for key in NAMES {
         comes_to_rest(&clients[0], key).await;
     }
 }
