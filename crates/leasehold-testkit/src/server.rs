@@ -488,12 +488,18 @@ impl RedisServer {
             .prefix(&format!("{TEMP_PREFIX}{}-", std::process::id()))
             .tempdir()
             .expect("the temporary folder is writable");
-        let (port, bus) = match options.role {
+        let tls = options.tls.is_some();
+        // A node's bus belongs to the port that other nodes use.
+        let (port, tls_port, bus) = match options.role {
             Role::ClusterNode => {
                 let (port, bus) = Reservation::pair(BUS_OFFSET);
-                (port, Some(bus))
+                if tls {
+                    (Reservation::new(), Some(port), Some(bus))
+                } else {
+                    (port, None, Some(bus))
+                }
             }
-            Role::Alone | Role::Sentinel => (Reservation::new(), None),
+            Role::Alone | Role::Sentinel => (Reservation::new(), tls.then(Reservation::new), None),
         };
         let server = Self {
             admin_password: options.admin_password.clone().unwrap_or_else(random_password),
@@ -502,7 +508,7 @@ impl RedisServer {
             dir,
             port,
             process: Mutex::new(None),
-            tls_port: options.tls.as_ref().map(|_| Reservation::new()),
+            tls_port,
             options,
         };
         fs::write(server.config_path(), server.configuration())

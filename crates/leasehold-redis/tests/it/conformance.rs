@@ -14,7 +14,7 @@ static WITH_SOCKET: LazyLock<RedisServer> =
 /// One of each for all cases. Nobody fails over, so that no case meets it.
 static SENTINELS: LazyLock<SentinelSet> =
     LazyLock::new(|| SentinelSet::builder().replicas(1).start());
-static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::builder().replicas(false).start());
+static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::builder().replicas(0).start());
 
 async fn open(url: &str) -> Arc<RedisStore> {
     Arc::new(RedisStore::connect(url).await.expect("the server runs"))

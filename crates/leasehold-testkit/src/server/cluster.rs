@@ -3,7 +3,7 @@
 //! ```
 //! use leasehold_testkit::server::cluster::Cluster;
 //!
-//! let cluster = Cluster::builder().replicas(false).start();
+//! let cluster = Cluster::builder().replicas(0).start();
 //! assert_eq!(cluster.master_of(0).cli(&["CLUSTER", "COUNTKEYSINSLOT", "0"]), "0");
 //! ```
 
@@ -33,7 +33,7 @@ pub struct ClusterBuilder {
     node_timeout: Duration,
     password: Option<String>,
     tls: Option<TlsSettings>,
-    replicas: bool,
+    replicas: usize,
 }
 
 impl ClusterBuilder {
@@ -56,14 +56,20 @@ impl ClusterBuilder {
         self
     }
 
-    /// Whether each primary has a replica, as it has without this.
-    pub fn replicas(mut self, replicas: bool) -> Self {
-        self.replicas = replicas;
+    /// How many replicas each primary has; one without this.
+    pub fn replicas(mut self, each: usize) -> Self {
+        self.replicas = each;
         self
     }
 
-    /// Has all nodes speak TLS, with each other too.
+    /// Has all nodes speak TLS, with each other too, for as long as `pki` lives.
     pub fn tls(mut self, pki: &Pki) -> Self {
+        // On their bus nodes demand certificates of each other.
+        let client = pki.client();
+        self.config.extend([
+            format!("tls-client-cert-file {}", client.certificate_path().display()),
+            format!("tls-client-key-file {}", client.key_path().display()),
+        ]);
         self.tls = Some(TlsSettings::new(pki, pki.server(), ClientCertificate::Ignored));
         self
     }
@@ -76,7 +82,7 @@ impl ClusterBuilder {
     #[must_use]
     pub fn start(self) -> Cluster {
         let admin = random_password();
-        let count = if self.replicas { 2 * PRIMARIES } else { PRIMARIES };
+        let count = usize::from(PRIMARIES) * (1 + self.replicas);
         let nodes: Vec<RedisServer> = thread::scope(|scope| {
             let starting: Vec<_> =
                 (0..count).map(|_| scope.spawn(|| self.node(&admin).start())).collect();
@@ -108,7 +114,7 @@ impl ClusterBuilder {
     }
 }
 
-/// Three primaries and, unless told otherwise, three replicas. Dropping it kills them all.
+/// Three primaries and, unless told otherwise, a replica of each. Dropping it kills them all.
 #[derive(Debug)]
 pub struct Cluster {
     options: ClusterBuilder,
@@ -123,7 +129,7 @@ impl Cluster {
             node_timeout: Duration::from_secs(60),
             password: None,
             tls: None,
-            replicas: true,
+            replicas: 1,
         }
     }
 
@@ -290,8 +296,8 @@ impl Cluster {
         for (index, node) in self.nodes.iter().enumerate() {
             // All meet all, instead of waiting for gossip to get around.
             for other in &self.nodes[index + 1..] {
-                let port = self.port_of(other).to_string();
-                let bus = (other.port() + super::BUS_OFFSET).to_string();
+                let port = self.port_of(other);
+                let (port, bus) = (port.to_string(), (port + super::BUS_OFFSET).to_string());
                 drop(node.cli(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]));
             }
         }
@@ -303,7 +309,9 @@ impl Cluster {
                 && table.matches(" connected").count() == self.nodes.len();
             Some(settled && state(node)?.get("cluster_known_nodes") == Some(&all))
         });
-        for (replica, primary) in self.nodes[usize::from(PRIMARIES)..].iter().zip(primaries) {
+        for (replica, primary) in
+            self.nodes[usize::from(PRIMARIES)..].iter().zip(primaries.iter().cycle())
+        {
             drop(replica.cli(&["CLUSTER", "REPLICATE", &id(primary)]));
         }
         self.await_health();
@@ -321,7 +329,7 @@ impl Cluster {
             let follows = role.starts_with("master") || role.contains("\nconnected\n");
             let table = node.try_cli(&["CLUSTER", "NODES"]).ok()?.to_string();
             let replicas = table.lines().filter(|line| line.contains("slave")).count();
-            let expected = if self.options.replicas { usize::from(PRIMARIES) } else { 0 };
+            let expected = usize::from(PRIMARIES) * self.options.replicas;
             Some(whole && follows && replicas == expected)
         });
     }
@@ -329,8 +337,12 @@ impl Cluster {
     fn until(&self, what: &str, holds: impl Fn(&RedisServer) -> Option<bool>) {
         let deadline = Instant::now() + TIMEOUT;
         while !self.nodes.iter().all(|node| holds(node) == Some(true)) {
-            let logs: String = self.nodes.iter().map(RedisServer::log).collect();
-            assert!(Instant::now() < deadline, "waited in vain until {what}; logs:\n{logs}");
+            if Instant::now() >= deadline {
+                let tables = self.nodes.iter().map(|node| node.cli(&["CLUSTER", "NODES"]));
+                let logs = self.nodes.iter().map(RedisServer::log);
+                let all: Vec<String> = tables.chain(logs).collect();
+                panic!("waited in vain until {what}:\n{}", all.join("\n"));
+            }
             thread::sleep(POLL);
         }
     }
@@ -364,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_slot_moves_with_its_keys_and_the_new_primary_has_a_higher_epoch() {
-        let cluster = Cluster::builder().replicas(false).password("pw").start();
+        let cluster = Cluster::builder().replicas(0).password("pw").start();
         assert!(cluster.url().starts_with("redis+cluster://:pw@127.0.0.1:"));
         let slot = cluster.slot_of("{a}");
         let from = cluster.master_of(slot);

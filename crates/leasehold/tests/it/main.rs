@@ -14,6 +14,8 @@ mod cancel;
 mod election;
 #[cfg(feature = "embedded")]
 mod examples;
+#[cfg(feature = "redis")]
+mod failover;
 mod faults;
 mod fencing;
 mod handed_over;

@@ -1,0 +1,118 @@
+//! Sentinels and clusters: what is found, what is refused, and who is told what.
+
+use leasehold_core::{AcquireRequest, Effect, ErrorKind, ListRequest, Store as _, Token};
+use leasehold_redis::RedisStore;
+use leasehold_testkit::server::RedisServer;
+use leasehold_testkit::server::cluster::Cluster;
+use leasehold_testkit::server::sentinel::SentinelSet;
+use tokio::task::spawn_blocking;
+
+use crate::common::{Caller, WITHIN, all_words, key, ttl};
+
+async fn refused(url: &str) -> leasehold_core::Error {
+    let error = RedisStore::connect(url).await.map(drop).unwrap_err();
+    assert_eq!(error.effect(), Effect::NotApplied, "{error}");
+    error
+}
+
+#[tokio::test]
+async fn passwords_of_servers_and_sentinels_are_told_apart_and_never_shown() {
+    let start = || {
+        let set = SentinelSet::builder().replicas(1);
+        set.password("s3rver-pw").sentinel_password("s3ntinel-pw").start()
+    };
+    let set = spawn_blocking(start).await.unwrap();
+    let store = RedisStore::connect(&set.url()).await.unwrap();
+    Caller::new(&store, &key()).take().await;
+    for url in [set.url().replace("s3rver-pw", "wr0ng"), set.url().replace("s3ntinel-pw", "wr0ng")]
+    {
+        let error = refused(&url).await;
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        let words = format!("{} {store:?} {}", all_words(&error), store.location());
+        for secret in ["s3rver-pw", "s3ntinel-pw", "wr0ng"] {
+            assert!(!words.contains(secret), "{words}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn servers_of_another_sort_are_named_as_what_they_are() {
+    let server = RedisServer::start();
+    let error = refused(&format!("redis+sentinel://{}/mymaster", server.addr())).await;
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    assert!(error.to_string().contains("is no sentinel"), "{error}");
+    let error = refused(&format!("redis+cluster://{}", server.addr())).await;
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    assert!(error.to_string().contains("write redis://"), "{error}");
+}
+
+#[tokio::test]
+async fn a_primary_that_no_sentinel_knows_is_a_wrong_setting() {
+    let set = spawn_blocking(|| SentinelSet::builder().replicas(0).start()).await.unwrap();
+    let error = refused(&set.url().replace("mymaster", "yourmaster")).await;
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    assert!(error.to_string().contains("no primary of this name"), "{error}");
+    // One sentinel that answers is enough.
+    set.sentinels().iter().take(2).for_each(RedisServer::kill);
+    let store = RedisStore::connect(&set.url()).await.unwrap();
+    Caller::new(&store, &key()).take().await;
+}
+
+#[tokio::test]
+async fn one_node_is_enough_to_find_a_cluster_and_all_its_locks() {
+    let cluster = spawn_blocking(|| Cluster::builder().replicas(0).start()).await.unwrap();
+    let one = format!("redis+cluster://{}", cluster.nodes()[2].addr());
+    let store = RedisStore::connect(&one).await.unwrap();
+    let mut taken = Vec::new();
+    for _ in 0..30 {
+        let caller = Caller::new(&store, &key());
+        let fences = caller.take().await;
+        assert!(fences.first().epoch() > 0, "the epoch of its node");
+        taken.push((caller, fences));
+    }
+    let listed = store.list(&ListRequest::new("it/"), WITHIN).await.unwrap();
+    assert_eq!(listed.len(), taken.len());
+    let scattered = cluster.nodes().iter().filter(|node| node.cli(&["DBSIZE"]) != "0").count();
+    assert_eq!(scattered, 3, "the locks are spread");
+    let renewals: Vec<_> = taken.iter().map(|(caller, fences)| caller.renewal(*fences)).collect();
+    for renewed in store.renew(&renewals, WITHIN).await {
+        renewed.unwrap();
+    }
+    let keys: Vec<_> = taken.iter().map(|(caller, _)| caller.request.key.clone()).collect();
+    let both: Vec<_> = ["x", "y"]
+        .iter()
+        .map(|name| {
+            let key = leasehold_core::Key::new(format!("{}/{name}", keys[0])).unwrap();
+            AcquireRequest::new(key, Token::generate().unwrap(), ttl(60))
+        })
+        .collect();
+    let error = store.acquire_all(&both, WITHIN).await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unsupported, Effect::NotApplied));
+    // The same locks through a store for a single server are not to be had in part.
+    let single = RedisStore::connect(&cluster.nodes()[0].url()).await.unwrap();
+    let elsewhere = keys.iter().find(|key| {
+        let slot = cluster.slot_of(&format!("leasehold:{{{key}}}"));
+        cluster.master_of(slot).port() != cluster.nodes()[0].port()
+    });
+    let error = single.inspect(elsewhere.unwrap(), WITHIN).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("redis+cluster://"), "{error}");
+}
+
+#[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
+#[tokio::test]
+async fn redirects_and_answers_of_sentinels_keep_tls() {
+    let pki = leasehold_testkit::tls::Pki::generate();
+    let ca = format!("cafile={}", pki.ca().certificate_path().display());
+    let sentinels = SentinelSet::builder().replicas(1).tls(&pki).start();
+    let cluster = Cluster::builder().replicas(0).password("pw").tls(&pki).start();
+    for url in [sentinels.url(), cluster.url()] {
+        assert!(url.starts_with("rediss+"), "{url}");
+        let store = RedisStore::connect(&format!("{url}?{ca}")).await.unwrap();
+        for _ in 0..20 {
+            Caller::new(&store, &key()).take().await;
+        }
+        let error = refused(&url).await;
+        assert_eq!(error.kind(), ErrorKind::Config, "without the authority: {error}");
+    }
+}

@@ -1,0 +1,280 @@
+//! What a fail-over does to those who hold and to those who wait, with real sentinels and nodes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold::{Client, Fence, Guard, Release};
+use leasehold_testkit::server::RedisServer;
+use leasehold_testkit::server::cluster::Cluster;
+use leasehold_testkit::server::sentinel::SentinelSet;
+use tokio::task::spawn_blocking;
+
+use crate::support::{ms, secs};
+
+/// Longer than anything here takes, even on a machine that does ten other things.
+const PATIENCE: Duration = secs(90);
+
+async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future)
+        .await
+        .unwrap_or_else(|_| panic!("waited in vain for {what}"))
+}
+
+/// Servers of which one can take the other's place.
+#[derive(Clone)]
+enum Servers {
+    Sentinel(Arc<SentinelSet>),
+    Cluster(Arc<Cluster>),
+}
+
+impl Servers {
+    async fn sentinel() -> Self {
+        let start = || SentinelSet::builder().down_after(ms(800)).start();
+        Self::Sentinel(Arc::new(spawn_blocking(start).await.unwrap()))
+    }
+
+    async fn cluster(replicas: usize) -> Self {
+        let start = move || Cluster::builder().node_timeout(ms(1_500)).replicas(replicas).start();
+        Self::Cluster(Arc::new(spawn_blocking(start).await.unwrap()))
+    }
+
+    /// A client whose grants count only when a replica has them. There is another one, so there
+    /// still is one after a fail-over.
+    async fn careful(&self) -> Client {
+        self.client("?replicas=1&replicate_timeout=5s").await
+    }
+
+    async fn client(&self, settings: &str) -> Client {
+        let url = match self {
+            Self::Sentinel(set) => set.url(),
+            Self::Cluster(cluster) => cluster.url(),
+        };
+        Client::connect(format!("{url}{settings}")).await.unwrap()
+    }
+
+    fn primary(&self, key: &str) -> &RedisServer {
+        match self {
+            Self::Sentinel(set) => set.master(),
+            Self::Cluster(cluster) => cluster.master_of(cluster.slot_of(&record(key))),
+        }
+    }
+
+    /// Waits until another server than the one at this port is the primary.
+    async fn until_replaced(&self, key: &str, old_port: u16) {
+        let (servers, key) = (self.clone(), key.to_owned());
+        spawn_blocking(move || match &servers {
+            Self::Sentinel(set) => {
+                let old = set.servers().iter().find(|one| one.port() == old_port).unwrap();
+                set.master_after(old).port()
+            }
+            Self::Cluster(cluster) => {
+                let old = cluster.nodes().iter().find(|one| one.port() == old_port).unwrap();
+                cluster.master_after(old, cluster.slot_of(&record(&key))).port()
+            }
+        })
+        .await
+        .unwrap();
+    }
+
+    fn replicas_of(&self, key: &str) -> Vec<&RedisServer> {
+        let primary = self.primary(key).port();
+        let all: Vec<&RedisServer> = match self {
+            Self::Sentinel(set) => set.servers().iter().collect(),
+            Self::Cluster(cluster) => cluster.nodes().iter().collect(),
+        };
+        let follows = |one: &&RedisServer| {
+            let role = one.cli(&["ROLE"]);
+            role.starts_with("slave") && role.lines().nth(2) == Some(&primary.to_string())
+        };
+        all.into_iter().filter(follows).collect()
+    }
+}
+
+fn record(key: &str) -> String {
+    format!("leasehold:{{{key}}}")
+}
+
+/// Waits for somebody to stand in line.
+async fn until_somebody_waits(client: &Client, key: &str) {
+    patiently("a waiter", async {
+        while client.inspect(key).await.unwrap().is_none_or(|info| info.waiters.is_empty()) {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+}
+
+/// The store is asked about a lease until it answers.
+async fn until_known(guard: &Guard) {
+    patiently("the store to come back", async {
+        while guard.ttl().await.is_err() {
+            tokio::time::sleep(ms(50)).await;
+        }
+    })
+    .await;
+}
+
+async fn a_killed_primary_costs_time_only(servers: Servers) {
+    let (holder, waiter) = (servers.careful().await, servers.careful().await);
+    let guard = holder.mutex("a").ttl(secs(60)).lock().await.unwrap();
+    let fence = guard.fence().unwrap();
+    let waiting = tokio::spawn(async move {
+        let guard = waiter.mutex("a").ttl(secs(60)).lock().await.unwrap();
+        (guard.fence().unwrap(), guard.release().await.unwrap())
+    });
+    until_somebody_waits(&holder, "a").await;
+    let old = servers.primary("a").port();
+    servers.primary("a").kill();
+    servers.until_replaced("a", old).await;
+    until_known(&guard).await;
+    assert!(guard.is_held(), "the promoted replica had the lease");
+    assert_eq!(guard.fence().unwrap(), fence);
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    let (next, released) = patiently("the waiter", waiting).await.unwrap();
+    assert!(next.epoch() > fence.epoch(), "{next:?} {fence:?}");
+    assert_eq!(released, Release::Released);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_killed_under_sentinels_costs_holder_and_waiter_time_only() {
+    a_killed_primary_costs_time_only(Servers::sentinel().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_killed_in_a_cluster_costs_holder_and_waiter_time_only() {
+    a_killed_primary_costs_time_only(Servers::cluster(2).await).await;
+}
+
+async fn what_no_replica_had_is_told_lost(servers: Servers) {
+    let client = servers.client("").await;
+    let before = client.mutex("a").lock().await.unwrap();
+    let fence_before = before.fence().unwrap();
+    assert_eq!(before.release().await.unwrap(), Release::Released);
+    let replicas = servers.replicas_of("a");
+    assert!(!replicas.is_empty());
+    replicas.iter().for_each(|replica| replica.pause());
+    // What is in a socket's buffer would be read later.
+    let killed = servers.primary("a").cli(&["CLIENT", "KILL", "TYPE", "replica"]);
+    assert_eq!(killed, replicas.len().to_string());
+    let guard = client.mutex("a").ttl(secs(60)).lock().await.unwrap();
+    let fence = guard.fence().unwrap();
+    let old = servers.primary("a").port();
+    servers.primary("a").kill();
+    replicas.iter().for_each(|replica| replica.resume());
+    servers.until_replaced("a", old).await;
+    patiently("the loss to be told", guard.lost()).await;
+    assert!(guard.fence().is_err());
+    let other = servers.client("").await;
+    let next = patiently("the lock", other.mutex("a").lock()).await.unwrap().fence().unwrap();
+    assert!(fence_before < fence && fence < next, "{fence_before:?} {fence:?} {next:?}");
+    assert!(next.epoch() > fence.epoch());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_the_promoted_replica_lacks_is_told_lost_under_sentinels() {
+    what_no_replica_had_is_told_lost(Servers::sentinel().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_the_promoted_replica_lacks_is_told_lost_in_a_cluster() {
+    what_no_replica_had_is_told_lost(Servers::cluster(1).await).await;
+}
+
+/// Takes the lock again and again, and checks that nobody else believes to have it.
+async fn contend(client: Client, believers: Arc<AtomicU32>, newest: Arc<std::sync::Mutex<Fence>>) {
+    loop {
+        let Ok(guard) = client.mutex("a").ttl(secs(4)).lock_within(secs(8)).await else {
+            continue;
+        };
+        if let Ok(fence) = guard.fence() {
+            assert_eq!(believers.fetch_add(1, Ordering::SeqCst), 0, "two believe at once");
+            {
+                let mut newest = newest.lock().unwrap();
+                assert!(fence > *newest, "{fence:?} after {newest:?}");
+                *newest = fence;
+            }
+            tokio::time::sleep(ms(3)).await;
+            believers.fetch_sub(1, Ordering::SeqCst);
+        }
+        drop(guard.release().await);
+    }
+}
+
+async fn a_primary_that_comes_back_makes_no_second_holder(servers: Servers) {
+    let believers = Arc::new(AtomicU32::new(0));
+    let newest = Arc::new(std::sync::Mutex::new(Fence::ZERO));
+    let mut contenders = tokio::task::JoinSet::new();
+    for _ in 0..3 {
+        contenders.spawn(contend(
+            servers.careful().await,
+            Arc::clone(&believers),
+            Arc::clone(&newest),
+        ));
+    }
+    let fence = || *newest.lock().unwrap();
+    let taken_after = async |fence_then: Fence| {
+        patiently("more grants", async {
+            while fence() <= fence_then {
+                tokio::time::sleep(ms(5)).await;
+            }
+        })
+        .await;
+    };
+    taken_after(Fence::ZERO).await;
+    let old = servers.primary("a");
+    old.pause();
+    let paused_at = fence();
+    servers.until_replaced("a", old.port()).await;
+    taken_after(paused_at).await;
+    let resumed_at = fence();
+    assert!(resumed_at.epoch() > paused_at.epoch(), "{resumed_at:?} {paused_at:?}");
+    old.resume();
+    for _ in 0..20 {
+        taken_after(fence()).await;
+    }
+    contenders.abort_all();
+    while let Some(ended) = contenders.join_next().await {
+        let panicked = ended.is_err_and(|error| error.is_panic());
+        assert!(!panicked, "a contender saw two holders, or a fence that went back");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_paused_primary_that_comes_back_makes_no_second_holder_under_sentinels() {
+    a_primary_that_comes_back_makes_no_second_holder(Servers::sentinel().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_paused_primary_that_comes_back_makes_no_second_holder_in_a_cluster() {
+    a_primary_that_comes_back_makes_no_second_holder(Servers::cluster(2).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_moves_while_its_lock_is_held_and_waited_for() {
+    let start = || Cluster::builder().replicas(0).start();
+    let cluster = Arc::new(spawn_blocking(start).await.unwrap());
+    let servers = Servers::Cluster(Arc::clone(&cluster));
+    let (holder, waiter) = (servers.client("").await, servers.client("").await);
+    let guard = holder.mutex("a").ttl(secs(60)).lock().await.unwrap();
+    let fence = guard.fence().unwrap();
+    let waiting = tokio::spawn(async move {
+        let guard = waiter.mutex("a").ttl(secs(60)).lock().await.unwrap();
+        guard.fence().unwrap()
+    });
+    until_somebody_waits(&holder, "a").await;
+    let from = servers.primary("a").port();
+    let moving = Arc::clone(&cluster);
+    spawn_blocking(move || {
+        let to = moving.nodes().iter().find(|node| node.port() != from).unwrap();
+        moving.migrate(moving.slot_of(&record("a")), to, || {});
+    })
+    .await
+    .unwrap();
+    assert_ne!(servers.primary("a").port(), from);
+    until_known(&guard).await;
+    assert!(guard.is_held());
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    let next = patiently("the waiter", waiting).await.unwrap();
+    assert!(next.epoch() > fence.epoch(), "{next:?} {fence:?}");
+}
