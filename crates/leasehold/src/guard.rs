@@ -14,6 +14,7 @@ use crate::client::Inner;
 use crate::detached::DetachedLease;
 use crate::gate::Gates;
 use crate::hold::{Change, Closing, Hold};
+use crate::mutex::run_under;
 use crate::reap::Remains;
 
 /// How often a holder that waits to be asked looks.
@@ -466,6 +467,33 @@ impl Guard {
 
     pub(crate) async fn end(self, closing: Closing) -> Result<Release> {
         self.into_lease().end(closing).await
+    }
+
+    /// Runs `body` under the held lock, and releases it; for locks of any kind what
+    /// [`Mutex::run`](crate::Mutex::run) is for a mutex. When the lease is lost, the body is
+    /// dropped where it stands, before the store could grant the lock to somebody else.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+    /// # let client = leasehold::Client::connect("memory:").await?;
+    /// let permit = client.semaphore("uploads", 3).acquire().await?;
+    /// let uploaded = permit.run(async |lease| lease.is_held()).await?;
+    /// assert!(uploaded);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::run`](crate::Mutex::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the body is dropped, and the lease given up in the background.
+    pub async fn run<T, F>(self, body: impl FnOnce(HeldLease) -> F) -> Result<T>
+    where
+        F: Future<Output = T>,
+    {
+        run_under(self, Closing::No, body, |_| Closing::No).await
     }
 
     /// Lets go of the lease without ending it: it lives on until its ttl, for whoever has the

@@ -123,7 +123,7 @@ impl Mutex {
         F: Future<Output = T>,
     {
         let guard = self.lock().await?;
-        run_under(guard, Closing::No, body, |_| Closing::No).await
+        guard.run(body).await
     }
 
     /// As [`run`](Self::run), if the lock is free; `None` when somebody else has it.
@@ -140,7 +140,7 @@ impl Mutex {
         F: Future<Output = T>,
     {
         match self.try_lock().await? {
-            Some(guard) => run_under(guard, Closing::No, body, |_| Closing::No).await.map(Some),
+            Some(guard) => guard.run(body).await.map(Some),
             None => Ok(None),
         }
     }

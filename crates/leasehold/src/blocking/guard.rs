@@ -8,6 +8,7 @@ use leasehold_core::{Clock as _, Fence, Key, Result};
 use tokio_util::sync::CancellationToken;
 
 use super::driven::Driven;
+use super::mutex::run_under;
 use crate::detached::DetachedLease;
 use crate::guard::Release;
 use crate::hold::Closing;
@@ -364,6 +365,18 @@ impl Guard {
     /// As its twin.
     pub fn release_with_cooldown(self, cooldown: Duration) -> Result<Release> {
         self.driven.end(|guard| guard.release_with_cooldown(cooldown))
+    }
+
+    /// Runs `body` under the held lock, and releases it. See [`crate::Guard::run`].
+    ///
+    /// A thread can't be stopped from outside: let the body look, as under
+    /// [`Mutex::run`](super::Mutex::run).
+    ///
+    /// # Errors
+    ///
+    /// As its twin.
+    pub fn run<T>(self, body: impl FnOnce(&HeldLease) -> T) -> Result<T> {
+        run_under(self, body, |_| Closing::No)
     }
 
     /// Lets go of the lease without ending it: it lives on until its ttl, for whoever has the

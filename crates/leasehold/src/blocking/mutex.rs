@@ -100,7 +100,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub fn run<T>(&self, body: impl FnOnce(&HeldLease) -> T) -> Result<T> {
-        run_under(self.lock()?, body, |_| Closing::No)
+        self.lock()?.run(body)
     }
 
     /// As [`run`](Self::run), if the lock is free; `None` when somebody else has it.
@@ -109,7 +109,7 @@ impl Mutex {
     ///
     /// As [`run`](Self::run).
     pub fn try_run<T>(&self, body: impl FnOnce(&HeldLease) -> T) -> Result<Option<T>> {
-        self.try_lock()?.map(|guard| run_under(guard, body, |_| Closing::No)).transpose()
+        self.try_lock()?.map(|guard| guard.run(body)).transpose()
     }
 
     /// Asks whoever holds the lock to let go. See [`crate::Mutex::ask`].

@@ -67,6 +67,19 @@ async fn readers_of_one_client_do_not_wait_for_each_other() {
     assert!(guards.iter().all(|guard| guard.is_held()));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_body_runs_under_any_kind_of_guard_and_is_cut_short_on_loss() {
+    let world = World::new();
+    let client = world.client();
+    let reader = client.rwlock("a").read().await.unwrap().into_guard();
+    let done = reader.run(async |lease| lease.fence().unwrap()).await;
+    assert!(done.is_ok() && world.is_idle("a").await);
+    let writer = client.rwlock("a").write().await.unwrap().into_guard();
+    client.force_release("a", writer.fence().unwrap()).await.unwrap();
+    let error = writer.run(async |_| std::future::pending::<()>().await).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+}
+
 /// Whether a reader that comes while a reader reads and a writer waits is let in, and who of a
 /// waiting reader and a waiting writer is first.
 async fn order(preference: Preference) -> (bool, &'static str) {

@@ -65,6 +65,9 @@ fn readers_share_and_change_into_writers_and_back() {
     assert_eq!(reader.release().unwrap(), Release::Released);
     assert_eq!(other.into_guard().release().unwrap(), Release::Released);
     assert_eq!(lock.write().unwrap().release().unwrap(), Release::Released);
+    let writer = lock.write().unwrap().into_guard();
+    assert!(writer.run(leasehold::blocking::HeldLease::is_held).unwrap());
+    assert!(client.inspect("a").unwrap().is_none());
 }
 
 #[test]
