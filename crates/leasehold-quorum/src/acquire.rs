@@ -1,5 +1,6 @@
 //! Taking a lock: grants of a majority, their fences made one, and undoing what is no majority.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,8 +48,8 @@ struct Holds {
 }
 
 /// One try to get a majority.
-struct Attempt<'a> {
-    nodes: &'a Arc<Nodes>,
+struct Attempt {
+    nodes: Arc<Nodes>,
     request: Arc<AcquireRequest>,
     patience: Duration,
     round: Round<Said>,
@@ -153,9 +154,9 @@ impl Nodes {
     }
 }
 
-impl<'a> Attempt<'a> {
+impl Attempt {
     /// Asks all nodes that have a vote.
-    fn begin(nodes: &'a Arc<Nodes>, request: &Arc<AcquireRequest>, patience: Duration) -> Self {
+    fn begin(nodes: &Arc<Nodes>, request: &Arc<AcquireRequest>, patience: Duration) -> Self {
         let mut round = Round::new();
         let mut votes = Vec::with_capacity(nodes.count());
         for node in 0..nodes.count() {
@@ -178,7 +179,14 @@ impl<'a> Attempt<'a> {
             });
             votes.push(Vote::Asked);
         }
-        Self { nodes, request: Arc::clone(request), patience, round, votes, fences: None }
+        Self {
+            nodes: Arc::clone(nodes),
+            request: Arc::clone(request),
+            patience,
+            round,
+            votes,
+            fences: None,
+        }
     }
 
     async fn run(&mut self) -> Outcome {
@@ -382,7 +390,12 @@ impl<'a> Attempt<'a> {
             return Outcome::Failed(self.nodes.too_few(granted, "granted the lease", errors));
         }
         let alike = |one: &Busy| blocked.iter().filter(|other| same_obstacle(one, other)).count();
-        let most = blocked.iter().map(|one| (alike(one), *one)).max_by_key(|(count, _)| *count);
+        // A node that is alone with its fence granted it above the lease's own.
+        let fence = |busy: &Busy| Reverse(busy.holder.as_ref().map(|holder| holder.fence));
+        let most = blocked
+            .iter()
+            .map(|one| (alike(one), *one))
+            .max_by_key(|(count, busy)| (*count, fence(busy)));
         let Some((count, most)) = most else {
             return Outcome::Failed(self.nodes.too_few(holding, "granted the lease", errors));
         };
@@ -419,10 +432,18 @@ impl<'a> Attempt<'a> {
     /// makes the lease safer.
     fn enter(self, until: leasehold_core::Moment) {
         let Some(fences) = self.fences else { return };
-        let round = self.round;
-        let stragglers = (!round.is_over()).then(|| tokio::spawn(round.finish()).abort_handle());
-        let token = self.request.token;
-        self.nodes.book.enter(token, self.nodes.now(), (fences, until), stragglers);
+        let (nodes, token) = (Arc::clone(&self.nodes), self.request.token);
+        let stragglers = (!self.round.is_over()).then(|| tokio::spawn(self.go_on()).abort_handle());
+        nodes.book.enter(token, nodes.now(), (fences, until), stragglers);
+    }
+
+    /// Takes in the answers that nobody waits for; whoever grants lower fences takes over ours.
+    async fn go_on(mut self) {
+        while let Some((node, said)) = self.round.next().await {
+            if let Said::Acquire(answer) = said {
+                self.answered(node, answer);
+            }
+        }
     }
 
     /// Gives up what the attempt may have got: by a node that said so, and by one that did not
@@ -460,7 +481,7 @@ impl<'a> Attempt<'a> {
                 let question = nodes.ask(node, patience, move |store, within| {
                     Box::pin(async move { store.leave(&leave, within).await }) as BoxFuture<'_, _>
                 });
-                let nodes = Arc::clone(nodes);
+                let nodes = Arc::clone(&nodes);
                 round.ask(node, async move {
                     nodes.book.undone(token, node, arrived(&question.await));
                 });

@@ -80,7 +80,9 @@ impl Views {
         let at = nodes.spare().saturating_sub(self.silent);
         lease.holder.remaining = ends.get(at).or_else(|| ends.last()).copied().unwrap_or_default();
         lease.holder.held_for = shown.iter().map(|one| one.held_for).max().unwrap_or_default();
-        lease.holder.holds = shown.iter().map(|one| one.holds).max().unwrap_or(1);
+        let alike = |holds: u32| shown.iter().filter(|one| one.holds == holds).count();
+        let holds = shown.iter().map(|one| one.holds).max_by_key(|holds| alike(*holds));
+        lease.holder.holds = holds.unwrap_or(lease.holder.holds);
         lease.holder.fence = own.unwrap_or(lease.holder.fence);
         Some(lease)
     }
