@@ -1,6 +1,7 @@
 //! Changing the mode in which a lease is held.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use leasehold_core::{Convert, ConvertRequest, Effect, Error, ErrorKind, FenceBlock, Mode, Result};
@@ -82,22 +83,56 @@ pub(crate) async fn upgrade(guard: Guard) -> std::result::Result<Guard, NotChang
     }
 }
 
-/// Shares a lease that was held alone. From here on it counts as shared, whatever is answered.
+/// Shares a lease that was held alone.
 pub(crate) async fn downgrade(guard: Guard) -> std::result::Result<Guard, NotChanged<Guard>> {
+    weaken(guard, Mode::Shared).await
+}
+
+/// Gives back some of the permits that a lease holds.
+pub(crate) async fn release_permits(
+    guard: Guard,
+    n: u32,
+) -> std::result::Result<Guard, NotChanged<Guard>> {
+    let refuse = |guard: Guard, kind, why: String| {
+        let error = guard.lease().explain(Error::new(kind, why), "convert");
+        Err(NotChanged::new(guard, error))
+    };
+    let settings = guard.hold().settings.clone();
+    let Some(Mode::Permits { count, limit }) = settings.map(|settings| settings.mode) else {
+        let why = "the guard is not known to hold permits of a semaphore";
+        return refuse(guard, ErrorKind::Misuse, why.to_owned());
+    };
+    if n == 0 {
+        return Ok(guard);
+    }
+    match count.get().checked_sub(n).and_then(NonZeroU32::new) {
+        Some(count) => weaken(guard, Mode::Permits { count, limit }).await,
+        None => {
+            let why = format!(
+                "{n} permits were to be given back out of {count}; to give back all, release the \
+                 guard"
+            );
+            refuse(guard, ErrorKind::Config, why)
+        }
+    }
+}
+
+/// Holds a lease in a weaker mode. From here on it counts as that, whatever is answered.
+async fn weaken(guard: Guard, mode: Mode) -> std::result::Result<Guard, NotChanged<Guard>> {
     let lease = guard.lease().clone();
     let fences = lease.hold().fences;
-    let Some(shared) = in_mode(&lease, Mode::Shared, fences) else {
+    let Some(weaker) = in_mode(&lease, mode, fences) else {
         return Err(NotChanged::new(guard, lease.explain(lost(), "convert")));
     };
     drop(guard);
-    let lease = shared.lease().clone();
-    match send(&lease, Mode::Shared).await {
-        Ok(_) => Ok(shared),
+    let lease = weaker.lease().clone();
+    match send(&lease, mode).await {
+        Ok(_) => Ok(weaker),
         Err(error) => {
             if error.effect() != Effect::NotApplied {
                 lease.hold().mode_is_in_doubt();
             }
-            Err(NotChanged::new(shared, lease.explain(error, "convert")))
+            Err(NotChanged::new(weaker, lease.explain(error, "convert")))
         }
     }
 }

@@ -10,6 +10,7 @@ use leasehold_core::{
 };
 use tokio_util::sync::CancellationToken;
 
+use crate::change::{self, NotChanged};
 use crate::client::Inner;
 use crate::detached::DetachedLease;
 use crate::gate::Gates;
@@ -467,6 +468,27 @@ impl Guard {
 
     pub(crate) async fn end(self, closing: Closing) -> Result<Release> {
         self.into_lease().end(closing).await
+    }
+
+    /// Gives back `n` of a semaphore's permits and keeps the others, under the same lease with the
+    /// same fence. Views of the lease that were handed out before hold nothing any more.
+    ///
+    /// # Errors
+    ///
+    /// A guard comes with every error:
+    ///
+    /// * [`ErrorKind::Config`] – it has no more permits than that; [`release`](Self::release)
+    ///   gives back all. [`ErrorKind::Misuse`] – it is no guard of a semaphore. Nothing was done.
+    /// * [`ErrorKind::Conflict`] – the limit was changed meanwhile. [`ErrorKind::Unavailable`] –
+    ///   the store did not answer. The guard counts as the smaller one here; the permits come
+    ///   back with its release at the latest.
+    /// * [`ErrorKind::Lost`], [`ErrorKind::Late`] – the lease is gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the lease is given up in the background.
+    pub async fn release_permits(self, n: u32) -> std::result::Result<Self, NotChanged<Self>> {
+        change::release_permits(self, n).await
     }
 
     /// Runs `body` under the held lock, and releases it; for locks of any kind what

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::driven::Driven;
 use super::mutex::run_under;
+use crate::change::{self, NotChanged};
 use crate::detached::DetachedLease;
 use crate::guard::Release;
 use crate::hold::Closing;
@@ -365,6 +366,26 @@ impl Guard {
     /// As its twin.
     pub fn release_with_cooldown(self, cooldown: Duration) -> Result<Release> {
         self.driven.end(|guard| guard.release_with_cooldown(cooldown))
+    }
+
+    /// Gives back `n` of a semaphore's permits and keeps the others. See
+    /// [`crate::Guard::release_permits`].
+    ///
+    /// # Errors
+    ///
+    /// As its twin; where waiting is wrong nothing was asked.
+    pub fn release_permits(self, n: u32) -> std::result::Result<Self, NotChanged<Self>> {
+        if let Err(error) = self.can_wait() {
+            return Err(NotChanged::new(self, error));
+        }
+        let (guard, io) = self.into_driven().into_inner();
+        match io.wait(change::release_permits(guard, n)) {
+            Ok(guard) => Ok(Self::new(Driven::new(guard, io))),
+            Err(not) => {
+                let (guard, error) = not.into_parts();
+                Err(NotChanged::new(Self::new(Driven::new(guard, io)), error))
+            }
+        }
     }
 
     /// Runs `body` under the held lock, and releases it. See [`crate::Guard::run`].

@@ -185,6 +185,51 @@ async fn changing_the_limit_is_for_everybody_and_takes_nothing_away() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn some_permits_can_be_given_back_and_the_others_kept() {
+    let world = World::new();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    let semaphore = world.client_of(Arc::new(faults.clone())).semaphore("a", 5);
+    let guard = semaphore.acquire_many(5).await.unwrap();
+    let fence = guard.fence().unwrap();
+    let waiter = world.client().semaphore("a", 5);
+    let waiter = tokio::spawn(async move { waiter.acquire_many(2).await.unwrap() });
+    while world.waiters("a").await == 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    let guard = guard.release_permits(2).await.unwrap();
+    assert_eq!((guard.permits(), guard.fence().unwrap()), (Some(3), fence));
+    let waited = waiter.await.unwrap();
+    assert_eq!(semaphore.available_permits().await.unwrap(), 0);
+
+    let guard = guard.release_permits(0).await.unwrap();
+    let (guard, error) = guard.release_permits(3).await.unwrap_err().into_parts();
+    assert_eq!((error.kind(), guard.permits()), (ErrorKind::Config, Some(3)));
+    faults.next(Op::Convert, Fault::DropRequest);
+    let (guard, error) = guard.release_permits(1).await.unwrap_err().into_parts();
+    assert_eq!((error.kind(), guard.permits()), (ErrorKind::Unavailable, Some(2)));
+    assert!(guard.is_held());
+    assert_eq!(semaphore.available_permits().await.unwrap(), 0);
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(semaphore.available_permits().await.unwrap(), 3);
+    drop(waited);
+    let guard = world.client().mutex("b").lock().await.unwrap();
+    let (guard, error) = guard.release_permits(1).await.unwrap_err().into_parts();
+    assert!(error.kind() == ErrorKind::Misuse && guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn giving_back_some_permits_can_be_dropped_at_every_await() {
+    cut(Op::Convert, |trial| {
+        let semaphore = trial.client.semaphore("a", 3).ttl(secs(20));
+        async move {
+            let guard = semaphore.acquire_many(3).await.unwrap();
+            drop(guard.release_permits(1).await);
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn whichever_holders_crash_the_capacity_is_back_in_full_after_the_lease() {
     const PERMITS: [u32; 4] = [1, 2, 1, 1];
     for crashing in 0..1_u32 << PERMITS.len() {

@@ -25,6 +25,9 @@ fn permits_are_limited_and_their_limit_can_be_changed() {
     assert!(four.try_acquire_many(4).unwrap().is_none());
     assert_eq!(four.acquire_many_within(5, SHORT).unwrap_err().kind(), ErrorKind::Config);
     drop((one, other));
+    let many = many.release_permits(1).unwrap();
+    assert_eq!(many.permits(), Some(1));
+    eventually("all but one are free", || four.available_permits().unwrap() == 3);
     assert_eq!(many.release().unwrap(), Release::Released);
     eventually("all permits are back", || four.available_permits().unwrap() == 4);
 }
