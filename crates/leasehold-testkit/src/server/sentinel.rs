@@ -111,8 +111,9 @@ impl SentinelSetBuilder {
             });
             sentinel.config.extend(known);
             let sentinel = sentinel.start();
-            // From Redis 7 on they can be told to look more often than every ten seconds.
-            let quick = "INFO-PERIOD 200 PUBLISH-PERIOD 200 ASK-PERIOD 200";
+            // From Redis 7 on they can be told to look more often than every ten seconds, and to
+            // ask often enough within `down_after` that one late answer does not count as none.
+            let quick = "INFO-PERIOD 200 PUBLISH-PERIOD 200 ASK-PERIOD 200 PING-PERIOD 100";
             let quick: Vec<&str> =
                 ["SENTINEL", "DEBUG"].into_iter().chain(quick.split(' ')).collect();
             drop(sentinel.try_cli(&quick));

@@ -19,7 +19,9 @@
 )]
 
 mod cell;
+mod cluster;
 mod naive;
 mod quorum;
 mod resource;
+mod sentinel;
 mod server;

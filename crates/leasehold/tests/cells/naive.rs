@@ -37,18 +37,26 @@ type Find = dyn Fn() -> Vec<SocketAddr> + Send + Sync;
 pub(crate) struct Servers {
     find: Arc<Find>,
     needed: usize,
+    password: &'static str,
 }
 
 impl Servers {
     /// One server, by whatever names it at the moment. `find` may block.
     pub(crate) fn one(find: impl Fn() -> Option<SocketAddr> + Send + Sync + 'static) -> Self {
-        Self { find: Arc::new(move || find().into_iter().collect()), needed: 1 }
+        let find = Arc::new(move || find().into_iter().collect());
+        Self { find, needed: 1, password: "" }
+    }
+
+    /// The same servers with a password.
+    pub(crate) fn password(mut self, password: &'static str) -> Self {
+        self.password = password;
+        self
     }
 
     /// A majority of these.
     pub(crate) fn majority(all: Vec<SocketAddr>) -> Self {
         let needed = all.len() / 2 + 1;
-        Self { find: Arc::new(move || all.clone()), needed }
+        Self { find: Arc::new(move || all.clone()), needed, password: "" }
     }
 
     /// The first of these that answers, as if they were one.
@@ -74,9 +82,9 @@ impl Contender {
         let servers = tokio::task::spawn_blocking(move || find()).await.unwrap();
         let mut asking = JoinSet::new();
         for at in servers {
-            let command = command.clone();
+            let (command, password) = (command.clone(), self.servers.password);
             asking.spawn(async move {
-                let answer = tokio::time::timeout(PATIENCE, send(at, command)).await;
+                let answer = tokio::time::timeout(PATIENCE, send(at, password, command)).await;
                 matches!(answer, Ok(Ok(Value::Okay | Value::Int(1))))
             });
         }
@@ -110,9 +118,9 @@ impl Contender {
     }
 }
 
-async fn send(at: SocketAddr, command: Cmd) -> redis::RedisResult<Value> {
+async fn send(at: SocketAddr, password: &str, command: Cmd) -> redis::RedisResult<Value> {
     let config = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
-    let client = redis::Client::open(format!("redis://{at}"))?;
+    let client = redis::Client::open(format!("redis://:{password}@{at}"))?;
     let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
     command.query_async(&mut connection).await
 }
@@ -143,7 +151,7 @@ impl Naive {
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(RENEW);
         for at in (servers.find)() {
-            let _digest = send(at, load.clone()).await;
+            let _digest = send(at, servers.password, load.clone()).await;
         }
         let renew = Script::new(RENEW).get_hash().to_owned();
         let contender =

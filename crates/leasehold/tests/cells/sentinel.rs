@@ -1,0 +1,167 @@
+//! A primary that sentinels replace, or can't.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::{Client, ErrorKind, Release};
+use leasehold_testkit::server::RedisServer;
+use leasehold_testkit::server::sentinel::{NAME, SentinelSet, SentinelSetBuilder};
+
+use crate::cell::{Cell, Rest, Verdict, in_step, ms, wait_for};
+use crate::naive::Servers;
+
+const SET: Cell =
+    Cell { id: "", fault: "", topology: "sentinels", verdict: Verdict::Fenced, ttl: ms(1_000) };
+const DOWN_AFTER: Duration = ms(500);
+const PASSWORD: &str = "pw";
+/// To a URL: grants and renewals count once a replica has them.
+const REPLICATED: &str = "?replicas=1";
+
+async fn start(options: SentinelSetBuilder) -> Arc<SentinelSet> {
+    let options = options.password(PASSWORD);
+    Arc::new(tokio::task::spawn_blocking(move || options.start()).await.unwrap())
+}
+
+async fn rest(cell: Cell, set: &Arc<SentinelSet>, query: &str) -> Rest {
+    let find = {
+        let set = Arc::clone(set);
+        move || primary(&set)
+    };
+    let servers = Servers::one(find).password(PASSWORD);
+    Rest::begin(cell, servers, async || client(&(set.url() + query)).await).await
+}
+
+async fn client(url: &str) -> Client {
+    Client::builder().call_timeout(ms(500)).connect(url).await.unwrap()
+}
+
+/// Where the first sentinel that answers says that the primary is.
+fn primary(set: &SentinelSet) -> Option<SocketAddr> {
+    let ask = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME];
+    let answer = set.sentinels().iter().find_map(|sentinel| sentinel.try_cli(&ask).ok())?;
+    let answer = answer.to_string();
+    let (ip, port) = answer.split_once('\n')?;
+    Some((ip.parse::<std::net::IpAddr>().ok()?, port.parse().ok()?).into())
+}
+
+/// Runs something that blocks.
+async fn block<T: Send + 'static>(
+    set: &Arc<SentinelSet>,
+    what: impl FnOnce(&SentinelSet) -> T + Send + 'static,
+) -> T {
+    let set = Arc::clone(set);
+    wait_for("the servers", tokio::task::spawn_blocking(move || what(&set))).await.unwrap()
+}
+
+/// The old primary is told last of all that it is none any more, and grants until then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r1_a_planned_fail_over_grants_twice_and_the_fence_saves_the_resource() {
+    r1(Cell { id: "R1", fault: "`SENTINEL FAILOVER`", ..SET }, "").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r1_a_planned_fail_over_with_grants_that_wait_for_a_replica_loses_no_update() {
+    r1(Cell { id: "R1", fault: "`SENTINEL FAILOVER`, `replicas=1`", ..SET }, REPLICATED).await;
+}
+
+async fn r1(cell: Cell, query: &str) {
+    let set = start(SentinelSet::builder().replicas(1)).await;
+    let mut play = rest(cell, &set, query).await.hold().await;
+    block(&set, |set| set.fail_over().port()).await;
+    play.over();
+    play.end().await;
+}
+
+/// The primary is gone before its replicas had the holder's grant.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r2_a_primary_killed_with_a_grant_that_no_replica_has_grants_twice_and_the_fence_saves_the_resource()
+ {
+    let set = start(SentinelSet::builder().down_after(DOWN_AFTER)).await;
+    let fault = "primary killed before a replica had the grant";
+    let cell = Cell { id: "R2", fault, ttl: ms(4_000), ..SET };
+    let rest = rest(cell, &set, "").await.calm().await;
+    let replicas = &set.servers()[1..];
+    for replica in replicas {
+        in_step(&set.servers()[0], replica).await;
+    }
+    replicas.iter().for_each(RedisServer::pause);
+    drop(set.servers()[0].cli(&["CLIENT", "KILL", "TYPE", "replica"]));
+    let mut play = rest.hold().await;
+    set.servers()[0].kill();
+    replicas.iter().for_each(RedisServer::resume);
+    play.over();
+    play.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r2_a_primary_killed_with_grants_that_wait_for_a_replica_loses_no_update() {
+    let set = start(SentinelSet::builder().down_after(DOWN_AFTER)).await;
+    let cell = Cell { id: "R2", fault: "primary killed, `replicas=1`", ttl: ms(4_000), ..SET };
+    let mut play = rest(cell, &set, REPLICATED).await.hold().await;
+    set.servers()[0].kill();
+    play.over();
+    play.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r3_a_split_brain_grants_twice_and_the_fence_saves_the_resource() {
+    let set = start(SentinelSet::builder().replicas(1).down_after(DOWN_AFTER)).await;
+    let fault = "primary cut off from sentinels and replica, not from its clients";
+    let mut play = rest(Cell { id: "R3", fault, ..SET }, &set, "").await.hold().await;
+    split(&set).await;
+    play.over();
+    play.join(client(&set.url()).await);
+    play.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r3_a_primary_that_must_have_a_replica_grants_nothing_once_another_is_promoted() {
+    let options = SentinelSet::builder().down_after(DOWN_AFTER);
+    let set = start(options.config("min-replicas-to-write 1")).await;
+    let fault = "the same with `min-replicas-to-write 1`";
+    let mut play = rest(Cell { id: "R3", fault, ..SET }, &set, "").await.hold().await;
+    split(&set).await;
+    let left_behind = client(&set.servers()[0].url()).await;
+    let error = left_behind.mutex("other").lock_within(ms(500)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    play.over();
+    play.join(client(&set.url()).await);
+    play.end().await;
+}
+
+/// Cuts the primary off from the others, and waits until they have another one.
+async fn split(set: &Arc<SentinelSet>) {
+    cut_off(&set.servers()[0]).await;
+    block(set, |set| set.master_after(&set.servers()[0]).port()).await;
+}
+
+/// Closes the account with which sentinels and replicas come: to them the server is gone, to its
+/// clients it is not.
+async fn cut_off(server: &RedisServer) {
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    for command in ["ACL SETUSER leasehold-testkit off", "CLIENT KILL USER leasehold-testkit"] {
+        let mut words = command.split(' ');
+        let mut command = redis::cmd(words.next().unwrap());
+        words.for_each(|word| {
+            command.arg(word);
+        });
+        command.exec_async(&mut connection).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r12_without_sentinels_the_last_known_primary_serves_on() {
+    let set = start(SentinelSet::builder().replicas(1)).await;
+    let cell =
+        Cell { id: "R12", fault: "all sentinels killed", verdict: Verdict::Exclusive, ..SET };
+    let mut play = rest(cell, &set, "").await.hold().await;
+    set.sentinels().iter().for_each(RedisServer::kill);
+    play.outlast().await;
+    let other = play.client().mutex("other").lock_within(ms(2_000)).await.unwrap();
+    assert_eq!(other.release().await.unwrap(), Release::Released);
+    block(&set, |set| set.sentinels().iter().for_each(RedisServer::restart)).await;
+    play.over();
+    play.end().await;
+}
