@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use leasehold_core::{Error, ErrorKind, Result};
 
-use crate::address::Address;
+use crate::address::{Address, Topology};
 use crate::names::Names;
 
 /// Something that a user of a server may be meant to do.
@@ -173,6 +173,16 @@ pub fn rule(url: &str, user: &str, features: &[Feature]) -> Result<String> {
     if address.database != 0 {
         words.push("+select".to_owned());
     }
+    match address.topology {
+        Topology::Single => {}
+        Topology::Sentinel { .. } => words.push("+role".to_owned()),
+        Topology::Cluster => words.push("+cluster|nodes +asking".to_owned()),
+    }
+    if address.fsync == Some(true) {
+        words.push("+waitaof".to_owned());
+    } else if address.replicas.is_some_and(|replicas| replicas > 0) {
+        words.push("+wait".to_owned());
+    }
     Ok(words.join(" "))
 }
 
@@ -252,6 +262,13 @@ mod tests {
         assert!(rule.contains(" ~a\\*b:c:{* resetchannels &a\\*b:c:wake:* -@all "), "{rule}");
         assert!(rule.ends_with(" +subscribe +select"), "{rule}");
         assert_eq!(rule.lines().count(), 1);
+    }
+
+    #[test]
+    fn a_url_decides_on_what_its_servers_are_asked_besides() {
+        let rule = |url: &str| rule(url, "u", &[]).unwrap();
+        assert!(rule("redis+sentinel://h/m?db=2&replicas=1").ends_with(" +select +role +wait"));
+        assert!(rule("redis+cluster://h?fsync=yes").ends_with(" +cluster|nodes +asking +waitaof"));
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Sentinels and clusters: what is found, what is refused, and who is told what.
 
-use leasehold_core::{AcquireRequest, Effect, ErrorKind, ListRequest, Store as _, Token};
-use leasehold_redis::RedisStore;
+use leasehold_core::{
+    AcquireRequest, ClientId, Effect, ErrorKind, ListRequest, Release, Renew, Store as _, Token,
+};
+use leasehold_redis::{RedisStore, acl};
 use leasehold_testkit::server::RedisServer;
 use leasehold_testkit::server::cluster::Cluster;
 use leasehold_testkit::server::sentinel::SentinelSet;
@@ -97,6 +99,34 @@ async fn one_node_is_enough_to_find_a_cluster_and_all_its_locks() {
     let error = single.inspect(elsewhere.unwrap(), WITHIN).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("redis+cluster://"), "{error}");
+}
+
+#[tokio::test]
+async fn the_least_rights_that_a_url_asks_for_are_enough() {
+    let start = || (SentinelSet::builder().replicas(1).start(), Cluster::start());
+    let (set, cluster) = spawn_blocking(start).await.unwrap();
+    let settings = "?replicas=1&replicate_timeout=10s";
+    for (url, servers) in [(set.url(), set.servers()), (cluster.url(), cluster.nodes())] {
+        let url = format!("{}{settings}", url.replace("://", "://locks:pw@"));
+        let rule = acl::rule(&url, "locks", &acl::Feature::SERVICE).unwrap();
+        let rule = rule.replace(">PASSWORD", ">pw");
+        for server in servers {
+            assert_eq!(server.cli(&rule.split(' ').collect::<Vec<_>>()), "OK");
+        }
+        let store = RedisStore::connect(&url).await.unwrap();
+        let mut listener = store.listen(ClientId::generate().unwrap(), WITHIN).await.unwrap();
+        for _ in 0..10 {
+            let caller = Caller::new(&store, &key());
+            let fences = caller.take().await;
+            let renewed = store.renew(&[caller.renewal(fences)], WITHIN).await.remove(0);
+            assert_eq!(renewed.unwrap(), Renew::Renewed);
+            let released = store.release(&caller.ending(fences), WITHIN).await.unwrap();
+            assert_eq!(released, Release::Released);
+        }
+        store.list(&ListRequest::new(""), WITHIN).await.unwrap();
+        let quiet = std::time::Duration::from_millis(1);
+        assert!(tokio::time::timeout(quiet, listener.next()).await.is_err());
+    }
 }
 
 #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
