@@ -111,7 +111,7 @@ async fn r5_a_manual_fail_over_makes_no_second_holder() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r6_a_slot_that_moves_while_the_lock_is_held_costs_nobody_a_lease() {
-    let cluster = start(Cluster::builder().replicas(false)).await;
+    let cluster = start(Cluster::builder().replicas(0)).await;
     let fault = "slot moved key by key, half of its keys at either end for 0.5 s";
     let cell = Cell { id: "R6", fault, ttl: ms(2_000), ..CLUSTER };
     let mut play = rest(cell, &cluster).await.hold().await;
@@ -134,7 +134,7 @@ async fn r7_a_slot_that_moves_in_one_step_while_the_lock_is_held_costs_nobody_a_
         println!("| R7 | not run: atomic slot migration needs Valkey 9 |");
         return;
     }
-    let cluster = start(Cluster::builder().replicas(false)).await;
+    let cluster = start(Cluster::builder().replicas(0)).await;
     let cell = Cell { id: "R7", fault: "`CLUSTER MIGRATESLOTS`", ttl: ms(2_000), ..CLUSTER };
     let mut play = rest(cell, &cluster).await.hold().await;
     block(&cluster, |cluster| {
