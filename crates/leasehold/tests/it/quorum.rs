@@ -22,7 +22,9 @@ async fn a_quorum_of_servers_is_one_url_and_waiters_get_their_turn() {
     let waiter = tokio::spawn(async move { other.mutex("k").lock().await });
     servers[0].kill();
     let fence = guard.fence().unwrap();
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    // The killed one may have been one of the two that granted; what is left is no majority then
+    // that could say how it went.
+    assert!(matches!(guard.release().await.unwrap(), Release::Released | Release::Unknown));
     let next =
         tokio::time::timeout(Duration::from_secs(60), waiter).await.unwrap().unwrap().unwrap();
     assert!(next.fence().unwrap() > fence);
