@@ -7,10 +7,14 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::{
+    ArgAction, ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand,
+    ValueEnum,
+};
 
 use crate::duration;
 use crate::exit;
+use crate::signals;
 
 /// Run jobs under a distributed lock: one at a time, on one machine or on many.
 #[derive(Debug, Parser)]
@@ -86,9 +90,33 @@ pub(crate) struct Global {
     pub(crate) verbose: u8,
 }
 
+impl Cli {
+    /// What was typed, and where it came from. Before a `--`, `run` takes several names; without
+    /// one it takes the first word for the name and the rest for the command, as flock does.
+    pub(crate) fn read(words: Vec<OsString>) -> Result<(Self, ArgMatches), clap::Error> {
+        let mut definition = Self::command();
+        let several = words.iter().any(|word| word == "--");
+        if several {
+            definition = definition.mut_subcommand("run", |run| {
+                run.mut_arg("key", |key| key.num_args(1..).action(ArgAction::Append))
+                    .mut_arg("cmd", |cmd| cmd.trailing_var_arg(false).last(true))
+            });
+        }
+        let matches = definition.try_get_matches_from(words)?;
+        let mut cli = Self::from_arg_matches(&matches)?;
+        if let Command::Run(run) = &mut cli.command {
+            let typed = matches.subcommand_matches("run").and_then(|run| run.get_many("key"));
+            run.keys = typed.into_iter().flatten().cloned().collect();
+        }
+        Ok((cli, matches))
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Box<Run>),
+    Elect(Box<Elect>),
+    Observe(Observe),
     Acquire(Acquire),
     Renew(Renew),
     Release(Release),
@@ -96,7 +124,9 @@ pub(crate) enum Command {
     Wait(Wait),
     Ls(Ls),
     Show(Show),
+    Ask(Ask),
     ForceRelease(ForceRelease),
+    SetLimit(SetLimit),
     Doctor(Doctor),
     Completions(Completions),
     Man(Man),
@@ -149,11 +179,81 @@ pub(crate) struct Taking {
     pub(crate) owner: Option<String>,
 }
 
+fn number(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "give a whole number, 1 or more".to_owned())
+}
+
 fn note(text: &str) -> Result<String, String> {
     match text.split_once('=') {
         Some((key, _)) if !key.is_empty() => Ok(text.to_owned()),
         _ => Err("give KEY=VALUE".to_owned()),
     }
+}
+
+/// What kind of lock it is, and how much of it to take.
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Kinds of locks")]
+pub(crate) struct Kinds {
+    /// Share the lock with everybody else who shares it; nobody has it alone meanwhile
+    ///
+    /// Whoever wants it alone and waits goes before those who come to share it after.
+    #[arg(short, long)]
+    pub(crate) shared: bool,
+
+    /// Hold the lock alone, which is the default
+    #[arg(short = 'x', long)]
+    pub(crate) exclusive: bool,
+
+    /// Be one of at most N holders: the name is a semaphore with N permits
+    ///
+    /// All who use the name have to give the same N; `set-limit` changes it.
+    #[arg(long, value_name = "N", value_parser = number, allow_hyphen_values = true)]
+    pub(crate) limit: Option<u32>,
+
+    /// How many of the N permits to take, all at once [default: 1]
+    #[arg(long, value_name = "M", value_parser = number, allow_hyphen_values = true)]
+    pub(crate) permits: Option<u32>,
+
+    /// Once per period on all hosts: the lock stays closed for so long from now on
+    ///
+    /// Never waits: a closed period is a busy lock. It stays closed whatever becomes of the holder.
+    /// Where a schedule starts it, give a period that is clearly shorter than the schedule's, such
+    /// as 55m for every hour: a start that is a little late would else keep out the next.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
+    pub(crate) once_per: Option<Duration>,
+}
+
+/// A command to be run under a lock.
+#[derive(Args, Debug)]
+pub(crate) struct Job {
+    /// Run this command line with $SHELL, or /bin/sh
+    #[arg(short = 'c', long = "command", value_name = "COMMAND LINE", conflicts_with = "cmd")]
+    pub(crate) shell: Option<OsString>,
+
+    /// When the lock is lost: the time for ending the command, all of it before the deadline
+    /// [default: 5% of the ttl, within 20ms and 5s, a quarter of the ttl at most]
+    ///
+    /// TERM comes at its start, KILL when three quarters of it are over. At most half of the ttl.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
+    pub(crate) grace: Option<Duration>,
+
+    /// When somebody asks for the lock: send the command's process group this signal, such as TERM
+    ///
+    /// Learns of it within a second. Without this a line on stderr says so, after a third of the
+    /// ttl at most. The lock is kept until the command ends.
+    #[arg(long, value_name = "SIGNAL", value_parser = signals::parse)]
+    pub(crate) on_ask: Option<i32>,
+
+    /// Let the command inherit the file descriptors above 2 that leasehold was given
+    ///
+    /// Shells pass <(process substitution) that way. Without this the command gets stdin, stdout
+    /// and stderr only.
+    #[arg(long)]
+    pub(crate) keep_fds: bool,
+
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, value_name = "CMD", required_unless_present = "shell")]
+    pub(crate) cmd: Vec<OsString>,
 }
 
 /// Run a command under a lock
@@ -170,10 +270,18 @@ fn note(text: &str) -> Result<String, String> {
 /// setsid) or change their user (sudo) are out of reach. What the command leaves running when it
 /// ends is left alone, without the lock.
 ///
+/// Several names before the `--` are taken together, all or none, and held together: when one is
+/// lost, all are. Whoever takes such sets never waits for another in a circle, whatever the order.
+/// Without a `--` the first word is the name and the rest the command.
+///
 /// The command finds in its environment:
-///   LEASEHOLD_KEY          the name of the lock
+///   LEASEHOLD_KEY          the name of the lock; of several each on a line, as they were given
 ///   LEASEHOLD_FENCE        the fencing token: a number larger than that of every earlier holder,
-///                          to be shown to whatever the lock protects
+///                          to be shown to whatever the lock protects; of several locks each on a
+///                          line, in the order of the names
+///   LEASEHOLD_KEY_1, LEASEHOLD_FENCE_1, LEASEHOLD_KEY_2, ...
+///                          each name with its fence, where there are several
+///   LEASEHOLD_PERMITS      with --limit, how many permits are held
 ///   LEASEHOLD_OWNER        who holds the lock, as others see it
 ///   LEASEHOLD_DEADLINE_MS  until when the lock was proven when the command started, in ms on the
 ///                          machine's boot clock (CLOCK_BOOTTIME, as in /proc/uptime). Renewals
@@ -185,45 +293,83 @@ fn note(text: &str) -> Result<String, String> {
 #[command(verbatim_doc_comment, override_usage = RUN_USAGE, after_long_help = exit::HELP)]
 pub(crate) struct Run {
     /// The name of the lock: 1 to 512 bytes of UTF-8 without control characters
-    pub(crate) key: OsString,
+    #[arg(value_name = "KEY")]
+    key: OsString,
+
+    /// All names.
+    #[arg(skip)]
+    pub(crate) keys: Vec<OsString>,
 
     #[command(flatten)]
     pub(crate) taking: Taking,
-
-    /// Hold the lock alone; this is the default and only there for flock's users
-    #[arg(short = 'x', long)]
-    pub(crate) exclusive: bool,
-
-    /// Run this command line with $SHELL, or /bin/sh
-    #[arg(short = 'c', long = "command", value_name = "COMMAND LINE", conflicts_with = "cmd")]
-    pub(crate) shell: Option<OsString>,
 
     /// Keep the lock closed to everybody for so long after the command has ended
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) cooldown: Option<Duration>,
 
-    /// When the lock is lost: the time for ending the command, all of it before the deadline
-    /// [default: 5% of the ttl, within 20ms and 5s, a quarter of the ttl at most]
-    ///
-    /// TERM comes at its start, KILL when three quarters of it are over. At most half of the ttl.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
-    pub(crate) grace: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) job: Job,
 
-    /// Let the command inherit the file descriptors above 2 that leasehold was given
-    ///
-    /// Shells pass <(process substitution) that way. Without this the command gets stdin, stdout
-    /// and stderr only.
+    // Last, for its heading in the help is that of everything after it.
+    #[command(flatten)]
+    pub(crate) kinds: Kinds,
+
+    /// With --once-per: open the period again if the command fails, so that it can be tried anew
     #[arg(long)]
-    pub(crate) keep_fds: bool,
-
-    /// The command and its arguments
-    #[arg(trailing_var_arg = true, value_name = "CMD", required_unless_present = "shell")]
-    pub(crate) cmd: Vec<OsString>,
+    pub(crate) reopen_on_failure: bool,
 }
 
 const RUN_USAGE: &str = "\
 leasehold run [OPTIONS] <KEY> [--] <CMD>...
-       leasehold run [OPTIONS] <KEY> -c <COMMAND LINE>";
+       leasehold run [OPTIONS] <KEY> -c <COMMAND LINE>
+       leasehold run [OPTIONS] <KEY>... -- <CMD>...";
+
+/// Run a command on one host at a time: on the leader
+///
+/// Campaigns for the lock, in line, and runs the command once it leads, as `run` does. When the
+/// leadership is lost, the command is ended before anybody else can lead, and the next campaign
+/// begins. When the command ends by itself, so does this, with its exit code; --restart campaigns
+/// again instead. The command finds in its environment what that of `run` does; LEASEHOLD_FENCE
+/// grows from leader to leader.
+///
+/// -n and -w are for each campaign. While it campaigns, a store that can't be reached is asked
+/// again for as long as it takes.
+#[derive(Args, Debug)]
+#[command(override_usage = ELECT_USAGE, after_long_help = exit::HELP)]
+pub(crate) struct Elect {
+    /// The name of the post
+    pub(crate) key: OsString,
+
+    #[command(flatten)]
+    pub(crate) taking: Taking,
+
+    /// Campaign again when the command has ended, however it did
+    ///
+    /// Not if a signal asked it to end. Starts it at most once in a second.
+    #[arg(long)]
+    pub(crate) restart: bool,
+
+    #[command(flatten)]
+    pub(crate) job: Job,
+}
+
+const ELECT_USAGE: &str = "\
+leasehold elect [OPTIONS] <KEY> [--] <CMD>...
+       leasehold elect [OPTIONS] <KEY> -c <COMMAND LINE>";
+
+/// Print who leads, and again whenever that changes
+///
+/// One line for each leader: its fence, its owner, its notes; `-` for each when nobody leads. Looks
+/// once a second. Ends with a signal.
+#[derive(Args, Debug)]
+pub(crate) struct Observe {
+    /// The name of the post
+    pub(crate) key: OsString,
+
+    /// Print a JSON document on a line of its own for each
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// Take a lock and leave it held, for shell scripts
 ///
@@ -235,11 +381,15 @@ leasehold run [OPTIONS] <KEY> [--] <CMD>...
 ///   export LEASEHOLD_LEASE
 ///   ...
 ///   leasehold release
+///
+/// Several names are taken together, all or none. There is a line for each then, in the order in
+/// which they were given, and `renew` and `release` take them all.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Acquire {
-    /// The name of the lock
-    pub(crate) key: OsString,
+    /// The name of the lock, or several
+    #[arg(value_name = "KEY", required = true)]
+    pub(crate) keys: Vec<OsString>,
 
     #[command(flatten)]
     pub(crate) taking: Taking,
@@ -251,6 +401,9 @@ pub(crate) struct Acquire {
     /// Print a JSON document, which contains the lease unless --lease-file is given
     #[arg(long)]
     pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) kinds: Kinds,
 }
 
 /// Where a lease comes from.
@@ -272,7 +425,7 @@ pub(crate) struct Renew {
     pub(crate) ttl: Option<Duration>,
 }
 
-/// End a lease that was taken with `acquire`
+/// End a lease that was taken with `acquire`, or all of an owner
 ///
 /// Exits with 76 when the lease had run out before: the message then says whether somebody else
 /// has held the lock since. The lease file is removed once the lease has ended.
@@ -284,18 +437,39 @@ pub(crate) struct Release {
     /// Keep the lock closed to everybody for so long
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) cooldown: Option<Duration>,
+
+    /// Take all leases of an owner away instead, for operators
+    ///
+    /// Each is taken away by its fence, as with `force-release`; nobody else's is touched. Says of
+    /// each how it went. Without --yes it only says which leases these are.
+    #[arg(long, conflicts_with_all = ["lease_file", "cooldown"])]
+    pub(crate) all: bool,
+
+    /// Whose leases [default: those of the `owner` in the config file]
+    #[arg(long, value_name = "NAME", requires = "all")]
+    pub(crate) owner: Option<String>,
+
+    /// Do take them away
+    #[arg(long, requires = "all")]
+    pub(crate) yes: bool,
 }
 
 /// Hold a lock until standard input closes, or a signal comes
 ///
-/// Prints the fence and the name on one line once the lock is held, and renews it until then.
+/// Prints the fence and the name on one line once the lock is held, and renews it until then. Of
+/// several names, which are taken together, each has a line.
 #[derive(Args, Debug)]
 pub(crate) struct Hold {
-    /// The name of the lock
-    pub(crate) key: OsString,
+    /// The name of the lock, or several
+    #[arg(value_name = "KEY", required = true)]
+    pub(crate) keys: Vec<OsString>,
 
     #[command(flatten)]
     pub(crate) taking: Taking,
+
+    /// Let go as soon as somebody asks for the lock
+    #[arg(long)]
+    pub(crate) until_asked: bool,
 
     /// Leave standard input alone and hold until a signal comes
     #[arg(long)]
@@ -304,16 +478,28 @@ pub(crate) struct Hold {
     /// Print a JSON document
     #[arg(long)]
     pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) kinds: Kinds,
 }
 
 /// Wait until a lock could be taken, without taking it
 #[derive(Args, Debug)]
 pub(crate) struct Wait {
-    /// The name of the lock
-    pub(crate) key: OsString,
+    /// The name of the lock, or several, which have to be free at once
+    #[arg(value_name = "KEY", required = true)]
+    pub(crate) keys: Vec<OsString>,
 
     #[command(flatten)]
     pub(crate) waiting: Waiting,
+
+    /// Until it could be shared
+    #[arg(short, long)]
+    pub(crate) shared: bool,
+
+    /// Until so many permits of a semaphore are free
+    #[arg(long, value_name = "M", conflicts_with = "shared")]
+    pub(crate) permits: Option<std::num::NonZeroU32>,
 }
 
 /// List the locks in use
@@ -350,6 +536,38 @@ pub(crate) struct ForceRelease {
     /// The fence of the hold, as `show` prints it; another holder is left alone
     #[arg(long, value_name = "N")]
     pub(crate) fence: u64,
+}
+
+/// Ask the holders of a lock to let go
+///
+/// Nobody is forced. A holder learns of it within a second if it waits to be asked, as `run
+/// --on-ask` and `hold --until-asked` do, else when it next renews. `show` says who asked.
+#[derive(Args, Debug)]
+pub(crate) struct Ask {
+    /// The name of the lock
+    pub(crate) key: OsString,
+
+    /// Ask only the holder with this fence, as `show` prints it
+    #[arg(long, value_name = "N")]
+    pub(crate) fence: Option<u64>,
+
+    /// Who asks, for people [default: HOST_PID]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) owner: Option<String>,
+}
+
+/// Change the limit of a semaphore in use
+///
+/// Permits that are held stay held, also above a lower limit, and waiters that want more than it
+/// are refused. From then on the name has to be used with the new limit.
+#[derive(Args, Debug)]
+pub(crate) struct SetLimit {
+    /// The name of the lock
+    pub(crate) key: OsString,
+
+    /// All permits that there are to be
+    #[arg(value_name = "N", value_parser = number, allow_hyphen_values = true)]
+    pub(crate) limit: u32,
 }
 
 /// Look at where locks are kept, and say what that means for them
@@ -427,18 +645,21 @@ pub(crate) struct Man {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        let words = ["leasehold"].into_iter().chain(line.split(' ')).map(OsString::from);
+        Cli::read(words.collect()).map(|(cli, _)| cli)
+    }
 
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+        parse("run a b -- job").unwrap();
     }
 
     fn run(line: &str) -> Run {
-        let words = ["leasehold", "run"].into_iter().chain(line.split(' '));
-        match Cli::try_parse_from(words).map(|cli| cli.command) {
+        match parse(&format!("run {line}")).map(|cli| cli.command) {
             Ok(Command::Run(run)) => *run,
             other => panic!("{line}: {other:?}"),
         }
@@ -449,14 +670,25 @@ mod tests {
         for line in ["-n k -- job -v", "k -n -- job -v", "-n k job -v", "-xn k job -v"] {
             let run = run(line);
             assert!(run.taking.waiting.no_wait, "{line}");
-            assert_eq!(run.key, "k", "{line}");
-            assert_eq!(run.cmd, ["job", "-v"], "{line}");
+            assert_eq!(run.keys, ["k"], "{line}");
+            assert_eq!(run.job.cmd, ["job", "-v"], "{line}");
         }
         let of_the_command = run("k job -n");
         assert!(!of_the_command.taking.waiting.no_wait);
-        assert_eq!(run("k -w 0.5 -E 9 -c job").shell.unwrap(), "job");
+        assert_eq!(run("k -w 0.5 -E 9 -c job").job.shell.unwrap(), "job");
         assert_eq!(run("k -w.5 -c job").taking.waiting.wait, Some(Duration::from_millis(500)));
-        assert_eq!(run("k -- job -- x").cmd, ["job", "--", "x"]);
+        assert_eq!(run("k -- job -- x").job.cmd, ["job", "--", "x"]);
+    }
+
+    #[test]
+    fn what_stands_before_two_dashes_are_names_and_options() {
+        for line in ["a b -n -- job -v", "-n a b -- job -v", "a -w 5 b -- job -v"] {
+            let run = run(line);
+            assert_eq!(run.keys, ["a", "b"], "{line}");
+            assert_eq!(run.job.cmd, ["job", "-v"], "{line}");
+        }
+        assert_eq!(run("a b -c job --").keys, ["a", "b"]);
+        assert_eq!(run("a b c").job.cmd, ["b", "c"]);
     }
 
     #[test]
@@ -471,13 +703,25 @@ mod tests {
             "run k --ttl -1s -- job",
             "run k --meta novalue -- job",
             "force-release k",
+            "run k --on-ask FLY -- job",
+            "run k --on-ask 0 -- job",
+            "elect k",
+            "elect",
+            "observe",
+            "ask",
+            "set-limit k",
+            "set-limit k few",
+            "release --yes",
+            "release --owner o",
+            "release --all --lease-file f",
+            "wait k -s --permits 2",
+            "wait k --permits 0",
             "doctor --feature lock",
             "doctor --user u",
             "doctor --acl --json",
             "doctor --acl --feature fly",
         ] {
-            let words = ["leasehold"].into_iter().chain(line.split(' '));
-            assert!(Cli::try_parse_from(words).is_err(), "{line}");
+            assert!(parse(line).is_err(), "{line}");
         }
     }
 }

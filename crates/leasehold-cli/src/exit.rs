@@ -35,8 +35,9 @@ Exit codes:
   69     the store can't be reached, or refuses
   71     the operating system refuses, such as to start another process
   74     output can't be written
-  75     the lock is held by somebody else, or the wait ran out (-E changes this)
-  76     the lock was lost: while the command ran, or before a renewal or release
+  75     the lock is held by somebody else or closed, or the wait ran out (-E changes this)
+  76     the lock was lost: while the command ran, or before a renewal or release; or nobody holds
+         what was to be taken away, asked for or changed
   78     bad configuration: the config file, the store's URL, a password file
   79     `doctor` found something worse than a note
   126    the command can't be executed

@@ -3,32 +3,30 @@
 use std::io::{self, Read as _};
 use std::thread;
 
-use leasehold::Release;
+use leasehold::{HeldLease, Release};
 use serde_json::json;
 use tokio::sync::oneshot;
 
 use crate::cli::Hold;
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, chain};
+use crate::held::{Closing, Held, quoted};
+use crate::kind::Kind;
 use crate::output::{self, JSON_VERSION};
-use crate::take::{self, Request};
+use crate::take::{self, Manner, Request};
 
 pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
-    let request = Request::new(&args.key, &args.taking, context)?;
+    let kind = Kind::of(&args.kinds, args.keys.len())?;
+    kind.judge(args.taking.waiting.wait, false)?;
+    let request = Request::new(&args.keys, kind, &args.taking, context)?;
     let mut signals = context.catch_signals()?;
     let client = context.settings.connect(request.owner(), false).await?;
-    let guard = request.take(&client, &mut signals, |mutex| mutex).await?;
-    let (key, fence) = (guard.key().clone(), guard.fence()?);
-    let announced = if args.json {
-        let (key, fence) = (key.as_str(), fence.to_string());
-        output::json(&json!({ "version": JSON_VERSION, "key": key, "fence": fence }))
-    } else {
-        output::data(&format!("{fence} {key}\n"))
-    };
+    let manner = Manner { renew: true, grace: None };
+    let held = request.take(&client, &mut signals, manner).await?;
     // Nobody listens, so nobody relies on the lock either.
-    if let Err(failure) = announced {
-        guard.release().await.ok();
+    if let Err(failure) = announce(&held, args.json) {
+        drop(held.release(Closing::AsTaken).await);
         return Err(failure);
     }
     let input = if args.ignore_stdin { None } else { Some(input_closed()?) };
@@ -39,32 +37,68 @@ pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
             None => std::future::pending().await,
         }
     };
+    let leases = held.leases();
+    let asked = async {
+        output::message(&leases.asked(&client, args.until_asked).await);
+        if !args.until_asked {
+            std::future::pending().await
+        }
+    };
     let lost = tokio::select! {
         biased;
-        () = guard.lost() => true,
-        _ = signals.next() => false,
+        () = leases.lost() => true,
+        _ = signals.next_fatal() => false,
         () = input => false,
+        () = asked => false,
     };
-    let released = guard.release().await;
-    let lost_because = |why| Err(Failure::new(Exit::Lost, format!("lost \"{key}\": {why}")));
-    match released {
-        _ if lost => lost_because("it could not be renewed, or was taken away"),
-        Ok(Release::NotHeld) => lost_because("somebody else may have held it meanwhile"),
-        Ok(Release::Late) => lost_because("it ran out, though nobody else has held it since"),
-        Ok(Release::Released) => Ok(Exit::Success),
-        Ok(_) => {
-            take::tidy(&client).await;
-            output::message(&format!(
-                "warning: release \"{key}\": the store did not answer; the lock may stay held \
-                 until its ttl runs out"
-            ));
-            Ok(Exit::Success)
-        }
-        Err(error) => {
-            take::tidy(&client).await;
-            Err(error.into())
+    let mut exit = if lost {
+        let names = leases.iter().filter(|lease| !lease.is_held()).map(HeldLease::key);
+        output::message(&format!(
+            "lost {}: it could not be renewed, or was taken away",
+            quoted(names)
+        ));
+        Exit::Lost
+    } else {
+        Exit::Success
+    };
+    for (key, released) in held.release(Closing::AsTaken).await {
+        let why = match released {
+            Ok(Release::Released) => continue,
+            _ if lost => continue,
+            Ok(Release::NotHeld) => "somebody else may have held it meanwhile",
+            Ok(Release::Late) => "it ran out, though nobody else has held it since",
+            Ok(_) => {
+                take::tidy(&client).await;
+                output::message(&format!(
+                    "warning: release \"{key}\": the store did not answer; the lock may stay held \
+                     until its ttl runs out"
+                ));
+                continue;
+            }
+            Err(error) => {
+                take::tidy(&client).await;
+                output::message(&chain(&error));
+                exit = Exit::Store;
+                continue;
+            }
+        };
+        output::message(&format!("lost \"{key}\": {why}"));
+        exit = Exit::Lost;
+    }
+    Ok(exit)
+}
+
+/// Says what is held.
+fn announce(held: &Held, as_json: bool) -> Outcome<()> {
+    for lease in held.leases().iter() {
+        let (key, fence) = (lease.key().as_str(), lease.fence()?.to_string());
+        if as_json {
+            output::json(&json!({ "version": JSON_VERSION, "key": key, "fence": fence }))?;
+        } else {
+            output::data(&format!("{fence} {key}\n"))?;
         }
     }
+    Ok(())
 }
 
 /// Reads standard input to its end, on a thread of its own: a read can't be cut short.

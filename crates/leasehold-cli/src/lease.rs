@@ -6,55 +6,62 @@ use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 
 use leasehold::{DetachedLease, Release as Released};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cli::{Acquire, LeaseSource, Release, Renew};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
+use crate::kind::Kind;
 use crate::output::{self, JSON_VERSION};
 use crate::settings::create_private;
-use crate::take::{self, Request, unless_interrupted};
+use crate::take::{self, Manner, Request, unless_interrupted};
 
 const LEASE_VARIABLE: &str = "LEASEHOLD_LEASE";
 /// A lease is one line, with a name of at most 512 bytes.
-const LEASE_BYTES_MAX: u64 = 4096;
+const LEASES_BYTES_MAX: u64 = 256 * 1024;
 
 pub(crate) async fn acquire(args: &Acquire, context: &Context) -> Outcome {
-    let request = Request::new(&args.key, &args.taking, context)?;
+    let kind = Kind::of(&args.kinds, args.keys.len())?;
+    kind.judge(args.taking.waiting.wait, false)?;
+    let request = Request::new(&args.keys, kind, &args.taking, context)?;
     let mut signals = context.catch_signals()?;
     // Before the lock is taken, so that it is not held in vain when this can't be done.
     let file = args.lease_file.as_deref().map(LeaseFile::create).transpose()?;
     let client = context.settings.connect(request.owner(), true).await?;
-    let guard = request.take(&client, &mut signals, |mutex| mutex.renew(false)).await?;
-    let lease = guard.detach().await?;
-    let written = deliver(&lease, args, file);
+    let manner = Manner { renew: false, grace: None };
+    let held = request.take(&client, &mut signals, manner).await?;
+    let mut leases = Vec::new();
+    for guard in held.into_guards() {
+        leases.push(guard.detach().await?);
+    }
+    let written = deliver(&leases, args, file);
     if written.is_err() {
-        // Nobody has got the lease, so nobody could end it. Should this fail, it ends with its ttl.
-        drop(unless_interrupted(&client, &mut signals, client.release(&lease, None)).await);
+        // Nobody has got the leases, so nobody could end them. Should this fail, they end with
+        // their ttl.
+        for lease in &leases {
+            drop(unless_interrupted(&client, &mut signals, client.release(lease, None)).await);
+        }
     }
     written.map(|()| Exit::Success)
 }
 
-fn deliver(lease: &DetachedLease, args: &Acquire, file: Option<LeaseFile<'_>>) -> Outcome<()> {
-    let text = lease.to_secret_text();
+/// Leases as they are written, each on a line.
+fn lines(leases: &[DetachedLease]) -> String {
+    leases.iter().map(|lease| lease.to_secret_text() + "\n").collect()
+}
+
+fn deliver(leases: &[DetachedLease], args: &Acquire, file: Option<LeaseFile<'_>>) -> Outcome<()> {
     let in_file = file.is_some();
     if let Some(file) = file {
-        file.keep(&text)?;
+        file.keep(&lines(leases))?;
     }
     let printed = if args.json {
-        let (key, fence) = (lease.key().as_str(), lease.fence().to_string());
-        let ttl_ms = lease.ttl().as_millis();
-        let mut document =
-            json!({ "version": JSON_VERSION, "key": key, "fence": fence, "ttl_ms": ttl_ms });
-        if !in_file && let Some(fields) = document.as_object_mut() {
-            fields.insert("lease".to_owned(), text.into());
-        }
-        output::json(&document)
+        leases.iter().try_for_each(|lease| output::json(&document(lease, in_file)))
     } else if in_file {
         Ok(())
     } else {
-        output::data(&format!("{text}\n"))
+        output::data(&lines(leases))
     };
     match printed {
         // A lease that nobody has read is no success, even where other data would do.
@@ -65,60 +72,96 @@ fn deliver(lease: &DetachedLease, args: &Acquire, file: Option<LeaseFile<'_>>) -
     }
 }
 
+fn document(lease: &DetachedLease, in_file: bool) -> Value {
+    let (key, fence) = (lease.key().as_str(), lease.fence().to_string());
+    let ttl_ms = lease.ttl().as_millis();
+    let mut document =
+        json!({ "version": JSON_VERSION, "key": key, "fence": fence, "ttl_ms": ttl_ms });
+    if !in_file && let Some(fields) = document.as_object_mut() {
+        fields.insert("lease".to_owned(), lease.to_secret_text().into());
+    }
+    document
+}
+
 pub(crate) async fn renew(args: &Renew, context: &Context) -> Outcome {
-    let lease = read(&args.source)?;
-    let ttl = match args.ttl {
-        Some(ttl) => take::ttl(ttl)?,
-        None => lease.ttl(),
-    };
+    let leases = read(&args.source)?;
+    let ttl = args.ttl.map(take::ttl).transpose()?;
     let client = context.settings.connect(None, true).await?;
-    let renewed = client.renew(&lease, ttl.duration()).await?;
+    let mut renewed = Vec::with_capacity(leases.len());
+    let mut failed = None;
+    for lease in &leases {
+        match client.renew(lease, ttl.unwrap_or_else(|| lease.ttl()).duration()).await {
+            Ok(lease) => renewed.push(lease),
+            // The others go on: one that is lost does not make them lost.
+            Err(error) => {
+                renewed.push(lease.clone());
+                let failure = Failure::from(error);
+                if let Some(Failure { message, .. }) = failed.replace(failure) {
+                    output::message(&message);
+                }
+            }
+        }
+    }
     if let Some(path) = &args.source.lease_file
-        && renewed.ttl() != lease.ttl()
+        && renewed != leases
     {
-        replace(path, &renewed.to_secret_text()).map_err(|error| {
+        replace(path, &lines(&renewed)).map_err(|error| {
             Failure::new(
                 Exit::Output,
                 format!("the lease is renewed, but {} can't be rewritten: {error}", path.display()),
             )
         })?;
     }
-    Ok(Exit::Success)
+    failed.map_or(Ok(Exit::Success), Err)
 }
 
 pub(crate) async fn release(args: &Release, context: &Context) -> Outcome {
-    let lease = read(&args.source)?;
+    let leases = read(&args.source)?;
     let cooldown = take::cooldown(args.cooldown)?;
     let client = context.settings.connect(None, true).await?;
-    let outcome = client.release(&lease, cooldown).await?;
-    let (key, location) = (lease.key(), client.location());
-    let failure = |exit, why: &str| {
-        Err(Failure::new(exit, format!("release \"{key}\" at {location}: {why}")))
-    };
-    let outcome = match outcome {
-        Released::Released => Ok(Exit::Success),
-        Released::Late => failure(
-            Exit::Lost,
-            "too late: the lease had run out before; nobody else has held it since, but the ttl \
-             is too short",
-        ),
-        Released::NotHeld => failure(
-            Exit::Lost,
-            "the lease was lost: it ran out or was taken away, and somebody else may have held it \
-             since",
-        ),
-        // The lease file stays, so that it can be tried again.
-        _ => return failure(Exit::Store, "the store did not answer; try again"),
-    };
-    if let Some(path) = &args.source.lease_file
+    let location = client.location();
+    let mut failed: Option<Failure> = None;
+    let mut unanswered = false;
+    for lease in &leases {
+        let fail = |exit, why: &str| {
+            Failure::new(exit, format!("release \"{}\" at {location}: {why}", lease.key()))
+        };
+        let failure = match client.release(lease, cooldown).await {
+            Ok(Released::Released) => continue,
+            Ok(Released::Late) => fail(
+                Exit::Lost,
+                "too late: the lease had run out before; nobody else has held it since, but the \
+                 ttl is too short",
+            ),
+            Ok(Released::NotHeld) => fail(
+                Exit::Lost,
+                "the lease was lost: it ran out or was taken away, and somebody else may have \
+                 held it since",
+            ),
+            Ok(_) => {
+                unanswered = true;
+                fail(Exit::Store, "the store did not answer; try again")
+            }
+            Err(error) => {
+                unanswered = true;
+                error.into()
+            }
+        };
+        if let Some(Failure { message, .. }) = failed.replace(failure) {
+            output::message(&message);
+        }
+    }
+    // With a lease that may still be held the file stays, so that it can be tried again.
+    if let Some(path) = args.source.lease_file.as_ref().filter(|_| !unanswered)
         && let Err(error) = fs::remove_file(path)
     {
         output::message(&format!("warning: can't remove {}: {error}", path.display()));
     }
-    outcome
+    failed.map_or(Ok(Exit::Success), Err)
 }
 
-fn read(source: &LeaseSource) -> Outcome<DetachedLease> {
+/// The leases that somebody took together, each on a line.
+fn read(source: &LeaseSource) -> Outcome<Vec<DetachedLease>> {
     let text = if let Some(path) = &source.lease_file {
         let refuse = |error| Failure::usage(format!("can't read {}: {error}", path.display()));
         read_limited(File::open(path).map_err(refuse)?).map_err(refuse)?
@@ -128,12 +171,15 @@ fn read(source: &LeaseSource) -> Outcome<DetachedLease> {
         read_limited(io::stdin().lock())
             .map_err(|error| Failure::usage(format!("can't read standard input: {error}")))?
     };
-    text.parse().map_err(|error| Failure::of_argument(&error))
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    let leases =
+        text.split('\n').map(|line| line.parse().map_err(|error| Failure::of_argument(&error)));
+    leases.collect()
 }
 
 fn read_limited(source: impl io::Read) -> io::Result<String> {
     let mut text = String::new();
-    source.take(LEASE_BYTES_MAX).read_to_string(&mut text)?;
+    source.take(LEASES_BYTES_MAX).read_to_string(&mut text)?;
     Ok(text)
 }
 
@@ -158,7 +204,7 @@ impl<'a> LeaseFile<'a> {
     }
 
     fn keep(mut self, text: &str) -> Outcome<()> {
-        let written = self.file.write_all(format!("{text}\n").as_bytes());
+        let written = self.file.write_all(text.as_bytes());
         written.map_err(|error| {
             let shown = self.path.display();
             Failure::new(Exit::Output, format!("can't write {shown}: {error}"))
@@ -183,7 +229,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     name.push(format!(".{}", std::process::id()));
     let beside = Path::new(&name);
     let written = create_private(beside)
-        .and_then(|mut file| file.write_all(format!("{text}\n").as_bytes()))
+        .and_then(|mut file| file.write_all(text.as_bytes()))
         .and_then(|()| fs::rename(beside, path));
     if written.is_err() {
         drop(fs::remove_file(beside));

@@ -1,10 +1,10 @@
-//! `ls`, `show` and `force-release`: what operators need.
+//! `ls` and `show`: what can be seen.
 
 use leasehold::core::{Kind, Mode, escape};
-use leasehold::{Fence, ForceRelease as Forced, HolderInfo, LockInfo, WaiterInfo};
+use leasehold::{Fence, HolderInfo, LockInfo, WaiterInfo};
 use serde_json::{Value, json};
 
-use crate::cli::{ForceRelease, Ls, Show};
+use crate::cli::{Ls, Show};
 use crate::context::Context;
 use crate::duration;
 use crate::exit::Exit;
@@ -24,9 +24,7 @@ pub(crate) async fn ls(args: &Ls, context: &Context) -> Outcome {
         let locks: Vec<Value> = locks.iter().map(lock_json).collect();
         output::json(&json!({ "version": JSON_VERSION, "locks": locks }))?;
     } else if !locks.is_empty() {
-        let heading = ["KEY", "FENCE", "OWNER", "HELD", "LEFT", "WAITING", "META"];
-        let mut rows = vec![heading.map(str::to_owned).to_vec()];
-        rows.extend(locks.iter().flat_map(lock_rows));
+        let rows = list(&locks);
         output::data(&output::table(&rows))?;
     }
     Ok(Exit::Success)
@@ -49,53 +47,84 @@ pub(crate) async fn show(args: &Show, context: &Context) -> Outcome {
     Ok(Exit::Success)
 }
 
-pub(crate) async fn force_release(args: &ForceRelease, context: &Context) -> Outcome {
-    let key = take::key(&args.key)?;
-    let fence = Fence::from_value(args.fence).map_err(|error| Failure::of_argument(&error))?;
-    let client = context.settings.connect(None, false).await?;
-    let (by, at) = (client.owner().clone(), client.location().to_owned());
-    let done = match client.force_release(&key, fence).await? {
-        Forced::Released => {
-            output::message(&format!("{by} took \"{key}\" (fence {fence}) away at {at}"));
-            return Ok(Exit::Success);
-        }
-        Forced::OtherFence { fences } => {
-            let fences: Vec<String> = fences.iter().map(Fence::to_string).collect();
-            format!("it is held under another fence ({}); look again", fences.join(", "))
-        }
-        _ => "nobody holds it".to_owned(),
-    };
-    Err(Failure::new(Exit::Lost, format!("force-release \"{key}\" at {at}: {done}")))
-}
-
 fn row(name: &str, value: impl ToString) -> Vec<String> {
     vec![name.to_owned(), value.to_string()]
 }
 
-/// One row per holder, or one for a lock that nobody holds.
-fn lock_rows(info: &LockInfo) -> Vec<Vec<String>> {
-    let waiting = match info.waiters.len() {
-        0 => "-".to_owned(),
-        n => n.to_string(),
-    };
-    let lock_row = |fence: String, owner: String, held: String, left: String, meta: String| {
-        vec![info.key.to_string(), fence, owner, held, left, waiting.clone(), meta]
-    };
-    if info.holders.is_empty() {
-        let left = info.closed_for.map_or_else(|| "-".to_owned(), duration::show);
-        let state = if info.closed_for.is_some() { "(closed)" } else { "(free)" };
-        return vec![lock_row("-".into(), state.into(), "-".into(), left, String::new())];
+/// The permits that are held.
+pub(crate) fn permits_held(info: &LockInfo) -> u32 {
+    info.holders.iter().fold(0, |sum, holder| match holder.mode {
+        Mode::Permits { count, .. } => sum.saturating_add(count.get()),
+        _ => sum,
+    })
+}
+
+/// The permits that nobody holds; more may be held than there are, once the limit was lowered.
+pub(crate) fn permits_free(info: &LockInfo) -> u32 {
+    match info.kind {
+        Kind::Semaphore { limit } => limit.get().saturating_sub(permits_held(info)),
+        _ => 0,
     }
-    let holder_row = |holder: &HolderInfo| {
-        lock_row(
-            holder.fence.to_string(),
-            holder.owner.to_string(),
-            duration::show(holder.held_for),
-            duration::show(holder.remaining),
-            holder.metadata.to_string(),
-        )
+}
+
+/// A heading, and one row per holder, or one for a lock that nobody holds. Columns in which no
+/// lock has anything are left out, as far as most locks have nothing there.
+fn list(locks: &[LockInfo]) -> Vec<Vec<String>> {
+    let any_closed = locks.iter().any(|info| info.closed_for.is_some());
+    let mut holders = locks.iter().flat_map(|info| &info.holders);
+    let any_asked = holders.any(|holder| holder.asked_by.is_some());
+    let cells = |common: [String; 6], closed: String, asked: String, rest: [String; 2]| {
+        let optional = [(any_closed, closed), (any_asked, asked)];
+        let shown = optional.into_iter().filter_map(|(any, cell)| any.then_some(cell));
+        common.into_iter().chain(shown).chain(rest).collect()
     };
-    info.holders.iter().map(holder_row).collect()
+    let heading = ["KEY", "MODE", "FENCE", "OWNER", "HELD", "LEFT"].map(str::to_owned);
+    let last = ["WAITING", "META"].map(str::to_owned);
+    let mut rows = vec![cells(heading, "CLOSED".into(), "ASKED BY".into(), last)];
+    let none = || "-".to_owned();
+    for info in locks {
+        let waiting = if info.waiters.is_empty() { none() } else { info.waiters.len().to_string() };
+        let closed = info.closed_for.map_or_else(none, duration::show);
+        let key = info.key.to_string();
+        if info.holders.is_empty() {
+            let state = if info.closed_for.is_some() { "(closed)" } else { "(free)" };
+            let mode = if info.kind == Kind::Lock { none() } else { short_kind(info.kind) };
+            let common = [key, mode, none(), state.to_owned(), none(), none()];
+            rows.push(cells(common, closed, none(), [waiting, String::new()]));
+            continue;
+        }
+        for holder in &info.holders {
+            let common = [
+                key.clone(),
+                short_mode(holder),
+                holder.fence.to_string(),
+                holder.owner.to_string(),
+                duration::show(holder.held_for),
+                duration::show(holder.remaining),
+            ];
+            let asked = holder.asked_by.as_ref().map_or_else(none, ToString::to_string);
+            let rest = [waiting.clone(), holder.metadata.to_string()];
+            rows.push(cells(common, closed.clone(), asked, rest));
+        }
+    }
+    rows
+}
+
+/// A kind, as one word.
+fn short_kind(kind: Kind) -> String {
+    match kind {
+        Kind::Semaphore { limit } => format!("0/{limit}"),
+        other => escape::terminal(&other.to_string()).to_string(),
+    }
+}
+
+/// How somebody holds, as one word: `exclusive`, `shared`, `2/5`; `exclusive*3` when thrice.
+fn short_mode(holder: &HolderInfo) -> String {
+    let mode = match holder.mode {
+        Mode::Permits { count, limit } => format!("{count}/{limit}"),
+        other => mode(other),
+    };
+    if holder.holds > 1 { format!("{mode}*{}", holder.holds) } else { mode }
 }
 
 fn description(info: &LockInfo) -> String {
@@ -107,6 +136,11 @@ fn description(info: &LockInfo) -> String {
     let mut rows = vec![row("key", &info.key), row("state", state)];
     if info.kind != Kind::Lock {
         rows.push(row("kind", info.kind));
+        let (held, free) = (permits_held(info), permits_free(info));
+        rows.push(row("permits", format!("{held} held, {free} free")));
+    }
+    if let (false, Some(left)) = (info.holders.is_empty(), info.closed_for) {
+        rows.push(row("closed", format!("for another {}", duration::show(left))));
     }
     for holder in &info.holders {
         rows.push(row("holder", &holder.owner));
@@ -117,6 +151,9 @@ fn description(info: &LockInfo) -> String {
         }
         rows.push(row("  held for", duration::show(holder.held_for)));
         rows.push(row("  lease ends", format!("in {}", duration::show(holder.remaining))));
+        if let Some(by) = &holder.asked_by {
+            rows.push(row("  asked by", by));
+        }
         if !holder.metadata.as_str().is_empty() {
             rows.push(row("  meta", &holder.metadata));
         }
@@ -163,7 +200,12 @@ fn ms(length: std::time::Duration) -> u64 {
 fn lock_json(info: &LockInfo) -> Value {
     let kind = match info.kind {
         Kind::Lock => json!({ "name": "lock" }),
-        Kind::Semaphore { limit } => json!({ "name": "semaphore", "limit": limit }),
+        Kind::Semaphore { limit } => json!({
+            "name": "semaphore",
+            "limit": limit,
+            "held": permits_held(info),
+            "free": permits_free(info),
+        }),
         other => json!({ "name": other.to_string() }),
     };
     let holder = |holder: &HolderInfo| {
@@ -175,6 +217,7 @@ fn lock_json(info: &LockInfo) -> Value {
             "holds": holder.holds,
             "held_for_ms": ms(holder.held_for),
             "remaining_ms": ms(holder.remaining),
+            "asked_by": holder.asked_by.as_ref().map(|by| by.as_str()),
         })
     };
     let waiter = |waiter: &WaiterInfo| {
@@ -210,6 +253,7 @@ mod tests {
         let mut holder = HolderInfo::new(Mode::Exclusive, info.last_fence, left, left);
         holder.owner = OwnerName::new("web\x1b[2J").unwrap();
         holder.metadata = Metadata::new("job=\u{9b}31m\nx").unwrap();
+        holder.asked_by = Some(OwnerName::new("db\x1b]0;x").unwrap());
         info.holders.push(holder);
         let mut waiter = WaiterInfo::new(Mode::Exclusive, left);
         waiter.owner = OwnerName::new("\u{7f}w").unwrap();
@@ -220,7 +264,7 @@ mod tests {
     #[test]
     fn what_strangers_wrote_can_not_steer_a_terminal() {
         let info = hostile();
-        let table = output::table(&lock_rows(&info));
+        let table = output::table(&list(std::slice::from_ref(&info)));
         for text in [description(&info), table, take::state(&info)] {
             let steers = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
             assert!(!text.contains(steers), "{text:?}");
@@ -235,6 +279,23 @@ mod tests {
         assert_eq!(document["holders"][0]["owner"], "web\x1b[2J");
         assert_eq!(document["holders"][0]["remaining_ms"], 27_500);
         assert_eq!(document["holders"][0]["fence"], "9");
+        assert_eq!(document["holders"][0]["asked_by"], "db\x1b]0;x");
         assert_eq!(document["closed_for_ms"], Value::Null);
+    }
+
+    #[test]
+    fn the_permits_of_a_semaphore_are_counted_also_above_a_lowered_limit() {
+        let permits = |n| std::num::NonZeroU32::new(n).unwrap();
+        let kind = Kind::Semaphore { limit: permits(3) };
+        let fence = Fence::from_value(9).unwrap();
+        let mut info = LockInfo::new(Key::new("sale").unwrap(), kind, fence);
+        let left = Duration::from_secs(9);
+        let mode = |count| Mode::Permits { count: permits(count), limit: permits(3) };
+        info.holders.push(HolderInfo::new(mode(2), fence, left, left));
+        let document = lock_json(&info);
+        assert_eq!((&document["kind"]["held"], &document["kind"]["free"]), (&2.into(), &1.into()));
+        assert!(description(&info).contains("2 held, 1 free"), "{}", description(&info));
+        info.holders.push(HolderInfo::new(mode(2), fence, left, left));
+        assert!(description(&info).contains("4 held, 0 free"), "{}", description(&info));
     }
 }

@@ -7,14 +7,18 @@ mod cli;
 mod context;
 mod doctor;
 mod duration;
+mod elect;
 mod exit;
 mod failure;
 mod generate;
+mod held;
 mod hold;
 mod inherited;
+mod kind;
 mod lease;
 mod log;
 mod look;
+mod operate;
 mod output;
 mod run;
 mod secret;
@@ -24,12 +28,12 @@ mod take;
 mod wait;
 
 use std::io::{self, IsTerminal as _};
+use std::os::fd::RawFd;
 use std::process::ExitCode;
 
 use clap::parser::ValueSource;
-use clap::{CommandFactory as _, FromArgMatches as _};
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, Job};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
@@ -61,8 +65,8 @@ fn start(inherited: Inherited) -> Outcome {
     };
     // To be known before this process opens any.
     let files = match &cli.command {
-        Command::Run(run) if run.keep_fds => inherited::open_files()
-            .map_err(|error| Failure::system("look at the open files", &error))?,
+        Command::Run(args) => files_for(&args.job)?,
+        Command::Elect(args) => files_for(&args.job)?,
         _ => Vec::new(),
     };
     match &cli.command {
@@ -88,17 +92,30 @@ fn start(inherited: Inherited) -> Outcome {
     outcome
 }
 
+/// The open files that a command is to inherit, apart from the standard ones.
+fn files_for(job: &Job) -> Outcome<Vec<RawFd>> {
+    if !job.keep_fds {
+        return Ok(Vec::new());
+    }
+    inherited::open_files().map_err(|error| Failure::system("look at the open files", &error))
+}
+
 async fn carry_out(command: &Command, context: &Context) -> Outcome {
     match command {
         Command::Run(args) => run::run(args, context).await,
+        Command::Elect(args) => elect::elect(args, context).await,
+        Command::Observe(args) => elect::observe(args, context).await,
         Command::Acquire(args) => lease::acquire(args, context).await,
         Command::Renew(args) => lease::renew(args, context).await,
+        Command::Release(args) if args.all => operate::release_all(args, context).await,
         Command::Release(args) => lease::release(args, context).await,
         Command::Hold(args) => hold::hold(args, context).await,
         Command::Wait(args) => wait::wait(args, context).await,
         Command::Ls(args) => look::ls(args, context).await,
         Command::Show(args) => look::show(args, context).await,
-        Command::ForceRelease(args) => look::force_release(args, context).await,
+        Command::Ask(args) => operate::ask(args, context).await,
+        Command::ForceRelease(args) => operate::force_release(args, context).await,
+        Command::SetLimit(args) => operate::set_limit(args, context).await,
         Command::Doctor(args) => doctor::doctor(args, context).await,
         Command::Completions(args) => generate::completions(args),
         Command::Man(args) => generate::man(args),
@@ -107,11 +124,11 @@ async fn carry_out(command: &Command, context: &Context) -> Outcome {
 
 /// What was typed, and whether the store was, rather than taken from the environment.
 fn parse() -> Result<(Cli, bool), clap::Error> {
-    let matches = Cli::command().try_get_matches()?;
+    let (cli, matches) = Cli::read(std::env::args_os().collect())?;
     let typed = matches.value_source("store") == Some(ValueSource::CommandLine);
     let in_subcommand = matches.subcommand().and_then(|(_, it)| it.value_source("store"));
     let typed = typed || in_subcommand == Some(ValueSource::CommandLine);
-    Ok((Cli::from_arg_matches(&matches)?, typed))
+    Ok((cli, typed))
 }
 
 /// A parser's error repeats what it does not understand, which may be a URL in the wrong place.

@@ -108,6 +108,11 @@ impl Settings {
         self.ttl
     }
 
+    /// The owner of the config file.
+    pub(crate) fn owner(&self) -> Option<&str> {
+        self.owner.as_deref()
+    }
+
     /// Connects. With `detached`, leases live on after this process.
     pub(crate) async fn connect(&self, owner: Option<&str>, detached: bool) -> Outcome<Client> {
         let mut builder: ClientBuilder = Client::builder().detached(detached);

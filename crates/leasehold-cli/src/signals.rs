@@ -68,6 +68,18 @@ impl Signals {
         &self.caught
     }
 
+    /// The next signal that asks this process to end. One that asks it to stop is heeded on the
+    /// way; the others mean nothing to it while no command runs. Cancel safe.
+    pub(crate) async fn next_fatal(&mut self) -> c_int {
+        loop {
+            match self.next().await {
+                signal if is_fatal(signal) => return signal,
+                libc::SIGTSTP => suspend_own_group(),
+                _ => {}
+            }
+        }
+    }
+
     /// The next signal. Cancel safe.
     pub(crate) async fn next(&mut self) -> c_int {
         match self.arrived.recv().await {
@@ -81,6 +93,40 @@ impl Signals {
 /// The number as the exit code of a process killed by it wants it.
 pub(crate) fn number(signal: c_int) -> u8 {
     u8::try_from(signal).unwrap_or(u8::MAX)
+}
+
+/// The signals that people call by a name when they want somebody to do something.
+const NAMES: [(&str, c_int); 12] = [
+    ("HUP", libc::SIGHUP),
+    ("INT", libc::SIGINT),
+    ("QUIT", libc::SIGQUIT),
+    ("KILL", libc::SIGKILL),
+    ("USR1", libc::SIGUSR1),
+    ("USR2", libc::SIGUSR2),
+    ("ALRM", libc::SIGALRM),
+    ("TERM", libc::SIGTERM),
+    ("CONT", libc::SIGCONT),
+    ("STOP", libc::SIGSTOP),
+    ("TSTP", libc::SIGTSTP),
+    ("WINCH", libc::SIGWINCH),
+];
+
+/// Reads a signal: `TERM`, `SIGTERM`, `15`.
+pub(crate) fn parse(text: &str) -> Result<c_int, String> {
+    let upper = text.trim().to_ascii_uppercase();
+    let name = upper.strip_prefix("SIG").unwrap_or(&upper);
+    let named = NAMES.iter().find(|(known, _)| *known == name).map(|(_, number)| *number);
+    let numbered = || name.parse().ok().filter(|number| (1..=64).contains(number));
+    named.or_else(numbered).ok_or_else(|| {
+        let names = NAMES.map(|(name, _)| name).join(", ");
+        format!("give one of {names}, or a number from 1 to 64")
+    })
+}
+
+/// The name of a signal for people.
+pub(crate) fn name(signal: c_int) -> String {
+    let named = NAMES.iter().find(|(_, number)| *number == signal);
+    named.map_or_else(|| format!("signal {signal}"), |(name, _)| (*name).to_owned())
 }
 
 /// Whether a signal is one that asks to end.
@@ -147,5 +193,22 @@ pub(crate) fn die_with_own_group(signal: c_int) {
             libc::kill(0, signal);
             libc::raise(signal);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_read_by_name_and_number_and_told_by_name() {
+        for text in ["TERM", "SIGTERM", "term", "15"] {
+            assert_eq!(parse(text), Ok(libc::SIGTERM), "{text}");
+        }
+        for text in ["", "SIG", "FLY", "0", "65", "-1"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        assert_eq!(name(libc::SIGUSR1), "USR1");
+        assert_eq!(name(40), "signal 40");
     }
 }

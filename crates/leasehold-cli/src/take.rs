@@ -1,19 +1,21 @@
-//! Taking a lock, for every command that does: once, for a while, or for as long as it takes.
+//! Taking locks, for every command that does: once, for a while, or for as long as it takes.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::future::Future;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
-use leasehold::{
-    Client, Effect, Error, ErrorKind, Guard, Key, LockInfo, Metadata, Mutex, OwnerName, Ttl,
-};
+use leasehold::core::Kind as Stored;
+use leasehold::{Client, Effect, Error, ErrorKind, Key, LockInfo, Metadata, OwnerName, Ttl};
 
 use crate::cli::{Taking, Waiting};
 use crate::context::Context;
 use crate::duration;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
+use crate::held::{Held, quoted};
+use crate::kind::Kind;
+use crate::look::{permits_free, permits_held};
 use crate::output;
 use crate::signals::{self, Signals};
 
@@ -42,10 +44,12 @@ pub(crate) fn cooldown(typed: Option<Duration>) -> Outcome<Option<Duration>> {
     }
 }
 
-/// A lock to be taken, all of its options judged before anything is sent.
+/// Locks to be taken, all of their options judged before anything is sent.
 #[derive(Debug)]
 pub(crate) struct Request {
-    key: Key,
+    /// In the order in which they were typed.
+    keys: Vec<Key>,
+    kind: Kind,
     limit: Option<Duration>,
     busy: Exit,
     quiet: bool,
@@ -56,8 +60,45 @@ pub(crate) struct Request {
     metadata: Metadata,
 }
 
+/// What options do not say about how a lock is held.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    /// Whether the lease is renewed.
+    pub(crate) renew: bool,
+    /// How long before the deadline a loss is told.
+    pub(crate) grace: Option<Duration>,
+}
+
+/// Sets what all kinds of locks have in common.
+macro_rules! prepared {
+    ($lock:expr, $request:expr, $manner:expr) => {{
+        let lock = $lock.ttl($request.ttl.duration()).metadata($request.metadata.as_str());
+        let lock = lock.renew($manner.renew);
+        match $manner.grace {
+            Some(grace) => lock.stop_grace(grace),
+            None => lock,
+        }
+    }};
+}
+
+/// Tries, waits for a while, or waits for as long as it takes.
+macro_rules! waited {
+    ($limit:expr, $lock:ident, $once:ident, $for_ever:ident, $within:ident($($n:expr)?)) => {
+        match $limit {
+            Some(Duration::ZERO) => $lock.$once($($n)?).await?,
+            Some(limit) => Some($lock.$within($($n,)? limit).await?),
+            None => Some($lock.$for_ever($($n)?).await?),
+        }
+    };
+}
+
 impl Request {
-    pub(crate) fn new(key: &OsStr, taking: &Taking, context: &Context) -> Outcome<Self> {
+    pub(crate) fn new(
+        keys: &[OsString],
+        kind: Kind,
+        taking: &Taking,
+        context: &Context,
+    ) -> Outcome<Self> {
         let Context { settings, quiet, explain, .. } = context;
         let argument = |error: Error| Failure::of_argument(&error);
         let Taking { waiting, ttl: length, meta, owner } = taking;
@@ -66,7 +107,8 @@ impl Request {
             OwnerName::new(owner).map_err(argument)?;
         }
         Ok(Self {
-            key: self::key(key)?,
+            keys: self::keys(keys)?,
+            kind,
             limit: waiting.limit(),
             busy: busy(waiting),
             quiet: *quiet,
@@ -81,7 +123,12 @@ impl Request {
         self.owner.as_deref()
     }
 
-    /// Takes the lock. `adapt` may change what the options do not say.
+    /// The names, quoted.
+    pub(crate) fn names(&self) -> String {
+        quoted(self.keys.iter())
+    }
+
+    /// Takes the locks, all or none.
     ///
     /// Errors are also a lock that is busy, with a message unless that is unwanted, and a wait that
     /// was cut short by a signal.
@@ -89,62 +136,136 @@ impl Request {
         &self,
         client: &Client,
         signals: &mut Signals,
-        adapt: impl FnOnce(Mutex) -> Mutex,
-    ) -> Outcome<Guard> {
-        let mutex = client.mutex_of(self.key.clone()).ttl(self.ttl.duration());
-        let mutex = adapt(mutex.metadata(self.metadata.as_str()));
-        let taken = unless_interrupted(client, signals, async {
+        manner: Manner,
+    ) -> Outcome<Held> {
+        let taken = self.attempt(client, signals, manner).await?;
+        self.judge(taken, client).await
+    }
+
+    /// As [`take`](Self::take), without a judgement of what the store said.
+    pub(crate) async fn attempt(
+        &self,
+        client: &Client,
+        signals: &mut Signals,
+        manner: Manner,
+    ) -> Outcome<leasehold::Result<Option<Held>>> {
+        unless_interrupted(client, signals, async {
             tokio::select! {
-                taken = self.attempt(&mutex) => taken,
+                taken = self.ask_store(client, manner) => taken,
                 never = self.explain_the_wait(client) => match never {},
             }
-        });
-        match taken.await? {
-            Ok(Some(guard)) => Ok(guard),
-            Ok(None) => Err(self.busy(&self.describe_holder(client).await)),
+        })
+        .await
+    }
+
+    pub(crate) async fn judge(
+        &self,
+        taken: leasehold::Result<Option<Held>>,
+        client: &Client,
+    ) -> Outcome<Held> {
+        match taken {
+            Ok(Some(held)) => Ok(held),
+            Ok(None) => Err(self.busy(&self.describe_obstacle(client).await)),
             Err(error) if is_wait_ran_out(&error) => Err(self.busy(&chain(&error))),
             Err(error) if error.kind() == ErrorKind::Config => Err(Failure::of_argument(&error)),
             Err(error) => Err(error.into()),
         }
     }
 
-    async fn attempt(&self, mutex: &Mutex) -> leasehold::Result<Option<Guard>> {
-        match self.limit {
-            Some(Duration::ZERO) => mutex.try_lock().await,
-            Some(limit) => mutex.lock_within(limit).await.map(Some),
-            None => mutex.lock().await.map(Some),
-        }
+    async fn ask_store(&self, client: &Client, manner: Manner) -> leasehold::Result<Option<Held>> {
+        let names = || self.keys.iter().map(Key::as_str);
+        let key = names().next().unwrap_or_default();
+        let limit = self.limit;
+        let guard = match self.kind {
+            Kind::Exclusive if self.keys.len() > 1 => {
+                let locks = prepared!(client.multi(names()), self, manner);
+                let taken = waited!(limit, locks, try_lock, lock, lock_within());
+                return Ok(taken.map(|all| {
+                    let mut guards = all.into_guards();
+                    let typed = |guard: &leasehold::Guard| {
+                        self.keys.iter().position(|key| key == guard.key())
+                    };
+                    guards.sort_by_key(typed);
+                    Held::new(guards)
+                }));
+            }
+            Kind::Exclusive => {
+                let lock = prepared!(client.mutex(key), self, manner);
+                waited!(limit, lock, try_lock, lock, lock_within())
+            }
+            Kind::Shared => {
+                let lock = prepared!(client.rwlock(key), self, manner);
+                waited!(limit, lock, try_read, read, read_within())
+                    .map(leasehold::ReadGuard::into_guard)
+            }
+            Kind::Permits { count, limit: all } => {
+                let lock = prepared!(client.semaphore(key, all), self, manner);
+                waited!(limit, lock, try_acquire_many, acquire_many, acquire_many_within(count))
+            }
+            Kind::OncePer(period) => {
+                let job = prepared!(client.once_per(key, period), self, manner);
+                return Ok(job.try_start().await?.map(Held::once));
+            }
+        };
+        Ok(guard.map(|guard| Held::new(vec![guard])))
     }
 
     fn busy(&self, message: &str) -> Failure {
         if self.quiet { Failure::silent(self.busy) } else { Failure::new(self.busy, message) }
     }
 
-    async fn describe_holder(&self, client: &Client) -> String {
-        let key = &self.key;
+    async fn describe_obstacle(&self, client: &Client) -> String {
         if self.quiet {
             return String::new();
         }
-        match client.inspect(key).await {
-            Ok(Some(info)) => format!("\"{key}\" at {} is {}", client.location(), state(&info)),
+        let at = client.location();
+        match self.obstacle(client).await {
+            Some(info) => format!("\"{}\" at {at} is {}", info.key, state(&info)),
             // It came free in between, or the store can't say.
-            _ => format!("\"{key}\" at {} was held by somebody else", client.location()),
+            None => format!("{} at {at} was held by somebody else", self.names()),
         }
+    }
+
+    /// The first of the locks that somebody else has, or the first in use.
+    async fn obstacle(&self, client: &Client) -> Option<LockInfo> {
+        let mut in_use = None;
+        for key in &self.keys {
+            let Ok(Some(info)) = client.inspect(key).await else { continue };
+            let mut holders = info.holders.iter();
+            if info.closed_for.is_some() || holders.any(|holder| holder.owner != *client.owner()) {
+                return Some(info);
+            }
+            in_use = in_use.or(Some(info));
+        }
+        in_use
     }
 
     /// Says once who is waited for, if there is a person to read it.
     async fn explain_the_wait(&self, client: &Client) -> std::convert::Infallible {
         if self.explain {
             tokio::time::sleep(EXPLAIN_AFTER).await;
-            if let Ok(Some(info)) = client.inspect(&self.key).await {
+            if let Some(info) = self.obstacle(client).await {
                 let mine = info.waiters.iter().position(|waiter| waiter.owner == *client.owner());
                 let place = mine.map_or_else(String::new, |place| {
                     format!("; this is number {} in line", place.saturating_add(1))
                 });
-                output::message(&format!("waiting: \"{}\" is {}{place}", self.key, state(&info)));
+                output::message(&format!("waiting: \"{}\" is {}{place}", info.key, state(&info)));
             }
         }
         std::future::pending().await
+    }
+}
+
+/// Judges names, of which each may be given once.
+pub(crate) fn keys(typed: &[OsString]) -> Outcome<Vec<Key>> {
+    let keys = typed.iter().map(|typed| key(typed)).collect::<Outcome<Vec<_>>>()?;
+    let mut sorted: Vec<&Key> = keys.iter().collect();
+    sorted.sort_unstable();
+    match sorted.windows(2).find(|pair| pair.first() == pair.last()) {
+        Some([twice, ..]) => {
+            Err(Failure::usage(format!("\"{twice}\" is named twice; name each lock once")))
+        }
+        _ => Ok(keys),
     }
 }
 
@@ -170,18 +291,25 @@ pub(crate) fn state(info: &LockInfo) -> String {
                 "" => String::new(),
                 _ => format!(" ({})", holder.metadata),
             };
+            let others = match info.holders.len() {
+                1 => String::new(),
+                2 => " and 1 other".to_owned(),
+                n => format!(" and {} others", n.saturating_sub(1)),
+            };
             format!(
-                "held by {}{note} for {}, its lease ends in {} unless renewed",
+                "held by {}{note}{others} for {}, its lease ends in {} unless renewed",
                 holder.owner,
                 duration::show(holder.held_for),
                 duration::show(holder.remaining),
             )
         }
-        (None, Some(left)) => {
-            format!("closed for another {} after a release", duration::show(left))
-        }
+        (None, Some(left)) => format!("closed for another {}", duration::show(left)),
         (None, None) => "free".to_owned(),
     };
+    if let Stored::Semaphore { limit } = info.kind {
+        let (held, free) = (permits_held(info), permits_free(info));
+        text.push_str(&format!("; {held} of {limit} permits are held, {free} free"));
+    }
     if !info.waiters.is_empty() {
         text.push_str(&format!("; {} waiting", info.waiters.len()));
     }
@@ -196,7 +324,7 @@ pub(crate) async fn unless_interrupted<T>(
 ) -> Outcome<T> {
     let signal = tokio::select! {
         biased;
-        signal = signals.next() => signal,
+        signal = signals.next_fatal() => signal,
         done = work => return Ok(done),
     };
     tidy(client).await;

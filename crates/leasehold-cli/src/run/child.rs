@@ -21,9 +21,9 @@ pub(crate) struct Plan {
     pub(crate) program: OsString,
     pub(crate) arguments: Vec<OsString>,
     /// Variables to add.
-    pub(crate) variables: Vec<(&'static str, String)>,
+    pub(crate) variables: Vec<(String, String)>,
     /// Variables to take away.
-    pub(crate) hidden: Vec<&'static str>,
+    pub(crate) hidden: Vec<OsString>,
 }
 
 /// What happened to the command's process.

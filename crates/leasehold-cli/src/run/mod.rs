@@ -1,4 +1,5 @@
-//! `leasehold run`: take a lock, run a command, release the lock.
+//! `leasehold run`: take a lock, run a command, release the lock. `elect` runs its command by the
+//! same [`Runner`].
 
 mod child;
 mod clock;
@@ -12,13 +13,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::core::LeaseState;
-use leasehold::{Client, Guard, Release};
+use leasehold::{Client, Key, Release};
+use tokio::sync::oneshot;
 
-use crate::cli::Run;
+use crate::cli::{Job, Run};
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, chain};
+use crate::held::{Closing, Held, Leases};
 use crate::inherited;
+use crate::kind::Kind;
 use crate::output;
 use crate::run::child::{Child, Plan};
 use crate::run::supervise::{Supervisor, Verdict};
@@ -27,136 +31,199 @@ use crate::run::watchdog::Watchdog;
 use crate::secret;
 use crate::settings::{PASSWORD_VARIABLE, STORE_VARIABLE};
 use crate::signals::{self, Signals};
-use crate::take::{self, Request, unless_interrupted};
+use crate::take::{self, Manner, Request, unless_interrupted};
 
 /// The watchdog is told of the deadline this often, or ten times in a ttl.
 const TELL_EVERY_MAX: Duration = Duration::from_secs(1);
 const TELL_EVERY_MIN: Duration = Duration::from_millis(1);
 
+const PERMITS_VARIABLE: &str = "LEASEHOLD_PERMITS";
+const KEY_OF_SEVERAL: &str = "LEASEHOLD_KEY_";
+const FENCE_OF_SEVERAL: &str = "LEASEHOLD_FENCE_";
+
 pub(crate) async fn run(run: &Run, context: &Context) -> Outcome {
-    let request = Request::new(&run.key, &run.taking, context)?;
+    let kind = Kind::of(&run.kinds, run.keys.len())?;
     let cooldown = take::cooldown(run.cooldown)?;
-    let grace = run.grace.unwrap_or_else(|| LeaseState::default_grace(request.ttl));
-    // A renewal is due after a third of the ttl, and needs time for more than one try.
-    if grace > request.ttl.duration() / 2 {
-        return Err(Failure::usage(format!(
-            "a grace of {grace:?} is too long for a ttl of {}; give at most half of the ttl",
-            request.ttl
-        )));
+    kind.judge(run.taking.waiting.wait, cooldown.is_some())?;
+    if run.reopen_on_failure && !matches!(kind, Kind::OncePer(_)) {
+        return Err(Failure::usage(
+            "--reopen-on-failure opens the period of --once-per again; give that too",
+        ));
     }
+    let request = Request::new(&run.keys, kind, &run.taking, context)?;
+    let runner = Runner {
+        closing: cooldown.map_or(Closing::AsTaken, Closing::For),
+        reopen_on_failure: run.reopen_on_failure,
+        ..Runner::new(&run.job, &request)?
+    };
     let mut signals = context.catch_signals()?;
     let client = context.settings.connect(request.owner(), false).await?;
-    let guard = request.take(&client, &mut signals, |mutex| mutex.stop_grace(grace)).await?;
-
-    let plan = plan(run, &client, &guard)?;
-    let tell_every = (request.ttl.duration() / 10).clamp(TELL_EVERY_MIN, TELL_EVERY_MAX);
-    let terminal = Terminal::open();
-    let result = supervised(
-        &plan,
-        &guard,
-        context,
-        &mut signals,
-        terminal.as_ref(),
-        Timing { grace, tell_every },
-    );
-    let result = result.await;
-    // Whatever follows concerns the lock alone, and an impatient Ctrl-C may cut it short.
-    let verdict = match result {
-        Ok(verdict) => verdict,
-        Err(failure) => {
-            drop(unless_interrupted(&client, &mut signals, release(guard, None, &client)).await);
-            return Err(failure);
-        }
-    };
-    if verdict.ending.is_none() {
-        output::message(
-            "the command could not be killed: it belongs to another user, or waits for a device; \
-             it may run on without the lock",
-        );
-    }
-    let released = unless_interrupted(&client, &mut signals, release(guard, cooldown, &client));
-    let overlapped = released.await.unwrap_or(false);
-    Ok(exit(verdict, overlapped))
+    let held = request.take(&client, &mut signals, runner.manner()).await?;
+    Ok(runner.run(held, context, &client, &mut signals).await?.exit())
 }
 
-fn exit(verdict: Verdict, overlapped: bool) -> Exit {
-    match verdict.ending {
-        Some(ending) if verdict.covered && !overlapped => {
-            verdict.keyboard.map_or_else(|| ending.exit(), Exit::Keyboard)
-        }
-        _ => Exit::Lost,
-    }
-}
-
+/// How to run a command under a lock that is held.
 #[derive(Clone, Copy, Debug)]
-struct Timing {
+pub(crate) struct Runner<'a> {
+    job: &'a Job,
     grace: Duration,
     tell_every: Duration,
+    closing: Closing,
+    /// Whether a command that fails opens its period again.
+    reopen_on_failure: bool,
 }
 
-/// Starts the command and stays with it to its end.
-async fn supervised(
-    plan: &Plan,
-    guard: &Guard,
-    context: &Context,
-    signals: &mut Signals,
-    terminal: Option<&Terminal>,
-    timing: Timing,
-) -> Outcome<Verdict> {
-    let system = |error| Failure::system("start the command", &error);
-    signals.catch_all().map_err(system)?;
-    // Where it was ignored, the system would collect the command before its end could be seen.
-    signals::reset(libc::SIGCHLD).map_err(system)?;
-    inherited::close_on_exec_except(&context.files).map_err(system)?;
-    let watchdog = Arc::new(Watchdog::start().map_err(system)?);
-    watchdog.tell(guard.lease(), timing.grace).map_err(system)?;
-    let given = terminal.filter(|terminal| terminal.is_for_the_command());
-    let child = Child::start(plan, context.inherited, signals.caught(), &watchdog, given);
-    let verdict = match child {
-        Ok(mut child) => {
-            let supervisor = Supervisor {
-                lease: guard.lease(),
-                child: &mut child,
-                watchdog: &watchdog,
-                signals,
-                terminal,
-                has_terminal: given.is_some(),
-                stop_asked: false,
-                end_asked: false,
-                loss_told: false,
-                grace: timing.grace,
-            };
-            // On the worker, where the renewals are: this thread may be held up by a terminal.
-            let (teller, lease) = (Arc::clone(&watchdog), guard.lease().clone());
-            let teller = tokio::spawn(async move {
-                teller.keep_telling(&lease, timing.grace, timing.tell_every).await;
-            });
-            let verdict = supervisor.watch().await;
-            teller.abort();
-            if let Some(terminal) = terminal {
-                terminal.take_back(Some(child.pid()));
-            }
-            watchdog.dismiss();
-            if verdict.ending.is_some() {
-                child.collect();
-            }
-            verdict
-        }
-        Err(error) => {
-            watchdog.dismiss();
-            if let Some(terminal) = given {
-                terminal.take_back(None);
-            }
-            let (exit, message) = child::not_started(&plan.program, &error);
-            return Err(Failure::new(exit, message));
-        }
-    };
-    Ok(verdict)
+/// What became of the command and of the lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Done {
+    pub(crate) verdict: Verdict,
+    /// Whether the release said that somebody else may have held the lock.
+    overlapped: bool,
 }
 
-fn plan(run: &Run, client: &Client, guard: &Guard) -> Outcome<Plan> {
-    let mut words = run.cmd.iter().cloned();
-    let (program, arguments) = match (&run.shell, words.next()) {
+impl Done {
+    pub(crate) fn exit(self) -> Exit {
+        match self.verdict.ending {
+            Some(ending) if self.verdict.covered && !self.overlapped => {
+                self.verdict.keyboard.map_or_else(|| ending.exit(), Exit::Keyboard)
+            }
+            _ => Exit::Lost,
+        }
+    }
+}
+
+impl<'a> Runner<'a> {
+    pub(crate) fn new(job: &'a Job, request: &Request) -> Outcome<Self> {
+        let grace = job.grace.unwrap_or_else(|| LeaseState::default_grace(request.ttl));
+        // A renewal is due after a third of the ttl, and needs time for more than one try.
+        if grace > request.ttl.duration() / 2 {
+            return Err(Failure::usage(format!(
+                "a grace of {grace:?} is too long for a ttl of {}; give at most half of the ttl",
+                request.ttl
+            )));
+        }
+        let tell_every = (request.ttl.duration() / 10).clamp(TELL_EVERY_MIN, TELL_EVERY_MAX);
+        Ok(Self { job, grace, tell_every, closing: Closing::AsTaken, reopen_on_failure: false })
+    }
+
+    /// How the lock is to be held for it.
+    pub(crate) const fn manner(&self) -> Manner {
+        Manner { renew: true, grace: Some(self.grace) }
+    }
+
+    /// Runs the command and ends the leases.
+    pub(crate) async fn run(
+        &self,
+        held: Held,
+        context: &Context,
+        client: &Client,
+        signals: &mut Signals,
+    ) -> Outcome<Done> {
+        let plan = plan(self.job, client, held.leases())?;
+        let terminal = Terminal::open();
+        let result =
+            self.supervised(&plan, held.leases(), context, client, signals, terminal.as_ref());
+        let result = result.await;
+        // Whatever follows concerns the lock alone, and an impatient Ctrl-C may cut it short.
+        let verdict = match result {
+            Ok(verdict) => verdict,
+            Err(failure) => {
+                // Nothing has been run, so nothing closes the lock to those who can run it.
+                let released = release(held, Closing::Reopen, client);
+                drop(unless_interrupted(client, signals, released).await);
+                return Err(failure);
+            }
+        };
+        if verdict.ending.is_none() {
+            output::message(
+                "the command could not be killed: it belongs to another user, or waits for a \
+                 device; it may run on without the lock",
+            );
+        }
+        let failed = verdict.ending.is_none_or(|ending| ending.exit() != Exit::Success);
+        let closing = if self.reopen_on_failure && failed { Closing::Reopen } else { self.closing };
+        let released = unless_interrupted(client, signals, release(held, closing, client));
+        let overlapped = released.await.unwrap_or(false);
+        Ok(Done { verdict, overlapped })
+    }
+
+    /// Starts the command and stays with it to its end.
+    async fn supervised(
+        &self,
+        plan: &Plan,
+        leases: &Leases,
+        context: &Context,
+        client: &Client,
+        signals: &mut Signals,
+        terminal: Option<&Terminal>,
+    ) -> Outcome<Verdict> {
+        let system = |error| Failure::system("start the command", &error);
+        signals.catch_all().map_err(system)?;
+        // Where it was ignored, the system would collect the command before its end could be seen.
+        signals::reset(libc::SIGCHLD).map_err(system)?;
+        inherited::close_on_exec_except(&context.files).map_err(system)?;
+        let watchdog = Arc::new(Watchdog::start().map_err(system)?);
+        watchdog.tell(leases, self.grace).map_err(system)?;
+        let given = terminal.filter(|terminal| terminal.is_for_the_command());
+        let child = Child::start(plan, context.inherited, signals.caught(), &watchdog, given);
+        let verdict = match child {
+            Ok(mut child) => {
+                let (tell, asked) = oneshot::channel();
+                let (client, of, at_once) =
+                    (client.clone(), leases.clone(), self.job.on_ask.is_some());
+                let asking = tokio::spawn(async move {
+                    // Nobody listens any more once the command has ended.
+                    tell.send(of.asked(&client, at_once).await).ok();
+                });
+                let supervisor = Supervisor {
+                    leases,
+                    child: &mut child,
+                    watchdog: &watchdog,
+                    signals,
+                    terminal,
+                    has_terminal: given.is_some(),
+                    stop_asked: false,
+                    end_asked: false,
+                    interrupted: false,
+                    asked,
+                    on_ask: self.job.on_ask,
+                    loss_told: false,
+                    grace: self.grace,
+                };
+                // On the worker, where the renewals are: this thread may be held up by a terminal.
+                let (teller, told) = (Arc::clone(&watchdog), leases.clone());
+                let (grace, every) = (self.grace, self.tell_every);
+                let teller = tokio::spawn(async move {
+                    teller.keep_telling(&told, grace, every).await;
+                });
+                let verdict = supervisor.watch().await;
+                teller.abort();
+                asking.abort();
+                if let Some(terminal) = terminal {
+                    terminal.take_back(Some(child.pid()));
+                }
+                watchdog.dismiss();
+                if verdict.ending.is_some() {
+                    child.collect();
+                }
+                verdict
+            }
+            Err(error) => {
+                watchdog.dismiss();
+                if let Some(terminal) = given {
+                    terminal.take_back(None);
+                }
+                let (exit, message) = child::not_started(&plan.program, &error);
+                return Err(Failure::new(exit, message));
+            }
+        };
+        Ok(verdict)
+    }
+}
+
+fn plan(job: &Job, client: &Client, leases: &Leases) -> Outcome<Plan> {
+    let mut words = job.cmd.iter().cloned();
+    let (program, arguments) = match (&job.shell, words.next()) {
         (Some(line), _) => {
             let shell = env::var_os("SHELL").filter(|shell| !shell.is_empty());
             let shell = shell.unwrap_or_else(|| OsString::from("/bin/sh"));
@@ -165,58 +232,91 @@ fn plan(run: &Run, client: &Client, guard: &Guard) -> Outcome<Plan> {
         (None, Some(program)) => (program, words.collect()),
         (None, None) => return Err(Failure::usage("there is no command to run")),
     };
-    let deadline = clock::now().saturating_add(guard.remaining());
-    let variables = vec![
-        ("LEASEHOLD_KEY", guard.key().as_str().to_owned()),
-        ("LEASEHOLD_FENCE", guard.fence()?.to_string()),
-        ("LEASEHOLD_OWNER", client.owner().as_str().to_owned()),
-        ("LEASEHOLD_DEADLINE_MS", deadline.as_millis().to_string()),
-    ];
-    let mut hidden = vec![PASSWORD_VARIABLE];
-    let store = env::var_os(STORE_VARIABLE).unwrap_or_default();
-    if secret::password_of(&store.to_string_lossy()).is_some() {
-        hidden.push(STORE_VARIABLE);
-    }
-    Ok(Plan { program, arguments, variables, hidden })
+    Ok(Plan { program, arguments, variables: variables(client, leases)?, hidden: hidden() })
 }
 
-/// Releases the lock. Whether the answer says that somebody else may have held it meanwhile.
-async fn release(guard: Guard, cooldown: Option<Duration>, client: &Client) -> bool {
-    let key = guard.key().clone();
-    // When the loss is known already, it has been told.
-    let known = !guard.is_held();
-    let released = match cooldown {
-        Some(cooldown) => guard.release_with_cooldown(cooldown).await,
-        None => guard.release().await,
-    };
-    let problem = match released {
-        Ok(Release::Released) => return false,
-        Ok(Release::Late) => {
-            "its lease ran out before the release; nobody else has held it since, but the ttl is \
-             too short"
-                .to_owned()
-        }
-        Ok(Release::NotHeld) => {
-            if !known {
-                output::message(&format!(
-                    "lost \"{key}\": it was taken away, or the store has forgotten it, before the \
-                     release; somebody else may have held it while the command ran"
-                ));
-            }
-            return true;
-        }
-        Ok(_) => {
-            take::tidy(client).await;
-            "the store did not answer the release; the lock may stay held until its ttl runs out"
-                .to_owned()
-        }
-        Err(error) => {
-            take::tidy(client).await;
-            crate::failure::chain(&error)
-        }
-    };
-    if !known {
-        output::message(&format!("warning: release \"{key}\": {problem}"));
+/// What the command learns of its locks.
+fn variables(client: &Client, leases: &Leases) -> Outcome<Vec<(String, String)>> {
+    let deadline = clock::now().saturating_add(leases.remaining());
+    let (mut keys, mut fences, mut permits) = (Vec::new(), Vec::new(), None);
+    for lease in leases.iter() {
+        keys.push(lease.key().as_str().to_owned());
+        fences.push(lease.fence()?.to_string());
+        permits = permits.or_else(|| lease.permits());
     }
-    false
+    let mut variables = vec![
+        ("LEASEHOLD_KEY".to_owned(), keys.join("\n")),
+        ("LEASEHOLD_FENCE".to_owned(), fences.join("\n")),
+        ("LEASEHOLD_OWNER".to_owned(), client.owner().as_str().to_owned()),
+        ("LEASEHOLD_DEADLINE_MS".to_owned(), deadline.as_millis().to_string()),
+    ];
+    variables.extend(permits.map(|n| (PERMITS_VARIABLE.to_owned(), n.to_string())));
+    if keys.len() > 1 {
+        let numbered = keys.into_iter().zip(fences).zip(1_usize..);
+        variables.extend(numbered.flat_map(|((key, fence), n)| {
+            [(format!("{KEY_OF_SEVERAL}{n}"), key), (format!("{FENCE_OF_SEVERAL}{n}"), fence)]
+        }));
+    }
+    Ok(variables)
+}
+
+/// What the command must not see: secrets, and what a lock around this one would have told it.
+fn hidden() -> Vec<OsString> {
+    let mut hidden: Vec<OsString> = [PASSWORD_VARIABLE, PERMITS_VARIABLE].map(Into::into).into();
+    let store = env::var_os(STORE_VARIABLE).unwrap_or_default();
+    if secret::password_of(&store.to_string_lossy()).is_some() {
+        hidden.push(STORE_VARIABLE.into());
+    }
+    hidden.extend(env::vars_os().map(|(name, _)| name).filter(|name| {
+        let name = name.as_encoded_bytes();
+        [KEY_OF_SEVERAL, FENCE_OF_SEVERAL].iter().any(|of| name.starts_with(of.as_bytes()))
+    }));
+    hidden
+}
+
+/// Releases the locks. Whether an answer says that somebody else may have held one meanwhile.
+async fn release(held: Held, closing: Closing, client: &Client) -> bool {
+    // When the loss is known already, it has been told.
+    let known: Vec<Key> = held
+        .leases()
+        .iter()
+        .filter(|lease| !lease.is_held())
+        .map(|lease| lease.key().clone())
+        .collect();
+    let mut overlapped = false;
+    for (key, released) in held.release(closing).await {
+        let known = known.contains(&key);
+        let problem = match released {
+            Ok(Release::Released) => continue,
+            Ok(Release::Late) => {
+                "its lease ran out before the release; nobody else has held it since, but the ttl \
+                 is too short"
+                    .to_owned()
+            }
+            Ok(Release::NotHeld) => {
+                overlapped = true;
+                if !known {
+                    output::message(&format!(
+                        "lost \"{key}\": it was taken away, or the store has forgotten it, before \
+                         the release; somebody else may have held it while the command ran"
+                    ));
+                }
+                continue;
+            }
+            Ok(_) => {
+                take::tidy(client).await;
+                "the store did not answer the release; the lock may stay held until its ttl runs \
+                 out"
+                .to_owned()
+            }
+            Err(error) => {
+                take::tidy(client).await;
+                chain(&error)
+            }
+        };
+        if !known {
+            output::message(&format!("warning: release \"{key}\": {problem}"));
+        }
+    }
+    overlapped
 }

@@ -7,10 +7,11 @@
 
 use std::time::Duration;
 
-use leasehold::HeldLease;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::duration;
+use crate::held::Leases;
 use crate::output;
 use crate::run::child::{Child, Ending, Event};
 use crate::run::terminal::{self, Terminal};
@@ -32,12 +33,14 @@ pub(crate) struct Verdict {
     pub(crate) covered: bool,
     /// The signal that a key sent to it alone, if it died of that.
     pub(crate) keyboard: Option<u8>,
+    /// Whether a signal to leasehold asked for the end.
+    pub(crate) interrupted: bool,
 }
 
 /// A command that runs, with everything it needs to be watched over.
 #[derive(Debug)]
 pub(crate) struct Supervisor<'a> {
-    pub(crate) lease: &'a HeldLease,
+    pub(crate) leases: &'a Leases,
     pub(crate) child: &'a mut Child,
     pub(crate) watchdog: &'a Watchdog,
     pub(crate) signals: &'a mut Signals,
@@ -48,6 +51,12 @@ pub(crate) struct Supervisor<'a> {
     pub(crate) stop_asked: bool,
     /// Whether the command was asked to end.
     pub(crate) end_asked: bool,
+    /// Whether that was by a signal to leasehold.
+    pub(crate) interrupted: bool,
+    /// Comes when somebody asks for the lock, with a sentence about that.
+    pub(crate) asked: oneshot::Receiver<String>,
+    /// The signal for the command then.
+    pub(crate) on_ask: Option<libc::c_int>,
     /// Whether the loss of the lock was told.
     pub(crate) loss_told: bool,
     /// The time between the news of a loss and the deadline.
@@ -71,13 +80,14 @@ impl Supervisor<'_> {
     pub(crate) async fn watch(mut self) -> Verdict {
         let mut stage = Stage::Holding;
         let mut ended = None;
+        let mut may_be_asked = true;
         loop {
             let on_purpose = matches!(stage, Stage::Holding) && !self.end_asked;
             let killed = matches!(stage, Stage::Killed { .. });
             if ended.is_some() && (on_purpose || killed || self.child.group_is_gone()) {
                 return self.verdict(ended);
             }
-            let lease = self.lease;
+            let leases = self.leases;
             let next = match stage {
                 Stage::Holding => None,
                 Stage::Terminated { kill_at } => Some(kill_at),
@@ -85,7 +95,7 @@ impl Supervisor<'_> {
             };
             tokio::select! {
                 biased;
-                () = lease.lost(), if next.is_none() => stage = self.terminate(),
+                () = leases.lost(), if next.is_none() => stage = self.terminate(),
                 () = sleep_until(next) => match stage {
                     Stage::Killed { .. } => return self.verdict(ended),
                     Stage::Holding | Stage::Terminated { .. } => stage = self.kill(),
@@ -95,6 +105,12 @@ impl Supervisor<'_> {
                     Event::Stopped(signal) => self.stopped(signal),
                 },
                 signal = self.signals.next() => self.forward(signal),
+                asked = &mut self.asked, if may_be_asked => {
+                    may_be_asked = false;
+                    if let (Ok(asked), Stage::Holding) = (asked, stage) {
+                        self.let_go(&asked);
+                    }
+                },
                 () = tokio::time::sleep(LOOK_EVERY), if ended.is_some() => {}
             }
         }
@@ -102,7 +118,7 @@ impl Supervisor<'_> {
 
     fn verdict(&mut self, ending: Option<Ending>) -> Verdict {
         let late = ending == Some(Ending::Killed(libc::SIGKILL)) && self.watchdog.may_have_killed();
-        let covered = ending.is_some() && self.lease.is_held() && !late;
+        let covered = ending.is_some() && self.leases.is_held() && !late;
         if !covered && !self.loss_told {
             self.tell_of_loss();
         }
@@ -114,21 +130,42 @@ impl Supervisor<'_> {
             }
             _ => None,
         };
-        Verdict { ending, covered, keyboard }
+        Verdict { ending, covered, keyboard, interrupted: self.interrupted }
     }
 
     fn tell_of_loss(&mut self) {
         self.loss_told = true;
-        let left = self.lease.until_deadline();
-        let why = if self.lease.is_held() {
-            "leasehold was held up for so long that the command had to be ended"
-        } else if left > self.grace {
-            "it was taken away, or the store has forgotten it"
-        } else {
-            "it could not be renewed in time"
+        let mut lost = self.leases.iter().filter(|lease| !lease.is_held()).peekable();
+        if lost.peek().is_none() {
+            output::message(&format!(
+                "lost {}: leasehold was held up for so long that the command had to be ended",
+                self.leases.names()
+            ));
+        }
+        for lease in lost {
+            let why = if lease.until_deadline() > self.grace {
+                "it was taken away, or the store has forgotten it"
+            } else {
+                "it could not be renewed in time"
+            };
+            let (key, fence) = (lease.key(), lease.fence_even_if_lost());
+            output::message(&format!("lost \"{key}\" (fence {fence}): {why}"));
+        }
+    }
+
+    /// Somebody asks for the lock.
+    fn let_go(&mut self, asked: &str) {
+        let Some(signal) = self.on_ask else {
+            output::message(asked);
+            return;
         };
-        let (key, fence) = (self.lease.key(), self.lease.fence_even_if_lost());
-        output::message(&format!("lost \"{key}\" (fence {fence}): {why}"));
+        output::message(&format!("{asked}; the command gets {}", signals::name(signal)));
+        self.signal(signal);
+        if signals::is_fatal(signal) || signal == libc::SIGKILL {
+            // As with a signal from elsewhere: a stopped process can't heed it.
+            self.signal(libc::SIGCONT);
+            self.end_asked = true;
+        }
     }
 
     /// The lock is lost: asks the group to end.
@@ -137,7 +174,7 @@ impl Supervisor<'_> {
         self.signal(libc::SIGTERM);
         // A stopped process can't heed TERM.
         self.signal(libc::SIGCONT);
-        let patience = self.lease.until_deadline().min(self.grace);
+        let patience = self.leases.until_deadline().min(self.grace);
         Stage::Terminated { kill_at: Instant::now() + patience.saturating_sub(patience / 4) }
     }
 
@@ -164,6 +201,7 @@ impl Supervisor<'_> {
                 // A job that was stopped would only learn of it when somebody continues it.
                 if signals::is_fatal(signal) {
                     self.end_asked = true;
+                    self.interrupted = true;
                     self.signal(libc::SIGCONT);
                 }
             }
@@ -186,9 +224,9 @@ impl Supervisor<'_> {
             terminal.take_back(Some(self.child.pid()));
             if self.has_terminal {
                 output::message(&format!(
-                    "suspended; \"{}\" is lost unless the job goes on within {}",
-                    self.lease.key(),
-                    duration::show(self.lease.remaining()),
+                    "suspended; {} is lost unless the job goes on within {}",
+                    self.leases.names(),
+                    duration::show(self.leases.remaining()),
                 ));
             }
         }
@@ -203,11 +241,11 @@ impl Supervisor<'_> {
     fn go_on(&mut self, stopped_by: Option<libc::c_int>) {
         self.stop_asked = false;
         // First of all: nobody knows for how long we stood still.
-        if !self.lease.is_held() {
+        if !self.leases.is_held() {
             return;
         }
         // Should this fail, the watchdog is gone, and there is nobody to be told.
-        drop(self.watchdog.tell(self.lease, self.grace));
+        drop(self.watchdog.tell(self.leases, self.grace));
         let in_front = self.terminal.filter(|terminal| terminal.is_ours());
         match (in_front, stopped_by) {
             (Some(terminal), Some(_)) => {

@@ -16,10 +16,10 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold::HeldLease;
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal};
 
+use crate::held::Leases;
 use crate::inherited;
 use crate::run::clock::{self, Alarm};
 
@@ -70,11 +70,11 @@ impl Watchdog {
         self.pipe.as_raw_fd()
     }
 
-    /// Says until when the group may live: an eighth of the grace before the lease's deadline.
-    pub(crate) fn tell(&self, lease: &HeldLease, grace: Duration) -> io::Result<()> {
+    /// Says until when the group may live: an eighth of the grace before the deadline of the first lease to end.
+    pub(crate) fn tell(&self, leases: &Leases, grace: Duration) -> io::Result<()> {
         // The clock is read first: a pause between the two lines makes the moment earlier.
         let now = clock::now();
-        let moment = now.saturating_add(lease.until_deadline().saturating_sub(grace / 8));
+        let moment = now.saturating_add(leases.until_deadline().saturating_sub(grace / 8));
         let previous = self.told.swap(nanos(moment), Ordering::AcqRel);
         if nanos(now) >= previous {
             self.overdue.store(true, Ordering::Release);
@@ -83,10 +83,10 @@ impl Watchdog {
     }
 
     /// Tells it again and again. Ends only by being dropped.
-    pub(crate) async fn keep_telling(&self, lease: &HeldLease, grace: Duration, every: Duration) {
+    pub(crate) async fn keep_telling(&self, leases: &Leases, grace: Duration, every: Duration) {
         loop {
             // A watchdog that was killed is missed only if this process is killed as well.
-            if self.tell(lease, grace).is_err() {
+            if self.tell(leases, grace).is_err() {
                 tracing::warn!(
                     "the watchdog is gone; should leasehold be killed, only the command's first \
                      process will be, too"

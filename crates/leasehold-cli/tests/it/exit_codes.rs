@@ -55,7 +55,7 @@ fn a_busy_lock_is_75_or_what_is_asked_for_and_says_who_holds_it() {
 fn bad_usage_is_64() {
     let site = Site::embedded();
     for line in
-        ["", "run", "run k", "frobnicate", "run k -n -w 1 -- true", "run k --limit 3 -- true"]
+        ["", "run", "run k", "frobnicate", "run k -n -w 1 -- true", "run k --limits 3 -- true"]
     {
         let args: Vec<&str> = line.split(' ').filter(|word| !word.is_empty()).collect();
         let done = site.run(args).expect(64);

@@ -5,8 +5,10 @@ use std::path::Path;
 
 use crate::harness::Site;
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 16] = [
     "run",
+    "elect",
+    "observe",
     "acquire",
     "renew",
     "release",
@@ -14,7 +16,9 @@ const COMMANDS: [&str; 12] = [
     "wait",
     "ls",
     "show",
+    "ask",
     "force-release",
+    "set-limit",
     "doctor",
     "completions",
     "man",

@@ -250,7 +250,7 @@ fn a_stubborn_shell_and_its_child_on_a_terminal_die_when_the_lock_is_lost() {
     let pids = || fs::read_to_string(site.path("pids")).unwrap_or_default();
     until("both have started", || pids().lines().count() == 2);
     let list = site.line("ls").expect(0).stdout;
-    let fence = list.lines().nth(1).unwrap().split_whitespace().nth(1).unwrap().to_owned();
+    let fence = list.lines().nth(1).unwrap().split_whitespace().nth(2).unwrap().to_owned();
     site.run(["force-release", "k", "--fence", &fence]).expect(0);
     assert_eq!(terminal.ends().code(), Some(76));
     pids().lines().for_each(|pid| gone(pid.parse().unwrap()));
@@ -274,8 +274,8 @@ fn a_long_wait_is_explained_to_a_file_only_when_asked() {
     let site = Site::embedded();
     let mut holder = site.start(["hold", "k", "--ignore-stdin"]);
     holder.line();
-    for (asked, says) in [("", false), ("-v", true)] {
-        let done = site.line(&format!("run k -w 1.5 {asked} -- true")).expect(75);
+    for (asked, says) in [("-w 1.5", false), ("-v -w 1.5", true)] {
+        let done = site.line(&format!("run k {asked} -- true")).expect(75);
         assert_eq!(done.stderr.contains("waiting: \"k\" is held"), says, "{}", done.stderr);
         assert_eq!(done.stderr.contains("number 1 in line"), says, "{}", done.stderr);
     }

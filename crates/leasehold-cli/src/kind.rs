@@ -1,0 +1,122 @@
+//! Which kind of lock is meant, and which options go together.
+
+use std::time::Duration;
+
+use crate::cli::Kinds;
+use crate::failure::{Failure, Outcome};
+
+/// Shorter ones close nothing.
+const PERIOD_MIN: Duration = Duration::from_millis(1);
+/// For longer no store keeps a lock closed.
+const PERIOD_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// What is to be taken.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Kind {
+    /// One lock or several, alone.
+    Exclusive,
+    /// One lock, together with others.
+    Shared,
+    /// So many permits of a semaphore.
+    Permits { count: u32, limit: u32 },
+    /// A period, by starting in it.
+    OncePer(Duration),
+}
+
+impl Kind {
+    /// Judges what was typed for so many names.
+    pub(crate) fn of(typed: &Kinds, names: usize) -> Outcome<Self> {
+        let Kinds { shared, exclusive, limit, permits, once_per } = typed;
+        let refuse = |why: &str| Err(Failure::usage(why));
+        let kinds = [
+            (*shared, "--shared"),
+            (*exclusive, "--exclusive"),
+            (limit.is_some(), "--limit"),
+            (once_per.is_some(), "--once-per"),
+        ];
+        let mut given = kinds.iter().filter(|(given, _)| *given).map(|(_, name)| *name);
+        let (first, second) = (given.next(), given.next());
+        if let (Some(one), Some(other)) = (first, second) {
+            return refuse(&format!("{one} and {other} are different kinds of locks; give one"));
+        }
+        if let Some(kind) = first.filter(|kind| names > 1 && *kind != "--exclusive") {
+            return refuse(&format!(
+                "several locks are held alone; leave {kind} out, or give one name"
+            ));
+        }
+        match (limit, permits) {
+            (None, Some(_)) => {
+                refuse("--permits are out of a limit that all agree on; give --limit N too")
+            }
+            (Some(0), _) => {
+                refuse("with a limit of 0 nobody could ever get a permit; give at least 1")
+            }
+            (Some(_), Some(0)) => refuse("--permits 0 takes nothing; take at least 1"),
+            (Some(limit), Some(count)) if count > limit => refuse(&format!(
+                "{count} permits are more than the limit of {limit}; ask for fewer"
+            )),
+            (Some(limit), count) => Ok(Self::Permits { count: count.unwrap_or(1), limit: *limit }),
+            (None, None) => Ok(match once_per {
+                Some(period) if !(PERIOD_MIN..=PERIOD_MAX).contains(period) => {
+                    return refuse(&format!(
+                        "a period of {period:?} is out of range; give 1 ms to 365 days"
+                    ));
+                }
+                Some(period) => Self::OncePer(*period),
+                None if *shared => Self::Shared,
+                None => Self::Exclusive,
+            }),
+        }
+    }
+
+    /// Refuses the options of waiting and closing that this kind has no use for.
+    pub(crate) fn judge(self, wait: Option<Duration>, cooldown: bool) -> Outcome<()> {
+        let refuse = |why| Err(Failure::usage(why));
+        match self {
+            Self::OncePer(_) if wait.is_some() => {
+                refuse("--once-per never waits for the next period; leave --wait out")
+            }
+            Self::OncePer(_) if cooldown => refuse(
+                "--once-per closes the lock from the start of the job on; leave --cooldown out",
+            ),
+            Self::Shared | Self::Permits { .. } if cooldown => refuse(
+                "a cool-down closes the lock also to those who share it; leave --cooldown out",
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(names: usize, set: impl FnOnce(&mut Kinds)) -> Outcome<Kind> {
+        let mut typed = Kinds::default();
+        set(&mut typed);
+        Kind::of(&typed, names)
+    }
+
+    #[test]
+    fn one_kind_at_a_time_and_several_names_only_alone() {
+        assert_eq!(kind(1, |_| {}).unwrap(), Kind::Exclusive);
+        assert_eq!(kind(2, |typed| typed.exclusive = true).unwrap(), Kind::Exclusive);
+        assert_eq!(kind(1, |typed| typed.shared = true).unwrap(), Kind::Shared);
+        let semaphore = kind(1, |typed| typed.limit = Some(3)).unwrap();
+        assert_eq!(semaphore, Kind::Permits { count: 1, limit: 3 });
+        let refused = [
+            kind(2, |typed| typed.shared = true),
+            kind(2, |typed| typed.limit = Some(3)),
+            kind(2, |typed| typed.once_per = Some(Duration::from_secs(1))),
+            kind(1, |typed| typed.permits = Some(3)),
+            kind(1, |typed| (typed.limit, typed.permits) = (Some(2), Some(3))),
+            kind(1, |typed| (typed.shared, typed.exclusive) = (true, true)),
+            kind(1, |typed| (typed.shared, typed.limit) = (true, Some(3))),
+            kind(1, |typed| typed.once_per = Some(Duration::ZERO)),
+        ];
+        for refusal in refused {
+            let message = refusal.unwrap_err().message;
+            assert!(message.contains("; "), "says what to do: {message}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! `force-release`, `release --all`, `ask` and `set-limit`: what operators do to others' locks.
+
+use std::num::NonZeroU32;
+
+use leasehold::core::{Kind, SetLimit as Answer, SetLimitRequest};
+use leasehold::{Client, DEFAULT_CALL_TIMEOUT, Fence, ForceRelease as Forced, Key, OwnerName};
+
+use crate::cli::{Ask, ForceRelease, Release, SetLimit};
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome, chain};
+use crate::output;
+use crate::take;
+
+pub(crate) async fn force_release(args: &ForceRelease, context: &Context) -> Outcome {
+    let key = take::key(&args.key)?;
+    let fence = fence(args.fence)?;
+    let client = context.settings.connect(None, false).await?;
+    let (by, at) = (client.owner().clone(), client.location().to_owned());
+    let done = match client.force_release(&key, fence).await? {
+        Forced::Released => {
+            output::message(&format!("{by} took \"{key}\" (fence {fence}) away at {at}"));
+            return Ok(Exit::Success);
+        }
+        Forced::OtherFence { fences } => {
+            let fences: Vec<String> = fences.iter().map(Fence::to_string).collect();
+            format!("it is held under another fence ({}); look again", fences.join(", "))
+        }
+        _ => "nobody holds it".to_owned(),
+    };
+    Err(Failure::new(Exit::Lost, format!("force-release \"{key}\" at {at}: {done}")))
+}
+
+fn fence(typed: u64) -> Outcome<Fence> {
+    Fence::from_value(typed).map_err(|error| Failure::of_argument(&error))
+}
+
+/// Takes every lease of an owner away, each by the fence that was seen: a lease that somebody
+/// takes meanwhile is not hit.
+pub(crate) async fn release_all(args: &Release, context: &Context) -> Outcome {
+    let Some(owner) = args.owner.as_deref().or_else(|| context.settings.owner()) else {
+        return Err(Failure::usage(
+            "say whose leases are to be taken away: give --owner NAME, as `leasehold ls` shows it",
+        ));
+    };
+    let owner = OwnerName::new(owner).map_err(|error| Failure::of_argument(&error))?;
+    let client = context.settings.connect(None, false).await?;
+    let leases = leases_of(&owner, &client).await?;
+    let at = client.location();
+    if leases.is_empty() {
+        output::message(&format!("{owner} holds nothing at {at}"));
+        return Ok(Exit::Success);
+    }
+    if !args.yes {
+        let names: Vec<String> =
+            leases.iter().map(|(key, fence)| format!("\"{key}\" (fence {fence})")).collect();
+        return Err(Failure::usage(format!(
+            "this takes {} away from {owner} at {at}, who works on until the next renewal; add \
+             --yes to do it",
+            names.join(", "),
+        )));
+    }
+    let mut failed = 0_usize;
+    let mut rows = Vec::new();
+    for (key, fence) in &leases {
+        let outcome = match client.force_release(key, *fence).await {
+            Ok(Forced::Released) => "released".to_owned(),
+            Ok(_) => "had ended by itself".to_owned(),
+            Err(error) => {
+                failed = failed.saturating_add(1);
+                output::message(&chain(&error));
+                "failed".to_owned()
+            }
+        };
+        rows.push(vec![key.to_string(), fence.to_string(), outcome]);
+    }
+    output::data(&output::table(&rows))?;
+    if failed == 0 {
+        return Ok(Exit::Success);
+    }
+    let of = leases.len();
+    Err(Failure::new(Exit::Store, format!("{failed} of {of} leases could not be taken away")))
+}
+
+async fn leases_of(owner: &OwnerName, client: &Client) -> Outcome<Vec<(Key, Fence)>> {
+    let locks = client.list("").await?;
+    let leases = locks.into_iter().flat_map(|info| {
+        let theirs = info.holders.into_iter().filter(|holder| holder.owner == *owner);
+        theirs.map(|holder| (info.key.clone(), holder.fence)).collect::<Vec<_>>()
+    });
+    Ok(leases.collect())
+}
+
+pub(crate) async fn ask(args: &Ask, context: &Context) -> Outcome {
+    let key = take::key(&args.key)?;
+    let fence = args.fence.map(fence).transpose()?;
+    let client = context.settings.connect(args.owner.as_deref(), false).await?;
+    let asked = match fence {
+        Some(fence) => client.ask_holder(&key, fence).await?,
+        None => client.ask(&key).await?,
+    };
+    let at = client.location();
+    match (asked, fence) {
+        (0, None) => {
+            Err(Failure::new(Exit::Lost, format!("ask for \"{key}\" at {at}: nobody holds it")))
+        }
+        (0, Some(fence)) => Err(Failure::new(
+            Exit::Lost,
+            format!("ask for \"{key}\" at {at}: nobody holds it with fence {fence}; look again"),
+        )),
+        (holders, _) => {
+            let s = if holders == 1 { "" } else { "s" };
+            output::message(&format!("asked {holders} holder{s} of \"{key}\" at {at} to let go"));
+            Ok(Exit::Success)
+        }
+    }
+}
+
+pub(crate) async fn set_limit(args: &SetLimit, context: &Context) -> Outcome {
+    let key = take::key(&args.key)?;
+    let Some(limit) = NonZeroU32::new(args.limit) else {
+        return Err(Failure::usage(
+            "with a limit of 0 nobody could ever get a permit; give at least 1",
+        ));
+    };
+    let client = context.settings.connect(None, false).await?;
+    let at = client.location().to_owned();
+    let request = SetLimitRequest::new(key.clone(), limit);
+    let answer = client.store().set_limit(&request, DEFAULT_CALL_TIMEOUT).await;
+    let answer =
+        answer.map_err(|error| error.during("set-limit").on_key(&key).at_store(at.as_str()))?;
+    let refuse =
+        |exit, why: &str| Err(Failure::new(exit, format!("set-limit \"{key}\" at {at}: {why}")));
+    match answer {
+        Answer::Set { before } => {
+            output::message(&format!("\"{key}\" at {at} has a limit of {limit}, after {before}"));
+            Ok(Exit::Success)
+        }
+        Answer::NotInUse => refuse(
+            Exit::Lost,
+            "nobody uses it, so there is no limit to change; its next user sets the limit",
+        ),
+        _ => {
+            let kind = client.inspect(&key).await?.map_or(Kind::Lock, |info| info.kind);
+            refuse(Exit::Store, &format!("it is in use as a {kind}, which has no limit"))
+        }
+    }
+}
