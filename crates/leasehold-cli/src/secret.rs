@@ -33,6 +33,12 @@ pub(crate) fn remember_those_of(url: &str) {
     if let Some(all) = password_of(url) {
         remember(all);
     }
+    // Sockets and sentinels have theirs among the settings.
+    for setting in url.split(['?', '&', ',']) {
+        if let Some(("pass" | "sentinel_password", password)) = setting.split_once('=') {
+            remember(password);
+        }
+    }
     // Each store's URL ends where the next one's scheme begins, which has a comma before it.
     let mut parts: Vec<&str> = Vec::new();
     let mut rest = url;
@@ -144,6 +150,13 @@ mod tests {
     fn each_password_of_several_stores_is_remembered() {
         remember_those_of("quorum:redis://:sesame1@a,rediss://u:open,2@b:7000,embedded:/x");
         assert_eq!(redact("sesame1 open,2 a,b"), "*** *** a,b");
+    }
+
+    #[test]
+    fn passwords_among_the_settings_are_remembered() {
+        remember_those_of("redis+sentinel://h1,h2/m?db=2&sentinel_password=s3sam%2Fe");
+        remember_those_of("redis+unix:///run/r.sock?pass=s0cket");
+        assert_eq!(redact("s3sam/e s3sam%2Fe s0cket"), "*** *** ***");
     }
 
     #[test]
