@@ -31,6 +31,7 @@ mod sharing;
 mod show;
 mod trouble;
 mod wake;
+mod windows;
 
 use std::fmt::Write as _;
 use std::pin::Pin;

@@ -17,6 +17,7 @@ pub mod conformance;
 pub mod cut;
 pub mod fault_store;
 pub mod history;
+pub mod linear;
 pub mod process;
 pub mod proxy;
 mod resp;

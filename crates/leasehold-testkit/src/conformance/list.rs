@@ -78,6 +78,17 @@ macro_rules! conformance_list {
             changing [sets, shared] {
                 several_locks_that_can_not_be_taken_as_asked_are_refused,
             }
+            windows [queue] {
+                calls_at_the_same_time_are_one_after_the_other_for_a_mutex,
+                calls_at_the_same_time_are_one_after_the_other_for_a_re_entrant_mutex,
+            }
+            windows [queue, shared] {
+                calls_at_the_same_time_are_one_after_the_other_for_a_read_write_lock,
+                calls_at_the_same_time_are_one_after_the_other_for_a_semaphore,
+            }
+            windows [queue, sets] {
+                calls_at_the_same_time_are_one_after_the_other_for_sets_of_locks,
+            }
             closing [] {
                 a_cool_down_closes_the_lock_to_everyone,
                 a_cool_down_ends_by_itself_and_not_before_its_time,

@@ -19,6 +19,7 @@ const FOUND_BY: &[(Fault, &[&str])] = &[
         Fault::BusyIsGranted,
         &[
             "one_of_many_who_ask_at_once_is_granted",
+            "calls_at_the_same_time_are_one_after_the_other_for_a_mutex",
             "holders_never_overlap_and_their_fences_grow_under_contention",
             "only_one_of_many_takes_an_expired_lock_over",
         ],
@@ -100,6 +101,7 @@ const FOUND_BY: &[(Fault, &[&str])] = &[
         &[
             "a_semaphore_grants_permits_up_to_its_limit",
             "permits_never_exceed_the_limit_under_contention",
+            "calls_at_the_same_time_are_one_after_the_other_for_a_semaphore",
             "more_permits_than_there_are_are_refused",
         ],
     ),
@@ -124,10 +126,19 @@ const FOUND_BY: &[(Fault, &[&str])] = &[
         ],
     ),
     (Fault::RenewalShortens, &["a_renewal_never_shortens_unless_asked_to"]),
-    (Fault::SetIsTakenInPart, &["several_locks_are_taken_all_or_none"]),
+    (
+        Fault::SetIsTakenInPart,
+        &[
+            "several_locks_are_taken_all_or_none",
+            "calls_at_the_same_time_are_one_after_the_other_for_sets_of_locks",
+        ],
+    ),
     (
         Fault::SharedIsExclusive,
-        &["shared_holders_keep_an_exclusive_one_out_until_the_last_is_gone"],
+        &[
+            "shared_holders_keep_an_exclusive_one_out_until_the_last_is_gone",
+            "calls_at_the_same_time_are_one_after_the_other_for_a_read_write_lock",
+        ],
     ),
     (Fault::TokenIsShown, &["tokens_are_never_shown"]),
     (
