@@ -7,6 +7,8 @@ use serde_json::Value;
 use crate::harness::{Running, Site, until};
 
 const LEAD: &str = "echo $LEASEHOLD_FENCE; while :; do sleep 0.02; done";
+const TIDY: &str =
+    "trap 'echo ended; exit 3' TERM; echo $LEASEHOLD_FENCE; while :; do sleep 0.02; done";
 
 fn waits(site: &Site) -> bool {
     let text = site.line("show post --json").expect(0).stdout;
@@ -56,9 +58,7 @@ fn a_killed_leader_is_followed_by_the_next_with_a_higher_fence_on_redis() {
 #[test]
 fn a_leader_that_loses_the_post_is_ended_and_campaigns_again() {
     let site = Site::embedded();
-    let script =
-        "echo $LEASEHOLD_FENCE; trap 'echo ended; exit 3' TERM; while :; do sleep 0.02; done";
-    let mut leader = candidate(&site, "one", script);
+    let mut leader = candidate(&site, "one", TIDY);
     let first = leader.line();
     site.run(["force-release", "post", "--fence", &first]).expect(0);
     assert_eq!(leader.line(), "ended");
@@ -106,4 +106,20 @@ fn observing_tells_of_leaders_on_lines() {
     assert_eq!(observer.line(), format!("{fence} one -"));
     observer.process().signal(Signal::INT);
     observer.finish().expect(130);
+}
+
+#[test]
+fn a_leader_whose_store_goes_away_is_ended_and_leads_again_when_it_is_back() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    let mut leader = candidate(&site, "one", TIDY);
+    let first: u64 = leader.line().parse().unwrap();
+    server.pause();
+    assert_eq!(leader.line(), "ended");
+    server.resume();
+    let second: u64 = leader.line().parse().unwrap();
+    assert!(second > first, "{second} after {first}");
+    leader.process().signal(Signal::TERM);
+    let done = leader.finish().expect(3);
+    assert!(done.stderr.contains("could not be renewed in time"), "{done:?}");
 }

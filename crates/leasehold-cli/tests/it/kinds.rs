@@ -5,10 +5,11 @@ use std::io::Write as _;
 use std::process::Stdio;
 
 use leasehold_testkit::server::RedisServer;
+use leasehold_testkit::server::cluster::Cluster;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{Done, Running, Site, finish, until};
+use crate::harness::{Done, Running, Site, finish, gone, until};
 
 /// Runs the body once on each sort of store.
 fn everywhere(body: impl Fn(&Site)) {
@@ -232,6 +233,37 @@ fn a_command_under_several_locks_ends_when_one_is_taken_away() {
         assert!(!done.stderr.contains("lost \"a\""), "{done:?}");
         site.line("run -n a b -- true").expect(0);
     });
+}
+
+#[test]
+fn a_command_under_several_locks_ends_when_their_store_goes_away() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    let script = "trap '' TERM; echo $$; while :; do sleep 0.02; done";
+    let mut run = site.start(["run", "a", "b", "--ttl", "1s", "--", "sh", "-c", script]);
+    let pid = run.line().parse().unwrap();
+    server.pause();
+    let done = run.finish().expect(76);
+    for key in ["a", "b"] {
+        assert!(done.stderr.contains(&format!("lost \"{key}\" (fence ")), "{done:?}");
+    }
+    gone(pid);
+    server.resume();
+    site.line("run -w 30 a b -- true").expect(0);
+}
+
+#[test]
+fn several_locks_of_a_cluster_are_held_together_whatever_their_slots() {
+    let cluster = Cluster::start();
+    assert_ne!(cluster.slot_of("a"), cluster.slot_of("b"));
+    let site = Site::at(cluster.url());
+    let held = hold(&site, "a b");
+    for line in ["run -n a -- true", "run -n free b -- true"] {
+        site.line(line).expect(75);
+    }
+    site.line("run -n free -- true").expect(0);
+    end(held).expect(0);
+    site.line("run -n b a -- true").expect(0);
 }
 
 #[test]

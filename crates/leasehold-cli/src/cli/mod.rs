@@ -3,6 +3,8 @@
 //! Values are only as good here as clap can tell without repeating a secret in its errors: URLs
 //! and names are taken as they come and judged later.
 
+mod options;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,7 +16,8 @@ use clap::{
 
 use crate::duration;
 use crate::exit;
-use crate::signals;
+
+pub(crate) use self::options::{Global, Job, Kinds, LeaseSource, Taking, Waiting};
 
 /// Run jobs under a distributed lock: one at a time, on one machine or on many.
 #[derive(Debug, Parser)]
@@ -46,49 +49,6 @@ The store that grants leases is the one of --store, else of LEASEHOLD_STORE, els
 file ($XDG_CONFIG_HOME/leasehold/config.toml, then /etc/leasehold/config.toml; its keys are \
 `store`, `password_file`, `ttl` and `owner`), else the embedded store in your runtime directory, \
 which all your processes on this machine share.";
-
-/// Options of every command.
-#[derive(Args, Debug)]
-#[command(next_help_heading = "Global options")]
-pub(crate) struct Global {
-    /// The store: embedded:, embedded:/PATH, redis://HOST, rediss://HOST, redis+unix:///PATH,
-    /// quorum+redis://HOST,HOST,HOST, quorum:STORE,STORE,STORE
-    ///
-    /// A password does not belong here, where every user of the machine can read it: put it into
-    /// LEASEHOLD_PASSWORD, a --password-file, or the URL in LEASEHOLD_STORE or the config file.
-    #[arg(
-        long,
-        global = true,
-        value_name = "URL",
-        env = "LEASEHOLD_STORE",
-        hide_env_values = true
-    )]
-    pub(crate) store: Option<OsString>,
-
-    /// A file with the store's password on its first line
-    ///
-    /// Without it the password is the one in the store's URL, else that of LEASEHOLD_PASSWORD.
-    #[arg(long, global = true, value_name = "FILE")]
-    pub(crate) password_file: Option<PathBuf>,
-
-    /// Read this config file and no other
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        env = "LEASEHOLD_CONFIG",
-        hide_env_values = true
-    )]
-    pub(crate) config: Option<PathBuf>,
-
-    /// Say nothing when the lock is busy
-    #[arg(short, long, global = true)]
-    pub(crate) quiet: bool,
-
-    /// Say on stderr what happens, and who is waited for; twice for details, three times for all
-    #[arg(short, long, global = true, action = ArgAction::Count)]
-    pub(crate) verbose: u8,
-}
 
 impl Cli {
     /// What was typed, and where it came from. Before a `--`, `run` takes several names; without
@@ -130,130 +90,6 @@ pub(crate) enum Command {
     Doctor(Doctor),
     Completions(Completions),
     Man(Man),
-}
-
-/// How long to wait for a lock.
-#[derive(Args, Debug)]
-pub(crate) struct Waiting {
-    /// Do not wait: give up at once if the lock is held
-    #[arg(short, long, aliases = ["nonblock", "nonblocking", "nb"], conflicts_with = "wait")]
-    pub(crate) no_wait: bool,
-
-    /// Wait for at most this long: seconds (2, 0.5) or a length with units (10s, 1m30s)
-    ///
-    /// Without -n and -w the wait has no end.
-    #[arg(
-        short, long, alias = "timeout", value_name = "TIME",
-        value_parser = duration::parse, allow_hyphen_values = true,
-    )]
-    pub(crate) wait: Option<Duration>,
-
-    /// The exit code for a lock that is held, or a wait that ran out
-    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
-    pub(crate) conflict_exit_code: u8,
-}
-
-impl Waiting {
-    /// The time to wait, or `None` for ever.
-    pub(crate) fn limit(&self) -> Option<Duration> {
-        if self.no_wait { Some(Duration::ZERO) } else { self.wait }
-    }
-}
-
-/// How to take a lock.
-#[derive(Args, Debug)]
-pub(crate) struct Taking {
-    #[command(flatten)]
-    pub(crate) waiting: Waiting,
-
-    /// How long the lease runs unless renewed, 1ms to 30days [default: 30s]
-    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
-    pub(crate) ttl: Option<Duration>,
-
-    /// A note that is shown with the lock; may be given again
-    #[arg(long, value_name = "KEY=VALUE", value_parser = note)]
-    pub(crate) meta: Vec<String>,
-
-    /// Who holds the lock, for people [default: HOST_PID]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) owner: Option<String>,
-}
-
-fn number(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| "give a whole number, 1 or more".to_owned())
-}
-
-fn note(text: &str) -> Result<String, String> {
-    match text.split_once('=') {
-        Some((key, _)) if !key.is_empty() => Ok(text.to_owned()),
-        _ => Err("give KEY=VALUE".to_owned()),
-    }
-}
-
-/// What kind of lock it is, and how much of it to take.
-#[derive(Args, Debug, Default)]
-#[command(next_help_heading = "Kinds of locks")]
-pub(crate) struct Kinds {
-    /// Share the lock with everybody else who shares it; nobody has it alone meanwhile
-    ///
-    /// Whoever wants it alone and waits goes before those who come to share it after.
-    #[arg(short, long)]
-    pub(crate) shared: bool,
-
-    /// Hold the lock alone, which is the default
-    #[arg(short = 'x', long)]
-    pub(crate) exclusive: bool,
-
-    /// Be one of at most N holders: the name is a semaphore with N permits
-    ///
-    /// All who use the name have to give the same N; `set-limit` changes it.
-    #[arg(long, value_name = "N", value_parser = number, allow_hyphen_values = true)]
-    pub(crate) limit: Option<u32>,
-
-    /// How many of the N permits to take, all at once [default: 1]
-    #[arg(long, value_name = "M", value_parser = number, allow_hyphen_values = true)]
-    pub(crate) permits: Option<u32>,
-
-    /// Once per period on all hosts: the lock stays closed for so long from now on
-    ///
-    /// Never waits: a closed period is a busy lock. It stays closed whatever becomes of the holder.
-    /// Where a schedule starts it, give a period that is clearly shorter than the schedule's, such
-    /// as 55m for every hour: a start that is a little late would else keep out the next.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
-    pub(crate) once_per: Option<Duration>,
-}
-
-/// A command to be run under a lock.
-#[derive(Args, Debug)]
-pub(crate) struct Job {
-    /// Run this command line with $SHELL, or /bin/sh
-    #[arg(short = 'c', long = "command", value_name = "COMMAND LINE", conflicts_with = "cmd")]
-    pub(crate) shell: Option<OsString>,
-
-    /// When the lock is lost: the time for ending the command, all of it before the deadline
-    /// [default: 5% of the ttl, within 20ms and 5s, a quarter of the ttl at most]
-    ///
-    /// TERM comes at its start, KILL when three quarters of it are over. At most half of the ttl.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
-    pub(crate) grace: Option<Duration>,
-
-    /// When somebody asks for the lock: send the command's process group this signal, such as TERM
-    ///
-    /// Learns of it within a second. Without this a line on stderr says so, after a third of the
-    /// ttl at most. The lock is kept until the command ends.
-    #[arg(long, value_name = "SIGNAL", value_parser = signals::parse)]
-    pub(crate) on_ask: Option<i32>,
-
-    /// Let the command inherit the file descriptors above 2 that leasehold was given
-    ///
-    /// Shells pass <(process substitution) that way. Without this the command gets stdin, stdout
-    /// and stderr only.
-    #[arg(long)]
-    pub(crate) keep_fds: bool,
-
-    /// The command and its arguments
-    #[arg(trailing_var_arg = true, value_name = "CMD", required_unless_present = "shell")]
-    pub(crate) cmd: Vec<OsString>,
 }
 
 /// Run a command under a lock
@@ -404,14 +240,6 @@ pub(crate) struct Acquire {
 
     #[command(flatten)]
     pub(crate) kinds: Kinds,
-}
-
-/// Where a lease comes from.
-#[derive(Args, Debug)]
-pub(crate) struct LeaseSource {
-    /// The file that `acquire` wrote; else LEASEHOLD_LEASE is used, else standard input
-    #[arg(long, value_name = "FILE")]
-    pub(crate) lease_file: Option<PathBuf>,
 }
 
 /// Give a lease that was taken with `acquire` a new length
@@ -566,7 +394,7 @@ pub(crate) struct SetLimit {
     pub(crate) key: OsString,
 
     /// All permits that there are to be
-    #[arg(value_name = "N", value_parser = number, allow_hyphen_values = true)]
+    #[arg(value_name = "N", value_parser = options::number, allow_hyphen_values = true)]
     pub(crate) limit: u32,
 }
 
