@@ -6,6 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use leasehold::{Client, Guard, HeldLease, Key, OnceGuard, Release, Result};
+use tokio::task::JoinSet;
 
 /// How often a holder that does not wait to be asked looks at what its renewals have told it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -59,7 +60,7 @@ impl Held {
         }
     }
 
-    /// Ends all leases, and says of each how that went.
+    /// Ends all leases, at the same time, and says of each how that went.
     pub(crate) async fn release(self, closing: Closing) -> Vec<(Key, Result<Release>)> {
         match (self.grip, closing) {
             (Grip::Once(guard), Closing::Reopen) => {
@@ -68,11 +69,8 @@ impl Held {
             }
             (Grip::Once(guard), _) => vec![release(guard.into_guard(), Closing::AsTaken).await],
             (Grip::Guards(guards), closing) => {
-                let mut outcomes = Vec::with_capacity(guards.len());
-                for guard in guards {
-                    outcomes.push(release(guard, closing).await);
-                }
-                outcomes
+                let releases = guards.into_iter().map(|guard| release(guard, closing));
+                releases.collect::<JoinSet<_>>().join_all().await
             }
         }
     }

@@ -61,6 +61,7 @@ pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
     } else {
         Exit::Success
     };
+    let mut unfinished = false;
     for (key, released) in held.release(Closing::AsTaken).await {
         let why = match released {
             Ok(Release::Released) => continue,
@@ -68,7 +69,7 @@ pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
             Ok(Release::NotHeld) => "somebody else may have held it meanwhile",
             Ok(Release::Late) => "it ran out, though nobody else has held it since",
             Ok(_) => {
-                take::tidy(&client).await;
+                unfinished = true;
                 output::message(&format!(
                     "warning: release \"{key}\": the store did not answer; the lock may stay held \
                      until its ttl runs out"
@@ -76,7 +77,7 @@ pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
                 continue;
             }
             Err(error) => {
-                take::tidy(&client).await;
+                unfinished = true;
                 output::message(&chain(&error));
                 exit = Exit::Store;
                 continue;
@@ -84,6 +85,9 @@ pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
         };
         output::message(&format!("lost \"{key}\": {why}"));
         exit = Exit::Lost;
+    }
+    if unfinished {
+        take::tidy(&client).await;
     }
     Ok(exit)
 }

@@ -283,7 +283,7 @@ async fn release(held: Held, closing: Closing, client: &Client) -> bool {
         .filter(|lease| !lease.is_held())
         .map(|lease| lease.key().clone())
         .collect();
-    let mut overlapped = false;
+    let (mut overlapped, mut unfinished) = (false, false);
     for (key, released) in held.release(closing).await {
         let known = known.contains(&key);
         let problem = match released {
@@ -304,19 +304,22 @@ async fn release(held: Held, closing: Closing, client: &Client) -> bool {
                 continue;
             }
             Ok(_) => {
-                take::tidy(client).await;
+                unfinished = true;
                 "the store did not answer the release; the lock may stay held until its ttl runs \
                  out"
                 .to_owned()
             }
             Err(error) => {
-                take::tidy(client).await;
+                unfinished = true;
                 chain(&error)
             }
         };
         if !known {
             output::message(&format!("warning: release \"{key}\": {problem}"));
         }
+    }
+    if unfinished {
+        take::tidy(client).await;
     }
     overlapped
 }

@@ -132,7 +132,7 @@ fn the_permits_of_the_killed_come_back() {
     everywhere(|site| {
         let options = "floor --limit 3 --permits 2 --ttl 2s";
         let mut killed = hold(site, options);
-        let mut other = hold(site, "floor --limit 3");
+        let mut other = hold(site, "floor --limit 3 --ttl 2s");
         site.line("run -n floor --limit 3 -- true")
             .complains(75, "3 of 3 permits are held, 0 free");
         let before = shown(site, "floor");
