@@ -32,10 +32,14 @@ pub(crate) async fn acquire(args: &Acquire, context: &Context) -> Outcome {
     let manner = Manner { renew: false, grace: None };
     let held = request.take(&client, &mut signals, manner).await?;
     let mut leases = Vec::new();
+    let mut detached = Ok(());
     for guard in held.into_guards() {
-        leases.push(guard.detach().await?);
+        match guard.detach().await {
+            Ok(lease) => leases.push(lease),
+            Err(error) => detached = Err(Failure::from(error)),
+        }
     }
-    let written = deliver(&leases, args, file);
+    let written = detached.and_then(|()| deliver(&leases, args, file));
     if written.is_err() {
         // Nobody has got the leases, so nobody could end them. Should this fail, they end with
         // their ttl.
