@@ -266,7 +266,7 @@ macro_rules! conformance_tests_by_module {
     ($name:ident, $open:expr, except: $except:tt) => {
         $crate::conformance_tests_by_module!($name, $open, $except, [
             changing closing fences grant line line_faults names operator release renew sharing show trouble
-            wake
+            wake windows
         ]);
     };
     (run $module:ident, $open:expr, [$($case:ident),* $(,)?]) => {
@@ -295,6 +295,7 @@ macro_rules! conformance_tests_by_module {
 /// The modules that [`conformance_tests_by_module!`](crate::conformance_tests_by_module) names.
 #[cfg(test)]
 pub(crate) const MODULES: &[&str] = &[
+    "changing",
     "closing",
     "fences",
     "grant",
@@ -308,4 +309,5 @@ pub(crate) const MODULES: &[&str] = &[
     "show",
     "trouble",
     "wake",
+    "windows",
 ];

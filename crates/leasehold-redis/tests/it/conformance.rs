@@ -34,6 +34,7 @@ leasehold_testkit::conformance_tests_by_module!(
         several_locks_are_taken_all_or_none,
         several_locks_that_can_not_be_taken_as_asked_are_refused,
         sets_that_overlap_are_never_held_together,
+        calls_at_the_same_time_are_one_after_the_other_for_sets_of_locks,
     ]
 );
 
