@@ -91,15 +91,22 @@ impl Book {
         });
     }
 
-    /// Enters that a grant was renewed. What this process did not acquire is not entered.
-    pub(crate) fn renewed(&self, token: Token, now: Moment, grant: (FenceBlock, Moment)) {
+    /// Enters that a grant was renewed, and may have been made shorter. What this process did not
+    /// acquire is not entered.
+    pub(crate) fn renewed(
+        &self,
+        token: Token,
+        now: Moment,
+        grant: (FenceBlock, Moment),
+        shorter: bool,
+    ) {
         if let Some(page) = self.pages().tokens.get_mut(&token) {
             page.touched = now;
             if let Some((fences, until)) = &mut page.granted
                 && *until > now
             {
                 *fences = grant.0;
-                *until = grant.1;
+                *until = if shorter { grant.1 } else { grant.1.max(*until) };
             }
         }
     }

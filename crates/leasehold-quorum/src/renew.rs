@@ -128,7 +128,7 @@ impl Nodes {
         for (said, request) in said.iter_mut().zip(&*requests) {
             if said.renewed.len() >= self.majority() {
                 let until = Self::holds_until(sent_at, request.ttl);
-                self.book.renewed(request.token, now, (request.fences, until));
+                self.book.renewed(request.token, now, (request.fences, until), request.shorten);
             }
         }
         self.heal(&said, &requests, self.patience(left, 2)).await;

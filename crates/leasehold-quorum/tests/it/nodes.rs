@@ -146,6 +146,28 @@ async fn a_node_that_missed_the_grant_has_it_after_the_next_renewal() {
     assert_eq!((shown.holders.len(), shown.holders[0].owner.as_str()), (1, "web-7"));
 }
 
+/// As a holder sends it that only wants to know whether it is asked to let go.
+#[tokio::test]
+async fn a_renewal_that_changes_nothing_makes_nobody_forget_the_fences_of_a_lease() {
+    let Faulty { quorum, nodes, .. } = faulty(3);
+    let key = key();
+    let asked = wish(&key, secs(30));
+    nodes[0].black_out(true);
+    let fences = granted(&*quorum, &asked).await;
+    nodes[0].black_out(false);
+    let mut renewal = [RenewRequest::new(key.clone(), asked.token, fences, asked.ttl)];
+    assert_eq!(*quorum.renew(&renewal, secs(5)).await[0].as_ref().unwrap(), Renew::Renewed);
+    renewal[0].ttl = leasehold_core::Ttl::new(ms(1)).unwrap();
+    assert_eq!(*quorum.renew(&renewal, secs(5)).await[0].as_ref().unwrap(), Renew::Renewed);
+    tokio::time::sleep(ms(20)).await;
+    // The node that was healed has higher fences of its own.
+    nodes[1].black_out(true);
+    match quorum.acquire(&asked, secs(5)).await.unwrap() {
+        Acquire::Already(already) => assert_eq!(already.fences, fences),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_a_majority_lost_is_not_healed() {
     let Faulty { quorum, memories, .. } = faulty(3);
