@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use leasehold_core::retry::PAUSE_MIN;
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Effect, Error, ErrorKind, Fence, Key, Mode, Result,
 };
@@ -15,6 +16,7 @@ use tokio::task::JoinSet;
 use crate::acquire::{Acquisition, Attempt, refused};
 use crate::client::Client;
 use crate::guard::{Guard, Release};
+use crate::rt;
 use crate::value::{LockValue, holding_setters, owner_setter, waiting_setters};
 
 /// Several locks that are taken together: all of them or none.
@@ -124,13 +126,38 @@ impl Multi {
         if let Some(guards) = try_all(self.acquisitions(limit)?).await? {
             return Ok(MultiGuard::new(guards));
         }
-        let mut guards = Vec::new();
+        let mut guard = MultiGuard::new(Vec::new());
         for key in &*self.keys {
             let left = until.map(|until| until.saturating_since(clock.now()));
-            guards.push(self.only(key).take(left).await?);
+            let one = self.only(key);
+            let next = tokio::select! {
+                next = one.take(left) => next?,
+                error = self.keep(&guard) => return Err(error),
+            };
+            guard.guards.push(next);
         }
-        let guard = MultiGuard::new(guards);
         guard.check().map(|()| guard)
+    }
+
+    /// Keeps what is held while another is waited for, which is no fault of the work that has not
+    /// begun; returns when one is lost.
+    async fn keep(&self, guard: &MultiGuard) -> Error {
+        let clock = &*self.value.client.clock;
+        let progress_within = self.value.settings.as_ref().ok().and_then(|s| s.progress_within);
+        while guard.is_held() {
+            let again = progress_within.map(|limit| {
+                guard.guards.iter().for_each(|guard| guard.lease().progress());
+                clock.now().saturating_add((limit / 3).max(PAUSE_MIN))
+            });
+            tokio::select! {
+                () = guard.lost() => {}
+                () = rt::sleep_until_some(clock, again) => {}
+            }
+        }
+        match guard.check() {
+            Err(error) => error,
+            Ok(()) => std::future::pending().await,
+        }
     }
 
     /// One acquisition for each lock.

@@ -131,6 +131,32 @@ async fn sets_that_overlap_never_wait_for_each_other_in_a_circle() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn those_that_are_held_stay_held_while_another_is_waited_for() {
+    let world = World::new();
+    let _held = world.stranger_takes("b", secs(20)).await;
+    let multi = world.client().multi(["a", "b"]).ttl(secs(3)).progress_within(ms(500));
+    let guard = tokio::time::timeout(secs(60), multi.lock()).await.unwrap().unwrap();
+    assert!(guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_loses_one_waits_for_no_other() {
+    let world = World::new();
+    let _held = world.stranger_takes("b", secs(3_000)).await;
+    let multi = world.client().multi(["a", "b"]).ttl(secs(3));
+    let waiting = tokio::spawn(async move { multi.lock().await });
+    while world.waiters("b").await == 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    let fence = world.client().inspect("a").await.unwrap().unwrap().holders[0].fence;
+    let _taken = world.client().force_release("a", fence).await.unwrap();
+    let outcome = tokio::time::timeout(secs(60), waiting).await.expect("it waits on");
+    assert_eq!(outcome.unwrap().unwrap_err().kind(), ErrorKind::Lost);
+    tokio::time::sleep(secs(1)).await;
+    assert_eq!(world.waiters("b").await, 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn it_is_lost_when_any_of_them_is() {
     let world = World::new();
     let client = world.client();
