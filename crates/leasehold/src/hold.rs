@@ -216,6 +216,8 @@ impl Hold {
             && self.fences.contains(fence)
             && state.phase == Phase::Held
             && state.requests_in_flight == 0
+            && state.shortest.is_none()
+            && self.settings.as_ref().is_some_and(|settings| settings.ttl == state.ttl)
             && self.look(&mut state, now) == LeaseStatus::Held
             && state.lease.remaining(now) > state.lease.ttl().duration() / 4;
         if !may {

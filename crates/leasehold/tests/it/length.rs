@@ -120,3 +120,22 @@ async fn a_shortening_that_arrives_late_makes_no_second_holder() {
         assert!(other.is_none() || !guard.is_held(), "two holders");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_length_is_not_handed_on_to_the_next_in_the_process() {
+    for length in [secs(2), secs(600)] {
+        let world = World::new();
+        let mutex = world.client().mutex("a").ttl(secs(30));
+        let guard = mutex.lock().await.unwrap();
+        let next = tokio::spawn(async move { mutex.lock().await.unwrap() });
+        while world.waiters("a").await == 0 {
+            tokio::time::sleep(ms(1)).await;
+        }
+        guard.renew_to(length).await.unwrap();
+        let _released = guard.release().await.unwrap();
+        let next = next.await.unwrap();
+        tokio::time::sleep(secs(15)).await;
+        let runs = next.ttl().await.unwrap();
+        assert!(runs > secs(15) && runs <= secs(30), "it runs for {runs:?} after {length:?}");
+    }
+}
