@@ -251,6 +251,10 @@ impl Acquisition {
         let Some(lease) = LeaseState::granted(sent_at, length, self.terms.grace, now) else {
             return Attempt::TooLate;
         };
+        // What the grant has closed is opened again with what is left to the reaper.
+        if self.client.closing.is_cancelled() {
+            return Attempt::TooLate;
+        }
         let hold = Arc::new(Hold::new(
             self.client.next_id(),
             Proof {

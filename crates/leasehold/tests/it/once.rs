@@ -121,6 +121,21 @@ async fn a_start_whose_answer_was_lost_costs_nobody_the_period() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_that_is_closed_while_it_starts_costs_nobody_the_period() {
+    let world = World::new();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    let client = world.client_of(Arc::new(faults.clone()));
+    faults.next(Op::Acquire, Fault::Delay { before: ms(10), after: ms(10) });
+    let job = client.once_per("a", secs(100));
+    let (started, closed) = tokio::join!(job.try_start(), client.close());
+    closed.unwrap();
+    assert_eq!(started.unwrap_err().kind(), ErrorKind::Closed);
+    let started = tokio::time::Instant::now();
+    world.idle("a").await;
+    assert!(started.elapsed() < secs(20), "the period stayed closed");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_period_that_closes_nothing_is_refused() {
     let client = World::new().client();
     let error = client.once_per("a", ms(0)).try_start().await.unwrap_err();
