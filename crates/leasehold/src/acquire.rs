@@ -94,7 +94,7 @@ impl Acquisition {
         request.metadata = settings.metadata.clone();
         // Beside other holders, fences kept for hand-offs would be below those granted meanwhile,
         // and out of order when they are used.
-        if settings.mode == Mode::Exclusive {
+        if settings.mode == Mode::Exclusive && settings.handed_on {
             request.fence_block = client.config.fence_block();
         }
         let started = client.clock.now();
@@ -266,7 +266,11 @@ impl Acquisition {
             lease,
             self.terms,
             Relay {
-                handoffs: self.client.config.local_handoffs,
+                handoffs: if self.limits.settings.handed_on {
+                    self.client.config.local_handoffs
+                } else {
+                    0
+                },
                 until: now.saturating_add(LOCAL_HANDOFFS_FOR),
             },
             Some(Arc::clone(&self.limits.settings)),

@@ -58,12 +58,17 @@ pub struct Leader {
 
 impl Election {
     pub(crate) fn new(client: &Client, key: Result<Key>) -> Self {
-        let value = LockValue::new(client, key, Mode::Exclusive);
+        let mut value = LockValue::new(client, key, Mode::Exclusive);
+        value.set(|settings| {
+            // Everybody is to see each leader, with the fence that it has.
+            settings.handed_on = false;
+            Ok(())
+        });
         Self { value, look_every: DEFAULT_LOOK_EVERY }
     }
 
-    /// How often [`observe`](Self::observe) looks, [`DEFAULT_LOOK_EVERY`] by default; it looks
-    /// sooner only when the leader's lease ends sooner.
+    /// How often [`observe`](Self::observe) looks, [`DEFAULT_LOOK_EVERY`] by default and every 5 ms
+    /// at most; it looks sooner only when the leader's lease ends sooner.
     pub const fn look_every(mut self, look_every: Duration) -> Self {
         self.look_every = look_every;
         self
@@ -223,7 +228,8 @@ impl Election {
                 Err(error) if error.is_retryable() && error.kind() != ErrorKind::Timeout => {
                     tracing::warn!(target: "leasehold", %error, "a campaign failed; trying again");
                     let clock = &*self.value.client.clock;
-                    rt::sleep_until(clock, clock.now().saturating_add(self.look_every)).await;
+                    let pause = self.look_every.max(LOOK_EVERY_MIN);
+                    rt::sleep_until(clock, clock.now().saturating_add(pause)).await;
                 }
                 outcome => return outcome,
             }

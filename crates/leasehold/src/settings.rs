@@ -45,6 +45,8 @@ pub(crate) struct Settings {
     pub(crate) not_in_vain: bool,
     pub(crate) order: Order,
     pub(crate) waiters_max: Option<u32>,
+    /// Whether the lease may be handed on inside this process, of which the store learns nothing.
+    pub(crate) handed_on: bool,
     pub(crate) min_ttl: Ttl,
 }
 
@@ -68,6 +70,7 @@ impl Settings {
             not_in_vain: false,
             order: Order::Fifo,
             waiters_max: None,
+            handed_on: true,
             min_ttl: config.min_ttl,
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use leasehold::{ErrorKind, Leader, Release};
-use leasehold_testkit::fault_store::{FaultStore, Op};
+use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 use tokio_util::sync::CancellationToken;
 
 use crate::cancel::cut;
@@ -188,4 +188,35 @@ async fn running_can_be_dropped_at_every_await() {
         }
     })
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn everybody_sees_each_leader_also_one_of_the_same_process() {
+    let world = World::new();
+    let client = world.client();
+    let mut observer = world.client().election("a").observe();
+    let first = client.election("a").campaign().await.unwrap();
+    let seen = observer.next().await.unwrap().unwrap();
+    assert_eq!(seen.fence, first.fence().unwrap());
+    // As early in its term as a lease is handed on inside a process.
+    let again = client.election("b").campaign().await.unwrap();
+    let post = client.election("b");
+    let second = tokio::spawn(async move { post.campaign().await.unwrap() });
+    while world.waiters("b").await == 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    assert_eq!(again.resign().await.unwrap(), Release::Released);
+    let second = second.await.unwrap();
+    let leader = client.election("b").leader().await.unwrap().unwrap();
+    assert_eq!(leader.fence, second.fence().unwrap());
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_is_not_asked_without_a_pause() {
+    let world = World::new();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    faults.decide(|_| Fault::Refuse);
+    let post = world.client_of(Arc::new(faults.clone())).election("a").look_every(ms(0));
+    post.run(tokio::time::sleep(ms(300)), async |_| ()).await.unwrap();
+    assert!((1..=61).contains(&faults.count(Op::Acquire)), "{}", faults.count(Op::Acquire));
 }
