@@ -1,8 +1,8 @@
 //! A lock as it is usually written.
 //!
 //! Taking it is `SET NX PX` with a random value, giving it back deletes the key if it has that
-//! value, and a watchdog renews it every third of its length by a script that was loaded once. All
-//! of that is right as long as nothing goes wrong. But nobody compares a clock with a deadline, and
+//! value, and a watchdog renews it every third of its length by a script that was sent in whole once
+//! and goes by its digest since. All of that is right as long as nothing goes wrong. But nobody compares a clock with a deadline, and
 //! nobody hears of a renewal that failed: who took the lock believes in it until it gives it back.
 
 use std::net::SocketAddr;
@@ -148,10 +148,11 @@ pub(crate) struct Grief {
 impl Naive {
     /// Has one of them take the lock, and the other one be refused.
     pub(crate) async fn begin(servers: Servers, ttl: Duration) -> Self {
-        let mut load = redis::cmd("SCRIPT");
-        load.arg("LOAD").arg(RENEW);
+        // From here on the server knows the script, and its replicas do not.
+        let mut load = redis::cmd("EVAL");
+        load.arg(RENEW).arg(1).arg(KEY).arg("nobody").arg(0);
         for at in (servers.find)() {
-            let _digest = send(at, servers.password, load.clone()).await;
+            let _refusal = send(at, servers.password, load.clone()).await;
         }
         let renew = Script::new(RENEW).get_hash().to_owned();
         let contender =
