@@ -103,23 +103,25 @@ impl Stage {
 
     async fn work(self: Arc<Self>, client: Client) {
         let mut busy = self.busy.subscribe();
-        loop {
+        while !self.stop.is_cancelled() {
             tokio::select! {
                 _ = busy.wait_for(|busy| *busy) => {}
                 () = self.stop.cancelled() => return,
             }
             self.at_work.send_modify(|workers| *workers += 1);
-            tokio::select! {
-                () = self.work_once(&client) => {}
-                () = self.stop.cancelled() => {}
-            }
+            self.work_once(&client).await;
             self.at_work.send_modify(|workers| *workers -= 1);
         }
     }
 
     async fn work_once(&self, client: &Client) {
         let attempt = self.ask();
-        let Ok(guard) = self.mutex(client).lock_within(WAIT).await else {
+        let mutex = self.mutex(client);
+        let locked = tokio::select! {
+            locked = mutex.lock_within(WAIT) => locked,
+            () = self.stop.cancelled() => return attempt.unknown(),
+        };
+        let Ok(guard) = locked else {
             attempt.unknown();
             return tokio::time::sleep(ms(20)).await;
         };

@@ -74,6 +74,8 @@ async fn r1(cell: Cell, query: &str) {
     let mut play = rest(cell, &set, query).await.hold().await;
     replace(&set).await;
     play.over();
+    // Meanwhile the sentinels get round to the old primary.
+    play.outlast().await;
     play.end().await;
 }
 
