@@ -18,7 +18,7 @@ use crate::classify::{self, Stage, Verdict};
 use crate::dial::dial;
 use crate::sentinel::{Found, Sentinels};
 use crate::tls::Tls;
-use crate::transport::judged;
+use crate::transport::{Survey, judged};
 
 /// Where a server is.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ enum Finder {
     /// Always there.
     At(Endpoint),
     /// Where they say.
-    Sentinels(Sentinels),
+    Sentinels(Arc<Sentinels>),
 }
 
 /// How to reach a server and log in to it.
@@ -65,12 +65,12 @@ impl Access {
             .set_db(address.database)
             .set_protocol(protocol);
         let finder = match &address.topology {
-            Topology::Sentinel { name } => Finder::Sentinels(Sentinels::new(
+            Topology::Sentinel { name } => Finder::Sentinels(Arc::new(Sentinels::new(
                 address.endpoints().cloned().collect(),
                 name.clone(),
                 tls.clone(),
                 login_to_sentinel(address),
-            )),
+            ))),
             Topology::Single | Topology::Cluster => Finder::At(address.endpoint.clone()),
         };
         let runtime = Arc::new(Mutex::new(runtime));
@@ -112,11 +112,29 @@ impl Access {
         self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
+    /// What to tell callers when that runtime has ended; the next one gets another.
+    pub(crate) fn lost_runtime(&self) -> Verdict {
+        self.forget_runtime();
+        Verdict::unconnected("the runtime that the connections lived on has ended").give_up()
+    }
+
+    /// Asks all sentinels, if there are some.
+    pub(crate) async fn survey(&self) -> Option<Survey> {
+        match &self.finder {
+            Finder::At(_) => None,
+            Finder::Sentinels(sentinels) => Some(sentinels.survey().await),
+        }
+    }
+
     async fn find(&self) -> Result<Found, Verdict> {
         match &self.finder {
             Finder::At(endpoint) => Ok(Found { endpoint: endpoint.clone(), epoch: 0 }),
             Finder::Sentinels(sentinels) => {
-                let found = sentinels.find().await?;
+                // In a task of its own: a caller whose future is not polled for a while must not
+                // keep the others waiting for an answer that all share.
+                let sentinels = Arc::clone(sentinels);
+                let asking = self.runtime()?.spawn(async move { sentinels.find().await });
+                let found = asking.await.map_err(|_| self.lost_runtime())??;
                 self.current.send_if_modified(|current| {
                     let moved = current.as_ref() != Some(&found.endpoint);
                     if moved {

@@ -64,6 +64,16 @@ impl Endpoint {
         Self::Tcp { host: host.to_owned(), port, tls }
     }
 
+    /// Its name for people, where it stands for one server alone.
+    pub(crate) fn location(&self) -> String {
+        let scheme = match self {
+            Self::Tcp { tls: Some(_), .. } => "rediss",
+            Self::Tcp { tls: None, .. } => "redis",
+            Self::Unix(_) => "redis+unix",
+        };
+        format!("{scheme}://{self}")
+    }
+
     pub(crate) fn host(&self) -> &str {
         match self {
             Self::Tcp { host, .. } => host,

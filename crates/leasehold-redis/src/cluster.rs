@@ -26,7 +26,7 @@ use crate::access::Access;
 use crate::address::Endpoint;
 use crate::classify::{Next, Redirect, Verdict};
 use crate::connection::{How, Supervised};
-use crate::transport::{Answer, Deadline, Request, Transport, all_failed};
+use crate::transport::{Answer, Deadline, Part, Parts, Request, Transport, all_failed};
 
 /// How long one node may take to give its table.
 const ASK_MAX: Duration = Duration::from_secs(1);
@@ -126,18 +126,32 @@ impl Cluster {
         Ok(map)
     }
 
-    /// A table newer than `seen`. All who want one share the asking.
+    /// A table newer than `seen`. All who want one share the asking, which a task of its own does:
+    /// a caller whose future is not polled for a while must not keep the others waiting.
     async fn renewed(
         &self,
         seen: Option<&Arc<Map>>,
         hint: Option<&Endpoint>,
         deadline: Deadline,
     ) -> Result<Arc<Map>, Verdict> {
-        let Ok(_turn) = timeout_at(deadline.at, self.inner.asking.lock()).await else {
-            return Err(deadline.missed_unsent(None));
-        };
+        let (cluster, seen, hint) = (self.clone(), seen.cloned(), hint.cloned());
+        let access = &self.inner.access;
+        let asking = access.runtime()?.spawn(async move { cluster.renew(seen, hint).await });
+        match timeout_at(deadline.at, asking).await {
+            Ok(Ok(renewed)) => renewed,
+            Ok(Err(_)) => Err(access.lost_runtime()),
+            Err(_) => Err(deadline.missed_unsent(None)),
+        }
+    }
+
+    async fn renew(
+        &self,
+        seen: Option<Arc<Map>>,
+        hint: Option<Endpoint>,
+    ) -> Result<Arc<Map>, Verdict> {
+        let _turn = self.inner.asking.lock().await;
         if let Some(latest) = self.latest()
-            && seen.is_none_or(|seen| !Arc::ptr_eq(seen, &latest))
+            && seen.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, &latest))
         {
             return Ok(latest);
         }
@@ -145,13 +159,13 @@ impl Cluster {
         let (mut first, mut then) = (self.inner.seeds.clone(), Vec::new());
         if let Some(map) = seen {
             first.splice(0..0, map.table.primaries.iter().map(|one| one.endpoint.clone()));
-            then.clone_from(&map.table.others);
+            then.extend(map.table.vacant.iter().chain(&map.table.others).cloned());
         }
         if let Some(hint) = hint {
-            first.insert(0, hint.clone());
+            first.insert(0, hint);
         }
-        let table = match self.ask(first, deadline).await {
-            Err(_) if !then.is_empty() => self.ask(then, deadline).await,
+        let table = match self.ask(first).await {
+            Err(_) if !then.is_empty() => self.ask(then).await,
             asked => asked,
         }?;
         let (doubted, renewing) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -163,9 +177,9 @@ impl Cluster {
 
     /// Asks nodes for their tables. The newest one counts; of equally new ones the first, so the
     /// node that is most likely to know comes first.
-    async fn ask(&self, nodes: Vec<Endpoint>, deadline: Deadline) -> Result<Table, Verdict> {
+    async fn ask(&self, nodes: Vec<Endpoint>) -> Result<Table, Verdict> {
         let runtime = self.inner.access.runtime()?;
-        let deadline = deadline.at_most(ASK_MAX);
+        let deadline = Deadline::after(ASK_MAX);
         let mut asking = JoinSet::new();
         let mut asked = Vec::new();
         for endpoint in nodes {
@@ -214,27 +228,52 @@ impl Cluster {
         nodes.retain(|endpoint, _| {
             table.has_primary(endpoint)
                 || table.others.contains(endpoint)
+                || table.vacant.contains(endpoint)
                 || self.inner.seeds.contains(endpoint)
         });
     }
 
-    /// A node for what any node can answer.
-    fn any(&self, table: &Table) -> Result<Endpoint, Verdict> {
-        let endpoints: Vec<_> = table.primaries.iter().map(|one| &one.endpoint).collect();
-        match endpoints.get(fastrand::usize(0..endpoints.len().max(1))) {
-            Some(endpoint) => Ok((*endpoint).clone()),
-            None => Err(Verdict::nobody_yet("no node of the cluster has slots")),
+    /// The nodes for what any of them can answer, in an order of chance.
+    fn any(&self, table: &Table) -> Result<Vec<Endpoint>, Verdict> {
+        let mut endpoints: Vec<_> =
+            table.primaries.iter().map(|one| one.endpoint.clone()).collect();
+        if endpoints.is_empty() {
+            return Err(Verdict::nobody_yet("no node of the cluster has slots"));
         }
+        fastrand::shuffle(&mut endpoints);
+        Ok(endpoints)
+    }
+
+    /// Sends what any node can answer to one after the other, until one does.
+    async fn anywhere(&self, request: &Request<'_>, deadline: Deadline) -> Result<Answer, Verdict> {
+        let map = self.map(deadline).await?;
+        let mut failure = deadline.missed_unsent(None);
+        for endpoint in self.any(&map.table)? {
+            let one = std::slice::from_ref(request);
+            let answer = self.send(&map, &endpoint, one, How::default(), deadline).await;
+            let answer = answer.into_iter().next().unwrap_or_else(|| Err(deadline.missed()));
+            match answer.map_err(|verdict| self.noted(&map, verdict)) {
+                Err(verdict) if verdict.next == Next::Retry && !verdict.answered => {
+                    failure = verdict;
+                }
+                answer => return answer,
+            }
+        }
+        Err(failure)
     }
 
     /// Opens a connection for messages to some node: each of them passes all messages on.
     pub(crate) async fn open_pubsub(&self) -> Result<(PubSub, Endpoint), Verdict> {
         let map = self.map(Deadline::after(self.inner.access.connect_timeout)).await?;
-        let opened = self.node(&self.any(&map.table)?).access().open_pubsub().await;
-        if opened.is_err() {
+        let mut failure = Verdict::nobody_yet("no node of the cluster has slots");
+        for endpoint in self.any(&map.table)? {
+            match self.node(&endpoint).access().open_pubsub().await {
+                Ok(opened) => return Ok(opened),
+                Err(verdict) => failure = verdict,
+            }
             map.doubted.store(true, Ordering::Relaxed);
         }
-        opened
+        Err(failure)
     }
 
     /// Returns once this node has no slots any more.
@@ -264,7 +303,12 @@ impl Cluster {
             if let Ok(answers) = timeout_at(look, &mut sending).await {
                 return answers;
             }
-            map = self.renewed(Some(&map), None, deadline).await.unwrap_or(map);
+            let renewed = tokio::select! {
+                biased;
+                answers = &mut sending => return answers,
+                renewed = self.renewed(Some(&map), None, deadline) => renewed,
+            };
+            map = renewed.unwrap_or(map);
             let owner = slot.and_then(|slot| map.table.owner(slot));
             if owner.is_some_and(|owner| owner.endpoint != *endpoint) && !how.asking {
                 return all_failed(requests.len(), &Verdict::replaced());
@@ -290,17 +334,15 @@ impl Cluster {
     }
 
     async fn routed(&self, request: &Request<'_>, deadline: Deadline) -> Result<Answer, Verdict> {
+        let Some(slot) = request.slot() else { return self.anywhere(request, deadline).await };
         let mut map = self.map(deadline).await?;
         let mut asking: Option<Endpoint> = None;
         for _ in 0..REDIRECTS_MAX {
-            let (owner, epoch) = match request.slot().map(|slot| map.table.owner(slot)) {
-                Some(Some(owner)) => (owner.endpoint.clone(), owner.epoch),
-                Some(None) => {
-                    map.doubted.store(true, Ordering::Relaxed);
-                    return Err(Verdict::nobody_yet("no node of the cluster has the lock's slot"));
-                }
-                None => (self.any(&map.table)?, 0),
+            let Some(owner) = map.table.owner(slot) else {
+                map.doubted.store(true, Ordering::Relaxed);
+                return Err(Verdict::nobody_yet("no node of the cluster has the lock's slot"));
             };
+            let (owner, epoch) = (owner.endpoint.clone(), owner.epoch);
             // While a slot is being moved, what is created at its next owner is in the epoch of
             // the present one, so that nothing created there before is above it.
             let how = How { asking: asking.is_some(), epoch };
@@ -334,11 +376,12 @@ impl Cluster {
         let mut answers = all_failed(requests.len(), &nobody());
         let mut groups: HashMap<&Endpoint, (u64, Vec<usize>)> = HashMap::new();
         let any = self.any(&map.table)?;
+        let any = any.first().ok_or_else(nobody)?;
         for (place, request) in requests.iter().enumerate() {
             let (endpoint, epoch) = match request.slot().map(|slot| map.table.owner(slot)) {
                 Some(Some(owner)) => (&owner.endpoint, owner.epoch),
                 Some(None) => continue,
-                None => (&any, 0),
+                None => (any, 0),
             };
             groups.entry(endpoint).or_insert((epoch, Vec::new())).1.push(place);
         }
@@ -421,11 +464,26 @@ impl Transport for Cluster {
         true
     }
 
-    fn parts(&self, deadline: Deadline) -> BoxFuture<'_, Result<Vec<Arc<dyn Transport>>, Verdict>> {
+    fn fails_over(&self) -> bool {
+        true
+    }
+
+    fn parts(&self, deadline: Deadline) -> BoxFuture<'_, Result<Option<Parts>, Verdict>> {
         Box::pin(async move {
             let map = self.renewed(self.latest().as_ref(), None, deadline).await?;
-            let parts = map.table.primaries.iter();
-            Ok(parts.map(|one| Arc::new(self.node(&one.endpoint)) as Arc<dyn Transport>).collect())
+            let table = &map.table;
+            let part = |endpoint: &Endpoint, slots| Part {
+                server: Arc::new(self.node(endpoint)),
+                location: endpoint.location(),
+                slots,
+            };
+            let mut servers: Vec<Part> = table
+                .primaries
+                .iter()
+                .map(|one| part(&one.endpoint, table.slots_of(&one.endpoint)))
+                .collect();
+            servers.extend(table.vacant.iter().map(|endpoint| part(endpoint, Vec::new())));
+            Ok(Some(Parts { servers, whole: table.is_whole() }))
         })
     }
 }

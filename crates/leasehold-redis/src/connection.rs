@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use crate::access::{Access, Link};
 use crate::classify::{self, Next, Stage, Verdict};
 use crate::sentinel::LOOK_EVERY;
-use crate::transport::{Answer, Care, Deadline, Request, Transport, all_failed, judged};
+use crate::transport::{Answer, Care, Deadline, Request, Survey, Transport, all_failed, judged};
 
 /// Time-outs in a row after which a connection is given up.
 const SILENT_MAX: u32 = 2;
@@ -239,11 +239,14 @@ impl Supervised {
         commands.extend(how.asking.then(|| Cow::Owned(cmd("ASKING"))));
         commands.extend(requests.iter().map(|request| request.packed(epoch)));
         let mut values = lane.ask(&link, commands, deadline).await;
-        if how.asking {
-            drop(values.remove(0));
-        }
+        let announced = if how.asking { values.remove(0).err() } else { None };
+        // Sent away again after a refused announcement, it is the refusal that has to be told.
+        let told = |verdict: Verdict| match &announced {
+            Some(refused) if verdict.redirect.is_some() => refused.clone(),
+            _ => verdict,
+        };
         let mut answers: Vec<Result<Answer, Verdict>> =
-            values.into_iter().map(|value| Ok(Answer::new(value?, epoch))).collect();
+            values.into_iter().map(|value| Ok(Answer::new(value.map_err(told)?, epoch))).collect();
         if let Some(Request { care: Care::Confirmed { replication, needed }, .. }) =
             requests.first()
         {
@@ -320,8 +323,13 @@ impl Supervised {
             if let Ok(answer) = timeout_at(look, &mut answer).await {
                 return Ok(Some(answer));
             }
-            let elsewhere = access.is_elsewhere(&link.endpoint);
-            if timeout_at(deadline.at, elsewhere).await == Ok(true) {
+            let elsewhere = timeout_at(deadline.at, access.is_elsewhere(&link.endpoint));
+            let elsewhere = tokio::select! {
+                biased;
+                answer = &mut answer => return Ok(Some(answer)),
+                elsewhere = elsewhere => elsewhere,
+            };
+            if elsewhere == Ok(true) {
                 self.inner.discard(link);
                 return Err(Verdict::replaced());
             }
@@ -417,6 +425,14 @@ impl Transport for Supervised {
         deadline: Deadline,
     ) -> BoxFuture<'a, Vec<Result<Answer, Verdict>>> {
         Box::pin(self.send(requests, How::default(), deadline))
+    }
+
+    fn fails_over(&self) -> bool {
+        self.inner.access.follows()
+    }
+
+    fn sentinels(&self) -> BoxFuture<'_, Option<Survey>> {
+        Box::pin(self.inner.access.survey())
     }
 }
 

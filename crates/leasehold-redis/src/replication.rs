@@ -31,6 +31,17 @@ impl Replication {
         wait
     }
 
+    /// Its name, and the command in a way that waits for nothing.
+    pub(crate) fn trial(self) -> (&'static str, Cmd) {
+        let name = if self.fsync { "waitaof" } else { "wait" };
+        let mut wait = cmd(&name.to_ascii_uppercase());
+        if self.fsync {
+            wait.arg(0);
+        }
+        wait.arg(0).arg(1);
+        (name, wait)
+    }
+
     /// What is missing, if anything is, by the answer to [`Replication::wait`].
     pub(crate) fn missing(self, answer: Result<Value, Verdict>) -> Option<Verdict> {
         let Self { replicas, timeout, fsync } = self;

@@ -18,7 +18,7 @@ use crate::address::Endpoint;
 use crate::classify::{self, Stage, Verdict};
 use crate::dial::dial;
 use crate::tls::Tls;
-use crate::transport::judged;
+use crate::transport::{Survey, judged};
 
 /// How long one sentinel may take.
 const ASK_MAX: Duration = Duration::from_secs(2);
@@ -90,7 +90,8 @@ impl Sentinels {
         }
     }
 
-    async fn ask_all(&self) -> Result<Found, Verdict> {
+    /// Asks all of them at once.
+    fn ask_each(&self) -> JoinSet<Result<Found, Verdict>> {
         let mut asking = JoinSet::new();
         for host in &self.hosts {
             let one = One {
@@ -105,6 +106,23 @@ impl Sentinels {
                 })
             });
         }
+        asking
+    }
+
+    /// How many there are, and how many name the primary that those name who know best.
+    pub(crate) async fn survey(&self) -> Survey {
+        let mut asking = self.ask_each();
+        let mut said = Vec::new();
+        while let Some(answer) = asking.join_next().await {
+            said.extend(answer.ok().and_then(Result::ok));
+        }
+        let best = said.iter().max_by_key(|found| found.epoch).cloned();
+        let agreeing = said.iter().filter(|found| Some(*found) == best.as_ref()).count();
+        Survey { named: self.hosts.len(), agreeing }
+    }
+
+    async fn ask_all(&self) -> Result<Found, Verdict> {
+        let mut asking = self.ask_each();
         let mut until = None;
         let mut best: Option<Found> = None;
         let mut failure: Option<Verdict> = None;

@@ -610,12 +610,18 @@ impl RedisStore {
         let failed = |verdict: Verdict| self.error(&verdict, "list", None);
         let pattern = self.shared.names.pattern(&request.prefix);
         let mut keys = BTreeSet::new();
-        let mut servers = self.shared.transport.parts(deadline).await.map_err(failed)?;
-        if servers.is_empty() {
-            servers.push(Arc::clone(&self.shared.transport));
-        }
-        for server in servers {
-            self.scan(&*server, &pattern, &mut keys, deadline).await?;
+        match self.shared.transport.parts(deadline).await.map_err(failed)? {
+            None => self.scan(&*self.shared.transport, &pattern, &mut keys, deadline).await?,
+            Some(parts) if !parts.whole => {
+                return Err(failed(Verdict::nobody_yet(
+                    "some slots are with no node of the cluster, and locks in them would be missing",
+                )));
+            }
+            Some(parts) => {
+                for part in parts.servers {
+                    self.scan(&*part.server, &pattern, &mut keys, deadline).await?;
+                }
+            }
         }
         let keys: Vec<_> = keys.into_iter().collect();
         let mut infos = Vec::with_capacity(keys.len());
@@ -841,8 +847,19 @@ impl Store for RedisStore {
 
     /// What `INFO server` says of the process's age. Whether a server keeps every acknowledged
     /// write through a restart can't be told from outside, so a restart counts as a loss.
+    ///
+    /// Where another server can take the place of this one, it is no age at all: the one that is
+    /// promoted may have run for long, and lack leases all the same.
     fn remembers_for(&self, within: Duration) -> BoxFuture<'_, Result<Option<Duration>>> {
         Box::pin(async move {
+            if self.shared.transport.fails_over() {
+                let error = Error::new(
+                    ErrorKind::Unsupported,
+                    "what fails over can forget leases without a restart, and has no vote in a \
+                     quorum; make single servers its nodes, or say that nodes keep their leases",
+                );
+                return Err(self.named(error, "ask for its age", None));
+            }
             let mut question = redis::cmd("INFO");
             question.arg("server");
             let (question, deadline) = (Request::plain(&question), Deadline::after(within));
@@ -861,6 +878,8 @@ impl Store for RedisStore {
     fn capability(&self) -> Capability {
         let mut capability = Capability::ALL;
         capability.wake = self.shared.wake.is_some();
+        // Two names share a slot only by chance: each is its own hash tag.
+        capability.sets = !self.shared.transport.is_spread();
         capability
     }
 

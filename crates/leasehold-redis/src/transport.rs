@@ -147,13 +147,42 @@ pub(crate) trait Transport: Debug + Send + Sync + 'static {
         false
     }
 
-    /// The servers that together keep all locks, where there is more than this one.
-    fn parts(
-        &self,
-        _deadline: Deadline,
-    ) -> BoxFuture<'_, Result<Vec<Arc<dyn Transport>>, Verdict>> {
-        Box::pin(std::future::ready(Ok(Vec::new())))
+    /// Whether another server may take the place of one, and may have forgotten what that one kept.
+    fn fails_over(&self) -> bool {
+        false
     }
+
+    /// The servers that together keep all locks, where they are spread.
+    fn parts(&self, _deadline: Deadline) -> BoxFuture<'_, Result<Option<Parts>, Verdict>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// What the sentinels say that were named, where there are some.
+    fn sentinels(&self) -> BoxFuture<'_, Option<Survey>> {
+        Box::pin(std::future::ready(None))
+    }
+}
+
+/// The servers of a cluster.
+pub(crate) struct Parts {
+    pub(crate) servers: Vec<Part>,
+    /// Whether every slot is with one of them.
+    pub(crate) whole: bool,
+}
+
+/// One of them.
+pub(crate) struct Part {
+    pub(crate) server: Arc<dyn Transport>,
+    pub(crate) location: String,
+    /// In order; none of a server that may be about to get some.
+    pub(crate) slots: Vec<u16>,
+}
+
+/// How many sentinels there are, and how many say the same.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Survey {
+    pub(crate) named: usize,
+    pub(crate) agreeing: usize,
 }
 
 /// Judges an answer to one request.

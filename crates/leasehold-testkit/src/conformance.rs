@@ -152,18 +152,13 @@ pub fn run<S: Subject>(case: &Case, open: impl AsyncFnOnce() -> S) {
 /// Cases of one module that run at the same time.
 const AT_ONCE: usize = 4;
 
-/// Runs all cases of a module but some, a few at a time, each against a store of its own.
+/// Runs all cases of a module, a few at a time, each against a store of its own.
 ///
 /// # Panics
 ///
 /// When the store breaks a promise. Each thread has the name of its case.
-pub fn run_module<S: Subject>(module: &str, except: &[&str], open: impl AsyncFn() -> S + Sync) {
-    for name in except {
-        say(&format!("skipped: {name}: its store's line says so"));
-        assert_eq!(Case::named(name).name, *name);
-    }
-    let in_module = CASES.iter().filter(|case| case.module == module);
-    let cases: Vec<&Case> = in_module.filter(|case| !except.contains(&case.name)).collect();
+pub fn run_module<S: Subject>(module: &str, open: impl AsyncFn() -> S + Sync) {
+    let cases: Vec<&Case> = CASES.iter().filter(|case| case.module == module).collect();
     assert!(!cases.is_empty(), "no case stands in {module}");
     let open = &open;
     let mut broken = Vec::new();
@@ -257,22 +252,19 @@ macro_rules! conformance_tests {
 }
 
 /// Makes one test per module of the suite, for a store that takes seconds to start: its cases share
-/// what `$open` shares, and cases that can't hold for it may be excepted by name. All else is as in [`conformance_tests!`](crate::conformance_tests).
+/// what `$open` shares. All else is as in [`conformance_tests!`](crate::conformance_tests).
 #[macro_export]
 macro_rules! conformance_tests_by_module {
-    ($name:ident, $open:expr) => {
-        $crate::conformance_tests_by_module!($name, $open, except: []);
+    ($name:ident, $open:expr $(,)?) => {
+        $crate::conformance_tests_by_module!($name, $open, lacks: []);
     };
-    ($name:ident, $open:expr, except: $except:tt) => {
-        $crate::conformance_tests_by_module!($name, $open, $except, [
+    ($name:ident, $open:expr, lacks: $lacks:tt $(,)?) => {
+        $crate::conformance_tests_by_module!($name, $open, $lacks, [
             changing closing fences grant line line_faults names operator release renew sharing show trouble
             wake windows
         ]);
     };
-    (run $module:ident, $open:expr, [$($case:ident),* $(,)?]) => {
-        $crate::conformance::run_module(stringify!($module), &[$(stringify!($case)),*], $open)
-    };
-    ($name:ident, $open:expr, $except:tt, [$($module:ident)+]) => {
+    ($name:ident, $open:expr, [$($lacks:ident),* $(,)?], [$($module:ident)+]) => {
         mod $name {
             #[allow(unused_imports, reason = "the expression that opens the store may need them")]
             use super::*;
@@ -280,13 +272,16 @@ macro_rules! conformance_tests_by_module {
             $(
                 #[test]
                 fn $module() {
-                    $crate::conformance_tests_by_module!(run $module, $open, $except);
+                    $crate::conformance::run_module(stringify!($module), $open);
                 }
             )+
 
             #[test]
             fn skips_only_what_its_line_says() {
-                $crate::conformance::check_skipped(&[], $open);
+                $crate::conformance::check_skipped(
+                    &[$($crate::conformance::Need::$lacks),*],
+                    $open,
+                );
             }
         }
     };

@@ -17,6 +17,8 @@ pub(crate) struct Primary {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Table {
     pub(crate) primaries: Vec<Primary>,
+    /// Healthy primaries without slots: some may be on their way to them, with their keys.
+    pub(crate) vacant: Vec<Endpoint>,
     /// All the others, who are asked for a table when no primary answers.
     pub(crate) others: Vec<Endpoint>,
     /// The place of each slot's primary in the list; beyond its end for a slot that nobody has.
@@ -35,7 +37,7 @@ impl Table {
             let mut fields = line.split(' ');
             let (_id, address, flags) = (fields.next()?, fields.next()?, fields.next()?);
             let epoch: u64 = fields.nth(3)?.parse().ok()?;
-            let _link = fields.next()?;
+            let link = fields.next()?;
             // A node that is only being met, or whose address nobody knows, can't be asked.
             if flags.contains("handshake") || flags.contains("noaddr") {
                 continue;
@@ -44,7 +46,10 @@ impl Table {
             let is_primary = flags.split(',').any(|flag| flag == "master");
             let mut ranges = fields.filter(|range| !range.starts_with('[')).peekable();
             if !is_primary || ranges.peek().is_none() {
-                table.others.push(endpoint);
+                let healthy = link == "connected" && !flags.contains("fail");
+                let list =
+                    if is_primary && healthy { &mut table.vacant } else { &mut table.others };
+                list.push(endpoint);
                 continue;
             }
             let place = u16::try_from(table.primaries.len()).ok()?;
@@ -59,7 +64,20 @@ impl Table {
             table.newest = table.newest.max(epoch);
             table.primaries.push(Primary { endpoint, epoch: epoch.min(Fence::EPOCH_MAX) });
         }
-        (!table.primaries.is_empty() || !table.others.is_empty()).then_some(table)
+        let known =
+            [!table.primaries.is_empty(), !table.vacant.is_empty(), !table.others.is_empty()];
+        known.contains(&true).then_some(table)
+    }
+
+    /// Whether every slot has a primary.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.owners.contains(&NOBODY)
+    }
+
+    /// The slots of one primary.
+    pub(crate) fn slots_of(&self, endpoint: &Endpoint) -> Vec<u16> {
+        let its = |slot: &u16| self.owner(*slot).is_some_and(|owner| owner.endpoint == *endpoint);
+        (0..SLOTS).filter(its).collect()
     }
 
     /// The primary of a slot.
@@ -121,6 +139,21 @@ mod tests {
         assert_eq!(table.owner(16_383), Some(&second));
         assert_eq!(table.others, [at("::1", 7002), at("10.0.0.4", 7003)]);
         assert_eq!(table.newest, 9);
+        assert!(table.is_whole());
+        assert_eq!(table.slots_of(&at("10.0.0.1", 7000)).len(), 101);
+    }
+
+    #[test]
+    fn a_healthy_primary_without_slots_is_known_apart() {
+        let table = parse(&[
+            "aa 10.0.0.1:7000@17000 master - 0 0 3 connected 0-16382",
+            "bb 10.0.0.2:7001@17001 master - 0 0 9 connected",
+            "cc 10.0.0.3:7002@17002 master,fail? - 0 0 9 connected",
+        ])
+        .unwrap();
+        assert_eq!(table.vacant, [at("10.0.0.2", 7001)]);
+        assert_eq!(table.others, [at("10.0.0.3", 7002)]);
+        assert!(!table.is_whole(), "one slot has no primary");
     }
 
     #[test]

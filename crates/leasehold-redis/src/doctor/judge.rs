@@ -6,6 +6,7 @@ use leasehold_core::doctor::{Finding, Severity};
 
 use super::facts::{Facts, Product, word};
 use crate::builder::Door;
+use crate::transport::Survey;
 
 /// The oldest versions that the conformance suite is run on.
 const REDIS_MIN: [u32; 2] = [6, 2];
@@ -23,10 +24,10 @@ const YOUNG: Duration = Duration::from_secs(60 * 60);
 const MEMORY_FULL: u64 = 90;
 
 /// Everything that `INFO` and `CONFIG GET` have an answer to.
-pub(super) fn settings(facts: &Facts) -> Vec<Finding> {
+pub(super) fn settings(facts: &Facts, as_cluster: bool) -> Vec<Finding> {
     let mut findings = vec![unasked(facts)];
     findings.push(version(facts));
-    findings.push(topology(facts));
+    findings.push(topology(facts, as_cluster));
     findings.push(role(facts));
     findings.push(eviction(facts));
     findings.push(memory(facts));
@@ -77,7 +78,7 @@ fn version(facts: &Facts) -> Option<Finding> {
     )
 }
 
-fn topology(facts: &Facts) -> Option<Finding> {
+fn topology(facts: &Facts, as_cluster: bool) -> Option<Finding> {
     let mode = facts.info("redis_mode").or_else(|| facts.info("server_mode"));
     if mode == Some("sentinel") {
         return Some(
@@ -90,15 +91,70 @@ fn topology(facts: &Facts) -> Option<Finding> {
             .advise("give the address of the server that it watches"),
         );
     }
-    (mode == Some("cluster") || facts.info("cluster_enabled") == Some("1")).then(|| {
-        Finding::new(
-            Severity::Note,
+    if mode != Some("cluster") && facts.info("cluster_enabled") != Some("1") {
+        return None;
+    }
+    if as_cluster {
+        return Some(Finding::new(
+            Severity::Fine,
             "topology",
-            "the server is a node of a cluster",
-            "a fail-over to a replica may forget the newest locks, so that two hold one",
+            "the server is a node of a cluster, and the store was opened as one",
+            "locks are found wherever their slots are moved, and fences grow over a fail-over",
+        ));
+    }
+    Some(
+        Finding::new(
+            Severity::Problem,
+            "topology",
+            "the server is a node of a cluster, and the store was opened as a single server",
+            "locks whose slots are elsewhere can't be taken, and fences may go back over a \
+             fail-over, since they lack the cluster's epoch",
         )
-        .advise("check fences at what the lock protects")
-    })
+        .advise("write redis+cluster://"),
+    )
+}
+
+/// Whether every slot of a cluster has a primary.
+pub(super) fn whole(whole: bool) -> Option<Finding> {
+    if whole {
+        return None;
+    }
+    let finding = Finding::new(
+        Severity::Problem,
+        "slots",
+        "some slots of the cluster are with no node",
+        "locks in them can't be taken, renewed and released",
+    );
+    Some(finding.advise("redis-cli --cluster check, and --cluster fix"))
+}
+
+/// A node of a cluster that could not be looked at.
+pub(super) fn unexamined_node(found: String) -> Finding {
+    let means = "the locks in its slots can't be taken, renewed and released until it is back, or \
+                 a replica takes its place";
+    Finding::new(Severity::Problem, "node", found, means)
+}
+
+pub(super) fn sentinels(survey: Survey) -> Finding {
+    let Survey { named, agreeing } = survey;
+    let found = format!("{agreeing} of {named} sentinels answer and name the same primary");
+    let topic = "sentinels";
+    if named < 2 {
+        let means = "when it is gone, nobody tells where the primary is";
+        let finding = Finding::new(Severity::Warning, topic, found, means);
+        return finding.advise("name all sentinels in the store's URL");
+    }
+    if agreeing < named {
+        return Finding::new(
+            Severity::Warning,
+            topic,
+            found,
+            "the others are gone, are behind, or don't let this user in; with a majority of them \
+             gone, nobody fails over",
+        )
+        .advise("look after the others, or take them out of the store's URL");
+    }
+    Finding::new(Severity::Fine, topic, found, "a primary that is replaced is found again")
 }
 
 fn role(facts: &Facts) -> Option<Finding> {

@@ -102,9 +102,11 @@ fn whoever_takes_no_locks_is_a_problem() {
     let judged = |field, value| facts(&[(field, value)], &[]);
     assert_eq!(severity(role(&judged("role", "slave"))), Severity::Problem);
     assert_eq!(severity(role(&judged("role", "master"))), Severity::Fine);
-    assert_eq!(severity(topology(&judged("redis_mode", "sentinel"))), Severity::Problem);
-    assert_eq!(severity(topology(&judged("redis_mode", "cluster"))), Severity::Note);
-    assert!(topology(&judged("redis_mode", "standalone")).is_none());
+    assert_eq!(severity(topology(&judged("redis_mode", "sentinel"), false)), Severity::Problem);
+    let node = judged("redis_mode", "cluster");
+    assert_eq!(severity(topology(&node, false)), Severity::Problem, "opened as a single server");
+    assert_eq!(severity(topology(&node, true)), Severity::Fine);
+    assert!(topology(&judged("redis_mode", "standalone"), false).is_none());
 }
 
 #[test]
@@ -163,11 +165,11 @@ fn a_connection_in_the_clear_is_judged_by_where_it_goes() {
 
 #[test]
 fn what_was_not_told_is_one_note() {
-    let findings = settings(&Facts::default());
+    let findings = settings(&Facts::default(), false);
     assert_eq!(findings.len(), 1);
     assert_eq!(findings[0].severity, Severity::Note);
     assert!(findings[0].found.contains("INFO and CONFIG GET"), "{findings:?}");
-    let only_info = settings(&facts(&[("role", "master")], &[]));
+    let only_info = settings(&facts(&[("role", "master")], &[]), false);
     assert!(only_info[0].found.contains("run CONFIG GET"), "{only_info:?}");
 }
 

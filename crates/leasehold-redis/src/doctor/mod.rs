@@ -21,39 +21,128 @@ use self::judge::ClockReading;
 use self::rights::{Lacking, Spare};
 use crate::call::Call;
 use crate::classify::{Lack, Next, Verdict};
+use crate::replication::Replication;
+use crate::slot::slot_of;
 use crate::store::RedisStore;
-use crate::transport::{Body, Care, Deadline, Request};
+use crate::transport::{Body, Care, Deadline, Part, Request, Transport};
 
 /// How often the clock is read; the quickest answer counts.
 const CLOCK_SAMPLES: u32 = 5;
 
+/// How many names are tried until one is in a slot of a node, which may have a single one.
+const SPARES_MAX: u32 = 1_000_000;
+
 /// A number that no waiter has: clients count theirs from 0.
 const TICKET: u64 = u64::MAX;
+
+/// What is found out about one server.
+struct Look {
+    findings: Vec<Finding>,
+    lacking: Vec<Lacking>,
+    user: Option<String>,
+}
 
 impl RedisStore {
     pub(crate) async fn look_at_server(&self, within: Duration) -> Result<Vec<Finding>> {
         let deadline = Deadline::after(within);
-        let clock = self.read_clock(deadline).await?;
         let client = ClientId::generate()?;
-        let [record, crowd, order] = self.shared.names.keys(&Key::new(format!("doctor/{client}"))?);
-        let channel = self.shared.names.channel(client);
-        let spare = Spare { record, crowd, order, channel };
-
-        let facts = self.ask_facts(deadline).await?;
-        let user = self.ask_user(deadline).await?;
-        let mut lacking = self.try_commands(&spare, deadline).await?;
-        let scripts = self.try_script(&spare, deadline).await?;
-        // Last, because a server that does not answer here takes all the time that is left.
-        let wake = self.try_wake(client, &spare.channel, &mut lacking, deadline).await;
-
-        let mut findings = judge::settings(&facts);
-        findings.extend(clock.map(judge::clock));
+        let transport = &*self.shared.transport;
+        let parts = transport.parts(deadline).await.map_err(|it| self.unexamined(&it))?;
+        let mut findings = Vec::new();
+        let mut whole = match parts {
+            None => self.look_at(transport, self.spare(client, &[])?, deadline).await?,
+            Some(parts) => {
+                findings.extend(judge::whole(parts.whole));
+                self.look_at_each(parts.servers, client, &mut findings, deadline).await?
+            }
+        };
+        if let Some(survey) = transport.sentinels().await {
+            findings.push(judge::sentinels(survey));
+        }
         findings.push(judge::door(&self.shared.door));
         findings.extend(judge::protocol(self.shared.resp3));
-        findings.extend(rights::judge(&lacking, user.as_deref(), &self.shared.names));
-        findings.extend(scripts);
+        // Last, because a server that does not answer here takes all the time that is left.
+        let channel = self.shared.names.channel(client);
+        let wake = self.try_wake(client, &channel, &mut whole.lacking, deadline).await;
+        findings.append(&mut whole.findings);
+        let Look { lacking, user, .. } = whole;
+        // Those of a cluster's nodes are judged, but for what only showed now.
+        if !transport.is_spread() || !lacking.is_empty() {
+            findings.extend(rights::judge(&lacking, user.as_deref(), &self.shared.names));
+        }
         findings.extend(wake);
         Ok(findings)
+    }
+
+    /// Looks at every node of a cluster that has slots. What is lacking is judged node by node, since
+    /// each has users of its own; a right to subscribe that is lacking is left to the caller.
+    async fn look_at_each(
+        &self,
+        parts: Vec<Part>,
+        client: ClientId,
+        findings: &mut Vec<Finding>,
+        deadline: Deadline,
+    ) -> Result<Look> {
+        let mut parts: Vec<_> = parts.into_iter().filter(|it| !it.slots.is_empty()).collect();
+        let mut whole = Look { findings: Vec::new(), lacking: Vec::new(), user: None };
+        let (mut answered, mut failure) = (false, None);
+        while let Some(Part { server, location, slots }) = parts.pop() {
+            // One that does not answer leaves the others, and the wake channel, their share.
+            let shares = u32::try_from(parts.len()).unwrap_or(u32::MAX).saturating_add(2);
+            let turn = deadline.at_most(deadline.left() / shares);
+            let looked = self.look_at(&*server, self.spare(client, &slots)?, turn).await;
+            let of_node = match looked {
+                Ok(Look { mut findings, lacking, user }) => {
+                    answered = true;
+                    let names = &self.shared.names;
+                    findings.extend(rights::judge(&lacking, user.as_deref(), names));
+                    whole.user = user;
+                    findings
+                }
+                Err(error) => {
+                    let found = format!("a node was not examined: {error}");
+                    failure = Some(error);
+                    vec![judge::unexamined_node(found)]
+                }
+            };
+            findings.extend(of_node.into_iter().map(|it| it.at_store(location.clone())));
+        }
+        match failure {
+            Some(failure) if !answered => Err(failure),
+            _ => Ok(whole),
+        }
+    }
+
+    /// A lock that nobody uses, in one of these slots if there are some.
+    fn spare(&self, client: ClientId, slots: &[u16]) -> Result<Spare> {
+        let names = &self.shared.names;
+        let mut number = 0_u32;
+        loop {
+            let [record, crowd, order] =
+                names.keys(&Key::new(format!("doctor/{client}/{number}"))?);
+            number = number.saturating_add(1);
+            let fits = slots.is_empty() || slots.binary_search(&slot_of(&record)).is_ok();
+            if fits || number == SPARES_MAX {
+                return Ok(Spare { record, crowd, order, channel: names.channel(client) });
+            }
+        }
+    }
+
+    async fn look_at(
+        &self,
+        server: &dyn Transport,
+        spare: Spare,
+        deadline: Deadline,
+    ) -> Result<Look> {
+        let clock = self.read_clock(server, deadline).await?;
+        let facts = self.ask_facts(server, deadline).await?;
+        let user = self.ask_user(server, deadline).await?;
+        let lacking = self.try_commands(server, &spare, deadline).await?;
+        let scripts = self.try_script(server, &spare, deadline).await?;
+        let mut findings = judge::settings(&facts, self.shared.transport.is_spread());
+        findings.extend(clock.map(judge::clock));
+        findings.extend(scripts);
+        Ok(Look { findings, lacking, user })
     }
 
     fn unexamined(&self, verdict: &Verdict) -> Error {
@@ -64,11 +153,12 @@ impl RedisStore {
     /// not sent again, so that a server that is busy or loading is seen as it is.
     async fn ask(
         &self,
+        server: &dyn Transport,
         commands: Vec<redis::Cmd>,
         deadline: Deadline,
     ) -> Result<Vec<std::result::Result<Value, Verdict>>> {
         let requests: Vec<_> = commands.iter().map(Request::plain).collect();
-        let answers = self.shared.transport.many(&requests, deadline).await;
+        let answers = server.many(&requests, deadline).await;
         let values = answers.into_iter().map(|answer| match answer {
             Ok(answer) => Ok(Ok(answer.value)),
             Err(verdict) if verdict.answered => Ok(Err(verdict)),
@@ -78,11 +168,15 @@ impl RedisStore {
     }
 
     /// Compares the server's clock with ours; `None` when the user may not ask it.
-    async fn read_clock(&self, deadline: Deadline) -> Result<Option<ClockReading>> {
+    async fn read_clock(
+        &self,
+        server: &dyn Transport,
+        deadline: Deadline,
+    ) -> Result<Option<ClockReading>> {
         let mut best: Option<ClockReading> = None;
         for _ in 0..CLOCK_SAMPLES {
             let (sent_at, our_us) = (Instant::now(), unix_micros());
-            let answer = self.ask(vec![redis::cmd("TIME")], deadline).await?.pop();
+            let answer = self.ask(server, vec![redis::cmd("TIME")], deadline).await?.pop();
             let round_trip = sent_at.elapsed();
             let time = answer.and_then(|it| redis::from_redis_value::<(u64, u64)>(it.ok()?).ok());
             let Some((seconds, us)) = time else { return Ok(best) };
@@ -99,14 +193,14 @@ impl RedisStore {
         Ok(best)
     }
 
-    async fn ask_facts(&self, deadline: Deadline) -> Result<Facts> {
+    async fn ask_facts(&self, server: &dyn Transport, deadline: Deadline) -> Result<Facts> {
         let mut commands = vec![redis::cmd("INFO")];
         commands.extend(SETTINGS.iter().map(|setting| {
             let mut command = redis::cmd("CONFIG");
             command.arg("GET").arg(setting);
             command
         }));
-        let mut answers = self.ask(commands, deadline).await?.into_iter();
+        let mut answers = self.ask(server, commands, deadline).await?.into_iter();
         let mut facts = Facts::default();
         if let Some(Ok(info)) = answers.next()
             && let Ok(info) = redis::from_redis_value::<String>(info)
@@ -123,30 +217,45 @@ impl RedisStore {
         Ok(facts)
     }
 
-    async fn ask_user(&self, deadline: Deadline) -> Result<Option<String>> {
+    async fn ask_user(&self, server: &dyn Transport, deadline: Deadline) -> Result<Option<String>> {
         let mut whoami = redis::cmd("ACL");
         whoami.arg("WHOAMI");
-        let answer = self.ask(vec![whoami], deadline).await?.pop();
+        let answer = self.ask(server, vec![whoami], deadline).await?.pop();
         Ok(answer.and_then(|answer| redis::from_redis_value(answer.ok()?).ok()))
     }
 
-    async fn try_commands(&self, spare: &Spare, deadline: Deadline) -> Result<Vec<Lacking>> {
+    async fn try_commands(
+        &self,
+        server: &dyn Transport,
+        spare: &Spare,
+        deadline: Deadline,
+    ) -> Result<Vec<Lacking>> {
         let digest = &self.shared.scripts.inspect.digest;
-        let trials = rights::trials(&self.shared.names, spare, digest);
+        let mut trials = rights::trials(&self.shared.names, spare, digest);
+        // First, so that it is not about a command that could be carried out by it.
+        if self.shared.transport.is_spread() {
+            trials.insert(0, ("asking", redis::cmd("ASKING")));
+        }
+        trials.extend(self.shared.replication.map(Replication::trial));
         let (names, commands): (Vec<_>, Vec<_>) = trials.into_iter().unzip();
-        let answers = self.ask(commands, deadline).await?;
+        let answers = self.ask(server, commands, deadline).await?;
         let lacks = names.into_iter().zip(&answers);
         Ok(lacks.filter_map(|(name, answer)| Some((name, answer.as_ref().err()?.lack?))).collect())
     }
 
     /// Runs a script that only reads. A right that it lacks is told as such.
-    async fn try_script(&self, spare: &Spare, deadline: Deadline) -> Result<Option<Finding>> {
+    async fn try_script(
+        &self,
+        server: &dyn Transport,
+        spare: &Spare,
+        deadline: Deadline,
+    ) -> Result<Option<Finding>> {
         let keys = vec![spare.record.clone(), spare.crowd.clone(), spare.order.clone()];
         let call = Call::new(&self.shared.scripts.inspect, keys);
         let mut outcome = Err(deadline.missed());
         for whole in [false, true] {
             let request = Request { body: Body::Script { call: &call, whole }, care: Care::None };
-            outcome = self.shared.transport.one(&request, deadline).await;
+            outcome = server.one(&request, deadline).await;
             if let Err(verdict) = &outcome
                 && !verdict.answered
             {

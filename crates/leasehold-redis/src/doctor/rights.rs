@@ -25,6 +25,9 @@ pub(super) struct Spare {
 /// A command and what is lacking for it.
 pub(super) type Lacking = (&'static str, Lack);
 
+/// Commands that depend on the store's URL.
+const OF_URL: [&str; 3] = ["asking", "wait", "waitaof"];
+
 /// The commands that are tried, each in a way that changes nothing.
 pub(super) fn trials(names: &Names, spare: &Spare, digest: &str) -> Vec<(&'static str, Cmd)> {
     let Spare { record, crowd, order, channel } = spare;
@@ -80,6 +83,19 @@ pub(super) fn judge(lacking: &[Lacking], user: Option<&str>, names: &Names) -> V
         let found = format!("{who} {}", what_is_lacking(&of_feature));
         let finding = Finding::new(severity, "rights", found, means);
         findings.push(finding.advise(what_to_give(&of_feature, user, names)));
+    }
+    let of_url: Vec<Lacking> =
+        lacking.iter().copied().filter(|it| OF_URL.contains(&it.0)).collect();
+    if !of_url.is_empty() {
+        let found = format!("{who} {}", what_is_lacking(&of_url));
+        let means = if of_url.iter().all(|(command, _)| *command == "asking") {
+            "locks in a slot that is being moved can't be taken, renewed and released"
+        } else {
+            "no grant can be confirmed by replicas or disks, as the store's URL demands, so that \
+             no lock can be taken"
+        };
+        let finding = Finding::new(Severity::Problem, "rights", found, means);
+        findings.push(finding.advise(what_to_give(&of_url, user, names)));
     }
     if findings.is_empty() {
         findings.push(Finding::new(

@@ -29,13 +29,7 @@ leasehold_testkit::conformance_tests_by_module!(sentinel, async || open(&SENTINE
 leasehold_testkit::conformance_tests_by_module!(
     cluster,
     async || open(&CLUSTER.url()).await,
-    // A script's keys share a slot in a cluster, and the names of these cases don't.
-    except: [
-        several_locks_are_taken_all_or_none,
-        several_locks_that_can_not_be_taken_as_asked_are_refused,
-        sets_that_overlap_are_never_held_together,
-        calls_at_the_same_time_are_one_after_the_other_for_sets_of_locks,
-    ]
+    lacks: [sets],
 );
 
 /// Without a wake channel, all else has to work.

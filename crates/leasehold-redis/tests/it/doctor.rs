@@ -7,6 +7,7 @@ use leasehold_core::doctor::{Finding, Severity, worst};
 use leasehold_core::{ErrorKind, Store as _};
 use leasehold_redis::acl::{self, Feature};
 use leasehold_redis::{RedisStore, redis};
+use leasehold_testkit::server::cluster::Cluster;
 use leasehold_testkit::server::sentinel::SentinelSet;
 use leasehold_testkit::server::{self, RedisServer};
 use tokio::time::timeout;
@@ -280,6 +281,75 @@ async fn a_sentinel_and_a_node_of_a_cluster_are_known_for_what_they_are() {
     let scripts = about(&findings, "scripts");
     assert_eq!(scripts.severity, Severity::Problem, "it serves no slots yet");
     assert!(scripts.found.contains("cluster is down"), "{scripts:?}");
+}
+
+#[tokio::test]
+async fn every_primary_of_a_cluster_is_examined() {
+    let start = || Cluster::builder().replicas(1).start();
+    let cluster = tokio::task::spawn_blocking(start).await.unwrap();
+    let odd = &cluster.nodes()[1];
+    assert_eq!(odd.cli(&["CONFIG", "SET", "maxmemory", "100mb"]), "OK");
+    assert_eq!(odd.cli(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]), "OK");
+    let before: Vec<_> = cluster.nodes().iter().map(writes).collect();
+    let findings = examined(&cluster.url()).await;
+    let of = |topic: &str| findings.iter().filter(|one| one.topic == topic).collect::<Vec<_>>();
+    for topic in ["role", "scripts", "rights", "persistence", "clock"] {
+        let mut stores: Vec<_> = of(topic).iter().map(|one| one.store.clone().unwrap()).collect();
+        stores.sort();
+        stores.dedup();
+        assert_eq!(stores.len(), 3, "{topic}: {findings:#?}");
+    }
+    for topic in ["role", "scripts", "rights", "wake", "topology"] {
+        assert!(of(topic).iter().all(|one| one.severity == Severity::Fine), "{findings:#?}");
+    }
+    for topic in ["wake", "transport", "protocol"] {
+        assert_eq!(of(topic).len(), 1, "{topic}: {findings:#?}");
+    }
+    let bad: Vec<_> =
+        of("eviction").into_iter().filter(|one| one.severity == Severity::Problem).collect();
+    let place = format!("redis://{}", odd.addr());
+    assert_eq!(bad.len(), 1, "{findings:#?}");
+    assert_eq!(bad[0].store.as_deref(), Some(&*place));
+    assert_eq!(cluster.nodes().iter().map(writes).collect::<Vec<_>>(), before);
+}
+
+#[tokio::test]
+async fn a_user_who_lacks_what_its_url_asks_for_is_told() {
+    let start = || Cluster::builder().replicas(0).start();
+    let cluster = tokio::task::spawn_blocking(start).await.unwrap();
+    let url = format!("{}?replicas=1", cluster.url().replace("://", "://bob:pw@"));
+    let rule = acl::rule(&url, "bob", &Feature::SERVICE).unwrap().replace(">PASSWORD", ">pw");
+    let lesser = rule.replace(" +asking", "").replace(" +wait", "");
+    assert_ne!(rule, lesser);
+    for node in cluster.nodes() {
+        let rule = if node.port() == cluster.nodes()[0].port() { &lesser } else { &rule };
+        assert_eq!(node.cli(&rule.split(' ').collect::<Vec<_>>()), "OK");
+    }
+    let findings = examined(&url).await;
+    let lacking: Vec<_> = findings
+        .iter()
+        .filter(|one| one.topic == "rights" && one.severity == Severity::Problem)
+        .collect();
+    assert_eq!(lacking.len(), 1, "{findings:#?}");
+    assert!(lacking[0].found.contains("ASKING, WAIT"), "{lacking:?}");
+    assert_eq!(lacking[0].advice.as_deref(), Some("ACL SETUSER USER +asking +wait"));
+}
+
+#[tokio::test]
+async fn a_primary_that_sentinels_watch_is_examined_with_them() {
+    let start = || SentinelSet::builder().replicas(1).start();
+    let set = tokio::task::spawn_blocking(start).await.unwrap();
+    let findings = examined(&set.url()).await;
+    assert_eq!(about(&findings, "role").severity, Severity::Fine);
+    assert_eq!(about(&findings, "rights").severity, Severity::Fine);
+    let finding = about(&findings, "sentinels");
+    assert_eq!(finding.severity, Severity::Fine, "{finding:?}");
+    assert!(finding.found.contains("3 of 3"), "{finding:?}");
+    set.sentinels()[0].kill();
+    let findings = examined(&set.url()).await;
+    let finding = about(&findings, "sentinels");
+    assert_eq!(finding.severity, Severity::Warning, "{finding:?}");
+    assert!(finding.found.contains("2 of 3"), "{finding:?}");
 }
 
 #[tokio::test]

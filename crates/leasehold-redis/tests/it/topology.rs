@@ -1,7 +1,8 @@
 //! Sentinels and clusters: what is found, what is refused, and who is told what.
 
 use leasehold_core::{
-    AcquireRequest, ClientId, Effect, ErrorKind, ListRequest, Release, Renew, Store as _, Token,
+    AcquireAll, AcquireRequest, ClientId, Effect, ErrorKind, ListRequest, Release, Renew,
+    Store as _, Token,
 };
 use leasehold_redis::{RedisStore, acl};
 use leasehold_testkit::server::RedisServer;
@@ -99,6 +100,112 @@ async fn one_node_is_enough_to_find_a_cluster_and_all_its_locks() {
     let error = single.inspect(elsewhere.unwrap(), WITHIN).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("redis+cluster://"), "{error}");
+}
+
+#[tokio::test]
+async fn only_locks_that_share_a_slot_are_taken_in_one_step() {
+    let cluster = spawn_blocking(|| Cluster::builder().replicas(0).start()).await.unwrap();
+    let store = RedisStore::connect(&cluster.url()).await.unwrap();
+    assert!(!store.capability().sets, "not any locks");
+    let wish = |name: &str| {
+        let key = leasehold_core::Key::new(name).unwrap();
+        AcquireRequest::new(key, Token::generate().unwrap(), ttl(60))
+    };
+    let slot = |name: &str| cluster.slot_of(&format!("leasehold:{{{name}}}"));
+    let other = (0..).map(|n| format!("b{n}")).find(|name| slot(name) != slot("a")).unwrap();
+    let error = store.acquire_all(&[wish("a"), wish(&other)], WITHIN).await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unsupported, Effect::NotApplied));
+    assert!(cluster.nodes().iter().all(|node| node.cli(&["DBSIZE"]) == "0"), "nothing was sent");
+    let same = (0..).map(|n| format!("b{n}")).find(|name| slot(name) == slot("a")).unwrap();
+    let answer = store.acquire_all(&[wish("a"), wish(&same)], WITHIN).await.unwrap();
+    assert!(matches!(answer, AcquireAll::Granted(fences) if fences.len() == 2));
+}
+
+#[tokio::test]
+async fn a_request_that_nobody_polls_any_more_holds_up_no_other() {
+    let start = || (SentinelSet::builder().replicas(0).start(), Cluster::start());
+    let (set, cluster) = spawn_blocking(start).await.unwrap();
+    for url in [set.url(), cluster.url()] {
+        let store = RedisStore::connect_lazy(&url).unwrap();
+        let (one, other) = (key(), key());
+        let mut left_alone = std::pin::pin!(store.inspect(&one, WITHIN));
+        let begun = tokio::time::timeout(std::time::Duration::ZERO, left_alone.as_mut()).await;
+        assert!(begun.is_err(), "it has no connection yet");
+        store.inspect(&other, WITHIN).await.unwrap();
+        left_alone.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_dead_node_keeps_nobody_from_what_the_others_have() {
+    let start =
+        || Cluster::builder().replicas(0).config("cluster-require-full-coverage no").start();
+    let cluster = spawn_blocking(start).await.unwrap();
+    let url = format!("redis+cluster://{}", cluster.nodes()[0].addr());
+    cluster.nodes()[2].kill();
+    for _ in 0..10 {
+        let store = RedisStore::connect(&url).await.unwrap();
+        store.listen(ClientId::generate().unwrap(), WITHIN).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_who_may_not_follow_a_moving_slot_is_told_what_is_lacking() {
+    let cluster = spawn_blocking(|| Cluster::builder().replicas(0).start()).await.unwrap();
+    let url = cluster.url().replace("://", "://bob:pw@");
+    let rule = acl::rule(&url, "bob", &acl::Feature::SERVICE).unwrap();
+    let rule = rule.replace(">PASSWORD", ">pw").replace(" +asking", "");
+    for node in cluster.nodes() {
+        assert_eq!(node.cli(&rule.split(' ').collect::<Vec<_>>()), "OK");
+    }
+    let (store, key) = (RedisStore::connect(&url).await.unwrap(), key());
+    let runtime = tokio::runtime::Handle::current();
+    let moving = move || {
+        let slot = cluster.slot_of(&format!("leasehold:{{{key}}}"));
+        let from = cluster.master_of(slot).port();
+        let to = cluster.nodes().iter().find(|node| node.port() != from).unwrap();
+        let mut error = None;
+        cluster.migrate(slot, to, || {
+            error = runtime.block_on(store.inspect(&key, WITHIN)).err();
+        });
+        error.unwrap()
+    };
+    let error = spawn_blocking(moving).await.unwrap();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(error.to_string().contains("ASKING"), "{error}");
+}
+
+#[tokio::test]
+async fn a_list_that_lacks_a_part_of_the_cluster_is_an_error() {
+    let start =
+        || Cluster::builder().replicas(0).config("cluster-require-full-coverage no").start();
+    let cluster = spawn_blocking(start).await.unwrap();
+    let store = RedisStore::connect(&cluster.url()).await.unwrap();
+    let caller = Caller::new(&store, &key());
+    caller.take().await;
+    let listed = store.list(&ListRequest::new(""), WITHIN).await.unwrap();
+    assert_eq!(listed.len(), 1);
+    let slot = cluster.slot_of(&format!("leasehold:{{{}}}", caller.request.key));
+    let gone = cluster.master_of(slot);
+    let id = gone.cli(&["CLUSTER", "MYID"]);
+    gone.kill();
+    for node in cluster.nodes().iter().filter(|node| node.port() != gone.port()) {
+        assert_eq!(node.cli(&["CLUSTER", "FORGET", &id]), "OK");
+    }
+    let error = store.list(&ListRequest::new(""), WITHIN).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+#[tokio::test]
+async fn what_fails_over_cannot_say_how_far_back_it_remembers() {
+    let start =
+        || (SentinelSet::builder().replicas(0).start(), Cluster::builder().replicas(0).start());
+    let (set, cluster) = spawn_blocking(start).await.unwrap();
+    for url in [set.url(), cluster.url()] {
+        let store = RedisStore::connect(&url).await.unwrap();
+        let error = store.remembers_for(WITHIN).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    }
 }
 
 #[tokio::test]

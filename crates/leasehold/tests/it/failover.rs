@@ -282,3 +282,33 @@ async fn a_slot_moves_while_its_lock_is_held_and_waited_for() {
     let next = patiently("the waiter", waiting).await.unwrap();
     assert!(next.epoch() > fence.epoch(), "{next:?} {fence:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_locks_of_a_cluster_are_taken_all_or_none_and_waited_for_in_their_order() {
+    let servers = Servers::cluster(0).await;
+    let (one, other) = (servers.client("").await, servers.client("").await);
+    let ports = ["a", "b", "c"].map(|name| servers.primary(name).port());
+    assert!(ports[0] != ports[1] && ports[1] != ports[2] && ports[2] != ports[0], "{ports:?}");
+    let multi = one.multi(["c", "b", "a"]);
+    let guard = multi.lock().await.unwrap();
+    for (key, _) in guard.fences().unwrap() {
+        assert!(other.mutex(key.as_str()).try_lock().await.unwrap().is_none(), "{key}");
+    }
+    for (key, released) in guard.release().await {
+        assert_eq!(released.unwrap(), Release::Released, "{key}");
+    }
+    let held = other.mutex("b").lock().await.unwrap();
+    assert!(multi.try_lock().await.unwrap().is_none());
+    for free in ["a", "c"] {
+        let guard = other.mutex(free).try_lock().await.unwrap().unwrap();
+        assert_eq!(guard.release().await.unwrap(), Release::Released);
+    }
+    let waiting = tokio::spawn(async move { multi.lock().await });
+    until_somebody_waits(&other, "b").await;
+    assert!(other.mutex("a").try_lock().await.unwrap().is_none(), "the first is kept");
+    let last = other.mutex("c").try_lock().await.unwrap().unwrap();
+    assert_eq!(last.release().await.unwrap(), Release::Released);
+    assert_eq!(held.release().await.unwrap(), Release::Released);
+    let guard = patiently("all of them", waiting).await.unwrap().unwrap();
+    assert_eq!(guard.fences().unwrap().len(), 3);
+}
