@@ -83,16 +83,7 @@ impl Nodes {
                  leases would get the same fences; use a single store for them",
             ));
         }
-        if request.ttl > self.max_ttl && !self.keep_leases {
-            return Err(Error::new(
-                ErrorKind::Config,
-                format!(
-                    "a ttl of {} is longer than the {} that this quorum was told to be the longest; \
-                     give a shorter one, or a longer max_ttl to all users of these nodes",
-                    request.ttl, self.max_ttl
-                ),
-            ));
-        }
+        self.check_ttl(request.ttl)?;
         let (mut request, ttl) = (request.clone(), request.ttl);
         request.queue = None;
         // A lease must last at the nodes for as long as it takes to ask them twice.

@@ -53,6 +53,21 @@ impl Nodes {
         self.patience(within, 3).min(ttl.part(4).max(PATIENCE_MIN))
     }
 
+    /// Refuses a lease that would outlast the time for which a restarted node is kept out.
+    pub(crate) fn check_ttl(&self, ttl: Ttl) -> Result<(), Error> {
+        if ttl <= self.max_ttl || self.keep_leases {
+            return Ok(());
+        }
+        let longest = self.max_ttl;
+        Err(Error::new(
+            ErrorKind::Config,
+            format!(
+                "a ttl of {ttl} is longer than the {longest} that this quorum was told to be the \
+                 longest; give a shorter one, or a longer max_ttl to all users of these nodes"
+            ),
+        ))
+    }
+
     /// Asks a node. It is to keep to `patience` by itself; one that does not is left after some
     /// more of it.
     pub(crate) fn ask<T: Send + 'static>(

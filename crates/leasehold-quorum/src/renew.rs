@@ -79,6 +79,23 @@ impl Nodes {
         requests: &[RenewRequest],
         within: Duration,
     ) -> Vec<Result<Renew>> {
+        // A renewal can't be longer than what a restarted node is kept out for, either.
+        let fitting: Vec<RenewRequest> =
+            requests.iter().filter(|one| self.check_ttl(one.ttl).is_ok()).cloned().collect();
+        let mut answers = self.renew_fitting(fitting, within).await.into_iter();
+        let unanswered = || Err(Error::new(ErrorKind::Protocol, "a renewal without an answer"));
+        let answers = requests.iter().map(|one| match self.check_ttl(one.ttl) {
+            Ok(()) => answers.next().unwrap_or_else(unanswered),
+            Err(too_long) => Err(too_long),
+        });
+        answers.collect()
+    }
+
+    async fn renew_fitting(
+        self: &Arc<Self>,
+        requests: Vec<RenewRequest>,
+        within: Duration,
+    ) -> Vec<Result<Renew>> {
         if requests.is_empty() {
             return Vec::new();
         }

@@ -100,12 +100,33 @@ async fn quorum(url: &str, options: Options) -> Result<Arc<dyn Store>> {
         (Some(list), _) => QuorumUrl::of_stores(list)?,
         (None, hosts) => QuorumUrl::of_hosts(hosts.unwrap_or(url))?,
     };
-    let mut nodes = Vec::with_capacity(parsed.nodes.len());
+    let fails_over = |node: &String| {
+        let scheme = node.split_once(':').map_or("", |(scheme, _)| scheme);
+        scheme.ends_with("+sentinel") || scheme.ends_with("+cluster")
+    };
+    if parsed.settings.keep_leases != Some(true) && parsed.nodes.iter().any(fails_over) {
+        return Err(Error::new(
+            ErrorKind::Config,
+            "a node of the quorum fails over, and may forget leases by that, unseen; make single \
+             servers its nodes, or say keep_leases=yes if replicas confirm every grant of that node",
+        ));
+    }
+    let mut nodes: Vec<Arc<dyn Store>> = Vec::with_capacity(parsed.nodes.len());
     for node in &parsed.nodes {
         nodes.push(match node.split_once(':') {
             Some((scheme @ ("memory" | "embedded"), rest)) => embedded(scheme, rest, &options)?,
             _ => redis(node, options.clone(), true).await?,
         });
+    }
+    // Several stores in memory are several, though they are called the same.
+    let mut places: Vec<String> = nodes.iter().map(|node| node.location()).collect();
+    places.retain(|place| place != "memory:");
+    places.sort_unstable();
+    if let Some([place, ..]) = places.windows(2).find(|two| two.first() == two.last()) {
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!("a quorum names {place} twice, which would have two votes"),
+        ));
     }
     let mut builder = QuorumStore::builder(nodes);
     if let Some(max_ttl) = parsed.settings.max_ttl {

@@ -219,3 +219,20 @@ async fn an_examination_names_the_nodes_that_are_missing_and_whom_each_finding_i
     assert!(about.advice.is_some() && about.store.is_none());
     assert!(findings.iter().filter(|one| one.topic != "quorum").all(|one| one.store.is_some()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_never_made_longer_than_a_restarted_node_is_kept_out() {
+    let Faulty { quorum, .. } = faulty(3);
+    let (key, day) = (key(), secs(24 * 60 * 60));
+    let asked = wish(&key, secs(30));
+    let fences = granted(&*quorum, &asked).await;
+    let long = wish(&key, day);
+    let renewals =
+        [long.ttl, asked.ttl].map(|ttl| RenewRequest::new(key.clone(), asked.token, fences, ttl));
+    let answers = quorum.renew(&renewals, CALL).await;
+    let error = answers[0].as_ref().unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Config, Effect::NotApplied), "{error}");
+    assert_eq!(*answers[1].as_ref().unwrap(), Renew::Renewed, "the others are none the worse");
+    let shown = quorum.inspect(&key, CALL).await.unwrap().unwrap();
+    assert!(shown.holders[0].remaining <= secs(30), "{shown:?}");
+}

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use leasehold::{Client, ErrorKind, Release};
 use leasehold_testkit::server::RedisServer;
+use leasehold_testkit::server::cluster::Cluster;
+use leasehold_testkit::server::sentinel::SentinelSet;
 
 fn hosts(servers: &[RedisServer]) -> String {
     let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
@@ -62,4 +64,35 @@ async fn a_quorum_may_consist_of_stores_of_any_sort() {
     {
         assert_eq!(Client::connect(bad).await.unwrap_err().kind(), ErrorKind::Config, "{bad}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_fail_over_have_a_vote_only_if_they_are_said_to_keep_their_leases() {
+    let start = || {
+        let cluster = Cluster::builder().replicas(0).start();
+        (SentinelSet::builder().replicas(0).start(), cluster, RedisServer::start())
+    };
+    let (set, cluster, server) = tokio::task::spawn_blocking(start).await.unwrap();
+    for node in [set.url(), cluster.url()] {
+        let error = Client::connect(format!("quorum:{node},{}", server.url())).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+        assert!(error.to_string().contains("keep_leases=yes"), "{error}");
+    }
+    let url = format!("quorum:keep_leases=yes,{},{},{}", set.url(), cluster.url(), server.url());
+    let (client, other) =
+        (Client::connect(&url).await.unwrap(), Client::connect(&url).await.unwrap());
+    server.kill();
+    for name in ["a", "b", "c"] {
+        let guard = client.mutex(name).lock().await.unwrap();
+        assert!(other.mutex(name).try_lock().await.unwrap().is_none());
+        assert_eq!(guard.release().await.unwrap(), Release::Released);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_written_in_two_ways_has_no_two_votes() {
+    let url = RedisServer::start().url();
+    let error = Client::connect(format!("quorum:{url},{url}/0,memory:,memory:")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    assert!(error.to_string().contains("twice"), "{error}");
 }
