@@ -284,3 +284,24 @@ impl Drop for Link {
         self.driver.abort();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_question_to_sentinels_that_nobody_polls_any_more_holds_up_no_other() {
+        // It lets everybody in and answers nobody.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("redis+sentinel://{}/m", silent.local_addr().unwrap());
+        let address = Address::parse(&url).unwrap();
+        let access = Access::new(&address, Duration::from_secs(5), None).unwrap();
+        let endpoint = address.endpoint.sibling("primary", 1);
+        let mut left_alone = std::pin::pin!(access.is_elsewhere(&endpoint));
+        let begun = timeout(Duration::from_millis(1), left_alone.as_mut()).await;
+        assert!(begun.is_err(), "nobody answered yet");
+        let other = timeout(Duration::from_secs(60), access.is_elsewhere(&endpoint)).await;
+        assert_eq!(other, Ok(false));
+        assert!(!left_alone.await);
+    }
+}

@@ -155,11 +155,13 @@ struct Hosts {
     /// The URL with the first host alone.
     url: String,
     more: Vec<String>,
+    /// What stands before the hosts has an `@` in it: part of a password, or a login of each host.
+    doubtful_login: bool,
 }
 
 impl Hosts {
     fn split(url: &str) -> Self {
-        let whole = || Self { url: url.to_owned(), more: Vec::new() };
+        let whole = || Self { url: url.to_owned(), more: Vec::new(), doubtful_login: false };
         let Some((scheme, rest)) = url.split_once("://") else { return whole() };
         let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         let (user, hosts) = match authority.rsplit_once('@') {
@@ -169,7 +171,8 @@ impl Hosts {
         let mut hosts = hosts.split(',');
         let first = hosts.next().unwrap_or_default();
         let more = hosts.map(str::to_owned).collect();
-        Self { url: format!("{scheme}://{user}{first}{path}"), more }
+        let doubtful_login = user.matches('@').count() > 1;
+        Self { url: format!("{scheme}://{user}{first}{path}"), more, doubtful_login }
     }
 }
 
@@ -202,6 +205,12 @@ impl Address {
                 )));
             }
         };
+        if hosts.doubtful_login && address.topology != Topology::Single {
+            return Err(refuse(
+                "user and password stand once, before the first host, and are for all; encode an \
+                 @ in them as %40",
+            ));
+        }
         for (key, value) in url.query_pairs() {
             address.set(&key, &value)?;
         }
@@ -648,6 +657,16 @@ mod tests {
         refused("redis://h?replicate_timeout=0ms", "between 1ms and 1m");
         refused("redis://h?replicate_timeout=5", "between 1ms and 1m");
         refused("redis://h?fsync=1", "yes or no");
+    }
+
+    #[test]
+    fn a_login_at_each_host_is_not_taken_for_a_long_password() {
+        for url in ["redis+cluster://u:secret@a,u:secret@b", "rediss+sentinel://:secret@a,:x@b/m"] {
+            refused(url, "before the first host");
+            assert!(!Address::parse(url).unwrap_err().to_string().contains("secret"));
+        }
+        assert_eq!(parse("redis+cluster://u:p%40,@a,b").password.as_deref(), Some("p@,"));
+        assert_eq!(parse("redis://u:p@ss@a").password.as_deref(), Some("p@ss"));
     }
 
     #[test]

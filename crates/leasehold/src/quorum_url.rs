@@ -66,6 +66,12 @@ impl QuorumUrl {
             Some(at) => authority.split_at(at.saturating_add(1)),
             None => ("", authority),
         };
+        if login.matches('@').count() > 1 {
+            return Err(refuse(
+                "user and password stand once, before the first host, and are for all; encode an \
+                 @ in them as %40",
+            ));
+        }
         let mut whole = Self::default();
         let mut passed_on = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -230,7 +236,13 @@ mod tests {
         for list in bad.split('|') {
             assert!(QuorumUrl::of_stores(list).is_err(), "{list}");
         }
-        for url in ["redis:a", "redis://a,,b", "redis://a,b,a", "redis://a,b?max_ttl=long"] {
+        for url in [
+            "redis:a",
+            "redis://a,,b",
+            "redis://a,b,a",
+            "redis://a,b?max_ttl=long",
+            "redis://:p@a,:p@b,:p@c",
+        ] {
             assert!(QuorumUrl::of_hosts(url).is_err(), "{url}");
         }
         let error = QuorumUrl::of_hosts("redis://:secret@a,a").unwrap_err();

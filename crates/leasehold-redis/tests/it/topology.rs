@@ -236,6 +236,29 @@ async fn the_least_rights_that_a_url_asks_for_are_enough() {
     }
 }
 
+#[tokio::test]
+async fn a_user_of_sentinels_needs_two_rights() {
+    let set = spawn_blocking(|| SentinelSet::builder().replicas(0).start()).await.unwrap();
+    let url = format!("{}?sentinel_user=watch&sentinel_password=pw", set.url());
+    let (master, address) = ("+sentinel|master", "+sentinel|get-master-addr-by-name");
+    for (rights, enough) in
+        [([master, master], false), ([address, address], false), ([master, address], true)]
+    {
+        for sentinel in set.sentinels() {
+            let mut rule = vec!["ACL", "SETUSER", "watch", "reset", "on", ">pw", "-@all"];
+            rule.extend(rights);
+            assert_eq!(sentinel.cli(&rule), "OK");
+        }
+        match RedisStore::connect(&url).await {
+            Ok(_) => assert!(enough, "{rights:?}"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+                assert!(!enough, "{error}");
+            }
+        }
+    }
+}
+
 #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
 #[tokio::test]
 async fn redirects_and_answers_of_sentinels_keep_tls() {
