@@ -40,6 +40,17 @@ async fn others_learn_of_it_with_their_next_renewal() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_waits_to_be_asked_learns_within_a_second_that_nothing_is_held_any_more() {
+    let world = World::new();
+    let guard = world.client().mutex("a").ttl(secs(600)).lock().await.unwrap();
+    world.client().force_release("a", guard.fence().unwrap()).await.unwrap();
+    let started = tokio::time::Instant::now();
+    guard.asked().await;
+    assert!(started.elapsed() < secs(3), "{:?}", started.elapsed());
+    assert!(!guard.is_held() && !guard.is_asked());
+}
+
+#[tokio::test(start_paused = true)]
 async fn nobody_can_be_asked_for_what_nobody_holds() {
     let world = World::new();
     let client = world.client();

@@ -449,3 +449,44 @@ async fn random_faults_never_let_a_writer_and_anybody_else_in() {
     }
     assert!(upgraded > 100 && read > 100, "{upgraded} written, {read} read");
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_longest_hold_is_counted_through_every_change_of_mode() {
+    let world = World::new();
+    let lock = world.client().rwlock("a").ttl(secs(6)).max_hold(secs(20));
+    let started = tokio::time::Instant::now();
+    let writer = lock.write().await.unwrap();
+    tokio::time::sleep(secs(10)).await;
+    let reader = writer.downgrade().await.unwrap();
+    tokio::time::sleep(secs(5)).await;
+    let writer = reader.upgrade().await.unwrap();
+    tokio::time::timeout(secs(60), writer.lost()).await.expect("held for longer");
+    assert!(started.elapsed() >= secs(19) && started.elapsed() <= secs(21));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shorter_length_in_doubt_stays_believed_in_another_mode() {
+    let world = World::new();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    let client = world.client_of(Arc::new(faults.clone()));
+    let writer = client.rwlock("a").ttl(secs(60)).write().await.unwrap();
+    faults.next(Op::Renew, Fault::Delay { before: secs(30), after: ms(1) });
+    assert!(writer.renew_to(secs(6)).await.is_err());
+    let reader = writer.downgrade().await.unwrap();
+    for _ in 0..600 {
+        tokio::time::sleep(ms(100)).await;
+        assert!(reader.remaining() <= secs(6), "{:?}", reader.remaining());
+    }
+    assert!(reader.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_was_asked_to_let_go_knows_it_in_another_mode() {
+    let world = World::new();
+    let client = world.client();
+    let writer = client.rwlock("a").write().await.unwrap();
+    assert_eq!(world.client().ask("a").await.unwrap(), 1);
+    writer.asked().await;
+    let reader = writer.downgrade().await.unwrap();
+    assert!(reader.is_asked());
+}
