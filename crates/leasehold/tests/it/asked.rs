@@ -108,6 +108,28 @@ async fn a_lease_that_was_asked_for_goes_back_through_the_store() {
     assert!(!next.is_asked(), "the next holder was not asked");
 }
 
+/// Within the 50 ms in which it would be handed on otherwise.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_asked_for_early_is_not_handed_on_in_the_process() {
+    let world = World::new();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    let mutex = world.client_of(Arc::new(faults.clone())).mutex("a").ttl(ms(100));
+    let guard = mutex.lock().await.unwrap();
+    let granted = tokio::time::Instant::now();
+    let next = tokio::spawn(async move { mutex.lock().await.map(drop) });
+    while world.waiters("a").await == 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    assert_eq!(world.client().ask("a").await.unwrap(), 1);
+    while !guard.is_asked() {
+        tokio::time::sleep(ms(1)).await;
+    }
+    assert!(granted.elapsed() < ms(50), "{:?}", granted.elapsed());
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert!(faults.count(Op::Release) > 0, "handed on though somebody else asked for it");
+    next.await.unwrap().unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn all_guards_of_an_owner_are_asked() {
     let world = World::new();
