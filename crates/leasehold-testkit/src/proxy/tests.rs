@@ -237,22 +237,29 @@ async fn slices_change_nothing_but_the_packets() {
     proxy.set_slice_max(NonZeroUsize::MIN);
     let value = "x\r\n".repeat(200);
     assert_eq!(client.call(&["SET", "key", &value]).await, "+OK\r\n");
-    client.send(&["GET", "key"]).await;
-    let mut reads = 0;
-    let mut reply = Vec::new();
-    let mut buffer = [0; 4096];
-    let mut scanner = Scanner::default();
-    loop {
-        let length = client.0.read(&mut buffer).await.unwrap();
-        assert!(length > 0, "the connection lives");
-        reads += 1;
-        reply.extend_from_slice(&buffer[..length]);
-        if scanner.count(&buffer[..length]) == 1 {
+    // A client that is not scheduled meanwhile finds all packets there at once; not every time.
+    let mut most = 0;
+    for _ in 0..1_000 {
+        client.send(&["GET", "key"]).await;
+        let (mut reads, mut reply) = (0, Vec::new());
+        let mut buffer = [0; 4096];
+        let mut scanner = Scanner::default();
+        loop {
+            let length = client.0.read(&mut buffer).await.unwrap();
+            assert!(length > 0, "the connection lives");
+            reads += 1;
+            reply.extend_from_slice(&buffer[..length]);
+            if scanner.count(&buffer[..length]) == 1 {
+                break;
+            }
+        }
+        assert_eq!(String::from_utf8(reply).unwrap(), format!("$600\r\n{value}\r\n"));
+        most = most.max(reads);
+        if most > 1 {
             break;
         }
     }
-    assert_eq!(String::from_utf8(reply).unwrap(), format!("$600\r\n{value}\r\n"));
-    assert!(reads > 1, "600 packets were seen as one");
+    assert!(most > 1, "600 packets were always seen as one");
     proxy.set_slice_max(None);
     assert_eq!(client.call(&["PING"]).await, "+PONG\r\n");
 }
