@@ -1,6 +1,9 @@
 //! The store: every operation of the lock table as one script on the server.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod list;
+mod requests;
+
+use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -10,8 +13,8 @@ use leasehold_core::doctor::Finding;
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
     ConvertRequest, Effect, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave,
-    LeaveRequest, ListRequest, Listener, LockInfo, Mode, Release, ReleaseRequest, Renew,
-    RenewRequest, Result, SetLimit, SetLimitRequest, Store,
+    LeaveRequest, ListRequest, Listener, LockInfo, Release, ReleaseRequest, Renew, RenewRequest,
+    Result, SetLimit, SetLimitRequest, Store,
 };
 use redis::Value;
 
@@ -19,28 +22,15 @@ use crate::builder::{Door, RedisStoreBuilder};
 use crate::call::Call;
 use crate::classify::{Next, Verdict};
 use crate::listen::{self, Source, Trust};
-use crate::names::{Names, asker, label};
+use crate::names::Names;
 use crate::replication::Replication;
-use crate::reply::{self, Asked, unix_parts};
+use crate::reply::{self, unix_parts};
 use crate::script::Scripts;
 use crate::slot::slot_of;
 use crate::transport::{Answer, Care, Deadline, Request, Transport};
 
 /// Locks renewed by one script: a hundred keep a server for about a fifth of a millisecond.
 const RENEW_CHUNK: usize = 100;
-
-/// Names that one `SCAN` looks at, and locks that one pipeline describes.
-const SCAN_COUNT: usize = 512;
-const INSPECT_CHUNK: usize = 128;
-
-/// More locks than anybody reads; a list of them would no longer be of one moment.
-const LIST_MAX: usize = 100_000;
-
-/// The longest cool-down: a year.
-const COOLDOWN_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-
-/// Numbers in a script are exact below this.
-const SCRIPT_NUMBER_MAX: u64 = 1 << 53;
 
 /// Locks in a Redis or Valkey server, in one that sentinels fail over, or in a cluster.
 ///
@@ -302,15 +292,6 @@ impl RedisStore {
         }
     }
 
-    fn leave_call(&self, request: &LeaveRequest) -> Call<'static> {
-        let mut call = self.call(&self.shared.scripts.leave, &request.key);
-        call.arg(request.token.to_hex()).arg(self.retention_ms()).epoch(self.shared.epoch);
-        if request.reopen {
-            call.arg(1);
-        }
-        call
-    }
-
     fn error(&self, verdict: &Verdict, operation: &'static str, key: Option<&Key>) -> Error {
         self.named(verdict.to_error(), operation, key)
     }
@@ -325,150 +306,6 @@ impl RedisStore {
 
     fn retention_ms(&self) -> u128 {
         self.shared.fence_retention.as_millis()
-    }
-
-    fn acquire_call(&self, request: &AcquireRequest) -> Result<Call<'static>> {
-        let mut call = self.call(&self.shared.scripts.acquire, &request.key);
-        call.arg(request.token.to_hex())
-            .arg(request.ttl.as_millis())
-            .epoch(self.shared.epoch)
-            .arg(self.kept_ms(request))
-            .arg(request.fence_block)
-            .arg(profile(request));
-        let (preferred, close_for) = (request.preferred, closing(request.close_for)?);
-        let plain = !preferred && close_for == 0;
-        if plain && request.queue.is_none() && request.mode == Mode::Exclusive {
-            return Ok(call);
-        }
-        let (mode, permits, limit) = mode_words(request.mode)?;
-        call.arg(mode).arg(permits).arg(limit);
-        match &request.queue {
-            Some(queue) => {
-                let place = match queue.place {
-                    Some(place) if place.number() >= SCRIPT_NUMBER_MAX => {
-                        return Err(Error::new(
-                            ErrorKind::Config,
-                            "the place in line was not given out by this store",
-                        ));
-                    }
-                    Some(place) => place.number().to_string(),
-                    None => String::new(),
-                };
-                let waiters_max = queue.waiters_max.map(|max| max.to_string()).unwrap_or_default();
-                call.arg(self.shared.names.channel(queue.client))
-                    .arg(queue.ticket)
-                    .arg(queue.heartbeat)
-                    .arg(queue.window.as_millis())
-                    .arg(place)
-                    .arg(waiters_max);
-            }
-            None if plain => return Ok(call),
-            None => {
-                for _ in 0..6 {
-                    call.arg("");
-                }
-            }
-        }
-        if !plain {
-            call.arg(u8::from(preferred)).arg(close_for);
-        }
-        Ok(call)
-    }
-
-    fn acquire_all_call(&self, requests: &[AcquireRequest]) -> Result<Call<'static>> {
-        let keys = requests.iter().flat_map(|request| self.shared.names.keys(&request.key));
-        let mut call = Call::new(&self.shared.scripts.acquire_all, keys.collect::<Vec<_>>());
-        call.epoch(self.shared.epoch);
-        for request in requests {
-            let (mode, permits, limit) = mode_words(request.mode)?;
-            call.arg(request.token.to_hex())
-                .arg(request.ttl.as_millis())
-                .arg(self.kept_ms(request))
-                .arg(request.fence_block)
-                .arg(profile(request))
-                .arg(mode)
-                .arg(permits)
-                .arg(limit)
-                .arg(u8::from(request.preferred))
-                .arg(closing(request.close_for)?);
-        }
-        Ok(call)
-    }
-
-    /// How long a record with a new lease is kept, in ms. It must outlive the fences reserved by
-    /// it, or the next would issue them again.
-    fn kept_ms(&self, request: &AcquireRequest) -> u128 {
-        let block_ms = u128::from(request.fence_block.get() / 1_000).saturating_add(1);
-        self.retention_ms().max(block_ms).saturating_add(request.ttl.as_millis().into())
-    }
-
-    /// `epoch` is that of the server which answered.
-    fn asked(&self, request: &AcquireRequest, epoch: u64) -> Asked {
-        let epoch = epoch.max(self.shared.epoch);
-        Asked { epoch, block: request.fence_block, mode: request.mode }
-    }
-
-    fn convert_call(&self, request: &ConvertRequest) -> Result<Call<'static>> {
-        let (epoch, sequence) = unix_parts(request.fences.last());
-        let (mode, permits, limit) = mode_words(request.mode)?;
-        let mut call = self.call(&self.shared.scripts.convert, &request.key);
-        call.arg(request.token.to_hex())
-            .arg(self.retention_ms())
-            .epoch(self.shared.epoch)
-            .arg(epoch)
-            .arg(sequence)
-            .arg(mode)
-            .arg(permits)
-            .arg(limit)
-            .arg(request.fence_block);
-        Ok(call)
-    }
-
-    fn ask_call(&self, request: &AskRequest) -> Call<'static> {
-        let mut call = self.call(&self.shared.scripts.ask, &request.key);
-        let (epoch, sequence) = match request.fence.map(unix_parts) {
-            Some((epoch, sequence)) => (epoch.to_string(), sequence.to_string()),
-            None => Default::default(),
-        };
-        call.arg(epoch)
-            .arg(self.retention_ms())
-            .epoch(self.shared.epoch)
-            .arg(sequence)
-            .arg(asker(&request.by));
-        call
-    }
-
-    fn release_call(&self, request: &ReleaseRequest) -> Result<Call<'static>> {
-        let cooldown = closing(request.cooldown)?;
-        let (epoch, sequence) = unix_parts(request.fences.last());
-        let mut call = self.call(&self.shared.scripts.release, &request.key);
-        call.arg(request.token.to_hex())
-            .arg(self.retention_ms())
-            .epoch(self.shared.epoch)
-            .arg(epoch)
-            .arg(sequence);
-        if request.remaining > 0 || cooldown > 0 || request.reopen {
-            call.arg(request.remaining).arg(cooldown).arg(u8::from(request.reopen));
-        }
-        Ok(call)
-    }
-
-    fn renew_call(&self, requests: &[&RenewRequest]) -> Call<'static> {
-        let mut keys = Vec::with_capacity(requests.len().saturating_mul(3));
-        for request in requests {
-            keys.extend(self.shared.names.keys(&request.key));
-        }
-        let mut call = Call::new(&self.shared.scripts.renew, keys);
-        call.epoch(self.shared.epoch).arg(self.retention_ms());
-        for request in requests {
-            let (epoch, sequence) = unix_parts(request.fences.last());
-            call.arg(request.token.to_hex())
-                .arg(epoch)
-                .arg(sequence)
-                .arg(request.ttl.as_millis())
-                .arg(u8::from(request.shorten));
-        }
-        call
     }
 
     /// Runs all of them, sent at once.
@@ -564,116 +401,6 @@ impl RedisStore {
             })
             .collect()
     }
-
-    /// The names of all locks on one server that a pattern matches.
-    async fn scan(
-        &self,
-        server: &dyn Transport,
-        pattern: &str,
-        keys: &mut BTreeSet<Key>,
-        deadline: Deadline,
-    ) -> Result<()> {
-        let failed = |verdict: Verdict| self.error(&verdict, "list", None);
-        let mut cursor = String::from("0");
-        loop {
-            let mut scan = redis::cmd("SCAN");
-            scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT);
-            scan.arg("TYPE").arg("string");
-            let answer = server.one(&Request::plain(&scan), deadline).await.map_err(failed)?;
-            let (next, found): (String, Vec<Vec<u8>>) = redis::from_redis_value(answer.value)
-                .map_err(|_| {
-                    let why = "the server's answer to SCAN is not a list";
-                    self.named(Error::new(ErrorKind::Protocol, why), "list", None)
-                })?;
-            keys.extend(found.iter().filter_map(|record| self.shared.names.lock(record)));
-            if keys.len() > LIST_MAX {
-                return Err(self.named(
-                    Error::new(
-                        ErrorKind::Unsupported,
-                        format!("there are more than {LIST_MAX} locks; ask for a longer prefix"),
-                    ),
-                    "list",
-                    None,
-                ));
-            }
-            cursor = next;
-            if cursor == "0" {
-                return Ok(());
-            }
-            if deadline.is_over() {
-                return Err(failed(deadline.missed()));
-            }
-        }
-    }
-
-    async fn list_all(&self, request: &ListRequest, deadline: Deadline) -> Result<Vec<LockInfo>> {
-        let failed = |verdict: Verdict| self.error(&verdict, "list", None);
-        let pattern = self.shared.names.pattern(&request.prefix);
-        let mut keys = BTreeSet::new();
-        match self.shared.transport.parts(deadline).await.map_err(failed)? {
-            None => self.scan(&*self.shared.transport, &pattern, &mut keys, deadline).await?,
-            Some(parts) if !parts.whole => {
-                return Err(failed(Verdict::nobody_yet(
-                    "some slots are with no node of the cluster, and locks in them would be missing",
-                )));
-            }
-            Some(parts) => {
-                for part in parts.servers {
-                    self.scan(&*part.server, &pattern, &mut keys, deadline).await?;
-                }
-            }
-        }
-        let keys: Vec<_> = keys.into_iter().collect();
-        let mut infos = Vec::with_capacity(keys.len());
-        for chunk in keys.chunks(INSPECT_CHUNK) {
-            let calls: Vec<_> = chunk.iter().map(|key| self.inspect_call(key)).collect();
-            for (key, answer) in chunk.iter().zip(self.run_all(&calls, Care::None, deadline).await)
-            {
-                match answer {
-                    Ok(answer) => {
-                        let info = reply::inspect(answer.value, key)
-                            .map_err(|error| self.named(error, "list", Some(key)))?;
-                        infos.extend(info);
-                    }
-                    // What is not a lock is not listed.
-                    Err(verdict) if verdict.kind == ErrorKind::Foreign => {}
-                    Err(verdict) => return Err(self.error(&verdict, "list", Some(key))),
-                }
-            }
-        }
-        Ok(infos)
-    }
-
-    fn inspect_call(&self, key: &Key) -> Call<'static> {
-        self.call(&self.shared.scripts.inspect, key)
-    }
-}
-
-/// `holds owner metadata`, as records have it.
-fn profile(request: &AcquireRequest) -> String {
-    format!("{} {}", request.holds, label(&request.owner, &request.metadata))
-}
-
-/// A mode as scripts take it: its letter, the permits, and the limit or 0.
-fn mode_words(mode: Mode) -> Result<(&'static str, u32, u32)> {
-    match mode {
-        Mode::Exclusive => Ok(("x", 1, 0)),
-        Mode::Shared => Ok(("s", 1, 0)),
-        Mode::Permits { count, limit } => Ok(("p", count.get(), limit.get())),
-        _ => Err(Error::new(ErrorKind::Unsupported, "this store lacks such holds")),
-    }
-}
-
-/// How long a lock is to be closed, in µs; 0 for not at all.
-fn closing(length: Option<Duration>) -> Result<u128> {
-    let length = length.unwrap_or_default();
-    if length > COOLDOWN_MAX {
-        return Err(Error::new(
-            ErrorKind::Config,
-            format!("closing a lock for {length:?} is too long; give at most a year"),
-        ));
-    }
-    Ok(length.as_micros())
 }
 
 /// Reads the answer to `count` renewals. Those that replicas may lack do not count: on the next
