@@ -211,3 +211,25 @@ fn a_renewal_of_no_length_asks_and_changes_nothing() {
     assert_eq!(lock.renew(1, lease, 1), Renew::Renewed);
     assert_eq!(lock.entry, before);
 }
+
+#[test]
+fn free_permits_that_somebody_waits_for_are_not_taken_past_the_line() {
+    let mut lock = Lock::new();
+    let lease = granted(&lock.acquire(&with_mode(1, 10_000, permits(1, 4))));
+    granted(&lock.acquire(&with_mode(2, 10_000, permits(1, 4))));
+    waiting(&lock.acquire(&queued_with_mode(3, permits(3, 4))));
+    assert_eq!(converted(&mut lock, 1, lease, permits(2, 4)), Convert::Busy { others: 1 });
+    lock.leave(3);
+    assert_eq!(fences_of(&converted(&mut lock, 1, lease, permits(2, 4))), lease);
+}
+
+#[test]
+fn an_upgrade_is_a_grant_after_which_an_old_release_finds_nothing() {
+    let mut lock = Lock::new();
+    let first = granted(&lock.acquire(&with_mode(1, 10_000, Mode::Shared)));
+    let second = granted(&lock.acquire(&with_mode(2, 10_000, Mode::Shared)));
+    assert_eq!(lock.release(2, second), Release::Released);
+    assert_eq!(lock.release(2, second), Release::Released);
+    fences_of(&converted(&mut lock, 1, first, Mode::Exclusive));
+    assert_eq!(lock.release(2, second), Release::NotHeld);
+}
