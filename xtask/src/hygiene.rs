@@ -5,6 +5,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::{commits, tests_named};
+
 /// What must not be committed in Rust source, and why. Split, so that this file passes.
 const LEFTOVERS: &[(&str, &str)] = &[
     (concat!("#[ig", "nore"), "a test that does not run proves nothing"),
@@ -19,7 +21,7 @@ const TEXT: &[&str] = &["rs", "toml", "md", "lua", "sh", "yml", "yaml", "tla", "
 /// Folders that hold nothing of ours.
 const SKIPPED: &[&str] = &["target", ".git"];
 
-/// Beyond this a file is asked to justify itself; comments and blank lines are free.
+/// Beyond this a file holds more than one concept; comments and blank lines are free.
 const CODE_LINES_MAX: usize = 800;
 
 #[derive(Debug, Default, Eq, PartialEq)]
@@ -38,6 +40,18 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
         match fs::read_to_string(path) {
             Ok(text) => inspect(&name, &text, &mut findings),
             Err(error) => findings.errors.push(format!("{name}: {error}")),
+        }
+    }
+    let tests = tests_named::names(root, &files);
+    for path in files.iter().filter(|path| path.extension().is_some_and(|end| end == "md")) {
+        let name = path.strip_prefix(root).unwrap_or(path).display();
+        let text = fs::read_to_string(path).unwrap_or_default();
+        findings.errors.extend(tests.missing(&text).iter().map(|what| format!("{name}:{what}")));
+    }
+    match commits::findings(root) {
+        Ok(wrong) => findings.errors.extend(wrong),
+        Err(reason) => {
+            findings.warnings.push(format!("commit messages are not checked: {reason}"));
         }
     }
     for warning in &findings.warnings {
@@ -98,7 +112,9 @@ fn inspect(name: &str, text: &str, findings: &mut Findings) {
         }
     }
     if code_lines > CODE_LINES_MAX {
-        findings.warnings.push(format!("{name}: {code_lines} lines of code; time to split it?"));
+        findings.errors.push(format!(
+            "{name}: {code_lines} lines of code, and {CODE_LINES_MAX} are the limit; split it"
+        ));
     }
 }
 
@@ -129,10 +145,10 @@ mod tests {
     }
 
     #[test]
-    fn a_long_file_is_a_warning() {
+    fn a_long_file_is_an_error() {
         let long = "let x = 1;\n".repeat(CODE_LINES_MAX + 1);
         let findings = inspected("a.rs", &long);
-        assert_eq!((findings.errors.len(), findings.warnings.len()), (0, 1));
+        assert_eq!((findings.errors.len(), findings.warnings.len()), (1, 0));
         assert_eq!(inspected("a.rs", &"// x\n".repeat(CODE_LINES_MAX + 1)), Findings::default());
     }
 }

@@ -4,8 +4,10 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool for the terminal")]
 
 mod check;
+mod commits;
 mod features;
 mod hygiene;
+mod tests_named;
 
 use std::env;
 use std::path::Path;
@@ -16,7 +18,8 @@ Usage: cargo xtask <command>
 
 Commands:
   check [--fast]  everything CI checks; --fast leaves out features, documentation and doc tests
-  hygiene         what no compiler complains about: leftovers, white space, long files
+  hygiene         what no compiler complains about: leftovers, white space, long files, tests that
+                  documents name, commit messages
 ";
 
 fn main() -> ExitCode {
