@@ -36,13 +36,13 @@ mod tests {
 
     #[test]
     fn the_floor_is_the_microseconds_since_2020() {
-        assert_eq!(fence_floor_at(Fence::ORIGIN_UNIX_US + 5).value(), 5);
+        assert_eq!(fence_floor_at(Fence::ORIGIN_UNIX_US + 5).sequence(), 5);
         assert!(fence_floor().sequence() > 6 * 365 * 86_400 * 1_000_000);
     }
 
     #[test]
     fn a_wrong_time_of_day_still_gives_a_fence() {
-        assert_eq!(fence_floor_at(0).value(), 1);
-        assert_eq!(fence_floor_at(u64::MAX).value(), Fence::SEQUENCE_MAX);
+        assert_eq!(fence_floor_at(0).sequence(), 1);
+        assert_eq!(fence_floor_at(u64::MAX).sequence(), Fence::SEQUENCE_MAX);
     }
 }

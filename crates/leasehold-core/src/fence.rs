@@ -6,25 +6,32 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// A fencing token: larger for every later lease of the same name.
 ///
-/// Packed into 63 bits so that it fits a positive SQL `bigint`: the high 12 bits are the
-/// fail-over epoch of the store (0 where there is none), the low 51 bits a sequence number that
-/// is at least the microseconds since 2020-01-01 UTC, so a counter that was lost recovers by
-/// itself. 51 bits of microseconds last until 2091.
+/// Packed into 63 bits so that it fits a positive SQL `bigint`, and compared as that one number:
+/// the high 51 bits are a sequence number, the low 12 bits the fail-over epoch of the store (0
+/// where there is none). The sequence is at least the microseconds since 2020-01-01 UTC, so that
+/// fences go on growing after a store has lost its counters, and after its epochs begin again;
+/// 51 bits of them last until 2091. The epoch tells two grants of the same microsecond apart, one
+/// before and one after a fail-over.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Deserialize, serde::Serialize),
+    serde(try_from = "u64", into = "u64")
+)]
 pub struct Fence(u64);
 
 impl Fence {
     /// 2020-01-01T00:00:00Z in microseconds since the Unix epoch: where sequence numbers count
     /// from.
     pub const ORIGIN_UNIX_US: u64 = 1_577_836_800_000_000;
-    /// The largest epoch that fits.
-    pub const EPOCH_MAX: u64 = (1 << 12) - 1;
+    /// The largest epoch that fits; stores count a larger one as this.
+    pub const EPOCH_MAX: u64 = (1 << Self::EPOCH_BITS) - 1;
     /// The largest sequence number that fits.
     pub const SEQUENCE_MAX: u64 = (1 << Self::SEQUENCE_BITS) - 1;
     /// Below every fence that is ever issued.
     pub const ZERO: Self = Self(0);
-    const SEQUENCE_BITS: u32 = 51;
+    const EPOCH_BITS: u32 = 12;
+    const SEQUENCE_BITS: u32 = 63 - Self::EPOCH_BITS;
 
     /// Packs an epoch and a sequence number.
     ///
@@ -38,7 +45,7 @@ impl Fence {
                 format!("a fence with epoch {epoch} and sequence {sequence} does not fit 63 bits"),
             ));
         }
-        Ok(Self(epoch << Self::SEQUENCE_BITS | sequence))
+        Ok(Self(sequence << Self::EPOCH_BITS | epoch))
     }
 
     /// The fence with this packed value, as read back from a resource or a file.
@@ -71,13 +78,13 @@ impl Fence {
     /// The fail-over epoch.
     #[must_use]
     pub const fn epoch(self) -> u64 {
-        self.0 >> Self::SEQUENCE_BITS
+        self.0 & Self::EPOCH_MAX
     }
 
-    /// The number within the epoch.
+    /// The number that grows with every lease, whatever the epoch.
     #[must_use]
     pub const fn sequence(self) -> u64 {
-        self.0 & Self::SEQUENCE_MAX
+        self.0 >> Self::EPOCH_BITS
     }
 
     /// The fence `by` later in the same epoch; stays at the last one that fits.
@@ -85,7 +92,22 @@ impl Fence {
     pub const fn saturating_add(self, by: u32) -> Self {
         let sequence = self.sequence().saturating_add(by as u64);
         let sequence = if sequence > Self::SEQUENCE_MAX { Self::SEQUENCE_MAX } else { sequence };
-        Self(self.epoch() << Self::SEQUENCE_BITS | sequence)
+        Self(sequence << Self::EPOCH_BITS | self.epoch())
+    }
+}
+
+impl TryFrom<u64> for Fence {
+    type Error = Error;
+
+    /// The same as [`Fence::from_value`].
+    fn try_from(value: u64) -> Result<Self> {
+        Self::from_value(value)
+    }
+}
+
+impl From<Fence> for u64 {
+    fn from(fence: Fence) -> Self {
+        fence.value()
     }
 }
 
@@ -115,7 +137,7 @@ impl FenceBlock {
     #[must_use]
     pub const fn up_to(last: Fence, count: u32) -> Self {
         let sequence = last.sequence().saturating_sub(count.saturating_sub(1) as u64);
-        Self::new(Fence(last.epoch() << Fence::SEQUENCE_BITS | sequence), count)
+        Self::new(Fence(sequence << Fence::EPOCH_BITS | last.epoch()), count)
     }
 
     /// The lease's own fence.
@@ -136,10 +158,10 @@ impl FenceBlock {
         self.count
     }
 
-    /// Whether `fence` is one of the block.
+    /// Whether `fence` is one of the block, all of which have the same epoch.
     #[must_use]
     pub fn contains(self, fence: Fence) -> bool {
-        (self.first..=self.last()).contains(&fence)
+        fence.epoch() == self.first.epoch() && (self.first..=self.last()).contains(&fence)
     }
 }
 
@@ -148,15 +170,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_later_epoch_is_above_every_sequence_of_the_one_before() {
-        let old = Fence::new(3, Fence::SEQUENCE_MAX).unwrap();
-        let new = Fence::new(4, 0).unwrap();
-        assert!(new > old);
-        assert_eq!((new.epoch(), new.sequence()), (4, 0));
-        assert!(Fence::new(Fence::EPOCH_MAX, Fence::SEQUENCE_MAX).unwrap().as_i64() > 0);
+    fn the_time_comes_first_and_the_epoch_decides_within_a_microsecond() {
+        let old = Fence::new(Fence::EPOCH_MAX, 7).unwrap();
+        let new = Fence::new(0, 8).unwrap();
+        assert!(new > old, "a store whose epochs began again goes on above");
+        assert!(Fence::new(1, 8).unwrap() > new);
+        assert_eq!((old.epoch(), old.sequence()), (Fence::EPOCH_MAX, 7));
+        let largest = Fence::new(Fence::EPOCH_MAX, Fence::SEQUENCE_MAX).unwrap();
+        assert_eq!(largest.as_i64(), i64::MAX);
+        assert_eq!(largest.saturating_add(1), largest);
         assert!(Fence::new(Fence::EPOCH_MAX + 1, 0).is_err());
         assert!(Fence::new(0, Fence::SEQUENCE_MAX + 1).is_err());
         assert!(Fence::from_value(u64::MAX).is_err());
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn what_does_not_fit_63_bits_is_not_read_as_a_fence() {
+        let read = |text: &str| serde_json::from_str::<Fence>(text);
+        assert_eq!(read("9223372036854775807").unwrap().value(), i64::MAX.unsigned_abs());
+        assert!(read("9223372036854775808").is_err());
+        assert!(read("-1").is_err());
+        assert_eq!(serde_json::to_string(&Fence::new(1, 1).unwrap()).unwrap(), "4097");
     }
 
     #[test]
@@ -165,6 +200,8 @@ mod tests {
         assert_eq!(block.last(), Fence::new(1, 13).unwrap());
         assert!(block.contains(Fence::new(1, 12).unwrap()));
         assert!(!block.contains(Fence::new(1, 14).unwrap()));
+        assert!(!block.contains(Fence::new(2, 12).unwrap()), "issued in another epoch");
+        assert_eq!(FenceBlock::up_to(block.last(), 4), block);
         assert_eq!(FenceBlock::new(block.first(), 0).last(), block.first());
     }
 }

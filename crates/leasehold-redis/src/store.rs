@@ -43,9 +43,9 @@ const RENEW_CHUNK: usize = 100;
 /// lease survives what the server's data survives: with persistence, a restart; without, nothing,
 /// but fences go on growing, because they are at least the time.
 ///
-/// A fail-over loses what the promoted replica had not received. Fences grow over it, since each
-/// begins with the fail-over epoch. See [`RedisStoreBuilder::replicate`] for grants that count only
-/// when replicas have them.
+/// A fail-over loses what the promoted replica had not received. Fences grow over it, since they are
+/// at least the time. See [`RedisStoreBuilder::replicate`] for grants that count only when replicas
+/// have them.
 ///
 /// # Time
 ///

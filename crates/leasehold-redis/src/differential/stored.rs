@@ -324,7 +324,7 @@ fn read_holder(token: &str, words: &[&str], crowd: &Crowd, taken: &mut u32) -> (
     let profile = read_profile(&words[8..]);
     let numbers = [count, holds, granted, expires].map(|number| number.parse::<u64>().unwrap());
     let ends = i64::try_from(numbers[3]).unwrap() - (1 << 53);
-    crowd.expect(&format!("{epoch:0>4} {first:0>16} {permits} {token}"), ends);
+    crowd.expect(&format!("{first:0>16} {epoch:0>4} {permits} {token}"), ends);
     *taken += permits.parse::<u32>().unwrap();
     let mode = (mode.chars().next().unwrap(), permits.parse().unwrap());
     let first = fence(epoch, first);

@@ -107,8 +107,7 @@ fn topology(facts: &Facts, as_cluster: bool) -> Option<Finding> {
             Severity::Problem,
             "topology",
             "the server is a node of a cluster, and the store was opened as a single server",
-            "locks whose slots are elsewhere can't be taken, and fences may go back over a \
-             fail-over, since they lack the cluster's epoch",
+            "locks whose slots are elsewhere can't be taken, and a fail-over is not followed",
         )
         .advise("write redis+cluster://"),
     )

@@ -12,7 +12,7 @@ else
     string.match(entry, '^(holds %l (%d+) )(%d+)( %d+ (%d+) (%d+) (%d+) )%d+( .*)$')
   expires = math.max(expires + 0, now + wanted_ttl * 1000)
   redis.call('ZADD', order, string.format('%.0f', expires - 9007199254740992),
-    string.format('%04.0f %016.0f %s %s', e, f, held, token))
+    string.format('%016.0f %04.0f %s %s', f, e, held, token))
   redis.call('HSET', crowd, token,
     before .. string.format('%.0f', expires) .. rest .. holds .. label)
   dirty = true

@@ -51,13 +51,13 @@ elseif holder == token then
     redis.call('HSET', crowd, token, string.format('holds s 1 %.0f %s %.0f %.0f %.0f %s', expires,
       granted, epoch, first, count, profile))
     redis.call('ZADD', order, string.format('%.0f', expires - 9007199254740992),
-      string.format('%04.0f %016.0f 1 %s', epoch, first, token))
+      string.format('%016.0f %04.0f 1 %s', first, epoch, token))
   end
   answer = {'converted', epoch, first, count}
 else
   local its_mode, held, expires, since_, e, f, n, its_profile =
     string.match(entry, '^holds (%l) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (.*)$')
-  local lease = string.format('%04.0f %016.0f %s %s', e, f, held, token)
+  local lease = string.format('%016.0f %04.0f %s %s', f, e, held, token)
   if wanted == 'x' then
     if taken > 1 then
       answer = {'busy', taken - 1}
@@ -80,7 +80,7 @@ else
       if more ~= 0 then
         redis.call('ZREM', order, lease)
         redis.call('ZADD', order, string.format('%.0f', expires - 9007199254740992),
-          string.format('%04.0f %016.0f %s %s', e, f, permits, token))
+          string.format('%016.0f %04.0f %s %s', f, e, permits, token))
         redis.call('HSET', crowd, token, string.format('holds p %s %s %s %s %s %s %s', permits,
           expires, since_, e, f, n, its_profile))
         taken, dirty = taken + more, true

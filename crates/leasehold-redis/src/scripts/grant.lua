@@ -18,5 +18,5 @@ else
   redis.call('HSET', crowd, token, string.format('holds %s %s %.0f %.0f %.0f %.0f %.0f %s', mode,
     permits, now + wanted_ttl * 1000, now, epoch, first, count, wanted_profile))
   redis.call('ZADD', order, string.format('%.0f', now + wanted_ttl * 1000 - 9007199254740992),
-    string.format('%04.0f %016.0f %s %s', epoch, first, permits, token))
+    string.format('%016.0f %04.0f %s %s', first, epoch, permits, token))
 end

@@ -68,7 +68,7 @@ for i = 1, #KEYS / 3 do
       if holder == token then
         if shorten or ends > since + ttl * 1000 then since, ttl, dirty = now, wanted_ttl, true end
         local e, last = ARGV[at + 1] + 0, ARGV[at + 2] + 0
-        if e > epoch or e == epoch and last >= first + count then
+        if last >= first + count or last == first + count - 1 and e > epoch then
           epoch, first, dirty = e, last - count + 1, true
         end
         answer = string.find(profile, '^%d+ [^ ]* [^ ]* ') and 6 or 1
@@ -77,7 +77,7 @@ for i = 1, #KEYS / 3 do
           '^(holds %l (%d+) )(%d+)( %d+ (%d+) (%d+) .*)$')
         if shorten or ends > expires + 0 then
           redis.call('ZADD', order, string.format('%.0f', ends - 9007199254740992),
-            string.format('%04.0f %016.0f %s %s', e, f, permits, token))
+            string.format('%016.0f %04.0f %s %s', f, e, permits, token))
           redis.call('HSET', crowd, token, before .. string.format('%.0f', ends) .. after)
           dirty = true
         end

@@ -53,7 +53,7 @@ while latest > 0 do
       redis.call('HSET', crowd, head, string.format('holds %s %s %.0f %.0f %.0f %.0f %.0f 1 %s',
         mode, permits, now + left, now, epoch, first, count, label))
       redis.call('ZADD', order, string.format('%.0f', now + left - 9007199254740992),
-        string.format('%04.0f %016.0f %s %s', epoch, first, permits, head))
+        string.format('%016.0f %04.0f %s %s', first, epoch, permits, head))
     end
     redis.pcall('PUBLISH', channel,
       string.format('granted %s %s %.0f %.0f %.0f', ticket, beat, epoch, first, count))

@@ -335,7 +335,11 @@ fn fences_follow_the_time_and_the_epoch_but_never_go_back() {
     assert_eq!(third.first(), Fence::new(2, 9_001).unwrap());
     lock.release(1, third);
     lock.floor = Fence::new(1, 4_000).unwrap();
-    assert_eq!(lock.take(1, 100).first(), Fence::new(2, 9_002).unwrap());
+    let fourth = lock.take(1, 100);
+    assert_eq!(fourth.first(), Fence::new(2, 9_002).unwrap());
+    lock.release(1, fourth);
+    lock.floor = Fence::new(0, 9_100).unwrap();
+    assert_eq!(lock.take(1, 100).first(), Fence::new(2, 9_100).unwrap());
 }
 
 #[test]
