@@ -3,14 +3,19 @@
 //! [`SystemClock`] is what leases run on; [`ManualClock`] moves only when a test says so;
 //! [`TokioClock`] (feature `tokio`) follows a runtime whose time is paused. All of them are a
 //! [`leasehold_core::Clock`]. The time of day ([`wall`]) seeds fences and decides nothing.
+//!
+//! Beside the time there is the other thing that only the machine knows and that leases depend on:
+//! which process this is ([`Process`]), since what one holds its forks don't.
 
 mod manual;
+mod process;
 mod system;
 #[cfg(feature = "tokio")]
 mod tokio;
 pub mod wall;
 
 pub use manual::ManualClock;
+pub use process::Process;
 pub use system::SystemClock;
 pub use wall::fence_floor;
 

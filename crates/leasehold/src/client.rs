@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_clock::SystemClock;
+use leasehold_clock::{Process, SystemClock};
 use leasehold_core::doctor::{self, Finding};
 use leasehold_core::{
     Ask, AskRequest, ClientId, Clock, Error, ErrorKind, Fence, ForceRelease, ForceReleaseRequest,
@@ -69,7 +69,7 @@ pub(crate) struct Inner {
     pub(crate) config: Config,
     location: Arc<str>,
     next_id: AtomicU64,
-    pid: u32,
+    process: Process,
     pub(crate) closing: CancellationToken,
     stop: CancellationToken,
 }
@@ -104,7 +104,7 @@ impl Inner {
         if self.closing.is_cancelled() {
             return Err(self.closed());
         }
-        if self.pid != std::process::id() {
+        if !self.process.is_current() {
             let why = "this client belongs to the parent process; a fork's child must connect anew";
             return Err(Error::new(ErrorKind::Misuse, why).at_store(self.location()));
         }
@@ -699,7 +699,7 @@ impl ClientBuilder {
                 owned: Arc::default(),
                 config,
                 next_id: AtomicU64::new(1),
-                pid: std::process::id(),
+                process: Process::current(),
                 closing: CancellationToken::new(),
                 stop,
             }),

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use leasehold_clock::Process;
 use leasehold_core::{
     Clock, Fence, FenceBlock, Key, LeaseState, LeaseStatus, Moment, ReleaseRequest, RenewRequest,
     Token, Ttl,
@@ -60,7 +61,7 @@ pub(crate) struct Hold {
     progress_within: Option<Duration>,
     /// When the holder last said that it gets on, in nanoseconds.
     progress_ns: AtomicU64,
-    pid: u32,
+    process: Process,
     state: Mutex<State>,
     lost: AtomicBool,
     /// Whether somebody asks the holder to let go.
@@ -175,7 +176,7 @@ impl Hold {
             max_hold_until: terms.max_hold.map(|max| granted_at.saturating_add(max)),
             progress_within: terms.progress_within,
             progress_ns: AtomicU64::new(as_nanos(granted_at)),
-            pid: std::process::id(),
+            process: Process::current(),
             state: Mutex::new(State::new(lease, terms.ttl)),
             lost: AtomicBool::new(false),
             asked: AtomicBool::new(false),
@@ -191,7 +192,7 @@ impl Hold {
 
     /// Whether this process made the hold; a fork's child must not act on its parent's leases.
     pub(crate) fn is_ours(&self) -> bool {
-        self.pid == std::process::id()
+        self.process.is_current()
     }
 
     pub(crate) fn proof(&self) -> Proof {
@@ -275,7 +276,7 @@ impl Hold {
             max_hold_until: self.max_hold_until,
             progress_within: self.progress_within,
             progress_ns: AtomicU64::new(as_nanos(now)),
-            pid: self.pid,
+            process: self.process,
             state: Mutex::new(next),
             lost: AtomicBool::new(false),
             asked: AtomicBool::new(self.is_asked()),

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use heed::types::Bytes;
 use heed::{Database, RoTxn, RwTxn, WithoutTls};
-use leasehold_clock::{SystemClock, fence_floor};
+use leasehold_clock::{Process, SystemClock, fence_floor};
 use leasehold_core::table::{Notice, Now, StoreTime};
 use leasehold_core::{ClientId, Clock as _, Effect, Error, ErrorKind, Result};
 use tokio::sync::oneshot;
@@ -61,7 +61,7 @@ pub(super) struct Environment {
     room: Room,
     still_there: StillThere,
     /// The process that opened it; a fork must not use it.
-    process: u32,
+    process: Process,
     /// Shows to others, by its lock, that the store is in use.
     _in_use: InUse,
 }
@@ -103,14 +103,14 @@ impl Environment {
                 bytes_max: parts.bytes_max,
                 reserved: AtomicU64::new(0),
             },
-            process: std::process::id(),
+            process: Process::current(),
             _in_use: parts.in_use,
         })
     }
 
     /// Whether this is the process that opened the store, not a fork of it.
     pub(super) fn is_ours(&self) -> bool {
-        self.process == std::process::id()
+        self.process.is_current()
     }
 
     pub(super) fn error(&self, kind: ErrorKind, message: impl Into<String>) -> Error {

@@ -6,6 +6,8 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::time::Duration;
 
+use leasehold_clock::Process;
+
 /// How often, and with what pause, sharing is tried again: a process that another thread has just
 /// forked keeps a copy of an earlier lock until it starts its program.
 const TRIES: u32 = 1_000;
@@ -14,7 +16,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(super) struct InUse {
     directory: File,
-    process: u32,
+    process: Process,
 }
 
 impl InUse {
@@ -25,7 +27,7 @@ impl InUse {
             Err(TryLockError::WouldBlock) => false,
             Err(TryLockError::Error(error)) => return Err(error),
         };
-        Ok((Self { directory, process: std::process::id() }, alone))
+        Ok((Self { directory, process: Process::current() }, alone))
     }
 
     /// Says to all that the store is in use, until this is dropped.
@@ -45,7 +47,7 @@ impl Drop for InUse {
     fn drop(&mut self) {
         // Said aloud, since a fork may keep a copy of the file open; a fork's own end says
         // nothing about its parent.
-        if self.process == std::process::id() {
+        if self.process.is_current() {
             drop(self.directory.unlock());
         }
     }

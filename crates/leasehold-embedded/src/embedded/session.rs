@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use leasehold_clock::Process;
 use leasehold_core::table::StoreTime;
 
 use super::directory::Access;
@@ -38,7 +39,7 @@ pub(super) struct Session {
     pub(super) id: SessionId,
     _file: File,
     path: PathBuf,
-    process: u32,
+    process: Process,
 }
 
 impl Session {
@@ -61,7 +62,7 @@ impl Session {
             };
             access.settle(&file, directory)?;
             file.try_lock().map_err(io::Error::from)?;
-            return Ok(Self { id, _file: file, path, process: std::process::id() });
+            return Ok(Self { id, _file: file, path, process: Process::current() });
         }
     }
 }
@@ -69,7 +70,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         // A fork's copy is not the session's end.
-        if self.process == std::process::id() {
+        if self.process.is_current() {
             // The unlocked file that stays behind where this fails says the same.
             drop(fs::remove_file(&self.path));
         }

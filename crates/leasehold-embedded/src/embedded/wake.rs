@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use leasehold_clock::Process;
 use leasehold_core::table::Notice;
 use leasehold_core::{BoxFuture, ClientId, Listener, Wake};
 use tokio::sync::mpsc;
@@ -134,7 +135,7 @@ impl Wakes {
             address,
             messages: receiver,
             over,
-            process: std::process::id(),
+            process: Process::current(),
             _socket: socket,
         })
     }
@@ -195,7 +196,7 @@ pub(super) struct Channel {
     address: PathBuf,
     messages: mpsc::UnboundedReceiver<Wake>,
     over: Arc<AtomicBool>,
-    process: u32,
+    process: Process,
     _socket: Arc<UnixDatagram>,
 }
 
@@ -213,7 +214,7 @@ impl Listener for Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         // A fork has no reader, and the socket's name is its parent's.
-        if self.process != std::process::id() {
+        if !self.process.is_current() {
             return;
         }
         self.over.store(true, Ordering::Release);

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use leasehold_clock::SystemClock;
+use leasehold_clock::{Process, SystemClock};
 use leasehold_core::{Clock, Moment};
 
 use super::gate::{Gate, Pass, lock};
@@ -27,7 +27,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(2);
 pub(super) struct Worker {
     line: Arc<Line>,
     gate: Arc<Gate>,
-    process: u32,
+    process: Process,
 }
 
 #[derive(Debug, Default)]
@@ -63,7 +63,7 @@ pub(super) struct InLine {
 
 impl Worker {
     pub(super) fn new(gate: Arc<Gate>) -> Self {
-        Self { line: Arc::default(), gate, process: std::process::id() }
+        Self { line: Arc::default(), gate, process: Process::current() }
     }
 
     /// Puts a request in line until its time is over.
@@ -87,7 +87,7 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         // A fork has no such thread, and its copy of the lock may never be opened.
-        if self.process != std::process::id() {
+        if !self.process.is_current() {
             return;
         }
         lock(&self.line.state).closed = true;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, ThreadId};
 
+use leasehold_clock::Process;
 use leasehold_core::{Error, ErrorKind, Result};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -21,7 +22,7 @@ const THREAD_NAME: &str = "leasehold-io";
 pub(super) struct Io {
     runtime: Handle,
     thread: ThreadId,
-    pid: u32,
+    process: Process,
     reaper: OnceLock<Reaper>,
     stop: Option<oneshot::Sender<Option<Reaper>>>,
 }
@@ -54,7 +55,7 @@ impl Io {
         Ok(Arc::new(Self {
             runtime: handle,
             thread: thread.thread().id(),
-            pid: std::process::id(),
+            process: Process::current(),
             reaper: OnceLock::new(),
             stop: Some(stop),
         }))
@@ -71,7 +72,7 @@ impl Io {
 
     /// Whether this process made the thread; it does not exist in a fork's child.
     pub(super) fn is_ours(&self) -> bool {
-        self.pid == std::process::id()
+        self.process.is_current()
     }
 
     /// Passes when the caller may wait here.
