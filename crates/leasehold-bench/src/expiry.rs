@@ -153,7 +153,7 @@ async fn batch(
             let early = lasted < TTL;
             let late = lasted.saturating_sub(TTL);
             lateness.lock().unwrap_or_else(PoisonError::into_inner).record(late);
-            let released = next.release().await? == Release::Released;
+            let released = next.release_outcome().await? == Release::Released;
             anyhow::Ok((u64::from(early), u64::from(!released)))
         });
     }

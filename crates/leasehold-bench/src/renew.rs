@@ -103,7 +103,7 @@ async fn turn(server: &Server, locks: usize, length: Duration) -> anyhow::Result
     let store: Arc<dyn Store> = Arc::<Counting>::clone(&counting);
     let client = Client::builder().ttl(TTL).store(store)?;
     // Whatever the first lock needs is there before memory is counted.
-    let _released = client.mutex("renew/first").lock().await?.release().await?;
+    client.mutex("renew/first").lock().await?.release().await?;
     let before = machine::resident_bytes();
     let guards = acquire(&client, locks).await?;
     let calls = server.calls();
@@ -118,7 +118,7 @@ async fn turn(server: &Server, locks: usize, length: Duration) -> anyhow::Result
     let mut lost = guards.iter().filter(|guard| !guard.is_held()).count() as u64;
     let mut releases = JoinSet::new();
     for guard in guards {
-        releases.spawn(guard.release());
+        releases.spawn(guard.release_outcome());
     }
     while let Some(release) = releases.join_next().await {
         lost += u64::from(release?? != Release::Released);

@@ -94,7 +94,7 @@ impl Caller {
             Self::Library(mutex) => {
                 let guard = mutex.try_lock().await?.context("the lock was taken")?;
                 std::hint::black_box(guard.fence()?);
-                Ok(guard.release().await? == Release::Released)
+                Ok(guard.release_outcome().await? == Release::Released)
             }
         }
     }

@@ -65,7 +65,7 @@ impl Held {
         match (self.grip, closing) {
             (Grip::Once(guard), Closing::Reopen) => {
                 let key = guard.key().clone();
-                vec![(key, guard.release_and_reopen().await)]
+                vec![(key, guard.release_and_reopen_outcome().await)]
             }
             (Grip::Once(guard), _) => vec![release(guard.into_guard(), Closing::AsTaken).await],
             (Grip::Guards(guards), closing) => {
@@ -79,8 +79,8 @@ impl Held {
 async fn release(guard: Guard, closing: Closing) -> (Key, Result<Release>) {
     let key = guard.key().clone();
     let outcome = match closing {
-        Closing::For(cooldown) => guard.release_with_cooldown(cooldown).await,
-        Closing::AsTaken | Closing::Reopen => guard.release().await,
+        Closing::For(cooldown) => guard.release_with_cooldown_outcome(cooldown).await,
+        Closing::AsTaken | Closing::Reopen => guard.release_outcome().await,
     };
     (key, outcome)
 }

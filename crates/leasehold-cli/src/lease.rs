@@ -130,7 +130,7 @@ pub(crate) async fn release(args: &Release, context: &Context) -> Outcome {
         let fail = |exit, why: &str| {
             Failure::new(exit, format!("release \"{}\" at {location}: {why}", lease.key()))
         };
-        let failure = match client.release(lease, cooldown).await {
+        let failure = match client.release_outcome(lease, cooldown).await {
             Ok(Released::Released) => continue,
             Ok(Released::Late) => fail(
                 Exit::Lost,

@@ -33,7 +33,7 @@ pub(crate) fn main() -> leasehold::Result<()> {
         };
         let buyers: Vec<_> = (1..=5).map(buy).collect();
         let bought = buyers.into_iter().map(|buyer| buyer.join().expect("no buyer panics"));
-        bought.collect::<leasehold::Result<Vec<_>>>()
+        bought.collect::<Result<Vec<_>, _>>()
     })?;
 
     let sold = sold.into_iter().filter(|sold| *sold).count();

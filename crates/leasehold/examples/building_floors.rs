@@ -26,7 +26,7 @@ impl Site {
     async fn height(&self) -> leasehold::Result<usize> {
         let guard = self.client.reentrant("example/building", &self.owner).lock().await?;
         let height = self.floors.lock().unwrap_or_else(PoisonError::into_inner).len();
-        let _left = guard.release().await?;
+        guard.release().await?;
         Ok(height)
     }
 
@@ -40,7 +40,7 @@ impl Site {
         self.floors.lock().unwrap_or_else(PoisonError::into_inner).push(floor);
         let height = self.height().await?;
         assert_eq!(height, below + 1, "two floors on one level");
-        let _released = guard.release().await?;
+        guard.release().await?;
         Ok(height)
     }
 }

@@ -57,7 +57,7 @@ pub(crate) async fn main() -> leasehold::Result<()> {
 
     // The late holder learns it from its own clock and from the store, too.
     assert!(early.fence().is_err());
-    assert_eq!(early.release().await?, Release::NotHeld);
-    assert_eq!(later.release().await?, Release::Released);
+    assert_eq!(early.release_outcome().await?, Release::NotHeld);
+    assert_eq!(later.release_outcome().await?, Release::Released);
     Ok(())
 }

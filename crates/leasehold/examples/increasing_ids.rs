@@ -35,7 +35,7 @@ pub(crate) async fn run(url: &str) -> leasehold::Result<()> {
                 });
                 ids.extend(next);
                 // To know that the lock was held to the end, release it and look.
-                let _released = guard.release().await?;
+                guard.release().await?;
             }
             println!("server {server}: {ids:?}");
             Ok::<_, leasehold::Error>(ids)

@@ -47,11 +47,7 @@ pub(crate) async fn run(url: &str) -> leasehold::Result<()> {
                     queues.done.extend(job);
                     job
                 };
-                for (key, released) in guard.release().await {
-                    if let Err(error) = released {
-                        println!("{key}: {error}");
-                    }
-                }
+                guard.release().await?;
                 match moved {
                     Some(job) => println!("worker {worker} moved job {job}"),
                     None => return Ok::<_, leasehold::Error>(()),

@@ -19,7 +19,7 @@ use crate::connect;
 use crate::detached::DetachedLease;
 use crate::election::Election;
 use crate::gate::Gates;
-use crate::guard::{Guard, HeldLease, Release};
+use crate::guard::{Guard, HeldLease};
 use crate::hold::{Closing, Hold, Relay, Terms};
 use crate::multi::Multi;
 use crate::mutex::Mutex;
@@ -28,6 +28,7 @@ use crate::owned::Owned;
 use crate::owner::{self, Owner};
 use crate::reap::Reaper;
 use crate::reentrant::Reentrant;
+use crate::release::{self, Release, Releases};
 use crate::renew::Wheel;
 use crate::rt;
 use crate::rwlock::RwLock;
@@ -442,7 +443,22 @@ impl Client {
         Err(self.inner.explain(error, "renew").on_key(lease.key()))
     }
 
-    /// Ends a detached lease, and keeps the lock closed for `cooldown` after if one is given.
+    /// Ends a detached lease, and keeps the lock closed for `cooldown` after if one is given. An
+    /// `Ok` says that the lease was held to its end.
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::release`], but nothing is retried in the background.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the lease may or may not have ended.
+    pub async fn release(&self, lease: &DetachedLease, cooldown: Option<Duration>) -> Result<()> {
+        let answer = self.release_outcome(lease, cooldown).await;
+        release::verdict_of(&self.inner, lease.key(), answer)
+    }
+
+    /// As [`release`](Self::release), and says how that went.
     ///
     /// # Errors
     ///
@@ -451,7 +467,7 @@ impl Client {
     /// # Cancel safety
     ///
     /// If dropped, the lease may or may not have ended.
-    pub async fn release(
+    pub async fn release_outcome(
         &self,
         lease: &DetachedLease,
         cooldown: Option<Duration>,
@@ -468,29 +484,32 @@ impl Client {
         }
     }
 
-    /// Releases every lease that this client holds; the guards that remain hold nothing.
+    /// Releases every lease that this client holds, at the same time; the guards that remain hold
+    /// nothing. An `Ok` says that all were held to their end.
     ///
-    /// Returns how each release went, so that the caller can tell whether all succeeded.
+    /// # Errors
+    ///
+    /// The worst of what [`Guard::release`] would have said of any of them; it names the lock.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: if dropped, what was not released yet is released in the background, as far
     /// as it was begun, or stays held.
-    pub async fn release_all(&self) -> Vec<(Key, Result<Release>)> {
-        let mut releases = tokio::task::JoinSet::new();
-        for hold in self.inner.wheel.holds() {
+    pub async fn release_all(&self) -> Result<()> {
+        self.release_all_outcomes().await.verdict()
+    }
+
+    /// As [`release_all`](Self::release_all), and says for each lease how its release went.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`release_all`](Self::release_all).
+    pub async fn release_all_outcomes(&self) -> Releases {
+        let releases = self.inner.wheel.holds().into_iter().map(|hold| {
             let lease = HeldLease::of(&self.inner, &hold);
-            releases.spawn_on(
-                async move { (hold.key.clone(), lease.give_back(Closing::No).await) },
-                &self.inner.runtime,
-            );
-        }
-        let mut outcomes = Vec::new();
-        while let Some(outcome) = releases.join_next().await {
-            outcomes.extend(outcome);
-        }
-        outcomes.sort_by(|(a, _), (b, _)| a.cmp(b));
-        outcomes
+            async move { (hold.key.clone(), lease.give_back(Closing::No).await) }
+        });
+        Releases::of(&self.inner, releases).await
     }
 
     /// Closes the client: nothing new can be acquired, everything held is released, and what
@@ -509,7 +528,7 @@ impl Client {
         let client = self.clone();
         // In a task of its own, so that it goes on when this future is dropped.
         let clean_up = self.inner.runtime.spawn(async move {
-            let outcomes = client.release_all().await;
+            let outcomes = client.release_all_outcomes().await;
             client.inner.reaper.idle().await;
             client.inner.stop.cancel();
             outcomes.into_iter().try_for_each(|(_, outcome)| outcome.map(drop))

@@ -7,7 +7,8 @@ use std::time::Duration;
 use leasehold_core::{ErrorKind, Fence, Key, Metadata, Mode, Moment, OwnerName, Result};
 
 use crate::client::Client;
-use crate::guard::{Guard, HeldLease, Release};
+use crate::guard::{Guard, HeldLease};
+use crate::release::Release;
 use crate::rt;
 use crate::value::{LockValue, holding_setters, owner_setter, waiting_setters};
 
@@ -30,7 +31,7 @@ pub const DEFAULT_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// let leader = client.election("scheduler").leader().await?.unwrap();
 /// assert_eq!(leader.metadata.as_str(), "10.0.0.7:8080");
 /// assert_eq!(leader.fence, leadership.fence()?);
-/// # let _ = leadership.resign().await?;
+/// # leadership.resign().await?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -332,8 +333,21 @@ impl Leadership {
     /// # Cancel safety
     ///
     /// Cancel safe: if dropped, the resignation goes on in the background.
-    pub async fn resign(self) -> Result<Release> {
+    pub async fn resign(self) -> Result<()> {
         self.0.release().await
+    }
+
+    /// As [`resign`](Self::resign), and says how that went. See [`Guard::release_outcome`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::release_outcome`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the resignation goes on in the background.
+    pub async fn resign_outcome(self) -> Result<Release> {
+        self.0.release_outcome().await
     }
 
     /// The plain guard, which can be [detached](Guard::detach).

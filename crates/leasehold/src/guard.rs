@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{
-    Effect, Error, ErrorKind, Fence, Key, LeaseStatus, Mode, Moment, Release as StoreRelease,
-    ReleaseRequest, Renew, Result, Ttl,
+    Effect, Error, ErrorKind, Fence, Key, LeaseStatus, Mode, Moment, Renew, Result, Ttl,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -15,34 +14,11 @@ use crate::client::Inner;
 use crate::detached::DetachedLease;
 use crate::gate::Gates;
 use crate::hold::{Change, Closing, Hold};
-use crate::mutex::run_under;
-use crate::reap::Remains;
+use crate::release::{self, Ending, Release};
+use crate::run::{RunError, run_under};
 
 /// How often a holder that waits to be asked looks.
 const LOOK_FOR_ASKERS: Duration = Duration::from_secs(1);
-
-/// How a release went.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[must_use = "a late or lost lease means that the work may have overlapped with somebody else's"]
-#[non_exhaustive]
-pub enum Release {
-    /// The lease was held to its end and is free now.
-    Released,
-    /// The lease had run out before, but nobody has held the lock since: the work was not
-    /// disturbed, yet its ttl was too short.
-    Late,
-    /// Other holds of the same owner remain, so the lock is not free yet: the answer of a
-    /// [re-entrant](crate::Reentrant) lock.
-    StillHeld {
-        /// How many.
-        holds: u32,
-    },
-    /// Somebody else holds the lock or has held it since: the work may have overlapped.
-    NotHeld,
-    /// The store did not answer. The release is tried again in the background until the lease
-    /// would have run out anyway.
-    Unknown,
-}
 
 /// A held lock: the proof that this process may act.
 ///
@@ -436,19 +412,43 @@ impl Guard {
         lease.renew_to(Ttl::new(ttl)?).await.map_err(|error| lease.explain(error, "renew"))
     }
 
-    /// Ends the lease.
+    /// Ends the lease. An `Ok` says that it was held to its end: nobody else has had the lock
+    /// while the guard was there.
+    ///
+    /// # Time
+    ///
+    /// One request, or none where the lock goes to the next waiter of this client.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Late`] – the lease had run out before, though nobody has held the lock since.
+    /// * [`ErrorKind::Lost`] – the lease was not held any more, and the work under it may have
+    ///   overlapped with another holder's.
+    /// * What the store says, with [`Effect::Unknown`] when it did not answer: the release is
+    ///   retried in the background, and the lease ends with its ttl at the latest.
+    ///
+    /// [`release_outcome`](Self::release_outcome) has these as values.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the release goes on in the background.
+    pub async fn release(self) -> Result<()> {
+        self.end_well(Closing::No).await
+    }
+
+    /// Ends the lease, and says how that went.
     ///
     /// # Errors
     ///
     /// When the store refuses, or can't be reached at all. The lease is then given up in the
     /// background, as far as possible, and ends with its ttl otherwise. A request that was sent
-    /// and not answered is no error but [`Release::Unknown`].
+    /// and not answered is [`Release::Unknown`].
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: if dropped, the release goes on in the background.
-    pub async fn release(self) -> Result<Release> {
-        self.end(Closing::No).await
+    pub async fn release_outcome(self) -> Result<Release> {
+        release::outcome(self.end(Closing::No).await)
     }
 
     /// Ends the lease, and keeps the lock closed to everybody for `cooldown` after.
@@ -462,10 +462,30 @@ impl Guard {
     /// # Cancel safety
     ///
     /// Cancel safe: if dropped, the release goes on in the background.
-    pub async fn release_with_cooldown(self, cooldown: Duration) -> Result<Release> {
-        self.end(Closing::For(cooldown)).await
+    pub async fn release_with_cooldown(self, cooldown: Duration) -> Result<()> {
+        self.end_well(Closing::For(cooldown)).await
     }
 
+    /// As [`release_with_cooldown`](Self::release_with_cooldown), and says how that went.
+    ///
+    /// # Errors
+    ///
+    /// As [`release_outcome`](Self::release_outcome).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the release goes on in the background.
+    pub async fn release_with_cooldown_outcome(self, cooldown: Duration) -> Result<Release> {
+        release::outcome(self.end(Closing::For(cooldown)).await)
+    }
+
+    /// Ends the lease; an error unless it was held to its end.
+    pub(crate) async fn end_well(self, closing: Closing) -> Result<()> {
+        let lease = self.lease().clone();
+        lease.verdict(self.end(closing).await)
+    }
+
+    /// Ends the lease. A store that did not answer is an error that says so by its effect.
     pub(crate) async fn end(self, closing: Closing) -> Result<Release> {
         self.into_lease().end(closing).await
     }
@@ -511,7 +531,7 @@ impl Guard {
     /// # Cancel safety
     ///
     /// Cancel safe: the body is dropped, and the lease given up in the background.
-    pub async fn run<T, F>(self, body: impl FnOnce(HeldLease) -> F) -> Result<T>
+    pub async fn run<T, F>(self, body: impl FnOnce(HeldLease) -> F) -> Result<T, RunError<T>>
     where
         F: Future<Output = T>,
     {
@@ -600,67 +620,6 @@ impl HeldLease {
                 Err(Error::new(ErrorKind::Protocol, "the store gave no answer to a renewal")
                     .with_effect(Effect::Unknown))
             }
-        }
-    }
-
-    pub(crate) async fn end(self, closing: Closing) -> Result<Release> {
-        if closing == Closing::No && Gates::hand_on(&self.client, &self.hold) {
-            return Ok(Release::Released);
-        }
-        self.give_back(closing).await
-    }
-
-    /// Ends the lease in the store.
-    pub(crate) async fn give_back(self, closing: Closing) -> Result<Release> {
-        let Some(ending) = Ending::begin(&self, closing) else {
-            return Ok(Release::NotHeld);
-        };
-        let Self { client, hold } = &self;
-        hold.settled().await;
-        match client.store.release(&ending.request, client.config.call_timeout).await {
-            Ok(answer) => {
-                ending.done();
-                Ok(match answer {
-                    StoreRelease::Released | StoreRelease::StillHeld { .. } => Release::Released,
-                    StoreRelease::Late => Release::Late,
-                    _ => Release::NotHeld,
-                })
-            }
-            Err(error) if error.effect() == Effect::NotApplied => {
-                Err(self.explain(error, "release"))
-            }
-            Err(_unknown) => Ok(Release::Unknown),
-        }
-    }
-}
-
-/// A release under way. Dropped before it is done, it hands the lease to the reaper.
-struct Ending {
-    lease: Option<HeldLease>,
-    request: ReleaseRequest,
-}
-
-impl Ending {
-    fn begin(lease: &HeldLease, closing: Closing) -> Option<Self> {
-        if !lease.hold.is_ours() || !lease.hold.begin_end() {
-            return None;
-        }
-        lease.client.wheel.remove(&lease.hold);
-        let request = lease.hold.release_request(closing);
-        Some(Self { lease: Some(lease.clone()), request })
-    }
-
-    fn done(mut self) {
-        if let Some(lease) = self.lease.take() {
-            lease.hold.ended();
-        }
-    }
-}
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        if let Some(HeldLease { client, hold }) = self.lease.take() {
-            client.reaper.send(Remains::Lease { hold, request: self.request.clone() });
         }
     }
 }

@@ -21,7 +21,7 @@
 //!
 //! let guard = mutex.lock().await?;
 //! println!("held, with fence {}", guard.fence()?);
-//! let _ = guard.release().await?;
+//! guard.release().await?;
 //! # Ok(()) }
 //! ```
 //!
@@ -78,7 +78,7 @@
 //! let mutex = client.mutex("reports/daily");
 //! if let Some(guard) = mutex.try_lock().await? {
 //!     // … the report …
-//!     let _ = guard.release_with_cooldown(Duration::from_secs(60)).await?;
+//!     guard.release_with_cooldown(Duration::from_secs(60)).await?;
 //! }
 //! assert!(mutex.try_lock().await?.is_none());
 //! # Ok(()) }
@@ -99,7 +99,7 @@
 //! let error = client.mutex("stock").lock_within(Duration::from_millis(20)).await.unwrap_err();
 //! assert_eq!(error.kind(), ErrorKind::Timeout);
 //! assert_eq!(error.holder().unwrap().owner.as_str(), "web-7");
-//! # let _ = guard.release().await?;
+//! # guard.release().await?;
 //! # Ok(()) }
 //! ```
 //!
@@ -140,7 +140,7 @@
 //! let balance = FencedCell::new(100);
 //! let guard = client.mutex("balance").lock().await?;
 //! balance.update(guard.fence()?, |balance| *balance -= 10)?;
-//! # let _ = guard.release().await?;
+//! # guard.release().await?;
 //! # Ok(()) }
 //! ```
 //!
@@ -156,7 +156,7 @@
 //! // … there:
 //! let lease: DetachedLease = secret.parse()?;
 //! let guard = client.adopt(&lease).await?;
-//! # let _ = guard.release().await?;
+//! # guard.release().await?;
 //! # Ok(()) }
 //! ```
 //!
@@ -196,7 +196,8 @@
 //!     assert!(mutex.ask().await?);
 //!     mutex.lock().await
 //! };
-//! let (_released, guard) = tokio::join!(holder, visitor);
+//! let (released, guard) = tokio::join!(holder, visitor);
+//! released?;
 //! assert!(guard?.is_held());
 //! # Ok(()) }
 //! ```
@@ -282,8 +283,10 @@ mod owner;
 mod quorum_url;
 mod reap;
 mod reentrant;
+mod release;
 mod renew;
 mod rt;
+mod run;
 mod rwlock;
 mod semaphore;
 mod settings;
@@ -297,12 +300,14 @@ pub use client::{
 };
 pub use detached::DetachedLease;
 pub use election::{DEFAULT_LOOK_EVERY, Election, Leader, Leadership, Observer};
-pub use guard::{Guard, HeldLease, Release};
+pub use guard::{Guard, HeldLease};
 pub use multi::{Multi, MultiGuard};
 pub use mutex::Mutex;
 pub use once::{OnceGuard, OncePer};
 pub use owner::Owner;
 pub use reentrant::{Reentrant, ReentrantGuard};
+pub use release::{Release, Releases};
+pub use run::RunError;
 pub use rwlock::{Preference, ReadGuard, RwLock, WriteGuard};
 pub use semaphore::Semaphore;
 pub use settings::Order;

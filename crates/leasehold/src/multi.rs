@@ -11,11 +11,12 @@ use leasehold_core::retry::PAUSE_MIN;
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Effect, Error, ErrorKind, Fence, Key, Mode, Result,
 };
-use tokio::task::JoinSet;
 
 use crate::acquire::{Acquisition, Attempt, refused};
-use crate::client::Client;
-use crate::guard::{Guard, Release};
+use crate::client::{Client, Inner};
+use crate::guard::Guard;
+use crate::hold::Closing;
+use crate::release::Releases;
 use crate::rt;
 use crate::value::{LockValue, holding_setters, owner_setter, waiting_setters};
 
@@ -88,7 +89,7 @@ impl Multi {
     /// Cancel safe: whatever was taken is given up in the background.
     pub async fn try_lock(&self) -> Result<Option<MultiGuard>> {
         let all = self.acquisitions(Some(Duration::ZERO))?;
-        Ok(try_all(all).await?.map(MultiGuard::new))
+        Ok(try_all(all).await?.map(|guards| self.guard(guards)))
     }
 
     /// Takes all of the locks, waiting for as long as it takes.
@@ -124,9 +125,9 @@ impl Multi {
         let clock = &self.value.client.clock;
         let until = limit.map(|limit| clock.now().saturating_add(limit));
         if let Some(guards) = try_all(self.acquisitions(limit)?).await? {
-            return Ok(MultiGuard::new(guards));
+            return Ok(self.guard(guards));
         }
-        let mut guard = MultiGuard::new(Vec::new());
+        let mut guard = self.guard(Vec::new());
         for key in &*self.keys {
             let left = until.map(|until| until.saturating_since(clock.now()));
             let one = self.only(key);
@@ -164,6 +165,10 @@ impl Multi {
     fn acquisitions(&self, limit: Option<Duration>) -> Result<Vec<Acquisition>> {
         self.value.key()?;
         self.keys.iter().map(|key| self.only(key).acquisition(limit)).collect()
+    }
+
+    fn guard(&self, guards: Vec<Guard>) -> MultiGuard {
+        MultiGuard::new(Arc::clone(&self.value.client), guards)
     }
 
     fn only(&self, key: &Key) -> LockValue {
@@ -256,7 +261,7 @@ async fn try_one_by_one(all: Vec<Acquisition>) -> Result<Option<Vec<Guard>>> {
                 // Given back before anybody is told, so that whoever tries again at once does not
                 // meet what this one had.
                 while let Some(guard) = guards.pop() {
-                    drop(guard.release().await);
+                    drop(guard.release_outcome().await);
                 }
                 return failed.map(|_| None);
             }
@@ -273,12 +278,18 @@ async fn try_one_by_one(all: Vec<Acquisition>) -> Result<Option<Vec<Guard>>> {
 #[must_use = "dropping the guard gives the locks up in the background; call release().await to be sure"]
 #[clippy::has_significant_drop]
 pub struct MultiGuard {
+    client: Arc<Inner>,
     guards: Vec<Guard>,
 }
 
 impl MultiGuard {
-    pub(crate) const fn new(guards: Vec<Guard>) -> Self {
-        Self { guards }
+    pub(crate) const fn new(client: Arc<Inner>, guards: Vec<Guard>) -> Self {
+        Self { client, guards }
+    }
+
+    #[cfg(feature = "blocking")]
+    pub(crate) const fn client(&self) -> &Arc<Inner> {
+        &self.client
     }
 
     /// The guards of the single locks, in the order of their names.
@@ -335,24 +346,31 @@ impl MultiGuard {
         any(self.guards.iter().map(Guard::asked)).await;
     }
 
+    /// Ends all leases, at the same time. An `Ok` says that all were held to their end.
+    ///
+    /// # Errors
+    ///
+    /// The worst of what [`Guard::release`] said of any of them; it names the lock.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the releases go on in the background.
+    pub async fn release(self) -> Result<()> {
+        self.release_outcomes().await.verdict()
+    }
+
     /// Ends all leases, at the same time, and says for each how its release went.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: if dropped, the releases go on in the background.
-    pub async fn release(self) -> Vec<(Key, Result<Release>)> {
-        let mut releases = JoinSet::new();
-        for guard in self.guards {
-            let runtime = guard.client().runtime.clone();
-            let release = async move { (guard.key().clone(), guard.release().await) };
-            releases.spawn_on(release, &runtime);
-        }
-        let mut outcomes = Vec::new();
-        while let Some(outcome) = releases.join_next().await {
-            outcomes.extend(outcome);
-        }
-        outcomes.sort_by(|(a, _), (b, _)| a.cmp(b));
-        outcomes
+    pub async fn release_outcomes(self) -> Releases {
+        let client = Arc::clone(&self.client);
+        let releases = self
+            .guards
+            .into_iter()
+            .map(|guard| async move { (guard.key().clone(), guard.end(Closing::No).await) });
+        Releases::of(&client, releases).await
     }
 
     /// The guards of the single locks, to be released one by one.

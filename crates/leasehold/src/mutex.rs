@@ -6,8 +6,8 @@ use std::time::Duration;
 use leasehold_core::{AskRequest, Error, ErrorKind, Key, Mode, Result};
 
 use crate::client::Client;
-use crate::guard::{Guard, HeldLease, Release};
-use crate::hold::Closing;
+use crate::guard::{Guard, HeldLease};
+use crate::run::RunError;
 use crate::value::{LockValue, holding_setters, owner_setter, waiting_setters};
 
 /// A lock that one holder has at a time, in any process that uses the same store.
@@ -28,7 +28,7 @@ use crate::value::{LockValue, holding_setters, owner_setter, waiting_setters};
 /// if let Some(guard) = mutex.try_lock().await? {
 ///     // … the report …
 ///     assert!(mutex.try_lock().await?.is_none());
-///     let _ = guard.release().await?;
+///     guard.release().await?;
 /// }
 /// # Ok(()) }
 /// ```
@@ -110,15 +110,18 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock); [`ErrorKind::Lost`] when the body was cut short, or when the
-    /// release says that the lock was not held to the end; [`ErrorKind::Late`] when it had run
-    /// out though nobody else took it. What the body has returned is lost with the error: let it
-    /// write down what must not be.
+    /// As [`lock`](Self::lock); [`ErrorKind::Lost`] when the body was cut short, or when the lock
+    /// was not held until the body had ended; [`ErrorKind::Late`] when it had run out though
+    /// nobody else took it. What the body has returned is in the error
+    /// ([`RunError::into_output`]).
+    ///
+    /// A release that fails after a body which ended in time takes nothing from its work: it is
+    /// logged and retried in the background.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: the body is dropped, and the lease given up in the background.
-    pub async fn run<T, F>(&self, body: impl FnOnce(HeldLease) -> F) -> Result<T>
+    pub async fn run<T, F>(&self, body: impl FnOnce(HeldLease) -> F) -> Result<T, RunError<T>>
     where
         F: Future<Output = T>,
     {
@@ -135,7 +138,10 @@ impl Mutex {
     /// # Cancel safety
     ///
     /// Cancel safe: the body is dropped, and the lease given up in the background.
-    pub async fn try_run<T, F>(&self, body: impl FnOnce(HeldLease) -> F) -> Result<Option<T>>
+    pub async fn try_run<T, F>(
+        &self,
+        body: impl FnOnce(HeldLease) -> F,
+    ) -> Result<Option<T>, RunError<T>>
     where
         F: Future<Output = T>,
     {
@@ -187,45 +193,10 @@ impl Mutex {
         match guard.renew_to(settings.ttl.duration()).await {
             Ok(()) => Ok(Some(guard)),
             Err(error) if matches!(error.kind(), ErrorKind::Late | ErrorKind::Lost) => {
-                let _not_held = guard.release().await?;
+                let _not_held = guard.release_outcome().await?;
                 self.try_lock().await
             }
             Err(error) => Err(error),
         }
-    }
-}
-
-/// Runs a body under a lease and releases it, closing the lock by how the body ended;
-/// `if_cut_short` is for one that did not.
-pub(crate) async fn run_under<T, F>(
-    guard: Guard,
-    if_cut_short: Closing,
-    body: impl FnOnce(HeldLease) -> F,
-    closing: impl FnOnce(&T) -> Closing,
-) -> Result<T>
-where
-    F: Future<Output = T>,
-{
-    let lease = guard.lease().clone();
-    let done = tokio::select! {
-        biased;
-        () = lease.lost() => None,
-        done = body(lease.clone()) => Some(done),
-    };
-    let in_time = guard.is_held();
-    let closing = done.as_ref().map_or(if_cut_short, closing);
-    let released = guard.end(closing).await?;
-    let error = |kind, why: &str| Err(Error::new(kind, why).during("run").on_key(lease.key()));
-    match (done, released) {
-        (None, _) => error(ErrorKind::Lost, "the lease was lost, and the body was cut short"),
-        (Some(done), Release::Released | Release::Unknown) if in_time => Ok(done),
-        (Some(_), Release::Late) => error(
-            ErrorKind::Late,
-            "the body ended after its lease, though nobody held the lock since",
-        ),
-        (Some(_), _) => error(
-            ErrorKind::Lost,
-            "the body ended after its lease was lost; it may have overlapped with another holder",
-        ),
     }
 }

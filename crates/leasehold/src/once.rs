@@ -7,9 +7,10 @@ use std::time::Duration;
 use leasehold_core::{Error, ErrorKind, Key, Mode, Result};
 
 use crate::client::Client;
-use crate::guard::{Guard, HeldLease, Release};
+use crate::guard::{Guard, HeldLease};
 use crate::hold::Closing;
-use crate::mutex::run_under;
+use crate::release::{self, Release};
+use crate::run::{RunError, run_under};
 use crate::value::{LockValue, holding_setters, owner_setter};
 
 /// A job that starts at most once per period, on all hosts together.
@@ -101,7 +102,10 @@ impl OncePer {
     ///
     /// Cancel safe: the body is dropped, and the lease given up in the background; the period
     /// stays closed.
-    pub async fn run<T, F>(&self, body: impl FnOnce(HeldLease) -> F) -> Result<Option<T>>
+    pub async fn run<T, F>(
+        &self,
+        body: impl FnOnce(HeldLease) -> F,
+    ) -> Result<Option<T>, RunError<T>>
     where
         F: Future<Output = T>,
     {
@@ -122,12 +126,12 @@ impl OncePer {
     pub async fn run_or_reopen<T, E, F>(
         &self,
         body: impl FnOnce(HeldLease) -> F,
-    ) -> Result<Option<std::result::Result<T, E>>>
+    ) -> Result<Option<Result<T, E>>, RunError<Result<T, E>>>
     where
-        F: Future<Output = std::result::Result<T, E>>,
+        F: Future<Output = Result<T, E>>,
     {
         let Some(guard) = self.try_start().await? else { return Ok(None) };
-        let closing = |done: &std::result::Result<T, E>| match done {
+        let closing = |done: &Result<T, E>| match done {
             Ok(_) => Closing::No,
             Err(_) => Closing::Undo,
         };
@@ -155,8 +159,21 @@ impl OnceGuard {
     /// # Cancel safety
     ///
     /// Cancel safe: if dropped, the release goes on in the background.
-    pub async fn release(self) -> Result<Release> {
+    pub async fn release(self) -> Result<()> {
         self.0.release().await
+    }
+
+    /// As [`release`](Self::release), and says how that went. See [`Guard::release_outcome`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::release_outcome`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the release goes on in the background.
+    pub async fn release_outcome(self) -> Result<Release> {
+        self.0.release_outcome().await
     }
 
     /// The job has failed, and may be started again in this period.
@@ -168,8 +185,21 @@ impl OnceGuard {
     /// # Cancel safety
     ///
     /// Cancel safe: if dropped, the release goes on in the background.
-    pub async fn release_and_reopen(self) -> Result<Release> {
-        self.0.end(Closing::Undo).await
+    pub async fn release_and_reopen(self) -> Result<()> {
+        self.0.end_well(Closing::Undo).await
+    }
+
+    /// As [`release_and_reopen`](Self::release_and_reopen), and says how that went.
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::release_outcome`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the release goes on in the background.
+    pub async fn release_and_reopen_outcome(self) -> Result<Release> {
+        release::outcome(self.0.end(Closing::Undo).await)
     }
 
     /// The plain guard, which can be [detached](Guard::detach).

@@ -17,9 +17,10 @@ use leasehold_core::{
 use tokio::sync::{Mutex as Turns, Notify};
 
 use crate::client::Inner;
-use crate::guard::{Guard, HeldLease, Release};
+use crate::guard::{Guard, HeldLease};
 use crate::hold::Closing;
 use crate::reap::Remains;
+use crate::release::Release;
 
 /// The locks that a client's owners use, by name and owner.
 #[derive(Debug, Default)]
@@ -264,7 +265,10 @@ impl Held {
         }
         let client = Arc::clone(self.lease.client());
         let told = client.runtime.spawn(self.tell_count(remaining));
-        told.await.unwrap_or(Ok(Release::Unknown))
+        told.await.unwrap_or_else(|_| {
+            let why = "the runtime is shutting down; the lease ends with its ttl";
+            Err(Error::new(ErrorKind::Closed, why).with_effect(Effect::Unknown))
+        })
     }
 
     /// Ends one of the holds in the background.
@@ -312,13 +316,12 @@ impl Held {
                 hold.refuted();
                 Ok(if answer == StoreRelease::Late { Release::Late } else { Release::NotHeld })
             }
-            Err(error) if error.effect() == Effect::NotApplied => {
+            Err(error) => {
+                if error.effect() != Effect::NotApplied {
+                    // Whatever the store has now, the next number put there is right.
+                    wired.holds = 0;
+                }
                 Err(lease.explain(error, "release"))
-            }
-            Err(_unknown) => {
-                // Whatever the store has now, the next number put there is right.
-                wired.holds = 0;
-                Ok(Release::Unknown)
             }
         }
     }

@@ -9,9 +9,10 @@ use leasehold_core::{Key, Mode, Result};
 
 use crate::acquire::{Acquisition, Attempt, InTheWay};
 use crate::client::Client;
-use crate::guard::{HeldLease, Release};
+use crate::guard::HeldLease;
 use crate::owned::{Held, Turn};
 use crate::owner::Owner;
+use crate::release::{self, Release};
 use crate::rt;
 use crate::value::{LockValue, holding_setters, waiting_setters};
 
@@ -28,15 +29,15 @@ use crate::value::{LockValue, holding_setters, waiting_setters};
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
 /// # let client = leasehold::Client::connect("memory:").await?;
-/// use leasehold::{Owner, Release};
+/// use leasehold::Owner;
 ///
 /// let owner = Owner::new();
 /// let outer = client.reentrant("account/7", &owner).lock().await?;
 /// // … somewhere below, which can't know that it is held already:
 /// let inner = client.reentrant("account/7", &owner).lock().await?;
 /// assert_eq!(inner.fence()?, outer.fence()?);
-/// assert_eq!(inner.release().await?, Release::StillHeld { holds: 1 });
-/// assert_eq!(outer.release().await?, Release::Released);
+/// assert_eq!(inner.release().await?, 1, "one hold remains");
+/// assert_eq!(outer.release().await?, 0, "the lock is free");
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -206,9 +207,8 @@ impl ReentrantGuard {
         self.held().holds()
     }
 
-    /// Ends this hold, and with the last one the lease.
-    ///
-    /// [`Release::StillHeld`] says how many holds remain.
+    /// Ends this hold, and with the last one the lease. Returns how many holds of the same owner
+    /// remain; with 0 the lock is free.
     ///
     /// # Errors
     ///
@@ -218,7 +218,30 @@ impl ReentrantGuard {
     /// # Cancel safety
     ///
     /// Cancel safe: if dropped, the release goes on in the background.
-    pub async fn release(mut self) -> Result<Release> {
+    pub async fn release(self) -> Result<u32> {
+        let lease = self.lease().clone();
+        let answer = self.end().await;
+        match answer {
+            Ok(Release::StillHeld { holds }) => Ok(holds),
+            answer => lease.verdict(answer).map(|()| 0),
+        }
+    }
+
+    /// As [`release`](Self::release), and says how that went: [`Release::StillHeld`] has the number
+    /// of holds that remain.
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::release_outcome`](crate::Guard::release_outcome).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the release goes on in the background.
+    pub async fn release_outcome(self) -> Result<Release> {
+        release::outcome(self.end().await)
+    }
+
+    async fn end(mut self) -> Result<Release> {
         match self.held.take() {
             Some(held) => held.release().await,
             None => Ok(Release::NotHeld),

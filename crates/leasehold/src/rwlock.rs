@@ -8,7 +8,8 @@ use leasehold_core::{Key, Mode, Result};
 
 use crate::change::{self, NotChanged};
 use crate::client::Client;
-use crate::guard::{Guard, Release};
+use crate::guard::Guard;
+use crate::release::Release;
 use crate::value::{LockValue, holding_setters, owner_setter, waiting_setters};
 
 /// Who goes first where readers and writers wait for the same lock.
@@ -238,8 +239,21 @@ impl ReadGuard {
     /// # Cancel safety
     ///
     /// Cancel safe: if dropped, the release goes on in the background.
-    pub async fn release(self) -> Result<Release> {
+    pub async fn release(self) -> Result<()> {
         self.0.release().await
+    }
+
+    /// As [`release`](Self::release), and says how that went. See [`Guard::release_outcome`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::release_outcome`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the release goes on in the background.
+    pub async fn release_outcome(self) -> Result<Release> {
+        self.0.release_outcome().await
     }
 
     /// The plain guard, which can be [detached](Guard::detach).
@@ -286,8 +300,21 @@ impl WriteGuard {
     /// # Cancel safety
     ///
     /// Cancel safe: if dropped, the release goes on in the background.
-    pub async fn release(self) -> Result<Release> {
+    pub async fn release(self) -> Result<()> {
         self.0.release().await
+    }
+
+    /// As [`release`](Self::release), and says how that went. See [`Guard::release_outcome`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::release_outcome`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the release goes on in the background.
+    pub async fn release_outcome(self) -> Result<Release> {
+        self.0.release_outcome().await
     }
 
     /// The plain guard, which can be [detached](Guard::detach).

@@ -104,7 +104,7 @@ impl Contender {
     pub(crate) async fn release(&mut self, held: Held) -> anyhow::Result<bool> {
         match (self, held) {
             (Self::Library(_), Held::Guard(guard)) => {
-                Ok(guard.release().await? == Release::Released)
+                Ok(guard.release_outcome().await? == Release::Released)
             }
             (Self::PublishToAll(waiter), Held::Token(token)) => waiter.release(&token).await,
             (Self::BlockingPop(waiter), Held::Token(token)) => waiter.release(&token).await,

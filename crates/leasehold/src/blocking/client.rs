@@ -17,8 +17,8 @@ use super::reentrant::Reentrant;
 use super::rwlock::RwLock;
 use super::semaphore::Semaphore;
 use crate::detached::DetachedLease;
-use crate::guard::Release;
 use crate::owner::Owner;
+use crate::release::{Release, Releases};
 
 /// A connection to a store of locks. The blocking twin of [`crate::Client`].
 ///
@@ -201,19 +201,41 @@ impl Client {
     /// # Errors
     ///
     /// As its twin.
-    pub fn release(&self, lease: &DetachedLease, cooldown: Option<Duration>) -> Result<Release> {
+    pub fn release(&self, lease: &DetachedLease, cooldown: Option<Duration>) -> Result<()> {
         self.0.wait(|client| client.release(lease, cooldown))?
     }
 
+    /// Ends a detached lease, and says how that went. See [`crate::Client::release_outcome`].
+    ///
+    /// # Errors
+    ///
+    /// As its twin.
+    pub fn release_outcome(
+        &self,
+        lease: &DetachedLease,
+        cooldown: Option<Duration>,
+    ) -> Result<Release> {
+        self.0.wait(|client| client.release_outcome(lease, cooldown))?
+    }
+
+    /// Releases every lease that this client holds. See [`crate::Client::release_all`].
+    ///
+    /// # Errors
+    ///
+    /// As its twin; where waiting is wrong nothing was released.
+    pub fn release_all(&self) -> Result<()> {
+        self.0.wait(crate::Client::release_all)?
+    }
+
     /// Releases every lease that this client holds, and says how each release went. See
-    /// [`crate::Client::release_all`].
+    /// [`crate::Client::release_all_outcomes`].
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) where waiting is wrong; nothing was
     /// released then.
-    pub fn release_all(&self) -> Result<Vec<(Key, Result<Release>)>> {
-        self.0.wait(crate::Client::release_all)
+    pub fn release_all_outcomes(&self) -> Result<Releases> {
+        self.0.wait(crate::Client::release_all_outcomes)
     }
 
     /// Closes the client: nothing new can be acquired, everything held is released, and what

@@ -9,7 +9,7 @@ use super::driven::Driven;
 use super::guard::{Guard, HeldLease};
 use super::value::{holding_setters, owner_setter, waiting_setters};
 use crate::election::Leader;
-use crate::guard::Release;
+use crate::release::Release;
 
 /// How often it is looked whether to stop.
 const LOOK_FOR_STOP: Duration = Duration::from_millis(50);
@@ -186,8 +186,17 @@ impl Leadership {
     /// # Errors
     ///
     /// As its twin.
-    pub fn resign(self) -> Result<Release> {
+    pub fn resign(self) -> Result<()> {
         self.0.release()
+    }
+
+    /// As [`resign`](Self::resign), and says how that went.
+    ///
+    /// # Errors
+    ///
+    /// As its twin.
+    pub fn resign_outcome(self) -> Result<Release> {
+        self.0.release_outcome()
     }
 
     /// The plain guard.

@@ -8,12 +8,13 @@ use leasehold_core::{Clock as _, Fence, Key, Result};
 use tokio_util::sync::CancellationToken;
 
 use super::driven::Driven;
-use super::mutex::run_under;
+use super::run::run_under;
 use crate::change::{self, NotChanged};
 use crate::detached::DetachedLease;
-use crate::guard::Release;
 use crate::hold::Closing;
+use crate::release::Release;
 use crate::rt;
+use crate::run::RunError;
 
 /// A held lock: the proof that this process may act. The blocking twin of [`crate::Guard`].
 ///
@@ -46,6 +47,10 @@ pub struct HeldLease(Driven<crate::HeldLease>);
 impl HeldLease {
     pub(super) const fn new(driven: Driven<crate::HeldLease>) -> Self {
         Self(driven)
+    }
+
+    pub(super) fn part(&self) -> &crate::HeldLease {
+        self.0.part()
     }
 
     /// The lock's name.
@@ -213,9 +218,15 @@ impl Guard {
         self.driven.io().check()
     }
 
-    /// Ends the lease, and closes or opens the lock by that.
+    /// Ends the lease, and closes or opens the lock by that. A store that did not answer is an
+    /// error that says so by its effect.
     pub(super) fn end(self, closing: Closing) -> Result<Release> {
         self.driven.end(|guard| guard.end(closing))
+    }
+
+    /// As [`end`](Self::end); an error unless the lease was held to its end.
+    pub(super) fn end_well(self, closing: Closing) -> Result<()> {
+        self.driven.end(|guard| guard.end_well(closing))
     }
 
     /// A view of the lease, to be given to the work.
@@ -354,8 +365,17 @@ impl Guard {
     /// # Errors
     ///
     /// As its twin.
-    pub fn release(self) -> Result<Release> {
+    pub fn release(self) -> Result<()> {
         self.driven.end(crate::Guard::release)
+    }
+
+    /// Ends the lease, and says how that went. See [`crate::Guard::release_outcome`].
+    ///
+    /// # Errors
+    ///
+    /// As its twin.
+    pub fn release_outcome(self) -> Result<Release> {
+        self.driven.end(crate::Guard::release_outcome)
     }
 
     /// Ends the lease, and keeps the lock closed to everybody for `cooldown` after. See
@@ -364,8 +384,18 @@ impl Guard {
     /// # Errors
     ///
     /// As its twin.
-    pub fn release_with_cooldown(self, cooldown: Duration) -> Result<Release> {
+    pub fn release_with_cooldown(self, cooldown: Duration) -> Result<()> {
         self.driven.end(|guard| guard.release_with_cooldown(cooldown))
+    }
+
+    /// As [`release_with_cooldown`](Self::release_with_cooldown), and says how that went. See
+    /// [`crate::Guard::release_with_cooldown_outcome`].
+    ///
+    /// # Errors
+    ///
+    /// As its twin.
+    pub fn release_with_cooldown_outcome(self, cooldown: Duration) -> Result<Release> {
+        self.driven.end(|guard| guard.release_with_cooldown_outcome(cooldown))
     }
 
     /// Gives back `n` of a semaphore's permits and keeps the others. See
@@ -396,7 +426,7 @@ impl Guard {
     /// # Errors
     ///
     /// As its twin.
-    pub fn run<T>(self, body: impl FnOnce(&HeldLease) -> T) -> Result<T> {
+    pub fn run<T>(self, body: impl FnOnce(&HeldLease) -> T) -> Result<T, RunError<T>> {
         run_under(self, body, |_| Closing::No)
     }
 

@@ -16,7 +16,7 @@
 //! let mutex = client.mutex("reports/daily");
 //! if let Some(guard) = mutex.try_lock()? {
 //!     // … the report …
-//!     let _ = guard.release()?;
+//!     guard.release()?;
 //! }
 //! client.close()
 //! # }
@@ -44,6 +44,7 @@ mod multi;
 mod mutex;
 mod once;
 mod reentrant;
+mod run;
 mod rwlock;
 mod semaphore;
 mod value;

@@ -8,8 +8,9 @@ use leasehold_core::{Fence, Key, Result};
 use super::driven::Driven;
 use super::guard::Guard;
 use super::value::{holding_setters, owner_setter, waiting_setters};
-use crate::guard::Release;
+use crate::client::Inner;
 use crate::multi::any;
+use crate::release::Releases;
 
 /// Several locks that are taken together: all of them or none. The blocking twin of
 /// [`crate::Multi`].
@@ -70,9 +71,10 @@ impl Multi {
     }
 
     fn guard(&self, guard: crate::MultiGuard) -> MultiGuard {
+        let client = Arc::clone(guard.client());
         let guards = guard.into_guards().into_iter();
         let guards = guards.map(|guard| Guard::new(self.0.with(guard))).collect();
-        MultiGuard { guards, thread: self.0.with(()) }
+        MultiGuard { guards, thread: self.0.with(client) }
     }
 }
 
@@ -82,7 +84,7 @@ impl Multi {
 #[clippy::has_significant_drop]
 pub struct MultiGuard {
     guards: Vec<Guard>,
-    thread: Driven<()>,
+    thread: Driven<Arc<Inner>>,
 }
 
 impl MultiGuard {
@@ -127,7 +129,7 @@ impl MultiGuard {
     ///
     /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) where waiting is wrong.
     pub fn lost(&self) -> Result<()> {
-        self.thread.wait(|()| any(self.guards.iter().map(|guard| guard.part().lost())))
+        self.thread.wait(|_| any(self.guards.iter().map(|guard| guard.part().lost())))
     }
 
     /// Waits until somebody asks to let go of any of them, or one is lost.
@@ -136,22 +138,32 @@ impl MultiGuard {
     ///
     /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) where waiting is wrong.
     pub fn asked(&self) -> Result<()> {
-        self.thread.wait(|()| any(self.guards.iter().map(|guard| guard.part().asked())))
+        self.thread.wait(|_| any(self.guards.iter().map(|guard| guard.part().asked())))
+    }
+
+    /// Ends all leases, at the same time. See [`crate::MultiGuard::release`].
+    ///
+    /// # Errors
+    ///
+    /// As its twin, and [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) where waiting is wrong; the
+    /// leases are given up in the background then.
+    pub fn release(self) -> Result<()> {
+        self.release_outcomes()?.verdict()
     }
 
     /// Ends all leases, at the same time, and says for each how its release went. See
-    /// [`crate::MultiGuard::release`].
+    /// [`crate::MultiGuard::release_outcomes`].
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) where waiting is wrong; the leases are
     /// given up in the background then.
-    pub fn release(self) -> Result<Vec<(Key, Result<Release>)>> {
+    pub fn release_outcomes(self) -> Result<Releases> {
         let Self { guards, thread } = self;
         thread.io().check()?;
-        let io = Arc::clone(thread.io());
+        let (client, io) = thread.into_inner();
         let guards = guards.into_iter().map(|guard| guard.into_driven().into_inner().0).collect();
-        Ok(io.wait(crate::MultiGuard::new(guards).release()))
+        Ok(io.wait(crate::MultiGuard::new(client, guards).release_outcomes()))
     }
 
     /// The guards of the single locks, to be released one by one.

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Error, ErrorKind, Key, Result};
+use leasehold_core::{Key, Result};
 
 use super::driven::Driven;
 use super::guard::{Guard, HeldLease};
 use super::value::{holding_setters, owner_setter, waiting_setters};
-use crate::guard::Release;
-use crate::hold::Closing;
+use crate::run::RunError;
 
 /// A lock that one holder has at a time, in any process that uses the same store. The blocking
 /// twin of [`crate::Mutex`].
@@ -82,7 +81,7 @@ impl Mutex {
     ///
     /// As [`lock`](Self::lock); [`ErrorKind::Lost`] when the lock was not held until the body had
     /// ended; [`ErrorKind::Late`] when it had run out though nobody else took it. What the body
-    /// has returned is lost with the error.
+    /// has returned is in the error ([`RunError::into_output`]).
     ///
     /// # Examples
     ///
@@ -99,7 +98,7 @@ impl Mutex {
     /// assert_eq!(pages, 3);
     /// # Ok(()) }
     /// ```
-    pub fn run<T>(&self, body: impl FnOnce(&HeldLease) -> T) -> Result<T> {
+    pub fn run<T>(&self, body: impl FnOnce(&HeldLease) -> T) -> Result<T, RunError<T>> {
         self.lock()?.run(body)
     }
 
@@ -108,7 +107,7 @@ impl Mutex {
     /// # Errors
     ///
     /// As [`run`](Self::run).
-    pub fn try_run<T>(&self, body: impl FnOnce(&HeldLease) -> T) -> Result<Option<T>> {
+    pub fn try_run<T>(&self, body: impl FnOnce(&HeldLease) -> T) -> Result<Option<T>, RunError<T>> {
         self.try_lock()?.map(|guard| guard.run(body)).transpose()
     }
 
@@ -139,26 +138,4 @@ impl Mutex {
     fn guard(&self, guard: crate::Guard) -> Guard {
         Guard::new(self.0.with(guard))
     }
-}
-
-/// Runs a body under a lease and releases it, closing the lock by how the body ended.
-pub(super) fn run_under<T>(
-    guard: Guard,
-    body: impl FnOnce(&HeldLease) -> T,
-    closing: impl FnOnce(&T) -> Closing,
-) -> Result<T> {
-    let key = guard.key().clone();
-    let done = body(guard.lease());
-    let in_time = guard.is_held();
-    let (kind, why) = match guard.end(closing(&done))? {
-        Release::Released | Release::Unknown if in_time => return Ok(done),
-        Release::Late => {
-            (ErrorKind::Late, "the body ended after its lease, though nobody held the lock since")
-        }
-        _ => (
-            ErrorKind::Lost,
-            "the body ended after its lease was lost; it may have overlapped with another holder",
-        ),
-    };
-    Err(Error::new(kind, why).during("run").on_key(&key))
 }

@@ -6,10 +6,11 @@ use leasehold_core::{Key, Result};
 
 use super::driven::Driven;
 use super::guard::{Guard, HeldLease};
-use super::mutex::run_under;
+use super::run::run_under;
 use super::value::{holding_setters, owner_setter};
-use crate::guard::Release;
 use crate::hold::Closing;
+use crate::release::{self, Release};
+use crate::run::RunError;
 
 /// A job that starts at most once per period, on all hosts together. The blocking twin of
 /// [`crate::OncePer`].
@@ -57,7 +58,7 @@ impl OncePer {
     /// # Errors
     ///
     /// As its twin.
-    pub fn run<T>(&self, body: impl FnOnce(&HeldLease) -> T) -> Result<Option<T>> {
+    pub fn run<T>(&self, body: impl FnOnce(&HeldLease) -> T) -> Result<Option<T>, RunError<T>> {
         let Some(guard) = self.try_start()? else { return Ok(None) };
         run_under(guard.0, body, |_| Closing::No).map(Some)
     }
@@ -68,12 +69,13 @@ impl OncePer {
     /// # Errors
     ///
     /// As its twin.
+    #[expect(clippy::type_complexity, reason = "a name for it would have to be looked up")]
     pub fn run_or_reopen<T, E>(
         &self,
-        body: impl FnOnce(&HeldLease) -> std::result::Result<T, E>,
-    ) -> Result<Option<std::result::Result<T, E>>> {
+        body: impl FnOnce(&HeldLease) -> Result<T, E>,
+    ) -> Result<Option<Result<T, E>>, RunError<Result<T, E>>> {
         let Some(guard) = self.try_start()? else { return Ok(None) };
-        let closing = |done: &std::result::Result<T, E>| match done {
+        let closing = |done: &Result<T, E>| match done {
             Ok(_) => Closing::No,
             Err(_) => Closing::Undo,
         };
@@ -93,8 +95,17 @@ impl OnceGuard {
     /// # Errors
     ///
     /// As its twin.
-    pub fn release(self) -> Result<Release> {
+    pub fn release(self) -> Result<()> {
         self.0.release()
+    }
+
+    /// As [`release`](Self::release), and says how that went.
+    ///
+    /// # Errors
+    ///
+    /// As its twin.
+    pub fn release_outcome(self) -> Result<Release> {
+        self.0.release_outcome()
     }
 
     /// The job has failed, and may be started again in this period. See
@@ -103,8 +114,17 @@ impl OnceGuard {
     /// # Errors
     ///
     /// As its twin.
-    pub fn release_and_reopen(self) -> Result<Release> {
-        self.0.end(Closing::Undo)
+    pub fn release_and_reopen(self) -> Result<()> {
+        self.0.end_well(Closing::Undo)
+    }
+
+    /// As [`release_and_reopen`](Self::release_and_reopen), and says how that went.
+    ///
+    /// # Errors
+    ///
+    /// As its twin.
+    pub fn release_and_reopen_outcome(self) -> Result<Release> {
+        release::outcome(self.0.end(Closing::Undo))
     }
 
     /// The plain guard.

@@ -9,7 +9,7 @@ use leasehold_core::{Key, Result};
 use super::driven::Driven;
 use super::guard::HeldLease;
 use super::value::{holding_setters, waiting_setters};
-use crate::guard::Release;
+use crate::release::Release;
 
 /// A lock that one [`Owner`](crate::Owner) has at a time, and may take again while it has it. The
 /// blocking twin of [`crate::Reentrant`].
@@ -110,13 +110,24 @@ impl ReentrantGuard {
         self.driven.part().holds()
     }
 
-    /// Ends this hold, and with the last one the lease. See [`crate::ReentrantGuard::release`].
+    /// Ends this hold, and with the last one the lease; returns how many holds of the same owner
+    /// remain. See [`crate::ReentrantGuard::release`].
     ///
     /// # Errors
     ///
     /// As its twin.
-    pub fn release(self) -> Result<Release> {
+    pub fn release(self) -> Result<u32> {
         self.driven.end(crate::ReentrantGuard::release)
+    }
+
+    /// As [`release`](Self::release), and says how that went. See
+    /// [`crate::ReentrantGuard::release_outcome`].
+    ///
+    /// # Errors
+    ///
+    /// As its twin.
+    pub fn release_outcome(self) -> Result<Release> {
+        self.driven.end(crate::ReentrantGuard::release_outcome)
     }
 }
 

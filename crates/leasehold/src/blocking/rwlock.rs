@@ -9,7 +9,7 @@ use super::driven::Driven;
 use super::guard::Guard;
 use super::value::{holding_setters, owner_setter, waiting_setters};
 use crate::change::{self, NotChanged};
-use crate::guard::Release;
+use crate::release::Release;
 use crate::rwlock::Preference;
 
 /// A lock that many readers share, or one writer has alone. The blocking twin of
@@ -149,8 +149,17 @@ impl ReadGuard {
     /// # Errors
     ///
     /// As its twin.
-    pub fn release(self) -> Result<Release> {
+    pub fn release(self) -> Result<()> {
         self.0.release()
+    }
+
+    /// As [`release`](Self::release), and says how that went.
+    ///
+    /// # Errors
+    ///
+    /// As its twin.
+    pub fn release_outcome(self) -> Result<Release> {
+        self.0.release_outcome()
     }
 
     /// The plain guard.
@@ -185,8 +194,17 @@ impl WriteGuard {
     /// # Errors
     ///
     /// As its twin.
-    pub fn release(self) -> Result<Release> {
+    pub fn release(self) -> Result<()> {
         self.0.release()
+    }
+
+    /// As [`release`](Self::release), and says how that went.
+    ///
+    /// # Errors
+    ///
+    /// As its twin.
+    pub fn release_outcome(self) -> Result<Release> {
+        self.0.release_outcome()
     }
 
     /// The plain guard.

@@ -190,7 +190,7 @@ async fn believe(guard: &Guard, held: &Held, body: impl Future<Output = ()>) -> 
 
 async fn give_back(guard: Guard, held: Held) {
     let releasing = held.release();
-    match guard.release().await {
+    match guard.release_outcome().await {
         Ok(Release::Unknown) | Err(_) => releasing.unknown(),
         Ok(_) => releasing.done(),
     }

@@ -170,7 +170,7 @@ async fn r12_without_sentinels_the_last_known_primary_serves_on() {
     set.sentinels().iter().for_each(RedisServer::kill);
     play.outlast().await;
     let other = play.client().mutex("other").lock_within(ms(2_000)).await.unwrap();
-    assert_eq!(other.release().await.unwrap(), Release::Released);
+    assert_eq!(other.release_outcome().await.unwrap(), Release::Released);
     block(&set, |set| set.sentinels().iter().for_each(RedisServer::restart)).await;
     play.over();
     play.end().await;

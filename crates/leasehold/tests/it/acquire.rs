@@ -16,7 +16,7 @@ async fn a_free_lock_is_taken_and_a_held_one_is_none() {
     let guard = mutex.try_lock().await.unwrap().unwrap();
     assert!(guard.is_held());
     assert!(mutex.try_lock().await.unwrap().is_none());
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     assert!(mutex.try_lock().await.unwrap().is_some());
 }
 
@@ -72,7 +72,7 @@ async fn a_limit_of_zero_is_one_try() {
     let error = world.client().mutex("a").lock_within(Duration::ZERO).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(error.holder().is_some());
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
 }
 
 #[tokio::test(start_paused = true)]
@@ -141,7 +141,7 @@ async fn a_cool_down_keeps_the_lock_closed_to_everybody() {
     let world = World::new();
     let client = world.client();
     let guard = client.mutex("report").lock().await.unwrap();
-    assert_eq!(guard.release_with_cooldown(secs(60)).await.unwrap(), Release::Released);
+    assert_eq!(guard.release_with_cooldown_outcome(secs(60)).await.unwrap(), Release::Released);
     assert!(client.mutex("report").try_lock().await.unwrap().is_none());
     let info = client.inspect("report").await.unwrap().unwrap();
     assert!(info.holders.is_empty() && info.closed_for.unwrap() <= secs(60));
@@ -169,7 +169,7 @@ async fn a_closed_client_locks_nothing_and_holds_nothing() {
     assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(client.mutex("a").try_lock().await.unwrap_err().kind(), ErrorKind::Closed);
     assert!(world.is_idle("a").await);
-    assert_eq!(other.release().await.unwrap(), Release::Released);
+    assert_eq!(other.release_outcome().await.unwrap(), Release::Released);
     world.idle("b").await;
 }
 
@@ -178,14 +178,14 @@ async fn releasing_all_says_how_each_release_went() {
     let world = World::new();
     let client = world.client();
     let guards = [client.mutex("a").lock().await.unwrap(), client.mutex("b").lock().await.unwrap()];
-    let outcomes = client.release_all().await;
+    let outcomes = client.release_all_outcomes().await;
     let names: Vec<_> = outcomes.iter().map(|(key, _)| key.as_str()).collect();
     assert_eq!(names, ["a", "b"]);
     assert!(outcomes.iter().all(|(_, outcome)| matches!(outcome, Ok(Release::Released))));
     assert!(guards.iter().all(|guard| !guard.is_held()));
     assert!(world.is_idle("a").await && world.is_idle("b").await);
     for guard in guards {
-        assert_eq!(guard.release().await.unwrap(), Release::NotHeld);
+        assert_eq!(guard.release_outcome().await.unwrap(), Release::NotHeld);
     }
 }
 

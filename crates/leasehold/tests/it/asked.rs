@@ -15,7 +15,7 @@ async fn who_waits_to_be_asked_is_told_within_a_second_and_lets_go() {
     let holder = tokio::spawn(async move {
         guard.asked().await;
         assert!(guard.is_asked() && guard.lease().is_asked());
-        guard.release().await.unwrap()
+        guard.release_outcome().await.unwrap()
     });
     tokio::time::sleep(secs(10)).await;
     assert!(!holder.is_finished());
@@ -102,7 +102,7 @@ async fn a_lease_that_was_asked_for_goes_back_through_the_store() {
     guard.asked().await;
     assert!(guard.is_asked());
     let token_before = guard.fence().unwrap();
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     let next = local.await.unwrap();
     assert!(next.fence().unwrap() > token_before);
     assert!(!next.is_asked(), "the next holder was not asked");
@@ -125,7 +125,7 @@ async fn a_lease_that_was_asked_for_early_is_not_handed_on_in_the_process() {
         tokio::time::sleep(ms(1)).await;
     }
     assert!(granted.elapsed() < ms(50), "{:?}", granted.elapsed());
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     assert!(faults.count(Op::Release) > 0, "handed on though somebody else asked for it");
     next.await.unwrap().unwrap();
 }

@@ -27,10 +27,10 @@ async fn one_leads_and_the_next_does_after_its_resignation() {
     assert_eq!((leader.owner.as_str(), leader.metadata.as_str()), ("one", "addr"));
     let fence = one.fence().unwrap();
     assert_eq!(leader.fence, fence);
-    assert_eq!(one.resign().await.unwrap(), Release::Released);
+    assert_eq!(one.resign_outcome().await.unwrap(), Release::Released);
     let two = two.await.unwrap();
     assert!(two.fence().unwrap() > fence);
-    assert_eq!(two.resign().await.unwrap(), Release::Released);
+    assert_eq!(two.resign_outcome().await.unwrap(), Release::Released);
     assert_eq!(post("three").leader().await.unwrap(), None);
 }
 
@@ -113,7 +113,7 @@ async fn who_loses_the_post_steps_down_in_time_and_campaigns_again() {
     faults.black_out(false);
     tokio::time::sleep(secs(30)).await;
     assert_eq!(terms.load(Ordering::SeqCst), 1);
-    assert_eq!(other.resign().await.unwrap(), Release::Released);
+    assert_eq!(other.resign_outcome().await.unwrap(), Release::Released);
     tokio::time::sleep(secs(30)).await;
     assert_eq!((terms.load(Ordering::SeqCst), leads.load(Ordering::SeqCst)), (2, 1));
     stop.cancel();
@@ -205,7 +205,7 @@ async fn everybody_sees_each_leader_also_one_of_the_same_process() {
     while world.waiters("b").await == 0 {
         tokio::time::sleep(ms(1)).await;
     }
-    assert_eq!(again.resign().await.unwrap(), Release::Released);
+    assert_eq!(again.resign_outcome().await.unwrap(), Release::Released);
     let second = second.await.unwrap();
     let leader = client.election("b").leader().await.unwrap().unwrap();
     assert_eq!(leader.fence, second.fence().unwrap());

@@ -121,7 +121,7 @@ async fn a_killed_primary_costs_time_only(servers: Servers) {
     let fence = guard.fence().unwrap();
     let waiting = tokio::spawn(async move {
         let guard = waiter.mutex("a").ttl(secs(60)).lock().await.unwrap();
-        (guard.fence().unwrap(), guard.release().await.unwrap())
+        (guard.fence().unwrap(), guard.release_outcome().await.unwrap())
     });
     until_somebody_waits(&holder, "a").await;
     let old = servers.primary("a").port();
@@ -130,7 +130,7 @@ async fn a_killed_primary_costs_time_only(servers: Servers) {
     until_known(&guard).await;
     assert!(guard.is_held(), "the promoted replica had the lease");
     assert_eq!(guard.fence().unwrap(), fence);
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     let (next, released) = patiently("the waiter", waiting).await.unwrap();
     assert!(next.epoch() > fence.epoch(), "{next:?} {fence:?}");
     assert_eq!(released, Release::Released);
@@ -150,7 +150,7 @@ async fn what_no_replica_had_is_told_lost(servers: Servers) {
     let client = servers.client("").await;
     let before = client.mutex("a").lock().await.unwrap();
     let fence_before = before.fence().unwrap();
-    assert_eq!(before.release().await.unwrap(), Release::Released);
+    assert_eq!(before.release_outcome().await.unwrap(), Release::Released);
     let replicas = servers.replicas_of("a");
     assert!(!replicas.is_empty());
     replicas.iter().for_each(|replica| replica.pause());
@@ -278,7 +278,7 @@ async fn a_slot_moves_while_its_lock_is_held_and_waited_for() {
     assert_ne!(servers.primary("a").port(), from);
     until_known(&guard).await;
     assert!(guard.is_held());
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     let next = patiently("the waiter", waiting).await.unwrap();
     assert!(next.epoch() > fence.epoch(), "{next:?} {fence:?}");
 }
@@ -294,21 +294,21 @@ async fn several_locks_of_a_cluster_are_taken_all_or_none_and_waited_for_in_thei
     for (key, _) in guard.fences().unwrap() {
         assert!(other.mutex(key.as_str()).try_lock().await.unwrap().is_none(), "{key}");
     }
-    for (key, released) in guard.release().await {
+    for (key, released) in guard.release_outcomes().await {
         assert_eq!(released.unwrap(), Release::Released, "{key}");
     }
     let held = other.mutex("b").lock().await.unwrap();
     assert!(multi.try_lock().await.unwrap().is_none());
     for free in ["a", "c"] {
         let guard = other.mutex(free).try_lock().await.unwrap().unwrap();
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     }
     let waiting = tokio::spawn(async move { multi.lock().await });
     until_somebody_waits(&other, "b").await;
     assert!(other.mutex("a").try_lock().await.unwrap().is_none(), "the first is kept");
     let last = other.mutex("c").try_lock().await.unwrap().unwrap();
-    assert_eq!(last.release().await.unwrap(), Release::Released);
-    assert_eq!(held.release().await.unwrap(), Release::Released);
+    assert_eq!(last.release_outcome().await.unwrap(), Release::Released);
+    assert_eq!(held.release_outcome().await.unwrap(), Release::Released);
     let guard = patiently("all of them", waiting).await.unwrap().unwrap();
     assert_eq!(guard.fences().unwrap().len(), 3);
 }

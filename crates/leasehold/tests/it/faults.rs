@@ -28,7 +28,7 @@ async fn a_line_moves_on_though_every_message_is_lost() {
             tokio::spawn(async move {
                 let guard = mutex.lock().await.unwrap();
                 assert!(guard.is_held());
-                guard.release().await.unwrap()
+                guard.release_outcome().await.unwrap()
             })
         })
         .collect();
@@ -36,7 +36,7 @@ async fn a_line_moves_on_though_every_message_is_lost() {
         tokio::time::sleep(ms(1)).await;
     }
     let started = tokio::time::Instant::now();
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     for task in tasks {
         assert_eq!(task.await.unwrap(), Release::Released);
     }
@@ -55,10 +55,10 @@ async fn messages_that_arrive_twice_make_no_second_holder() {
     while world.waiters("a").await == 0 {
         tokio::time::sleep(ms(1)).await;
     }
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     let guard = waiter.await.unwrap();
     assert!(guard.is_held());
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     world.idle("a").await;
 }
 
@@ -131,10 +131,10 @@ async fn a_waiter_whose_answers_are_lost_is_not_locked_out_by_itself() {
     for _ in 0..3 {
         faults.next(Op::Acquire, Fault::DropReply);
     }
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     let guard = waiter.await.unwrap().unwrap();
     assert!(guard.is_held());
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
 }
 
 #[tokio::test(start_paused = true)]
@@ -145,7 +145,7 @@ async fn a_release_that_was_not_answered_is_unknown_and_made_sure_of() {
         let client = world.client_of(Arc::new(faults.clone()));
         let guard = client.mutex("a").lock().await.unwrap();
         faults.next(Op::Release, fault);
-        assert_eq!(guard.release().await.unwrap(), Release::Unknown);
+        assert_eq!(guard.release_outcome().await.unwrap(), Release::Unknown);
         world.idle("a").await;
     }
 }
@@ -160,7 +160,7 @@ async fn no_renewal_is_sent_after_the_release() {
     while faults.count(Op::Renew) == 0 {
         tokio::time::sleep(ms(1)).await;
     }
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     let calls = faults.calls();
     let renewed = calls.iter().rposition(|call| call.op == Op::Renew).unwrap();
     let released = calls.iter().position(|call| call.op == Op::Release).unwrap();
@@ -214,7 +214,7 @@ async fn random_faults_never_make_two_holders() {
                             () = guard.lost() => held.lost(),
                         }
                         let releasing = held.release();
-                        match guard.release().await {
+                        match guard.release_outcome().await {
                             Ok(Release::Unknown) | Err(_) => releasing.unknown(),
                             Ok(_) => releasing.done(),
                         }
@@ -320,7 +320,7 @@ async fn a_contender_that_waited_behind_another_rides_out_an_outage_too() {
             tokio::spawn(async move {
                 let guard = mutex.lock().await?;
                 faults.next(Op::Acquire, Fault::Refuse);
-                guard.release().await
+                guard.release_outcome().await
             })
         })
         .collect();

@@ -22,7 +22,7 @@ async fn a_lease_handed_over_counts_from_the_heartbeat_and_not_from_the_message(
         tokio::time::sleep(ms(1)).await;
     }
     tokio::time::sleep(secs(8)).await;
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     let guard = waiter.await.unwrap();
     assert!(guard.is_held());
     assert!(guard.remaining() <= secs(22), "{:?}", guard.remaining());
@@ -61,8 +61,8 @@ async fn a_heartbeat_on_its_way_when_the_lease_comes_puts_no_ghost_in_line() {
     while faults.count(Op::Acquire) == sent {
         tokio::time::sleep(ms(1)).await;
     }
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
-    assert_eq!(waiter.await.unwrap().release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
+    assert_eq!(waiter.await.unwrap().release_outcome().await.unwrap(), Release::Released);
     tokio::time::sleep(secs(2)).await;
     assert!(world.is_idle("a").await, "a ghost");
 }
@@ -78,7 +78,7 @@ async fn a_lease_goes_back_through_the_store_after_fifty_milliseconds() {
             tokio::spawn(async move {
                 let guard = mutex.lock().await.unwrap();
                 tokio::time::sleep(ms(10)).await;
-                guard.release().await.unwrap()
+                guard.release_outcome().await.unwrap()
             })
         })
         .collect();
@@ -117,7 +117,7 @@ async fn a_channel_that_comes_back_makes_its_waiters_ask_at_once() {
         tokio::time::sleep(ms(1)).await;
     }
     faults.black_out(true);
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     tokio::time::sleep(ms(1)).await;
     faults.black_out(false);
     let started = tokio::time::Instant::now();
@@ -186,7 +186,7 @@ async fn a_contender_that_gives_up_leaves_its_process_the_place_in_line() {
     }
     assert!(impatient.await.unwrap().is_err());
     tokio::time::sleep(secs(1)).await;
-    assert_eq!(held.release().await.unwrap(), Release::Released);
+    assert_eq!(held.release_outcome().await.unwrap(), Release::Released);
     let behind = tokio::time::timeout(secs(5), behind).await.expect("its place was lost");
     let first = behind.unwrap().fence().unwrap();
     assert!(other.await.unwrap().fence().unwrap() > first);
@@ -206,7 +206,7 @@ async fn a_lease_whose_renewal_is_on_its_way_goes_back_through_the_store() {
     while faults.count(Op::Renew) == 0 {
         tokio::time::sleep(ms(1)).await;
     }
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     assert!(faults.count(Op::Release) > 0, "handed on though a renewal was on its way");
     next.await.unwrap().unwrap();
     world.idle("a").await;

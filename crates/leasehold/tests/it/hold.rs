@@ -19,7 +19,7 @@ async fn a_held_lock_outlives_its_ttl_for_as_long_as_it_is_held() {
         assert!(guard.is_held());
         assert!(world.client().mutex("a").try_lock().await.unwrap().is_none());
     }
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
 }
 
 #[tokio::test(start_paused = true)]
@@ -46,7 +46,7 @@ async fn a_lease_taken_away_is_lost_at_the_next_renewal() {
     let started = tokio::time::Instant::now();
     guard.lost().await;
     assert!(started.elapsed() <= secs(11));
-    assert_eq!(guard.release().await.unwrap(), Release::NotHeld);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::NotHeld);
 }
 
 #[tokio::test(start_paused = true)]
@@ -56,11 +56,11 @@ async fn a_release_tells_late_from_lost() {
     let mutex = client.mutex("a").ttl(secs(1)).renew(false);
     let guard = mutex.lock().await.unwrap();
     tokio::time::advance(secs(2)).await;
-    assert_eq!(guard.release().await.unwrap(), Release::Late);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Late);
     let guard = mutex.lock().await.unwrap();
     tokio::time::advance(secs(2)).await;
     let _other = world.client().mutex("a").lock().await.unwrap();
-    assert_eq!(guard.release().await.unwrap(), Release::NotHeld);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::NotHeld);
 }
 
 #[tokio::test(start_paused = true)]
@@ -178,7 +178,7 @@ async fn a_detached_lease_is_taken_up_by_another_client() {
     assert!(guard.is_held());
     assert!(guard.is_held_by_store().await.unwrap());
     let lease = guard.detach().await.unwrap();
-    assert_eq!(other.release(&lease, None).await.unwrap(), Release::Released);
+    assert_eq!(other.release_outcome(&lease, None).await.unwrap(), Release::Released);
     world.idle("a").await;
 }
 
@@ -223,7 +223,7 @@ async fn a_forks_child_holds_nothing_and_releases_nothing() {
     assert_eq!(status, 0, "the child believed in its parent's lease");
     assert!(guard.is_held());
     assert!(guard.is_held_by_store().await.unwrap());
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
 }
 
 #[tokio::test(start_paused = true)]
@@ -260,7 +260,7 @@ async fn a_lease_handed_on_and_detached_keeps_the_fence_that_its_holder_showed()
     while world.waiters("a").await == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     let guard = next.await.unwrap();
     let fence = guard.fence().unwrap();
     assert!(fence > first);

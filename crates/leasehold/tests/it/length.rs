@@ -132,7 +132,7 @@ async fn a_changed_length_is_not_handed_on_to_the_next_in_the_process() {
             tokio::time::sleep(ms(1)).await;
         }
         guard.renew_to(length).await.unwrap();
-        let _released = guard.release().await.unwrap();
+        guard.release().await.unwrap();
         let next = next.await.unwrap();
         tokio::time::sleep(secs(15)).await;
         let runs = next.ttl().await.unwrap();

@@ -27,13 +27,13 @@ async fn waiters_in_many_processes_are_served_in_the_order_in_which_they_came() 
             order.lock().unwrap().push(n);
             tokio::time::sleep(ms(3)).await;
             assert!(guard.is_held());
-            assert_eq!(guard.release().await.unwrap(), Release::Released);
+            assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
         }));
         while world.waiters("a").await <= n {
             tokio::time::sleep(ms(1)).await;
         }
     }
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     for task in tasks {
         task.await.unwrap();
     }
@@ -54,7 +54,7 @@ async fn contenders_of_one_client_are_one_waiter_at_the_store_and_served_in_orde
             let guard = mutex.lock().await.unwrap();
             order.lock().unwrap().push((n, guard.fence().unwrap()));
             tokio::task::yield_now().await;
-            assert_eq!(guard.release().await.unwrap(), Release::Released);
+            assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
         }));
         tokio::task::yield_now().await;
     }
@@ -62,7 +62,7 @@ async fn contenders_of_one_client_are_one_waiter_at_the_store_and_served_in_orde
         tokio::time::sleep(ms(1)).await;
     }
     assert_eq!(world.waiters("a").await, 1);
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     for task in tasks {
         task.await.unwrap();
     }
@@ -90,10 +90,10 @@ async fn a_waiter_that_gives_up_leaves_nothing_and_delays_nobody() {
         tokio::time::sleep(ms(1)).await;
     }
     let started = tokio::time::Instant::now();
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     let guard = patient.await.unwrap().unwrap();
     assert!(started.elapsed() < ms(100));
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     assert!(world.is_idle("a").await);
 }
 
@@ -158,7 +158,7 @@ async fn ten_thousand_waiters_come_and_go_and_nothing_is_left() {
     while world.waiters("a").await > 0 {
         tokio::time::sleep(ms(1)).await;
     }
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     world.idle("a").await;
     client.close().await.unwrap();
     drop(client);
@@ -221,7 +221,7 @@ async fn a_waiter_is_served_when_a_cool_down_ends_and_not_at_its_next_heartbeat(
         tokio::time::sleep(ms(1)).await;
     }
     let started = tokio::time::Instant::now();
-    assert_eq!(guard.release_with_cooldown(secs(2)).await.unwrap(), Release::Released);
+    assert_eq!(guard.release_with_cooldown_outcome(secs(2)).await.unwrap(), Release::Released);
     drop(waiter.await.unwrap());
     assert!(started.elapsed() >= secs(2) && started.elapsed() < secs(3));
 }

@@ -30,6 +30,7 @@ mod processes;
 #[cfg(all(feature = "embedded", feature = "quorum", feature = "redis"))]
 mod quorum;
 mod reentrant;
+mod release;
 mod rwlock;
 mod semaphore;
 #[cfg(feature = "redis")]

@@ -45,7 +45,7 @@ async fn all_are_taken_in_one_request_or_none() {
     tokio::time::sleep(secs(100)).await;
     assert!(guard.is_held() && guard.remaining() > secs(10));
     guard.check().unwrap();
-    let released = guard.release().await;
+    let released = guard.release_outcomes().await;
     let keys: Vec<_> = released.iter().map(|(key, _)| key.as_str()).collect();
     assert_eq!(keys, ["a", "b", "c"]);
     assert!(released.into_iter().all(|(_, outcome)| outcome.unwrap() == Release::Released));
@@ -70,7 +70,7 @@ async fn where_one_step_is_not_possible_what_was_taken_is_given_back() {
     let held = world.client().mutex("b").lock().await.unwrap();
     assert!(client.multi(["c", "a", "b"]).try_lock().await.unwrap().is_none());
     assert!(world.is_idle("a").await && world.is_idle("c").await);
-    assert_eq!(held.release().await.unwrap(), Release::Released);
+    assert_eq!(held.release_outcome().await.unwrap(), Release::Released);
     let guard = client.multi(["c", "a", "b"]).try_lock().await.unwrap().unwrap();
     assert!(guard.is_held());
     drop(guard);
@@ -92,7 +92,7 @@ async fn waiting_ends_when_the_last_of_them_is_free() {
     while world.waiters("b").await == 0 {
         tokio::time::sleep(ms(1)).await;
     }
-    assert_eq!(b.release().await.unwrap(), Release::Released);
+    assert_eq!(b.release_outcome().await.unwrap(), Release::Released);
     assert!(waiter.await.unwrap().is_held());
 }
 
@@ -114,7 +114,7 @@ async fn sets_that_overlap_never_wait_for_each_other_in_a_circle() {
                         let guard = client.multi(set).lock_within(secs(600)).await.unwrap();
                         tokio::time::sleep(ms(3)).await;
                         assert!(guard.is_held());
-                        for (_, outcome) in guard.release().await {
+                        for (_, outcome) in guard.release_outcomes().await {
                             assert_eq!(outcome.unwrap(), Release::Released);
                         }
                     }
@@ -168,7 +168,10 @@ async fn it_is_lost_when_any_of_them_is() {
     assert_eq!(guard.check().unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(guard.fences().unwrap_err().kind(), ErrorKind::Lost);
     assert!(guard.guards()[0].is_held());
-    let released = guard.release().await;
+    let outcomes = guard.release_outcomes().await;
+    let verdict = outcomes.verdict().unwrap_err();
+    assert_eq!((verdict.kind(), verdict.key().unwrap().as_str()), (ErrorKind::Lost, "b"));
+    let released: Vec<_> = outcomes.into_iter().collect();
     assert_eq!(*released[0].1.as_ref().unwrap(), Release::Released);
     assert_ne!(*released[1].1.as_ref().unwrap(), Release::Released);
 }

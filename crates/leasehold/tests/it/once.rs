@@ -42,7 +42,7 @@ async fn it_stays_closed_for_the_rest_of_the_period_however_quick_the_job_was() 
     let guard = job.try_start().await.unwrap().unwrap();
     assert!(job.try_start().await.unwrap().is_none());
     tokio::time::sleep(secs(10)).await;
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     tokio::time::sleep(secs(89)).await;
     assert!(world.client().once_per("a", secs(100)).try_start().await.unwrap().is_none());
     tokio::time::sleep(secs(2)).await;
@@ -71,7 +71,7 @@ async fn a_job_longer_than_its_period_keeps_the_others_out_to_its_end() {
     tokio::time::sleep(secs(60)).await;
     assert!(guard.is_held());
     assert!(job.try_start().await.unwrap().is_none());
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     assert!(job.try_start().await.unwrap().is_some());
 }
 
@@ -98,7 +98,7 @@ async fn a_failure_opens_it_again_if_that_is_asked_for() {
     let failed = job.run_or_reopen(async |_| Err::<(), _>("no paper")).await.unwrap();
     assert_eq!(failed, Some(Err("no paper")));
     let guard = job.try_start().await.unwrap().unwrap();
-    assert_eq!(guard.release_and_reopen().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_and_reopen_outcome().await.unwrap(), Release::Released);
     let done = job.run_or_reopen(async |_| Ok::<_, ()>(12)).await.unwrap();
     assert_eq!(done, Some(Ok(12)));
     assert_eq!(job.run_or_reopen(async |_| Ok::<_, ()>(13)).await.unwrap(), None);
@@ -153,7 +153,7 @@ async fn who_waits_for_the_same_name_is_not_handed_a_closed_lock() {
     while world.waiters("a").await == 0 {
         tokio::time::sleep(ms(1)).await;
     }
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     let guard = waiter.await.unwrap();
     assert!(guard.is_held());
     assert!(started.elapsed() >= secs(49) && started.elapsed() < secs(80));

@@ -83,7 +83,7 @@ async fn owners(clients: &[Client; 2]) {
                 if round % 3 == 0 {
                     drop(guard);
                 } else {
-                    let release = guard.release().await.unwrap();
+                    let release = guard.release_outcome().await.unwrap();
                     let fine = matches!(release, Release::Released | Release::StillHeld { .. });
                     assert!(fine, "{release:?}");
                 }
@@ -129,7 +129,7 @@ async fn writers(clients: &[Client; 2]) {
                         tokio::task::yield_now().await;
                         assert!(reader.is_held());
                         inside.fetch_sub(weight, Ordering::SeqCst);
-                        assert_eq!(reader.release().await.unwrap(), Release::Released);
+                        assert_eq!(reader.release_outcome().await.unwrap(), Release::Released);
                     }
                     continue;
                 }
@@ -143,7 +143,7 @@ async fn writers(clients: &[Client; 2]) {
                     tokio::task::yield_now().await;
                     assert!(writer.is_held());
                     inside.fetch_sub(weight, Ordering::SeqCst);
-                    assert_eq!(writer.release().await.unwrap(), Release::Released);
+                    assert_eq!(writer.release_outcome().await.unwrap(), Release::Released);
                 }
             }
         });
@@ -181,7 +181,7 @@ async fn permits(clients: &[Client; 2]) {
                 if round % 2 == 0 {
                     drop(guard);
                 } else {
-                    assert_eq!(guard.release().await.unwrap(), Release::Released);
+                    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
                 }
             }
         });
@@ -218,7 +218,7 @@ async fn sets(clients: &[Client; 2]) {
                 for n in set {
                     inside[n].fetch_sub(1, Ordering::SeqCst);
                 }
-                for (_, release) in guard.release().await {
+                for (_, release) in guard.release_outcomes().await {
                     assert_eq!(release.unwrap(), Release::Released);
                 }
             }

@@ -52,7 +52,7 @@ fn worker() {
                             let guard = mutex.lock().await.unwrap();
                             say(&format!("held {n}"));
                             let _dropped = released.await;
-                            let outcome = guard.release().await.unwrap();
+                            let outcome = guard.release_outcome().await.unwrap();
                             say(&format!("released {n} {}", outcome == Release::Released));
                         }),
                     );
@@ -173,7 +173,7 @@ async fn fifty_waiters_in_five_processes_are_served_in_the_order_in_which_they_c
     let mut crew = Crew::start(&server.url(), 5);
     let guard = client.mutex(KEY).lock().await.unwrap();
     line_up(&mut crew, &client, 50).await;
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     let order: Vec<usize> = (0..50)
         .map(|_| {
             let n = crew.next_holder();
@@ -208,7 +208,7 @@ async fn the_survivors_of_kills_pauses_and_cancellations_keep_their_order() {
     })
     .await
     .expect("a cancelled waiter never left the line");
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     let survivors: Vec<usize> =
         (0..50).filter(|n| ![dead, still].contains(&(n % 5)) && !cancelled.contains(n)).collect();
     let order: Vec<usize> = survivors

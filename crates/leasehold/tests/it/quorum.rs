@@ -26,11 +26,11 @@ async fn a_quorum_of_servers_is_one_url_and_waiters_get_their_turn() {
     let fence = guard.fence().unwrap();
     // The killed one may have been one of the two that granted; what is left is no majority then
     // that could say how it went.
-    assert!(matches!(guard.release().await.unwrap(), Release::Released | Release::Unknown));
+    assert!(matches!(guard.release_outcome().await.unwrap(), Release::Released | Release::Unknown));
     let next =
         tokio::time::timeout(Duration::from_secs(60), waiter).await.unwrap().unwrap().unwrap();
     assert!(next.fence().unwrap() > fence);
-    assert_eq!(next.release().await.unwrap(), Release::Released);
+    assert_eq!(next.release_outcome().await.unwrap(), Release::Released);
     let error = Client::connect(&url.replace("s3cret", "wr0ng")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(!error.to_string().contains("wr0ng"), "{error}");
@@ -59,7 +59,7 @@ async fn a_quorum_may_consist_of_stores_of_any_sort() {
         client.inspect("k").await.unwrap().unwrap().holders[0].fence,
         guard.fence().unwrap()
     );
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     for bad in ["quorum:", "quorum+redis://a,a", "quorum:redis://a,what", "quorum:memory:,memory:x"]
     {
         assert_eq!(Client::connect(bad).await.unwrap_err().kind(), ErrorKind::Config, "{bad}");
@@ -85,7 +85,7 @@ async fn nodes_that_fail_over_have_a_vote_only_if_they_are_said_to_keep_their_le
     for name in ["a", "b", "c"] {
         let guard = client.mutex(name).lock().await.unwrap();
         assert!(other.mutex(name).try_lock().await.unwrap().is_none());
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     }
 }
 

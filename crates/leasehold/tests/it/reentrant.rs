@@ -48,12 +48,12 @@ async fn its_owner_takes_it_again_under_the_same_fence_and_the_store_counts() {
     assert_eq!(info.holders.len(), 1);
     assert_eq!(info.holders[0].owner.as_str(), "batch 7");
 
-    assert_eq!(inner.release().await.unwrap(), Release::StillHeld { holds: 2 });
+    assert_eq!(inner.release_outcome().await.unwrap(), Release::StillHeld { holds: 2 });
     assert_eq!(world.holds("a").await, 2);
     // In any order: no guard is the outermost one.
-    assert_eq!(outer.release().await.unwrap(), Release::StillHeld { holds: 1 });
+    assert_eq!(outer.release_outcome().await.unwrap(), Release::StillHeld { holds: 1 });
     assert!(middle.is_held());
-    assert_eq!(middle.release().await.unwrap(), Release::Released);
+    assert_eq!(middle.release_outcome().await.unwrap(), Release::Released);
     assert!(world.is_idle("a").await);
 }
 
@@ -71,7 +71,7 @@ async fn everybody_else_is_kept_out_until_the_last_hold_is_gone() {
     };
     let other = Owner::named("same name");
     assert!(other != owner && stranger(&other).await);
-    assert_eq!(outer.release().await.unwrap(), Release::StillHeld { holds: 1 });
+    assert_eq!(outer.release_outcome().await.unwrap(), Release::StillHeld { holds: 1 });
     assert!(stranger(&other).await);
     drop(inner);
     world.idle("a").await;
@@ -152,9 +152,9 @@ async fn two_tasks_of_one_owner_that_come_first_at_once_both_get_it() {
         assert_eq!(one.fence().unwrap(), two.fence().unwrap());
         assert_eq!(one.fence().unwrap(), three.fence().unwrap());
         assert_eq!(world.holds("a").await, 3);
-        assert_eq!(two.release().await.unwrap(), Release::StillHeld { holds: 2 });
-        assert_eq!(one.release().await.unwrap(), Release::StillHeld { holds: 1 });
-        assert_eq!(three.release().await.unwrap(), Release::Released);
+        assert_eq!(two.release_outcome().await.unwrap(), Release::StillHeld { holds: 2 });
+        assert_eq!(one.release_outcome().await.unwrap(), Release::StillHeld { holds: 1 });
+        assert_eq!(three.release_outcome().await.unwrap(), Release::Released);
         assert!(world.is_idle("a").await);
     }
 }
@@ -180,7 +180,7 @@ async fn tasks_of_one_owner_wait_together_for_a_stranger() {
     one.abort();
     tokio::time::sleep(secs(1)).await;
     assert_eq!(world.waiters("a").await, 1);
-    assert_eq!(stranger.release().await.unwrap(), Release::Released);
+    assert_eq!(stranger.release_outcome().await.unwrap(), Release::Released);
     assert!(two.await.unwrap().is_held());
 }
 
@@ -204,7 +204,7 @@ async fn a_lost_answer_counts_nothing_twice() {
         assert_eq!(outer.holds(), 1);
         world.holds_are("a", 1).await;
         assert!(outer.is_held());
-        assert_eq!(outer.release().await.unwrap(), Release::Released, "{fault:?}");
+        assert_eq!(outer.release_outcome().await.unwrap(), Release::Released, "{fault:?}");
         world.idle("a").await;
     }
 }
@@ -218,14 +218,14 @@ async fn a_lost_answer_to_a_partial_release_is_put_right_by_the_next_request() {
     let (outer, middle, inner) =
         (lock(&client, &owner).await, lock(&client, &owner).await, lock(&client, &owner).await);
     faults.next(Op::Release, Fault::DropRequest);
-    assert_eq!(inner.release().await.unwrap(), Release::Unknown);
+    assert_eq!(inner.release_outcome().await.unwrap(), Release::Unknown);
     assert_eq!((world.holds("a").await, outer.holds()), (3, 2));
     faults.next(Op::Release, Fault::Refuse);
     assert_eq!(middle.release().await.unwrap_err().effect(), Effect::NotApplied);
     let inner = lock(&client, &owner).await;
     assert_eq!((world.holds("a").await, outer.holds()), (2, 2));
     drop(inner);
-    assert_eq!(outer.release().await.unwrap(), Release::Released);
+    assert_eq!(outer.release_outcome().await.unwrap(), Release::Released);
     world.idle("a").await;
 }
 
@@ -240,7 +240,7 @@ async fn a_request_that_is_carried_out_after_the_release_leaves_nothing() {
     faults.next(Op::Acquire, Fault::Delay { before: secs(3), after: ms(1) });
     let error = client.reentrant("a", &owner).lock().await.unwrap_err();
     assert_eq!(error.effect(), Effect::Unknown);
-    assert_eq!(outer.release().await.unwrap(), Release::Released);
+    assert_eq!(outer.release_outcome().await.unwrap(), Release::Released);
     assert!(world.is_idle("a").await);
     tokio::time::sleep(ms(1_500)).await;
     let started = tokio::time::Instant::now();
@@ -263,10 +263,10 @@ async fn a_loss_is_seen_by_all_guards_and_the_owner_can_take_it_anew() {
     let anew = lock(&client, &owner).await;
     assert!(anew.fence().unwrap() > fence);
     for guard in guards {
-        assert_eq!(guard.release().await.unwrap(), Release::NotHeld);
+        assert_eq!(guard.release_outcome().await.unwrap(), Release::NotHeld);
     }
     assert_eq!((anew.holds(), world.holds("a").await), (1, 1));
-    assert_eq!(anew.release().await.unwrap(), Release::Released);
+    assert_eq!(anew.release_outcome().await.unwrap(), Release::Released);
 }
 
 #[tokio::test(start_paused = true)]
@@ -281,7 +281,7 @@ async fn taking_again_what_was_taken_away_is_a_new_lease_and_a_loss() {
     let anew = lock(&client, &owner).await;
     assert!(!outer.is_held());
     assert!(anew.is_held() && anew.fence().unwrap() > fence);
-    assert_eq!(outer.release().await.unwrap(), Release::NotHeld);
+    assert_eq!(outer.release_outcome().await.unwrap(), Release::NotHeld);
     assert_eq!((anew.holds(), world.holds("a").await), (1, 1));
     assert_eq!(lock(&client, &owner).await.fence().unwrap(), anew.fence().unwrap());
 
@@ -303,7 +303,7 @@ async fn a_closed_client_holds_nothing_of_its_owners() {
     assert!(world.is_idle("a").await);
     for guard in guards {
         assert!(!guard.is_held());
-        assert_eq!(guard.release().await.unwrap(), Release::NotHeld);
+        assert_eq!(guard.release_outcome().await.unwrap(), Release::NotHeld);
     }
     let error = client.reentrant("a", &owner).lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Closed);

@@ -29,13 +29,13 @@ async fn readers_share_and_a_writer_is_alone() {
     assert_eq!(error.kind(), ErrorKind::Timeout);
     let highest = three.fence().unwrap();
     for guard in [one, two, three] {
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     }
     let writer = there.write().await.unwrap();
     assert!(writer.fence().unwrap() > highest);
     assert!(here.try_read().await.unwrap().is_none());
     assert!(here.try_write().await.unwrap().is_none());
-    assert_eq!(writer.release().await.unwrap(), Release::Released);
+    assert_eq!(writer.release_outcome().await.unwrap(), Release::Released);
     assert!(world.is_idle("a").await);
 }
 
@@ -55,11 +55,11 @@ async fn readers_of_one_client_do_not_wait_for_each_other() {
     let next = tokio::spawn(async move { next.write().await.unwrap() });
     waiters_are(&world, 6).await;
     // With the preference for writers, the next writer goes before all of them …
-    assert_eq!(writer.release().await.unwrap(), Release::Released);
+    assert_eq!(writer.release_outcome().await.unwrap(), Release::Released);
     let next = next.await.unwrap();
     assert!(readers.iter().all(|reader| !reader.is_finished()));
     // … and then they come in together.
-    assert_eq!(next.release().await.unwrap(), Release::Released);
+    assert_eq!(next.release_outcome().await.unwrap(), Release::Released);
     let mut guards = Vec::new();
     for reader in readers {
         guards.push(reader.await.unwrap());
@@ -101,7 +101,7 @@ async fn order(preference: Preference) -> (bool, &'static str) {
     waiters_are(&world, 1).await;
     let writer = tokio::spawn(async move { writer.write().await.unwrap() });
     waiters_are(&world, 2).await;
-    assert_eq!(holder.release().await.unwrap(), Release::Released);
+    assert_eq!(holder.release_outcome().await.unwrap(), Release::Released);
     let (mut reader, mut writer) = (reader, writer);
     let next = tokio::select! {
         guard = &mut reader => {
@@ -145,7 +145,7 @@ async fn an_upgrade_is_one_step_with_a_fence_above_all_readers() {
     // It is renewed like any other.
     tokio::time::sleep(secs(200)).await;
     assert!(writer.is_held() && writer.is_held_by_store().await.unwrap());
-    assert_eq!(writer.release().await.unwrap(), Release::Released);
+    assert_eq!(writer.release_outcome().await.unwrap(), Release::Released);
     let next = waiting.await.unwrap();
     assert!(next.fence().unwrap() > fence);
 }
@@ -163,9 +163,9 @@ async fn two_readers_that_upgrade_do_not_wait_for_each_other() {
     let two = two.unwrap_err().into_guard();
     assert!(one.is_held() && two.is_held());
     assert_eq!((one.fence().unwrap(), two.fence().unwrap()), (fence_one, fence_two));
-    assert_eq!(one.release().await.unwrap(), Release::Released);
+    assert_eq!(one.release_outcome().await.unwrap(), Release::Released);
     let writer = two.upgrade().await.unwrap();
-    assert_eq!(writer.release().await.unwrap(), Release::Released);
+    assert_eq!(writer.release_outcome().await.unwrap(), Release::Released);
 }
 
 #[tokio::test(start_paused = true)]
@@ -202,7 +202,7 @@ async fn an_unanswered_upgrade_leaves_what_can_be_proven() {
         // Asked again it is what the store has.
         let writer = guard.upgrade().await.unwrap();
         assert!(world.client().rwlock("a").try_read().await.unwrap().is_none());
-        assert_eq!(writer.release().await.unwrap(), Release::Released);
+        assert_eq!(writer.release_outcome().await.unwrap(), Release::Released);
         assert!(world.is_idle("a").await);
     }
 }
@@ -224,7 +224,7 @@ async fn after_an_unanswered_downgrade_nobody_writes() {
     tokio::time::sleep(secs(10)).await;
     assert!(reader.is_held());
     assert!(world.client().rwlock("a").try_read().await.unwrap().is_some());
-    assert_eq!(reader.release().await.unwrap(), Release::Released);
+    assert_eq!(reader.release_outcome().await.unwrap(), Release::Released);
 }
 
 #[tokio::test(start_paused = true)]
@@ -239,7 +239,7 @@ async fn a_downgrade_that_arrives_again_does_not_undo_an_upgrade() {
     assert!(world.client().rwlock("a").try_read().await.unwrap().is_none());
     tokio::time::sleep(secs(100)).await;
     assert!(writer.is_held());
-    assert_eq!(writer.release().await.unwrap(), Release::Released);
+    assert_eq!(writer.release_outcome().await.unwrap(), Release::Released);
 }
 
 #[tokio::test(start_paused = true)]
@@ -257,7 +257,7 @@ async fn a_lease_taken_away_is_neither_upgraded_nor_downgraded() {
     let (guard, error) = guard.downgrade().await.unwrap_err().into_parts();
     assert_eq!(error.kind(), ErrorKind::Lost);
     assert!(!guard.is_held());
-    assert_eq!(guard.release().await.unwrap(), Release::NotHeld);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::NotHeld);
 }
 
 #[tokio::test(start_paused = true)]
@@ -282,7 +282,7 @@ async fn a_crashed_reader_blocks_a_writer_for_its_own_lease_only() {
         assert!(alive.iter().all(|guard| guard.is_held()), "{crashing:03b}");
         drop(alive);
         let writer = lock.write_within(secs(10)).await.unwrap();
-        assert_eq!(writer.release().await.unwrap(), Release::Released);
+        assert_eq!(writer.release_outcome().await.unwrap(), Release::Released);
     }
 }
 
@@ -371,7 +371,7 @@ async fn random_faults_never_let_a_writer_and_anybody_else_in() {
                             () = guard.lost() => held.lost(),
                         }
                         let releasing = held.release();
-                        match guard.release().await {
+                        match guard.release_outcome().await {
                             Ok(Release::Unknown) | Err(_) => releasing.unknown(),
                             Ok(_) => releasing.done(),
                         }

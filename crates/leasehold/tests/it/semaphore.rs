@@ -22,7 +22,7 @@ async fn there_are_as_many_permits_as_the_limit_says_for_all_clients_together() 
     assert!(here.semaphore("a", 3).try_acquire().await.unwrap().is_none());
     assert_eq!(here.semaphore("a", 3).available_permits().await.unwrap(), 0);
 
-    assert_eq!(two.release().await.unwrap(), Release::Released);
+    assert_eq!(two.release_outcome().await.unwrap(), Release::Released);
     assert_eq!(here.semaphore("a", 3).available_permits().await.unwrap(), 2);
     assert!(here.semaphore("a", 3).try_acquire_many(3).await.unwrap().is_none());
     let two = here.semaphore("a", 3).try_acquire_many(2).await.unwrap().unwrap();
@@ -89,10 +89,10 @@ async fn who_wants_many_is_not_passed_over_by_those_who_want_few() {
         tokio::time::sleep(ms(1)).await;
     }
     drop(first);
-    assert_eq!(second.release().await.unwrap(), Release::Released);
+    assert_eq!(second.release_outcome().await.unwrap(), Release::Released);
     let many = many.await.unwrap();
     assert!(!few.is_finished());
-    assert_eq!(many.release().await.unwrap(), Release::Released);
+    assert_eq!(many.release_outcome().await.unwrap(), Release::Released);
     let few = few.await.unwrap();
     assert!(few.is_held());
 }
@@ -147,7 +147,7 @@ async fn another_limit_or_kind_is_refused_with_both_in_the_message() {
     assert!(guard.is_held_by_store().await.unwrap());
 
     // Nobody uses it any more: the name is free for any use.
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     drop(client.semaphore("a", 4).acquire().await.unwrap());
 }
 
@@ -175,7 +175,7 @@ async fn changing_the_limit_is_for_everybody_and_takes_nothing_away() {
     tokio::time::sleep(secs(100)).await;
     assert!(held.is_held() && waited.is_held());
     assert_eq!(two.available_permits().await.unwrap(), 0);
-    assert_eq!(held.release().await.unwrap(), Release::Released);
+    assert_eq!(held.release_outcome().await.unwrap(), Release::Released);
     assert_eq!(two.available_permits().await.unwrap(), 1);
 
     assert_eq!(two.set_limit(0).await.unwrap_err().kind(), ErrorKind::Config);
@@ -209,7 +209,7 @@ async fn some_permits_can_be_given_back_and_the_others_kept() {
     assert_eq!((error.kind(), guard.permits()), (ErrorKind::Unavailable, Some(2)));
     assert!(guard.is_held());
     assert_eq!(semaphore.available_permits().await.unwrap(), 0);
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     assert_eq!(semaphore.available_permits().await.unwrap(), 3);
     drop(waited);
     let guard = world.client().mutex("b").lock().await.unwrap();
@@ -259,7 +259,7 @@ async fn whichever_holders_crash_the_capacity_is_back_in_full_after_the_lease() 
         }
         drop(alive);
         let all = semaphore.acquire_many_within(5, secs(10)).await.unwrap();
-        assert_eq!(all.release().await.unwrap(), Release::Released);
+        assert_eq!(all.release_outcome().await.unwrap(), Release::Released);
     }
 }
 
@@ -301,7 +301,7 @@ async fn random_faults_never_hand_out_more_permits_than_there_are() {
                             () = guard.lost() => held.lost(),
                         }
                         let releasing = held.release();
-                        match guard.release().await {
+                        match guard.release_outcome().await {
                             Ok(Release::Unknown) | Err(_) => releasing.unknown(),
                             Ok(_) => releasing.done(),
                         }

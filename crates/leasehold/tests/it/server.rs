@@ -47,10 +47,10 @@ async fn an_uncontended_lock_is_two_requests_and_no_subscription() {
     let server = RedisServer::start();
     let client = Client::connect(server.url()).await.unwrap();
     let mutex = client.mutex("a");
-    assert_eq!(mutex.lock().await.unwrap().release().await.unwrap(), Release::Released);
+    assert_eq!(mutex.lock().await.unwrap().release_outcome().await.unwrap(), Release::Released);
     let before = scripts(&server);
     for _ in 0..10 {
-        assert_eq!(mutex.lock().await.unwrap().release().await.unwrap(), Release::Released);
+        assert_eq!(mutex.lock().await.unwrap().release_outcome().await.unwrap(), Release::Released);
     }
     assert_eq!(scripts(&server) - before, 20);
     assert_eq!(server.command_calls("subscribe"), 0);
@@ -64,7 +64,9 @@ async fn requests_per_hand_off(waiters: usize) -> f64 {
     let tasks: Vec<_> = (0..waiters)
         .map(|n| {
             let mutex = alone(&client, "a", n);
-            tokio::spawn(async move { mutex.lock().await.unwrap().release().await.unwrap() })
+            tokio::spawn(
+                async move { mutex.lock().await.unwrap().release_outcome().await.unwrap() },
+            )
         })
         .collect();
     patiently("all waiters to stand in line", async {
@@ -74,7 +76,7 @@ async fn requests_per_hand_off(waiters: usize) -> f64 {
     })
     .await;
     let before = scripts(&server);
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     for task in tasks {
         assert_eq!(patiently("a turn", task).await.unwrap(), Release::Released);
     }
@@ -100,14 +102,16 @@ async fn a_hand_off_inside_the_process_asks_the_server_nothing() {
     // The channel is opened first, or its opening would be counted.
     let guard = client.mutex("b").lock().await.unwrap();
     assert!(client.mutex("b").lock_within(ms(1)).await.is_err());
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     let mutex = client.mutex("a");
     let before = scripts(&server);
     let turns = 17 * 20;
     let tasks: Vec<_> = (0..turns)
         .map(|_| {
             let mutex = mutex.clone();
-            tokio::spawn(async move { mutex.lock().await.unwrap().release().await.unwrap() })
+            tokio::spawn(
+                async move { mutex.lock().await.unwrap().release_outcome().await.unwrap() },
+            )
         })
         .collect();
     for task in tasks {
@@ -163,7 +167,7 @@ async fn a_line_moves_on_though_its_subscriptions_are_killed_all_the_time() {
             let mutex = client.mutex("a").ttl(secs(3)).metadata(n.to_string());
             let guard = mutex.lock().await.unwrap();
             assert!(guard.is_held());
-            guard.release().await.unwrap()
+            guard.release_outcome().await.unwrap()
         }));
     }
     patiently("all waiters to stand in line", async {
@@ -183,7 +187,7 @@ async fn a_line_moves_on_though_its_subscriptions_are_killed_all_the_time() {
             }
         }
     });
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     for task in tasks {
         assert_eq!(patiently("a turn", task).await.unwrap(), Release::Released);
     }
@@ -213,7 +217,7 @@ async fn waiters_come_and_go_by_the_thousand_and_leave_nothing_on_the_server() {
         }
     })
     .await;
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     client.close().await.unwrap();
     drop((client, holder));
     patiently("the subscription to end", async {

@@ -36,10 +36,10 @@ fn one_holder_at_a_time_and_contention_is_no_error() {
     guard.check().unwrap();
 
     let fence = guard.fence().unwrap();
-    assert_eq!(guard.release().unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().unwrap(), Release::Released);
     let guard = mutex.lock().unwrap();
     assert!(guard.fence().unwrap() > fence);
-    assert_eq!(guard.release().unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().unwrap(), Release::Released);
     assert!(client.inspect("reports/daily").unwrap().is_none());
 }
 
@@ -60,7 +60,7 @@ fn threads_wait_for_each_other_and_lose_no_update() {
                     let seen = count.load(Ordering::Relaxed);
                     thread::yield_now();
                     count.store(seen + 1, Ordering::Relaxed);
-                    assert_eq!(guard.release().unwrap(), Release::Released);
+                    assert_eq!(guard.release_outcome().unwrap(), Release::Released);
                 }
             });
         }
@@ -78,7 +78,7 @@ fn a_lease_is_renewed_while_its_holder_blocks() {
             // Nothing of leasehold runs on this thread now.
             wait.recv_timeout(EVER).unwrap();
             assert!(guard.is_held());
-            guard.release().unwrap()
+            guard.release_outcome().unwrap()
         });
         let onlooker = client_of(&store);
         let left = || onlooker.inspect("key").unwrap().unwrap().holders[0].remaining;
@@ -107,7 +107,7 @@ fn a_wait_that_runs_out_says_who_holds_the_lock() {
     assert_eq!(error.kind(), ErrorKind::Timeout);
     let twice = Linear::new(Duration::from_millis(1)).limit(2);
     assert_eq!(client.mutex("key").retry(twice).lock().unwrap_err().kind(), ErrorKind::Timeout);
-    assert_eq!(guard.release().unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().unwrap(), Release::Released);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_lease_that_is_not_renewed_is_lost_and_its_loss_can_be_awaited() {
     assert_eq!(guard.check().unwrap_err().kind(), ErrorKind::Lost);
     eventually("the token is cancelled", || token.is_cancelled());
     eventually("the lease runs out at the store", || !guard.is_held_by_store().unwrap());
-    assert_eq!(guard.release().unwrap(), Release::Late);
+    assert_eq!(guard.release_outcome().unwrap(), Release::Late);
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn a_lease_taken_away_by_an_operator_is_told_to_its_holder() {
     let shown = operator.inspect("key").unwrap().unwrap().holders[0].fence;
     assert_eq!(operator.force_release("key", shown).unwrap(), ForceRelease::Released);
     assert!(guard.lost_within(EVER).unwrap());
-    assert_eq!(guard.release().unwrap(), Release::NotHeld);
+    assert_eq!(guard.release_outcome().unwrap(), Release::NotHeld);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn a_lease_can_be_given_a_new_length_and_taken_anew() {
     let guard = shorter.relock(guard).unwrap().unwrap();
     assert_eq!(guard.fence().unwrap(), fence, "a lease that still holds is kept");
     assert!(guard.remaining() < Duration::from_secs(60));
-    assert_eq!(guard.release().unwrap(), Release::Released);
+    assert_eq!(guard.release_outcome().unwrap(), Release::Released);
 
     let mutex = client.mutex("key").renew(false).ttl(SHORT);
     let guard = mutex.lock().unwrap();
@@ -192,7 +192,7 @@ fn a_detached_lease_goes_from_hand_to_hand() {
     let guard = other.adopt(&lease).unwrap();
     assert_eq!(guard.fence().unwrap(), fence);
     let lease = guard.detach().unwrap();
-    assert_eq!(other.release(&lease, None).unwrap(), Release::Released);
+    assert_eq!(other.release_outcome(&lease, None).unwrap(), Release::Released);
     assert_eq!(other.adopt(&lease).unwrap_err().kind(), ErrorKind::Late);
 }
 
@@ -200,7 +200,7 @@ fn a_detached_lease_goes_from_hand_to_hand() {
 fn a_cooldown_keeps_the_lock_closed() {
     let (_, client) = world();
     let guard = client.mutex("key").lock().unwrap();
-    assert_eq!(guard.release_with_cooldown(EVER).unwrap(), Release::Released);
+    assert_eq!(guard.release_with_cooldown_outcome(EVER).unwrap(), Release::Released);
     assert!(client.mutex("key").try_lock().unwrap().is_none());
 }
 
@@ -261,7 +261,7 @@ fn an_examination_says_what_its_twin_says() {
 fn all_that_a_client_holds_is_released_at_once() {
     let (_, client) = world();
     let guards = ["b", "a"].map(|key| client.mutex(key).lock().unwrap());
-    let released = client.release_all().unwrap();
+    let released = client.release_all_outcomes().unwrap();
     let released: Vec<_> = released.iter().map(|(key, outcome)| (key.as_str(), outcome)).collect();
     assert!(matches!(released[..], [("a", Ok(Release::Released)), ("b", Ok(Release::Released))]));
     assert!(guards.iter().all(|guard| !guard.is_held()));

@@ -28,7 +28,7 @@ fn permits_are_limited_and_their_limit_can_be_changed() {
     let many = many.release_permits(1).unwrap();
     assert_eq!(many.permits(), Some(1));
     eventually("all but one are free", || four.available_permits().unwrap() == 3);
-    assert_eq!(many.release().unwrap(), Release::Released);
+    assert_eq!(many.release_outcome().unwrap(), Release::Released);
     eventually("all permits are back", || four.available_permits().unwrap() == 4);
 }
 
@@ -44,9 +44,9 @@ fn an_owner_takes_its_lock_again_from_any_thread() {
     };
     assert_eq!((inner.fence().unwrap(), inner.holds()), (outer.fence().unwrap(), 2));
     assert!(client.reentrant("a", &Owner::new()).try_lock().unwrap().is_none());
-    assert_eq!(outer.release().unwrap(), Release::StillHeld { holds: 1 });
+    assert_eq!(outer.release_outcome().unwrap(), Release::StillHeld { holds: 1 });
     assert!(inner.is_held() && inner.lease().is_held());
-    assert_eq!(inner.release().unwrap(), Release::Released);
+    assert_eq!(inner.release_outcome().unwrap(), Release::Released);
     drop(reentrant.lock_within(EVER).unwrap());
     eventually("it is free", || client.inspect("a").unwrap().is_none());
 }
@@ -60,14 +60,14 @@ fn readers_share_and_change_into_writers_and_back() {
     assert_eq!(lock.write_within(SHORT).unwrap_err().kind(), ErrorKind::Timeout);
     let (one, error) = one.upgrade().unwrap_err().into_parts();
     assert_eq!(error.kind(), ErrorKind::Conflict);
-    assert_eq!(two.release().unwrap(), Release::Released);
+    assert_eq!(two.release_outcome().unwrap(), Release::Released);
     let writer = one.upgrade().unwrap();
     assert!(writer.is_held() && lock.try_read().unwrap().is_none());
     let reader = writer.downgrade().unwrap();
     let other = lock.read_within(EVER).unwrap();
-    assert_eq!(reader.release().unwrap(), Release::Released);
-    assert_eq!(other.into_guard().release().unwrap(), Release::Released);
-    assert_eq!(lock.write().unwrap().release().unwrap(), Release::Released);
+    assert_eq!(reader.release_outcome().unwrap(), Release::Released);
+    assert_eq!(other.into_guard().release_outcome().unwrap(), Release::Released);
+    assert_eq!(lock.write().unwrap().release_outcome().unwrap(), Release::Released);
     let writer = lock.write().unwrap().into_guard();
     assert!(writer.run(leasehold::blocking::HeldLease::is_held).unwrap());
     assert!(client.inspect("a").unwrap().is_none());
@@ -88,7 +88,7 @@ fn several_locks_are_one() {
     guard.asked().unwrap();
     client.force_release("b", fence).unwrap();
     assert_eq!(guard.guards().len(), 2);
-    let outcomes = guard.release().unwrap();
+    let outcomes: Vec<_> = guard.release_outcomes().unwrap().into_iter().collect();
     assert_eq!(*outcomes[0].1.as_ref().unwrap(), Release::Released);
     let fixed = multi.renew(false).ttl(Duration::from_millis(600));
     fixed.lock().unwrap().lost().unwrap();
@@ -105,12 +105,12 @@ fn a_job_starts_once_per_period() {
     let job = client.once_per("a", EVER);
     assert_eq!(job.run_or_reopen(|_| Err::<(), _>("no paper")).unwrap(), Some(Err("no paper")));
     let guard = job.try_start().unwrap().unwrap();
-    assert_eq!(guard.release_and_reopen().unwrap(), Release::Released);
+    assert_eq!(guard.release_and_reopen_outcome().unwrap(), Release::Released);
     assert_eq!(job.run(|lease| lease.is_held()).unwrap(), Some(true));
     assert_eq!(job.run(|lease| lease.is_held()).unwrap(), None);
     let other = client.once_per("b", EVER).try_start().unwrap().unwrap();
     assert!(other.is_held());
-    assert_eq!(other.release().unwrap(), Release::Released);
+    assert_eq!(other.release_outcome().unwrap(), Release::Released);
     assert!(client.once_per("b", EVER).try_start().unwrap().is_none());
 }
 
@@ -126,7 +126,7 @@ fn a_leader_is_seen_and_follows_another() {
     let seen = observer.next().unwrap().unwrap();
     assert_eq!(seen.fence, leadership.fence().unwrap());
     assert_eq!(post.leader().unwrap().unwrap(), seen);
-    assert_eq!(leadership.resign().unwrap(), Release::Released);
+    assert_eq!(leadership.resign_outcome().unwrap(), Release::Released);
     assert_eq!(post.run(|| false, leasehold::blocking::HeldLease::is_held).unwrap(), Some(true));
 
     let (stop, terms) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
@@ -158,7 +158,7 @@ fn a_holder_is_asked_to_let_go() {
     let holder = thread::spawn(move || {
         guard.asked().unwrap();
         assert!(guard.is_asked() && guard.lease().is_asked());
-        guard.release().unwrap()
+        guard.release_outcome().unwrap()
     });
     let other = client_of(&store);
     assert!(other.mutex("a").ask().unwrap());

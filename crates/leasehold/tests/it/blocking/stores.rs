@@ -39,7 +39,7 @@ fn try_out(url: &str) {
     let guard = shared.mutex("blocking key").lock().unwrap();
     let error = shared.mutex("blocking key").lock_within(Duration::from_millis(50)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{url}");
-    assert_eq!(guard.release().unwrap(), Release::Released, "{url}");
+    assert_eq!(guard.release_outcome().unwrap(), Release::Released, "{url}");
 
     let fixed = shared.mutex("blocking key").renew(false).ttl(Duration::from_millis(600));
     let guard = fixed.lock().unwrap();

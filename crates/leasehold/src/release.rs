@@ -1,0 +1,249 @@
+//! Releasing: how it went, and what becomes of a release that nobody awaits to its end.
+
+use std::fmt;
+use std::sync::Arc;
+
+use leasehold_core::{
+    Effect, Error, ErrorKind, Key, Release as StoreRelease, ReleaseRequest, Result,
+};
+use tokio::task::JoinSet;
+
+use crate::client::Inner;
+use crate::gate::Gates;
+use crate::guard::HeldLease;
+use crate::hold::Closing;
+use crate::reap::Remains;
+
+/// How a release went, for callers that tell the outcomes apart: see
+/// [`Guard::release_outcome`](crate::Guard::release_outcome).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use = "a late or lost lease means that the work may have overlapped with another holder's"]
+#[non_exhaustive]
+pub enum Release {
+    /// The lease was held to its end and is free now.
+    Released,
+    /// The lease had run out before, but nobody has held the lock since: the work was not
+    /// disturbed, yet its ttl was too short.
+    Late,
+    /// Other holds of the same owner remain, so the lock is not free yet: the answer of a
+    /// [re-entrant](crate::Reentrant) lock.
+    StillHeld {
+        /// How many.
+        holds: u32,
+    },
+    /// The lease was not held any more, and another holder may have come since: the work may have
+    /// overlapped with that holder's.
+    NotHeld,
+    /// The store did not answer. The release is retried in the background until the lease would
+    /// have run out anyway.
+    Unknown,
+}
+
+impl Release {
+    /// What the outcome means for the work: an error unless the lease was held to its end.
+    fn verdict(self) -> Result<()> {
+        match self {
+            Self::Released | Self::StillHeld { .. } => Ok(()),
+            Self::Late => Err(late()),
+            Self::NotHeld => Err(not_held()),
+            Self::Unknown => Err(Error::new(
+                ErrorKind::Unavailable,
+                "the store did not answer the release; it is retried in the background, and the \
+                 lease ends with its ttl at the latest",
+            )
+            .with_effect(Effect::Unknown)),
+        }
+    }
+}
+
+fn late() -> Error {
+    Error::new(
+        ErrorKind::Late,
+        "the lease had run out before its release, though nobody has held the lock since; give it \
+         a longer ttl",
+    )
+}
+
+fn not_held() -> Error {
+    Error::new(
+        ErrorKind::Lost,
+        "the lease was not held any more: it ran out, was taken away or was released before; what \
+         was done under it may have overlapped with another holder's work",
+    )
+}
+
+impl fmt::Display for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Released => f.write_str("released"),
+            Self::Late => f.write_str("late: the lease had run out, but nobody has held it since"),
+            Self::StillHeld { holds } => write!(f, "still held {holds} times by the same owner"),
+            Self::NotHeld => f.write_str("not held any more; another holder may have come since"),
+            Self::Unknown => f.write_str("unknown: the store did not answer"),
+        }
+    }
+}
+
+/// Counts a release that stayed unanswered among the outcomes.
+pub(crate) fn outcome(answer: Result<Release>) -> Result<Release> {
+    match answer {
+        Err(error) if error.effect() != Effect::NotApplied => Ok(Release::Unknown),
+        answer => answer,
+    }
+}
+
+/// How the releases of several locks went, each under its name.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// # let client = leasehold::Client::connect("memory:").await?;
+/// let guard = client.multi(["account/3", "account/7"]).lock().await?;
+/// for (key, outcome) in &guard.release_outcomes().await {
+///     println!("{key}: {}", outcome?);
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "one of the leases may have been lost; `verdict` says so"]
+pub struct Releases {
+    /// A release that stayed unanswered is an error here, so that the verdict has its cause.
+    answers: Vec<(Key, Result<Release>)>,
+    outcomes: Vec<(Key, Result<Release>)>,
+    location: Arc<str>,
+}
+
+impl Releases {
+    /// Awaits all of these releases, at the same time.
+    pub(crate) async fn of(
+        client: &Inner,
+        releases: impl Iterator<Item = impl Future<Output = (Key, Result<Release>)> + Send + 'static>,
+    ) -> Self {
+        let mut tasks = JoinSet::new();
+        for release in releases {
+            tasks.spawn_on(release, &client.runtime);
+        }
+        let mut answers = Vec::new();
+        while let Some(answer) = tasks.join_next().await {
+            answers.extend(answer);
+        }
+        answers.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let outcomes =
+            answers.iter().map(|(key, answer)| (key.clone(), outcome(answer.clone()))).collect();
+        Self { answers, outcomes, location: client.location() }
+    }
+
+    /// Passes when every lease was held to its end.
+    ///
+    /// # Errors
+    ///
+    /// The worst of what went wrong: [`ErrorKind::Lost`] before what the store says, and
+    /// [`ErrorKind::Late`] last. The error names its lock.
+    pub fn verdict(&self) -> Result<()> {
+        let errors = self.answers.iter().filter_map(|(key, answer)| {
+            let error = answer.clone().and_then(Release::verdict).err()?;
+            Some(error.during("release").on_key(key).at_store(Arc::clone(&self.location)))
+        });
+        errors
+            .min_by_key(|error| match error.kind() {
+                ErrorKind::Lost => 0,
+                ErrorKind::Late => 2,
+                _ => 1,
+            })
+            .map_or(Ok(()), Err)
+    }
+
+    /// Each lock with its outcome, in the order of their names. An error is a store that refused
+    /// the release or could not be asked at all.
+    pub fn iter(&self) -> std::slice::Iter<'_, (Key, Result<Release>)> {
+        self.outcomes.iter()
+    }
+}
+
+impl IntoIterator for Releases {
+    type Item = (Key, Result<Release>);
+    type IntoIter = std::vec::IntoIter<Self::Item>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.outcomes.into_iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a Releases {
+    type Item = &'a (Key, Result<Release>);
+    type IntoIter = std::slice::Iter<'a, (Key, Result<Release>)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl HeldLease {
+    /// Ends the lease, in this process's own line if somebody waits there. A store that did not
+    /// answer is an error that says so by its effect.
+    pub(crate) async fn end(self, closing: Closing) -> Result<Release> {
+        if closing == Closing::No && Gates::hand_on(self.client(), self.hold()) {
+            return Ok(Release::Released);
+        }
+        self.give_back(closing).await
+    }
+
+    /// Ends the lease in the store; answers as [`end`](Self::end).
+    pub(crate) async fn give_back(self, closing: Closing) -> Result<Release> {
+        let Some(ending) = Ending::begin(&self, closing) else {
+            return Ok(Release::NotHeld);
+        };
+        let (client, hold) = (self.client(), self.hold());
+        hold.settled().await;
+        let answer = client.store.release(&ending.request, client.config.call_timeout).await;
+        let answer = answer.map_err(|error| self.explain(error, "release"))?;
+        ending.done();
+        Ok(match answer {
+            StoreRelease::Released | StoreRelease::StillHeld { .. } => Release::Released,
+            StoreRelease::Late => Release::Late,
+            _ => Release::NotHeld,
+        })
+    }
+
+    /// What an answer means for the work under this lease.
+    pub(crate) fn verdict(&self, answer: Result<Release>) -> Result<()> {
+        answer.and_then(Release::verdict).map_err(|error| self.explain(error, "release"))
+    }
+}
+
+/// What the answer to the release of a lease without a guard means.
+pub(crate) fn verdict_of(client: &Inner, key: &Key, answer: Result<Release>) -> Result<()> {
+    let verdict = answer.and_then(Release::verdict);
+    verdict.map_err(|error| client.explain(error, "release").on_key(key))
+}
+
+/// A release under way. Dropped before it is done, it hands the lease to the reaper.
+pub(crate) struct Ending {
+    lease: Option<HeldLease>,
+    request: ReleaseRequest,
+}
+
+impl Ending {
+    pub(crate) fn begin(lease: &HeldLease, closing: Closing) -> Option<Self> {
+        if !lease.hold().is_ours() || !lease.hold().begin_end() {
+            return None;
+        }
+        lease.client().wheel.remove(lease.hold());
+        let request = lease.hold().release_request(closing);
+        Some(Self { lease: Some(lease.clone()), request })
+    }
+
+    pub(crate) fn done(mut self) {
+        if let Some(lease) = self.lease.take() {
+            lease.hold().ended();
+        }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            let hold = Arc::clone(lease.hold());
+            lease.client().reaper.send(Remains::Lease { hold, request: self.request.clone() });
+        }
+    }
+}
