@@ -153,6 +153,23 @@ impl Verdict {
         self
     }
 
+    /// The same about a request that was carried out, and whose confirmation this refused.
+    pub(crate) fn of_confirmation(self) -> Self {
+        let message = format!("it can't be confirmed: {}", self.message);
+        Self { message: message.into(), effect: Effect::Applied, ..self }.give_up()
+    }
+
+    /// The same, raised somewhere inside a script, which may have written before.
+    fn half_way(mut self) -> Self {
+        if self.effect == Effect::NotApplied {
+            self.effect = Effect::Unknown;
+        }
+        if matches!(self.next, Next::Retry | Next::SendSource) {
+            self.next = Next::Fail;
+        }
+        self
+    }
+
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
@@ -284,8 +301,41 @@ const CODES: [&str; 22] = [
     "DENIED",
 ];
 
+/// What a server raises inside a script only at its first write: by then nothing has changed.
+const BEFORE_THE_FIRST_WRITE: [&str; 4] = ["MISCONF", "NOREPLICAS", "OOM", "READONLY"];
+
+/// Whether an error stopped a script, by what servers add to the text then. One that the script
+/// returned has no such addition; scripts return errors only before they write.
+fn stopped_a_script(detail: &str) -> bool {
+    detail.contains("@user_script") || detail.contains(" script: ")
+}
+
 /// Judges an error that the server answered with.
 pub(crate) fn server(code: &str, detail: &str) -> Verdict {
+    let verdict = answered(code, detail);
+    let code = inner_code(code, detail).map_or(code, |(code, _)| code);
+    if stopped_a_script(detail) && !BEFORE_THE_FIRST_WRITE.contains(&code) {
+        return verdict.half_way();
+    }
+    verdict
+}
+
+/// The code of an error inside a script, and what follows it, where the server gives all such
+/// errors the code `ERR`, as they did until Redis 7.
+fn inner_code<'a>(code: &str, detail: &'a str) -> Option<(&'a str, &'a str)> {
+    if code != "ERR" || !detail.contains("script") {
+        return None;
+    }
+    let mut words = detail.split(|c: char| !c.is_ascii_alphanumeric());
+    let code = words.find(|word| CODES.contains(word))?;
+    let rest = detail.split_once(code).map_or("", |(_, rest)| rest.trim());
+    known(code, rest).map(|_| (code, rest))
+}
+
+fn answered(code: &str, detail: &str) -> Verdict {
+    if let Some((code, rest)) = inner_code(code, detail) {
+        return answered(code, rest);
+    }
     let verdict = match known(code, detail) {
         _ if code == "ERR" => general(detail),
         Some(verdict) => verdict,
@@ -397,15 +447,6 @@ fn known(code: &str, detail: &str) -> Option<Verdict> {
 /// Judges an error without a code of its own. Until Redis 7, errors inside a script came so.
 fn general(detail: &str) -> Verdict {
     let refused = |kind, next, message: &'static str| Verdict::refused(kind, next, message);
-    if detail.contains("script")
-        && let Some(code) =
-            detail.split(|c: char| !c.is_ascii_alphanumeric()).find(|word| CODES.contains(word))
-    {
-        let rest = detail.split_once(code).map_or("", |(_, rest)| rest.trim());
-        if known(code, rest).is_some() {
-            return server(code, rest);
-        }
-    }
     if detail.contains("can't run this command")
         || detail.contains("ACL failure")
         // While a connection is made, the client library tells the text without its code.
@@ -414,7 +455,7 @@ fn general(detail: &str) -> Verdict {
         return Verdict::refused(ErrorKind::Denied, Next::Fail, missing_right(detail));
     }
     if detail.contains("non local key") {
-        return server("CROSSSLOT", "");
+        return answered("CROSSSLOT", "");
     }
     if detail.contains("cluster support disabled") {
         return refused(
@@ -595,7 +636,7 @@ mod tests {
         let text = check("NOPERM", text, Denied, NotApplied, Next::Fail);
         assert!(text.contains("may not use the keys"), "{text}");
         let text = "The user executing the script can't run this command or subcommand script: 9a";
-        check("ERR", text, Denied, NotApplied, Next::Fail);
+        check("ERR", text, Denied, Unknown, Next::Fail);
         let text = "User locks has no permissions to run the 'select' command";
         let text = check("ERR", text, Denied, NotApplied, Next::Fail);
         assert!(text.contains("may not run SELECT"), "{text}");
@@ -636,7 +677,7 @@ mod tests {
     fn keys_of_several_slots_are_our_own_fault() {
         check("CROSSSLOT", "…", Protocol, NotApplied, Next::Fail);
         let text = "Script attempted to access a non local key in a cluster node script: 9a";
-        check("ERR", text, Protocol, NotApplied, Next::Fail);
+        check("ERR", text, Protocol, Unknown, Next::Fail);
     }
 
     #[test]
@@ -669,11 +710,39 @@ mod tests {
             format!("Error running script (call to f_0a): @user_script:3: @user_script: 3: {what}")
         };
         let wrong_type = old("WRONGTYPE Operation against a key holding the wrong kind of value");
-        check("ERR", &wrong_type, Foreign, NotApplied, Next::Fail);
+        check("ERR", &wrong_type, Foreign, Unknown, Next::Fail);
         let oom = old("-OOM command not allowed when used memory > 'maxmemory'.");
         check("ERR", &oom, Full, NotApplied, Next::Fail);
         let read_only = old("-READONLY You can't write against a read only replica.");
         check("ERR", &read_only, Unavailable, NotApplied, Next::Reconnect);
+    }
+
+    #[test]
+    fn what_stops_a_script_half_way_may_have_taken_effect() {
+        let raised = |what: &str| format!("{what} script: 0a, on @user_script:12.");
+        let wrong_type = "Operation against a key holding the wrong kind of value";
+        check("WRONGTYPE", &raised(wrong_type), Foreign, Unknown, Next::Fail);
+        check("WRONGTYPE", wrong_type, Foreign, NotApplied, Next::Fail);
+        let text = "this user has no permissions to run the 'pexpire' command";
+        check("NOPERM", &raised(text), Denied, Unknown, Next::Fail);
+        check("TRYAGAIN", &raised("…"), Unavailable, Unknown, Next::Fail);
+        check(
+            "ERR",
+            &raised("user_script:9: attempt to index a nil"),
+            Protocol,
+            Unknown,
+            Next::Fail,
+        );
+    }
+
+    #[test]
+    fn what_a_server_raises_at_the_first_write_alone_changed_nothing() {
+        for code in BEFORE_THE_FIRST_WRITE {
+            let text = "You can't write script: 0a, on @user_script:12.";
+            assert_eq!(server(code, text).effect, NotApplied, "{code}");
+            let old = format!("Error running script (call to f_0a): @user_script:3: -{code} no");
+            assert_eq!(server("ERR", &old).effect, NotApplied, "{code}");
+        }
     }
 
     #[test]

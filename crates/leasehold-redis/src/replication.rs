@@ -64,8 +64,11 @@ impl Replication {
                 _ => "the server's answer to WAITAOF makes no sense".to_owned(),
             },
             Ok(_) => "the server's answer to WAIT makes no sense".to_owned(),
-            // A wrong setting or a missing right fails every grant, so its own kind is told.
-            Err(verdict) if verdict.kind != ErrorKind::Unavailable => return Some(verdict),
+            // A wrong setting or a missing right fails every grant, so its own kind is told. What
+            // was to be confirmed has been done all the same.
+            Err(verdict) if verdict.kind != ErrorKind::Unavailable => {
+                return Some(verdict.of_confirmation());
+            }
             Err(verdict) => format!("whether replicas have it is not known: {}", verdict.message()),
         };
         Some(Verdict::not_replicated(Effect::Applied, what))
@@ -75,6 +78,7 @@ impl Replication {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::classify::{self, Next};
 
     const TWO: Replication =
         Replication { replicas: 2, timeout: Duration::from_millis(500), fsync: false };
@@ -92,6 +96,23 @@ mod tests {
         let lost = Verdict::out_of_time(Effect::Unknown, "no answer within 1s");
         assert_eq!(TWO.missing(Err(lost)).unwrap().kind, ErrorKind::NotReplicated);
         assert!(TWO.missing(Ok(Value::Nil)).is_some());
+    }
+
+    #[test]
+    fn what_was_done_and_cannot_be_confirmed_was_done() {
+        let no_right = "User u has no permissions to run the 'wait' command";
+        let no_file = "WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
+        for (code, detail, kind) in [
+            ("NOPERM", no_right, ErrorKind::Denied),
+            ("ERR", no_file, ErrorKind::Config),
+            ("ERR", "unknown command 'WAITAOF', with args…", ErrorKind::Unsupported),
+            ("LOADING", "…", ErrorKind::NotReplicated),
+            ("UNBLOCKED", "…", ErrorKind::NotReplicated),
+        ] {
+            let missing = TWO.missing(Err(classify::server(code, detail))).unwrap();
+            assert_eq!((missing.kind, missing.effect), (kind, Effect::Applied), "{code}");
+            assert_eq!(missing.next, Next::Fail, "{code}");
+        }
     }
 
     #[test]

@@ -415,7 +415,7 @@ fn renewed(answer: std::result::Result<Answer, Verdict>, count: usize) -> Vec<Re
         Ok(outcomes) => outcomes
             .into_iter()
             .map(|outcome| match (&unconfirmed, outcome) {
-                (Some(missing), Ok(Renew::Renewed)) => Err(missing.to_error()),
+                (Some(missing), Ok(Renew::Renewed | Renew::Asked)) => Err(missing.to_error()),
                 (_, outcome) => outcome,
             })
             .collect(),

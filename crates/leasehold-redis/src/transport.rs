@@ -234,6 +234,18 @@ where
     }
 }
 
+fn confirms_nothing(request: &Request<'_>) -> Result<(), Verdict> {
+    match request.care {
+        Care::None | Care::InOrder => Ok(()),
+        Care::Confirmed { .. } => Err(Verdict::refused(
+            ErrorKind::Unsupported,
+            classify::Next::Fail,
+            "waiting for replicas would hold up a connection that others share; let the store \
+             make its own, with a URL",
+        )),
+    }
+}
+
 impl<F, Fut, C, E> Transport for Borrowed<F>
 where
     F: Fn() -> Fut + Send + Sync + 'static,
@@ -247,14 +259,7 @@ where
         deadline: Deadline,
     ) -> BoxFuture<'a, Result<Answer, Verdict>> {
         Box::pin(async move {
-            if let Care::Confirmed { .. } = request.care {
-                return Err(Verdict::refused(
-                    ErrorKind::Unsupported,
-                    classify::Next::Fail,
-                    "waiting for replicas would hold up a connection that others share; let the \
-                     store make its own, with a URL",
-                ));
-            }
+            confirms_nothing(request)?;
             let mut connection = self.connection(deadline).await?;
             let cmd = request.packed(0);
             match timeout_at(deadline.at, connection.req_packed_command(&cmd)).await {
@@ -270,6 +275,9 @@ where
         deadline: Deadline,
     ) -> BoxFuture<'a, Vec<Result<Answer, Verdict>>> {
         Box::pin(async move {
+            if let Err(verdict) = requests.iter().try_for_each(confirms_nothing) {
+                return all_failed(requests.len(), &verdict);
+            }
             let mut connection = match self.connection(deadline).await {
                 Ok(connection) => connection,
                 Err(verdict) => return all_failed(requests.len(), &verdict),

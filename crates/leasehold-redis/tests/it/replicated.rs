@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Acquire, ClientId, Effect, ErrorKind, Renew, Store as _, Wake};
+use leasehold_core::{
+    Acquire, AskRequest, ClientId, ConvertRequest, Effect, Error, ErrorKind, Fence, FenceBlock,
+    Mode, OwnerName, Renew, Store as _, Wake,
+};
 use leasehold_redis::RedisStore;
 use leasehold_testkit::server::RedisServer;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::common::{Caller, WITHIN, key};
+use crate::common::{Caller, WITHIN, key, ttl};
 
 /// A primary and one replica in step with it.
 async fn pair() -> (RedisServer, RedisServer) {
@@ -79,6 +82,91 @@ async fn a_renewal_that_no_replica_has_does_not_count() {
 }
 
 #[tokio::test]
+async fn a_renewal_that_tells_of_a_wish_counts_no_sooner_than_another() {
+    let (primary, replica) = pair().await;
+    let store = careful(&primary).await;
+    let one = Caller::new(&store, &key());
+    let fences = take_at_last(&one).await;
+    let by = OwnerName::new("operator").unwrap();
+    store.ask(&AskRequest::new(one.request.key.clone(), by), WITHIN).await.unwrap();
+    replica.pause();
+    let error = store.renew(&[one.renewal(fences)], WITHIN).await.remove(0).unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::NotReplicated, Effect::Applied));
+    replica.resume();
+    let deadline = Instant::now() + WITHIN;
+    loop {
+        match store.renew(&[one.renewal(fences)], WITHIN).await.remove(0) {
+            Ok(answer) => break assert_eq!(answer, Renew::Asked),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::NotReplicated),
+        }
+        assert!(Instant::now() < deadline);
+    }
+}
+
+/// All that must be confirmed, after the right to wait for replicas was taken away, or the file
+/// that disks are waited for with: what was done is never said not to have been.
+async fn what_is_done_stays_done(store: &RedisStore, refuse: impl FnOnce(), kind: ErrorKind) {
+    let (free, mut reader) = (Caller::new(store, &key()), Caller::new(store, &key()));
+    let holder = Caller::new(store, &key());
+    let fences = take_at_last(&holder).await;
+    reader.request.mode = Mode::Shared;
+    let shared = take_at_last(&reader).await;
+    refuse();
+    let judge = |error: Error, effect| {
+        assert_eq!((error.kind(), error.effect()), (kind, effect), "{error}");
+        assert!(error.to_string().contains("can't be confirmed"), "{error}");
+    };
+
+    judge(free.try_take().await.unwrap_err(), Effect::NotApplied);
+    let look = store.inspect(&free.request.key, WITHIN).await.unwrap();
+    assert_eq!(look, None, "it was given back");
+
+    let mut shorter = holder.renewal(fences);
+    (shorter.ttl, shorter.shorten) = (ttl(2), true);
+    judge(store.renew(&[shorter], WITHIN).await.remove(0).unwrap_err(), Effect::Applied);
+    if let Some(look) = store.inspect(&holder.request.key, WITHIN).await.unwrap() {
+        assert!(look.holders[0].remaining <= ttl(2).duration(), "it is as short as it was told");
+    }
+
+    let Caller { request, .. } = &reader;
+    let upgrade = ConvertRequest::new(request.key.clone(), request.token, shared, Mode::Exclusive);
+    judge(store.convert(&upgrade, WITHIN).await.unwrap_err(), Effect::Applied);
+    let look = store.inspect(&request.key, WITHIN).await.unwrap().unwrap();
+    assert_eq!(look.holders[0].mode, Mode::Exclusive);
+
+    let pair = [free.request.clone(), Caller::new(store, &key()).request];
+    judge(store.acquire_all(&pair, WITHIN).await.unwrap_err(), Effect::NotApplied);
+    for request in &pair {
+        assert_eq!(store.inspect(&request.key, WITHIN).await.unwrap(), None);
+    }
+}
+
+#[tokio::test]
+async fn what_was_done_before_a_wait_for_replicas_was_refused_is_not_called_undone() {
+    let (primary, _replica) = pair().await;
+    let user = |rules: &[&str]| {
+        let answer = primary.cli(&[&["ACL", "SETUSER", "careful"], rules].concat());
+        assert_eq!(answer, "OK");
+    };
+    user(&["on", ">pw", "~*", "&*", "+@all"]);
+    let url = primary.url_for("careful", "pw");
+    let url = format!("{url}?replicas=1&replicate_timeout=300ms");
+    let store = RedisStore::connect(&url).await.unwrap();
+    what_is_done_stays_done(&store, || user(&["-wait"]), ErrorKind::Denied).await;
+}
+
+#[tokio::test]
+async fn what_was_done_before_the_append_only_file_was_gone_is_not_called_undone() {
+    let server = RedisServer::builder().appendonly().start();
+    if server.version() < (7, 2) {
+        return;
+    }
+    let store = RedisStore::connect(&format!("{}?fsync=yes", server.url())).await.unwrap();
+    let refuse = || drop(server.cli(&["CONFIG", "SET", "appendonly", "no"]));
+    what_is_done_stays_done(&store, refuse, ErrorKind::Config).await;
+}
+
+#[tokio::test]
 async fn a_lease_handed_over_is_confirmed_before_it_counts() {
     let (primary, replica) = pair().await;
     let store = careful(&primary).await;
@@ -145,4 +233,10 @@ async fn a_borrowed_connection_waits_for_no_replica() {
     let store = builder.from_connection(connection);
     let error = Caller::new(&store, &key()).try_take().await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unsupported, Effect::NotApplied));
+    let fences = FenceBlock::new(Fence::ZERO, 1);
+    let renewals: Vec<_> = (0..250).map(|_| Caller::new(&store, &key()).renewal(fences)).collect();
+    for answer in store.renew(&renewals, WITHIN).await {
+        let error = answer.unwrap_err();
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Unsupported, Effect::NotApplied));
+    }
 }
