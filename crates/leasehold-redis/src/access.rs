@@ -1,30 +1,36 @@
 //! How to reach a server: where it is, who we are to it, and opening connections to it.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::Result as StoreResult;
 use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, Value, cmd};
+use redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::address::{Address, Endpoint, Topology};
 use crate::classify::{self, Stage, Verdict};
-use crate::dial::dial;
+use crate::dial::{FirstWords, Socket, dial};
+use crate::role::Role;
 use crate::sentinel::{Found, Sentinels};
 use crate::tls::Tls;
-use crate::transport::{Survey, judged};
+use crate::transport::Survey;
+
+/// How often a server in use is asked whether it is still a primary, in passing.
+const ROLE_EVERY_MS: u64 = 2_000;
 
 /// Where a server is.
 #[derive(Debug)]
 enum Finder {
     /// Always there.
     At(Endpoint),
+    /// A node of a cluster, which refers to the primary of a slot by itself.
+    Node(Endpoint),
     /// Where they say.
     Sentinels(Arc<Sentinels>),
 }
@@ -78,10 +84,10 @@ impl Access {
         Ok(Self { finder, tls, login, connect_timeout, runtime, current })
     }
 
-    /// Another server, reached and logged in to in the same way.
+    /// A node of a cluster, reached and logged in to in the same way.
     pub(crate) fn sibling(&self, endpoint: Endpoint) -> Self {
         Self {
-            finder: Finder::At(endpoint),
+            finder: Finder::Node(endpoint),
             tls: self.tls.clone(),
             login: self.login.clone(),
             connect_timeout: self.connect_timeout,
@@ -121,14 +127,16 @@ impl Access {
     /// Asks all sentinels, if there are some.
     pub(crate) async fn survey(&self) -> Option<Survey> {
         match &self.finder {
-            Finder::At(_) => None,
+            Finder::At(_) | Finder::Node(_) => None,
             Finder::Sentinels(sentinels) => Some(sentinels.survey().await),
         }
     }
 
     async fn find(&self) -> Result<Found, Verdict> {
         match &self.finder {
-            Finder::At(endpoint) => Ok(Found { endpoint: endpoint.clone(), epoch: 0 }),
+            Finder::At(endpoint) | Finder::Node(endpoint) => {
+                Ok(Found { endpoint: endpoint.clone(), epoch: 0 })
+            }
             Finder::Sentinels(sentinels) => {
                 // In a task of its own: a caller whose future is not polled for a while must not
                 // keep the others waiting for an answer that all share.
@@ -147,6 +155,28 @@ impl Access {
         }
     }
 
+    /// A server that no user has named, but others have, for people.
+    fn announced(&self, endpoint: &Endpoint) -> Option<String> {
+        match &self.finder {
+            Finder::At(_) => None,
+            Finder::Node(_) => Some(format!("node {endpoint}")),
+            Finder::Sentinels(_) => {
+                Some(format!("{endpoint}, which the sentinels name as the primary"))
+            }
+        }
+    }
+
+    /// The same of the server that is being connected to, as far as it is known.
+    pub(crate) fn reaching(&self) -> Option<String> {
+        match &self.finder {
+            Finder::At(_) => None,
+            Finder::Node(endpoint) => self.announced(endpoint),
+            Finder::Sentinels(_) => {
+                self.current.borrow().as_ref().and_then(|endpoint| self.announced(endpoint))
+            }
+        }
+    }
+
     /// Whether the server has been replaced by another one.
     pub(crate) async fn is_elsewhere(&self, endpoint: &Endpoint) -> bool {
         self.find().await.is_ok_and(|found| found.endpoint != *endpoint)
@@ -155,9 +185,15 @@ impl Access {
     /// Opens a connection for requests. Runs on the runtime.
     pub(crate) async fn open(&self) -> Result<Link, Verdict> {
         let found = self.find().await?;
-        let opening = self.in_time(&found.endpoint, self.open_at(&found));
+        let opening = async {
+            let opening = self.in_time(&found.endpoint, self.open_at(&found)).await;
+            opening.map_err(|verdict| match self.announced(&found.endpoint) {
+                Some(announced) => verdict.about(&announced),
+                None => verdict,
+            })
+        };
         match &self.finder {
-            Finder::At(_) => opening.await,
+            Finder::At(_) | Finder::Node(_) => opening.await,
             Finder::Sentinels(sentinels) => tokio::select! {
                 biased;
                 // They may be about to find out what we just did.
@@ -171,6 +207,11 @@ impl Access {
 
     async fn open_at(&self, found: &Found) -> Result<Link, Verdict> {
         let socket = dial(&found.endpoint, &self.tls).await?;
+        let heard = socket.first_words();
+        self.open_over(socket, found).await.map_err(|verdict| heard.explain(verdict))
+    }
+
+    async fn open_over(&self, socket: Socket, found: &Found) -> Result<Link, Verdict> {
         // Deadlines are ours: the library's own time-out would end calls that may take longer.
         let config =
             AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
@@ -191,15 +232,18 @@ impl Access {
             closed,
             driver: driver.abort_handle(),
             silent: AtomicU32::new(0),
+            opened: Instant::now(),
+            role_known_ms: match &self.finder {
+                Finder::Node(_) => None,
+                Finder::At(_) | Finder::Sentinels(_) => Some(AtomicU64::new(0)),
+            },
         };
-        if self.follows() {
-            let role = link.connection.clone().send_packed_command(&cmd("ROLE")).await;
-            let Value::Array(role) = judged(role)
-                .map_err(|verdict| verdict.with_effect(leasehold_core::Effect::NotApplied))?
-            else {
-                return Err(Verdict::nobody_yet("the server does not tell its role"));
-            };
-            if role.first() != Some(&Value::BulkString(b"master".to_vec())) {
+        let mut connection = link.connection.clone();
+        match &self.finder {
+            Finder::Node(_) => {}
+            Finder::At(_) => Role::ask(&mut connection).await?.check()?,
+            Finder::Sentinels(_) if Role::ask(&mut connection).await?.is_primary() => {}
+            Finder::Sentinels(_) => {
                 return Err(Verdict::nobody_yet(
                     "the server that the sentinels name as primary is a replica, or not one yet",
                 ));
@@ -209,17 +253,20 @@ impl Access {
     }
 
     /// Opens a connection for messages, on the runtime that this is called on; tells where to.
-    pub(crate) async fn open_pubsub(&self) -> Result<(PubSub, Endpoint), Verdict> {
+    pub(crate) async fn open_pubsub(&self) -> Result<(PubSub, Endpoint, FirstWords), Verdict> {
         let Found { endpoint, .. } = self.find().await?;
         let attempt = async {
             let socket = dial(&endpoint, &self.tls).await?;
+            let heard = socket.first_words();
             let login = self.login.clone().set_protocol(ProtocolVersion::RESP2);
-            PubSub::new(&login, socket)
-                .await
-                .map_err(|error| classify::judge(&error, Stage::Connecting))
+            let opened = PubSub::new(&login, socket).await;
+            match opened {
+                Ok(connection) => Ok((connection, heard)),
+                Err(error) => Err(heard.explain(classify::judge(&error, Stage::Connecting))),
+            }
         };
-        let connection = self.in_time(&endpoint, attempt).await?;
-        Ok((connection, endpoint))
+        let (connection, heard) = self.in_time(&endpoint, attempt).await?;
+        Ok((connection, endpoint, heard))
     }
 
     /// Returns once the sentinels have named another server than this one.
@@ -276,6 +323,22 @@ pub(crate) struct Link {
     pub(crate) driver: AbortHandle,
     /// Calls without an answer since the last answer.
     pub(crate) silent: AtomicU32,
+    opened: Instant,
+    /// How long after that the server was last asked for its role; nothing for a node of a
+    /// cluster, which refers to the primary by itself.
+    role_known_ms: Option<AtomicU64>,
+}
+
+impl Link {
+    /// Whether the next request asks for the role again: a primary can become a replica without
+    /// closing its connections, and may go on answering.
+    pub(crate) fn asks_role(&self) -> bool {
+        let Some(known) = &self.role_known_ms else { return false };
+        let now = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let last = known.load(Ordering::Relaxed);
+        now.saturating_sub(last) >= ROLE_EVERY_MS
+            && known.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
 }
 
 impl Drop for Link {

@@ -174,8 +174,7 @@ pub fn rule(url: &str, user: &str, features: &[Feature]) -> Result<String> {
         words.push("+select".to_owned());
     }
     match address.topology {
-        Topology::Single => {}
-        Topology::Sentinel { .. } => words.push("+role".to_owned()),
+        Topology::Single | Topology::Sentinel { .. } => {}
         Topology::Cluster => words.push("+cluster|nodes +asking".to_owned()),
     }
     if address.fsync == Some(true) {
@@ -267,7 +266,7 @@ mod tests {
     #[test]
     fn a_url_decides_on_what_its_servers_are_asked_besides() {
         let rule = |url: &str| rule(url, "u", &[]).unwrap();
-        assert!(rule("redis+sentinel://h/m?db=2&replicas=1").ends_with(" +select +role +wait"));
+        assert!(rule("redis+sentinel://h/m?db=2&replicas=1").ends_with(" +select +wait"));
         assert!(rule("redis+cluster://h?fsync=yes").ends_with(" +cluster|nodes +asking +waitaof"));
     }
 

@@ -264,7 +264,7 @@ impl RedisStoreBuilder {
     {
         let wake = self.subscriptions.take().map(Source::Client);
         let reached = (Door::Lent, None);
-        self.build(Borrowed(provide), wake, "redis (borrowed connection)", reached)
+        self.build(Borrowed::new(provide), wake, "redis (borrowed connection)", reached)
     }
 
     fn build(

@@ -132,6 +132,12 @@ impl Verdict {
         Self::new(ErrorKind::Unavailable, effect, Next::Fail, message)
     }
 
+    /// The same, which is about a server that the user did not name.
+    pub(crate) fn about(mut self, server: &str) -> Self {
+        self.message = format!("{server}: {}", self.message).into();
+        self
+    }
+
     /// The same with nothing more to be done about it.
     pub(crate) fn give_up(mut self) -> Self {
         self.next = Next::Fail;
@@ -413,11 +419,9 @@ fn known(code: &str, detail: &str) -> Option<Verdict> {
                 escape::terminal(if detail.is_empty() { "another" } else { detail })
             ),
         ),
-        "NOAUTH" => refused(
-            Denied,
-            Next::Fail,
-            "the server asks for a password; put user and password into the store's URL",
-        ),
+        "NOAUTH" => {
+            refused(Denied, Next::Fail, "the server asks for a password, and none was given")
+        }
         "WRONGPASS" => denied_password(detail),
         "NOPERM" => Verdict::refused(Denied, Next::Fail, missing_right(detail)),
         "DENIED" => refused(
@@ -510,7 +514,10 @@ fn general(detail: &str) -> Verdict {
         );
     }
     if detail.contains("max number of clients") {
-        return refused(ErrorKind::Unavailable, Next::Fail, "the server has too many clients");
+        return Verdict::unconnected(
+            "the server takes no more clients (its maxclients is reached); raise maxclients, or end \
+             connections that nobody needs",
+        );
     }
     unclear(escape::terminal(&shortened(detail)).to_string())
 }

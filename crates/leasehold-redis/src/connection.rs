@@ -15,13 +15,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::BoxFuture;
+use leasehold_core::{BoxFuture, Effect};
 use redis::{Cmd, Pipeline, Value, cmd};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::access::{Access, Link};
 use crate::classify::{self, Next, Stage, Verdict};
+use crate::role::Role;
 use crate::sentinel::LOOK_EVERY;
 use crate::transport::{Answer, Care, Deadline, Request, Survey, Transport, all_failed, judged};
 
@@ -169,7 +170,7 @@ impl Supervised {
                         Some(Ok(link)) => return Ok(link),
                         Some(Err(verdict)) if !self.inner.patient => return Err(verdict),
                         None if !self.inner.patient => {
-                            return Err(Verdict::nobody_yet("the server does not answer"));
+                            return Err(self.reaching(Verdict::nobody_yet("does not answer")));
                         }
                         Some(Err(verdict)) if !self.inner.is_worth_waiting_for(&verdict) => {
                             return Err(verdict.give_up());
@@ -179,8 +180,18 @@ impl Supervised {
                 }
             }
             if deadline.is_over() {
-                return Err(deadline.missed_unsent(self.inner.state().last_failure.as_ref()));
+                let last = self.inner.state().last_failure.clone();
+                let missed = deadline.missed_unsent(last.as_ref());
+                return Err(if last.is_none() { self.reaching(missed) } else { missed });
             }
+        }
+    }
+
+    /// The same, with the name of a server that the user has not given.
+    fn reaching(&self, verdict: Verdict) -> Verdict {
+        match self.inner.access.reaching() {
+            Some(server) => verdict.about(&server),
+            None => verdict,
         }
     }
 
@@ -235,10 +246,24 @@ impl Supervised {
             Err(verdict) => return all_failed(requests.len(), &verdict),
         };
         let epoch = how.epoch.max(link.epoch);
+        let asks_role = link.asks_role();
         let mut commands = Vec::with_capacity(requests.len().saturating_add(1));
+        commands.extend(asks_role.then(|| Cow::Owned(Role::question())));
         commands.extend(how.asking.then(|| Cow::Owned(cmd("ASKING"))));
         commands.extend(requests.iter().map(|request| request.packed(epoch)));
         let mut values = lane.ask(&link, commands, deadline).await;
+        if asks_role
+            && let Ok(hello) = values.remove(0)
+            && let Err(verdict) = Role::of_hello(&hello).check()
+        {
+            lane.inner.discard(&link);
+            // A replica that lets clients write has done it, and nobody will know.
+            let verdict = verdict.with_effect(Effect::Unknown).give_up();
+            return values
+                .into_iter()
+                .map(|value| Err(value.err().unwrap_or_else(|| verdict.clone())))
+                .collect();
+        }
         let announced = if how.asking { values.remove(0).err() } else { None };
         // Sent away again after a refused announcement, it is the refusal that has to be told.
         let told = |verdict: Verdict| match &announced {

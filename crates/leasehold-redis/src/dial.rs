@@ -1,14 +1,18 @@
 //! Opening a socket to a server: TCP with the settings a lock needs, a Unix socket, or TLS.
 
 use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use leasehold_core::Effect;
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::address::Endpoint;
-use crate::classify::{Stage, Verdict, io_error};
+use crate::classify::{self, Stage, Verdict, io_error};
 use crate::tls::Tls;
 
 /// Unanswered probes begin after a quiet quarter of a minute, so a client behind a dead network
@@ -26,7 +30,16 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// Opens a socket. Takes as long as the network does; the caller bounds it.
-pub(crate) async fn dial(endpoint: &Endpoint, tls: &Tls) -> Result<Box<dyn Stream>, Verdict> {
+pub(crate) async fn dial(endpoint: &Endpoint, tls: &Tls) -> Result<Socket, Verdict> {
+    Ok(Socket {
+        inner: open(endpoint, tls).await?,
+        broken: false,
+        begun: false,
+        heard: FirstWords::default(),
+    })
+}
+
+async fn open(endpoint: &Endpoint, tls: &Tls) -> Result<Box<dyn Stream>, Verdict> {
     let verdict = |error: io::Error| io_error(error.kind(), &error.to_string(), Stage::Connecting);
     match endpoint {
         Endpoint::Tcp { host, port, .. } => {
@@ -42,6 +55,116 @@ pub(crate) async fn dial(endpoint: &Endpoint, tls: &Tls) -> Result<Box<dyn Strea
         Endpoint::Unix(_) => {
             Err(Verdict::misconfigured("this system has no Unix sockets; use redis://host:port"))
         }
+    }
+}
+
+/// An open socket, which remembers how the server began if that was an error.
+///
+/// A server that turns a client away says why and closes, often before the client has written: the
+/// words are there to be read, though writing fails.
+pub(crate) struct Socket {
+    inner: Box<dyn Stream>,
+    /// Writing has failed; what was sent before is still to be read.
+    broken: bool,
+    begun: bool,
+    heard: FirstWords,
+}
+
+impl Socket {
+    pub(crate) fn first_words(&self) -> FirstWords {
+        self.heard.clone()
+    }
+}
+
+/// The error that a server began with.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FirstWords(Arc<OnceLock<String>>);
+
+impl FirstWords {
+    /// Enough of it to be recognised.
+    const BYTES_MAX: usize = 200;
+
+    fn note(&self, bytes: &[u8]) {
+        let Some(error) = bytes.strip_prefix(b"-") else { return };
+        let line = error.split(|byte| *byte == b'\r').next().unwrap_or_default();
+        let line = line.get(..Self::BYTES_MAX).unwrap_or(line);
+        // The client library names itself, which a server need not know or allow.
+        let line = String::from_utf8_lossy(line).into_owned();
+        if !line.to_ascii_lowercase().contains("setinfo") {
+            drop(self.0.set(line));
+        }
+    }
+
+    /// What a failure to connect came from, which the failure itself may not tell.
+    pub(crate) fn explain(&self, verdict: Verdict) -> Verdict {
+        match self.0.get() {
+            Some(line) if !verdict.answered => {
+                let (code, detail) = line.split_once(' ').unwrap_or((line, ""));
+                classify::server(code, detail).with_effect(Effect::NotApplied)
+            }
+            _ => verdict,
+        }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.inner).poll_read(cx, buffer);
+        if let Some(bytes) = buffer.filled().get(before..)
+            && !bytes.is_empty()
+            && !self.begun
+        {
+            self.begun = true;
+            self.heard.note(bytes);
+        }
+        read
+    }
+}
+
+impl Socket {
+    /// Takes a failure to write for a success: reading tells more.
+    fn unless_broken<T>(&mut self, written: Poll<io::Result<T>>, taken: T) -> Poll<io::Result<T>> {
+        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
+        match written {
+            Poll::Ready(Err(error))
+                if matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset) =>
+            {
+                self.broken = true;
+                Poll::Ready(Ok(taken))
+            }
+            written => written,
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.broken {
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        let written = Pin::new(&mut self.inner).poll_write(cx, bytes);
+        self.unless_broken(written, bytes.len())
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.broken {
+            return Poll::Ready(Ok(()));
+        }
+        let flushed = Pin::new(&mut self.inner).poll_flush(cx);
+        self.unless_broken(flushed, ())
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
     }
 }
 

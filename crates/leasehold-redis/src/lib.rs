@@ -27,6 +27,7 @@ mod listen;
 mod names;
 mod replication;
 mod reply;
+mod role;
 mod script;
 mod sentinel;
 mod slot;

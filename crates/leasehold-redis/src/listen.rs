@@ -17,6 +17,7 @@ use crate::address::Endpoint;
 use crate::classify::{self, Stage, Verdict};
 use crate::cluster::Cluster;
 use crate::connection::pause_after;
+use crate::dial::FirstWords;
 use crate::transport::Deadline;
 
 /// Messages kept for a client that does not read them. Beyond that it is told to ask again, which
@@ -55,19 +56,23 @@ impl Source {
             Self::Client(_) => Self::CLIENT_TIMEOUT,
         };
         let both = async {
-            let (mut connection, from) = match self {
+            let (mut connection, from, heard) = match self {
                 Self::Own(access) => {
-                    let (connection, endpoint) = access.open_pubsub().await?;
-                    (connection, Some(endpoint))
+                    let (connection, endpoint, heard) = access.open_pubsub().await?;
+                    (connection, Some(endpoint), heard)
                 }
                 Self::Cluster(cluster) => {
-                    let (connection, endpoint) = cluster.open_pubsub().await?;
-                    (connection, Some(endpoint))
+                    let (connection, endpoint, heard) = cluster.open_pubsub().await?;
+                    (connection, Some(endpoint), heard)
                 }
-                Self::Client(client) => (client.get_async_pubsub().await.map_err(asked)?, None),
+                Self::Client(client) => {
+                    let connection = client.get_async_pubsub().await.map_err(asked)?;
+                    (connection, None, FirstWords::default())
+                }
             };
             // Returns once the server has confirmed it.
-            connection.subscribe(channel).await.map_err(asked)?;
+            let confirmed = connection.subscribe(channel).await;
+            confirmed.map_err(|error| heard.explain(asked(error)))?;
             Ok(Subscribed { connection, from })
         };
         timeout(limit.saturating_mul(2), both).await.unwrap_or_else(|_| {

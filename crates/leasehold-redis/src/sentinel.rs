@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::address::Endpoint;
 use crate::classify::{self, Stage, Verdict};
-use crate::dial::dial;
+use crate::dial::{Socket, dial};
 use crate::tls::Tls;
 use crate::transport::{Survey, judged};
 
@@ -163,8 +163,34 @@ struct One {
 
 impl One {
     async fn ask(&self) -> Result<Found, Verdict> {
+        let socket = dial(&self.host, &self.tls).await;
+        let asked = match socket {
+            Ok(socket) => {
+                let heard = socket.first_words();
+                self.ask_over(socket).await.map_err(|verdict| heard.explain(verdict))
+            }
+            Err(verdict) => Err(verdict),
+        };
+        asked.map_err(|verdict| self.told(verdict))
+    }
+
+    /// An error of a sentinel, which has users of its own.
+    fn told(&self, verdict: Verdict) -> Verdict {
+        let sentinel = format!("sentinel {}", self.host);
+        if verdict.kind != ErrorKind::Denied || verdict.lack.is_some() {
+            return verdict.about(&sentinel);
+        }
+        let given = self.login.password().is_some();
+        let what = if given {
+            "refused sentinel_user or sentinel_password, which are not those of the server"
+        } else {
+            "asks for a password of its own; give it as sentinel_password (and sentinel_user)"
+        };
+        Verdict::refused(ErrorKind::Denied, verdict.next, format!("{sentinel} {what}"))
+    }
+
+    async fn ask_over(&self, socket: Socket) -> Result<Found, Verdict> {
         let judge = |error| classify::judge(&error, Stage::Connecting);
-        let socket = dial(&self.host, &self.tls).await?;
         let config =
             AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
         let opening = MultiplexedConnection::new_with_config(&self.login, socket, config);
@@ -196,7 +222,7 @@ impl Drop for AbortOnDrop {
 }
 
 fn senseless() -> Verdict {
-    Verdict::unconnected("a sentinel's answer makes no sense; is the address that of a sentinel")
+    Verdict::unconnected("its answer makes no sense; is the address that of a sentinel")
 }
 
 /// Reads a sentinel's description of the primary and the address that it gave to clients before

@@ -148,7 +148,12 @@ impl RedisStore {
         Self::builder().connect_lazy(url)
     }
 
-    /// A store on a connection of the user's: a multiplexed one, a connection manager, a cluster's.
+    /// A store on a connection of the user's: a multiplexed one, or a connection manager.
+    ///
+    /// The server at its other end is asked what it is before the first request and every two
+    /// seconds from then on. A replica is refused as [`ErrorKind::Unavailable`], and a cluster as
+    /// [`ErrorKind::Unsupported`]: nobody can tell which node of it answers, so let the store make
+    /// connections of its own there, with [`RedisStore::connect`] and `redis+cluster://`.
     ///
     /// It has no wake channel; see [`RedisStoreBuilder::subscriptions`] for that and for all other
     /// settings. What the connection does by itself, such as sending a request again, it goes on

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::{self, Debug, Display};
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{BoxFuture, Effect, ErrorKind, escape};
@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::call::Call;
 use crate::classify::{self, Stage, Verdict};
 use crate::replication::Replication;
+use crate::role::Role;
 
 /// Until when a call may take, and how long that was, to say so.
 #[derive(Clone, Copy, Debug)]
@@ -201,8 +202,25 @@ pub(crate) fn all_failed(requests: usize, verdict: &Verdict) -> Vec<Result<Answe
     (0..requests).map(|_| Err(verdict.clone())).collect()
 }
 
+/// How often a borrowed connection is asked what it is to.
+const ROLE_EVERY: Duration = Duration::from_secs(2);
+
 /// Connections that somebody else looks after.
-pub(crate) struct Borrowed<F>(pub(crate) F);
+pub(crate) struct Borrowed<F> {
+    provide: F,
+    /// When a server last said that it is a primary.
+    known: Mutex<Option<Instant>>,
+}
+
+impl<F> Borrowed<F> {
+    pub(crate) fn new(provide: F) -> Self {
+        Self { provide, known: Mutex::new(None) }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl<F> Debug for Borrowed<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -218,7 +236,18 @@ where
     E: Display,
 {
     async fn connection(&self, deadline: Deadline) -> Result<C, Verdict> {
-        match timeout_at(deadline.at, (self.0)()).await {
+        let mut connection = self.lent(deadline).await?;
+        if self.known().is_none_or(|since| since.elapsed() >= ROLE_EVERY) {
+            let asking = timeout_at(deadline.at, Role::ask(&mut connection)).await;
+            let role = asking.unwrap_or_else(|_| Err(deadline.missed_unsent(None)))?;
+            role.check_borrowed()?;
+            *self.known() = Some(Instant::now());
+        }
+        Ok(connection)
+    }
+
+    async fn lent(&self, deadline: Deadline) -> Result<C, Verdict> {
+        match timeout_at(deadline.at, (self.provide)()).await {
             Ok(Ok(_)) if deadline.is_over() => Err(deadline.missed_unsent(None)),
             Ok(Ok(connection)) => Ok(connection),
             Ok(Err(error)) => {

@@ -8,6 +8,7 @@ mod doctor;
 mod foreign;
 mod least_rights;
 mod outages;
+mod refusals;
 mod replicated;
 mod scripts;
 mod secrets;

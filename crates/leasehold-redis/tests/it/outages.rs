@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Acquire, Effect, Error, ErrorKind, Leave, Mode, Release, Renew, Store as _};
-use leasehold_redis::RedisStore;
+use leasehold_core::{
+    Acquire, Effect, Error, ErrorKind, Leave, ListRequest, Mode, Release, Renew, Store as _,
+};
+use leasehold_redis::{RedisStore, acl, redis};
 use leasehold_testkit::proxy::{AfterLoss, Fault, Proxy};
 use leasehold_testkit::server::RedisServer;
 use tokio::time::{Instant, timeout};
@@ -69,26 +71,92 @@ async fn a_full_server_grants_nothing_but_lets_holders_go_on_and_go() {
     assert!(matches!(next.try_take().await.unwrap(), Acquire::Already(_)), "it was handed over");
 }
 
-#[tokio::test]
-async fn a_read_only_replica_says_that_it_is_one() {
+/// A primary and a replica that follows it.
+async fn followed() -> (RedisServer, RedisServer) {
     let primary = RedisServer::start();
     let replica = RedisServer::builder().replica_of(&primary).start();
+    follows(&replica).await;
+    (primary, replica)
+}
+
+async fn follows(replica: &RedisServer) {
     let deadline = Instant::now() + WITHIN;
-    while replica.info("replication")["master_link_status"] != "up" {
+    while replica.info("replication").get("master_link_status").is_none_or(|link| link != "up") {
         assert!(Instant::now() < deadline, "{}", replica.log());
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let store = RedisStore::connect(&replica.url()).await.unwrap();
-    let error = Caller::new(&store, &key()).try_take().await.unwrap_err();
-    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::NotApplied));
-    assert!(error.to_string().contains("read-only replica; connect to the primary"), "{error}");
+}
+
+#[tokio::test]
+async fn a_replica_is_refused_for_locks_and_for_questions_whether_it_takes_writes_or_not() {
+    let (primary, replica) = followed().await;
+    let rule = acl::rule("redis://h", "locks", &acl::Feature::SERVICE).unwrap();
+    let rule = rule.replace(">PASSWORD", ">pw");
+    assert_eq!(replica.cli(&rule.split(' ').collect::<Vec<_>>()), "OK");
+    for read_only in ["yes", "no"] {
+        assert_eq!(replica.cli(&["CONFIG", "SET", "replica-read-only", read_only]), "OK");
+        for url in
+            [replica.url(), replica.url_for("locks", "pw"), replica.url() + "?protocol=resp3"]
+        {
+            let error = RedisStore::connect(&url).await.unwrap_err();
+            assert_eq!(
+                (error.kind(), error.effect()),
+                (ErrorKind::Unavailable, Effect::NotApplied)
+            );
+            assert!(error.to_string().contains("connect to the primary"), "{error}");
+            let store = RedisStore::connect_lazy(&url).unwrap();
+            let caller = Caller::new(&store, &key());
+            for error in [
+                caller.try_take().await.unwrap_err(),
+                store.inspect(&caller.request.key, WITHIN).await.unwrap_err(),
+                store.list(&ListRequest::new(""), WITHIN).await.unwrap_err(),
+            ] {
+                let seen = (error.kind(), error.effect());
+                assert_eq!(seen, (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
+                assert!(error.to_string().contains("is a replica"), "{error}");
+            }
+        }
+    }
+    let error = RedisStore::connect(&replica.url()).await.unwrap_err();
+    assert!(error.to_string().contains(&format!("a replica of {}", primary.addr())), "{error}");
+    let lent = redis::Client::open(replica.url()).unwrap();
+    let lent = lent.get_multiplexed_async_connection().await.unwrap();
+    let error = RedisStore::from_connection(lent).inspect(&key(), WITHIN).await.unwrap_err();
+    assert!(error.to_string().contains("is a replica"), "{error}");
+}
+
+#[tokio::test]
+async fn a_primary_that_becomes_a_replica_that_takes_writes_is_soon_left() {
+    let primary = RedisServer::start();
+    let other = RedisServer::builder().config("replica-read-only no").start();
+    let url = other.url();
+    let store = RedisStore::connect(&url).await.unwrap();
+    let lent = redis::Client::open(url).unwrap();
+    let lent = lent.get_multiplexed_async_connection().await.unwrap();
+    let lent = RedisStore::from_connection(lent);
+    for store in [&store, &lent] {
+        Caller::new(store, &key()).take().await;
+    }
+    let port = primary.port().to_string();
+    assert_eq!(other.cli(&["REPLICAOF", "127.0.0.1", &port]), "OK");
+    follows(&other).await;
+    for store in [&store, &lent] {
+        let deadline = Instant::now() + WITHIN;
+        let error = loop {
+            match store.inspect(&key(), WITHIN).await {
+                Err(error) => break error,
+                Ok(_) => assert!(Instant::now() < deadline, "the replica is believed for ever"),
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+        assert!(error.to_string().contains("is a replica"), "{error}");
+    }
 }
 
 #[tokio::test]
 async fn a_promoted_replica_is_used_at_once() {
-    let primary = RedisServer::start();
-    let replica = RedisServer::builder().replica_of(&primary).start();
-    let store = RedisStore::connect(&replica.url()).await.unwrap();
+    let (_primary, replica) = followed().await;
+    let store = RedisStore::connect_lazy(&replica.url()).unwrap();
     drop(Caller::new(&store, &key()).try_take().await.unwrap_err());
     drop(replica.cli(&["REPLICAOF", "NO", "ONE"]));
     Caller::new(&store, &key()).take().await;

@@ -27,10 +27,25 @@ async fn passwords_of_servers_and_sentinels_are_told_apart_and_never_shown() {
     let set = spawn_blocking(start).await.unwrap();
     let store = RedisStore::connect(&set.url()).await.unwrap();
     Caller::new(&store, &key()).take().await;
-    for url in [set.url().replace("s3rver-pw", "wr0ng"), set.url().replace("s3ntinel-pw", "wr0ng")]
-    {
+    let sentinel = format!("sentinel {}", set.sentinels()[0].addr());
+    let primary = format!("{}, which the sentinels name", set.servers()[0].addr());
+    let (url, none) = (set.url(), "?sentinel_password=s3ntinel-pw");
+    for (url, who, what) in [
+        (url.replace("s3rver-pw", "wr0ng"), &primary, "refused the user name or password"),
+        (url.replace(":s3rver-pw@", ""), &primary, "asks for a password, and none was given"),
+        (
+            url.replace("s3ntinel-pw", "wr0ng"),
+            &sentinel,
+            "refused sentinel_user or sentinel_password",
+        ),
+        (url.replace(none, ""), &sentinel, "give it as sentinel_password"),
+    ] {
         let error = refused(&url).await;
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        let said = error.to_string();
+        // Any of the sentinels may be the first to answer.
+        let (who, _) = who.split_once(':').unwrap();
+        assert!(said.contains(who) && said.contains(what), "{error}");
         let words = format!("{} {store:?} {}", all_words(&error), store.location());
         for secret in ["s3rver-pw", "s3ntinel-pw", "wr0ng"] {
             assert!(!words.contains(secret), "{words}");
@@ -47,6 +62,26 @@ async fn servers_of_another_sort_are_named_as_what_they_are() {
     let error = refused(&format!("redis+cluster://{}", server.addr())).await;
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert!(error.to_string().contains("write redis://"), "{error}");
+    let set = spawn_blocking(|| SentinelSet::builder().replicas(0).start()).await.unwrap();
+    let error = refused(&format!("redis://{}", set.sentinels()[0].addr())).await;
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    assert!(error.to_string().contains("write redis+sentinel://"), "{error}");
+}
+
+#[tokio::test]
+async fn a_borrowed_connection_to_a_cluster_is_refused() {
+    let cluster = spawn_blocking(|| Cluster::builder().replicas(0).start()).await.unwrap();
+    let client = leasehold_redis::redis::Client::open(cluster.nodes()[0].url()).unwrap();
+    let connection = client.get_multiplexed_async_connection().await.unwrap();
+    let store = RedisStore::from_connection(connection);
+    for error in [
+        Caller::new(&store, &key()).try_take().await.unwrap_err(),
+        store.list(&ListRequest::new(""), WITHIN).await.unwrap_err(),
+    ] {
+        let seen = (error.kind(), error.effect());
+        assert_eq!(seen, (ErrorKind::Unsupported, Effect::NotApplied), "{error}");
+        assert!(error.to_string().contains("redis+cluster://"), "{error}");
+    }
 }
 
 #[tokio::test]

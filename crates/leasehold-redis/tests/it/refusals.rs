@@ -1,0 +1,68 @@
+//! Servers that turn a client away, or that can't be reached: what the user is told.
+
+use std::net::TcpStream;
+
+use leasehold_core::{ClientId, Effect, ErrorKind, Store as _};
+use leasehold_redis::RedisStore;
+use leasehold_testkit::server::RedisServer;
+use leasehold_testkit::server::cluster::Cluster;
+use leasehold_testkit::server::sentinel::SentinelSet;
+use tokio::task::spawn_blocking;
+
+use crate::common::{Caller, SHORT, WITHIN, key};
+
+/// Takes all the room that a server has for clients.
+fn crowd(server: &RedisServer) -> Vec<TcpStream> {
+    drop(server.cli(&["CONFIG", "SET", "maxclients", "12"]));
+    (0..12).map(|_| TcpStream::connect(server.addr()).unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_server_without_room_for_another_client_says_so() {
+    let open = RedisServer::start();
+    let guarded = RedisServer::builder().password("pw").start();
+    for server in [&open, &guarded] {
+        let crowd = crowd(server);
+        // How far a client gets before it is turned away is up to chance.
+        for _ in 0..10 {
+            for setting in ["", "?protocol=resp3"] {
+                let url = server.url() + setting;
+                let error = RedisStore::connect(&url).await.unwrap_err();
+                let seen = (error.kind(), error.effect());
+                assert_eq!(seen, (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
+                assert!(error.to_string().contains("maxclients"), "{error}");
+            }
+        }
+        let store = RedisStore::connect_lazy(&server.url()).unwrap();
+        let opening = store.listen(ClientId::generate().unwrap(), WITHIN).await;
+        let error = opening.map(drop).unwrap_err();
+        assert!(error.to_string().contains("maxclients"), "{error}");
+        drop(crowd);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_others_name_and_that_is_not_there_is_named() {
+    let start =
+        || (SentinelSet::builder().replicas(0).start(), Cluster::builder().replicas(0).start());
+    let (set, cluster) = spawn_blocking(start).await.unwrap();
+    let primary = &set.servers()[0];
+    primary.kill();
+    let named = format!("{}, which the sentinels name as the primary", primary.addr());
+    let store = RedisStore::connect_lazy(&set.url()).unwrap();
+    let error = store.inspect(&key(), SHORT).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains(&named), "{error}");
+
+    let store = RedisStore::connect(&cluster.url()).await.unwrap();
+    let caller = Caller::new(&store, &key());
+    caller.take().await;
+    let slot = cluster.slot_of(&format!("leasehold:{{{}}}", caller.request.key));
+    let gone = cluster.master_of(slot);
+    gone.kill();
+    // The first may have been on its way on the old connection.
+    drop(store.inspect(&caller.request.key, SHORT).await);
+    let error = store.inspect(&caller.request.key, SHORT).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains(&format!("node {}", gone.addr())), "{error}");
+}
