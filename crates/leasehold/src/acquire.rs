@@ -113,6 +113,14 @@ impl Acquisition {
 
     /// Tries once; contention is `None`.
     pub(crate) async fn try_once(mut self) -> Result<Option<Guard>> {
+        let outcome = self.only_try().await;
+        if !matches!(outcome, Ok(Some(_))) {
+            self.give_up().await;
+        }
+        outcome
+    }
+
+    async fn only_try(&mut self) -> Result<Option<Guard>> {
         match self.attempt().await? {
             Attempt::Held(guard) => Ok(Some(guard)),
             Attempt::Busy(_) | Attempt::Waiting(_) => Ok(None),
@@ -121,7 +129,8 @@ impl Acquisition {
         }
     }
 
-    /// Waits until the lock is held, the limit is reached or the strategy stops.
+    /// Waits until the lock is held, the limit is reached or the strategy stops. Whoever is told
+    /// that it is not held has no place in the line any more, as far as the store can be asked.
     pub(crate) async fn wait(mut self) -> Result<Guard> {
         let capability = self.client.store.capability();
         if self.limits.settings.order == Order::Fifo && capability.queue {
@@ -129,14 +138,33 @@ impl Acquisition {
             // is left wait behind each other.
             if matches!(self.request.mode, Mode::Permits { .. })
                 && !Gates::is_waited_for(&self.client, &self.limits.settings, &self.terms)
+                && let Some(guard) = self.begin().await?
             {
-                if let Attempt::Held(guard) = self.attempt().await? {
-                    return Ok(guard);
-                }
-                self.start_anew()?;
+                return Ok(guard);
             }
             return in_line::wait(self, capability.wake).await;
         }
+        let outcome = self.poll().await;
+        if outcome.is_err() {
+            self.give_up().await;
+        }
+        outcome
+    }
+
+    /// Asks once before waiting begins. `None` when there is something to wait for.
+    pub(crate) async fn begin(&mut self) -> Result<Option<Guard>> {
+        let outcome = self.attempt().await.and_then(|attempt| match attempt {
+            Attempt::Held(guard) => Ok(Some(guard)),
+            _ => self.start_anew().map(|()| None),
+        });
+        if outcome.is_err() {
+            self.give_up().await;
+        }
+        outcome
+    }
+
+    /// Asks again and again, by the strategy.
+    async fn poll(&mut self) -> Result<Guard> {
         let mut in_the_way = InTheWay::default();
         let mut contact = Contact::default();
         for tries in 1.. {
@@ -177,6 +205,12 @@ impl Acquisition {
         Err(self.ran_out(in_the_way, "the retry strategy gave up"))
     }
 
+    /// Gives up whatever the token has. Returns once the store has answered that, or the time of
+    /// one call is over; the reaper goes on then, as it does when this is dropped.
+    pub(crate) async fn give_up(&mut self) {
+        give_up(std::slice::from_mut(self)).await;
+    }
+
     /// Goes on with a new token where a store needs it after a refusal; whatever the old one may
     /// have got is given up.
     pub(crate) fn start_anew(&mut self) -> Result<()> {
@@ -193,8 +227,8 @@ impl Acquisition {
     /// Sends one request and takes in its answer.
     pub(crate) async fn attempt(&mut self) -> Result<Attempt> {
         let sent_at = self.client.clock.now();
-        let within = self.within(sent_at);
-        self.armed.sending(self.expired_at(sent_at));
+        let within = self.within();
+        self.armed.sending(sent_at, self.expired_at(sent_at));
         let answer = self.client.store.acquire(&self.request, within).await;
         self.take_in(answer, sent_at)
     }
@@ -284,13 +318,10 @@ impl Acquisition {
         if self.client.closing.is_cancelled() { Attempt::TooLate } else { Attempt::Held(guard) }
     }
 
-    /// How long one request may take.
-    pub(crate) fn within(&self, now: Moment) -> Duration {
-        let call = self.client.config.call_timeout.min(self.terms.ttl.duration());
-        match self.limits.until.map(|until| until.saturating_since(now)) {
-            Some(left) if !left.is_zero() => call.min(left),
-            _ => call,
-        }
+    /// How long one request may take, whatever is left of the time to wait: one that was cut short
+    /// would leave it open whether there is something to give up.
+    pub(crate) fn within(&self) -> Duration {
+        self.client.config.call_timeout.min(self.terms.ttl.duration())
     }
 
     /// Gives up at once, when asked to, if the lock can't come free within the limit.
@@ -357,6 +388,35 @@ impl Limits {
             .during("acquire")
             .on_key(&self.settings.key)
             .at_store(client.location())
+    }
+}
+
+/// Gives up whatever these have. Returns once the store has answered that, or the time of one call
+/// is over.
+pub(crate) async fn give_up(acquisitions: &mut [Acquisition]) {
+    let Some(client) = acquisitions.first().map(|first| Arc::clone(&first.client)) else { return };
+    let now = client.clock.now();
+    let mut since = Moment::default();
+    let mut orders = Vec::new();
+    for one in acquisitions {
+        let in_touch_since = one.armed.in_touch_since(now);
+        if let Some(order) = one.armed.give_up() {
+            since = since.max(one.limits.until.unwrap_or(now).min(in_touch_since));
+            orders.push(order);
+        }
+    }
+    if orders.is_empty() {
+        return;
+    }
+    let all = async {
+        for order in orders {
+            // An error says as well that there is nothing left to wait for.
+            drop(order.await);
+        }
+    };
+    tokio::select! {
+        () = all => {}
+        () = rt::sleep_until(&*client.clock, since.saturating_add(client.config.call_timeout)) => {}
     }
 }
 

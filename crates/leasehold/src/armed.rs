@@ -2,7 +2,7 @@
 
 use leasehold_core::{Key, Moment, Token};
 
-use crate::reap::{Reaper, Remains};
+use crate::reap::{Counted, GivenUp, Reaper, Remains};
 use crate::settings::Settings;
 
 /// An acquisition that may have left something in the store.
@@ -12,11 +12,15 @@ use crate::settings::Settings;
 #[derive(Debug)]
 pub(crate) struct Armed {
     reaper: Reaper,
+    /// While there may be something to give up, whoever closes the client waits for it.
+    counted: Option<Counted>,
     key: Key,
     token: Token,
     /// A grant closes the lock, for a use that nobody will make of it now.
     reopen: bool,
     until: Moment,
+    /// When the last request was sent.
+    sent_at: Moment,
     /// A request is on its way.
     asking: bool,
     /// A request was never answered, and may still be carried out.
@@ -29,10 +33,12 @@ impl Armed {
     pub(crate) fn new(reaper: Reaper, settings: &Settings, token: Token) -> Self {
         Self {
             reaper,
+            counted: None,
             key: settings.key.clone(),
             token,
             reopen: settings.close_for.is_some(),
             until: Moment::default(),
+            sent_at: Moment::default(),
             asking: false,
             in_doubt: false,
             has_something: false,
@@ -40,9 +46,11 @@ impl Armed {
     }
 
     /// A request goes out now; whatever it takes has expired at `until` by itself.
-    pub(crate) fn sending(&mut self, until: Moment) {
+    pub(crate) fn sending(&mut self, now: Moment, until: Moment) {
         self.asking = true;
+        self.sent_at = now;
         self.until = self.until.max(until);
+        self.counted.get_or_insert_with(|| self.reaper.arm());
     }
 
     /// The answer came: the token has something in the store.
@@ -55,11 +63,13 @@ impl Armed {
     pub(crate) fn has_nothing(&mut self) {
         self.asking = false;
         self.has_something = false;
+        self.count_no_more();
     }
 
     /// The request did not reach the store; what earlier ones brought stands.
     pub(crate) fn not_sent(&mut self) {
         self.asking = false;
+        self.count_no_more();
     }
 
     /// No answer came.
@@ -71,20 +81,43 @@ impl Armed {
     /// The token has been given to somebody who takes care of it.
     pub(crate) fn disarm(&mut self) {
         (self.asking, self.in_doubt, self.has_something) = (false, false, false);
+        self.count_no_more();
+    }
+
+    fn may_have_something(&self) -> bool {
+        self.asking || self.in_doubt || self.has_something
+    }
+
+    fn count_no_more(&mut self) {
+        if !self.may_have_something() {
+            self.counted = None;
+        }
+    }
+
+    /// Hands over what the token may have, in the background; `None` when that is nothing.
+    pub(crate) fn give_up(&mut self) -> Option<GivenUp> {
+        let given_up = self.may_have_something().then(|| {
+            self.reaper.send(Remains::Acquisition {
+                key: self.key.clone(),
+                token: self.token,
+                until: self.until,
+                in_doubt: self.asking || self.in_doubt,
+                reopen: self.reopen,
+            })
+        });
+        self.disarm();
+        given_up
+    }
+
+    /// From when on it is of use to wait for the store: from now on where it has answered, and
+    /// otherwise from when it was asked, so that a store that is silent is waited for once.
+    pub(crate) fn in_touch_since(&self, now: Moment) -> Moment {
+        if self.has_something { now } else { self.sent_at }
     }
 }
 
 impl Drop for Armed {
     fn drop(&mut self) {
-        let in_doubt = self.asking || self.in_doubt;
-        if in_doubt || self.has_something {
-            self.reaper.send(Remains::Acquisition {
-                key: self.key.clone(),
-                token: self.token,
-                until: self.until,
-                in_doubt,
-                reopen: self.reopen,
-            });
-        }
+        drop(self.give_up());
     }
 }

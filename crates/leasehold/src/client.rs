@@ -529,7 +529,7 @@ impl Client {
         // In a task of its own, so that it goes on when this future is dropped.
         let clean_up = self.inner.runtime.spawn(async move {
             let outcomes = client.release_all_outcomes().await;
-            client.inner.reaper.idle().await;
+            client.inner.reaper.idle_for_good().await;
             client.inner.stop.cancel();
             outcomes.into_iter().try_for_each(|(_, outcome)| outcome.map(drop))
         });

@@ -158,22 +158,55 @@ impl LocalPlace {
     }
 }
 
-impl Drop for LocalPlace {
-    fn drop(&mut self) {
+/// What a contender leaves behind that nobody in the local line takes on.
+#[derive(Debug)]
+pub(crate) struct Leftover {
+    baton: Option<Baton>,
+    unused: Vec<Baton>,
+}
+
+impl Leftover {
+    /// The lease, if it was handed to the contender at the very last moment.
+    pub(crate) fn take_lease(&mut self) -> Option<Guard> {
+        let lease = self.unused.iter().position(|baton| matches!(baton, Baton::Lease(_)))?;
+        match self.unused.swap_remove(lease) {
+            Baton::Lease(guard) => Some(guard),
+            _ => None,
+        }
+    }
+
+    /// Gives up the places in the store's line.
+    pub(crate) async fn give_up(self) {
+        for baton in self.baton.into_iter().chain(self.unused) {
+            if let Baton::Wire(mut wire) = baton {
+                wire.give_up().await;
+            }
+        }
+    }
+}
+
+impl LocalPlace {
+    /// Leaves the line, and passes on what it has.
+    pub(crate) fn leave(mut self) -> Leftover {
+        self.pass_on()
+    }
+
+    fn pass_on(&mut self) -> Leftover {
         let mut wire = self.wire.take();
-        let mut spare = Vec::new();
+        let mut unused = Vec::new();
         let mut gates = self.gates.lock();
         // Batons are sent under the lock: what was passed here and not taken in goes on as well.
         while let Ok(baton) = self.messages.try_recv() {
             self.first |= !matches!(baton, Baton::Lease(_));
             match baton {
                 Baton::Wire(passed) if wire.is_none() => wire = Some(passed),
-                unused => spare.push(unused),
+                other => unused.push(other),
             }
         }
-        let Some(gate) = gates.get_mut(&self.key) else { return };
-        gate.line.retain(|contender| contender.id != self.id);
         let mut baton = self.first.then(|| wire.map_or(Baton::Start, Baton::Wire));
+        self.first = false;
+        let Some(gate) = gates.get_mut(&self.key) else { return Leftover { baton, unused } };
+        gate.line.retain(|contender| contender.id != self.id);
         if let Some(next) = gate.line.front()
             && let Some(passed) = baton.take()
         {
@@ -182,10 +215,15 @@ impl Drop for LocalPlace {
         if gate.line.is_empty() {
             gates.remove(&self.key);
         }
-        // A lease, or a place in the store's line, that nobody takes on is given up only now:
-        // that may come back to the gates.
-        drop(gates);
-        drop((baton, spare));
+        Leftover { baton, unused }
+    }
+}
+
+impl Drop for LocalPlace {
+    fn drop(&mut self) {
+        // A lease, or a place in the store's line, that nobody takes on is given up without the
+        // gates' lock: that may come back to them.
+        drop(self.pass_on());
     }
 }
 

@@ -4,19 +4,45 @@ use std::sync::Arc;
 
 use leasehold_core::{ErrorKind, Result};
 
-use crate::acquire::Acquisition;
+use crate::acquire::{Acquisition, Limits};
 use crate::gate::{Baton, LocalPlace};
 use crate::guard::Guard;
 use crate::rt;
 use crate::wire::Wire;
 
-/// Waits until the lock is handed over, by the store or inside this process.
+/// Waits until the lock is handed over, by the store or inside this process. An error is told once
+/// the place in line has been given up, or taken on by the next contender.
 pub(crate) async fn wait(acquisition: Acquisition, wakes: bool) -> Result<Guard> {
     let client = Arc::clone(&acquisition.client);
     let limits = acquisition.limits.clone();
     let mut place =
         LocalPlace::join(&client, &limits.settings).map_err(|error| acquisition.explain(error))?;
     acquisition.refuse_in_vain(&place.seen().get())?;
+    let error = match stand(&mut place, acquisition, &limits, wakes).await {
+        Ok(guard) => return Ok(guard),
+        Err(error) => error,
+    };
+    // The place in the store's line is used up, or of no use, unless only this contender's own limit
+    // was reached: the next one takes it over then.
+    let of_no_use = place.wire.take_if(|_| error.kind() != ErrorKind::Timeout);
+    let mut left = place.leave();
+    if let Some(guard) = left.take_lease().filter(|_| !client.closing.is_cancelled()) {
+        return Ok(guard);
+    }
+    if let Some(mut wire) = of_no_use {
+        wire.give_up().await;
+    }
+    left.give_up().await;
+    Err(error)
+}
+
+async fn stand(
+    place: &mut LocalPlace,
+    acquisition: Acquisition,
+    limits: &Limits,
+    wakes: bool,
+) -> Result<Guard> {
+    let client = Arc::clone(&acquisition.client);
     let mut unsent = Some(acquisition);
     loop {
         if place.is_first() && place.wire.is_none() {
@@ -26,7 +52,7 @@ pub(crate) async fn wait(acquisition: Acquisition, wakes: bool) -> Result<Guard>
         let baton = {
             // A contender on the wire keeps its own limit.
             let until = limits.until.filter(|_| place.wire.is_none());
-            let LocalPlace { wire, messages, .. } = &mut place;
+            let LocalPlace { wire, messages, .. } = &mut *place;
             let drive = async {
                 match wire {
                     Some(wire) => wire.drive().await,
@@ -37,14 +63,8 @@ pub(crate) async fn wait(acquisition: Acquisition, wakes: bool) -> Result<Guard>
                 biased;
                 baton = messages.recv() => baton,
                 outcome = drive => {
-                    // The place in the store's line is used up, or of no use, unless only this
-                    // contender's own limit was reached: the next one takes it over then.
-                    let gave_up =
-                        outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Timeout);
-                    if !gave_up {
-                        place.wire = None;
-                    }
-                    return outcome;
+                    // Its token is that of the lease now, and nobody else's.
+                    return outcome.inspect(|_| place.wire = None);
                 }
                 () = rt::sleep_until_some(&*client.clock, until) => {
                     let in_the_way = place.seen().get();
@@ -57,7 +77,7 @@ pub(crate) async fn wait(acquisition: Acquisition, wakes: bool) -> Result<Guard>
             Some(Baton::Lease(guard)) => return Ok(guard),
             Some(Baton::Wire(mut wire)) => {
                 if place.wire.is_none() {
-                    wire.take_over(&limits);
+                    wire.take_over(limits);
                     place.wire = Some(wire);
                 }
                 place.now_first();

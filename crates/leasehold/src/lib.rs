@@ -259,6 +259,12 @@
 //! Every future here can be dropped at any await, and each says under *Cancel safety* what that
 //! means. None leaves a lease behind that nobody gives up: what a dropped future may have taken is
 //! released in the background.
+//!
+//! "In the background" needs the process to live on for the time of a request. A program that drops
+//! a future or a guard and ends at once may leave a lease for its ttl, or a place in line for its
+//! window of at most half a minute; [`Client::close`] waits until all of that is given up. What is
+//! awaited to its end needs no such care: a release has been answered, and a wait that fails has
+//! left the line before it says so.
 
 mod acquire;
 mod armed;

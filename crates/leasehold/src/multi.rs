@@ -12,7 +12,7 @@ use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Effect, Error, ErrorKind, Fence, Key, Mode, Result,
 };
 
-use crate::acquire::{Acquisition, Attempt, refused};
+use crate::acquire::{Acquisition, Attempt, give_up, refused};
 use crate::client::{Client, Inner};
 use crate::guard::Guard;
 use crate::hold::Closing;
@@ -132,12 +132,34 @@ impl Multi {
             let left = until.map(|until| until.saturating_since(clock.now()));
             let one = self.only(key);
             let next = tokio::select! {
-                next = one.take(left) => next?,
-                error = self.keep(&guard) => return Err(error),
+                next = one.take(left) => next,
+                error = self.keep(&guard) => Err(error),
             };
-            guard.guards.push(next);
+            match next.and_then(|next| next.check().map(|()| next)) {
+                Ok(next) => guard.guards.push(next),
+                Err(error) => return Err(self.give_up(guard, error).await),
+            }
         }
-        guard.check().map(|()| guard)
+        match guard.check() {
+            Ok(()) => Ok(guard),
+            Err(error) => Err(self.give_up(guard, error).await),
+        }
+    }
+
+    /// Gives up what is held, and a place in line that was left for a loss. Returns once the store
+    /// has answered that, or the time of one call is over.
+    async fn give_up(&self, guard: MultiGuard, error: Error) -> Error {
+        let client = &self.value.client;
+        let by = client.clock.now().saturating_add(client.config.call_timeout);
+        let given_up = async {
+            drop(guard.release_outcomes().await);
+            client.reaper.idle().await;
+        };
+        tokio::select! {
+            () = given_up => {}
+            () = rt::sleep_until(&*client.clock, by) => {}
+        }
+        error
     }
 
     /// Keeps what is held while another is waited for, which is no fault of the work that has not
@@ -193,13 +215,25 @@ fn sorted(keys: impl IntoIterator<Item = Result<Key>>) -> Result<Vec<Key>> {
 
 /// Takes all or none, without waiting.
 async fn try_all(mut all: Vec<Acquisition>) -> Result<Option<Vec<Guard>>> {
+    let outcome = try_in_one_step(&mut all).await;
+    match outcome {
+        Err(error) if error.kind() == ErrorKind::Unsupported => try_one_by_one(all).await,
+        Ok(Some(guards)) => Ok(Some(guards)),
+        failed => {
+            give_up(&mut all).await;
+            failed
+        }
+    }
+}
+
+async fn try_in_one_step(all: &mut [Acquisition]) -> Result<Option<Vec<Guard>>> {
     let Some(first) = all.first() else { return Ok(None) };
     let client = Arc::clone(&first.client);
     let sent_at = client.clock.now();
-    let within = first.within(sent_at);
+    let within = first.within();
     let requests: Vec<AcquireRequest> = all.iter().map(|one| one.request.clone()).collect();
-    for one in &mut all {
-        one.armed.sending(one.expired_at(sent_at));
+    for one in &mut *all {
+        one.armed.sending(sent_at, one.expired_at(sent_at));
     }
     match client.store.acquire_all(&requests, within).await {
         Ok(AcquireAll::Granted(fences)) if fences.len() == all.len() => {
@@ -212,10 +246,18 @@ async fn try_all(mut all: Vec<Acquisition>) -> Result<Option<Vec<Guard>>> {
             });
             // All of them, so that what one has is given up when another came too late.
             let guards: Vec<Result<Guard>> = guards.collect();
-            guards.into_iter().collect::<Result<Vec<_>>>().map(Some)
+            let (held, late): (Vec<_>, Vec<_>) = guards.into_iter().partition(Result::is_ok);
+            let held = held.into_iter().flatten().collect();
+            match late.into_iter().find_map(Result::err) {
+                None => Ok(Some(held)),
+                Some(error) => {
+                    drop(MultiGuard::new(client, held).release_outcomes().await);
+                    Err(error)
+                }
+            }
         }
         Ok(AcquireAll::Blocked { index, answer }) => {
-            for one in &mut all {
+            for one in &mut *all {
                 one.armed.has_nothing();
             }
             match (answer, all.get(index)) {
@@ -226,20 +268,14 @@ async fn try_all(mut all: Vec<Acquisition>) -> Result<Option<Vec<Guard>>> {
             }
         }
         Ok(_) => {
-            for one in &mut all {
+            for one in &mut *all {
                 one.armed.unanswered();
             }
             let why = "the store gave an answer that this version does not know";
             Err(client.explain(Error::new(ErrorKind::Protocol, why), "acquire"))
         }
-        Err(error) if error.kind() == ErrorKind::Unsupported => {
-            for one in &mut all {
-                one.armed.not_sent();
-            }
-            try_one_by_one(all).await
-        }
         Err(error) => {
-            for one in &mut all {
+            for one in &mut *all {
                 if error.effect() == Effect::NotApplied {
                     one.armed.not_sent();
                 } else {

@@ -90,7 +90,10 @@ impl Mutex {
     ///
     /// # Time
     ///
-    /// A request that is on its way when the limit is reached is given until its own time-out.
+    /// A request that is on its way when the limit is reached is given until its own time-out, and
+    /// the answer comes when the place in line has been given up: both take at most the
+    /// [call time-out](crate::ClientBuilder::call_timeout) more. A program that ends then leaves
+    /// nothing behind.
     ///
     /// # Errors
     ///

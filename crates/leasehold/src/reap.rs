@@ -11,7 +11,7 @@ use leasehold_core::retry::{Exponential, RetryStrategy as _};
 use leasehold_core::{
     Clock, Effect, Error, Key, Leave, LeaveRequest, Moment, ReleaseRequest, Store, Token,
 };
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
 use crate::hold::Hold;
 use crate::rt;
@@ -43,8 +43,14 @@ pub(crate) enum Remains {
 #[derive(Clone, Debug)]
 pub(crate) struct Reaper {
     queue: mpsc::UnboundedSender<(Remains, Ticket)>,
+    /// What was handed over and is not done.
     pending: Arc<Pending>,
+    /// What may have to be handed over yet.
+    armed: Arc<Pending>,
 }
+
+/// Returns once the store has answered, or there is nothing to give up any more.
+pub(crate) type GivenUp = oneshot::Receiver<()>;
 
 #[derive(Debug, Default)]
 struct Pending {
@@ -60,27 +66,49 @@ impl Reaper {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let (queue, remains) = mpsc::unbounded_channel();
-        let pending = Arc::new(Pending::default());
         runtime.spawn(run(remains, store, clock));
-        Self { queue, pending }
+        Self { queue, pending: Arc::default(), armed: Arc::default() }
     }
 
     /// Hands something over. Without a running reaper it is left to its ttl.
-    pub(crate) fn send(&self, remains: Remains) {
-        self.pending.count.fetch_add(1, Ordering::AcqRel);
-        let ticket = Ticket(Arc::clone(&self.pending));
+    pub(crate) fn send(&self, remains: Remains) -> GivenUp {
+        let (answered, given_up) = oneshot::channel();
+        let ticket = Ticket { over: Pending::count(&self.pending), answered };
         if self.queue.send((remains, ticket)).is_err() {
             tracing::debug!(target: "leasehold", "no reaper is left; a lease is left to its ttl");
         }
+        given_up
+    }
+
+    /// Counts something that may have to be handed over, until what this returns is dropped.
+    pub(crate) fn arm(&self) -> Counted {
+        Pending::count(&self.armed)
     }
 
     /// Returns once everything handed over so far and since is done. Cancel safe.
     pub(crate) async fn idle(&self) {
+        self.pending.none().await;
+    }
+
+    /// As [`idle`](Self::idle), once nothing is left that may have to be handed over either.
+    pub(crate) async fn idle_for_good(&self) {
+        self.armed.none().await;
+        self.pending.none().await;
+    }
+}
+
+impl Pending {
+    fn count(pending: &Arc<Self>) -> Counted {
+        pending.count.fetch_add(1, Ordering::AcqRel);
+        Counted(Arc::clone(pending))
+    }
+
+    async fn none(&self) {
         loop {
-            let changed = self.pending.changed.notified();
+            let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if self.pending.count.load(Ordering::Acquire) == 0 {
+            if self.count.load(Ordering::Acquire) == 0 {
                 return;
             }
             changed.await;
@@ -88,15 +116,24 @@ impl Reaper {
     }
 }
 
+/// One of those that are counted, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Counted(Arc<Pending>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.changed.notify_waiters();
+        }
+    }
+}
+
 /// One thing that is still to be given up; dropping it says that it is over, one way or another.
 #[derive(Debug)]
-struct Ticket(Arc<Pending>);
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        self.0.count.fetch_sub(1, Ordering::AcqRel);
-        self.0.changed.notify_waiters();
-    }
+struct Ticket {
+    over: Counted,
+    /// Dropped once the store has answered the first time.
+    answered: oneshot::Sender<()>,
 }
 
 async fn run(
@@ -109,20 +146,28 @@ async fn run(
         let (store, clock) = (Arc::clone(&store), Arc::clone(&clock));
         let places = Arc::clone(&places);
         tokio::spawn(async move {
-            remains.give_up(&*store, &*clock, &places).await;
-            drop(ticket);
+            let Ticket { over, answered } = ticket;
+            remains.give_up(&*store, &*clock, &places, answered).await;
+            drop(over);
         });
     }
 }
 
 impl Remains {
-    async fn give_up(self, store: &dyn Store, clock: &dyn Clock, places: &Semaphore) {
+    async fn give_up(
+        self,
+        store: &dyn Store,
+        clock: &dyn Clock,
+        places: &Semaphore,
+        answered: oneshot::Sender<()>,
+    ) {
         match self {
             Self::Acquisition { key, token, until, in_doubt, reopen } => {
                 let mut request = LeaveRequest::new(key, token);
                 request.reopen = reopen;
                 let leave = || store.leave(&request, ATTEMPT);
                 let first = persist(clock, places, until, leave).await;
+                drop(answered);
                 if in_doubt && first == Some(Leave::NotHeld) {
                     // A request that is still in a dead connection's buffers can be carried out
                     // after this `leave` went by another way; asking once more covers that.

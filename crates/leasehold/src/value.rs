@@ -77,7 +77,8 @@ macro_rules! holding_setters {
 
             /// How long before the store could grant the lock to somebody else a loss is told, so
             /// that the work can stop in time: at most half of the ttl. By default 5 % of it, at
-            /// least 20 ms and at most 5 s.
+            /// least 20 ms and at most 5 s. A waiter that dies may hold up others for four times
+            /// this, or half a minute where that is longer, and for its ttl at most.
             pub fn stop_grace(mut self, grace: std::time::Duration) -> Self {
                 self.value.set(|settings| {
                     settings.grace = Some(grace);

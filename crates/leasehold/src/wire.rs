@@ -84,6 +84,11 @@ impl Wire {
         self.acquisition.limits = limits.clone();
     }
 
+    /// Gives up the place in the store's line. See [`Acquisition::give_up`].
+    pub(crate) async fn give_up(&mut self) {
+        self.acquisition.give_up().await;
+    }
+
     /// Waits until the lease is here. Cancel safe: it goes on where it was when called again.
     pub(crate) async fn drive(&mut self) -> Result<Guard> {
         loop {
@@ -123,7 +128,13 @@ impl Wire {
         let asking = flight.is_some();
         // The first request is given its own time, so that a limit of zero means one try.
         let untried = !self.answered && self.failures == 0;
-        let until = acquisition.limits.until.filter(|_| !untried);
+        let until = acquisition.limits.until.filter(|_| !untried).map(|until| match flight {
+            // Its answer says what there is to give up, and may be the lease itself.
+            Some((_, sent_at)) => {
+                until.max(sent_at.saturating_add(acquisition.client.config.call_timeout))
+            }
+            None => until,
+        });
         tokio::select! {
             biased;
             (answer, sent_at) = landed(flight) => Event::Answer(answer, sent_at),
@@ -150,7 +161,7 @@ impl Wire {
             self.line = Some(line);
         }
         let sent_at = client.clock.now();
-        let mut within = self.acquisition.within(sent_at);
+        let mut within = self.acquisition.within();
         if let Some(queue) = &mut self.acquisition.request.queue {
             if let Some((last, _)) = self.sent.back() {
                 queue.heartbeat = last.wrapping_add(1);
@@ -162,7 +173,7 @@ impl Wire {
             within = within.min(patience(self.window));
         }
         let until = self.acquisition.expired_at(sent_at);
-        self.acquisition.armed.sending(until);
+        self.acquisition.armed.sending(sent_at, until);
         let store = Arc::clone(&client.store);
         let request = self.acquisition.request.clone();
         let flight = Box::pin(async move { store.acquire(&request, within).await });

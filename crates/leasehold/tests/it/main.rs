@@ -18,6 +18,7 @@ mod examples;
 mod failover;
 mod faults;
 mod fencing;
+mod giving_up;
 mod handed_over;
 mod hold;
 mod length;

@@ -1,0 +1,284 @@
+//! Giving up is part of answering: whoever is told that a lock is not held has nothing in the store
+//! that could hold up others, and may end its process at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::{ErrorKind, Owner};
+use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
+use tokio::time::Instant;
+
+use crate::support::{World, ms, secs};
+
+/// A client on a wire that can be made slow, while somebody else holds the locks "a" and "c".
+struct Scene {
+    world: World,
+    faults: FaultStore,
+    client: leasehold::Client,
+    held: Vec<leasehold::Guard>,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let world = World::new();
+        let holder = world.client();
+        let held = vec![
+            holder.mutex("a").lock().await.unwrap(),
+            holder.mutex("c").ttl(secs(600)).lock().await.unwrap(),
+        ];
+        let faults = FaultStore::new(Arc::new(world.store.clone()));
+        let client = world.client_of(Arc::new(faults.clone()));
+        Self { world, faults, client, held }
+    }
+
+    /// Makes giving up take so long.
+    fn slow_leave(&self, ms: u64) {
+        let before = Duration::from_millis(ms);
+        self.faults.decide(move |call| match call.op {
+            Op::Leave => Fault::Delay { before, after: Duration::ZERO },
+            _ => Fault::None,
+        });
+    }
+}
+
+/// Expects a wait to run out, and to say so when its place, which it had, has been given up.
+async fn runs_out<T>(
+    scene: &Scene,
+    key: &str,
+    limit: Duration,
+    wait: impl Future<Output = leasehold::Result<T>>,
+) {
+    let started = Instant::now();
+    let error = wait.await.err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    assert!(started.elapsed() >= limit + ms(700), "{:?}", started.elapsed());
+    assert_eq!(scene.world.waiters(key).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_ran_out_is_told_when_its_place_is_given_up() {
+    let scene = Scene::new().await;
+    scene.slow_leave(700);
+    let Scene { world, client, .. } = &scene;
+    let owner = Owner::new();
+    let permit = world.client().semaphore("b", 1).acquire().await.unwrap();
+    for limit in [ms(300), secs(15)] {
+        runs_out(&scene, "a", limit, client.mutex("a").lock_within(limit)).await;
+        runs_out(&scene, "a", limit, client.rwlock("a").read_within(limit)).await;
+        runs_out(&scene, "a", limit, client.rwlock("a").write_within(limit)).await;
+        runs_out(&scene, "a", limit, client.reentrant("a", &owner).lock_within(limit)).await;
+        runs_out(&scene, "a", limit, client.election("a").campaign_within(limit)).await;
+        runs_out(&scene, "b", limit, client.semaphore("b", 1).acquire_within(limit)).await;
+        runs_out(&scene, "a", limit, client.multi(["0", "a", "b"]).lock_within(limit)).await;
+        assert!(world.is_idle("0").await, "what several locks had is given back as well");
+    }
+    permit.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_refused_or_cut_short_is_told_when_its_place_is_given_up() {
+    let scene = Scene::new().await;
+    let Scene { world, client, .. } = &scene;
+    scene.slow_leave(700);
+    let vain = client.mutex("c").not_in_vain(true).lock_within(secs(5)).await.unwrap_err();
+    assert_eq!((vain.kind(), world.waiters("c").await), (ErrorKind::Timeout, 0));
+
+    let waiting = tokio::spawn({
+        let mutex = client.mutex("a");
+        async move { mutex.lock().await.unwrap_err() }
+    });
+    while world.waiters("a").await == 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    client.close().await.unwrap();
+    assert_eq!(world.waiters("a").await, 0, "closing has not waited for those that wait");
+    assert_eq!(waiting.await.unwrap().kind(), ErrorKind::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn giving_up_at_a_silent_store_takes_no_longer_than_one_call() {
+    let scene = Scene::new().await;
+    let Scene { faults, client, .. } = &scene;
+    faults.decide(|call| match call.op {
+        Op::Leave => Fault::Hang { applied: false },
+        _ => Fault::None,
+    });
+    let started = Instant::now();
+    let error = client.mutex("a").lock_within(ms(300)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(started.elapsed() <= ms(2_310), "{:?}", started.elapsed());
+    // A request whose answer never came has had its time already.
+    faults.decide(|_| Fault::DropRequest);
+    let started = Instant::now();
+    client.mutex("a").try_lock().await.unwrap_err();
+    assert!(started.elapsed() <= ms(2_010), "{:?}", started.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_in_line_goes_to_the_next_contender_instead_of_being_given_up() {
+    let scene = Scene::new().await;
+    scene.slow_leave(700);
+    let Scene { world, faults, client, held } = scene;
+    let behind = tokio::spawn({
+        let mutex = client.mutex("a");
+        async move {
+            let (first, second) = tokio::join!(mutex.lock_within(secs(1)), mutex.lock());
+            assert_eq!(first.unwrap_err().kind(), ErrorKind::Timeout);
+            second.unwrap()
+        }
+    });
+    tokio::time::sleep(secs(2)).await;
+    assert_eq!((world.waiters("a").await, faults.count(Op::Leave)), (1, 0));
+    drop(held);
+    behind.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_on_its_way_when_the_wait_ends_may_still_bring_the_lock() {
+    let world = World::new();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    let client = world.client_of(Arc::new(faults.clone()));
+    let stranger = world.stranger_takes("a", secs(2)).await;
+    faults.decide(|call| match call.op {
+        Op::Acquire => Fault::Delay { before: ms(300), after: ms(300) },
+        _ => Fault::None,
+    });
+    // Sent at the end of the stranger's lease, answered after the limit.
+    let guard = client.mutex("a").lock_within(ms(2_100)).await.unwrap();
+    assert!(guard.is_held());
+    drop(stranger);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_waiter_with_a_long_grace_holds_up_others_for_four_times_that() {
+    for (grace, window) in [(secs(5), secs(30)), (secs(150), secs(600))] {
+        let world = World::new();
+        let holder = world.client().mutex("a").lock().await.unwrap();
+        let faults = FaultStore::new(Arc::new(world.store.clone()));
+        let dying = world.client_of(Arc::new(faults.clone()));
+        let waiting = tokio::spawn({
+            let mutex = dying.mutex("a").ttl(secs(600)).stop_grace(grace);
+            async move { mutex.lock().await.map(drop) }
+        });
+        while world.waiters("a").await == 0 {
+            tokio::time::sleep(ms(1)).await;
+        }
+        faults.black_out(true);
+        waiting.abort();
+        let died = Instant::now();
+        holder.release().await.unwrap();
+        drop(world.client().mutex("a").lock().await.unwrap());
+        let held_up = died.elapsed();
+        assert!(
+            held_up <= window + ms(10) && held_up >= window - secs(1),
+            "{grace:?}: {held_up:?}"
+        );
+    }
+}
+
+#[cfg(feature = "redis")]
+mod processes {
+    //! Programs that end right after they were told, judged by what the server has then.
+
+    use std::process::{Command, Stdio};
+
+    use leasehold::{Client, ErrorKind, Owner};
+    use leasehold_testkit::process::TestProcess;
+    use leasehold_testkit::server::RedisServer;
+
+    use crate::support::ms;
+
+    const URL: &str = "LEASEHOLD_TEST_GIVES_UP_AT";
+    const KIND: &str = "LEASEHOLD_TEST_GIVES_UP_ON";
+
+    /// The program: this test binary, started again. In an ordinary run of the tests it has nothing
+    /// to do.
+    #[test]
+    fn program() {
+        let (Ok(url), Ok(kind)) = (std::env::var(URL), std::env::var(KIND)) else { return };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let error = if let Some(kind) = kind.strip_prefix("blocking ") {
+            blocking(&url, kind)
+        } else {
+            runtime.block_on(wait_for(&url, &kind))
+        };
+        // Not a step more than a program makes that has been told.
+        std::process::exit(if error.kind() == ErrorKind::Timeout { 75 } else { 1 });
+    }
+
+    async fn wait_for(url: &str, kind: &str) -> leasehold::Error {
+        let client = Client::connect(url).await.unwrap();
+        let limit = ms(200);
+        match kind {
+            "mutex" => client.mutex("a").lock_within(limit).await.unwrap_err(),
+            "barging" => {
+                let mutex = client.mutex("a").order(leasehold::Order::Barging);
+                mutex.lock_within(limit).await.unwrap_err()
+            }
+            "read" => client.rwlock("a").read_within(limit).await.unwrap_err(),
+            "write" => client.rwlock("a").write_within(limit).await.unwrap_err(),
+            "reentrant" => {
+                client.reentrant("a", &Owner::new()).lock_within(limit).await.unwrap_err()
+            }
+            "election" => client.election("a").campaign_within(limit).await.unwrap_err(),
+            "semaphore" => client.semaphore("b", 1).acquire_within(limit).await.unwrap_err(),
+            "multi" => client.multi(["a", "a0"]).lock_within(limit).await.unwrap_err(),
+            "multi, the first free" => {
+                client.multi(["0", "a"]).lock_within(limit).await.unwrap_err()
+            }
+            other => panic!("no such kind: {other}"),
+        }
+    }
+
+    #[cfg(feature = "blocking")]
+    fn blocking(url: &str, kind: &str) -> leasehold::Error {
+        let client = leasehold::blocking::Client::connect(url).unwrap();
+        match kind {
+            "mutex" => client.mutex("a").lock_within(ms(200)).unwrap_err(),
+            "multi" => client.multi(["0", "a"]).lock_within(ms(200)).unwrap_err(),
+            other => panic!("no such kind: {other}"),
+        }
+    }
+
+    #[cfg(not(feature = "blocking"))]
+    fn blocking(_url: &str, kind: &str) -> leasehold::Error {
+        panic!("this build has no {kind}")
+    }
+
+    #[tokio::test]
+    async fn a_program_that_ends_when_its_wait_ran_out_leaves_nothing_in_the_store() {
+        let server = RedisServer::start();
+        let holder = Client::connect(server.url()).await.unwrap();
+        let _a = holder.mutex("a").lock().await.unwrap();
+        let _b = holder.semaphore("b", 1).acquire().await.unwrap();
+        let mut kinds = vec![
+            "mutex",
+            "barging",
+            "read",
+            "write",
+            "reentrant",
+            "election",
+            "semaphore",
+            "multi",
+            "multi, the first free",
+        ];
+        if cfg!(feature = "blocking") {
+            kinds.extend(["blocking mutex", "blocking multi"]);
+        }
+        for kind in kinds {
+            for turn in 0..3 {
+                let mut command = Command::new(std::env::current_exe().unwrap());
+                command.args(["giving_up::processes::program", "--exact", "--nocapture"]);
+                command.env(URL, server.url()).env(KIND, kind).stdout(Stdio::null());
+                let ended =
+                    tokio::task::spawn_blocking(|| TestProcess::spawn(command).unwrap().wait());
+                assert_eq!(ended.await.unwrap().code(), Some(75), "{kind}");
+                let left = holder.list("").await.unwrap();
+                let names: Vec<_> = left.iter().map(|lock| lock.key.as_str()).collect();
+                assert_eq!(names, ["a", "b"], "{kind}, turn {turn}");
+                let waiters: usize = left.iter().map(|lock| lock.waiters.len()).sum();
+                assert_eq!(waiters, 0, "{kind}, turn {turn}");
+            }
+        }
+    }
+}
