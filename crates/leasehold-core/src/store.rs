@@ -173,6 +173,10 @@ pub trait Listener: Debug + Send {
     /// The next message. Cancel safe: dropping the future loses none. Messages may get lost on
     /// the way; whoever waits relies on its own timers and takes a message as a hint.
     fn next(&mut self) -> BoxFuture<'_, Wake>;
+
+    /// A message that should have come did not: the channel makes sure that it still lives, and
+    /// is made anew if not. Does not block.
+    fn doubt(&mut self) {}
 }
 
 /// A message on a client's wake channel.
@@ -200,6 +204,8 @@ pub enum Wake {
     },
     /// Messages may have been lost: every waiter should send a heartbeat.
     Resync,
+    /// No messages come for now, until [`Wake::Resync`]: waiters should ask instead.
+    Silent,
 }
 
 /// What a store can do.

@@ -1,16 +1,17 @@
 //! A client's wake channel: one connection that only listens, made anew until nobody wants it.
 
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_core::Stream as _;
 use leasehold_core::{BoxFuture, Fence, FenceBlock, Listener, Wake};
-use redis::aio::PubSub;
-use tokio::sync::{mpsc, oneshot};
+use redis::aio::{PubSub, PubSubSink, PubSubStream};
+use redis::{Msg, Value};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::access::Access;
 use crate::address::Endpoint;
@@ -23,6 +24,11 @@ use crate::transport::Deadline;
 /// Messages kept for a client that does not read them. Beyond that it is told to ask again, which
 /// costs one request for each of its waiters.
 const QUEUE_MAX: usize = 1024;
+
+/// A connection on which nothing came for so long is asked for a sign of life, and has so long to
+/// give it.
+const PING_EVERY: Duration = Duration::from_secs(5);
+const PONG_WITHIN: Duration = Duration::from_secs(3);
 
 /// How subscribed connections are made.
 pub(crate) enum Source {
@@ -124,8 +130,11 @@ pub(crate) async fn listen(
 ) -> Result<Box<dyn Listener>, Verdict> {
     let (messages, queue) = mpsc::channel(QUEUE_MAX);
     let (ready, confirmed) = oneshot::channel();
-    let task = source.runtime()?.spawn(run(source, channel, trust, messages, ready)).abort_handle();
-    let listening = Listening { queue, task };
+    let doubts = Arc::new(Notify::new());
+    let there = source.runtime()?;
+    let forwarder = Forwarder { trust, messages, doubts: Arc::clone(&doubts) };
+    let task = there.spawn(run(source, channel, forwarder, ready)).abort_handle();
+    let listening = Listening { queue, doubts, task };
     match tokio::time::timeout_at(deadline.at, confirmed).await {
         Ok(Ok(Ok(()))) => Ok(Box::new(listening)),
         Ok(Ok(Err(verdict))) => Err(verdict.give_up()),
@@ -140,8 +149,7 @@ pub(crate) async fn listen(
 async fn run(
     source: Arc<Source>,
     channel: String,
-    trust: Trust,
-    messages: mpsc::Sender<Wake>,
+    forwarder: Forwarder,
     ready: oneshot::Sender<Result<(), Verdict>>,
 ) {
     let mut connection = match source.subscribed(&channel).await {
@@ -156,31 +164,19 @@ async fn run(
     loop {
         let Subscribed { connection: from_there, from } = connection;
         tokio::select! {
-            forwarded = forward(from_there, trust, &messages) => {
+            forwarded = forwarder.forward(from_there) => {
                 if forwarded.is_err() {
                     return;
                 }
             }
             () = source.left(from.as_ref()) => {}
         }
-        connection = again(&source, &channel).await;
-        if messages.send(Wake::Resync).await.is_err() {
+        connection = match forwarder.again(&source, &channel).await {
+            Ok(connection) => connection,
+            Err(Unwanted) => return,
+        };
+        if forwarder.messages.send(Wake::Resync).await.is_err() {
             return;
-        }
-    }
-}
-
-/// Subscribes, trying for as long as it takes.
-async fn again(source: &Source, channel: &str) -> Subscribed {
-    let mut failures = 0_u32;
-    loop {
-        match source.subscribed(channel).await {
-            Ok(connection) => return connection,
-            Err(verdict) => {
-                failures = failures.saturating_add(1);
-                tracing::debug!(why = verdict.message(), "no subscription to the wake channel");
-                sleep(pause_after(failures)).await;
-            }
         }
     }
 }
@@ -188,29 +184,96 @@ async fn again(source: &Source, channel: &str) -> Subscribed {
 /// Nobody wants the messages any more.
 struct Unwanted;
 
-/// Passes messages on until the connection ends.
-async fn forward(
-    connection: PubSub,
+/// Passes messages on.
+struct Forwarder {
     trust: Trust,
-    messages: &mpsc::Sender<Wake>,
-) -> Result<(), Unwanted> {
-    // The sink half holds no part of the connection that the stream needs.
-    let (_sink, mut stream) = connection.split();
-    loop {
-        let Some(message) = poll_fn(|cx| Pin::new(&mut stream).poll_next(cx)).await else {
-            return Ok(());
-        };
-        let Some(mut wake) = parse(message.get_payload_bytes()) else { continue };
-        if let (Trust::Hint, Wake::Granted { ticket, .. }) = (trust, &wake) {
-            wake = Wake::First { ticket: *ticket, retry_after: Duration::ZERO };
-        }
-        match messages.try_send(wake) {
-            Ok(()) => {}
-            Err(mpsc::error::TrySendError::Full(_)) => {
-                messages.send(Wake::Resync).await.map_err(|_| Unwanted)?;
+    messages: mpsc::Sender<Wake>,
+    doubts: Arc<Notify>,
+}
+
+impl Forwarder {
+    /// Subscribes, trying for as long as it takes.
+    async fn again(&self, source: &Source, channel: &str) -> Result<Subscribed, Unwanted> {
+        let mut failures = 0_u32;
+        loop {
+            match source.subscribed(channel).await {
+                Ok(connection) => return Ok(connection),
+                Err(verdict) => {
+                    failures = failures.saturating_add(1);
+                    tracing::debug!(why = verdict.message(), "no subscription to the wake channel");
+                    if failures == 1 {
+                        self.messages.send(Wake::Silent).await.map_err(|_| Unwanted)?;
+                    }
+                    sleep(pause_after(failures)).await;
+                }
             }
-            Err(mpsc::error::TrySendError::Closed(_)) => return Err(Unwanted),
         }
+    }
+
+    /// Passes messages on until the connection ends, or is silent when it is asked for a sign of
+    /// life: a network that swallows packets, and a proxy that has forgotten the connection, never
+    /// say so.
+    async fn forward(&self, connection: PubSub) -> Result<(), Unwanted> {
+        let (sink, mut stream) = connection.split();
+        let mut quiet = pin!(sleep(PING_EVERY));
+        let mut ping: Option<BoxFuture<'static, bool>> = None;
+        loop {
+            let message = tokio::select! {
+                biased;
+                message = next_message(&mut stream) => message,
+                alive = answered(&mut ping) => {
+                    if !alive {
+                        tracing::debug!("the wake channel's connection is silent; it is given up");
+                        return Ok(());
+                    }
+                    ping = None;
+                    quiet.as_mut().reset(Instant::now() + PING_EVERY);
+                    continue;
+                }
+                () = self.doubts.notified() => {
+                    ping.get_or_insert_with(|| Box::pin(is_alive(sink.clone())));
+                    continue;
+                }
+                () = &mut quiet, if ping.is_none() => {
+                    ping = Some(Box::pin(is_alive(sink.clone())));
+                    continue;
+                }
+            };
+            let Some(message) = message else { return Ok(()) };
+            quiet.as_mut().reset(Instant::now() + PING_EVERY);
+            let Some(mut wake) = parse(message.get_payload_bytes()) else { continue };
+            if let (Trust::Hint, Wake::Granted { ticket, .. }) = (self.trust, &wake) {
+                wake = Wake::First { ticket: *ticket, retry_after: Duration::ZERO };
+            }
+            match self.messages.try_send(wake) {
+                Ok(()) => {}
+                Err(mpsc::error::TrySendError::Full(_)) => {
+                    self.messages.send(Wake::Resync).await.map_err(|_| Unwanted)?;
+                }
+                Err(mpsc::error::TrySendError::Closed(_)) => return Err(Unwanted),
+            }
+        }
+    }
+}
+
+async fn next_message(stream: &mut PubSubStream) -> Option<Msg> {
+    poll_fn(|cx| Pin::new(&mut *stream).poll_next(cx)).await
+}
+
+/// Whether the server answers, be it with an error.
+async fn is_alive(mut sink: PubSubSink) -> bool {
+    match timeout(PONG_WITHIN, sink.ping::<Value>()).await {
+        Ok(Ok(_)) => true,
+        Ok(Err(error)) => matches!(error.kind(), redis::ErrorKind::Server(_)),
+        Err(_) => false,
+    }
+}
+
+/// The answer to a sign of life that was asked for; for ever while none was.
+async fn answered(ping: &mut Option<BoxFuture<'static, bool>>) -> bool {
+    match ping {
+        Some(ping) => ping.await,
+        None => std::future::pending().await,
     }
 }
 
@@ -239,6 +302,7 @@ fn parse(message: &[u8]) -> Option<Wake> {
 #[derive(Debug)]
 struct Listening {
     queue: mpsc::Receiver<Wake>,
+    doubts: Arc<Notify>,
     task: AbortHandle,
 }
 
@@ -257,6 +321,10 @@ impl Listener for Listening {
                 None => std::future::pending().await,
             }
         })
+    }
+
+    fn doubt(&mut self) {
+        self.doubts.notify_one();
     }
 }
 

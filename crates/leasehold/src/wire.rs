@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use leasehold_core::retry::PAUSE_MIN;
 use leasehold_core::{
-    Acquire, BoxFuture, Error, ErrorKind, FenceBlock, Moment, QueueRequest, Result, Ttl, Wake,
+    Acquire, BoxFuture, Error, FenceBlock, Moment, QueueRequest, Result, Ttl, Wake,
 };
 
 use crate::acquire::{Acquisition, Attempt, Contact, InTheWay, Limits};
@@ -25,6 +25,8 @@ use crate::wake::Line;
 /// The longest window of most locks. A dead waiter is passed over once half of its window has
 /// gone by; handed the lease just before that, it holds up the line for all of it.
 const WINDOW_MAX: Duration = Duration::from_secs(30);
+/// How long a waiter waits for the wake channel before it takes its place without.
+const OPEN_WITHIN: Duration = Duration::from_secs(1);
 /// How many heartbeats back a grant may refer to.
 const HEARTBEATS_KEPT: usize = 8;
 
@@ -48,6 +50,8 @@ pub(crate) struct Wire {
     contact: Contact,
     /// Whether a request of this contender's was answered.
     answered: bool,
+    /// Whether it was told of something since it last heard that it has to wait.
+    told: bool,
     failures: u32,
 }
 
@@ -74,6 +78,7 @@ impl Wire {
             in_the_way: seen,
             contact: Contact { heard: waited, ..Contact::default() },
             answered: false,
+            told: false,
             failures: 0,
             acquisition,
         }
@@ -95,17 +100,23 @@ impl Wire {
             match self.next_event().await {
                 Event::AskAgain => self.ask().await?,
                 Event::Answer(answer, sent_at) => {
+                    let handed_over = matches!(answer, Ok(Acquire::Already(_)));
+                    if handed_over && self.wakes && self.in_line() && !self.told {
+                        self.acquisition.client.hub.untold();
+                    }
                     let answer = self.acquisition.take_in(answer, sent_at);
                     if let Some(guard) = self.answered(answer, sent_at)? {
                         return Ok(guard);
                     }
                 }
                 Event::Wake(Wake::Granted { heartbeat, fences, .. }) => {
+                    self.told = true;
                     if let Some(guard) = self.handed_over(heartbeat, fences) {
                         return Ok(guard);
                     }
                 }
                 Event::Wake(Wake::First { retry_after, .. }) => {
+                    self.told = true;
                     let at = self.now().saturating_add(retry_after);
                     self.next = self.next.min(at);
                 }
@@ -120,6 +131,11 @@ impl Wire {
 
     fn now(&self) -> Moment {
         self.acquisition.client.clock.now()
+    }
+
+    /// Whether the store has said that it has a place in the line.
+    fn in_line(&self) -> bool {
+        self.acquisition.request.queue.as_ref().is_some_and(|queue| queue.place.is_some())
     }
 
     async fn next_event(&mut self) -> Event {
@@ -160,6 +176,9 @@ impl Wire {
             self.acquisition.request.queue = Some(queue);
             self.line = Some(line);
         }
+        if self.wakes && self.line.is_some() {
+            client.hub.keep_trying(client.config.call_timeout);
+        }
         let sent_at = client.clock.now();
         let mut within = self.acquisition.within();
         if let Some(queue) = &mut self.acquisition.request.queue {
@@ -181,26 +200,18 @@ impl Wire {
         Ok(())
     }
 
-    /// Opens the wake channel; `false` when that is to be tried again. Without the right to
-    /// listen the waiter asks more often instead.
+    /// Opens the wake channel, if it can be opened for now; `false` when the wait has run out.
     async fn open_channel(&mut self) -> Result<bool> {
         let Acquisition { client, limits, .. } = &self.acquisition;
-        let opened = tokio::select! {
+        let (client, until) = (Arc::clone(client), limits.until);
+        let later = client.clock.now().saturating_add(OPEN_WITHIN);
+        tokio::select! {
             biased;
-            opened = client.hub.open(client.config.call_timeout) => opened,
-            () = rt::sleep_until_some(&*client.clock, limits.until) => return Ok(false),
-        };
-        match opened {
-            Ok(()) => Ok(true),
-            Err(error) if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unsupported) => {
-                tracing::warn!(target: "leasehold", %error, "no wake channel; waiters will poll");
-                self.wakes = false;
-                Ok(true)
+            opened = client.hub.open(client.config.call_timeout) => {
+                opened.map(|()| true).map_err(|error| self.acquisition.explain(error))
             }
-            Err(error) => {
-                self.failed(self.acquisition.explain(error))?;
-                Ok(false)
-            }
+            () = rt::sleep_until_some(&*client.clock, until) => Ok(false),
+            () = rt::sleep_until(&*client.clock, later) => Ok(true),
         }
     }
 
@@ -228,6 +239,7 @@ impl Wire {
             }
             Ok(Attempt::Waiting(waiting)) => {
                 self.heard();
+                self.told = false;
                 let in_the_way = InTheWay {
                     holder: waiting.holder,
                     free_at: Some(now.saturating_add(waiting.retry_after)),
@@ -247,8 +259,10 @@ impl Wire {
                     // too, the less often the further back.
                     pause = pause.min(look.saturating_mul(waiting.position.saturating_add(1)));
                 }
-                if !self.wakes {
-                    pause = pause.min(self.pause_after(u32::MAX));
+                if !self.wakes || !self.acquisition.client.hub.tells() {
+                    // The head finds out first, and those behind it need to know of nothing else.
+                    let ask = self.pause_after(u32::MAX);
+                    pause = pause.min(ask.saturating_mul(waiting.position.saturating_add(1)));
                 }
                 self.next = now.saturating_add(pause.max(PAUSE_MIN));
             }

@@ -58,4 +58,8 @@ impl Listener for FaultListener {
             }
         })
     }
+
+    fn doubt(&mut self) {
+        self.inner.doubt();
+    }
 }

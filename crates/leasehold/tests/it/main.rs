@@ -11,6 +11,8 @@ mod asked;
 #[cfg(feature = "blocking")]
 mod blocking;
 mod cancel;
+#[cfg(feature = "redis")]
+mod channel;
 mod election;
 #[cfg(feature = "embedded")]
 mod examples;

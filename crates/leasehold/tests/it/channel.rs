@@ -1,0 +1,169 @@
+//! Wake channels that can't be opened, break, or bring nothing: waiters ask instead.
+
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+
+use leasehold::{Client, Mutex};
+use leasehold_testkit::fault_store::{FaultStore, Messages};
+use leasehold_testkit::proxy::{Fault, Proxy};
+use leasehold_testkit::server::RedisServer;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::Instant;
+
+use crate::support::{World, ms, secs};
+
+async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
+    let waiting = tokio::time::timeout(secs(60), future);
+    waiting.await.unwrap_or_else(|_| panic!("waited in vain for {what}"))
+}
+
+async fn waiting(client: &Client, key: &str, count: usize) {
+    patiently("waiters in the line", async {
+        while client.inspect(key).await.unwrap().map_or(0, |info| info.waiters.len()) != count {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+}
+
+/// Has a lease handed over to a waiter, by a release that comes long before the lease would end
+/// and its waiter would look again.
+async fn hand_over(holder: &Client, waiter: Mutex) {
+    let guard = holder.mutex("a").ttl(secs(600)).lock().await.unwrap();
+    // Less than its heartbeats are apart.
+    let waiting_for_it = tokio::spawn(async move { waiter.lock_within(secs(8)).await });
+    waiting(holder, "a", 1).await;
+    guard.release().await.unwrap();
+    let guard = waiting_for_it.await.unwrap().unwrap();
+    guard.release().await.unwrap();
+}
+
+/// A proxy that ends every connection on which somebody subscribes.
+async fn against_subscriptions(server: SocketAddr) -> SocketAddr {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut server = tokio::net::TcpStream::connect(server).await.unwrap();
+            tokio::spawn(async move {
+                let (mut asked, mut told) = ([0; 4096], [0; 4096]);
+                loop {
+                    let sent = tokio::select! {
+                        read = client.read(&mut asked) => match read {
+                            Ok(1..) if asked.windows(9).any(|word| word == b"SUBSCRIBE") => break,
+                            Ok(count @ 1..) => server.write_all(&asked[..count]).await,
+                            Ok(_) | Err(_) => break,
+                        },
+                        read = server.read(&mut told) => match read {
+                            Ok(count @ 1..) => client.write_all(&told[..count]).await,
+                            Ok(_) | Err(_) => break,
+                        },
+                    };
+                    if sent.is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_proxy_that_lets_nobody_subscribe_keeps_no_waiter_from_a_lock_that_comes_free() {
+    let server = RedisServer::start();
+    let holder = Client::connect(server.url()).await.unwrap();
+    let proxy = against_subscriptions(server.addr()).await;
+    let waiter = Client::connect(format!("redis://{proxy}")).await.unwrap();
+    for _ in 0..3 {
+        hand_over(&holder, waiter.mutex("a")).await;
+    }
+    assert_eq!(server.command_calls("subscribe"), 0);
+}
+
+#[tokio::test]
+async fn a_server_without_room_for_a_channel_keeps_no_waiter_from_a_lock_that_comes_free() {
+    let server = RedisServer::start();
+    let holder = Client::connect(server.url()).await.unwrap();
+    let waiter = Client::connect(server.url()).await.unwrap();
+    assert_eq!(server.cli(&["CONFIG", "SET", "maxclients", "9"]), "OK");
+    let crowd: Vec<_> = (0..7).map(|_| TcpStream::connect(server.addr()).unwrap()).collect();
+    for _ in 0..3 {
+        hand_over(&holder, waiter.mutex("a")).await;
+    }
+    // Once there is room, the channel is there without anybody's doing.
+    let guard = holder.mutex("a").lock().await.unwrap();
+    let mutex = waiter.mutex("a");
+    let waiting_for_it = tokio::spawn(async move { mutex.lock().await });
+    waiting(&holder, "a", 1).await;
+    drop(crowd);
+    patiently("a subscription", async {
+        while server.command_calls("subscribe") == 0 {
+            tokio::time::sleep(ms(20)).await;
+        }
+    })
+    .await;
+    guard.release().await.unwrap();
+    drop(waiting_for_it.await.unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn a_channel_that_is_open_at_one_end_only_is_noticed_and_made_anew() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let holder = Client::connect(server.url()).await.unwrap();
+    let waiter = Client::connect(proxy.url()).await.unwrap();
+    hand_over(&holder, waiter.mutex("a")).await;
+    assert_eq!(server.command_calls("subscribe"), 1);
+    // A message is lost on the way, so that its connection stays mute for ever; the other one,
+    // which nothing passes meanwhile, does not notice.
+    proxy.set(Fault::BlackHole);
+    let channel = server.cli(&["PUBSUB", "CHANNELS", "leasehold:wake:*"]);
+    assert_eq!(server.cli(&["PUBLISH", &channel, "anything"]), "1");
+    proxy.wait_for(|stats| stats.replies_dropped > 0).await;
+    proxy.set(Fault::Pass);
+    patiently("another subscription", async {
+        while server.command_calls("subscribe") == 1 {
+            tokio::time::sleep(ms(50)).await;
+        }
+    })
+    .await;
+    for _ in 0..3 {
+        hand_over(&holder, waiter.mutex("a")).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_that_are_handed_over_without_a_message_make_waiters_ask_until_one_comes() {
+    let world = World::new();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    let (holder, waiter) = (world.client(), world.client_of(Arc::new(faults.clone())));
+    let took = async || {
+        let guard = holder.mutex("a").ttl(secs(600)).lock().await.unwrap();
+        let mutex = waiter.mutex("a").ttl(secs(600));
+        let waiting_for_it = tokio::spawn(async move { mutex.lock().await.unwrap() });
+        waiting(&holder, "a", 1).await;
+        // It has heard its place, and goes on at its own pace.
+        tokio::time::sleep(secs(1)).await;
+        let released = Instant::now();
+        guard.release().await.unwrap();
+        let guard = waiting_for_it.await.unwrap();
+        let took = released.elapsed();
+        guard.release().await.unwrap();
+        took
+    };
+    assert!(took().await < ms(2));
+    faults.messages(Messages::Vanish);
+    for _ in 0..3 {
+        assert!(took().await > secs(1), "its next heartbeat says so");
+    }
+    for _ in 0..3 {
+        let took = took().await;
+        assert!(took > ms(0) && took < ms(400), "{took:?}");
+    }
+    faults.messages(Messages::Arrive);
+    took().await;
+    for _ in 0..3 {
+        assert!(took().await < ms(2));
+    }
+}
