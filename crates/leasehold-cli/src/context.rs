@@ -1,11 +1,19 @@
-//! What every command gets: settings, and the state that the process was started in.
+//! What every command gets: settings, the state that the process was started in, and connections
+//! that are closed however it ends.
 
 use std::os::fd::RawFd;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold::{Client, Error, ErrorKind};
 
 use crate::failure::{Failure, Outcome};
 use crate::inherited::Inherited;
 use crate::settings::Settings;
 use crate::signals::Signals;
+
+/// How long a command tries at its end to leave nothing behind.
+const TIDY_WITHIN: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -15,14 +23,80 @@ pub(crate) struct Context {
     pub(crate) files: Vec<RawFd>,
     /// Whether a busy lock goes without a message.
     pub(crate) quiet: bool,
-    /// Whether somebody reads why it takes long.
-    pub(crate) explain: bool,
+    connections: Mutex<Connections>,
+}
+
+#[derive(Debug)]
+struct Connections {
+    clients: Vec<Client>,
+    tidy_within: Duration,
 }
 
 impl Context {
+    pub(crate) fn new(
+        settings: Settings,
+        inherited: Inherited,
+        files: Vec<RawFd>,
+        quiet: bool,
+    ) -> Self {
+        let connections = Connections { clients: Vec::new(), tidy_within: TIDY_WITHIN };
+        Self { settings, inherited, files, quiet, connections: Mutex::new(connections) }
+    }
+
     /// Catches the signals that ask to end, so that nothing is left behind.
     pub(crate) fn catch_signals(&self) -> Outcome<Signals> {
         Signals::catch_fatal(self.inherited)
             .map_err(|error| Failure::system("catch signals", &error))
+    }
+
+    /// Connects as whoever the settings say.
+    pub(crate) async fn connect(&self, detached: bool) -> Outcome<Client> {
+        Ok(self.connect_as(None, detached, None).await?)
+    }
+
+    /// Connects as `owner`, within `limit` if there is one. With `detached`, leases live on after
+    /// this process.
+    pub(crate) async fn connect_as(
+        &self,
+        owner: Option<&str>,
+        detached: bool,
+        limit: Option<Duration>,
+    ) -> leasehold::Result<Client> {
+        let connecting = self.settings.connect(owner, detached);
+        let client = match limit {
+            None => connecting.await?,
+            Some(limit) => {
+                let silent = |_| {
+                    let why = "the store did not answer before the wait ran out, so the state of \
+                               the lock is unknown";
+                    Error::new(ErrorKind::Unavailable, why).at_store(self.settings.place())
+                };
+                tokio::time::timeout(limit, connecting).await.map_err(silent)??
+            }
+        };
+        self.connections().clients.push(client.clone());
+        Ok(client)
+    }
+
+    /// Leaves less time for [`close`](Self::close): nothing that is held is worth more.
+    pub(crate) fn tidy_within(&self, limit: Duration) {
+        let mut connections = self.connections();
+        connections.tidy_within = connections.tidy_within.min(limit);
+    }
+
+    /// Gives up what is left behind: places in line, leases that could not be released.
+    pub(crate) async fn close(&self) {
+        let (clients, within) = {
+            let mut connections = self.connections();
+            (std::mem::take(&mut connections.clients), connections.tidy_within)
+        };
+        for client in clients {
+            // What can't be given up in time ends with its ttl.
+            drop(tokio::time::timeout(within, client.close()).await);
+        }
+    }
+
+    fn connections(&self) -> std::sync::MutexGuard<'_, Connections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

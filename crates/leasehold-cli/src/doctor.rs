@@ -20,7 +20,7 @@ pub(crate) async fn doctor(args: &Doctor, context: &Context) -> Outcome {
     if args.acl {
         return print_rule(args, context);
     }
-    let client = context.settings.connect(None, false).await?;
+    let client = context.connect(false).await?;
     let location = client.location().to_owned();
     let findings = client.examine().await?;
     let worst = worst(&findings);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Error, ErrorKind, Leader};
+use leasehold::{Client, Error, ErrorKind, Leader};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::failure::{Failure, Outcome, chain};
 use crate::kind::Kind;
 use crate::output::{self, JSON_VERSION};
 use crate::run::Runner;
-use crate::take::{self, Request, unless_interrupted};
+use crate::take::{self, Pauses, Request, unless_interrupted};
 
 /// How long after the start of a command, or after a campaign that failed, the next begins.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -22,31 +22,69 @@ pub(crate) async fn elect(args: &Elect, context: &Context) -> Outcome {
     let request = Request::new(keys, Kind::Exclusive, &args.taking, context)?;
     let runner = Runner::new(&args.job, &request)?;
     let mut signals = context.catch_signals()?;
-    let client = context.settings.connect(request.owner(), false).await?;
+    let mut client: Option<Client> = None;
+    let mut outage = Outage::default();
+    // When this campaign began; it goes on through outages of the store.
+    let mut campaign = Instant::now();
     loop {
-        let campaign = request.attempt(&client, &mut signals, runner.manner()).await?;
         let begun = Instant::now();
-        match campaign {
-            Err(error) if may_pass(&error) => {
-                output::message(&format!("{}; trying again", chain(&error)));
+        let connected = match client.clone() {
+            Some(client) => Ok(client),
+            None => {
+                let connecting = request.connect(context, false, campaign);
+                unless_interrupted(&mut signals, connecting).await?
             }
-            taken => {
-                let held = request.judge(taken, &client).await?;
-                let done = runner.run(held, context, &client, &mut signals).await?;
+        };
+        let taken = match connected {
+            Ok(connected) => {
+                let connected = client.insert(connected);
+                request.attempt(connected, &mut signals, runner.manner(), campaign).await?
+            }
+            Err(error) => Err(error),
+        };
+        match (taken, &client) {
+            (Err(error), _) if may_pass(&error) && !request.is_over(campaign) => {
+                outage.tell(&error);
+            }
+            (Err(error), None) => return Err(error.into()),
+            // Nothing can have been taken without one.
+            (Ok(_), None) => {}
+            (taken, Some(client)) => {
+                outage = Outage::default();
+                let held = request.judge(taken, client).await?;
+                let done = runner.run(held, context, client, &mut signals).await?;
                 let verdict = done.verdict;
                 let was_lost = verdict.ending.is_some() && !verdict.covered;
-                if was_lost && !verdict.interrupted {
+                campaign = Instant::now();
+                if was_lost && !done.interrupted {
                     output::message(&format!("campaigning for {} again", request.names()));
                     continue;
                 }
                 let ended = verdict.ending.is_some() && verdict.keyboard.is_none();
-                if !(args.restart && ended && !verdict.interrupted) {
+                if !(args.restart && ended && !done.interrupted) {
                     return Ok(done.exit());
                 }
             }
         }
         let pause = tokio::time::sleep_until(begun + AGAIN_AFTER);
-        unless_interrupted(&client, &mut signals, pause).await?;
+        unless_interrupted(&mut signals, pause).await?;
+    }
+}
+
+/// A store that is away, told at growing intervals.
+#[derive(Debug, Default)]
+struct Outage {
+    pauses: Pauses,
+    quiet_until: Option<Instant>,
+}
+
+impl Outage {
+    fn tell(&mut self, error: &Error) {
+        let now = Instant::now();
+        if self.quiet_until.is_none_or(|until| now >= until) {
+            output::message(&format!("{}; trying again", chain(error)));
+            self.quiet_until = now.checked_add(self.pauses.next());
+        }
     }
 }
 
@@ -58,18 +96,22 @@ fn may_pass(error: &Error) -> bool {
 pub(crate) async fn observe(args: &Observe, context: &Context) -> Outcome {
     let key = take::key(&args.key)?;
     let mut signals = context.catch_signals()?;
-    let client = context.settings.connect(None, false).await?;
+    let client = unless_interrupted(&mut signals, context.connect(false)).await??;
     let mut observer = client.election(&key).observe();
     let mut told: Option<String> = None;
     loop {
-        match unless_interrupted(&client, &mut signals, observer.next()).await? {
-            Ok(leader) if args.json => {
-                let leader = leader.as_ref().map_or(Value::Null, leader_json);
-                output::json(
-                    &json!({ "version": JSON_VERSION, "key": key.as_str(), "leader": leader }),
-                )?;
+        match unless_interrupted(&mut signals, observer.next()).await? {
+            Ok(leader) => {
+                let text = if args.json {
+                    let leader = leader.as_ref().map_or(Value::Null, leader_json);
+                    output::json_line(&json!({
+                        "version": JSON_VERSION, "key": key.as_str(), "leader": leader,
+                    }))
+                } else {
+                    line(leader.as_ref())
+                };
+                unless_interrupted(&mut signals, output::data_patiently(&text)).await??;
             }
-            Ok(leader) => output::data(&line(leader.as_ref()))?,
             Err(error) if may_pass(&error) || error.kind() == ErrorKind::Timeout => {
                 // Once, however long the store is away.
                 let message = chain(&error);

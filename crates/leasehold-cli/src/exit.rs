@@ -9,6 +9,7 @@ pub(crate) enum Exit {
     Success,
     Usage,
     Store,
+    Internal,
     System,
     Output,
     Busy,
@@ -33,6 +34,7 @@ Exit codes:
   0      success; for `run`, that of the command
   64     usage: a bad option, name, ttl or lease
   69     the store can't be reached, or refuses
+  70     a fault in leasehold itself
   71     the operating system refuses, such as to start another process
   74     output can't be written
   75     the lock is held by somebody else or closed, or the wait ran out (-E changes this)
@@ -51,6 +53,7 @@ impl Exit {
             Self::Success => 0,
             Self::Usage => 64,
             Self::Store => 69,
+            Self::Internal => 70,
             Self::System => 71,
             Self::Output => 74,
             Self::Busy => 75,
@@ -75,6 +78,7 @@ mod tests {
             Exit::Success,
             Exit::Usage,
             Exit::Store,
+            Exit::Internal,
             Exit::System,
             Exit::Output,
             Exit::Busy,

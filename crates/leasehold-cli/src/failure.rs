@@ -49,14 +49,22 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
+        let text = chain(&error);
+        // No fault of the store.
+        if TOO_MANY_FILES.iter().any(|code| text.contains(code)) {
+            return Self::new(Exit::System, format!("{text}; raise the limit (`ulimit -n`)"));
+        }
         let exit = match error.kind() {
             ErrorKind::Config => Exit::Config,
             ErrorKind::Late | ErrorKind::Lost => Exit::Lost,
             _ => Exit::Store,
         };
-        Self::new(exit, chain(&error))
+        Self::new(exit, text)
     }
 }
+
+/// How an error of the system ends that has no file descriptor left, whatever library tells it.
+const TOO_MANY_FILES: [&str; 2] = ["(os error 23)", "(os error 24)"];
 
 /// An error and its causes on one line.
 pub(crate) fn chain(error: &Error) -> String {
@@ -86,6 +94,13 @@ mod tests {
         let cause = std::io::Error::other("connection refused");
         let error = Error::new(ErrorKind::Unavailable, "connection refused").caused_by(cause);
         assert_eq!(chain(&error), "connection refused");
+    }
+
+    #[test]
+    fn a_system_without_descriptors_is_no_fault_of_the_store() {
+        let cause = std::io::Error::from_raw_os_error(libc::EMFILE);
+        let error = Error::new(ErrorKind::Unavailable, "can't connect").caused_by(cause);
+        assert_eq!(Failure::from(error).exit, Exit::System);
     }
 
     #[test]

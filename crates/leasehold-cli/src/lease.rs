@@ -27,10 +27,15 @@ pub(crate) async fn acquire(args: &Acquire, context: &Context) -> Outcome {
     let request = Request::new(&args.keys, kind, &args.taking, context)?;
     let mut signals = context.catch_signals()?;
     // Before the lock is taken, so that it is not held in vain when this can't be done.
+    if args.lease_file.is_none() && output::is_closed() {
+        return Err(Failure::new(
+            Exit::Output,
+            "standard output is closed, so nobody would get the lease; give --lease-file FILE",
+        ));
+    }
     let file = args.lease_file.as_deref().map(LeaseFile::create).transpose()?;
-    let client = context.settings.connect(request.owner(), true).await?;
     let manner = Manner { renew: false, grace: None };
-    let held = request.take(&client, &mut signals, manner).await?;
+    let (client, held) = request.take(context, &mut signals, manner).await?;
     let mut leases = Vec::new();
     let mut detached = Ok(());
     for guard in held.into_guards() {
@@ -39,12 +44,18 @@ pub(crate) async fn acquire(args: &Acquire, context: &Context) -> Outcome {
             Err(error) => detached = Err(Failure::from(error)),
         }
     }
-    let written = detached.and_then(|()| deliver(&leases, args, file));
+    let written = match detached {
+        Ok(()) => {
+            let delivered = unless_interrupted(&mut signals, deliver(&leases, args, file)).await;
+            delivered.and_then(|delivered| delivered)
+        }
+        Err(failure) => Err(failure),
+    };
     if written.is_err() {
         // Nobody has got the leases, so nobody could end them. Should this fail, they end with
         // their ttl.
         for lease in &leases {
-            drop(unless_interrupted(&client, &mut signals, client.release(lease, None)).await);
+            drop(unless_interrupted(&mut signals, client.release(lease, None)).await);
         }
     }
     written.map(|()| Exit::Success)
@@ -55,19 +66,23 @@ fn lines(leases: &[DetachedLease]) -> String {
     leases.iter().map(|lease| lease.to_secret_text() + "\n").collect()
 }
 
-fn deliver(leases: &[DetachedLease], args: &Acquire, file: Option<LeaseFile<'_>>) -> Outcome<()> {
+async fn deliver(
+    leases: &[DetachedLease],
+    args: &Acquire,
+    file: Option<LeaseFile<'_>>,
+) -> Outcome<()> {
     let in_file = file.is_some();
     if let Some(file) = file {
         file.keep(&lines(leases))?;
     }
-    let printed = if args.json {
-        leases.iter().try_for_each(|lease| output::json(&document(lease, in_file)))
+    let text = if args.json {
+        leases.iter().map(|lease| output::json_line(&document(lease, in_file))).collect()
     } else if in_file {
-        Ok(())
+        String::new()
     } else {
-        output::data(&lines(leases))
+        lines(leases)
     };
-    match printed {
+    match output::data_patiently(&text).await {
         // A lease that nobody has read is no success, even where other data would do.
         Err(failure) if failure.exit == Exit::Success && !in_file => {
             Err(Failure::new(Exit::Output, "the lease could not be printed; it is given back"))
@@ -90,7 +105,7 @@ fn document(lease: &DetachedLease, in_file: bool) -> Value {
 pub(crate) async fn renew(args: &Renew, context: &Context) -> Outcome {
     let leases = read(&args.source)?;
     let ttl = args.ttl.map(take::ttl).transpose()?;
-    let client = context.settings.connect(None, true).await?;
+    let client = context.connect(true).await?;
     let mut renewed = Vec::with_capacity(leases.len());
     let mut failed = None;
     for lease in &leases {
@@ -122,7 +137,7 @@ pub(crate) async fn renew(args: &Renew, context: &Context) -> Outcome {
 pub(crate) async fn release(args: &Release, context: &Context) -> Outcome {
     let leases = read(&args.source)?;
     let cooldown = take::cooldown(args.cooldown)?;
-    let client = context.settings.connect(None, true).await?;
+    let client = context.connect(true).await?;
     let location = client.location();
     let mut failed: Option<Failure> = None;
     let mut unanswered = false;

@@ -18,7 +18,7 @@ pub(crate) async fn ls(args: &Ls, context: &Context) -> Outcome {
         Some(Some(prefix)) => prefix,
         Some(None) => return Err(Failure::usage("the prefix is not UTF-8, so no name has it")),
     };
-    let client = context.settings.connect(None, false).await?;
+    let client = context.connect(false).await?;
     let locks = client.list(prefix).await?;
     if args.json {
         let locks: Vec<Value> = locks.iter().map(lock_json).collect();
@@ -32,7 +32,7 @@ pub(crate) async fn ls(args: &Ls, context: &Context) -> Outcome {
 
 pub(crate) async fn show(args: &Show, context: &Context) -> Outcome {
     let key = take::key(&args.key)?;
-    let client = context.settings.connect(None, false).await?;
+    let client = context.connect(false).await?;
     let info = client.inspect(&key).await?;
     if args.json {
         let lock = info.as_ref().map_or(Value::Null, lock_json);

@@ -20,6 +20,8 @@ mod log;
 mod look;
 mod operate;
 mod output;
+mod panics;
+mod printer;
 mod run;
 mod secret;
 mod settings;
@@ -27,9 +29,9 @@ mod signals;
 mod take;
 mod wait;
 
-use std::io::{self, IsTerminal as _};
 use std::os::fd::RawFd;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::parser::ValueSource;
 
@@ -40,9 +42,15 @@ use crate::failure::{Failure, Outcome};
 use crate::inherited::Inherited;
 use crate::settings::Settings;
 
+/// How long the reader of stderr may take for what is left when everything else is done.
+const SAY_WITHIN: Duration = Duration::from_secs(1);
+
 fn main() -> ExitCode {
     let inherited = Inherited::look();
-    let exit = match start(inherited) {
+    // A file that grows beyond the limit is an error like others; it must not kill a supervisor.
+    drop(signals::ignore(libc::SIGXFSZ));
+    panics::watch();
+    let exit = match panics::caught(|| start(inherited)) {
         Ok(exit) => exit,
         Err(Failure { exit, message }) => {
             if !message.is_empty() {
@@ -51,6 +59,7 @@ fn main() -> ExitCode {
             exit
         }
     };
+    output::flush(SAY_WITHIN);
     if let Exit::Keyboard(signal) = exit {
         signals::die_with_own_group(signal.into());
     }
@@ -76,20 +85,23 @@ fn start(inherited: Inherited) -> Outcome {
     }
     log::start(cli.global.verbose);
     let settings = Settings::gather(&cli.global, store_was_typed)?;
-    let quiet = cli.global.quiet;
-    let explain = !quiet && (cli.global.verbose > 0 || io::stderr().is_terminal());
-    let context = Context { settings, inherited, files, quiet, explain };
-    // One worker beside this thread: a message that can't be written at once must not keep a
-    // lease from being renewed.
+    let context = Context::new(settings, inherited, files, cli.global.quiet);
+    // One worker beside this thread: what holds this one up must not keep a lease from being
+    // renewed.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
         .map_err(|error| Failure::system("start", &error))?;
-    let outcome = runtime.block_on(carry_out(&cli.command, &context));
+    let outcome = panics::caught(|| runtime.block_on(carry_out(&cli.command, &context)));
+    // However that ended.
+    let closed = panics::caught(|| {
+        runtime.block_on(context.close());
+        Ok(())
+    });
     // Not awaited: a thread that reads standard input may never come back.
     runtime.shutdown_background();
-    outcome
+    outcome.and_then(|exit| closed.map(|()| exit))
 }
 
 /// The open files that a command is to inherit, apart from the standard ones.

@@ -15,7 +15,7 @@ use crate::take;
 pub(crate) async fn force_release(args: &ForceRelease, context: &Context) -> Outcome {
     let key = take::key(&args.key)?;
     let fence = fence(args.fence)?;
-    let client = context.settings.connect(None, false).await?;
+    let client = context.connect(false).await?;
     let (by, at) = (client.owner().clone(), client.location().to_owned());
     let done = match client.force_release(&key, fence).await? {
         Forced::Released => {
@@ -44,7 +44,7 @@ pub(crate) async fn release_all(args: &Release, context: &Context) -> Outcome {
         ));
     };
     let owner = OwnerName::new(owner).map_err(|error| Failure::of_argument(&error))?;
-    let client = context.settings.connect(None, false).await?;
+    let client = context.connect(false).await?;
     let leases = leases_of(&owner, &client).await?;
     let at = client.location();
     if leases.is_empty() {
@@ -94,7 +94,7 @@ async fn leases_of(owner: &OwnerName, client: &Client) -> Outcome<Vec<(Key, Fenc
 pub(crate) async fn ask(args: &Ask, context: &Context) -> Outcome {
     let key = take::key(&args.key)?;
     let fence = args.fence.map(fence).transpose()?;
-    let client = context.settings.connect(args.owner.as_deref(), false).await?;
+    let client = context.connect_as(args.owner.as_deref(), false, None).await?;
     let asked = match fence {
         Some(fence) => client.ask_holder(&key, fence).await?,
         None => client.ask(&key).await?,
@@ -123,7 +123,7 @@ pub(crate) async fn set_limit(args: &SetLimit, context: &Context) -> Outcome {
             "with a limit of 0 nobody could ever get a permit; give at least 1",
         ));
     };
-    let client = context.settings.connect(None, false).await?;
+    let client = context.connect(false).await?;
     let at = client.location().to_owned();
     let request = SetLimitRequest::new(key.clone(), limit);
     let answer = client.store().set_limit(&request, DEFAULT_CALL_TIMEOUT).await;

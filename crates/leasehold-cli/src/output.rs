@@ -1,19 +1,30 @@
 //! What is printed: data on stdout, messages on stderr.
 
 use std::io::{self, Write as _};
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use leasehold::core::escape;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
 
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
+use crate::printer;
 use crate::secret::redact;
 
 /// The version of every JSON document that this program prints. A field may be added without
 /// changing it; it changes when one is removed or gets another meaning.
 pub(crate) const JSON_VERSION: u32 = 1;
 
+/// As much as a pipe takes in one piece.
+const PIECE: usize = 4096;
+/// How often to look whether a reader that stalls reads on.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
 /// Prints a message for people, without secrets and without anything that steers a terminal.
 ///
+/// Never waits: whoever reads stderr may stall, and a command has to be ended in time all the same.
 /// Who closed stderr does not want to read it, so nothing is done when it can't be written.
 pub(crate) fn message(text: &str) {
     let redacted = redact(text);
@@ -22,15 +33,23 @@ pub(crate) fn message(text: &str) {
         let prefix = if n == 0 { "leasehold: " } else { "" };
         lines.push_str(&format!("{prefix}{}\n", escape::terminal(line)));
     }
-    // One write, so that messages of many processes in one log don't mix.
-    drop(io::stderr().lock().write_all(lines.as_bytes()));
+    printer::print(lines);
+}
+
+/// Gives stderr's reader so long to take the messages that are left.
+pub(crate) fn flush(within: Duration) {
+    printer::flush(within);
 }
 
 /// Prints data. A reader that went away is no error: it has what it wanted.
 pub(crate) fn data(text: &str) -> Outcome<()> {
+    data_bytes(text.as_bytes())
+}
+
+fn data_bytes(bytes: &[u8]) -> Outcome<()> {
     let written = {
         let mut stdout = io::stdout().lock();
-        stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
+        stdout.write_all(bytes).and_then(|()| stdout.flush())
     };
     written.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::silent(Exit::Success),
@@ -38,9 +57,46 @@ pub(crate) fn data(text: &str) -> Outcome<()> {
     })
 }
 
-/// Prints one JSON document on one line. Everything outside printable ASCII is written as an
-/// escape, so that names and metadata of strangers can't steer a terminal.
-pub(crate) fn json(document: &serde_json::Value) -> Outcome<()> {
+/// As [`data`], for those who have to listen meanwhile: does not block this thread while a reader
+/// stalls. If dropped, a part may have been printed.
+pub(crate) async fn data_patiently(text: &str) -> Outcome<()> {
+    for piece in text.as_bytes().chunks(PIECE) {
+        while !takes_more(rustix::stdio::stdout()) {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        data_bytes(piece)?;
+    }
+    Ok(())
+}
+
+/// Whether a write of a piece would not have to wait, or fail at once.
+fn takes_more(file: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::new(&file, PollFlags::OUT)];
+    // An error is for the write to tell.
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).map_or(true, |ready| ready > 0)
+}
+
+/// Whether a file is the one that is always empty.
+pub(crate) fn is_null(file: BorrowedFd<'_>) -> bool {
+    let Ok(null) = rustix::fs::stat("/dev/null") else { return false };
+    rustix::fs::fstat(file).is_ok_and(|file| {
+        file.st_mode == null.st_mode && file.st_rdev == null.st_rdev && null.st_rdev != 0
+    })
+}
+
+/// Whether stdout was closed when this process was started.
+///
+/// What was closed Rust's start-up code makes `/dev/null`, for reading and writing; who sends
+/// output there opens it for writing.
+pub(crate) fn is_closed() -> bool {
+    let stdout = rustix::stdio::stdout();
+    let both = rustix::fs::fcntl_getfl(stdout).is_ok_and(|it| it.contains(OFlags::RDWR));
+    both && is_null(stdout)
+}
+
+/// One JSON document on one line. Everything outside printable ASCII is written as an escape, so
+/// that names and metadata of strangers can't steer a terminal.
+pub(crate) fn json_line(document: &serde_json::Value) -> String {
     let mut text = String::new();
     for c in document.to_string().chars() {
         if c.is_ascii() && !c.is_ascii_control() {
@@ -53,7 +109,12 @@ pub(crate) fn json(document: &serde_json::Value) -> Outcome<()> {
         }
     }
     text.push('\n');
-    data(&text)
+    text
+}
+
+/// Prints one JSON document on one line.
+pub(crate) fn json(document: &serde_json::Value) -> Outcome<()> {
+    data(&json_line(document))
 }
 
 /// Rows under a heading, in columns as wide as their widest cell. Cells must be escaped already.

@@ -113,8 +113,17 @@ impl Settings {
         self.owner.as_deref()
     }
 
+    /// The store for people, without a password.
+    pub(crate) fn place(&self) -> String {
+        secret::redact(&self.store)
+    }
+
     /// Connects. With `detached`, leases live on after this process.
-    pub(crate) async fn connect(&self, owner: Option<&str>, detached: bool) -> Outcome<Client> {
+    pub(crate) async fn connect(
+        &self,
+        owner: Option<&str>,
+        detached: bool,
+    ) -> leasehold::Result<Client> {
         let mut builder: ClientBuilder = Client::builder().detached(detached);
         if let Some(owner) = owner.or(self.owner.as_deref()) {
             builder = builder.owner(owner);
@@ -122,7 +131,7 @@ impl Settings {
         if let Some(password) = &self.password {
             builder = builder.password(password);
         }
-        Ok(builder.connect(&self.store).await?)
+        builder.connect(&self.store).await
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use leasehold::core::Kind as Stored;
 use leasehold::{Client, Effect, Error, ErrorKind, Key, LockInfo, Metadata, OwnerName, Ttl};
+use tokio::time::Instant;
 
 use crate::cli::{Taking, Waiting};
 use crate::context::Context;
@@ -19,10 +20,10 @@ use crate::look::{permits_free, permits_held};
 use crate::output;
 use crate::signals::{self, Signals};
 
-/// A wait on a terminal is explained after this time.
-const EXPLAIN_AFTER: Duration = Duration::from_secs(1);
-/// How long an interrupted command tries to leave nothing behind.
-const TIDY_WITHIN: Duration = Duration::from_secs(2);
+/// A wait is explained after this time, and again after pauses that grow up to the last.
+const EXPLAIN_FIRST: Duration = Duration::from_millis(200);
+const EXPLAIN_AGAIN: Duration = Duration::from_secs(10);
+const EXPLAIN_LAST: Duration = Duration::from_secs(600);
 
 /// Judges a name.
 pub(crate) fn key(typed: &OsStr) -> Outcome<Key> {
@@ -53,7 +54,6 @@ pub(crate) struct Request {
     limit: Option<Duration>,
     busy: Exit,
     quiet: bool,
-    explain: bool,
     /// How long the lease runs.
     pub(crate) ttl: Ttl,
     owner: Option<String>,
@@ -63,7 +63,7 @@ pub(crate) struct Request {
 /// What options do not say about how a lock is held.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manner {
-    /// Whether the lease is renewed.
+    /// Whether the lease is renewed, or outlives this process.
     pub(crate) renew: bool,
     /// How long before the deadline a loss is told.
     pub(crate) grace: Option<Duration>,
@@ -99,7 +99,7 @@ impl Request {
         taking: &Taking,
         context: &Context,
     ) -> Outcome<Self> {
-        let Context { settings, quiet, explain, .. } = context;
+        let Context { settings, quiet, .. } = context;
         let argument = |error: Error| Failure::of_argument(&error);
         let Taking { waiting, ttl: length, meta, owner } = taking;
         let length = length.or(settings.ttl()).unwrap_or(leasehold::DEFAULT_TTL);
@@ -112,7 +112,6 @@ impl Request {
             limit: waiting.limit(),
             busy: busy(waiting),
             quiet: *quiet,
-            explain: *explain,
             ttl: ttl(length)?,
             owner: owner.clone(),
             metadata: Metadata::new(meta.join(" ")).map_err(argument)?,
@@ -128,30 +127,58 @@ impl Request {
         quoted(self.keys.iter())
     }
 
-    /// Takes the locks, all or none.
+    /// Connects and takes the locks, all or none, within the limit.
     ///
     /// Errors are also a lock that is busy, with a message unless that is unwanted, and a wait that
     /// was cut short by a signal.
     pub(crate) async fn take(
         &self,
-        client: &Client,
+        context: &Context,
         signals: &mut Signals,
         manner: Manner,
-    ) -> Outcome<Held> {
-        let taken = self.attempt(client, signals, manner).await?;
-        self.judge(taken, client).await
+    ) -> Outcome<(Client, Held)> {
+        let begun = Instant::now();
+        let detached = !manner.renew;
+        let client = unless_interrupted(signals, self.connect(context, detached, begun)).await??;
+        let taken = self.attempt(&client, signals, manner, begun).await?;
+        let held = self.judge(taken, &client).await?;
+        Ok((client, held))
     }
 
-    /// As [`take`](Self::take), without a judgement of what the store said.
+    /// Connects within the limit, counted from `begun`.
+    pub(crate) async fn connect(
+        &self,
+        context: &Context,
+        detached: bool,
+        begun: Instant,
+    ) -> leasehold::Result<Client> {
+        // Not to wait for the lock is not to have no time to ask for it.
+        let limit = self.left(begun).filter(|_| self.limit != Some(Duration::ZERO));
+        context.connect_as(self.owner(), detached, limit).await
+    }
+
+    /// What is left of the limit.
+    fn left(&self, begun: Instant) -> Option<Duration> {
+        self.limit.map(|limit| limit.saturating_sub(begun.elapsed()))
+    }
+
+    /// Whether the limit has passed, counted from `begun`.
+    pub(crate) fn is_over(&self, begun: Instant) -> bool {
+        self.left(begun).is_some_and(|left| left.is_zero())
+    }
+
+    /// Takes the locks within the limit, counted from `begun`, without a judgement of what the
+    /// store said.
     pub(crate) async fn attempt(
         &self,
         client: &Client,
         signals: &mut Signals,
         manner: Manner,
+        begun: Instant,
     ) -> Outcome<leasehold::Result<Option<Held>>> {
-        unless_interrupted(client, signals, async {
+        unless_interrupted(signals, async {
             tokio::select! {
-                taken = self.ask_store(client, manner) => taken,
+                taken = self.ask_store(client, manner, self.left(begun)) => taken,
                 never = self.explain_the_wait(client) => match never {},
             }
         })
@@ -166,16 +193,32 @@ impl Request {
         match taken {
             Ok(Some(held)) => Ok(held),
             Ok(None) => Err(self.busy(&self.describe_obstacle(client).await)),
-            Err(error) if is_wait_ran_out(&error) => Err(self.busy(&chain(&error))),
+            Err(error) if is_wait_ran_out(&error) => match self.obstacle(client).await {
+                Ok(_) => Err(self.busy(&chain(&error))),
+                // Nobody knows whether it is busy.
+                Err(down) => Err(Failure::new(
+                    Exit::Store,
+                    format!(
+                        "the wait for {} ran out while the store was away, so the state of the \
+                         lock is unknown: {}",
+                        self.names(),
+                        chain(&down)
+                    ),
+                )),
+            },
             Err(error) if error.kind() == ErrorKind::Config => Err(Failure::of_argument(&error)),
             Err(error) => Err(error.into()),
         }
     }
 
-    async fn ask_store(&self, client: &Client, manner: Manner) -> leasehold::Result<Option<Held>> {
+    async fn ask_store(
+        &self,
+        client: &Client,
+        manner: Manner,
+        limit: Option<Duration>,
+    ) -> leasehold::Result<Option<Held>> {
         let names = || self.keys.iter().map(Key::as_str);
         let key = names().next().unwrap_or_default();
-        let limit = self.limit;
         let guard = match self.kind {
             Kind::Exclusive if self.keys.len() > 1 => {
                 let locks = prepared!(client.multi(names()), self, manner);
@@ -220,39 +263,71 @@ impl Request {
         }
         let at = client.location();
         match self.obstacle(client).await {
-            Some(info) => format!("\"{}\" at {at} is {}", info.key, state(&info)),
+            Ok(Some(info)) => format!("\"{}\" at {at} is {}", info.key, state(&info)),
             // It came free in between, or the store can't say.
-            None => format!("{} at {at} was held by somebody else", self.names()),
+            _ => format!("{} at {at} was held by somebody else", self.names()),
         }
     }
 
     /// The first of the locks that somebody else has, or the first in use.
-    async fn obstacle(&self, client: &Client) -> Option<LockInfo> {
+    async fn obstacle(&self, client: &Client) -> leasehold::Result<Option<LockInfo>> {
         let mut in_use = None;
         for key in &self.keys {
-            let Ok(Some(info)) = client.inspect(key).await else { continue };
+            let Some(info) = client.inspect(key).await? else { continue };
             let mut holders = info.holders.iter();
             if info.closed_for.is_some() || holders.any(|holder| holder.owner != *client.owner()) {
-                return Some(info);
+                return Ok(Some(info));
             }
             in_use = in_use.or(Some(info));
         }
-        in_use
+        Ok(in_use)
     }
 
-    /// Says once who is waited for, if there is a person to read it.
+    /// Says who is waited for, or that the store is.
+    #[expect(clippy::infinite_loop, reason = "it ends by being dropped, with the wait")]
     async fn explain_the_wait(&self, client: &Client) -> std::convert::Infallible {
-        if self.explain {
-            tokio::time::sleep(EXPLAIN_AFTER).await;
-            if let Some(info) = self.obstacle(client).await {
-                let mine = info.waiters.iter().position(|waiter| waiter.owner == *client.owner());
-                let place = mine.map_or_else(String::new, |place| {
-                    format!("; this is number {} in line", place.saturating_add(1))
-                });
-                output::message(&format!("waiting: \"{}\" is {}{place}", info.key, state(&info)));
+        if self.quiet {
+            return std::future::pending().await;
+        }
+        let mut pauses = Pauses::default();
+        loop {
+            tokio::time::sleep(pauses.next()).await;
+            match self.obstacle(client).await {
+                Ok(Some(info)) => {
+                    let mut line = info.waiters.iter();
+                    let mine = line.position(|waiter| waiter.owner == *client.owner());
+                    let place = mine.map_or_else(String::new, |place| {
+                        format!("; this is number {} in line", place.saturating_add(1))
+                    });
+                    tell_of_wait(&info, &place);
+                }
+                // It comes free just now.
+                Ok(None) => {}
+                Err(error) => output::message(&format!(
+                    "waiting for {}: {}; trying again",
+                    self.names(),
+                    chain(&error)
+                )),
             }
         }
-        std::future::pending().await
+    }
+}
+
+/// Says what is waited for.
+pub(crate) fn tell_of_wait(info: &LockInfo, more: &str) {
+    output::message(&format!("waiting: \"{}\" is {}{more}", info.key, state(info)));
+}
+
+/// The time until a wait is explained, and between one explanation and the next.
+#[derive(Debug, Default)]
+pub(crate) struct Pauses(Option<Duration>);
+
+impl Pauses {
+    pub(crate) fn next(&mut self) -> Duration {
+        let pause = self.0.unwrap_or(EXPLAIN_FIRST);
+        let next = self.0.map_or(EXPLAIN_AGAIN, |last| last.saturating_mul(2).min(EXPLAIN_LAST));
+        self.0 = Some(next);
+        pause
     }
 }
 
@@ -316,23 +391,15 @@ pub(crate) fn state(info: &LockInfo) -> String {
     text
 }
 
-/// Does some work unless a signal asks to end first; then what the work has begun is given up.
+/// Does some work unless a signal asks to end first. What the work has begun is given up when the
+/// [context](Context::close) is closed.
 pub(crate) async fn unless_interrupted<T>(
-    client: &Client,
     signals: &mut Signals,
     work: impl Future<Output = T>,
 ) -> Outcome<T> {
-    let signal = tokio::select! {
+    tokio::select! {
         biased;
-        signal = signals.next_fatal() => signal,
-        done = work => return Ok(done),
-    };
-    tidy(client).await;
-    Err(Failure::silent(Exit::Signal(signals::number(signal))))
-}
-
-/// Gives up what is left behind: places in line, leases that could not be released.
-pub(crate) async fn tidy(client: &Client) {
-    // What can't be given up in time ends with its ttl.
-    drop(tokio::time::timeout(TIDY_WITHIN, client.close()).await);
+        signal = signals.next_fatal() => Err(Failure::silent(Exit::Signal(signals::number(signal)))),
+        done = work => Ok(done),
+    }
 }

@@ -3,42 +3,76 @@
 use std::time::Duration;
 
 use leasehold::core::{Kind, Mode};
-use leasehold::{Client, Key, LockInfo};
+use leasehold::{Client, Error, Key, LockInfo};
 use tokio::time::Instant;
 
 use crate::cli::Wait;
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, chain};
 use crate::look::permits_free;
-use crate::take::{self, unless_interrupted};
+use crate::output;
+use crate::take::{self, Pauses, unless_interrupted};
 
 /// Pauses between two looks: short at first, for locks that are held briefly.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// For how long a store may be away that a wait without a limit looks at.
+const OUTAGE_MAX: Duration = Duration::from_secs(30);
 
 pub(crate) async fn wait(args: &Wait, context: &Context) -> Outcome {
     let keys = take::keys(&args.keys)?;
     let mut signals = context.catch_signals()?;
-    let client = context.settings.connect(None, false).await?;
     let limit = args.waiting.limit();
+    let begun = Instant::now();
     // A limit too far off to be represented is none.
-    let until = limit.and_then(|limit| Instant::now().checked_add(limit));
-    let watched = unless_interrupted(&client, &mut signals, async {
+    let until = limit.and_then(|limit| begun.checked_add(limit));
+    let watched = unless_interrupted(&mut signals, async {
+        // Not to wait for the lock is not to have no time to ask for it.
+        let connecting = context.connect_as(None, false, limit.filter(|limit| !limit.is_zero()));
+        let client = connecting.await?;
         let mut pause = PAUSE_MIN;
+        let mut pauses = Pauses::default();
+        let mut tell_at = begun + pauses.next();
+        // When the store was last known to be there.
+        let mut answered = Instant::now();
         loop {
-            let Some((info, earliest)) = obstacle(args, &keys, &client).await? else {
-                return Ok(Exit::Success);
-            };
+            let seen = obstacle(args, &keys, &client).await;
             let now = Instant::now();
-            if until.is_some_and(|until| now >= until) {
-                let busy = take::busy(&args.waiting);
-                if context.quiet {
-                    return Err(Failure::silent(busy));
-                }
-                let (key, at, state) = (&info.key, client.location(), take::state(&info));
-                return Err(Failure::new(busy, format!("\"{key}\" at {at} is {state}")));
+            let is_over = until.is_some_and(|until| now >= until);
+            let is_told = !context.quiet && now >= tell_at;
+            if is_told {
+                tell_at = now + pauses.next();
             }
+            let earliest = match seen {
+                Ok(None) => return Ok(Exit::Success),
+                Ok(Some((info, earliest))) => {
+                    answered = now;
+                    if is_over {
+                        let busy = take::busy(&args.waiting);
+                        if context.quiet {
+                            return Err(Failure::silent(busy));
+                        }
+                        let (key, at, state) = (&info.key, client.location(), take::state(&info));
+                        return Err(Failure::new(busy, format!("\"{key}\" at {at} is {state}")));
+                    }
+                    if is_told {
+                        take::tell_of_wait(&info, "");
+                    }
+                    earliest
+                }
+                Err(Refusal::Error(error)) if error.is_retryable() && !is_over => {
+                    if until.is_none() && now.duration_since(answered) >= OUTAGE_MAX {
+                        return Err(error.into());
+                    }
+                    if is_told {
+                        output::message(&format!("{}; trying again", chain(&error)));
+                    }
+                    PAUSE_MAX
+                }
+                Err(Refusal::Error(error)) => return Err(error.into()),
+                Err(Refusal::OtherKind(failure)) => return Err(failure),
+            };
             // The look after the lease's end comes in time for a holder that has died.
             let again = now + pause.min(earliest).max(PAUSE_MIN);
             tokio::time::sleep_until(until.map_or(again, |until| until.min(again))).await;
@@ -48,23 +82,36 @@ pub(crate) async fn wait(args: &Wait, context: &Context) -> Outcome {
     watched.await?
 }
 
+/// Why a look did not tell.
+#[derive(Debug)]
+enum Refusal {
+    Error(Error),
+    OtherKind(Failure),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
 /// The first of the locks that could not be taken now, and how long that stays so at least, unless
 /// its leases are renewed.
 async fn obstacle(
     args: &Wait,
     keys: &[Key],
     client: &Client,
-) -> Outcome<Option<(LockInfo, Duration)>> {
+) -> Result<Option<(LockInfo, Duration)>, Refusal> {
     for key in keys {
         let Some(info) = client.inspect(key).await? else { continue };
         let semaphore = matches!(info.kind, Kind::Semaphore { .. });
         if args.permits.is_some() != semaphore && (semaphore || !info.holders.is_empty()) {
             let (at, kind) = (client.location(), info.kind);
             let what = if semaphore { "give --permits" } else { "leave --permits out" };
-            return Err(Failure::new(
+            return Err(Refusal::OtherKind(Failure::new(
                 Exit::Store,
                 format!("wait for \"{key}\" at {at}: it is in use as a {kind}; {what}"),
-            ));
+            )));
         }
         if let Some(earliest) = taken_for(&info, args) {
             return Ok(Some((info, earliest)));

@@ -168,8 +168,8 @@ leasehold run [OPTIONS] <KEY> [--] <CMD>...
 /// again instead. The command finds in its environment what that of `run` does; LEASEHOLD_FENCE
 /// grows from leader to leader.
 ///
-/// -n and -w are for each campaign. While it campaigns, a store that can't be reached is asked
-/// again for as long as it takes.
+/// -n and -w are for each campaign. Without them a store that can't be reached, at the start or
+/// later, is asked again for as long as it takes.
 #[derive(Args, Debug)]
 #[command(override_usage = ELECT_USAGE, after_long_help = exit::HELP)]
 pub(crate) struct Elect {
@@ -285,8 +285,15 @@ pub(crate) struct Release {
 /// Hold a lock until standard input closes, or a signal comes
 ///
 /// Prints the fence and the name on one line once the lock is held, and renews it until then. Of
-/// several names, which are taken together, each has a line.
+/// several names, which are taken together, each has a line. In a script:
+///
+///   leasehold hold backup --while-pid $$ > held &
+///   while [ ! -s held ] && kill -0 $!; do sleep 0.1; done
+///
+/// Without --while-pid a standard input that is /dev/null, as it is for what a script runs in the
+/// background, means: until a signal comes.
 #[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
 pub(crate) struct Hold {
     /// The name of the lock, or several
     #[arg(value_name = "KEY", required = true)]
@@ -302,6 +309,10 @@ pub(crate) struct Hold {
     /// Leave standard input alone and hold until a signal comes
     #[arg(long)]
     pub(crate) ignore_stdin: bool,
+
+    /// Leave standard input alone and hold until this process has ended, or a signal comes
+    #[arg(long, value_name = "PID", conflicts_with = "ignore_stdin")]
+    pub(crate) while_pid: Option<u32>,
 
     /// Print a JSON document
     #[arg(long)]

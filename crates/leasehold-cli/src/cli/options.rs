@@ -43,11 +43,11 @@ pub(crate) struct Global {
     )]
     pub(crate) config: Option<PathBuf>,
 
-    /// Say nothing when the lock is busy
+    /// Say nothing when the lock is busy, nor what is waited for
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
 
-    /// Say on stderr what happens, and who is waited for; twice for details, three times for all
+    /// Say on stderr what happens; twice for details, three times for all
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 }
@@ -61,7 +61,7 @@ pub(crate) struct Waiting {
 
     /// Wait for at most this long: seconds (2, 0.5) or a length with units (10s, 1m30s)
     ///
-    /// Without -n and -w the wait has no end.
+    /// Connecting to the store is a part of it. Without -n and -w the wait has no end.
     #[arg(
         short, long, alias = "timeout", value_name = "TIME",
         value_parser = duration::parse, allow_hyphen_values = true,

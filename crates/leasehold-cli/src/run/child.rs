@@ -10,9 +10,11 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use tokio::sync::mpsc;
 
 use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
 use crate::inherited::Inherited;
+use crate::run::group;
 use crate::run::terminal::{self, Terminal};
-use crate::run::watchdog::{self, Watchdog};
+use crate::run::watchdog::{Page, Watchdog};
 use crate::signals;
 
 /// What is to be run.
@@ -68,14 +70,15 @@ impl Child {
     ///
     /// # Errors
     ///
-    /// What the system says when the program can't be executed.
+    /// With the exit code for a program that can't be executed, or for a system that has no
+    /// process or thread left.
     pub(crate) fn start(
         plan: &Plan,
         inherited: Inherited,
         caught: &[libc::c_int],
         watchdog: &Watchdog,
         terminal: Option<&Terminal>,
-    ) -> io::Result<Self> {
+    ) -> Outcome<Self> {
         let mut command = Command::new(&plan.program);
         command.args(&plan.arguments);
         for name in &plan.hidden {
@@ -83,16 +86,28 @@ impl Child {
         }
         command.envs(plan.variables.iter().map(|(name, value)| (name, value)));
         let (caught, parent) = (caught.to_vec(), rustix::process::getpid());
-        let (pipe, tty) = (watchdog.pipe(), terminal.map(Terminal::raw));
+        let (page, tty) = (watchdog.page(), terminal.map(Terminal::raw));
         // SAFETY: the hook runs between fork and exec. It makes system calls only, allocates
         // nothing and takes no lock; what it uses was made before the fork.
         unsafe {
-            command.pre_exec(move || prepare(parent, inherited, &caught, pipe, tty));
+            command.pre_exec(move || prepare(parent, inherited, &caught, &page, tty));
         }
-        let child = command.spawn()?;
-        let pid = Pid::from_child(&child);
         let (sender, events) = mpsc::unbounded_channel();
-        thread::Builder::new().name("wait".to_owned()).spawn(move || watch(pid, &sender))?;
+        let (introduce, introduced) = std::sync::mpsc::sync_channel(1);
+        // Before the command: once that runs, nothing may be missing for looking after it.
+        thread::Builder::new()
+            .name("wait".to_owned())
+            .spawn(move || {
+                // Nothing comes where the command could not be started.
+                if let Ok(pid) = introduced.recv() {
+                    watch(pid, &sender);
+                }
+            })
+            .map_err(|error| Failure::system("start a thread to wait for the command", &error))?;
+        let child = command.spawn().map_err(|error| not_started(&plan.program, &error))?;
+        let pid = Pid::from_child(&child);
+        // The thread receives, and there is room.
+        introduce.send(pid).ok();
         Ok(Self { pid, events, collected: false })
     }
 
@@ -109,12 +124,9 @@ impl Child {
         }
     }
 
-    /// Whether no process of the group is left. To be asked after [`Event::Ended`].
-    pub(crate) fn group_is_gone(&mut self) -> bool {
-        // Until it is collected, the first process counts as one of the group. Its number stays
-        // taken as long as the group has members.
-        self.collect();
-        rustix::process::test_kill_process_group(self.pid) == Err(rustix::io::Errno::SRCH)
+    /// Whether nothing of the group is at work any more.
+    pub(crate) fn group_is_gone(&self) -> bool {
+        group::is_gone(self.pid)
     }
 
     /// Sends a signal to the whole group.
@@ -137,7 +149,7 @@ fn prepare(
     parent: Pid,
     inherited: Inherited,
     caught: &[libc::c_int],
-    pipe: i32,
+    page: &Page,
     tty: Option<i32>,
 ) -> io::Result<()> {
     rustix::process::setpgid(None, None)?;
@@ -148,6 +160,9 @@ fn prepare(
     }
     if inherited.ignores(libc::SIGCHLD) {
         signals::ignore(libc::SIGCHLD)?;
+    }
+    if !inherited.ignores(libc::SIGXFSZ) {
+        signals::reset(libc::SIGXFSZ)?;
     }
     #[cfg(target_os = "linux")]
     {
@@ -160,7 +175,7 @@ fn prepare(
     }
     #[cfg(not(target_os = "linux"))]
     let _: Pid = parent;
-    watchdog::introduce(pipe)?;
+    page.introduce()?;
     if let Some(tty) = tty {
         // Without it the command runs in the background and asks for it when it needs it.
         drop(terminal::take(tty));
@@ -199,11 +214,62 @@ fn watch(pid: Pid, events: &mpsc::UnboundedSender<Event>) {
     }
 }
 
-/// The exit code of a shell for a program that could not be started, and why.
-pub(crate) fn not_started(program: &OsStr, error: &io::Error) -> (Exit, String) {
-    let exit = match error.kind() {
-        io::ErrorKind::NotFound => Exit::NotFound,
-        _ => Exit::CannotExecute,
+/// Collects what has ended of the processes that were left to this one because their own parents
+/// have ended. It gets them where it is the first process, as in a container, or was made to take
+/// them in.
+pub(crate) fn reap_orphans(command: &Child, watchdog: &Watchdog) {
+    let collect = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+    // The command and the watchdog are collected elsewhere; what has ended behind them in the
+    // system's list waits until then.
+    while let Some(pid) = ended_child()
+        && pid != command.pid
+        && !watchdog.is(pid)
+    {
+        waitid(WaitId::Pid(pid), collect).ok();
+    }
+}
+
+/// A child that has ended, which is left as it is.
+fn ended_child() -> Option<Pid> {
+    let options = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
+    let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: `info` is valid for the call. All-zero bytes are a valid `siginfo_t`, and its number
+    // stays zero when no child has ended.
+    let number = unsafe {
+        if libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), options) != 0 {
+            return None;
+        }
+        info.assume_init().si_pid()
     };
-    (exit, format!("can't run {}: {error}", program.to_string_lossy()))
+    Pid::from_raw(number)
+}
+
+/// Whether processes whose parents have ended are left to this one.
+pub(crate) fn takes_orphans_in() -> bool {
+    if rustix::process::getpid() == Pid::INIT {
+        return true;
+    }
+    #[cfg(target_os = "linux")]
+    {
+        rustix::process::child_subreaper().is_ok_and(|whose| whose.is_some())
+    }
+    #[cfg(not(target_os = "linux"))]
+    false
+}
+
+/// Why a program could not be started, with the exit code that a shell would have.
+fn not_started(program: &OsStr, error: &io::Error) -> Failure {
+    let program = program.to_string_lossy();
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE) => {
+            Failure::system(&format!("start {program}"), error)
+        }
+        _ => {
+            let exit = match error.kind() {
+                io::ErrorKind::NotFound => Exit::NotFound,
+                _ => Exit::CannotExecute,
+            };
+            Failure::new(exit, format!("can't run {program}: {error}"))
+        }
+    }
 }

@@ -3,6 +3,7 @@
 
 mod child;
 mod clock;
+mod group;
 mod supervise;
 mod terminal;
 mod watchdog;
@@ -57,8 +58,7 @@ pub(crate) async fn run(run: &Run, context: &Context) -> Outcome {
         ..Runner::new(&run.job, &request)?
     };
     let mut signals = context.catch_signals()?;
-    let client = context.settings.connect(request.owner(), false).await?;
-    let held = request.take(&client, &mut signals, runner.manner()).await?;
+    let (client, held) = request.take(context, &mut signals, runner.manner()).await?;
     Ok(runner.run(held, context, &client, &mut signals).await?.exit())
 }
 
@@ -79,6 +79,8 @@ pub(crate) struct Done {
     pub(crate) verdict: Verdict,
     /// Whether the release said that somebody else may have held the lock.
     overlapped: bool,
+    /// Whether a signal cut the release short.
+    pub(crate) interrupted: bool,
 }
 
 impl Done {
@@ -129,22 +131,32 @@ impl<'a> Runner<'a> {
             Ok(verdict) => verdict,
             Err(failure) => {
                 // Nothing has been run, so nothing closes the lock to those who can run it.
-                let released = release(held, Closing::Reopen, client);
-                drop(unless_interrupted(client, signals, released).await);
+                let released = release(held, Closing::Reopen);
+                drop(unless_interrupted(signals, released).await);
                 return Err(failure);
             }
         };
-        if verdict.ending.is_none() {
+        if verdict.survived {
             output::message(
-                "the command could not be killed: it belongs to another user, or waits for a \
-                 device; it may run on without the lock",
+                "a part of the command could not be killed: it belongs to another user, or waits \
+                 for a device; it may run on without the lock",
             );
         }
         let failed = verdict.ending.is_none_or(|ending| ending.exit() != Exit::Success);
         let closing = if self.reopen_on_failure && failed { Closing::Reopen } else { self.closing };
-        let released = unless_interrupted(client, signals, release(held, closing, client));
-        let overlapped = released.await.unwrap_or(false);
-        Ok(Done { verdict, overlapped })
+        // What is lost already can be given up only until somebody else may hold it.
+        let limit = (!verdict.covered).then(|| held.leases().until_deadline());
+        let released = release(held, closing);
+        let released = unless_interrupted(signals, async {
+            match limit {
+                Some(limit) => tokio::time::timeout(limit, released).await.unwrap_or(false),
+                None => released.await,
+            }
+        });
+        let released = released.await;
+        let interrupted = verdict.interrupted || released.is_err();
+        let overlapped = released.unwrap_or(false);
+        Ok(Done { verdict, overlapped, interrupted })
     }
 
     /// Starts the command and stays with it to its end.
@@ -163,7 +175,7 @@ impl<'a> Runner<'a> {
         signals::reset(libc::SIGCHLD).map_err(system)?;
         inherited::close_on_exec_except(&context.files).map_err(system)?;
         let watchdog = Arc::new(Watchdog::start().map_err(system)?);
-        watchdog.tell(leases, self.grace).map_err(system)?;
+        watchdog.tell(leases, self.grace);
         let given = terminal.filter(|terminal| terminal.is_for_the_command());
         let child = Child::start(plan, context.inherited, signals.caught(), &watchdog, given);
         let verdict = match child {
@@ -208,13 +220,22 @@ impl<'a> Runner<'a> {
                 }
                 verdict
             }
-            Err(error) => {
+            Err(failure) => {
                 watchdog.dismiss();
                 if let Some(terminal) = given {
                     terminal.take_back(None);
                 }
-                let (exit, message) = child::not_started(&plan.program, &error);
-                return Err(Failure::new(exit, message));
+                if watchdog.may_have_killed() {
+                    return Err(Failure::new(
+                        Exit::Lost,
+                        format!(
+                            "lost {}: leasehold was held up for so long that the command was not \
+                             started any more",
+                            leases.names()
+                        ),
+                    ));
+                }
+                return Err(failure);
             }
         };
         Ok(verdict)
@@ -275,7 +296,7 @@ fn hidden() -> Vec<OsString> {
 }
 
 /// Releases the locks. Whether an answer says that somebody else may have held one meanwhile.
-async fn release(held: Held, closing: Closing, client: &Client) -> bool {
+async fn release(held: Held, closing: Closing) -> bool {
     // When the loss is known already, it has been told.
     let known: Vec<Key> = held
         .leases()
@@ -283,7 +304,7 @@ async fn release(held: Held, closing: Closing, client: &Client) -> bool {
         .filter(|lease| !lease.is_held())
         .map(|lease| lease.key().clone())
         .collect();
-    let (mut overlapped, mut unfinished) = (false, false);
+    let mut overlapped = false;
     for (key, released) in held.release(closing).await {
         let known = known.contains(&key);
         let problem = match released {
@@ -304,22 +325,15 @@ async fn release(held: Held, closing: Closing, client: &Client) -> bool {
                 continue;
             }
             Ok(_) => {
-                unfinished = true;
                 "the store did not answer the release; the lock may stay held until its ttl runs \
                  out"
                 .to_owned()
             }
-            Err(error) => {
-                unfinished = true;
-                chain(&error)
-            }
+            Err(error) => chain(&error),
         };
         if !known {
             output::message(&format!("warning: release \"{key}\": {problem}"));
         }
-    }
-    if unfinished {
-        take::tidy(client).await;
     }
     overlapped
 }

@@ -13,22 +13,29 @@ use tokio::time::Instant;
 use crate::duration;
 use crate::held::Leases;
 use crate::output;
-use crate::run::child::{Child, Ending, Event};
+use crate::run::child::{self, Child, Ending, Event};
 use crate::run::terminal::{self, Terminal};
 use crate::run::watchdog::Watchdog;
 use crate::signals::{self, Signals};
 
 /// A killed process that is still there after this time is waiting for a device that does not
-/// answer, or belongs to another user.
+/// answer, or belongs to another user. It is waited for until its lease is over, if that is later.
 const DEAD_WITHIN: Duration = Duration::from_secs(10);
-/// How often to look whether the rest of a group is gone: the system tells nobody.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How long a stop waits for what is said about it to be read.
+const SAY_WITHIN: Duration = Duration::from_millis(100);
+/// How often processes that were left to this one are collected.
+const REAP_EVERY: Duration = Duration::from_secs(1);
+/// Pauses between two looks whether the rest of a group is gone: the system tells nobody.
+const LOOK_FIRST: Duration = Duration::from_millis(1);
+const LOOK_LAST: Duration = Duration::from_millis(50);
 
 /// What became of the command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Verdict {
-    /// How it ended; `None` when even KILL did not end it.
+    /// How its first process ended; `None` when even KILL did not end it.
     pub(crate) ending: Option<Ending>,
+    /// Whether a part of it has outlived KILL.
+    pub(crate) survived: bool,
     /// Whether the lock was held, for certain, until it ended.
     pub(crate) covered: bool,
     /// The signal that a key sent to it alone, if it died of that.
@@ -81,11 +88,12 @@ impl Supervisor<'_> {
         let mut stage = Stage::Holding;
         let mut ended = None;
         let mut may_be_asked = true;
+        let mut look = LOOK_FIRST;
+        let takes_orphans_in = child::takes_orphans_in();
         loop {
             let on_purpose = matches!(stage, Stage::Holding) && !self.end_asked;
-            let killed = matches!(stage, Stage::Killed { .. });
-            if ended.is_some() && (on_purpose || killed || self.child.group_is_gone()) {
-                return self.verdict(ended);
+            if ended.is_some() && (on_purpose || self.child.group_is_gone()) {
+                return self.verdict(ended, false);
             }
             let leases = self.leases;
             let next = match stage {
@@ -97,7 +105,7 @@ impl Supervisor<'_> {
                 biased;
                 () = leases.lost(), if next.is_none() => stage = self.terminate(),
                 () = sleep_until(next) => match stage {
-                    Stage::Killed { .. } => return self.verdict(ended),
+                    Stage::Killed { .. } => return self.verdict(ended, true),
                     Stage::Holding | Stage::Terminated { .. } => stage = self.kill(),
                 },
                 event = self.child.event() => match event {
@@ -111,14 +119,19 @@ impl Supervisor<'_> {
                         self.let_go(&asked);
                     }
                 },
-                () = tokio::time::sleep(LOOK_EVERY), if ended.is_some() => {}
+                () = tokio::time::sleep(look), if ended.is_some() => {
+                    look = look.saturating_mul(2).min(LOOK_LAST);
+                }
+                () = tokio::time::sleep(REAP_EVERY), if takes_orphans_in => {
+                    child::reap_orphans(self.child, self.watchdog);
+                }
             }
         }
     }
 
-    fn verdict(&mut self, ending: Option<Ending>) -> Verdict {
+    fn verdict(&mut self, ending: Option<Ending>, survived: bool) -> Verdict {
         let late = ending == Some(Ending::Killed(libc::SIGKILL)) && self.watchdog.may_have_killed();
-        let covered = ending.is_some() && self.leases.is_held() && !late;
+        let covered = ending.is_some() && !survived && self.leases.is_held() && !late;
         if !covered && !self.loss_told {
             self.tell_of_loss();
         }
@@ -130,7 +143,7 @@ impl Supervisor<'_> {
             }
             _ => None,
         };
-        Verdict { ending, covered, keyboard, interrupted: self.interrupted }
+        Verdict { ending, survived, covered, keyboard, interrupted: self.interrupted }
     }
 
     fn tell_of_loss(&mut self) {
@@ -159,8 +172,8 @@ impl Supervisor<'_> {
             output::message(asked);
             return;
         };
-        output::message(&format!("{asked}; the command gets {}", signals::name(signal)));
         self.signal(signal);
+        output::message(&format!("{asked}; the command gets {}", signals::name(signal)));
         if signals::is_fatal(signal) || signal == libc::SIGKILL {
             // As with a signal from elsewhere: a stopped process can't heed it.
             self.signal(libc::SIGCONT);
@@ -170,17 +183,19 @@ impl Supervisor<'_> {
 
     /// The lock is lost: asks the group to end.
     fn terminate(&mut self) -> Stage {
-        self.tell_of_loss();
         self.signal(libc::SIGTERM);
         // A stopped process can't heed TERM.
         self.signal(libc::SIGCONT);
         let patience = self.leases.until_deadline().min(self.grace);
-        Stage::Terminated { kill_at: Instant::now() + patience.saturating_sub(patience / 4) }
+        let kill_at = Instant::now() + patience.saturating_sub(patience / 4);
+        self.tell_of_loss();
+        Stage::Terminated { kill_at }
     }
 
     fn kill(&self) -> Stage {
         self.signal(libc::SIGKILL);
-        Stage::Killed { give_up_at: Instant::now() + DEAD_WITHIN }
+        let patience = self.leases.until_deadline().max(DEAD_WITHIN);
+        Stage::Killed { give_up_at: Instant::now() + patience }
     }
 
     fn signal(&self, signal: libc::c_int) {
@@ -232,6 +247,8 @@ impl Supervisor<'_> {
         }
         self.has_terminal = false;
         self.stop_asked = false;
+        // Stopped itself, this process prints nothing.
+        output::flush(SAY_WITHIN);
         signals::suspend_own_group();
         self.go_on(Some(signal));
     }
@@ -244,8 +261,7 @@ impl Supervisor<'_> {
         if !self.leases.is_held() {
             return;
         }
-        // Should this fail, the watchdog is gone, and there is nobody to be told.
-        drop(self.watchdog.tell(self.leases, self.grace));
+        self.watchdog.tell(self.leases, self.grace);
         let in_front = self.terminal.filter(|terminal| terminal.is_ours());
         match (in_front, stopped_by) {
             (Some(terminal), Some(_)) => {

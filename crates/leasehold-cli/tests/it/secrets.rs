@@ -1,5 +1,7 @@
 //! A password that is used everywhere and shown nowhere.
 
+use std::process::Stdio;
+
 use leasehold_testkit::server::RedisServer;
 
 use crate::harness::{Done, Site, finish};
@@ -36,7 +38,8 @@ fn a_password_is_shown_nowhere_at_any_verbosity_whether_right_or_wrong() {
         let site = Site::at(format!("redis://:{ENCODED}@{address}"));
         for line in LINES {
             for verbosity in ["-q", "-vv", "-vvv"] {
-                let done = site.run([verbosity].into_iter().chain(line.split(' ')));
+                let mut command = site.command([verbosity].into_iter().chain(line.split(' ')));
+                let done = finish(command.stdin(Stdio::piped()));
                 nothing_shown(&done);
             }
         }

@@ -7,12 +7,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::harness::{Running, Site, appears, finish, gone, state, until};
-
-fn send(pid: u32, signal: libc::c_int) {
-    // SAFETY: `kill` touches no memory of this process.
-    let sent = unsafe { libc::kill(libc::pid_t::try_from(pid).unwrap(), signal) };
-    assert_eq!(sent, 0, "process {pid}");
-}
+use crate::watchdog::{send, watchdog};
 
 fn lock(site: &Site, key: &str) -> Value {
     let document: Value =
@@ -134,22 +129,6 @@ fn a_killed_supervisor_takes_the_command_and_its_children_along() {
     site.line("run -w 30 k -- true").expect(0);
 }
 
-/// The watchdog of a supervisor.
-fn watchdog(supervisor: u32) -> u32 {
-    let mut found = None;
-    until("the watchdog has started", || {
-        let processes = fs::read_dir("/proc").unwrap().flatten();
-        found = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(
-            |pid: &u32| {
-                let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-                stat.contains(&format!("(lh-watchdog) S {supervisor} "))
-            },
-        );
-        found.is_some()
-    });
-    found.unwrap()
-}
-
 #[test]
 fn the_command_dies_with_its_supervisor_even_without_the_watchdog() {
     let site = Site::embedded();
@@ -248,8 +227,9 @@ fn a_hold_ends_with_its_input() {
     drop(holder.child().stdin.take());
     holder.finish().expect(0);
     site.run(["run", "-n", "a key", "--", "true"]).expect(0);
-    // At once, with an input that is closed from the start.
-    site.run(["hold", "a key"]).expect(0);
+    // At once, with an input that ends at once.
+    let mut command = site.command(["hold", "a key"]);
+    finish(command.stdin(std::process::Stdio::piped())).expect(0);
 }
 
 fn fence_of_line(line: &str, key: &str) -> String {

@@ -270,13 +270,22 @@ fn a_long_wait_on_a_terminal_is_explained() {
 }
 
 #[test]
-fn a_long_wait_is_explained_to_a_file_only_when_asked() {
+fn a_wait_is_explained_to_a_file_too_unless_it_is_to_be_quiet() {
     let site = Site::embedded();
     let mut holder = site.start(["hold", "k", "--ignore-stdin"]);
     holder.line();
-    for (asked, says) in [("-w 1.5", false), ("-v -w 1.5", true)] {
-        let done = site.line(&format!("run k {asked} -- true")).expect(75);
-        assert_eq!(done.stderr.contains("waiting: \"k\" is held"), says, "{}", done.stderr);
-        assert_eq!(done.stderr.contains("number 1 in line"), says, "{}", done.stderr);
+    site.line("run shut --cooldown 1h -- true").expect(0);
+    for (key, command, says) in [
+        ("k", "run -w 1.5", "waiting: \"k\" is held by"),
+        ("k", "run -w 1.5", "number 1 in line"),
+        ("k", "wait -w 1.5", "waiting: \"k\" is held by"),
+        ("shut", "run -w 1.5", "waiting: \"shut\" is closed for another"),
+        ("shut", "acquire -w 1.5", "waiting: \"shut\" is closed for another"),
+    ] {
+        let tail = if command.starts_with("run") { " -- true" } else { "" };
+        let done = site.line(&format!("{command} {key}{tail}")).expect(75);
+        assert!(done.stderr.contains(says), "{}", done.stderr);
+        let done = site.line(&format!("-q {command} {key}{tail}")).expect(75);
+        assert_eq!(done.stderr, "");
     }
 }

@@ -1,0 +1,89 @@
+//! `hold`: how long it holds, and whether somebody learns of it.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use leasehold_testkit::server::RedisServer;
+use rustix::process::Signal;
+
+use crate::harness::{Running, Site, finish, until};
+
+#[test]
+fn a_hold_in_the_background_of_a_script_holds_and_says_until_when() {
+    let site = Site::embedded();
+    // A shell without job control gives it /dev/null for standard input.
+    let mut command = site.command(["hold", "k"]);
+    command.stdin(Stdio::null());
+    let mut holder = Running::start(command);
+    holder.line();
+    site.line("run k -n -- true").complains(75, "held by");
+    holder.process().signal(Signal::TERM);
+    let done = holder.finish().expect(0);
+    assert!(done.stderr.contains("is held until a signal comes; --while-pid PID"), "{done:?}");
+    site.line("run k -n -- true").expect(0);
+}
+
+#[test]
+fn a_hold_lasts_while_a_process_does() {
+    let site = Site::embedded();
+    let mut process = Command::new("sleep").arg("1000").spawn().unwrap();
+    let mut holder = site.start(["hold", "k", "--while-pid", &process.id().to_string()]);
+    holder.line();
+    site.line("run k -n -- true").complains(75, "held by");
+    process.kill().unwrap();
+    // Not yet collected, but at its end.
+    holder.finish().expect(0);
+    site.line("run k -n -- true").expect(0);
+    process.wait().unwrap();
+    let gone = process.id().to_string();
+    site.run(["hold", "k", "--while-pid", &gone]).complains(64, "no such process");
+    site.run(["hold", "k", "--while-pid", "0"]).complains(64, "--while-pid 0");
+}
+
+#[test]
+fn a_hold_of_which_nobody_can_learn_is_given_back_with_words() {
+    let site = Site::embedded();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = site.command(["hold", "k", "--ignore-stdin"]);
+    let mut process = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+    until("it has ended", || process.try_wait().unwrap().is_some());
+    let output = process.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(74));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("nobody reads standard output"), "{said}");
+    site.line("run k -n -- true").expect(0);
+    let mut command = site.command(["hold", "k"]);
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let status = command.stdout(full).stderr(Stdio::null()).status().unwrap();
+    assert_eq!(status.code(), Some(74));
+    finish(&mut site.command(["run", "k", "-n", "--", "true"])).expect(0);
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "how long it takes is what is tried")]
+fn a_hold_that_is_lost_since_the_store_is_silent_does_not_wait_for_the_store() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    let mut holders: Vec<Running> = (0..4)
+        .map(|n| {
+            let key = n.to_string();
+            let mut holder = site.start(["hold", &key, "--ignore-stdin", "--ttl", "1s"]);
+            holder.line();
+            holder
+        })
+        .collect();
+    server.pause();
+    let mut lasted: Vec<Duration> = Vec::new();
+    let paused = Instant::now();
+    until("all have ended", || {
+        let before = holders.len();
+        holders.retain_mut(|holder| holder.exited().is_none());
+        lasted.extend(std::iter::repeat_n(paused.elapsed(), before - holders.len()));
+        holders.is_empty()
+    });
+    // A second for the lease, and two more for a store that does not answer. Not all of them can
+    // have been held up by something else.
+    assert!(lasted[0] < Duration::from_millis(2800), "{lasted:?}");
+    server.resume();
+}

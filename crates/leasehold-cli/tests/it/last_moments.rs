@@ -1,0 +1,269 @@
+//! What a command leaves behind when it ends early, judged from outside: by `show`, by the next
+//! contender, by its exit code.
+
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::process::Stdio;
+
+use leasehold_testkit::server::RedisServer;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::harness::{Running, Site, finish, until};
+
+fn shown(site: &Site, key: &str) -> Value {
+    let text = site.run(["show", key, "--json"]).expect(0).stdout;
+    serde_json::from_str::<Value>(&text).unwrap()["lock"].clone()
+}
+
+fn waiters(site: &Site, key: &str) -> usize {
+    shown(site, key)["waiters"].as_array().map_or(0, Vec::len)
+}
+
+/// Takes a lock, as the kind that the others will ask for.
+fn holder(site: &Site, line: &str) -> Running {
+    let mut holder = site.start(["hold", "--ignore-stdin"].into_iter().chain(line.split(' ')));
+    holder.line();
+    holder
+}
+
+/// Contenders for the locks `k` and, as a semaphore of one permit, `s`.
+const CONTENDERS: [(&str, &str, &str); 8] = [
+    ("k", "run k", " -- echo never"),
+    ("k", "run k -s", " -- echo never"),
+    ("k", "run free k", " -- echo never"),
+    ("s", "run s --limit 1", " -- echo never"),
+    ("k", "elect k", " -- echo never"),
+    ("k", "hold k --ignore-stdin", ""),
+    ("k", "acquire k", ""),
+    ("k", "wait k", ""),
+];
+
+fn nothing_is_left_of_waits_that_ran_out(site: &Site) {
+    let _holders = [holder(site, "k"), holder(site, "s --limit 1")];
+    for _ in 0..3 {
+        for (key, contender, tail) in CONTENDERS {
+            let done = site.line(&format!("{contender} -w 300ms{tail}")).expect(75);
+            assert_eq!(done.stdout, "", "{contender}");
+            assert_eq!(waiters(site, key), 0, "after {contender}");
+        }
+    }
+    site.line("run free -n -- true").expect(0);
+}
+
+#[test]
+fn a_wait_that_ran_out_leaves_no_place_in_line_on_redis() {
+    let server = RedisServer::start();
+    nothing_is_left_of_waits_that_ran_out(&Site::at(server.url()));
+}
+
+#[test]
+fn a_wait_that_ran_out_leaves_no_place_in_line_on_one_machine() {
+    nothing_is_left_of_waits_that_ran_out(&Site::embedded());
+}
+
+#[test]
+fn a_wait_that_a_signal_ends_leaves_no_place_in_line_on_redis() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    let _holders = [holder(&site, "k"), holder(&site, "s --limit 1")];
+    for (key, contender, tail) in CONTENDERS.into_iter().filter(|(_, line, _)| *line != "wait k") {
+        for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+            let mut waiter = site.start(format!("{contender}{tail}").split(' '));
+            until("it waits", || waiters(&site, key) == 1);
+            waiter.process().signal(signal);
+            let done = waiter.finish().expect(128 + signal.as_raw());
+            assert_eq!(done.stdout, "", "{contender}");
+            assert_eq!(waiters(&site, key), 0, "after {contender}");
+        }
+    }
+}
+
+/// Somebody at the store's address who takes connections and says nothing.
+fn deaf_store() -> (TcpListener, Site) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let site = Site::at(format!("redis://{}", listener.local_addr().unwrap()));
+    (listener, site)
+}
+
+#[test]
+fn a_signal_ends_a_command_that_is_still_connecting() {
+    let (listener, site) = deaf_store();
+    for line in [
+        "run k -- echo never",
+        "run a b -- echo never",
+        "elect k -- echo never",
+        "hold k --ignore-stdin",
+        "acquire k",
+        "wait k",
+        "observe k",
+        "ls",
+        "doctor",
+    ] {
+        for signal in [Signal::TERM, Signal::INT] {
+            let mut running = site.start(line.split(' '));
+            let connection = listener.accept().unwrap();
+            running.process().signal(signal);
+            let done = running.finish();
+            let ended = done.status.code();
+            // A command that leaves nothing behind lets the signal end it.
+            let killed = crate::harness::killed_by(&done);
+            let number = signal.as_raw();
+            assert!(ended == Some(128 + number) || killed == Some(number), "{line}: {done:?}");
+            assert_eq!(done.stdout, "", "{line}");
+            drop(connection);
+        }
+    }
+}
+
+#[test]
+fn a_limit_bounds_connecting_too_and_a_silent_store_is_not_busy() {
+    let (_listener, site) = deaf_store();
+    for line in ["run k -w 200ms -- echo never", "hold k -w 200ms", "acquire k -w 200ms"] {
+        site.line(line).complains(69, "did not answer before the wait ran out");
+        site.run(["-q"].into_iter().chain(line.split(' '))).complains(69, "did not answer");
+    }
+    site.line("wait k -w 200ms").complains(69, "did not answer before");
+    site.line("elect k -w 200ms -- echo never").complains(69, "did not answer before");
+    site.line("run k -n -- echo never").complains(69, "redis://127.0.0.1");
+}
+
+#[test]
+fn a_store_that_goes_away_under_a_wait_is_told_and_is_not_busy() {
+    for line in ["run k -w 3 -- echo never", "elect k -w 3 -- echo never", "wait k -w 3"] {
+        let server = RedisServer::start();
+        let site = Site::at(server.url());
+        let _holder = holder(&site, "k");
+        let waits = line.starts_with("wait");
+        let waiter = site.start(["-q"].into_iter().chain(line.split(' ')));
+        // A look takes no place in line; that it has begun is shown by its asking.
+        let asked = || server.command_calls("eval") + server.command_calls("evalsha");
+        let before = asked();
+        until("it waits", || if waits { asked() > before } else { waiters(&site, "k") == 1 });
+        server.kill();
+        let done = waiter.finish().complains(69, &server.addr().to_string());
+        assert!(!done.stderr.contains("held by"), "{done:?}");
+    }
+}
+
+#[test]
+fn a_wait_rides_out_a_store_that_comes_back_within_its_limit() {
+    let server = RedisServer::builder().appendonly().start();
+    let site = Site::at(server.url());
+    let mut holder = holder(&site, "k --ttl 1h");
+    let waiter = site.start(["wait", "k", "-w", "60"]);
+    let looked = || server.command_calls("evalsha");
+    let before = looked();
+    until("it looks", || looked() > before);
+    server.kill();
+    server.restart();
+    holder.process().signal(Signal::TERM);
+    waiter.finish().expect(0);
+}
+
+#[test]
+fn an_election_begins_and_goes_on_whatever_the_store_does() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    server.kill();
+    let script = "trap 'echo ended; exit 3' TERM; echo $LEASEHOLD_FENCE; while :; do sleep 0.02; \
+                  done";
+    let words = ["elect", "post", "--ttl", "2s", "--", "sh", "-c", script];
+    let mut leader = site.start(words);
+    server.restart();
+    let first: u64 = leader.line().parse().unwrap();
+    // So long that the release of what was lost goes unanswered.
+    server.pause();
+    assert_eq!(leader.line(), "ended");
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    server.resume();
+    let second: u64 = leader.line().parse().unwrap();
+    assert!(second > first, "{second} after {first}");
+    leader.process().signal(Signal::TERM);
+    let done = leader.finish().expect(3);
+    assert!(done.stderr.contains("trying again"), "{done:?}");
+    assert!(!done.stderr.contains("closed"), "{done:?}");
+    site.line("run -n post -- true").expect(0);
+}
+
+/// Runs a line of a shell that has the command's path in `$0`.
+fn shell(site: &Site, line: &str) -> std::process::Command {
+    let mut command = site.command(["-c", line, env!("CARGO_BIN_EXE_leasehold")]);
+    let template = command;
+    command = std::process::Command::new("sh");
+    command.args(template.get_args()).env_clear().stdin(Stdio::null());
+    for (name, value) in template.get_envs() {
+        command.env(name, value.unwrap_or_default());
+    }
+    command.current_dir(template.get_current_dir().unwrap());
+    command
+}
+
+#[test]
+fn a_lease_that_goes_nowhere_is_given_back() {
+    let site = Site::embedded();
+    for redirect in [">&-", "> /dev/full"] {
+        let line = format!("\"$0\" acquire k --ttl 1h {redirect}");
+        finish(&mut shell(&site, &line)).complains(74, "standard output");
+        site.line("run -n k -- true").expect(0);
+    }
+    let done = finish(&mut shell(&site, "\"$0\" acquire k --lease-file lease >&-")).expect(0);
+    assert_eq!(done.stderr, "");
+    site.line("release --lease-file lease").expect(0);
+}
+
+#[test]
+fn a_lease_whose_reader_stalls_is_given_back_when_a_signal_comes() {
+    let site = Site::embedded();
+    let (_reader, writer) = full_pipe();
+    let mut command = site.command(["acquire", "k", "--ttl", "1h"]);
+    let mut process = command.stdout(writer).spawn().unwrap();
+    until("it is taken", || !shown(&site, "k").is_null());
+    // SAFETY: `kill` touches no memory of this process.
+    assert_eq!(unsafe { libc::kill(process.id().cast_signed(), libc::SIGTERM) }, 0);
+    until("it has ended", || process.try_wait().unwrap().is_some());
+    assert_eq!(process.wait().unwrap().code(), Some(143));
+    site.line("run -n k -- true").expect(0);
+}
+
+/// A pipe that takes nothing more until somebody reads.
+fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let flags = rustix::fs::fcntl_getfl(&writer).unwrap();
+    rustix::fs::fcntl_setfl(&writer, flags | rustix::fs::OFlags::NONBLOCK).unwrap();
+    while writer.write(&[0; 4096]).is_ok() {}
+    while writer.write(&[0]).is_ok() {}
+    rustix::fs::fcntl_setfl(&writer, flags).unwrap();
+    (reader, writer)
+}
+
+#[test]
+fn a_reader_of_stderr_that_stalls_does_not_keep_a_command_from_being_ended() {
+    let site = Site::embedded();
+    let (_reader, writer) = full_pipe();
+    let script = "exec 2> /dev/null; trap 'echo tidied > tidied; exit 0' TERM; echo > ready; \
+                  while :; do sleep 0.02; done";
+    let mut command = site.command(["-vvv", "run", "k", "--ttl", "10s", "-c", script]);
+    let mut process = command.stderr(writer).spawn().unwrap();
+    crate::harness::appears(&site.path("ready"));
+    let fence = shown(&site, "k")["holders"][0]["fence"].as_str().unwrap().to_owned();
+    site.run(["force-release", "k", "--fence", &fence]).expect(0);
+    until("it has ended", || process.try_wait().unwrap().is_some());
+    assert_eq!(process.wait().unwrap().code(), Some(76));
+    // KILL would not have let it.
+    assert_eq!(site.read("tidied"), "tidied\n");
+}
+
+#[test]
+fn contenders_that_are_killed_at_any_instant_leave_nothing_that_lasts() {
+    let site = Site::embedded();
+    for round in 0..40_u64 {
+        let mut running = site.start(["run", "k", "--ttl", "1h", "--", "sleep", "0.01"]);
+        std::thread::sleep(std::time::Duration::from_micros(round * 700));
+        running.process().kill();
+    }
+    site.line("run k -w 60 -- true").expect(0);
+    until("nobody waits", || waiters(&site, "k") == 0);
+    let lock = shown(&site, "k");
+    assert_eq!(lock["holders"].as_array().map_or(0, Vec::len), 0, "{lock}");
+}

@@ -1,0 +1,136 @@
+//! Where the system has nothing left: no thread, no process, no file descriptor, no room in files.
+
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use leasehold_testkit::server::RedisServer;
+
+use crate::harness::{Done, Site, finish};
+
+fn limited(command: &mut Command, resource: libc::__rlimit_resource_t, limit: u64) {
+    let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+    // SAFETY: the hook makes one system call, on memory of its own.
+    unsafe {
+        command.pre_exec(move || match libc::setrlimit(resource, &raw const limit) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
+    }
+}
+
+/// It worked, or says that it could not, and why; and then nothing was run.
+fn worked_or_said_why(done: &Done, what: &str) -> bool {
+    let code = done.status.code();
+    assert!(!done.stderr.contains("panicked"), "{what}: {done:?}");
+    if code == Some(0) {
+        assert_eq!(done.stdout, "ran\n", "{what}");
+        return true;
+    }
+    assert!([Some(71), Some(69)].contains(&code), "{what}: {done:?}");
+    assert!(done.stderr.starts_with("leasehold: "), "{what}: {done:?}");
+    assert_eq!(done.stdout, "", "{what}: {done:?}");
+    false
+}
+
+const RUN: [&str; 6] = ["run", "k", "-n", "--", "echo", "ran"];
+
+fn too_few_descriptors(site: &Site) {
+    let mut worked = 0;
+    // With three not even the loader of programs finds its libraries.
+    for limit in 4..=40 {
+        let mut command = site.command(RUN);
+        limited(&mut command, libc::RLIMIT_NOFILE, limit);
+        let done = finish(&mut command);
+        worked += u32::from(worked_or_said_why(&done, &format!("{limit} descriptors")));
+        site.line("run k -w 30 -- true").expect(0);
+    }
+    assert!((1..30).contains(&worked), "some are too few, and some are enough: {worked}");
+}
+
+#[test]
+fn too_few_descriptors_are_told_in_words_on_one_machine() {
+    too_few_descriptors(&Site::embedded());
+}
+
+#[test]
+fn too_few_descriptors_are_told_in_words_on_redis() {
+    let server = RedisServer::start();
+    too_few_descriptors(&Site::at(server.url()));
+}
+
+/// A user that nobody else is, so that its processes can be counted.
+const NOBODY_ELSE: u32 = 61_234;
+
+fn too_few_processes(site: &Site, user: u32) {
+    chown(site.path(""), Some(user), Some(user)).unwrap();
+    let as_user = |words: &[&str], limit: Option<u64>| {
+        let mut command = site.command(words);
+        if let Some(limit) = limit {
+            limited(&mut command, libc::RLIMIT_NPROC, limit);
+        }
+        finish(command.uid(user).gid(user))
+    };
+    if !is_reachable_by(user) {
+        println!("NOT TRIED: another user can't get at the command, so processes can't be scarce");
+        return;
+    }
+    let mut worked = 0;
+    for limit in 1..=16 {
+        let done = as_user(&RUN, Some(limit));
+        worked += u32::from(worked_or_said_why(&done, &format!("{limit} processes")));
+        as_user(&["run", "k", "-w", "30", "--", "true"], None).expect(0);
+    }
+    assert!((1..15).contains(&worked), "some are too few, and some are enough: {worked}");
+}
+
+fn is_reachable_by(user: u32) -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    is_root
+        && Command::new(env!("CARGO_BIN_EXE_leasehold"))
+            .arg("--version")
+            .uid(user)
+            .output()
+            .is_ok_and(|done| done.status.success())
+}
+
+#[test]
+fn too_few_processes_are_told_in_words_on_one_machine() {
+    too_few_processes(&Site::embedded(), NOBODY_ELSE);
+}
+
+#[test]
+fn too_few_processes_are_told_in_words_on_redis() {
+    let server = RedisServer::start();
+    too_few_processes(&Site::at(server.url()), NOBODY_ELSE + 1);
+}
+
+#[test]
+fn a_limit_on_files_is_an_error_and_not_a_signal() {
+    let site = Site::embedded();
+    for limit in [0, 1, 4096, 65_536] {
+        let mut command = site.command(RUN);
+        limited(&mut command, libc::RLIMIT_FSIZE, limit);
+        let done = finish(&mut command);
+        assert!([Some(0), Some(69), Some(71)].contains(&done.status.code()), "{limit}: {done:?}");
+    }
+    site.line("run k -n -- true").expect(0);
+}
+
+#[test]
+fn the_command_is_not_deaf_to_the_signal_of_full_files() {
+    let site = Site::embedded();
+    let done = site.line("run k -- grep SigIgn /proc/self/status").expect(0);
+    let ignored = done.stdout.trim().rsplit('\t').next().unwrap();
+    let ignored = u64::from_str_radix(ignored, 16).unwrap();
+    assert_eq!(ignored & 1 << (libc::SIGXFSZ - 1), 0, "{done:?}");
+}
+
+#[test]
+fn a_program_that_can_not_be_run_is_told_from_a_system_that_can_not_run_it() {
+    let site = Site::embedded();
+    std::fs::write(site.path("text"), "no program").unwrap();
+    site.line("run k -n -- ./text").complains(126, "can't run ./text");
+    site.line("run k -n -- ./nothing").complains(127, "can't run ./nothing");
+    site.line("run k -n -- true").expect(0);
+}
