@@ -60,19 +60,38 @@ pub(crate) struct InTheWay {
     pub(crate) position: Option<u32>,
 }
 
-/// How a waiter's contact with the store stands.
-#[derive(Debug, Default)]
+/// How contact with the store stands.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Contact {
-    /// Whether the store was ever heard.
-    pub(crate) heard: bool,
-    pub(crate) failing_since: Option<Moment>,
+    heard_at: Option<Moment>,
+    outage: Option<Outage>,
+}
+
+#[derive(Clone, Debug)]
+struct Outage {
+    since: Moment,
+    /// How the last request failed.
+    error: Error,
 }
 
 impl Contact {
     /// An answer came.
-    pub(crate) fn is_good(&mut self) {
-        *self = Self { heard: true, failing_since: None };
+    pub(crate) fn is_good(&mut self, now: Moment) {
+        *self = Self { heard_at: Some(now), outage: None };
     }
+
+    /// The error of an outage that has lasted for too long.
+    pub(crate) fn given_up(&self, now: Moment) -> Option<&Error> {
+        let outage = self.outage.as_ref()?;
+        (now.saturating_since(outage.since) >= OUTAGE_MAX).then_some(&outage.error)
+    }
+}
+
+/// What is known while waiting, to all contenders of a local line.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sight {
+    pub(crate) in_the_way: InTheWay,
+    pub(crate) contact: Contact,
 }
 
 impl Acquisition {
@@ -165,8 +184,7 @@ impl Acquisition {
 
     /// Asks again and again, by the strategy.
     async fn poll(&mut self) -> Result<Guard> {
-        let mut in_the_way = InTheWay::default();
-        let mut contact = Contact::default();
+        let mut sight = Sight::default();
         for tries in 1.. {
             if tries > 1 {
                 self.start_anew()?;
@@ -174,26 +192,27 @@ impl Acquisition {
             let earliest = match self.attempt().await {
                 Ok(Attempt::Held(guard)) => return Ok(guard),
                 Ok(Attempt::Busy(busy)) => {
-                    contact.is_good();
+                    let now = self.client.clock.now();
+                    sight.contact.is_good(now);
                     let after = busy.retry_after;
-                    let free_at = Some(self.client.clock.now().saturating_add(after));
-                    in_the_way = InTheWay { holder: busy.holder, free_at, position: None };
-                    self.refuse_in_vain(&in_the_way)?;
+                    let free_at = Some(now.saturating_add(after));
+                    sight.in_the_way = InTheWay { holder: busy.holder, free_at, position: None };
+                    self.refuse_in_vain(&sight)?;
                     Some(after)
                 }
                 Ok(Attempt::Waiting(_) | Attempt::TooLate) => None,
                 Err(error) => {
-                    self.ride_out(error, &mut contact, &in_the_way)?;
+                    self.ride_out(error, &mut sight)?;
                     None
                 }
             };
             let Some(pause) = self.limits.settings.retry.pause(tries) else {
-                return Err(self.ran_out(in_the_way, "the retry strategy gave up"));
+                return Err(self.ran_out(&sight, "the retry strategy gave up"));
             };
             let pause = earliest.map_or(pause, |earliest| pause.min(earliest));
             let now = self.client.clock.now();
             if self.limits.until.is_some_and(|until| now >= until) {
-                return Err(self.ran_out(in_the_way, "the wait ran out"));
+                return Err(self.ran_out(&sight, "the wait ran out"));
             }
             let again = now.saturating_add(pause.max(PAUSE_MIN));
             let again = self.limits.until.map_or(again, |until| again.min(until));
@@ -202,7 +221,7 @@ impl Acquisition {
                 () = self.client.closing.cancelled() => return Err(self.client.closed()),
             }
         }
-        Err(self.ran_out(in_the_way, "the retry strategy gave up"))
+        Err(self.ran_out(&sight, "the retry strategy gave up"))
     }
 
     /// Gives up whatever the token has. Returns once the store has answered that, or the time of
@@ -325,37 +344,33 @@ impl Acquisition {
     }
 
     /// Gives up at once, when asked to, if the lock can't come free within the limit.
-    pub(crate) fn refuse_in_vain(&self, in_the_way: &InTheWay) -> Result<()> {
-        let (Some(until), Some(free_at)) = (self.limits.until, in_the_way.free_at) else {
+    pub(crate) fn refuse_in_vain(&self, sight: &Sight) -> Result<()> {
+        let (Some(until), Some(free_at)) = (self.limits.until, sight.in_the_way.free_at) else {
             return Ok(());
         };
         if self.limits.settings.not_in_vain && free_at > until {
-            return Err(self.ran_out(in_the_way.clone(), "the lock can't come free in time"));
+            return Err(self.ran_out(sight, "the lock can't come free in time"));
         }
         Ok(())
     }
 
     /// Goes on after an error while there is hope: the store was heard before, and has not been
     /// away for too long. When the limit is reached meanwhile, that is what the caller is told.
-    pub(crate) fn ride_out(
-        &self,
-        error: Error,
-        contact: &mut Contact,
-        in_the_way: &InTheWay,
-    ) -> Result<()> {
-        if !error.is_retryable() || !contact.heard {
+    pub(crate) fn ride_out(&self, error: Error, sight: &mut Sight) -> Result<()> {
+        if !error.is_retryable() || sight.contact.heard_at.is_none() {
             return Err(error);
         }
         let now = self.client.clock.now();
+        let since = sight.contact.outage.as_ref().map_or(now, |outage| outage.since);
+        sight.contact.outage = Some(Outage { since, error });
         if self.limits.until.is_some_and(|until| now >= until) {
-            return Err(self.ran_out(in_the_way.clone(), "the wait ran out").caused_by(error));
+            return Err(self.ran_out(sight, "the wait ran out"));
         }
-        let since = *contact.failing_since.get_or_insert(now);
-        if now.saturating_since(since) < OUTAGE_MAX { Ok(()) } else { Err(error) }
+        sight.contact.given_up(now).map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    pub(crate) fn ran_out(&self, in_the_way: InTheWay, why: &str) -> Error {
-        self.limits.ran_out(&self.client, in_the_way, why)
+    pub(crate) fn ran_out(&self, sight: &Sight, why: &str) -> Error {
+        self.limits.ran_out(&self.client, sight, why)
     }
 
     pub(crate) fn too_late(&self) -> Error {
@@ -375,19 +390,36 @@ impl Acquisition {
 }
 
 impl Limits {
-    pub(crate) fn ran_out(&self, client: &Inner, in_the_way: InTheWay, why: &str) -> Error {
+    /// What a wait in vain ends with. A store that could not be reached when it ended is told as
+    /// that: nobody knows then whether the lock is held.
+    pub(crate) fn ran_out(&self, client: &Inner, sight: &Sight, why: &str) -> Error {
         let now = client.clock.now();
         let waited = now.saturating_since(self.started);
-        let retry_after = in_the_way.free_at.map(|at| at.saturating_since(now));
-        let place = match in_the_way.position {
+        let explain = |error: Error| {
+            error.during("acquire").on_key(&self.settings.key).at_store(client.location())
+        };
+        let Sight { in_the_way, contact } = sight;
+        if let Some(Outage { error, .. }) = &contact.outage {
+            let last = contact.heard_at.map_or(waited, |heard| now.saturating_since(heard));
+            return explain(
+                Error::new(
+                    error.kind(),
+                    format!(
+                        "{why} after {waited:.1?}, and the store could not be asked any more, last \
+                         contact {last:.1?} ago; whether the lock is held is unknown"
+                    ),
+                )
+                .caused_by(error.clone()),
+            );
+        }
+        let InTheWay { holder, free_at, position } = in_the_way.clone();
+        let retry_after = free_at.map(|at| at.saturating_since(now));
+        let place = match position {
             Some(position) => format!(" at place {} in line", position.saturating_add(1)),
             None => String::new(),
         };
-        Error::new(ErrorKind::Timeout, format!("{why} after {waited:.1?}{place}"))
-            .held_by(in_the_way.holder, retry_after)
-            .during("acquire")
-            .on_key(&self.settings.key)
-            .at_store(client.location())
+        let why = format!("{why} after {waited:.1?}{place}");
+        explain(Error::new(ErrorKind::Timeout, why).held_by(holder, retry_after))
     }
 }
 

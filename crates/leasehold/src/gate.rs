@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::{Error, ErrorKind, Key, Metadata, Mode, OwnerName, Result};
+use leasehold_core::{Error, ErrorKind, Key, Metadata, Mode, Moment, OwnerName, Result};
 use tokio::sync::mpsc;
 
-use crate::acquire::InTheWay;
+use crate::acquire::{InTheWay, Sight};
 use crate::client::Inner;
 use crate::guard::Guard;
 use crate::hold::{Hold, Terms};
@@ -59,7 +59,7 @@ impl GateKey {
 #[derive(Debug, Default)]
 struct Gate {
     line: VecDeque<Contender>,
-    in_the_way: Seen,
+    seen: Seen,
 }
 
 #[derive(Debug)]
@@ -68,17 +68,25 @@ struct Contender {
     messages: mpsc::UnboundedSender<Baton>,
 }
 
-/// What the contender on the wire last saw in the way, for all in the local line.
+/// What the contender on the wire last saw, for all in the local line.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen(Arc<Mutex<InTheWay>>);
+pub(crate) struct Seen(Arc<Mutex<Sight>>);
 
 impl Seen {
-    pub(crate) fn set(&self, in_the_way: InTheWay) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = in_the_way;
+    pub(crate) fn with<T>(&self, look: impl FnOnce(&mut Sight) -> T) -> T {
+        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn get(&self) -> InTheWay {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn get(&self) -> Sight {
+        self.with(|sight| sight.clone())
+    }
+
+    /// Takes in an answer, and what it says is in the way.
+    pub(crate) fn set(&self, in_the_way: InTheWay, now: Moment) {
+        self.with(|sight| {
+            sight.contact.is_good(now);
+            sight.in_the_way = in_the_way;
+        });
     }
 }
 
@@ -106,8 +114,6 @@ pub(crate) struct LocalPlace {
     key: GateKey,
     id: u64,
     first: bool,
-    /// Whether it had others before it.
-    waited: bool,
     seen: Seen,
     pub(crate) messages: mpsc::UnboundedReceiver<Baton>,
     pub(crate) wire: Option<Box<Wire>>,
@@ -131,10 +137,10 @@ impl LocalPlace {
             ));
         }
         gate.line.push_back(Contender { id, messages: sender });
-        let seen = gate.in_the_way.clone();
+        let seen = gate.seen.clone();
         drop(lock);
         let first = waiters == 0;
-        Ok(Self { gates, key, id, first, waited: !first, seen, messages, wire: None })
+        Ok(Self { gates, key, id, first, seen, messages, wire: None })
     }
 
     /// Whether this contender is the one on the wire.
@@ -147,12 +153,7 @@ impl LocalPlace {
         self.first = true;
     }
 
-    /// Whether it had others before it when it came.
-    pub(crate) const fn has_waited(&self) -> bool {
-        self.waited
-    }
-
-    /// What the contender on the wire last saw in the way.
+    /// What the contender on the wire last saw.
     pub(crate) const fn seen(&self) -> &Seen {
         &self.seen
     }

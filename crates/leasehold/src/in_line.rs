@@ -24,7 +24,9 @@ pub(crate) async fn wait(acquisition: Acquisition, wakes: bool) -> Result<Guard>
     };
     // The place in the store's line is used up, or of no use, unless only this contender's own limit
     // was reached: the next one takes it over then.
-    let of_no_use = place.wire.take_if(|_| error.kind() != ErrorKind::Timeout);
+    let ran_out = limits.until.is_some_and(|until| client.clock.now() >= until)
+        || error.kind() == ErrorKind::Timeout;
+    let of_no_use = place.wire.take_if(|_| !ran_out);
     let mut left = place.leave();
     if let Some(guard) = left.take_lease().filter(|_| !client.closing.is_cancelled()) {
         return Ok(guard);
@@ -46,8 +48,13 @@ async fn stand(
     let mut unsent = Some(acquisition);
     loop {
         if place.is_first() && place.wire.is_none() {
-            let (seen, waited) = (place.seen().clone(), place.has_waited());
-            place.wire = unsent.take().map(|mine| Box::new(Wire::new(mine, wakes, seen, waited)));
+            // An outage that the contender before has ridden out in vain is no new one.
+            let seen = place.seen().clone();
+            let now = client.clock.now();
+            if let Some(error) = seen.with(|sight| sight.contact.given_up(now).cloned()) {
+                return Err(error);
+            }
+            place.wire = unsent.take().map(|mine| Box::new(Wire::new(mine, wakes, seen)));
         }
         let baton = {
             // A contender on the wire keeps its own limit.
@@ -67,8 +74,7 @@ async fn stand(
                     return outcome.inspect(|_| place.wire = None);
                 }
                 () = rt::sleep_until_some(&*client.clock, until) => {
-                    let in_the_way = place.seen().get();
-                    return Err(limits.ran_out(&client, in_the_way, "the wait ran out"));
+                    return Err(limits.ran_out(&client, &place.seen().get(), "the wait ran out"));
                 }
                 () = client.closing.cancelled() => return Err(client.closed()),
             }

@@ -99,7 +99,8 @@ impl Mutex {
     ///
     /// As [`lock`](Self::lock); [`ErrorKind::Timeout`] when the limit is reached. That error says
     /// who holds the lock ([`Error::holder`]) and how long its lease still runs
-    /// ([`Error::retry_after`]).
+    /// ([`Error::retry_after`]). A limit that is reached while the store can't be asked is no
+    /// time-out but [`ErrorKind::Unavailable`], since nobody knows whether the lock is held.
     ///
     /// # Cancel safety
     ///

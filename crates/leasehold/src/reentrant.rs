@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold_core::{Key, Mode, Result};
 
-use crate::acquire::{Acquisition, Attempt, InTheWay};
+use crate::acquire::{Acquisition, Attempt, Sight};
 use crate::client::Client;
 use crate::guard::HeldLease;
 use crate::owned::{Held, Turn};
@@ -135,7 +135,7 @@ impl Reentrant {
                 turn = slot.got_on() => turn,
                 () = rt::sleep_until_some(&*client.clock, until) => {
                     let why = "the wait for another task of the same owner ran out";
-                    return Err(acquisition.ran_out(InTheWay::default(), why));
+                    return Err(acquisition.ran_out(&Sight::default(), why));
                 }
                 () = client.closing.cancelled() => return Err(client.closed()),
             };

@@ -15,7 +15,7 @@ use leasehold_core::{
     Acquire, BoxFuture, Error, FenceBlock, Moment, QueueRequest, Result, Ttl, Wake,
 };
 
-use crate::acquire::{Acquisition, Attempt, Contact, InTheWay, Limits};
+use crate::acquire::{Acquisition, Attempt, InTheWay, Limits};
 use crate::gate::Seen;
 use crate::guard::Guard;
 use crate::hold::Hold;
@@ -46,8 +46,7 @@ pub(crate) struct Wire {
     flight: Option<(Flight, Moment)>,
     /// When to ask again.
     next: Moment,
-    in_the_way: Seen,
-    contact: Contact,
+    seen: Seen,
     /// Whether a request of this contender's was answered.
     answered: bool,
     /// Whether it was told of something since it last heard that it has to wait.
@@ -63,8 +62,7 @@ enum Event {
 }
 
 impl Wire {
-    /// A contender that has `waited` behind another knows that the store was there.
-    pub(crate) fn new(acquisition: Acquisition, wakes: bool, seen: Seen, waited: bool) -> Self {
+    pub(crate) fn new(acquisition: Acquisition, wakes: bool, seen: Seen) -> Self {
         let terms = acquisition.terms;
         // A lease handed over must be long enough for the grace to stop in.
         let window = WINDOW_MAX.max(terms.grace.saturating_mul(4));
@@ -75,8 +73,7 @@ impl Wire {
             sent: VecDeque::new(),
             flight: None,
             next: acquisition.client.clock.now(),
-            in_the_way: seen,
-            contact: Contact { heard: waited, ..Contact::default() },
+            seen,
             answered: false,
             told: false,
             failures: 0,
@@ -122,8 +119,7 @@ impl Wire {
                 }
                 Event::Wake(_) => self.next = self.now(),
                 Event::RanOut => {
-                    let in_the_way = self.in_the_way.get();
-                    return Err(self.acquisition.ran_out(in_the_way, "the wait ran out"));
+                    return Err(self.acquisition.ran_out(&self.seen.get(), "the wait ran out"));
                 }
             }
         }
@@ -216,13 +212,12 @@ impl Wire {
     }
 
     fn heard(&mut self) {
-        self.contact.is_good();
         self.answered = true;
         self.failures = 0;
     }
 
     fn failed(&mut self, error: Error) -> Result<()> {
-        self.acquisition.ride_out(error, &mut self.contact, &self.in_the_way.get())?;
+        self.seen.with(|sight| self.acquisition.ride_out(error, sight))?;
         self.failures = self.failures.saturating_add(1);
         let every = QueueRequest::heartbeat_every(self.window);
         self.next = self.now().saturating_add(self.pause_after(self.failures).min(every));
@@ -234,7 +229,7 @@ impl Wire {
         let every = QueueRequest::heartbeat_every(self.window);
         match answer {
             Ok(Attempt::Held(guard)) => {
-                self.in_the_way.set(InTheWay::default());
+                self.seen.set(InTheWay::default(), now);
                 return Ok(Some(guard));
             }
             Ok(Attempt::Waiting(waiting)) => {
@@ -245,8 +240,8 @@ impl Wire {
                     free_at: Some(now.saturating_add(waiting.retry_after)),
                     position: Some(waiting.position),
                 };
-                self.in_the_way.set(in_the_way.clone());
-                self.acquisition.refuse_in_vain(&in_the_way)?;
+                self.seen.set(in_the_way, now);
+                self.acquisition.refuse_in_vain(&self.seen.get())?;
                 let mut pause = every.mul_f64(0.9 + 0.1 * fastrand::f64());
                 if waiting.position == 0 {
                     // Counted from the sending, a request that travels as long as this one did
@@ -273,8 +268,8 @@ impl Wire {
                     free_at: Some(now.saturating_add(busy.retry_after)),
                     position: None,
                 };
-                self.in_the_way.set(in_the_way.clone());
-                self.acquisition.refuse_in_vain(&in_the_way)?;
+                self.seen.set(in_the_way, now);
+                self.acquisition.refuse_in_vain(&self.seen.get())?;
                 // A plain try is followed by a place in line; whoever refuses that is not pressed.
                 let asked_for_a_place = self.acquisition.request.queue.is_some();
                 let pause = if asked_for_a_place { self.pause_after(1) } else { Duration::ZERO };
@@ -295,7 +290,7 @@ impl Wire {
             self.next = self.now();
             return None;
         };
-        self.in_the_way.set(InTheWay::default());
+        self.seen.set(InTheWay::default(), self.now());
         if let Some((flight, _)) = self.flight.take() {
             self.finish_in_background(flight, guard.hold());
         }
@@ -348,12 +343,12 @@ fn patience(window: Ttl) -> Duration {
 
 impl fmt::Debug for Wire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { acquisition, window, next, in_the_way, .. } = self;
+        let Self { acquisition, window, next, seen, .. } = self;
         f.debug_struct("Wire")
             .field("acquisition", acquisition)
             .field("window", window)
             .field("next", next)
-            .field("in_the_way", in_the_way)
+            .field("seen", seen)
             .finish_non_exhaustive()
     }
 }

@@ -176,6 +176,56 @@ async fn a_dead_waiter_with_a_long_grace_holds_up_others_for_four_times_that() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn contenders_of_one_client_ride_out_one_outage_together() {
+    let scene = Scene::new().await;
+    let Scene { world, faults, client, held } = &scene;
+    let waiting: Vec<_> = (0..5)
+        .map(|_| {
+            let mutex = client.mutex("c").ttl(secs(600));
+            tokio::spawn(async move { (mutex.lock().await.map(drop), Instant::now()) })
+        })
+        .collect();
+    while world.waiters("c").await == 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    faults.black_out(true);
+    let began = Instant::now();
+    for one in waiting {
+        let (outcome, at) = one.await.unwrap();
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unavailable);
+        // Half a minute, the wait for the next heartbeat, and giving up.
+        assert!(at - began <= secs(50), "{:?}", at - began);
+    }
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_down_when_a_wait_runs_out_is_not_called_busy() {
+    let scene = Scene::new().await;
+    let Scene { world, faults, client, .. } = &scene;
+    let mutex = client.mutex("a").ttl(secs(3));
+    let barging = client.mutex("a").order(leasehold::Order::Barging);
+    let down = async {
+        while world.waiters("a").await == 0 {
+            tokio::time::sleep(ms(1)).await;
+        }
+        faults.black_out(true);
+    };
+    let (on_the_wire, behind, barging, ()) = tokio::join!(
+        mutex.lock_within(secs(9)),
+        mutex.lock_within(secs(8)),
+        barging.lock_within(secs(9)),
+        down
+    );
+    for outcome in [on_the_wire, behind, barging] {
+        let error = outcome.unwrap_err();
+        assert_eq!((error.kind(), error.holder()), (ErrorKind::Unavailable, None), "{error}");
+        assert!(error.to_string().contains("whether the lock is held is unknown"), "{error}");
+        assert!(std::error::Error::source(&error).is_some());
+    }
+}
+
 #[cfg(feature = "redis")]
 mod processes {
     //! Programs that end right after they were told, judged by what the server has then.
@@ -194,6 +244,7 @@ mod processes {
     /// The program: this test binary, started again. In an ordinary run of the tests it has nothing
     /// to do.
     #[test]
+    #[expect(clippy::exit, reason = "nothing may run after the answer, not even what ends a test")]
     fn program() {
         let (Ok(url), Ok(kind)) = (std::env::var(URL), std::env::var(KIND)) else { return };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -202,7 +253,6 @@ mod processes {
         } else {
             runtime.block_on(wait_for(&url, &kind))
         };
-        // Not a step more than a program makes that has been told.
         std::process::exit(if error.kind() == ErrorKind::Timeout { 75 } else { 1 });
     }
 
