@@ -6,14 +6,14 @@ use std::env;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{features, hygiene, root};
+use crate::{features, hygiene, root, torture};
 
 /// How much to check.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Scope {
     /// What CI checks.
     Everything,
-    /// What changes most often: no feature combinations, no documentation.
+    /// What changes most often: no feature combinations, no documentation, no torture.
     Fast,
 }
 
@@ -27,6 +27,7 @@ const STEPS: &[(&str, bool, Step)] = &[
     ("features", true, feature_sets),
     ("documentation", true, documentation),
     ("doc tests", true, doc_tests),
+    ("torture", true, || torture::run(&[])),
     ("tests", false, tests),
 ];
 
@@ -126,7 +127,7 @@ fn cargo(args: &[&str], environment: &[(&str, &str)]) -> Result<(), String> {
     Err(format!("{variables}cargo {}", args.join(" ")))
 }
 
-fn output(args: &[&str]) -> Result<String, String> {
+pub(crate) fn output(args: &[&str]) -> Result<String, String> {
     let output = command(args)
         .stderr(Stdio::inherit())
         .output()

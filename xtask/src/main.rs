@@ -8,6 +8,7 @@ mod commits;
 mod features;
 mod hygiene;
 mod tests_named;
+mod torture;
 
 use std::env;
 use std::path::Path;
@@ -17,9 +18,13 @@ const USAGE: &str = "\
 Usage: cargo xtask <command>
 
 Commands:
-  check [--fast]  everything CI checks; --fast leaves out features, documentation and doc tests
+  check [--fast]  everything CI checks; --fast leaves out features, documentation, doc tests and
+                  torture
   hygiene         what no compiler complains about: leftovers, white space, long files, tests that
                   documents name, commit messages
+  torture [STORE SECONDS [SEED]]
+                  the whole command under faults, see docs/reliability.md; STORE is embedded, redis,
+                  sentinel, cluster, quorum or all; without arguments it is `all 30`
 ";
 
 fn main() -> ExitCode {
@@ -33,6 +38,7 @@ fn main() -> ExitCode {
         ["check"] => check::run(check::Scope::Everything),
         ["check", "--fast"] => check::run(check::Scope::Fast),
         ["hygiene"] => hygiene::run(root()),
+        ["torture", rest @ ..] => torture::run(rest),
         _ => {
             eprint!("xtask: no such command: {}\n\n{USAGE}", args.join(" "));
             return ExitCode::from(2);

@@ -1,0 +1,28 @@
+//! The clock by which everything is written down: one for all processes of the machine.
+
+use std::thread;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Time since the machine was started.
+pub(crate) fn now() -> Duration {
+    let time = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+/// Waits until something is so, for at most this long; whether it came to be.
+pub(crate) fn wait_for(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    const LOOK_EVERY: Duration = Duration::from_millis(5);
+    let end = now() + patience;
+    loop {
+        if holds() {
+            return true;
+        }
+        if now() >= end {
+            return false;
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}

@@ -1,0 +1,361 @@
+//! Reads what was written down and says what must not have been.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::unix::process::ExitStatusExt as _;
+use std::time::Duration;
+
+use crate::plan::{Act, COOLDOWN, EXCLUSIVE, Mode, Op, PERIOD, REPORT, Verb, Wait, ms};
+use crate::worker::{Done, Fault, Step};
+
+/// How long after a fault commands may still be refused, because they began to ask under it.
+const AFTERMATH: Duration = Duration::from_secs(5);
+/// For roundings, where two times of one machine are compared.
+const ROUNDING: Duration = ms(3);
+
+/// One record of the log.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Event {
+    pub(crate) time: Duration,
+    pub(crate) what: String,
+    pub(crate) id: u64,
+    pub(crate) pid: i32,
+    pub(crate) key: String,
+    pub(crate) fence: u64,
+    pub(crate) mode: Mode,
+    pub(crate) detail: String,
+}
+
+impl Event {
+    fn parse(line: &str) -> Option<Self> {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let [time, what, id, pid, key, fence, mode, detail] = fields.as_slice() else {
+            return None;
+        };
+        Some(Self {
+            time: Duration::from_nanos(time.parse().ok()?),
+            what: (*what).to_owned(),
+            id: id.parse().ok()?,
+            pid: pid.parse().ok()?,
+            key: (*key).to_owned(),
+            fence: fence.parse().ok()?,
+            mode: Mode::parse(mode)?,
+            detail: (*detail).to_owned(),
+        })
+    }
+
+    /// All records, in the order in which they were written.
+    pub(crate) fn all(log: &str) -> Vec<Self> {
+        let parse = |line| Self::parse(line).expect("records are written whole");
+        log.lines().map(parse).collect()
+    }
+}
+
+/// What a judge goes by.
+#[derive(Debug)]
+pub(crate) struct Evidence<'a> {
+    pub(crate) events: &'a [Event],
+    pub(crate) done: &'a [Done],
+    pub(crate) faults: &'a [Fault],
+    /// When the machine let a thread wait for longer than it had asked to, and how much.
+    pub(crate) stalls: &'a [(Duration, Duration)],
+    /// The numbers as they were at the end.
+    pub(crate) numbers: &'a BTreeMap<String, u64>,
+}
+
+/// Something that must not be.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Violation {
+    pub(crate) what: String,
+    /// Whose commands were part of it.
+    pub(crate) ids: Vec<u64>,
+}
+
+impl Violation {
+    pub(crate) fn new(what: impl Into<String>, ids: impl Into<Vec<u64>>) -> Self {
+        Self { what: what.into(), ids: ids.into() }
+    }
+}
+
+/// The judgement.
+#[derive(Debug, Default)]
+pub(crate) struct Verdict {
+    pub(crate) violations: Vec<Violation>,
+    /// Overlaps in which the machine stood still for longer than a lease leaves for that.
+    pub(crate) unjudged: Vec<Violation>,
+    /// Leases lost though nothing was done to anybody: the machine was too slow for them.
+    pub(crate) lost_unprovoked: usize,
+}
+
+/// Judges everything.
+pub(crate) fn judge(evidence: &Evidence<'_>) -> Verdict {
+    let mut verdict = Verdict::default();
+    overlaps(evidence, &mut verdict);
+    let found = &mut verdict.violations;
+    fences(evidence.events, found);
+    updates(evidence, found);
+    closings(evidence, found);
+    let mut of_command: HashMap<u64, Vec<&Event>> = HashMap::new();
+    for event in evidence.events {
+        of_command.entry(event.id).or_default().push(event);
+    }
+    let mut unprovoked = 0;
+    for done in evidence.done {
+        let mine = of_command.remove(&done.op.id).unwrap_or_default();
+        sections(done, &mine, found);
+        for step in &done.steps {
+            if let Some(what) = exit(done, step, &mine, evidence.faults, &mut unprovoked) {
+                found.push(Violation::new(what, [done.op.id]));
+            }
+        }
+    }
+    verdict.lost_unprovoked = unprovoked;
+    verdict
+}
+
+fn begins(events: &[Event]) -> impl Iterator<Item = &Event> {
+    events.iter().filter(|event| event.what == "begin")
+}
+
+/// The promise: nobody is inside with somebody who must not be.
+fn overlaps(evidence: &Evidence<'_>, verdict: &mut Verdict) {
+    for event in evidence.events.iter().filter(|event| event.what == "overlap") {
+        let pids = event.detail.split(' ').filter_map(|pid| pid.parse::<i32>().ok());
+        let others: Vec<&Event> = pids
+            .filter_map(|pid| {
+                let of_pid = |other: &&Event| other.pid == pid && other.key == event.key;
+                let before = begins(evidence.events).filter(|other| other.time <= event.time);
+                before.filter(of_pid).last()
+            })
+            .collect();
+        let parted = evidence.events.iter().find(|parted| {
+            parted.what == "parted" && parted.id == event.id && parted.key == event.key
+        });
+        let parted = parted.map_or("not seen to end", |parted| &parted.detail);
+        let with: Vec<String> = others
+            .iter()
+            .map(|other| {
+                let ago = event.time.saturating_sub(other.time);
+                format!("{} (fence {}, began {ago:?} before)", other.id, other.fence)
+            })
+            .collect();
+        let what = format!(
+            "{}: section {} ({}, fence {}) began while another acted inside: {}; overlap: {parted}",
+            event.key,
+            event.id,
+            event.mode.word(),
+            event.fence,
+            if with.is_empty() { event.detail.clone() } else { with.join(", ") },
+        );
+        let ids: Vec<u64> = others.iter().map(|other| other.id).chain([event.id]).collect();
+        let late = others.iter().any(|other| stood_still(evidence, other.id, event.time));
+        let violation = Violation::new(what, ids);
+        if late { &mut verdict.unjudged } else { &mut verdict.violations }.push(violation);
+    }
+}
+
+/// Whether the end of a lease, not of a process, let the other in, at a time at which the machine
+/// stood still for longer than the watchdog has to end the command.
+fn stood_still(evidence: &Evidence<'_>, holder: u64, at: Duration) -> bool {
+    let Some(done) = evidence.done.iter().find(|done| done.op.id == holder) else { return false };
+    let killed = |step: &Step| step.acts.iter().any(|(_, act)| *act == Act::KillSupervisor);
+    if done.steps.iter().any(killed) {
+        return false;
+    }
+    let ttl = done.op.ttl;
+    let usual = (ttl / 20).clamp(ms(20), Duration::from_secs(5)).min(ttl / 4);
+    let spare = done.op.grace.unwrap_or(usual) / 8 + ttl / 100;
+    evidence.stalls.iter().any(|(time, late)| {
+        *late > spare / 2 && *time + Duration::from_secs(1) > at && *time < at + ms(200)
+    })
+}
+
+/// The promise: fences of a name grow, from lease to lease.
+fn fences(events: &[Event], found: &mut Vec<Violation>) {
+    let mut alone: BTreeMap<&str, &Event> = BTreeMap::new();
+    let mut any: BTreeMap<&str, &Event> = BTreeMap::new();
+    let mut seen: BTreeSet<(&str, u64)> = BTreeSet::new();
+    for event in begins(events) {
+        let key = event.key.as_str();
+        // Those who share begin in any order.
+        let before = if event.mode == Mode::Exclusive { any.get(key) } else { alone.get(key) };
+        if let Some(before) = before.filter(|before| before.fence >= event.fence) {
+            let (fence, last) = (event.fence, before.fence);
+            let what = format!("{key}: fence {fence} of section {} after {last}", event.id);
+            found.push(Violation::new(what, [before.id, event.id]));
+        } else if seen.contains(&(key, event.fence)) {
+            let what = format!("{key}: fence {} again, in section {}", event.fence, event.id);
+            found.push(Violation::new(what, [event.id]));
+        }
+        seen.insert((key, event.fence));
+        if event.mode == Mode::Exclusive {
+            alone.insert(key, event);
+        }
+        if any.get(key).is_none_or(|highest| highest.fence < event.fence) {
+            any.insert(key, event);
+        }
+    }
+}
+
+/// The promise: no update under a lock is lost.
+fn updates(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
+    for event in evidence.events.iter().filter(|event| event.what == "lost") {
+        let what = format!("{}: section {} lost an update: {}", event.key, event.id, event.detail);
+        found.push(Violation::new(what, [event.id]));
+    }
+    let mut acknowledged: BTreeMap<&str, u64> = BTreeMap::new();
+    for event in evidence.events.iter().filter(|event| event.what == "update") {
+        *acknowledged.entry(&event.key).or_default() += 1;
+    }
+    for (key, count) in acknowledged {
+        let number = evidence.numbers.get(key).copied().unwrap_or_default();
+        if number < count {
+            let what = format!("{key}: {count} updates were acknowledged, {number} are there");
+            found.push(Violation::new(what, []));
+        }
+    }
+}
+
+/// The promises: once in a period, and closed after a command that said so.
+fn closings(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
+    let done: BTreeMap<u64, &Done> = evidence.done.iter().map(|done| (done.op.id, done)).collect();
+    let mut started: Option<&Event> = None;
+    for event in begins(evidence.events).filter(|event| event.key == REPORT) {
+        let last = started.and_then(|last| Some((last, done.get(&last.id)?.steps.first()?)));
+        // The period began after the command did.
+        if let Some((last, step)) = last
+            && event.time + ROUNDING < step.begin + PERIOD
+        {
+            let what = format!(
+                "{REPORT}: section {} began {:?} after section {}, in its period",
+                event.id,
+                event.time.saturating_sub(last.time),
+                last.id
+            );
+            found.push(Violation::new(what, [last.id, event.id]));
+        }
+        started = Some(event);
+    }
+    for key in EXCLUSIVE {
+        let mut closed: Option<&Event> = None;
+        for event in evidence.events.iter().filter(|event| event.key == key) {
+            match event.what.as_str() {
+                "begin" => {
+                    if let Some(last) = closed.take()
+                        && event.time + ROUNDING < last.time + COOLDOWN
+                    {
+                        let after = event.time.saturating_sub(last.time);
+                        let what = format!(
+                            "{key}: section {} began {after:?} after section {} had closed it",
+                            event.id, last.id
+                        );
+                        found.push(Violation::new(what, [last.id, event.id]));
+                    }
+                }
+                "end" => {
+                    let closes = done.get(&event.id).is_some_and(|done| has_closed(done));
+                    closed = closes.then_some(event);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Whether a command has told the store to keep the lock closed, and been answered.
+fn has_closed(done: &Done) -> bool {
+    let untroubled = |step: &Step| {
+        code(step) == Some(i32::from(done.op.code)) && !step.stderr.contains("release")
+    };
+    done.op.cooldown() && done.steps.first().is_some_and(untroubled)
+}
+
+/// The promise: a command runs once, under all the locks it was to have.
+fn sections(done: &Done, mine: &[&Event], found: &mut Vec<Violation>) {
+    let mine: Vec<&&Event> = mine.iter().filter(|event| event.what == "begin").collect();
+    if mine.is_empty() {
+        return;
+    }
+    let mut keys: Vec<&str> = mine.iter().map(|event| event.key.as_str()).collect();
+    keys.sort_unstable();
+    let mut wanted = done.op.keys.clone();
+    wanted.sort_unstable();
+    // Whoever was elected, and lost the post, may have begun again.
+    let again = matches!(done.op.verb, Verb::Elect) && keys.iter().all(|key| *key == wanted[0]);
+    if keys != wanted && !again {
+        let what = format!("section {} began with {keys:?} instead of {wanted:?}", done.op.id);
+        found.push(Violation::new(what, [done.op.id]));
+    }
+    if let Mode::Permits(count) = done.op.mode()
+        && mine.iter().any(|event| event.detail != count.to_string())
+    {
+        let what = format!("section {} was not told that it has {count} permits", done.op.id);
+        found.push(Violation::new(what, [done.op.id]));
+    }
+}
+
+/// The exit code, as a shell tells it.
+pub(crate) fn code(step: &Step) -> Option<i32> {
+    let status = step.status?;
+    status.code().or_else(|| status.signal().map(|signal| 128 + signal))
+}
+
+/// The promise: the exit code says what happened.
+fn exit(
+    done: &Done,
+    step: &Step,
+    mine: &[&Event],
+    faults: &[Fault],
+    unprovoked: &mut usize,
+) -> Option<String> {
+    let Some(code) = code(step) else {
+        return Some(format!("`{}` did not end", step.arguments.join(" ")));
+    };
+    let op = &done.op;
+    let has = |what: &str| mine.iter().any(|event| event.what == what);
+    let fault = |fault: &Fault| fault.begin <= step.end && fault.end + AFTERMATH >= step.begin;
+    let disturbed = faults.iter().any(fault);
+    let acted = |of: &[fn(Act) -> bool]| {
+        step.acts.iter().any(|(_, act)| of.iter().any(|matches| matches(*act)))
+    };
+    let killed =
+        acted(&[|act| matches!(act, Act::KillSupervisor | Act::KillCommand | Act::KillGroup)]);
+    let ended = acted(&[|act| matches!(act, Act::TermSupervisor | Act::TermGroup | Act::Ask)]);
+    let may_be_busy = op.wait != Wait::Forever || op.once();
+    let supervised = matches!(op.verb, Verb::Run { .. } | Verb::Elect);
+    let truthful = match (step.what.as_str(), code) {
+        // The section's own, which says that it ran to its end.
+        (_, code) if supervised && code == i32::from(op.code) && has("end") => true,
+        ("section", code) if code == i32::from(op.code) => true,
+        ("run" | "elect" | "hold" | "section", 137) => killed,
+        ("run" | "elect", 143) => ended,
+        ("run" | "hold" | "acquire", 75) => may_be_busy && (!supervised || !has("begin")),
+        ("run" | "hold" | "acquire" | "renew" | "release" | "ls" | "show", 69) => {
+            disturbed && (!supervised || !has("begin"))
+        }
+        // Once connected, it asks again for as long as it takes.
+        ("elect", 69) => disturbed && step.stderr.contains("connect at"),
+        ("run" | "elect" | "hold" | "renew" | "release", 76) => {
+            if !disturbed && step.acts.is_empty() {
+                *unprovoked += 1;
+            }
+            true
+        }
+        ("hold" | "acquire" | "renew" | "release" | "ls" | "show", 0) => true,
+        _ => false,
+    };
+    if truthful {
+        return None;
+    }
+    let (begun, to_its_end) = (has("begin"), has("end"));
+    Some(format!(
+        "`{}` of {} exited with {code} (section begun: {begun}, to its end: {to_its_end}, store \
+         disturbed: {disturbed})",
+        step.what,
+        describe(op)
+    ))
+}
+
+/// A command in a line.
+pub(crate) fn describe(op: &Op) -> String {
+    format!("{}: {}", op.id, op.arguments().join(" "))
+}

@@ -1,0 +1,276 @@
+//! What befalls servers and wires, as far as the store's promise covers it: exclusion is judged
+//! whatever happens here, so nothing happens here that makes a server forget.
+
+use std::num::NonZeroUsize;
+use std::thread;
+use std::time::Duration;
+
+use fastrand::Rng;
+use leasehold_testkit::proxy::{AfterLoss, Fault as Wire, Proxy};
+use leasehold_testkit::server::RedisServer;
+use leasehold_testkit::server::cluster::Cluster;
+use leasehold_testkit::server::sentinel::SentinelSet;
+
+use crate::clock;
+use crate::plan::{EXCLUSIVE, PERMITS, POST, REPORT, SHARED, ms};
+use crate::site::Site;
+use crate::worker::Ground;
+
+/// One thing that befalls the store.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Blow {
+    /// Killed, and started again with its append-only file after a while.
+    Kill,
+    /// Stopped for a while.
+    Pause,
+    /// `CLIENT PAUSE`, of writes or of everything.
+    ClientPause { writes_only: bool },
+    /// `SCRIPT FLUSH` everywhere.
+    FlushScripts,
+    /// `CLIENT KILL` of those that subscribe, or of the others.
+    KickClients { subscribers: bool },
+    /// Something on the way.
+    Wire(Wire),
+    /// Every connection is reset.
+    Reset,
+    /// Everything takes longer.
+    Slow,
+    /// Everything comes in pieces of a few bytes.
+    Slices,
+    /// The primary changes, though nothing is wrong with it.
+    FailOver,
+    /// A slot with locks moves to another primary.
+    MoveSlot,
+    /// One of the sentinels is killed, and comes back.
+    KillSentinel,
+}
+
+const SERVER: [Blow; 6] = [
+    Blow::Kill,
+    Blow::Pause,
+    Blow::ClientPause { writes_only: true },
+    Blow::ClientPause { writes_only: false },
+    Blow::KickClients { subscribers: true },
+    Blow::KickClients { subscribers: false },
+];
+const WIRE: [Blow; 11] = [
+    Blow::FlushScripts,
+    Blow::Wire(Wire::BlackHole),
+    Blow::Wire(Wire::DropReplies(AfterLoss::Close)),
+    Blow::Wire(Wire::DropReplies(AfterLoss::Silence)),
+    Blow::Wire(Wire::DropRequests),
+    Blow::Wire(Wire::Refuse),
+    Blow::Wire(Wire::ResetAfterRequest),
+    Blow::Wire(Wire::Stall),
+    Blow::Reset,
+    Blow::Slow,
+    Blow::Slices,
+];
+
+/// Draws what befalls a store, and when.
+#[derive(Debug)]
+pub(crate) struct Nemesis {
+    rng: Rng,
+    blows: Vec<Blow>,
+    rest: Duration,
+}
+
+/// A blow, with what only luck decides.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Stroke {
+    /// Before it.
+    pub(crate) rest: Duration,
+    pub(crate) blow: Blow,
+    pub(crate) length: Duration,
+    /// Which server, lock or way, of as many as there are.
+    pub(crate) choice: usize,
+}
+
+impl Nemesis {
+    pub(crate) fn new(seed: u64, site: &Site) -> Self {
+        let (blows, rest) = match site {
+            Site::Embedded => (Vec::new(), ms(0)),
+            Site::Redis { .. } | Site::Quorum { .. } => ([&SERVER[..], &WIRE].concat(), ms(900)),
+            Site::Sentinel(_) => {
+                let more = [Blow::FailOver, Blow::FailOver, Blow::FlushScripts, Blow::KillSentinel];
+                ([&SERVER[..], &more].concat(), ms(2_500))
+            }
+            Site::Cluster(_) => {
+                let more = [Blow::FailOver, Blow::MoveSlot, Blow::MoveSlot, Blow::FlushScripts];
+                ([&SERVER[..], &more].concat(), ms(1_500))
+            }
+        };
+        Self { rng: Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(999)), blows, rest }
+    }
+
+    pub(crate) fn draw(&mut self) -> Option<Stroke> {
+        if self.blows.is_empty() {
+            return None;
+        }
+        let blow = self.blows[self.rng.usize(..self.blows.len())];
+        let most = u64::try_from(self.rest.as_millis()).unwrap_or(u64::MAX);
+        Some(Stroke {
+            rest: ms(self.rng.u64(most / 4..=most)),
+            blow,
+            length: ms(self.rng.u64(20..1_500)),
+            choice: self.rng.usize(..1_000),
+        })
+    }
+}
+
+/// Strikes until the time is over. Everything is whole again when this returns.
+pub(crate) fn rage(ground: &Ground, site: &Site, mut nemesis: Nemesis, until: Duration) {
+    while clock::now() < until {
+        let Some(stroke) = nemesis.draw() else { return };
+        thread::sleep(stroke.rest);
+        let begin = clock::now();
+        if begin >= until {
+            return;
+        }
+        let on = strike(site, stroke);
+        ground.fault(format!("{:?} {on}", stroke.blow), begin);
+    }
+}
+
+/// Returns what it was done to.
+fn strike(site: &Site, stroke: Stroke) -> String {
+    match site {
+        Site::Embedded => String::new(),
+        Site::Redis { server, wire } => {
+            on_server(server, Some(wire), stroke);
+            String::new()
+        }
+        Site::Quorum { nodes } => {
+            let at = stroke.choice % nodes.len();
+            let (server, wire) = &nodes[at];
+            on_server(server, Some(wire), stroke);
+            format!("node {at}")
+        }
+        Site::Sentinel(set) => on_sentinels(set, stroke),
+        Site::Cluster(cluster) => on_cluster(cluster, stroke),
+    }
+}
+
+fn on_server(server: &RedisServer, wire: Option<&Proxy>, stroke: Stroke) {
+    let Stroke { blow, length, choice, .. } = stroke;
+    let millis = length.as_millis().to_string();
+    match blow {
+        Blow::Kill => {
+            server.kill();
+            thread::sleep(length);
+            server.restart();
+        }
+        Blow::Pause => {
+            server.pause();
+            thread::sleep(length);
+            server.resume();
+        }
+        Blow::ClientPause { writes_only } => {
+            let what = if writes_only { "WRITE" } else { "ALL" };
+            drop(server.try_cli(&["CLIENT", "PAUSE", &millis, what]));
+            thread::sleep(length);
+        }
+        Blow::FlushScripts => drop(server.try_cli(&["SCRIPT", "FLUSH"])),
+        Blow::KickClients { subscribers } => {
+            let kind = if subscribers { "pubsub" } else { "normal" };
+            drop(server.try_cli(&["CLIENT", "KILL", "TYPE", kind]));
+        }
+        _ => {}
+    }
+    let Some(wire) = wire else { return };
+    match blow {
+        Blow::Wire(fault) => {
+            wire.set(fault);
+            thread::sleep(length);
+            wire.set(Wire::Pass);
+            // What was silenced stays silent; those behind it have to notice by themselves, and
+            // now and then they do not have to.
+            if choice.is_multiple_of(2) {
+                wire.kill_connections();
+            }
+        }
+        Blow::Reset => wire.kill_connections(),
+        Blow::Slow => {
+            wire.set_latency(length / 20, length / 20);
+            thread::sleep(length);
+            wire.set_latency(Duration::ZERO, Duration::ZERO);
+        }
+        Blow::Slices => {
+            wire.set_slice_max(NonZeroUsize::new(1 + choice % 7));
+            thread::sleep(length);
+            wire.set_slice_max(None);
+        }
+        _ => {}
+    }
+}
+
+fn on_sentinels(set: &SentinelSet, stroke: Stroke) -> String {
+    let servers = set.servers();
+    let name = |server: &RedisServer| format!("port {}", server.port());
+    match stroke.blow {
+        Blow::FailOver => {
+            let on = name(set.fail_over());
+            set.await_agreement();
+            format!("to {on}")
+        }
+        Blow::KillSentinel => {
+            let sentinel = &set.sentinels()[stroke.choice % set.sentinels().len()];
+            sentinel.kill();
+            thread::sleep(stroke.length);
+            sentinel.restart();
+            name(sentinel)
+        }
+        Blow::FlushScripts => {
+            servers.iter().for_each(|server| on_server(server, None, stroke));
+            "all".to_owned()
+        }
+        _ => {
+            // The primary every other time.
+            let server = if stroke.choice.is_multiple_of(2) {
+                set.master()
+            } else {
+                &servers[stroke.choice % servers.len()]
+            };
+            on_server(server, None, stroke);
+            set.await_agreement();
+            name(server)
+        }
+    }
+}
+
+fn on_cluster(cluster: &Cluster, stroke: Stroke) -> String {
+    let nodes = cluster.nodes();
+    let locks = [&EXCLUSIVE[..], &[SHARED, PERMITS, POST, REPORT]].concat();
+    let lock = locks[stroke.choice % locks.len()];
+    let slot = cluster.slot_of(&format!("{{{lock}}}"));
+    let primary = cluster.master_of(slot);
+    match stroke.blow {
+        Blow::FailOver => {
+            let port = primary.port().to_string();
+            let follows = |node: &&RedisServer| {
+                let role = node.cli(&["ROLE"]);
+                let mut lines = role.lines();
+                lines.next() == Some("slave") && lines.nth(1) == Some(&port)
+            };
+            if let Some(replica) = nodes.iter().find(follows) {
+                drop(replica.cli(&["CLUSTER", "FAILOVER"]));
+                let _new: &RedisServer = cluster.master_after(primary, slot);
+            }
+        }
+        Blow::MoveSlot => {
+            let primaries: Vec<&RedisServer> = nodes
+                .iter()
+                .filter(|node| node.port() != primary.port())
+                .filter(|node| node.cli(&["ROLE"]).starts_with("master"))
+                .collect();
+            let to = primaries[stroke.choice % primaries.len()];
+            cluster.migrate(slot, to, || thread::sleep(stroke.length / 4));
+        }
+        Blow::FlushScripts => {
+            nodes.iter().for_each(|node| on_server(node, None, stroke));
+        }
+        _ => on_server(primary, None, stroke),
+    }
+    cluster.await_health();
+    format!("{lock} at port {}", primary.port())
+}

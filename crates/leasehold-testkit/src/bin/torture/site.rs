@@ -1,0 +1,93 @@
+//! The stores that can be tortured, each with its servers.
+
+use std::path::Path;
+use std::time::Duration;
+
+use leasehold_testkit::proxy::Proxy;
+use leasehold_testkit::server::RedisServer;
+use leasehold_testkit::server::cluster::Cluster;
+use leasehold_testkit::server::sentinel::SentinelSet;
+
+use crate::plan::Abilities;
+
+/// How long sentinels wait for a silent server.
+const DOWN_AFTER: Duration = Duration::from_secs(1);
+/// What sentinels' replicas have to confirm: all there are.
+const REPLICAS: usize = 2;
+
+/// The names by which stores are asked for.
+pub(crate) const NAMES: [&str; 5] = ["embedded", "redis", "sentinel", "cluster", "quorum"];
+
+/// A store, with whatever it consists of.
+#[derive(Debug)]
+pub(crate) enum Site {
+    Embedded,
+    Redis { server: Box<RedisServer>, wire: Proxy },
+    Sentinel(Box<SentinelSet>),
+    Cluster(Box<Cluster>),
+    Quorum { nodes: Vec<(RedisServer, Proxy)> },
+}
+
+/// A server that keeps over a kill what it has acknowledged.
+fn durable() -> RedisServer {
+    RedisServer::builder().appendonly().start()
+}
+
+impl Site {
+    /// Starts the servers of the store with this name.
+    pub(crate) fn start(name: &str) -> Option<Self> {
+        let wired = |server: RedisServer| {
+            let wire = Proxy::start(server.addr());
+            (server, wire)
+        };
+        Some(match name {
+            "embedded" => Self::Embedded,
+            "redis" => {
+                let (server, wire) = wired(durable());
+                Self::Redis { server: Box::new(server), wire }
+            }
+            "sentinel" => {
+                let options = SentinelSet::builder().down_after(DOWN_AFTER).replicas(REPLICAS);
+                let options = options.config("appendonly yes").config("appendfsync always");
+                Self::Sentinel(Box::new(options.start()))
+            }
+            "cluster" => {
+                let options = Cluster::builder().config("appendonly yes");
+                Self::Cluster(Box::new(options.config("appendfsync always").start()))
+            }
+            "quorum" => Self::Quorum { nodes: (0..3).map(|_| wired(durable())).collect() },
+            _ => return None,
+        })
+    }
+
+    /// What `--store` is given.
+    pub(crate) fn url(&self, dir: &Path) -> String {
+        match self {
+            Self::Embedded => format!("embedded:{}", dir.join("locks").display()),
+            Self::Redis { wire, .. } => wire.url(),
+            Self::Sentinel(set) => format!("{}?replicas={REPLICAS}", set.url()),
+            Self::Cluster(cluster) => cluster.url(),
+            Self::Quorum { nodes } => {
+                let hosts: Vec<String> =
+                    nodes.iter().map(|(_, wire)| wire.addr().to_string()).collect();
+                // True: each writes what it acknowledges to its disk first.
+                format!("quorum+redis://{}?keep_leases=yes", hosts.join(","))
+            }
+        }
+    }
+
+    pub(crate) const fn abilities(&self) -> Abilities {
+        Abilities { kinds: !matches!(self, Self::Quorum { .. }) }
+    }
+
+    /// All servers that keep locks.
+    pub(crate) fn servers(&self) -> Vec<&RedisServer> {
+        match self {
+            Self::Embedded => Vec::new(),
+            Self::Redis { server, .. } => vec![server],
+            Self::Sentinel(set) => set.servers().iter().collect(),
+            Self::Cluster(cluster) => cluster.nodes().iter().collect(),
+            Self::Quorum { nodes } => nodes.iter().map(|(server, _)| server).collect(),
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! From the arguments to the table.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::judge::{self, Event, Evidence};
+use crate::nemesis::{self, Nemesis};
+use crate::plan::{EXCLUSIVE, POST, Plan, REPORT, SHARED, ms};
+use crate::report::{self, Row};
+use crate::section::{self, Log};
+use crate::site::{self, Site};
+use crate::worker::{self, Ground};
+use crate::{clock, epilogue};
+
+const USAGE: &str = "\
+Usage: torture --program LEASEHOLD [--patience SECONDS] STORE SECONDS [SEED]
+
+STORE is embedded, redis, sentinel, cluster, quorum, or all, one after the other.
+";
+
+/// Few, so that two processors have time for them.
+const WORKERS: u64 = 5;
+/// How long anything may take that has to end. Only a hang gets there.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+#[derive(Debug)]
+struct Order {
+    program: PathBuf,
+    patience: Duration,
+    stores: Vec<String>,
+    time: Duration,
+    seed: u64,
+}
+
+pub(crate) fn main(args: &[String]) -> ExitCode {
+    let Some(order) = order(args) else {
+        eprint!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let rows: Vec<Row> = order.stores.iter().map(|store| torture(store, &order)).collect();
+    print!("{}", report::table(&rows));
+    let violations: usize = rows.iter().map(|row| row.violations).sum();
+    if violations == 0 {
+        return ExitCode::SUCCESS;
+    }
+    for row in rows.iter().filter(|row| row.violations > 0) {
+        let (store, seconds, seed) = (&row.store, order.time.as_secs(), row.seed);
+        println!("the same again: cargo xtask torture {store} {seconds} {seed}");
+    }
+    ExitCode::FAILURE
+}
+
+fn order(args: &[String]) -> Option<Order> {
+    let mut args = args.iter().map(String::as_str);
+    let (mut program, mut patience) = (None, PATIENCE);
+    let mut plain = Vec::new();
+    while let Some(arg) = args.next() {
+        match arg {
+            "--program" => program = Some(fs::canonicalize(args.next()?).ok()?),
+            "--patience" => patience = Duration::from_secs(args.next()?.parse().ok()?),
+            _ => plain.push(arg),
+        }
+    }
+    let (store, seconds, seed) = match plain.as_slice() {
+        [store, seconds] => (*store, *seconds, fastrand::u64(..1_000_000)),
+        [store, seconds, seed] => (*store, *seconds, seed.parse().ok()?),
+        _ => return None,
+    };
+    let stores: Vec<String> = match store {
+        "all" => site::NAMES.map(str::to_owned).to_vec(),
+        name if site::NAMES.contains(&name) => vec![name.to_owned()],
+        _ => return None,
+    };
+    let time = Duration::from_secs(seconds.parse().ok()?);
+    Some(Order { program: program?, patience, stores, time, seed })
+}
+
+/// Tortures one store, and judges.
+fn torture(store: &str, order: &Order) -> Row {
+    println!("torture of {store}, seed {}, {} s", order.seed, order.time.as_secs());
+    let site = Site::start(store).expect("the name was looked up");
+    let place = tempfile::tempdir().expect("a directory can be made");
+    // As /proc shows it.
+    let dir = fs::canonicalize(place.path()).expect("it was made");
+    section::prepare(&dir);
+    drop(Log::open(&dir, 0));
+    let ground = Ground {
+        program: order.program.clone(),
+        store: site.url(&dir),
+        dir,
+        patience: order.patience,
+        stops_refuse: matches!(site, Site::Embedded),
+        done: Mutex::default(),
+        faults: Mutex::default(),
+    };
+    let (stalls, begin) = (Mutex::new(Vec::new()), clock::now());
+    let (until, over) = (begin + order.time, AtomicBool::new(false));
+    let left = thread::scope(|scope| {
+        scope.spawn(|| watch_the_machine(&stalls, &over));
+        let rage = scope.spawn(|| {
+            nemesis::rage(&ground, &site, Nemesis::new(order.seed, &site), until);
+        });
+        let workers: Vec<_> = (1..=WORKERS)
+            .map(|worker| {
+                let plan = Plan::new(order.seed, worker, site.abilities());
+                let ground = &ground;
+                scope.spawn(move || worker::work(ground, plan, until))
+            })
+            .collect();
+        // Also when one of them panics.
+        let _over = Over(&over);
+        for one in workers.into_iter().chain([rage]) {
+            if let Err(panic) = one.join() {
+                std::panic::resume_unwind(panic);
+            }
+        }
+        epilogue::examine(&ground, &site)
+    });
+    let events = fs::read_to_string(Log::path(&ground.dir)).expect("the log is there");
+    let events = Event::all(&events);
+    let keys = [&EXCLUSIVE[..], &[SHARED, REPORT, POST]].concat();
+    let number = |key: &str| {
+        let text = fs::read_to_string(section::number(&ground.dir, key)).unwrap_or_default();
+        (key.to_owned(), text.trim().parse().unwrap_or_default())
+    };
+    let numbers: BTreeMap<String, u64> = keys.into_iter().map(number).collect();
+    let done = ground.done.into_inner().expect("no worker panicked");
+    let faults = ground.faults.into_inner().expect("no worker panicked");
+    let stalls = stalls.into_inner().expect("the watch does not panic");
+    let evidence = Evidence {
+        events: &events,
+        done: &done,
+        faults: &faults,
+        stalls: &stalls,
+        numbers: &numbers,
+    };
+    let mut verdict = judge::judge(&evidence);
+    verdict.violations.extend(left);
+    report::traces(&verdict, &evidence);
+    let end = done.iter().flat_map(|done| &done.steps).map(|step| step.end).max();
+    Row::new(store, order.seed, &evidence, (begin, end.unwrap_or(until)), &verdict)
+}
+
+/// Says that all is over when it is dropped.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Notes when a thread that asked for a moment of sleep was left to wait.
+fn watch_the_machine(stalls: &Mutex<Vec<(Duration, Duration)>>, over: &AtomicBool) {
+    const NAP: Duration = ms(5);
+    while !over.load(Ordering::Relaxed) {
+        let begin = clock::now();
+        thread::sleep(NAP);
+        let late = (clock::now() - begin).saturating_sub(NAP);
+        if late > NAP {
+            stalls.lock().expect("nobody else adds").push((begin, late));
+        }
+    }
+}

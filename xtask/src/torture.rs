@@ -1,0 +1,47 @@
+//! `cargo xtask torture`: builds the command and what tortures it, and runs that.
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::check;
+
+/// Without arguments: what CI does.
+const ALL: [&str; 2] = ["all", "30"];
+const PACKAGES: [&str; 4] = ["--package", "leasehold-cli", "--package", "leasehold-testkit"];
+
+pub(crate) fn run(args: &[&str]) -> Result<(), String> {
+    let args = if args.is_empty() { &ALL[..] } else { args };
+    let format = "--message-format=json-render-diagnostics";
+    let built = check::output(&[&["build", "--quiet", "--bins", format], &PACKAGES[..]].concat())?;
+    let (torture, program) = (executable(&built, "torture")?, executable(&built, "leasehold")?);
+    let status = Command::new(&torture)
+        .args(["--program", &program])
+        .args(args)
+        .stdin(Stdio::null())
+        .status()
+        .map_err(|error| format!("cannot run {torture}: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("torture {}: {status}", args.join(" "))) }
+}
+
+/// Where cargo says that it has put a program.
+fn executable(messages: &str, name: &str) -> Result<String, String> {
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut artifacts = messages.filter(|message| message["target"]["name"] == name);
+    artifacts
+        .find_map(|message| Some(message["executable"].as_str()?.to_owned()))
+        .ok_or_else(|| format!("cargo does not say where {name} is"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_where_cargo_says() {
+        let messages = "{\"target\":{\"name\":\"a\"},\"executable\":null}\nno JSON\n\
+                        {\"target\":{\"name\":\"a\"},\"executable\":\"/x/a\"}\n";
+        assert_eq!(executable(messages, "a").unwrap(), "/x/a");
+        executable(messages, "b").unwrap_err();
+    }
+}
