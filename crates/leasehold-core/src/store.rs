@@ -4,6 +4,7 @@ use std::fmt::{self, Debug};
 use std::future::Future;
 use std::num::NonZeroU32;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::change::{
@@ -160,6 +161,17 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// be reached at all is an error. A store that consists of others gives the findings of each,
     /// [named](Finding::at_store) after it.
     fn examine<'a>(&'a self, within: Duration) -> BoxFuture<'a, Result<Vec<Finding>>>;
+
+    /// A handle to the same store that shares no connection, and nothing else that is bound to an
+    /// async runtime, with this one: requests through it depend on the runtime that they are made
+    /// on and on no other. It connects when it is first used.
+    ///
+    /// Leases are renewed through such a handle, so that they outlive the runtime that they were
+    /// taken on, and what holds it up. `None`, the default, where this handle does as well, as when
+    /// no runtime is needed, or where connections are somebody else's.
+    fn separate(&self) -> Option<Arc<dyn Store>> {
+        None
+    }
 
     /// What this store can do.
     fn capability(&self) -> Capability;

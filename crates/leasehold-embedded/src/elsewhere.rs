@@ -161,6 +161,11 @@ impl Store for EmbeddedStore {
         match self.never {}
     }
 
+    /// It needs no runtime.
+    fn separate(&self) -> Option<Arc<dyn Store>> {
+        None
+    }
+
     fn capability(&self) -> Capability {
         match self.never {}
     }

@@ -390,6 +390,11 @@ impl Store for MemoryStore {
         })
     }
 
+    /// It needs no runtime.
+    fn separate(&self) -> Option<Arc<dyn Store>> {
+        None
+    }
+
     fn capability(&self) -> Capability {
         Capability::ALL
     }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use leasehold_clock::SystemClock;
 use leasehold_core::{Clock, Error, ErrorKind, Result, Store, Ttl};
 
-use crate::book::Book;
 use crate::nodes::Nodes;
 use crate::store::QuorumStore;
 
@@ -115,7 +114,7 @@ impl QuorumStoreBuilder {
             max_ttl,
             keep_leases,
             clock,
-            book: Book::default(),
+            book: Arc::default(),
         };
         Ok(QuorumStore { nodes: Arc::new(nodes) })
     }

@@ -12,7 +12,7 @@ use crate::book::Book;
 pub(crate) const PATIENCE_MIN: Duration = Duration::from_millis(100);
 
 /// All that the operations share.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Nodes {
     pub(crate) stores: Vec<Arc<dyn Store>>,
     pub(crate) location: Arc<str>,
@@ -20,7 +20,7 @@ pub(crate) struct Nodes {
     pub(crate) max_ttl: Ttl,
     pub(crate) keep_leases: bool,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) book: Book,
+    pub(crate) book: Arc<Book>,
 }
 
 impl Nodes {

@@ -78,6 +78,18 @@ impl QuorumStore {
     }
 }
 
+/// Every round needs timers, and tasks for what goes on after it.
+fn check_runtime() -> Result<()> {
+    let misuse = |_| Error::new(ErrorKind::Misuse, "a quorum works inside a tokio runtime only");
+    tokio::runtime::Handle::try_current().map(drop).map_err(misuse)
+}
+
+/// The answer to a question, where it can be asked.
+async fn asked<T>(question: impl Future<Output = Result<T>>) -> Result<T> {
+    check_runtime()?;
+    question.await
+}
+
 #[deny(clippy::missing_trait_methods)]
 impl Store for QuorumStore {
     fn acquire<'a>(
@@ -86,7 +98,7 @@ impl Store for QuorumStore {
         within: Duration,
     ) -> BoxFuture<'a, Result<Acquire>> {
         Box::pin(async move {
-            let answer = self.nodes.acquire(request, within).await;
+            let answer = asked(self.nodes.acquire(request, within)).await;
             answer.map_err(|error| self.named(error, "acquire").on_key(&request.key))
         })
     }
@@ -97,7 +109,11 @@ impl Store for QuorumStore {
         within: Duration,
     ) -> BoxFuture<'a, Vec<Result<Renew>>> {
         Box::pin(async move {
-            let answers = self.nodes.renew(requests, within).await.into_iter().zip(requests);
+            let answers = match check_runtime() {
+                Ok(()) => self.nodes.renew(requests, within).await,
+                Err(error) => vec![Err(error); requests.len()],
+            };
+            let answers = answers.into_iter().zip(requests);
             answers
                 .map(|(answer, request)| {
                     answer.map_err(|error| self.named(error, "renew").on_key(&request.key))
@@ -112,7 +128,7 @@ impl Store for QuorumStore {
         within: Duration,
     ) -> BoxFuture<'a, Result<Release>> {
         Box::pin(async move {
-            let answer = self.nodes.release(request, within).await;
+            let answer = asked(self.nodes.release(request, within)).await;
             answer.map_err(|error| self.named(error, "release").on_key(&request.key))
         })
     }
@@ -123,7 +139,7 @@ impl Store for QuorumStore {
         within: Duration,
     ) -> BoxFuture<'a, Result<Leave>> {
         Box::pin(async move {
-            let answer = self.nodes.leave(request, within).await;
+            let answer = asked(self.nodes.leave(request, within)).await;
             answer.map_err(|error| self.named(error, "leave").on_key(&request.key))
         })
     }
@@ -157,7 +173,7 @@ impl Store for QuorumStore {
 
     fn ask<'a>(&'a self, request: &'a AskRequest, within: Duration) -> BoxFuture<'a, Result<Ask>> {
         Box::pin(async move {
-            let answer = self.nodes.ask_to_let_go(request, within).await;
+            let answer = asked(self.nodes.ask_to_let_go(request, within)).await;
             answer.map_err(|error| self.named(error, "ask").on_key(&request.key))
         })
     }
@@ -168,7 +184,7 @@ impl Store for QuorumStore {
         within: Duration,
     ) -> BoxFuture<'a, Result<Option<LockInfo>>> {
         Box::pin(async move {
-            let answer = self.nodes.inspect(key, within).await;
+            let answer = asked(self.nodes.inspect(key, within)).await;
             answer.map_err(|error| self.named(error, "inspect").on_key(key))
         })
     }
@@ -179,7 +195,7 @@ impl Store for QuorumStore {
         within: Duration,
     ) -> BoxFuture<'a, Result<Vec<LockInfo>>> {
         Box::pin(async move {
-            let answer = self.nodes.list(request, within).await;
+            let answer = asked(self.nodes.list(request, within)).await;
             answer.map_err(|error| self.named(error, "list"))
         })
     }
@@ -190,7 +206,7 @@ impl Store for QuorumStore {
         within: Duration,
     ) -> BoxFuture<'a, Result<ForceRelease>> {
         Box::pin(async move {
-            let answer = self.nodes.force_release(request, within).await;
+            let answer = asked(self.nodes.force_release(request, within)).await;
             answer.map_err(|error| self.named(error, "force-release").on_key(&request.key))
         })
     }
@@ -211,9 +227,21 @@ impl Store for QuorumStore {
 
     fn examine<'a>(&'a self, within: Duration) -> BoxFuture<'a, Result<Vec<Finding>>> {
         Box::pin(async move {
-            let answer = self.nodes.examine(within).await;
+            let answer = asked(self.nodes.examine(within)).await;
             answer.map_err(|error| self.named(error, "examine"))
         })
+    }
+
+    /// Of the nodes that need one; what this process knows of its leases is shared.
+    fn separate(&self) -> Option<Arc<dyn Store>> {
+        let own: Vec<_> = self.nodes.stores.iter().map(|node| node.separate()).collect();
+        if own.iter().all(Option::is_none) {
+            return None;
+        }
+        let shared = own.into_iter().zip(&self.nodes.stores);
+        let stores = shared.map(|(own, node)| own.unwrap_or_else(|| Arc::clone(node))).collect();
+        let nodes = Nodes { stores, ..(*self.nodes).clone() };
+        Some(Arc::new(Self { nodes: Arc::new(nodes) }))
     }
 
     fn capability(&self) -> Capability {

@@ -19,7 +19,7 @@ use crate::dial::{FirstWords, Socket, dial};
 use crate::role::Role;
 use crate::sentinel::{Found, Sentinels};
 use crate::tls::Tls;
-use crate::transport::Survey;
+use crate::transport::{Survey, here};
 
 /// How often a server in use is asked whether it is still a primary, in passing.
 const ROLE_EVERY_MS: u64 = 2_000;
@@ -43,9 +43,33 @@ pub(crate) struct Access {
     /// How long one attempt may take.
     pub(crate) connect_timeout: Duration,
     /// Where connections live; fixed when the first one is made, if not told.
-    runtime: Arc<Mutex<Option<Handle>>>,
+    runtime: Arc<Mutex<Option<Home>>>,
     /// Where the primary was when somebody last looked.
     current: watch::Sender<Option<Endpoint>>,
+}
+
+/// A runtime that may end before those who use it.
+struct Home {
+    runtime: Handle,
+    /// A task that is there while the runtime is.
+    canary: AbortHandle,
+}
+
+impl Home {
+    fn at(runtime: Handle) -> Self {
+        let canary = runtime.spawn(std::future::pending::<()>()).abort_handle();
+        Self { runtime, canary }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.canary.is_finished()
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        self.canary.abort();
+    }
 }
 
 impl fmt::Debug for Access {
@@ -79,7 +103,7 @@ impl Access {
             ))),
             Topology::Single | Topology::Cluster => Finder::At(address.endpoint.clone()),
         };
-        let runtime = Arc::new(Mutex::new(runtime));
+        let runtime = Arc::new(Mutex::new(runtime.map(Home::at)));
         let current = watch::Sender::new(None);
         Ok(Self { finder, tls, login, connect_timeout, runtime, current })
     }
@@ -96,21 +120,37 @@ impl Access {
         }
     }
 
+    /// The same way to the same server, which shares nothing that lives on a runtime.
+    pub(crate) fn separate(&self) -> Self {
+        let finder = match &self.finder {
+            Finder::At(endpoint) => Finder::At(endpoint.clone()),
+            Finder::Node(endpoint) => Finder::Node(endpoint.clone()),
+            Finder::Sentinels(sentinels) => Finder::Sentinels(Arc::new(sentinels.separate())),
+        };
+        Self {
+            finder,
+            tls: self.tls.clone(),
+            login: self.login.clone(),
+            connect_timeout: self.connect_timeout,
+            runtime: Arc::default(),
+            current: watch::Sender::new(None),
+        }
+    }
+
     /// Whether the server may be replaced by another one.
     pub(crate) fn follows(&self) -> bool {
         matches!(self.finder, Finder::Sentinels(_))
     }
 
-    /// The runtime on which connections live.
+    /// The runtime on which connections live: once that has ended, the caller's.
     pub(crate) fn runtime(&self) -> Result<Handle, Verdict> {
-        let mut runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(handle) = &*runtime {
-            return Ok(handle.clone());
+        let mut home = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(home) = &*home
+            && !home.has_ended()
+        {
+            return Ok(home.runtime.clone());
         }
-        let handle = Handle::try_current().map_err(|_| {
-            Verdict::misconfigured("a Redis store works inside a tokio runtime only")
-        })?;
-        Ok(runtime.insert(handle).clone())
+        Ok(home.insert(Home::at(here()?)).runtime.clone())
     }
 
     /// Forgets a runtime that has ended.
@@ -220,10 +260,10 @@ impl Access {
                 .await
                 .map_err(|error| classify::judge(&error, Stage::Connecting))?;
         let closed = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&closed);
+        let closing = Closing(Arc::clone(&closed));
         let driver = tokio::spawn(async move {
             driver.await;
-            flag.store(true, Ordering::Release);
+            drop(closing);
         });
         let link = Link {
             connection,
@@ -318,7 +358,7 @@ pub(crate) struct Link {
     pub(crate) endpoint: Endpoint,
     /// The fail-over epoch in which it was opened.
     pub(crate) epoch: u64,
-    /// Set once the socket is closed.
+    /// Set once the socket is closed, or nobody drives it any more.
     pub(crate) closed: Arc<AtomicBool>,
     pub(crate) driver: AbortHandle,
     /// Calls without an answer since the last answer.
@@ -338,6 +378,15 @@ impl Link {
         let last = known.load(Ordering::Relaxed);
         now.saturating_sub(last) >= ROLE_EVERY_MS
             && known.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// Says that a connection is closed, also when its runtime ends under it.
+struct Closing(Arc<AtomicBool>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
     }
 }
 

@@ -181,7 +181,8 @@ impl RedisStoreBuilder {
     }
 
     /// The runtime on which connections live. The default is the one that the store is first used
-    /// on; tell it when that one may end while the store is still used elsewhere.
+    /// on; when that one has ended, connections are made anew on the caller's. A client renews its
+    /// leases over connections of its own, on its own thread, whatever is said here.
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
         self

@@ -27,7 +27,7 @@ use crate::address::Endpoint;
 use crate::classify::{Next, Redirect, Verdict};
 use crate::connection::{How, Supervised};
 use crate::dial::FirstWords;
-use crate::transport::{Answer, Deadline, Part, Parts, Request, Transport, all_failed};
+use crate::transport::{Answer, Deadline, Part, Parts, Request, Transport, all_failed, here};
 
 /// How long one node may take to give its table.
 const ASK_MAX: Duration = Duration::from_secs(1);
@@ -106,6 +106,7 @@ impl Cluster {
 
     /// The table to go by.
     async fn map(&self, deadline: Deadline) -> Result<Arc<Map>, Verdict> {
+        here()?;
         let Some(map) = self.latest() else { return self.renewed(None, None, deadline).await };
         let age = map.since.elapsed();
         if age > self.inner.too_old {
@@ -459,6 +460,11 @@ impl Transport for Cluster {
             let spread = self.spread(requests, deadline).await;
             spread.unwrap_or_else(|verdict| all_failed(requests.len(), &verdict))
         })
+    }
+
+    fn separate(&self) -> Option<Arc<dyn Transport>> {
+        let Inner { access, seeds, too_old, .. } = &*self.inner;
+        Some(Arc::new(Self::new(Arc::new(access.separate()), seeds.clone(), *too_old)))
     }
 
     fn is_spread(&self) -> bool {

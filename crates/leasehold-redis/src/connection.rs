@@ -24,7 +24,9 @@ use crate::access::{Access, Link};
 use crate::classify::{self, Next, Stage, Verdict};
 use crate::role::Role;
 use crate::sentinel::LOOK_EVERY;
-use crate::transport::{Answer, Care, Deadline, Request, Survey, Transport, all_failed, judged};
+use crate::transport::{
+    Answer, Care, Deadline, Request, Survey, Transport, all_failed, here, judged,
+};
 
 /// Time-outs in a row after which a connection is given up.
 const SILENT_MAX: u32 = 2;
@@ -237,6 +239,9 @@ impl Supervised {
         how: How,
         deadline: Deadline,
     ) -> Vec<Result<Answer, Verdict>> {
+        if let Err(verdict) = here() {
+            return all_failed(requests.len(), &verdict);
+        }
         let lane = match requests.first() {
             Some(Request { care: Care::None, .. }) | None => self,
             Some(request) => self.lane(request.slot().unwrap_or(0)),
@@ -450,6 +455,11 @@ impl Transport for Supervised {
         deadline: Deadline,
     ) -> BoxFuture<'a, Vec<Result<Answer, Verdict>>> {
         Box::pin(self.send(requests, How::default(), deadline))
+    }
+
+    fn separate(&self) -> Option<Arc<dyn Transport>> {
+        let access = Arc::new(self.inner.access.separate());
+        Some(Arc::new(Self::with(access, self.inner.patient)))
     }
 
     fn fails_over(&self) -> bool {

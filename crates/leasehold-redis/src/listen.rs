@@ -19,7 +19,7 @@ use crate::classify::{self, Stage, Verdict};
 use crate::cluster::Cluster;
 use crate::connection::pause_after;
 use crate::dial::FirstWords;
-use crate::transport::Deadline;
+use crate::transport::{Deadline, here};
 
 /// Messages kept for a client that does not read them. Beyond that it is told to ask again, which
 /// costs one request for each of its waiters.
@@ -99,9 +99,7 @@ impl Source {
         match self {
             Self::Own(access) => access.runtime(),
             Self::Cluster(cluster) => cluster.access().runtime(),
-            Self::Client(_) => tokio::runtime::Handle::try_current().map_err(|_| {
-                Verdict::misconfigured("a Redis store works inside a tokio runtime only")
-            }),
+            Self::Client(_) => here(),
         }
     }
 }
@@ -128,6 +126,7 @@ pub(crate) async fn listen(
     trust: Trust,
     deadline: Deadline,
 ) -> Result<Box<dyn Listener>, Verdict> {
+    here()?;
     let (messages, queue) = mpsc::channel(QUEUE_MAX);
     let (ready, confirmed) = oneshot::channel();
     let doubts = Arc::new(Notify::new());

@@ -62,6 +62,7 @@ pub struct RedisStore {
     pub(crate) shared: Arc<Shared>,
 }
 
+#[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) wake: Option<Arc<Source>>,
@@ -158,7 +159,8 @@ impl RedisStore {
     /// It has no wake channel; see [`RedisStoreBuilder::subscriptions`] for that and for all other
     /// settings. What the connection does by itself, such as sending a request again, it goes on
     /// doing; every operation is idempotent per token, so that is safe. Its own time-outs should
-    /// be longer than those of the locks.
+    /// be longer than those of the locks. Renewals use it too, so they depend on the runtime on which
+    /// it lives: one that stands still or ends costs leases.
     #[must_use]
     pub fn from_connection<C>(connection: C) -> Self
     where
@@ -605,6 +607,11 @@ impl Store for RedisStore {
 
     fn examine<'a>(&'a self, within: Duration) -> BoxFuture<'a, Result<Vec<Finding>>> {
         Box::pin(self.look_at_server(within))
+    }
+
+    fn separate(&self) -> Option<Arc<dyn Store>> {
+        let transport = self.shared.transport.separate()?;
+        Some(Arc::new(Self { shared: Arc::new(Shared { transport, ..(*self.shared).clone() }) }))
     }
 
     fn capability(&self) -> Capability {

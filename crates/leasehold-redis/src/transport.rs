@@ -9,6 +9,7 @@ use std::time::Duration;
 use leasehold_core::{BoxFuture, Effect, ErrorKind, escape};
 use redis::aio::ConnectionLike;
 use redis::{Cmd, Pipeline, RedisResult, Value};
+use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
 use crate::call::Call;
@@ -143,6 +144,12 @@ pub(crate) trait Transport: Debug + Send + Sync + 'static {
         deadline: Deadline,
     ) -> BoxFuture<'a, Vec<Result<Answer, Verdict>>>;
 
+    /// The same servers over connections of its own, on whichever runtime uses them first; `None`
+    /// where connections are somebody else's.
+    fn separate(&self) -> Option<Arc<dyn Transport>> {
+        None
+    }
+
     /// Whether locks are spread over servers, so that no script can be about several.
     fn is_spread(&self) -> bool {
         false
@@ -184,6 +191,17 @@ pub(crate) struct Part {
 pub(crate) struct Survey {
     pub(crate) named: usize,
     pub(crate) agreeing: usize,
+}
+
+/// The runtime of the caller, whose timers every request needs.
+pub(crate) fn here() -> Result<Handle, Verdict> {
+    Handle::try_current().map_err(|_| {
+        Verdict::refused(
+            ErrorKind::Misuse,
+            classify::Next::Fail,
+            "a Redis store works inside a tokio runtime only",
+        )
+    })
 }
 
 /// Judges an answer to one request.
@@ -236,6 +254,7 @@ where
     E: Display,
 {
     async fn connection(&self, deadline: Deadline) -> Result<C, Verdict> {
+        here()?;
         let mut connection = self.lent(deadline).await?;
         if self.known().is_none_or(|since| since.elapsed() >= ROLE_EVERY) {
             let asking = timeout_at(deadline.at, Role::ask(&mut connection)).await;

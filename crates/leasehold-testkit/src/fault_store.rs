@@ -441,6 +441,11 @@ impl Store for FaultStore {
         self.carry(Examination, within)
     }
 
+    /// All calls go through the one record, and suffer what was foreseen for them.
+    fn separate(&self) -> Option<Arc<dyn Store>> {
+        None
+    }
+
     fn capability(&self) -> Capability {
         self.shared.inner.capability()
     }

@@ -358,6 +358,11 @@ impl Store for EmbeddedStore {
         })
     }
 
+    /// It needs no runtime.
+    fn separate(&self) -> Option<Arc<dyn Store>> {
+        None
+    }
+
     fn capability(&self) -> Capability {
         let mut capability = Capability::ALL;
         capability.wake = self.environment.wakes.works();
