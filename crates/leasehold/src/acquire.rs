@@ -103,6 +103,7 @@ impl Acquisition {
     ) -> Result<Self> {
         let settings = settings.clone()?;
         client.check_open()?;
+        rt::current()?;
         let terms = settings.terms()?;
         let token = Token::generate()?;
         let mut request = AcquireRequest::new(settings.key.clone(), token, terms.ttl);

@@ -6,15 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_clock::{Process, SystemClock};
+use leasehold_clock::{Process, SystemClock, TokioClock};
 use leasehold_core::doctor::{self, Finding};
 use leasehold_core::{
     Ask, AskRequest, ClientId, Clock, Error, ErrorKind, Fence, ForceRelease, ForceReleaseRequest,
     Key, ListRequest, LockInfo, OwnerName, Release as StoreRelease, ReleaseRequest, Renew,
     RenewRequest, Result, Store, Ttl,
 };
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
+use crate::background::Background;
 use crate::connect;
 use crate::detached::DetachedLease;
 use crate::election::Election;
@@ -50,8 +52,10 @@ pub const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
 /// A connection to a store of locks.
 ///
-/// Cheap to clone; all clones share one store, one renewer and one reaper. The background tasks
-/// live on the tokio runtime in which the client was made.
+/// Cheap to clone; all clones share one store. Requests are made on the tokio runtime of whoever
+/// makes them. Leases are renewed, their loss is noticed, and what dropped futures and guards leave
+/// behind is given up on a thread of the process's own, `leasehold`, which all clients share: so
+/// nothing that a runtime does, not even its end, costs a lease that it holds.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -61,7 +65,8 @@ pub struct Client {
 pub(crate) struct Inner {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) runtime: tokio::runtime::Handle,
+    /// Where the work goes on that must not depend on any caller.
+    pub(crate) background: Handle,
     pub(crate) wheel: Arc<Wheel>,
     pub(crate) reaper: Reaper,
     pub(crate) hub: Hub,
@@ -99,6 +104,11 @@ impl Inner {
 
     pub(crate) fn location(&self) -> Arc<str> {
         Arc::clone(&self.location)
+    }
+
+    /// The runtime of the caller, or the background's for one that has none.
+    pub(crate) fn here(&self) -> Handle {
+        Handle::try_current().unwrap_or_else(|_| self.background.clone())
     }
 
     pub(crate) fn check_open(&self) -> Result<()> {
@@ -526,8 +536,8 @@ impl Client {
     pub async fn close(&self) -> Result<()> {
         self.inner.closing.cancel();
         let client = self.clone();
-        // In a task of its own, so that it goes on when this future is dropped.
-        let clean_up = self.inner.runtime.spawn(async move {
+        // In the background, so that it goes on when this future is dropped, or its runtime ends.
+        let clean_up = self.inner.background.spawn(async move {
             let outcomes = client.release_all_outcomes().await;
             client.inner.reaper.idle_for_good().await;
             client.inner.stop.cancel();
@@ -564,14 +574,24 @@ pub struct ClientBuilder {
     call_timeout: Duration,
     local_handoffs: u32,
     clock: Option<Arc<dyn Clock>>,
+    tokio_time: bool,
     detached: bool,
     password: Option<String>,
 }
 
 impl fmt::Debug for ClientBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { ttl, min_ttl, owner, call_timeout, local_handoffs, clock, detached, password } =
-            self;
+        let Self {
+            ttl,
+            min_ttl,
+            owner,
+            call_timeout,
+            local_handoffs,
+            clock,
+            tokio_time,
+            detached,
+            password,
+        } = self;
         f.debug_struct("ClientBuilder")
             .field("ttl", ttl)
             .field("min_ttl", min_ttl)
@@ -579,6 +599,7 @@ impl fmt::Debug for ClientBuilder {
             .field("call_timeout", call_timeout)
             .field("local_handoffs", local_handoffs)
             .field("clock", clock)
+            .field("tokio_time", tokio_time)
             .field("detached", detached)
             .field("password", &password.as_ref().map(|_| "***"))
             .finish()
@@ -594,6 +615,7 @@ impl Default for ClientBuilder {
             call_timeout: DEFAULT_CALL_TIMEOUT,
             local_handoffs: DEFAULT_LOCAL_HANDOFFS,
             clock: None,
+            tokio_time: false,
             detached: false,
             password: None,
         }
@@ -639,9 +661,34 @@ impl ClientBuilder {
     }
 
     /// The clock on which leases are counted. The default counts while the machine sleeps; tests
-    /// may bring their own.
+    /// may bring their own. It is read on several threads.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(clock);
+        self
+    }
+
+    /// For tests whose runtime's time is paused (`#[tokio::test(start_paused = true)]`): the client,
+    /// and a `memory:` store that it connects to, count on the runtime's time, and leases are
+    /// renewed by tasks of that runtime in place of a thread. A lease of half a minute then runs
+    /// out at once when everybody waits, and at the same point in every run of the test.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()
+    /// #     .unwrap().block_on(async {
+    /// let client = leasehold::Client::builder().tokio_time().connect("memory:").await?;
+    /// let guard = client.mutex("stock").renew(false).lock().await?;
+    /// guard.lost().await; // half a minute, in no time
+    /// # leasehold::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
+    ///
+    /// In a test without this, a wait takes the time that it takes, while the runtime's own timers,
+    /// `tokio::time::timeout` for one, are over at once. Stores other than memory count on real
+    /// time, and connections to servers can't be made while time is paused. Not for anything but
+    /// tests: leases depend on the runtime here.
+    pub const fn tokio_time(mut self) -> Self {
+        self.tokio_time = true;
         self
     }
 
@@ -668,15 +715,26 @@ impl ClientBuilder {
     /// # Cancel safety
     ///
     /// Cancel safe.
-    pub async fn connect(self, url: impl AsRef<str>) -> Result<Client> {
+    pub async fn connect(mut self, url: impl AsRef<str>) -> Result<Client> {
         rt::current()?;
+        let clock = self.own_clock();
         let options = connect::Options {
+            clock: Arc::clone(&clock),
             detached: self.detached,
             password: self.password.clone(),
             timeout: self.call_timeout,
         };
+        self.clock = Some(clock);
         let store = connect::open(url.as_ref(), options).await?;
         self.store(store)
+    }
+
+    fn own_clock(&self) -> Arc<dyn Clock> {
+        match &self.clock {
+            Some(clock) => Arc::clone(clock),
+            None if self.tokio_time => Arc::new(TokioClock::new()),
+            None => Arc::new(SystemClock::new()),
+        }
     }
 
     /// Makes a client of a store.
@@ -684,10 +742,12 @@ impl ClientBuilder {
     /// # Errors
     ///
     /// [`ErrorKind::Misuse`] outside a tokio runtime, [`ErrorKind::Config`] when a setting is out
-    /// of range.
+    /// of range, [`ErrorKind::Unavailable`] when the thread can't be started on which leases are
+    /// renewed.
     pub fn store(self, store: Arc<dyn Store>) -> Result<Client> {
-        let runtime = rt::current()?;
-        let Self { ttl, min_ttl, owner, call_timeout, local_handoffs, clock, .. } = self;
+        let here = rt::current()?;
+        let clock = self.own_clock();
+        let Self { ttl, min_ttl, owner, call_timeout, local_handoffs, tokio_time, .. } = self;
         if call_timeout.is_zero() {
             return Err(Error::new(ErrorKind::Config, "a call timeout of zero leaves no time"));
         }
@@ -698,19 +758,22 @@ impl ClientBuilder {
             call_timeout,
             local_handoffs,
         };
-        let clock = clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
+        let background =
+            if tokio_time { here.clone() } else { Background::start()?.runtime().clone() };
+        // What lives on the background's runtime already need not be separated from others.
+        let separate = if background.id() == here.id() { None } else { store.separate() };
         let stop = CancellationToken::new();
-        let wheel = Wheel::new(Arc::clone(&store), Arc::clone(&clock));
-        runtime.spawn(Arc::clone(&wheel).run(stop.clone()));
-        let reaper = Reaper::start(&runtime, Arc::clone(&store), Arc::clone(&clock));
+        let wheel = Wheel::new(&store, separate.clone(), Arc::clone(&clock));
+        background.spawn(Arc::clone(&wheel).run(stop.clone()));
+        let reaper = Reaper::start(&background, Arc::clone(&store), separate, Arc::clone(&clock));
         let client = ClientId::generate()?;
-        let hub = Hub::new(Arc::clone(&store), runtime.clone(), client, stop.clone());
+        let hub = Hub::new(Arc::clone(&store), background.clone(), client, stop.clone());
         Ok(Client {
             inner: Arc::new(Inner {
                 location: store.location().into(),
                 store,
                 clock,
-                runtime,
+                background,
                 wheel,
                 reaper,
                 hub,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Error, ErrorKind, Result, Store};
+use leasehold_core::{Clock, Error, ErrorKind, Result, Store};
 
 /// What a URL does not say.
 #[cfg_attr(
@@ -12,6 +12,8 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 )]
 #[derive(Clone)]
 pub(crate) struct Options {
+    /// What a store in memory counts on.
+    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) detached: bool,
     pub(crate) password: Option<String>,
     pub(crate) timeout: Duration,
@@ -55,7 +57,7 @@ fn embedded(scheme: &str, path: &str, options: &Options) -> Result<Arc<dyn Store
         if !path.is_empty() {
             return Err(Error::new(ErrorKind::Config, "memory: takes nothing after the colon"));
         }
-        return Ok(Arc::new(MemoryStore::new()));
+        return Ok(Arc::new(MemoryStore::with_clock(Arc::clone(&options.clock))));
     }
     let store = EmbeddedStore::options().detached(options.detached);
     Ok(Arc::new(if path.is_empty() { store.open_default()? } else { store.open(path)? }))

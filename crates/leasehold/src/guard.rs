@@ -29,7 +29,7 @@ const LOOK_FOR_ASKERS: Duration = Duration::from_secs(1);
 /// # Dropping is not releasing
 ///
 /// A dropped guard gives its lease up in the background: soon, but not at a moment anybody can
-/// tell, and if the store can't be reached or the runtime is gone, only when its ttl has run out.
+/// tell, and if the store can't be reached or the process ends, only when its ttl has run out.
 /// Drop never blocks, never panics and needs no runtime. Use [`release`](Self::release) to know.
 ///
 /// In a child made by `fork` a guard is not held and does nothing.
@@ -208,17 +208,23 @@ impl HeldLease {
     }
 
     /// A token that is cancelled when the lease is lost or given up, for handing down to tasks.
-    /// It costs a small task on the client's runtime.
+    /// It costs a small task on the thread that renews leases, and depends on no runtime of the
+    /// caller's. In a child made by `fork` it is cancelled.
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
         let token = CancellationToken::new();
-        let (lease, child) = (self.clone(), token.clone());
-        self.client.runtime.spawn(async move {
-            tokio::select! {
-                () = lease.lost() => child.cancel(),
-                () = child.cancelled() => {}
-            }
-        });
+        // Whatever ends the task cancels the token: nobody would tell of a loss any more.
+        let cancel = token.clone().drop_guard();
+        if self.hold.is_ours() {
+            let (lease, child) = (self.clone(), token.clone());
+            self.client.background.spawn(async move {
+                let _cancel = cancel;
+                tokio::select! {
+                    () = lease.lost() => {}
+                    () = child.cancelled() => {}
+                }
+            });
+        }
         token
     }
 

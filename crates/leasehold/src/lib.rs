@@ -218,8 +218,20 @@
 //! # Threads
 //!
 //! With the feature `blocking` the module `leasehold::blocking` has the same types with the same
-//! methods for programs without a runtime. The async API needs a tokio runtime; a client's
-//! background tasks live on the one in which it was made.
+//! methods for programs without a runtime. The async API needs a tokio runtime, any one: a client
+//! may be made on one and used on another.
+//!
+//! Leases are renewed on a thread of leasehold's own, `leasehold`, one for all clients of a process,
+//! async and blocking ones. A task that blocks its worker, or a runtime that ends, costs no lease.
+//! The thread is started with the first client, sleeps while nothing is held, and does not keep the
+//! process alive. Renewal says that the process lives; whoever wants it to depend on the work sets
+//! [`Mutex::progress_within`], and calls [`HeldLease::progress`] from it.
+//!
+//! # Tests with paused time
+//!
+//! Under `#[tokio::test(start_paused = true)]` take
+//! `Client::builder().tokio_time().connect("memory:")`: leases then run on the test's time. See
+//! [`ClientBuilder::tokio_time`].
 //!
 //! # What a lease can't promise
 //!
@@ -236,8 +248,8 @@
 //!   later leases are still larger, as far as the servers' clocks go forward.
 //! * **It does not make work atomic, and not exactly once.** A holder that dies half-way leaves half
 //!   the work done, and the next one has to cope.
-//! * **It does not renew while nothing runs.** A runtime whose threads are all blocked renews
-//!   nothing; the guard then says, by the clock alone, that it is lost. Leave `ttl` room for the
+//! * **It does not renew while the process stands still**, stopped, swapped out or suspended with
+//!   its machine; the guard then says, by the clock alone, that it is lost. Leave `ttl` room for the
 //!   longest pause that should be ridden out.
 //!
 //! # Time
@@ -268,6 +280,7 @@
 
 mod acquire;
 mod armed;
+mod background;
 #[cfg(feature = "blocking")]
 pub mod blocking;
 mod change;

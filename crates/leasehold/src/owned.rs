@@ -264,7 +264,7 @@ impl Held {
             return self.lease.clone().give_back(Closing::No).await;
         }
         let client = Arc::clone(self.lease.client());
-        let told = client.runtime.spawn(self.tell_count(remaining));
+        let told = client.here().spawn(self.tell_count(remaining));
         told.await.unwrap_or_else(|_| {
             let why = "the runtime is shutting down; the lease ends with its ttl";
             Err(Error::new(ErrorKind::Closed, why).with_effect(Effect::Unknown))
@@ -282,7 +282,7 @@ impl Held {
             self.lease.give_up();
         } else {
             let client = Arc::clone(self.lease.client());
-            client.runtime.spawn(self.tell_count(remaining));
+            client.here().spawn(self.tell_count(remaining));
         }
     }
 
@@ -410,7 +410,7 @@ impl Entering {
         let Some(held) = &self.held else { return Ok(None) };
         // In a task of its own: a request that is cut off could be carried out after the release.
         let client: Arc<Inner> = Arc::clone(held.lease.client());
-        let told = client.runtime.spawn(Arc::clone(held).tell_entry()).await;
+        let told = client.here().spawn(Arc::clone(held).tell_entry()).await;
         let told = told
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::Closed, "the runtime is shutting down")));
         if !told? {

@@ -1,7 +1,8 @@
 //! The reaper: gives up what dropped futures and dropped guards leave behind.
 //!
-//! It works with deadlines of its own, never the caller's, and outlives the client until what it
-//! was given is done or has expired by itself.
+//! It works with deadlines of its own, never the caller's, in the background of the process, and
+//! outlives the client, and the runtime that the client was used on, until what it was given is
+//! done or has expired by itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -61,12 +62,14 @@ struct Pending {
 impl Reaper {
     /// Starts the reaper's task. It ends when the last sender is gone and all is done.
     pub(crate) fn start(
-        runtime: &tokio::runtime::Handle,
+        background: &tokio::runtime::Handle,
         store: Arc<dyn Store>,
+        separate: Option<Arc<dyn Store>>,
         clock: Arc<dyn Clock>,
     ) -> Self {
         let (queue, remains) = mpsc::unbounded_channel();
-        runtime.spawn(run(remains, store, clock));
+        let separate = separate.unwrap_or_else(|| Arc::clone(&store));
+        background.spawn(run(remains, Stores { callers: store, separate }, clock));
         Self { queue, pending: Arc::default(), armed: Arc::default() }
     }
 
@@ -136,18 +139,35 @@ struct Ticket {
     answered: oneshot::Sender<()>,
 }
 
+/// The two ways to the store.
+#[derive(Clone, Debug)]
+struct Stores {
+    /// The one that callers take. What goes this way is carried out after what they have sent.
+    callers: Arc<dyn Store>,
+    /// The one that depends on no runtime of theirs.
+    separate: Arc<dyn Store>,
+}
+
+impl Stores {
+    /// The callers' way first; when it was tried in vain, since their runtime may be held up, they
+    /// take turns.
+    fn way(&self, tries: u32) -> &dyn Store {
+        if tries % 2 == 1 { &*self.callers } else { &*self.separate }
+    }
+}
+
 async fn run(
     mut remains: mpsc::UnboundedReceiver<(Remains, Ticket)>,
-    store: Arc<dyn Store>,
+    stores: Stores,
     clock: Arc<dyn Clock>,
 ) {
     let places = Arc::new(Semaphore::new(AT_ONCE));
     while let Some((remains, ticket)) = remains.recv().await {
-        let (store, clock) = (Arc::clone(&store), Arc::clone(&clock));
+        let (stores, clock) = (stores.clone(), Arc::clone(&clock));
         let places = Arc::clone(&places);
         tokio::spawn(async move {
             let Ticket { over, answered } = ticket;
-            remains.give_up(&*store, &*clock, &places, answered).await;
+            remains.give_up(&stores, &*clock, &places, answered).await;
             drop(over);
         });
     }
@@ -156,7 +176,7 @@ async fn run(
 impl Remains {
     async fn give_up(
         self,
-        store: &dyn Store,
+        stores: &Stores,
         clock: &dyn Clock,
         places: &Semaphore,
         answered: oneshot::Sender<()>,
@@ -165,7 +185,7 @@ impl Remains {
             Self::Acquisition { key, token, until, in_doubt, reopen } => {
                 let mut request = LeaveRequest::new(key, token);
                 request.reopen = reopen;
-                let leave = || store.leave(&request, ATTEMPT);
+                let leave = |tries| stores.way(tries).leave(&request, ATTEMPT);
                 let first = persist(clock, places, until, leave).await;
                 drop(answered);
                 if in_doubt && first == Some(Leave::NotHeld) {
@@ -178,7 +198,8 @@ impl Remains {
             Self::Lease { hold, request } => {
                 hold.settled().await;
                 let until = hold.deadline().saturating_add(hold.ttl().duration() / 50);
-                persist(clock, places, until, || store.release(&request, ATTEMPT)).await;
+                let release = |tries| stores.way(tries).release(&request, ATTEMPT);
+                persist(clock, places, until, release).await;
                 hold.ended();
             }
         }
@@ -190,7 +211,7 @@ async fn persist<T, F>(
     clock: &dyn Clock,
     places: &Semaphore,
     until: Moment,
-    mut attempt: impl FnMut() -> F,
+    mut attempt: impl FnMut(u32) -> F,
 ) -> Option<T>
 where
     F: Future<Output = Result<T, Error>>,
@@ -198,7 +219,7 @@ where
     let pauses = Exponential::new(Duration::from_millis(20), Duration::from_secs(1)).jitter(0.25);
     for tries in 1.. {
         let place = places.acquire().await;
-        let answer = attempt().await;
+        let answer = attempt(tries).await;
         // Nobody waits for a place while its owner only sleeps.
         drop(place);
         match answer {

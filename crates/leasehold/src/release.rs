@@ -118,9 +118,9 @@ impl Releases {
         client: &Inner,
         releases: impl Iterator<Item = impl Future<Output = (Key, Result<Release>)> + Send + 'static>,
     ) -> Self {
-        let mut tasks = JoinSet::new();
+        let (mut tasks, here) = (JoinSet::new(), client.here());
         for release in releases {
-            tasks.spawn_on(release, &client.runtime);
+            tasks.spawn_on(release, &here);
         }
         let mut answers = Vec::new();
         while let Some(answer) = tasks.join_next().await {

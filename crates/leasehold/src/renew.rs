@@ -1,7 +1,8 @@
-//! The renewer: one task per client keeps all of its leases alive, each by its own due time.
+//! The renewer: one task per client keeps all of its leases alive, each by its own due time. It
+//! runs in the background of the process, so no runtime of the application's can hold it up.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ use crate::rt;
 #[derive(Debug)]
 pub(crate) struct Wheel {
     store: Arc<dyn Store>,
+    /// Whether a renewal was ever answered. Until then there may be no connection for it yet.
+    answered: AtomicBool,
     clock: Arc<dyn Clock>,
     due: Mutex<Due>,
     sooner: Notify,
@@ -29,8 +32,19 @@ struct Due {
 }
 
 impl Wheel {
-    pub(crate) fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Arc<Self> {
-        Arc::new(Self { store, clock, due: Mutex::default(), sooner: Notify::new() })
+    /// Renews through `separate` where there is such a handle of the store.
+    pub(crate) fn new(
+        store: &Arc<dyn Store>,
+        separate: Option<Arc<dyn Store>>,
+        clock: Arc<dyn Clock>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            answered: AtomicBool::new(separate.is_none()),
+            store: separate.unwrap_or_else(|| Arc::clone(store)),
+            clock,
+            due: Mutex::default(),
+            sooner: Notify::new(),
+        })
     }
 
     fn due(&self) -> MutexGuard<'_, Due> {
@@ -41,7 +55,9 @@ impl Wheel {
     pub(crate) fn add(&self, hold: &Arc<Hold>, sent_at: Moment) {
         let now = self.clock.now();
         let next = if hold.wants_renewal(now) {
-            renewal_due(sent_at, hold.length())
+            // The first renewal comes early, to leave time for making its connection.
+            let parts = if self.answered.load(Ordering::Relaxed) { 3 } else { 6 };
+            renewal_due(sent_at, hold.length(), parts)
         } else {
             hold.lost_at()
         };
@@ -117,9 +133,9 @@ impl Wheel {
             if hold.wants_renewal(now)
                 && let Some(request) = hold.start_renewal(now)
             {
-                // Leases of like length go together, so that none waits for the answer longer
-                // than its own length allows.
-                let class = hold.length().as_millis().ilog2();
+                // Those that can wait about equally long for the answer go together, so that one
+                // whose time is nearly over leaves the others theirs.
+                let class = limit(&hold, now).as_millis().max(1).ilog2();
                 batches.entry(class).or_default().push(Arc::clone(&hold), request);
             }
             self.put(&hold, hold.lost_at());
@@ -141,12 +157,8 @@ impl Wheel {
     async fn renew(self: Arc<Self>, batch: Batch) {
         let sent_at = self.clock.now();
         let Batch { holds, requests } = &batch;
-        let limit = holds
-            .iter()
-            .map(|hold| hold.lost_at().saturating_since(sent_at).min(patience(hold.length())))
-            .min()
-            .unwrap_or_default();
-        let answers = self.store.renew(requests, limit).await;
+        let within = holds.iter().map(|hold| limit(hold, sent_at)).min().unwrap_or_default();
+        let answers = self.store.renew(requests, within).await;
         let now = self.clock.now();
         let mut answers = answers.into_iter();
         for (hold, request) in holds.iter().zip(requests) {
@@ -155,8 +167,9 @@ impl Wheel {
                     if answer == Renew::Asked {
                         hold.ask();
                     }
+                    self.answered.store(true, Ordering::Relaxed);
                     hold.renewed(sent_at, request.ttl, now)
-                        .then(|| renewal_due(sent_at, hold.length()))
+                        .then(|| renewal_due(sent_at, hold.length(), 3))
                 }
                 Some(Ok(_not_ours)) => {
                     hold.refuted();
@@ -210,10 +223,10 @@ impl Drop for Batch {
     }
 }
 
-/// When a third of the lease has passed, moved onto a grid of a 64th of the ttl so that leases of
+/// When this part of the lease, usually a third, has passed, moved onto a grid of a 64th of the ttl so that leases of
 /// about the same age are renewed by one call.
-fn renewal_due(sent_at: Moment, ttl: Ttl) -> Moment {
-    let due = sent_at.saturating_add(ttl.duration() / 3).since_origin();
+fn renewal_due(sent_at: Moment, ttl: Ttl, parts: u32) -> Moment {
+    let due = sent_at.saturating_add(ttl.part(parts)).since_origin();
     let grid = (ttl.duration() / 64).max(Duration::from_millis(1));
     let over = due.as_nanos().checked_rem(grid.as_nanos()).unwrap_or_default();
     Moment::from_origin(
@@ -227,7 +240,12 @@ fn retry_due(now: Moment, ttl: Ttl) -> Moment {
     now.saturating_add(pause.mul_f64(0.75 + 0.5 * fastrand::f64()))
 }
 
-/// How long to wait for the answer to a renewal: a sixth of the ttl, so that three tries fit.
+/// How long to wait for the answer to the renewal of this lease.
+fn limit(hold: &Hold, now: Moment) -> Duration {
+    hold.lost_at().saturating_since(now).min(patience(hold.length()))
+}
+
+/// How long to wait for the answer to a renewal, with time left: a sixth of the ttl, so that three tries fit.
 fn patience(ttl: Ttl) -> Duration {
     (ttl.duration() / 6).clamp(Duration::from_millis(5), Duration::from_secs(5))
 }

@@ -308,7 +308,7 @@ impl Wire {
         }
         hold.request_started();
         let done = Done(Arc::clone(hold));
-        self.acquisition.client.runtime.spawn(async move {
+        self.acquisition.client.here().spawn(async move {
             drop(flight.await);
             drop(done);
         });

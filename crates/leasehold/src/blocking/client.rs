@@ -22,8 +22,7 @@ use crate::release::{Release, Releases};
 
 /// A connection to a store of locks. The blocking twin of [`crate::Client`].
 ///
-/// Cheap to clone; all clones share one store, one renewer, one reaper, and the thread on which
-/// these live.
+/// Cheap to clone; all clones share one store.
 ///
 /// # Errors
 ///
@@ -55,11 +54,6 @@ impl Client {
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no thread can be started.
     pub fn new(store: Arc<dyn Store>) -> Result<Self> {
         Self::builder().store(store)
-    }
-
-    fn driven(client: crate::Client, io: Arc<Io>) -> Self {
-        io.finish_before_end(client.inner().reaper.clone());
-        Self(Driven::new(client, io))
     }
 
     /// A mutex of this name. A value: nothing is sent, and nothing can fail before it is locked.
@@ -309,7 +303,7 @@ impl ClientBuilder {
         check_caller()?;
         let io = Io::start()?;
         let client = io.wait(self.0.connect(url))?;
-        Ok(Client::driven(client, io))
+        Ok(Client(Driven::new(client, io)))
     }
 
     /// Makes a client of a store.
@@ -323,6 +317,6 @@ impl ClientBuilder {
         let entered = io.runtime().enter();
         let client = self.0.store(store);
         drop(entered);
-        Ok(Client::driven(client?, io))
+        Ok(Client(Driven::new(client?, io)))
     }
 }

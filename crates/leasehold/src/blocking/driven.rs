@@ -1,24 +1,22 @@
 //! A part of the async API together with the thread that drives it.
 
-use std::sync::Arc;
-
 use leasehold_core::Result;
 
 use super::io::Io;
 
-/// What every type here is made of. The part goes before its thread does, and in a fork's child
-/// neither goes at all: letting go of them would touch locks and sockets of the parent's.
+/// What every type here is made of. In a fork's child it does not go: that would touch locks and
+/// sockets of the parent's.
 #[derive(Debug)]
 pub(super) struct Driven<T> {
-    inner: Option<(T, Arc<Io>)>,
+    inner: Option<(T, Io)>,
 }
 
 impl<T> Driven<T> {
-    pub(super) const fn new(part: T, io: Arc<Io>) -> Self {
+    pub(super) const fn new(part: T, io: Io) -> Self {
         Self { inner: Some((part, io)) }
     }
 
-    const fn inner(&self) -> &(T, Arc<Io>) {
+    const fn inner(&self) -> &(T, Io) {
         self.inner.as_ref().expect("BUG: only methods that consume the value take its parts")
     }
 
@@ -26,16 +24,16 @@ impl<T> Driven<T> {
         &self.inner().0
     }
 
-    pub(super) const fn io(&self) -> &Arc<Io> {
+    pub(super) const fn io(&self) -> &Io {
         &self.inner().1
     }
 
     /// Another part that the same thread drives.
     pub(super) fn with<U>(&self, part: U) -> Driven<U> {
-        Driven::new(part, Arc::clone(self.io()))
+        Driven::new(part, self.io().clone())
     }
 
-    pub(super) fn into_inner(mut self) -> (T, Arc<Io>) {
+    pub(super) fn into_inner(mut self) -> (T, Io) {
         self.inner.take().expect("BUG: only methods that consume the value take its parts")
     }
 
@@ -86,7 +84,6 @@ impl<T> Drop for Driven<T> {
         if let Some((part, io)) = self.inner.take() {
             if io.is_ours() {
                 drop(part);
-                drop(io);
             } else {
                 std::mem::forget((part, io));
             }

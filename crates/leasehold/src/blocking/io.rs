@@ -1,78 +1,31 @@
-//! The thread behind a blocking client, and waiting for what runs there.
+//! The thread behind blocking clients, and waiting for what runs there.
 
 use std::pin::pin;
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, ThreadId};
 
-use leasehold_clock::Process;
 use leasehold_core::{Error, ErrorKind, Result};
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 
-use crate::client::CLOSE_WITHIN;
-use crate::reap::Reaper;
+use crate::background::Background;
 
-/// As `ps -L` shows it; Linux keeps 15 characters.
-const THREAD_NAME: &str = "leasehold-io";
-
-/// A thread that drives timers, sockets and background tasks. Dropping the last [`Arc`] of it
-/// tells it to end, and does not wait.
-#[derive(Debug)]
-pub(super) struct Io {
-    runtime: Handle,
-    thread: ThreadId,
-    process: Process,
-    reaper: OnceLock<Reaper>,
-    stop: Option<oneshot::Sender<Option<Reaper>>>,
-}
+/// The process's own thread, which drives the timers, sockets and background tasks of blocking
+/// clients.
+#[derive(Clone, Debug)]
+pub(super) struct Io(Background);
 
 impl Io {
-    pub(super) fn start() -> Result<Arc<Self>> {
-        let refuse = |what: &str, error| {
-            Error::new(ErrorKind::Unavailable, format!("{what} for a blocking client"))
-                .caused_by(error)
-        };
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| refuse("no runtime could be made", error))?;
-        let handle = runtime.handle().clone();
-        let (stop, stopped) = oneshot::channel::<Option<Reaper>>();
-        let run = move || {
-            runtime.block_on(async {
-                if let Ok(Some(reaper)) = stopped.await {
-                    // Without an answer in time, what is left ends with its ttl.
-                    drop(tokio::time::timeout(CLOSE_WITHIN, reaper.idle()).await);
-                }
-            });
-            runtime.shutdown_background();
-        };
-        let thread = thread::Builder::new()
-            .name(THREAD_NAME.to_owned())
-            .spawn(run)
-            .map_err(|error| refuse("no thread could be started", error))?;
-        Ok(Arc::new(Self {
-            runtime: handle,
-            thread: thread.thread().id(),
-            process: Process::current(),
-            reaper: OnceLock::new(),
-            stop: Some(stop),
-        }))
-    }
-
-    /// Names the reaper whose work is to be finished before the thread ends.
-    pub(super) fn finish_before_end(&self, reaper: Reaper) {
-        self.reaper.get_or_init(|| reaper);
+    pub(super) fn start() -> Result<Self> {
+        Background::start().map(Self)
     }
 
     pub(super) const fn runtime(&self) -> &Handle {
-        &self.runtime
+        self.0.runtime()
     }
 
-    /// Whether this process made the thread; it does not exist in a fork's child.
+    /// Whether this process has the thread; it does not exist in a fork's child.
     pub(super) fn is_ours(&self) -> bool {
-        self.process.is_current()
+        self.0.is_ours()
     }
 
     /// Passes when the caller may wait here.
@@ -83,10 +36,10 @@ impl Io {
                 "this client belongs to the parent process; make one of its own after a fork",
             ));
         }
-        if thread::current().id() == self.thread {
+        if self.0.is_here() {
             return Err(Error::new(
                 ErrorKind::Misuse,
-                "the client's own thread can't wait for itself; don't use a blocking client from \
+                "leasehold's own thread can't wait for itself; don't use a blocking client from \
                  inside its store",
             ));
         }
@@ -103,22 +56,13 @@ impl Io {
         let waker = Waker::from(Arc::clone(&signal));
         let mut context = Context::from_waker(&waker);
         loop {
-            let entered = self.runtime.enter();
+            let entered = self.runtime().enter();
             let poll = future.as_mut().poll(&mut context);
             drop(entered);
             if let Poll::Ready(output) = poll {
                 return output;
             }
             signal.wait();
-        }
-    }
-}
-
-impl Drop for Io {
-    fn drop(&mut self) {
-        if let Some(stop) = self.stop.take() {
-            // A thread that is gone needs no telling.
-            drop(stop.send(self.reaper.take()));
         }
     }
 }

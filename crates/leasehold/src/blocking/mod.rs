@@ -1,10 +1,10 @@
 //! The same locks for threads: no runtime needed, every call waits where it stands.
 //!
 //! The types and their methods have the names and the meaning of those at the top of the crate;
-//! their own pages say what differs. Each client runs one thread, `leasehold-io`, which keeps
-//! leases renewed and gives up what guards leave behind, whatever the caller's threads do. It
-//! ends when the last client, mutex, guard and lease of its family is gone, after what was left
-//! to give up is done, or [`CLOSE_WITHIN`](crate::CLOSE_WITHIN) later.
+//! their own pages say what differs. All clients of a process share one thread, `leasehold`, which
+//! keeps leases renewed and gives up what guards leave behind, whatever the caller's threads do. It
+//! starts with the first client and then stays, asleep while there is nothing to do; it does not
+//! keep the process alive.
 //!
 //! Everything here can be shared between threads, and any number of them may wait at once.
 //!
@@ -26,7 +26,16 @@
 //!
 //! A call that would wait is refused with [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) when it
 //! is made by code that tokio polls: it would hold up every task of that thread. Use the async API
-//! there, or `spawn_blocking`, where these calls work. Dropping is fine anywhere.
+//! there, or `spawn_blocking`, where these calls work. Dropping is fine anywhere. Code under
+//! `tokio::task::unconstrained` can't be told from code in `spawn_blocking`: a call there is not
+//! refused, and holds up its thread.
+//!
+//! # At the end of the process
+//!
+//! What a guard leaves behind is given up while the process lives. Call [`Client::close`] before
+//! `main` returns. Functions that run after it (`atexit`, destructors of thread-local values and of
+//! a C library) come too late: calls are refused there, or find no thread any more, and a guard in a
+//! `static` is never dropped. Such a lease ends with its ttl.
 //!
 //! # After `fork`
 //!

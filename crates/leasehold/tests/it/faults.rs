@@ -174,7 +174,7 @@ async fn no_renewal_is_sent_after_the_release() {
 async fn an_answer_that_is_slower_than_the_lease_is_no_lease() {
     let world = World::new();
     let faults = faulty(&world);
-    let builder = leasehold::Client::builder().clock(Arc::clone(&world.clock));
+    let builder = leasehold::Client::builder().tokio_time().clock(Arc::clone(&world.clock));
     let client = builder.call_timeout(secs(60)).store(Arc::new(faults.clone())).unwrap();
     faults.next(Op::Acquire, Fault::Delay { before: ms(0), after: ms(490) });
     let error = client.mutex("a").ttl(ms(500)).try_lock().await.unwrap_err();
@@ -309,6 +309,7 @@ async fn a_contender_that_waited_behind_another_rides_out_an_outage_too() {
     let world = World::new();
     let faults = faulty(&world);
     let client = leasehold::Client::builder()
+        .tokio_time()
         .clock(Arc::clone(&world.clock))
         .local_handoffs(0)
         .store(Arc::new(faults.clone()))

@@ -187,7 +187,7 @@ async fn a_clock_that_goes_back_gives_no_lease_back() {
     let world = World::new();
     let clock = ManualClock::new();
     clock.set(Moment::from_origin(secs(100)));
-    let builder = leasehold::Client::builder().clock(Arc::new(clock.clone()));
+    let builder = leasehold::Client::builder().tokio_time().clock(Arc::new(clock.clone()));
     let client = builder.store(Arc::new(world.store.clone())).unwrap();
     let guard = client.mutex("a").ttl(secs(10)).renew(false).lock().await.unwrap();
     clock.set(Moment::from_origin(secs(105)));

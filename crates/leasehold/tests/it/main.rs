@@ -8,6 +8,7 @@
 mod acquire;
 mod api;
 mod asked;
+mod background;
 #[cfg(feature = "blocking")]
 mod blocking;
 mod cancel;

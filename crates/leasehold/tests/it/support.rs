@@ -35,7 +35,7 @@ impl World {
     }
 
     pub(crate) fn client_of(&self, store: Arc<dyn Store>) -> Client {
-        Client::builder().clock(Arc::clone(&self.clock)).store(store).unwrap()
+        Client::builder().tokio_time().clock(Arc::clone(&self.clock)).store(store).unwrap()
     }
 
     /// Takes a lock behind the client's back, as a foreign process that never renews.

@@ -117,7 +117,7 @@ struct Meddler {
 
 impl Clock for Meddler {
     fn now(&self) -> Moment {
-        if thread::current().name() == Some("leasehold-io")
+        if thread::current().name() == Some("leasehold")
             && let Some(client) = self.client.get()
         {
             self.seen.get_or_init(|| match client.inspect("key") {

@@ -1,4 +1,4 @@
-//! The thread behind a client: there while needed, gone after, and not in a fork's child.
+//! The thread behind all clients: there once for a process, and not in a fork's child.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,33 +22,30 @@ fn threads() -> Vec<String> {
         .collect()
 }
 
-/// A new thread has its name only after it has begun to run.
+/// How many threads are leasehold's. A new one has its name only after it has begun to run.
 #[cfg(target_os = "linux")]
-fn expect_clients_threads(count: usize) {
-    let ours = |threads: &[String]| threads.iter().filter(|name| *name == "leasehold-io").count();
-    eventually("the client has its one thread", || ours(&threads()) == count);
+fn ours() -> usize {
+    threads().iter().filter(|name| *name == "leasehold").count()
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn the_thread_ends_with_the_last_of_what_needs_it_and_gives_up_what_was_left_before() {
+fn all_clients_of_a_process_share_one_thread_which_gives_up_what_they_leave() {
     alone(
-        "blocking::thread::the_thread_ends_with_the_last_of_what_needs_it_and_gives_up_what_was_left_before",
+        "blocking::thread::all_clients_of_a_process_share_one_thread_which_gives_up_what_they_leave",
         || {
             let others = threads().len();
             let (store, client) = world();
-            expect_clients_threads(1);
+            eventually("the thread is there", || ours() == 1 && threads().len() == others + 1);
             let mutex = client.mutex("key");
             drop(client);
             let guard = mutex.lock().unwrap();
             drop(mutex);
             let view = guard.lease().clone();
-            expect_clients_threads(1);
-            drop(guard);
-            drop(view);
-            eventually("the thread ends", || threads().len() == others);
+            drop((guard, view));
             // The guard's lease would run for half a minute.
-            assert!(client_of(&store).mutex("key").try_lock().unwrap().is_some());
+            let next = client_of(&store);
+            drop(next.mutex("key").lock_within(Duration::from_secs(20)).unwrap());
 
             for _ in 0..50 {
                 let (_, client) = world();
@@ -56,8 +53,14 @@ fn the_thread_ends_with_the_last_of_what_needs_it_and_gives_up_what_was_left_bef
             }
             drop(Client::connect("gopher://example.org").unwrap_err());
             let builder = Client::builder().call_timeout(Duration::ZERO);
-            drop(builder.store(Arc::new(store)).unwrap_err());
-            eventually("all threads end", || threads().len() == others);
+            drop(builder.store(Arc::new(store.clone())).unwrap_err());
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let on_a_runtime = runtime.block_on(async {
+                let client = leasehold::Client::new(Arc::new(store)).unwrap();
+                (client.mutex("another").lock().await.unwrap(), client)
+            });
+            assert_eq!((ours(), threads().len()), (1, others + 1));
+            drop(on_a_runtime);
         },
     );
 }
@@ -68,6 +71,8 @@ fn no_store_leaves_a_thread_behind() {
     alone("blocking::thread::no_store_leaves_a_thread_behind", || {
         let dir = tempfile::tempdir().unwrap();
         let server = leasehold_testkit::server::RedisServer::start();
+        let (_, first) = world();
+        eventually("the thread is there", || ours() == 1);
         let others = threads().len();
         for url in [format!("embedded:{}", dir.path().join("locks").display()), server.url()] {
             let client = Client::connect(&url).unwrap();
@@ -75,32 +80,35 @@ fn no_store_leaves_a_thread_behind() {
             drop(client);
             eventually(&format!("all threads of {url} end"), || threads().len() == others);
             let client = Client::connect(&url).unwrap();
-            assert!(client.mutex("key").try_lock().unwrap().is_some(), "{url}");
+            drop(client.mutex("key").lock_within(Duration::from_secs(20)).unwrap());
             drop(client);
             eventually(&format!("all threads of {url} end"), || threads().len() == others);
         }
+        drop(first);
     });
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_store_that_answers_no_release_holds_up_neither_a_drop_nor_the_end_of_the_thread_for_long() {
+fn a_store_that_answers_no_release_holds_up_neither_a_drop_nor_other_clients() {
     alone(
-        "blocking::thread::a_store_that_answers_no_release_holds_up_neither_a_drop_nor_the_end_of_the_thread_for_long",
+        "blocking::thread::a_store_that_answers_no_release_holds_up_neither_a_drop_nor_other_clients",
         || {
-            let others = threads().len();
             let store = MemoryStore::new();
             let silent = Arc::new(FaultStore::new(Arc::new(store.clone())));
             silent.decide(|call| match call.op {
                 Op::Release => Fault::Hang { applied: false },
                 _ => Fault::None,
             });
-            let client = Client::new(silent).unwrap();
+            let client = Client::new(Arc::<FaultStore>::clone(&silent)).unwrap();
             let guard = client.mutex("key").lock().unwrap();
             drop(guard);
             drop(client);
-            eventually("the thread ends", || threads().len() == others);
-            assert!(client_of(&store).mutex("key").try_lock().unwrap().is_none());
+            eventually("the release is tried", || silent.count(Op::Release) > 0);
+            let other = client_of(&store);
+            assert!(other.mutex("key").try_lock().unwrap().is_none());
+            drop(other.mutex("another").lock().unwrap());
+            other.close().unwrap();
         },
     );
 }
@@ -167,7 +175,13 @@ fn in_the_child(
     refused(guard.release());
     drop(another);
 
-    let (_, own) = world();
-    drop(own.mutex("key").lock().unwrap());
+    let (store, own) = world();
+    // Renewed by a thread of the child's own.
+    let ttl = Duration::from_secs(1);
+    let kept = own.mutex("key").ttl(ttl).lock().unwrap();
+    std::thread::sleep(ttl * 3);
+    assert!(kept.is_held());
+    assert!(client_of(&store).mutex("key").try_lock().unwrap().is_none());
+    kept.release().unwrap();
     own.close().unwrap();
 }

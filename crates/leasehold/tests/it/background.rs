@@ -1,0 +1,368 @@
+//! What a runtime does, be it nothing for a while or its end, costs no lease that was taken on it.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use leasehold::{Client, ErrorKind, Guard, Owner, Result};
+use leasehold_clock::SystemClock;
+use leasehold_core::{Clock, Moment, Store};
+use leasehold_embedded::MemoryStore;
+use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::support::{World, ms, secs};
+
+/// Long enough for a machine that does ten other things to renew in.
+const TTL: Duration = secs(2);
+/// As long as a runtime stands still.
+const STILL: Duration = secs(6);
+/// Longer than anything here takes.
+const PATIENCE: Duration = secs(60);
+
+fn one_thread() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn two_threads() -> Runtime {
+    Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// A store that any number of clients reach, each as in a process of its own.
+#[derive(Clone)]
+struct Place(Arc<dyn Fn() -> Reach + Send + Sync>);
+
+enum Reach {
+    Store(Arc<dyn Store>),
+    #[cfg(any(feature = "embedded", feature = "redis"))]
+    Url(String),
+}
+
+impl Place {
+    fn memory() -> Self {
+        let store = MemoryStore::new();
+        Self(Arc::new(move || Reach::Store(Arc::new(store.clone()))))
+    }
+
+    #[cfg(feature = "embedded")]
+    fn embedded() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let reach =
+            move || Reach::Url(format!("embedded:{}", directory.path().join("s").display()));
+        Self(Arc::new(reach))
+    }
+
+    #[cfg(feature = "redis")]
+    fn redis() -> Self {
+        let server = leasehold_testkit::server::RedisServer::start();
+        Self(Arc::new(move || Reach::Url(server.url())))
+    }
+
+    async fn client(&self) -> Client {
+        let builder = Client::builder().ttl(TTL);
+        match (self.0)() {
+            Reach::Store(store) => builder.store(store).unwrap(),
+            #[cfg(any(feature = "embedded", feature = "redis"))]
+            Reach::Url(url) => builder.connect(url).await.unwrap(),
+        }
+    }
+
+    async fn lock(&self) -> (Client, Guard) {
+        let client = self.client().await;
+        let guard = client.mutex("key").lock().await.unwrap();
+        (client, guard)
+    }
+}
+
+/// Somebody else who tries all the time, on a thread and a runtime of their own.
+struct Contender {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Option<Guard>>,
+    tries: Arc<AtomicUsize>,
+}
+
+impl Contender {
+    fn of(place: &Place) -> Self {
+        let (stop, tries) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (stopped, count, place) = (Arc::clone(&stop), Arc::clone(&tries), place.clone());
+        let thread = thread::spawn(move || {
+            one_thread().block_on(async {
+                let mutex = place.client().await.mutex("key");
+                loop {
+                    if let Some(guard) = mutex.try_lock().await.unwrap() {
+                        return Some(guard);
+                    }
+                    count.fetch_add(1, Ordering::Relaxed);
+                    if stopped.load(Ordering::Relaxed) {
+                        return None;
+                    }
+                    tokio::time::sleep(ms(10)).await;
+                }
+            })
+        });
+        Self { stop, thread, tries }
+    }
+
+    /// Whether it got the lock before now.
+    fn got_it(self) -> bool {
+        assert!(self.tries.load(Ordering::Relaxed) > 10, "it has hardly tried");
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap().is_some()
+    }
+}
+
+/// The very thing that a lease that is renewed is for: a holder that works for three times its
+/// length, without giving its thread back once, and somebody else who waits for it to slip.
+fn a_runtime_that_stands_still_costs_no_lease(place: &Place) {
+    for runtime in [one_thread(), two_threads()] {
+        let (guard, others, contender) = runtime.block_on(async {
+            let (client, guard) = place.lock().await;
+            let mut others = Vec::new();
+            for n in 0..20 {
+                others.push(client.mutex(format!("other {n}")).lock().await.unwrap());
+            }
+            let contender = Contender::of(place);
+            // Each of two workers stands still, if there are two, and this thread as well.
+            let workers: Vec<_> =
+                (0..2).map(|_| tokio::spawn(async { thread::sleep(STILL) })).collect();
+            thread::sleep(STILL);
+            assert!(guard.is_held());
+            for worker in workers {
+                worker.await.unwrap();
+            }
+            assert!(guard.is_held());
+            (guard, others, contender)
+        });
+        assert!(!contender.got_it());
+        assert!(others.iter().all(Guard::is_held));
+        runtime.block_on(async {
+            guard.release().await.unwrap();
+            for other in others {
+                other.release().await.unwrap();
+            }
+        });
+    }
+}
+
+/// The task that took the lock blocks its worker at once, before it was polled again: what it had
+/// just woken must not wait in that worker's own slot.
+fn a_task_that_blocks_right_after_it_took_the_lock_keeps_it(place: &Place) {
+    let runtime = two_threads();
+    runtime.block_on(async {
+        let contending = place.clone();
+        let place = place.clone();
+        let task = tokio::spawn(async move {
+            let (_client, guard) = place.lock().await;
+            let contender = Contender::of(&contending);
+            thread::sleep(STILL);
+            let held = guard.is_held();
+            guard.release().await.unwrap();
+            (held, contender)
+        });
+        let (held, _contender) = task.await.unwrap();
+        assert!(held);
+    });
+}
+
+fn a_guard_outlives_the_runtime_that_it_was_made_on(place: &Place) {
+    for runtime in [one_thread(), two_threads()] {
+        let (client, guard) = runtime.block_on(place.lock());
+        let contender = Contender::of(place);
+        drop(runtime);
+        thread::sleep(STILL);
+        assert!(guard.is_held());
+        assert!(!contender.got_it());
+        // The client is as good as new on another runtime.
+        let runtime = one_thread();
+        runtime.block_on(async {
+            let used = async {
+                guard.release().await.unwrap();
+                let again = client.mutex("key").lock().await.unwrap();
+                let behind = client.mutex("key").metadata("of a line of its own");
+                let waiting = tokio::spawn(async move { behind.lock().await.unwrap() });
+                while client
+                    .inspect("key")
+                    .await
+                    .unwrap()
+                    .is_none_or(|info| info.waiters.is_empty())
+                {
+                    tokio::time::sleep(ms(5)).await;
+                }
+                again.release().await.unwrap();
+                waiting.await.unwrap().release().await.unwrap();
+                client.close().await.unwrap();
+            };
+            tokio::time::timeout(PATIENCE, used).await.expect("the client hangs");
+        });
+    }
+}
+
+fn a_guard_dropped_just_before_its_runtime_is_given_up(place: &Place) {
+    for runtime in [one_thread(), two_threads()] {
+        let guard = runtime.block_on(async {
+            place.client().await.mutex("key").ttl(secs(3600)).lock().await.unwrap()
+        });
+        drop(guard);
+        drop(runtime);
+        let next = one_thread().block_on(async {
+            let client = place.client().await;
+            let next = client.mutex("key").lock_within(PATIENCE).await;
+            next.map(|guard| (guard.is_held(), client))
+        });
+        assert!(next.unwrap().0);
+    }
+}
+
+fn a_token_is_cancelled_though_its_runtime_has_ended(place: &Place) {
+    let runtime = one_thread();
+    let (_client, guard) = runtime.block_on(place.lock());
+    let before = guard.lease().cancellation_token();
+    drop(runtime);
+    let after = guard.lease().cancellation_token();
+    assert!(!before.is_cancelled() && !after.is_cancelled());
+    one_thread().block_on(async {
+        let operator = place.client().await;
+        operator.force_release("key", guard.fence().unwrap()).await.unwrap();
+        let told = async {
+            before.cancelled().await;
+            after.cancelled().await;
+            guard.lost().await;
+        };
+        tokio::time::timeout(PATIENCE, told).await.expect("nobody tells of the loss");
+    });
+    assert!(!guard.is_held());
+}
+
+macro_rules! on_each_store {
+    ($($name:ident),+ $(,)?) => {
+        mod memory {
+            $(#[test] fn $name() { super::$name(&super::Place::memory()); })+
+        }
+        #[cfg(feature = "embedded")]
+        mod embedded {
+            $(#[test] fn $name() { super::$name(&super::Place::embedded()); })+
+        }
+        #[cfg(feature = "redis")]
+        mod redis {
+            $(#[test] fn $name() { super::$name(&super::Place::redis()); })+
+        }
+    };
+}
+
+on_each_store!(
+    a_runtime_that_stands_still_costs_no_lease,
+    a_task_that_blocks_right_after_it_took_the_lock_keeps_it,
+    a_guard_outlives_the_runtime_that_it_was_made_on,
+    a_guard_dropped_just_before_its_runtime_is_given_up,
+    a_token_is_cancelled_though_its_runtime_has_ended,
+    outside_a_runtime_a_call_is_an_error_and_no_panic,
+);
+
+fn outside_a_runtime_a_call_is_an_error_and_no_panic(place: &Place) {
+    let runtime = one_thread();
+    let (client, guard) = runtime.block_on(place.lock());
+    let (key, other) = (client.mutex("key"), client.mutex("other"));
+    refused(key.lock());
+    refused(key.lock_within(secs(1)));
+    refused(other.lock());
+    refused(other.try_lock());
+    refused(client.rwlock("other").write());
+    refused(client.rwlock("other").try_read());
+    refused(client.semaphore("permits", 2).acquire());
+    refused(client.multi(["other", "third"]).lock());
+    refused(client.reentrant("other", &Owner::process()).lock());
+    refused(client.once_per("other", secs(60)).try_start());
+    refused(client.election("post").campaign());
+    assert!(guard.is_held());
+    runtime.block_on(guard.release()).unwrap();
+}
+
+/// Expects the error of a call that has no runtime, from its first poll.
+fn refused<T>(call: impl Future<Output = Result<T>>) {
+    let outcome = pin!(call).poll(&mut Context::from_waker(Waker::noop()));
+    let Poll::Ready(Err(error)) = outcome else { panic!("it was not refused") };
+    assert_eq!(error.kind(), ErrorKind::Misuse, "{error}");
+}
+
+/// Calls that ask the server, and that a store without a server answers anywhere.
+#[cfg(feature = "redis")]
+#[test]
+fn outside_a_runtime_a_call_to_a_server_is_an_error_and_no_panic() {
+    let place = Place::redis();
+    let runtime = one_thread();
+    let (client, guard) = runtime.block_on(place.lock());
+    refused(client.inspect("key"));
+    refused(client.list(""));
+    refused(client.examine());
+    refused(client.ask("key"));
+    refused(client.force_release("key", guard.fence().unwrap()));
+    refused(guard.ttl());
+    refused(guard.renew_to(secs(9)));
+    refused(guard.release());
+}
+
+/// Counts how often it is read.
+#[derive(Debug, Default)]
+struct Counting(AtomicUsize);
+
+impl Clock for Counting {
+    fn now(&self) -> Moment {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        SystemClock::new().now()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_while_the_runtimes_time_is_paused_takes_real_time_and_keeps_no_processor_busy() {
+    let store = MemoryStore::new();
+    let client = |clock: &Arc<Counting>| {
+        let builder = Client::builder().clock(Arc::<Counting>::clone(clock));
+        builder.store(Arc::new(store.clone())).unwrap()
+    };
+    let (holders, waiters) = (Arc::new(Counting::default()), Arc::new(Counting::default()));
+    let _guard = client(&holders).mutex("key").lock().await.unwrap();
+    let begun = SystemClock::new().now();
+    let error = client(&waiters).mutex("key").lock_within(ms(500)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    assert!(SystemClock::new().now().saturating_since(begun) >= ms(500));
+    let read = waiters.0.load(Ordering::Relaxed);
+    assert!(read < 2_000, "the clock was read {read} times");
+}
+
+#[cfg(feature = "embedded")]
+#[tokio::test(start_paused = true)]
+async fn a_users_test_with_paused_time_sees_leases_renewed_and_run_out_in_no_time() {
+    let begun = SystemClock::new().now();
+    let client = Client::builder().tokio_time().connect("memory:").await.unwrap();
+    let kept = client.mutex("kept").lock().await.unwrap();
+    let fixed = client.mutex("fixed").renew(false).lock().await.unwrap();
+    fixed.lost().await;
+    tokio::time::sleep(secs(24 * 3600)).await;
+    assert!(kept.is_held() && !fixed.is_held());
+    assert!(client.mutex("fixed").try_lock().await.unwrap().is_some());
+    assert!(SystemClock::new().now().saturating_since(begun) < secs(3600));
+}
+
+/// A lease that is about to end has hardly any time left for an answer. Another one that is renewed
+/// at the same moment has all of its own.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_about_to_end_takes_no_time_from_those_renewed_with_it() {
+    let world = World::new();
+    let faults = Arc::new(FaultStore::new(Arc::new(world.store.clone())));
+    let client = world.client_of(Arc::<FaultStore>::clone(&faults));
+    let ending = client.mutex("ending").ttl(secs(12)).max_hold(ms(4_050)).lock().await.unwrap();
+    let other = client.mutex("other").ttl(secs(12)).lock().await.unwrap();
+    faults.decide(|call| match call.op {
+        Op::Renew => Fault::Delay { before: ms(250), after: ms(250) },
+        _ => Fault::None,
+    });
+    ending.lost().await;
+    for _ in 0..20 {
+        tokio::time::sleep(secs(1)).await;
+        assert!(!other.lease().is_at_risk());
+    }
+    assert!(faults.count(Op::Renew) >= 5);
+}
