@@ -19,6 +19,7 @@ mod fence;
 mod key;
 mod label;
 mod lease;
+pub mod proof;
 pub mod retry;
 mod store;
 pub mod table;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::Result as StoreResult;
@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout};
 use crate::address::{Address, Endpoint, Topology};
 use crate::classify::{self, Stage, Verdict};
 use crate::dial::{FirstWords, Socket, dial};
+use crate::replication::Age;
 use crate::role::Role;
 use crate::sentinel::{Found, Sentinels};
 use crate::tls::Tls;
@@ -271,6 +272,7 @@ impl Access {
             epoch: found.epoch,
             closed,
             driver: driver.abort_handle(),
+            age: OnceLock::new(),
             silent: AtomicU32::new(0),
             opened: Instant::now(),
             role_known_ms: match &self.finder {
@@ -361,6 +363,8 @@ pub(crate) struct Link {
     /// Set once the socket is closed, or nobody drives it any more.
     pub(crate) closed: Arc<AtomicBool>,
     pub(crate) driver: AbortHandle,
+    /// How long the server has run, once it was asked.
+    pub(crate) age: OnceLock<Age>,
     /// Calls without an answer since the last answer.
     pub(crate) silent: AtomicU32,
     opened: Instant,

@@ -164,6 +164,12 @@ pub fn rule(url: &str, user: &str, features: &[Feature]) -> Result<String> {
     words.push("-@all".to_owned());
     let mut wanted: BTreeSet<&str> = Feature::Lock.commands().iter().copied().collect();
     wanted.extend(features.iter().flat_map(|feature| feature.commands()));
+    let replicas = address.replicas.is_some_and(|replicas| replicas > 0);
+    let on_disk = address.fsync == Some(true);
+    if replicas && !on_disk && address.keep_leases != Some(true) {
+        // Servers are asked for their age.
+        wanted.insert("info");
+    }
     words.extend(
         ORDER
             .iter()
@@ -177,9 +183,9 @@ pub fn rule(url: &str, user: &str, features: &[Feature]) -> Result<String> {
         Topology::Single | Topology::Sentinel { .. } => {}
         Topology::Cluster => words.push("+cluster|nodes +asking".to_owned()),
     }
-    if address.fsync == Some(true) {
+    if on_disk {
         words.push("+waitaof".to_owned());
-    } else if address.replicas.is_some_and(|replicas| replicas > 0) {
+    } else if replicas {
         words.push("+wait".to_owned());
     }
     Ok(words.join(" "))
@@ -268,6 +274,9 @@ mod tests {
         let rule = |url: &str| rule(url, "u", &[]).unwrap();
         assert!(rule("redis+sentinel://h/m?db=2&replicas=1").ends_with(" +select +wait"));
         assert!(rule("redis+cluster://h?fsync=yes").ends_with(" +cluster|nodes +asking +waitaof"));
+        assert!(rule("redis://h?replicas=1").contains(" +info "));
+        assert!(!rule("redis://h?replicas=1&keep_leases=yes").contains("+info"));
+        assert!(!rule("redis://h?replicas=1&fsync=yes").contains("+info"));
     }
 
     #[test]

@@ -16,13 +16,15 @@ const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_SENTINEL_PORT: u16 = 26_379;
 
 /// All that may stand after the question mark.
-const QUERY_KEYS: [&str; 14] = [
+const QUERY_KEYS: [&str; 16] = [
     "cafile",
     "certfile",
     "db",
     "fence_retention",
     "fsync",
+    "keep_leases",
     "keyfile",
+    "max_ttl",
     "pass",
     "prefix",
     "protocol",
@@ -32,6 +34,11 @@ const QUERY_KEYS: [&str; 14] = [
     "sentinel_user",
     "user",
 ];
+
+/// The longest lease that anybody takes where grants are confirmed, unless told.
+pub(crate) const MAX_TTL: Duration = Duration::from_secs(60);
+/// Servers count their age in seconds.
+const MAX_TTL_MIN: Duration = Duration::from_secs(1);
 
 /// How long replicas are waited for, unless told.
 pub(crate) const REPLICATE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -119,6 +126,8 @@ pub(crate) struct Address {
     pub(crate) replicas: Option<u32>,
     pub(crate) replicate_timeout: Option<Duration>,
     pub(crate) fsync: Option<bool>,
+    pub(crate) max_ttl: Option<Duration>,
+    pub(crate) keep_leases: Option<bool>,
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
     pub(crate) database: i64,
@@ -146,6 +155,8 @@ impl fmt::Debug for Address {
             .field("replicas", &self.replicas)
             .field("replicate_timeout", &self.replicate_timeout)
             .field("fsync", &self.fsync)
+            .field("max_ttl", &self.max_ttl)
+            .field("keep_leases", &self.keep_leases)
             .finish()
     }
 }
@@ -265,6 +276,8 @@ impl Address {
             replicas: None,
             replicate_timeout: None,
             fsync: None,
+            max_ttl: None,
+            keep_leases: None,
             user: None,
             password: None,
             database: 0,
@@ -349,13 +362,9 @@ impl Address {
                 }
             },
             "replicate_timeout" => self.replicate_timeout = Some(patience(value)?),
-            "fsync" => {
-                self.fsync = match value {
-                    "yes" => Some(true),
-                    "no" => Some(false),
-                    _ => return Err(refuse("fsync is yes or no")),
-                }
-            }
+            "fsync" => self.fsync = Some(yes_or_no(key, value)?),
+            "max_ttl" => self.max_ttl = Some(checked_max_ttl(seconds(value))?),
+            "keep_leases" => self.keep_leases = Some(yes_or_no(key, value)?),
             "sentinel_user" if by_sentinel => self.sentinel_user = Some(value.to_owned()),
             "sentinel_password" if by_sentinel => self.sentinel_password = Some(value.to_owned()),
             "sentinel_user" | "sentinel_password" => {
@@ -460,8 +469,28 @@ pub(crate) fn checked_retention(length: Duration) -> Result<Duration> {
     Err(refuse("fence_retention is between 1s and 30d, as in fence_retention=10m"))
 }
 
-/// Reads a length of time such as `90s`, `10m`, `1h` or `2d`.
 fn retention(text: &str) -> Result<Duration> {
+    checked_retention(seconds(text))
+}
+
+fn yes_or_no(key: &str, value: &str) -> Result<bool> {
+    match value {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err(refuse(format!("{key} is yes or no"))),
+    }
+}
+
+/// Checks how long the longest lease may be.
+pub(crate) fn checked_max_ttl(length: Duration) -> Result<Duration> {
+    if (MAX_TTL_MIN..=RETENTION_MAX).contains(&length) {
+        return Ok(length);
+    }
+    Err(refuse("max_ttl is between 1s and 30d, as in max_ttl=2m"))
+}
+
+/// Reads a length of time such as `90s`, `10m`, `1h` or `2d`; nothing if it is none.
+fn seconds(text: &str) -> Duration {
     let seconds = text
         .char_indices()
         .last()
@@ -476,7 +505,7 @@ fn retention(text: &str) -> Result<Duration> {
             text.get(..at)?.parse::<u64>().ok()?.checked_mul(unit)
         })
         .unwrap_or(0);
-    checked_retention(Duration::from_secs(seconds))
+    Duration::from_secs(seconds)
 }
 
 /// More than any primary has.
@@ -657,6 +686,12 @@ mod tests {
         refused("redis://h?replicate_timeout=0ms", "between 1ms and 1m");
         refused("redis://h?replicate_timeout=5", "between 1ms and 1m");
         refused("redis://h?fsync=1", "yes or no");
+        let address = parse("redis://h?replicas=1&max_ttl=2m&keep_leases=no");
+        assert_eq!(address.max_ttl, Some(Duration::from_secs(120)));
+        assert_eq!(address.keep_leases, Some(false));
+        refused("redis://h?replicas=1&max_ttl=0s", "between 1s and 30d");
+        refused("redis://h?replicas=1&max_ttl=long", "between 1s and 30d");
+        refused("redis://h?replicas=1&keep_leases=1", "yes or no");
     }
 
     #[test]

@@ -5,12 +5,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::Result;
+use leasehold_core::{Result, Ttl};
 use tokio::runtime::Handle;
 
 use crate::access::Access;
 use crate::address::{
-    Address, Endpoint, REPLICATE_TIMEOUT, Topology, checked_patience, checked_retention,
+    Address, Endpoint, MAX_TTL, REPLICATE_TIMEOUT, Topology, checked_max_ttl, checked_patience,
+    checked_retention,
 };
 use crate::cluster::Cluster;
 use crate::connection::Supervised;
@@ -67,6 +68,8 @@ pub struct RedisStoreBuilder {
     replicas: u32,
     replicate_timeout: Duration,
     fsync: bool,
+    max_ttl: Duration,
+    keep_leases: bool,
     runtime: Option<Handle>,
     subscriptions: Option<redis::Client>,
 }
@@ -83,6 +86,8 @@ impl fmt::Debug for RedisStoreBuilder {
             .field("replicas", &self.replicas)
             .field("replicate_timeout", &self.replicate_timeout)
             .field("fsync", &self.fsync)
+            .field("max_ttl", &self.max_ttl)
+            .field("keep_leases", &self.keep_leases)
             .field("subscriptions", &self.subscriptions.is_some())
             .finish_non_exhaustive()
     }
@@ -99,6 +104,8 @@ impl RedisStoreBuilder {
             replicas: 0,
             replicate_timeout: REPLICATE_TIMEOUT,
             fsync: false,
+            max_ttl: MAX_TTL,
+            keep_leases: false,
             runtime: None,
             subscriptions: None,
         }
@@ -180,6 +187,30 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// The longest lease that anybody takes from these servers, where grants are confirmed by
+    /// [replicas](Self::replicate). A server that was started less than this ago may have forgotten
+    /// leases, and is asked for none; longer leases are refused. All users of the servers give the
+    /// same. The default is a minute. In a URL: `?replicas=1&max_ttl=2m`.
+    ///
+    /// Each connection asks its server once for its age (`INFO server`). Without
+    /// [`replicate`](Self::replicate), and with [`fsync`](Self::fsync), nothing is asked.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](leasehold_core::ErrorKind::Config) below a second and above 30 days.
+    pub fn max_ttl(mut self, longest: Duration) -> Result<Self> {
+        self.max_ttl = checked_max_ttl(longest)?;
+        Ok(self)
+    }
+
+    /// Says that the servers keep their leases through restarts, so that one which was started not
+    /// long ago is believed, and leases of any length are. The default is no. In a URL:
+    /// `?replicas=1&keep_leases=yes`.
+    pub fn keep_leases(mut self, keep: bool) -> Self {
+        self.keep_leases = keep;
+        self
+    }
+
     /// The runtime on which connections live. The default is the one that the store is first used
     /// on; when that one has ended, connections are made anew on the caller's. A client renews its
     /// leases over connections of its own, on its own thread, whatever is said here.
@@ -231,6 +262,8 @@ impl RedisStoreBuilder {
         self.replicas = address.replicas.unwrap_or(self.replicas);
         self.replicate_timeout = address.replicate_timeout.unwrap_or(self.replicate_timeout);
         self.fsync = address.fsync.unwrap_or(self.fsync);
+        self.max_ttl = address.max_ttl.unwrap_or(self.max_ttl);
+        self.keep_leases = address.keep_leases.unwrap_or(self.keep_leases);
         let access = Arc::new(access);
         let reached = (Door::of(&address.endpoint), Some(address.resp3));
         if address.topology == Topology::Cluster {
@@ -275,9 +308,11 @@ impl RedisStoreBuilder {
         location: &str,
         (door, resp3): (Door, Option<bool>),
     ) -> RedisStore {
-        let Self { replicas, replicate_timeout: timeout, fsync, .. } = self;
+        let Self { replicas, replicate_timeout: timeout, fsync, max_ttl, keep_leases, .. } = self;
+        // What a server has on its disk it has after a restart.
+        let longest = if keep_leases || fsync { None } else { Ttl::new(max_ttl).ok() };
         let replication =
-            (replicas > 0 || fsync).then_some(Replication { replicas, timeout, fsync });
+            (replicas > 0 || fsync).then_some(Replication { replicas, timeout, fsync, longest });
         let shared = Shared {
             transport: Arc::new(transport),
             wake: wake.map(Arc::new),

@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::access::{Access, Link};
 use crate::classify::{self, Next, Stage, Verdict};
+use crate::replication::{Age, Replication};
 use crate::role::Role;
 use crate::sentinel::LOOK_EVERY;
 use crate::transport::{
@@ -250,6 +251,11 @@ impl Supervised {
             Ok(link) => link,
             Err(verdict) => return all_failed(requests.len(), &verdict),
         };
+        if let Some(Request { care: Care::Confirmed { replication, .. }, .. }) = requests.first()
+            && let Err(verdict) = lane.remembers(&link, *replication, deadline).await
+        {
+            return all_failed(requests.len(), &verdict);
+        }
         let epoch = how.epoch.max(link.epoch);
         let asks_role = link.asks_role();
         let mut commands = Vec::with_capacity(requests.len().saturating_add(1));
@@ -294,6 +300,31 @@ impl Supervised {
             }
         }
         answers
+    }
+
+    /// Whether the server can be believed not to have forgotten a lease. It is asked for its age
+    /// once on each connection, which does not outlive it.
+    async fn remembers(
+        &self,
+        link: &Arc<Link>,
+        replication: Replication,
+        deadline: Deadline,
+    ) -> Result<(), Verdict> {
+        if replication.longest.is_none() {
+            return Ok(());
+        }
+        let age = match link.age.get() {
+            Some(age) => *age,
+            None => {
+                let asked_at = Instant::now();
+                let question = vec![Cow::Owned(Age::question())];
+                let answer = self.ask(link, question, deadline).await.pop();
+                let answer = answer.unwrap_or_else(|| Err(deadline.missed()));
+                let age = Age::read(asked_at, answer.map_err(Verdict::of_age)?)?;
+                *link.age.get_or_init(|| age)
+            }
+        };
+        replication.believes(age)
     }
 
     /// Sends commands on this connection and no other. One answer for each.

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Effect, ErrorKind};
+use leasehold_core::{Effect, ErrorKind, Ttl, margin};
 use redis::{Cmd, Value, cmd};
+use tokio::time::Instant;
 
 use crate::classify::Verdict;
+use crate::reply;
 
 /// How many others must have a grant before it counts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -15,9 +17,49 @@ pub(crate) struct Replication {
     pub(crate) timeout: Duration,
     /// Whether they, and the server itself, must have it on their disks.
     pub(crate) fsync: bool,
+    /// The longest lease that anybody takes here, where a server may forget leases by a restart:
+    /// one that was started less than this ago grants nothing.
+    pub(crate) longest: Option<Ttl>,
+}
+
+/// How long a server has run, as it said on a connection, which ends with the server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Age {
+    asked_at: Instant,
+    then: Duration,
+}
+
+impl Age {
+    /// Reads the answer to a question that was sent at `asked_at`.
+    pub(crate) fn read(asked_at: Instant, info: Value) -> Result<Self, Verdict> {
+        let then = reply::age(info).map_err(|_| Verdict::ageless())?;
+        Ok(Self { asked_at, then })
+    }
+
+    /// The question.
+    pub(crate) fn question() -> Cmd {
+        let mut info = cmd("INFO");
+        info.arg("server");
+        info
+    }
+
+    fn now(self) -> Duration {
+        self.then.saturating_add(self.asked_at.elapsed())
+    }
 }
 
 impl Replication {
+    /// Whether all leases that a server of this age may have forgotten are over by now; else why
+    /// it can't be believed, and until when.
+    pub(crate) fn believes(self, age: Age) -> Result<(), Verdict> {
+        let Some(longest) = self.longest else { return Ok(()) };
+        let enough = longest.duration().saturating_add(margin(longest));
+        match enough.checked_sub(age.now()) {
+            None | Some(Duration::ZERO) => Ok(()),
+            Some(left) => Err(Verdict::too_young(age.now(), left)),
+        }
+    }
+
     /// The command that waits, to be sent on the connection that wrote.
     pub(crate) fn wait(self, left: Duration) -> Cmd {
         // To a server, 0 means for ever.
@@ -44,7 +86,7 @@ impl Replication {
 
     /// What is missing, if anything is, by the answer to [`Replication::wait`].
     pub(crate) fn missing(self, answer: Result<Value, Verdict>) -> Option<Verdict> {
-        let Self { replicas, timeout, fsync } = self;
+        let Self { replicas, timeout, fsync, longest: _ } = self;
         let wanted = i64::from(replicas);
         let what = match answer {
             Ok(Value::Int(reached)) if !fsync && reached >= wanted => return None,
@@ -80,8 +122,12 @@ mod tests {
     use super::*;
     use crate::classify::{self, Next};
 
-    const TWO: Replication =
-        Replication { replicas: 2, timeout: Duration::from_millis(500), fsync: false };
+    const TWO: Replication = Replication {
+        replicas: 2,
+        timeout: Duration::from_millis(500),
+        fsync: false,
+        longest: None,
+    };
 
     fn packed(cmd: &Cmd) -> String {
         String::from_utf8(cmd.get_packed_command()).unwrap().replace("\r\n", " ")
@@ -113,6 +159,30 @@ mod tests {
             assert_eq!((missing.kind, missing.effect), (kind, Effect::Applied), "{code}");
             assert_eq!(missing.next, Next::Fail, "{code}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_is_believed_once_it_is_older_than_any_lease_that_it_may_have_forgotten() {
+        let info = |seconds: i64| {
+            let text = format!("# Server\r\nuptime_in_seconds:{seconds}\r\n");
+            Age::read(Instant::now(), Value::BulkString(text.into_bytes())).unwrap()
+        };
+        let wary = Replication { longest: Some(Ttl::new(Duration::from_secs(60)).unwrap()), ..TWO };
+        assert!(wary.believes(info(62)).is_ok());
+        assert!(TWO.believes(info(0)).is_ok(), "nobody asked for it");
+        for seconds in [0, 1, 61, -23] {
+            let verdict = wary.believes(info(seconds)).unwrap_err();
+            let found = (verdict.kind, verdict.effect, verdict.next);
+            assert_eq!(found, (ErrorKind::Unavailable, Effect::NotApplied, Next::Fail));
+        }
+        let told = wary.believes(info(11)).unwrap_err();
+        assert!(told.message().contains("started 10.0s ago"), "{}", told.message());
+        assert!(told.message().contains("for 50.6s"), "{}", told.message());
+        let young = info(-23);
+        tokio::time::advance(Duration::from_millis(60_601)).await;
+        assert!(wary.believes(young).is_err(), "the margin is more than that");
+        tokio::time::advance(Duration::from_millis(2)).await;
+        assert!(wary.believes(young).is_ok(), "it has run for so long since");
     }
 
     #[test]

@@ -198,7 +198,9 @@ pub(crate) fn age(value: Value) -> Result<Duration> {
             _ => return None,
         };
         let seconds = text.lines().find_map(|line| line.strip_prefix("uptime_in_seconds:"))?;
-        Some(Duration::from_secs(seconds.trim().parse::<u64>().ok()?.saturating_sub(1)))
+        // Below nothing when the server's clock was set back behind its start.
+        let seconds = seconds.trim().parse::<i64>().ok()?.saturating_sub(1);
+        Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
     })
 }
 

@@ -14,7 +14,7 @@ use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
     ConvertRequest, Effect, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave,
     LeaveRequest, ListRequest, Listener, LockInfo, Release, ReleaseRequest, Renew, RenewRequest,
-    Result, SetLimit, SetLimitRequest, Store,
+    Result, SetLimit, SetLimitRequest, Store, Ttl,
 };
 use redis::Value;
 
@@ -121,9 +121,10 @@ impl RedisStore {
     ///
     /// Settings: `prefix` keeps locks apart from those of others on the same server (default
     /// `leasehold`), `fence_retention` says for how long an idle lock's last fence is kept (default
-    /// `10m`), `protocol` is `resp2` (default) or `resp3`, `replicas`, `replicate_timeout` and
-    /// `fsync` are as in [`RedisStoreBuilder::replicate`] and [`RedisStoreBuilder::fsync`], and for
-    /// TLS there are `cafile`, `certfile` and `keyfile`. An unknown setting is refused. Special characters in names and
+    /// `10m`), `protocol` is `resp2` (default) or `resp3`, `replicas`, `replicate_timeout`,
+    /// `fsync`, `max_ttl` and `keep_leases` are as in [`RedisStoreBuilder::replicate`],
+    /// [`RedisStoreBuilder::fsync`], [`RedisStoreBuilder::max_ttl`] and
+    /// [`RedisStoreBuilder::keep_leases`], and for TLS there are `cafile`, `certfile` and `keyfile`. An unknown setting is refused. Special characters in names and
     /// passwords are percent-encoded.
     ///
     /// # Errors
@@ -223,7 +224,8 @@ impl RedisStore {
         if self.shared.replication.is_some() { Care::InOrder } else { Care::None }
     }
 
-    /// How a request is sent whose outcome must be on replicas before it counts.
+    /// How a request is sent whose outcome must be on replicas before it counts. A server that may
+    /// have forgotten leases is not asked for one.
     fn confirmed(&self, ttl: Duration, needed: fn(&Value) -> bool) -> Care {
         match self.shared.replication {
             Some(replication) => {
@@ -234,8 +236,35 @@ impl RedisStore {
         }
     }
 
+    /// The same for renewals: what has forgotten a lease does not renew it.
+    fn confirmed_renewal(&self, ttl: Duration) -> Care {
+        match self.confirmed(ttl, |_| true) {
+            Care::Confirmed { replication, needed } => {
+                let replication = Replication { longest: None, ..replication };
+                Care::Confirmed { replication, needed }
+            }
+            care => care,
+        }
+    }
+
+    /// Refuses a lease that would outlast the time for which a restarted server is not believed.
+    fn check_ttl(&self, ttl: Ttl) -> Result<()> {
+        match self.shared.replication.and_then(|replication| replication.longest) {
+            Some(longest) if ttl > longest => Err(Error::new(
+                ErrorKind::Config,
+                format!(
+                    "a ttl of {ttl} is longer than the {longest} that this store was told to be \
+                     the longest; give a shorter one, or a longer max_ttl to all users of these \
+                     servers"
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
     async fn take(&self, request: &AcquireRequest, deadline: Deadline) -> Result<Acquire> {
         let named = |error| self.named(error, "acquire", Some(&request.key));
+        self.check_ttl(request.ttl).map_err(named)?;
         let call = self.acquire_call(request).map_err(named)?;
         let care = self.confirmed(request.ttl.duration(), reply::is_grant);
         let Answer { value, epoch, unconfirmed } = call
@@ -263,6 +292,7 @@ impl RedisStore {
                 ));
             }
         }
+        requests.iter().try_for_each(|request| self.check_ttl(request.ttl))?;
         let call = self.acquire_all_call(requests)?;
         let shortest = requests.iter().map(|request| request.ttl.duration()).min();
         let care = self.confirmed(shortest.unwrap_or_default(), reply::is_grant);
@@ -355,7 +385,8 @@ impl RedisStore {
         &self,
         requests: &'a [RenewRequest],
     ) -> Vec<Vec<(usize, &'a RenewRequest)>> {
-        let numbered = requests.iter().enumerate();
+        let numbered =
+            requests.iter().enumerate().filter(|(_, request)| self.check_ttl(request.ttl).is_ok());
         if !self.shared.transport.is_spread() {
             let all: Vec<_> = numbered.collect();
             return all.chunks(RENEW_CHUNK).map(<[_]>::to_vec).collect();
@@ -372,7 +403,7 @@ impl RedisStore {
     /// that one bad lock does not fail the others.
     async fn renew_all(&self, requests: &[RenewRequest], deadline: Deadline) -> Vec<Result<Renew>> {
         let shortest = requests.iter().map(|request| request.ttl.duration()).min();
-        let care = self.confirmed(shortest.unwrap_or_default(), |_| true);
+        let care = self.confirmed_renewal(shortest.unwrap_or_default());
         let groups = self.renewal_groups(requests);
         let call = |group: &[(usize, &RenewRequest)]| {
             self.renew_call(&group.iter().map(|(_, request)| *request).collect::<Vec<_>>())
@@ -403,7 +434,9 @@ impl RedisStore {
             .zip(requests)
             .map(|(result, request)| {
                 result
-                    .unwrap_or_else(|| Err(unanswered()))
+                    .unwrap_or_else(|| {
+                        Err(self.check_ttl(request.ttl).err().unwrap_or_else(unanswered))
+                    })
                     .map_err(|error| self.named(error, "renew", Some(&request.key)))
             })
             .collect()
@@ -422,7 +455,7 @@ fn renewed(answer: std::result::Result<Answer, Verdict>, count: usize) -> Vec<Re
         Ok(outcomes) => outcomes
             .into_iter()
             .map(|outcome| match (&unconfirmed, outcome) {
-                (Some(missing), Ok(Renew::Renewed | Renew::Asked)) => Err(missing.to_error()),
+                (Some(missing), Ok(renew)) if renew.proves().is_some() => Err(missing.to_error()),
                 (_, outcome) => outcome,
             })
             .collect(),

@@ -74,13 +74,17 @@ impl QuorumUrl {
         }
         let mut whole = Self::default();
         let mut passed_on = Vec::new();
+        // Nodes whose replicas confirm every grant have to know what restarts mean as well.
+        let confirmed = query.split('&').any(|pair| pair.starts_with("replicas="));
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            match pair.split_once('=') {
-                Some((name, value)) if SETTINGS.contains(&name) => {
-                    whole.settings.set(name, value)?;
+            let of_quorum = pair.split_once('=').filter(|(name, _)| SETTINGS.contains(name));
+            if let Some((name, value)) = of_quorum {
+                whole.settings.set(name, value)?;
+                if !confirmed || name == "node_timeout" {
+                    continue;
                 }
-                _ => passed_on.push(pair),
             }
+            passed_on.push(pair);
         }
         let query =
             if passed_on.is_empty() { String::new() } else { format!("?{}", passed_on.join("&")) };
@@ -228,6 +232,9 @@ mod tests {
             ]
         );
         assert_eq!(url.settings, settings);
+        let url = QuorumUrl::of_hosts("redis://a,b?replicas=1&max_ttl=10s&node_timeout=200ms");
+        let passed_on = ["redis://a?replicas=1&max_ttl=10s", "redis://b?replicas=1&max_ttl=10s"];
+        assert_eq!(url.unwrap().nodes, passed_on, "nodes that confirm need it as well");
     }
 
     #[test]

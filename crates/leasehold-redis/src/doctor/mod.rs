@@ -21,7 +21,7 @@ use self::judge::ClockReading;
 use self::rights::{Lacking, Spare};
 use crate::call::Call;
 use crate::classify::{Lack, Next, Verdict};
-use crate::replication::Replication;
+use crate::replication::{Age, Replication};
 use crate::slot::slot_of;
 use crate::store::RedisStore;
 use crate::transport::{Body, Care, Deadline, Part, Request, Transport};
@@ -237,6 +237,9 @@ impl RedisStore {
             trials.insert(0, ("asking", redis::cmd("ASKING")));
         }
         trials.extend(self.shared.replication.map(Replication::trial));
+        if self.shared.replication.is_some_and(|replication| replication.longest.is_some()) {
+            trials.push(("info", Age::question()));
+        }
         let (names, commands): (Vec<_>, Vec<_>) = trials.into_iter().unzip();
         let answers = self.ask(server, commands, deadline).await?;
         let lacks = names.into_iter().zip(&answers);

@@ -26,7 +26,7 @@ pub(super) struct Spare {
 pub(super) type Lacking = (&'static str, Lack);
 
 /// Commands that depend on the store's URL.
-const OF_URL: [&str; 3] = ["asking", "wait", "waitaof"];
+const OF_URL: [&str; 4] = ["asking", "info", "wait", "waitaof"];
 
 /// The commands that are tried, each in a way that changes nothing.
 pub(super) fn trials(names: &Names, spare: &Spare, digest: &str) -> Vec<(&'static str, Cmd)> {

@@ -307,7 +307,8 @@ async fn a_user_who_lacks_what_its_url_asks_for_is_told() {
     let cluster = tokio::task::spawn_blocking(start).await.unwrap();
     let url = format!("{}?replicas=1", cluster.url().replace("://", "://bob:pw@"));
     let rule = acl::rule(&url, "bob", &Feature::SERVICE).unwrap().replace(">PASSWORD", ">pw");
-    let lesser = rule.replace(" +asking", "").replace(" +wait", "");
+    assert!(rule.contains(" +info "), "{rule}");
+    let lesser = rule.replace(" +asking", "").replace(" +wait", "").replace(" +info", "");
     assert_ne!(rule, lesser);
     for node in cluster.nodes() {
         let rule = if node.port() == cluster.nodes()[0].port() { &lesser } else { &rule };
@@ -319,8 +320,8 @@ async fn a_user_who_lacks_what_its_url_asks_for_is_told() {
         .filter(|one| one.topic == "rights" && one.severity == Severity::Problem)
         .collect();
     assert_eq!(lacking.len(), 1, "{findings:#?}");
-    assert!(lacking[0].found.contains("ASKING, WAIT"), "{lacking:?}");
-    assert_eq!(lacking[0].advice.as_deref(), Some("ACL SETUSER USER +asking +wait"));
+    assert!(lacking[0].found.contains("ASKING, WAIT, INFO"), "{lacking:?}");
+    assert_eq!(lacking[0].advice.as_deref(), Some("ACL SETUSER USER +asking +wait +info"));
 }
 
 #[tokio::test]

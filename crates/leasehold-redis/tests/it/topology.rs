@@ -247,7 +247,7 @@ async fn what_fails_over_cannot_say_how_far_back_it_remembers() {
 async fn the_least_rights_that_a_url_asks_for_are_enough() {
     let start = || (SentinelSet::builder().replicas(1).start(), Cluster::start());
     let (set, cluster) = spawn_blocking(start).await.unwrap();
-    let settings = "?replicas=1&replicate_timeout=10s";
+    let settings = "?replicas=1&keep_leases=yes&replicate_timeout=10s";
     for (url, servers) in [(set.url(), set.servers()), (cluster.url(), cluster.nodes())] {
         let url = format!("{}{settings}", url.replace("://", "://locks:pw@"));
         let rule = acl::rule(&url, "locks", &acl::Feature::SERVICE).unwrap();

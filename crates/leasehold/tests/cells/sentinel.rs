@@ -14,7 +14,7 @@ const SET: Cell =
     Cell { id: "", fault: "", topology: "sentinels", verdict: Verdict::Fenced, ttl: ms(1_000) };
 const PASSWORD: &str = "pw";
 /// To a URL: grants and renewals count once a replica has them.
-const REPLICATED: &str = "?replicas=1";
+const REPLICATED: &str = "?replicas=1&keep_leases=yes";
 
 async fn start(options: SentinelSetBuilder) -> Arc<SentinelSet> {
     let options = options.password(PASSWORD);

@@ -42,7 +42,7 @@ impl Servers {
     /// A client whose grants count only when a replica has them. There is another one, so there
     /// still is one after a fail-over.
     async fn careful(&self) -> Client {
-        self.client("?replicas=1&replicate_timeout=5s").await
+        self.client("?replicas=1&keep_leases=yes&replicate_timeout=5s").await
     }
 
     async fn client(&self, settings: &str) -> Client {

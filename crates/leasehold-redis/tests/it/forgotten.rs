@@ -1,0 +1,132 @@
+//! Servers that may have forgotten leases, where grants count only when replicas have them.
+
+use std::time::Duration;
+
+use leasehold_core::{
+    Acquire, ConvertRequest, Effect, Error, ErrorKind, Fence, FenceBlock, Mode, Renew, Store as _,
+};
+use leasehold_redis::RedisStore;
+use leasehold_testkit::server::RedisServer;
+use tokio::time::{Instant, sleep};
+
+use crate::common::{Caller, WITHIN, key, ttl};
+use crate::replicated::{pair, take_at_last};
+
+/// Waits until the server says that it has run for longer than this.
+async fn grow_old(server: &RedisServer, seconds: u64) {
+    let deadline = Instant::now() + WITHIN;
+    while server.info("server")["uptime_in_seconds"].parse::<u64>().unwrap() <= seconds {
+        assert!(Instant::now() < deadline, "time stands still");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_was_restarted_empty_grants_nothing_while_a_lease_may_run() {
+    let (primary, replica) = pair().await;
+    let url = format!("{}?replicas=1&max_ttl=4s", primary.url());
+    let of_process = || RedisStore::connect_lazy(&url).unwrap();
+    let (name, store) = (key(), of_process());
+    let taker = |store: &RedisStore| {
+        let mut caller = Caller::new(store, &name);
+        caller.request.ttl = ttl(4);
+        caller
+    };
+    grow_old(&primary, 5).await;
+    let holder = taker(&store);
+    let fences = take_at_last(&holder).await;
+    let believed_until = Instant::now() + ttl(4).duration();
+
+    // Before anybody could take notice: the replica follows, and forgets as well.
+    primary.restart();
+    assert_eq!(primary.cli(&["DBSIZE"]), "0");
+    let (fresh, mut refused) = (of_process(), 0);
+    let deadline = Instant::now() + WITHIN;
+    loop {
+        assert!(Instant::now() < deadline, "it is never believed again");
+        let asked_at = Instant::now();
+        // A process of its own each time, which knows nothing of before, and two that stay.
+        let answers = [
+            taker(&of_process()).try_take().await,
+            taker(&fresh).try_take().await,
+            taker(&store).try_take().await,
+        ];
+        if answers.iter().any(|answer| matches!(answer, Ok(Acquire::Granted(_)))) {
+            assert!(asked_at > believed_until, "two hold: {answers:?}");
+            break;
+        }
+        for error in answers.into_iter().filter_map(Result::err) {
+            if error.to_string().contains("may have forgotten leases") {
+                let found = (error.kind(), error.effect(), error.is_retryable());
+                assert_eq!(found, (ErrorKind::Unavailable, Effect::NotApplied, true));
+                refused += 1;
+            }
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert!(refused > 0);
+    let mut renewal = holder.renewal(fences);
+    renewal.ttl = ttl(4);
+    let answer = store.renew(&[renewal], WITHIN).await.remove(0).unwrap();
+    assert_ne!(answer, Renew::Renewed, "what was forgotten is not renewed");
+    drop(replica);
+}
+
+#[tokio::test]
+async fn nothing_else_that_proves_a_lease_comes_from_a_server_that_may_have_forgotten_some() {
+    let (primary, _replica) = pair().await;
+    let url = format!("{}?replicas=1", primary.url());
+    let wary = RedisStore::connect(&url).await.unwrap();
+    let sure = RedisStore::connect(&format!("{url}&keep_leases=yes")).await.unwrap();
+    let mut reader = Caller::new(&sure, &key());
+    reader.request.mode = Mode::Shared;
+    let fences = take_at_last(&reader).await;
+    let Caller { request, .. } = &reader;
+    let upgrade = ConvertRequest::new(request.key.clone(), request.token, fences, Mode::Exclusive);
+    let two = [Caller::new(&wary, &key()).request, Caller::new(&wary, &key()).request];
+    for error in [
+        wary.convert(&upgrade, WITHIN).await.unwrap_err(),
+        wary.acquire_all(&two, WITHIN).await.unwrap_err(),
+        wary.acquire(request, WITHIN).await.unwrap_err(),
+    ] {
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::NotApplied));
+        assert!(error.to_string().contains("say keep_leases=yes"), "{error}");
+    }
+    // What it has not forgotten runs on.
+    let renewed = wary.renew(&[reader.renewal(fences)], WITHIN).await.remove(0).unwrap();
+    assert_eq!(renewed, Renew::Renewed);
+}
+
+#[tokio::test]
+async fn a_lease_that_would_outlast_the_longest_is_refused() {
+    let (primary, _replica) = pair().await;
+    let url = format!("{}?replicas=1&max_ttl=2s", primary.url());
+    let store = RedisStore::connect(&url).await.unwrap();
+    let caller = Caller::new(&store, &key());
+    let fences = FenceBlock::new(Fence::ZERO, 1);
+    let mut short = caller.renewal(fences);
+    short.ttl = ttl(2);
+    let mut answers = store.renew(&[caller.renewal(fences), short], WITHIN).await;
+    assert_eq!(answers.remove(1).unwrap(), Renew::NotHeld, "the other is none the worse for it");
+    let refused: [Error; 3] = [
+        answers.remove(0).unwrap_err(),
+        caller.try_take().await.unwrap_err(),
+        store.acquire_all(std::slice::from_ref(&caller.request), WITHIN).await.unwrap_err(),
+    ];
+    for error in refused {
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Config, Effect::NotApplied));
+        assert!(error.to_string().contains("a longer max_ttl"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_tell_its_age_is_not_believed() {
+    let (primary, _replica) = pair().await;
+    let rules = ["ACL", "SETUSER", "shy", "on", ">pw", "~*", "&*", "+@all", "-info"];
+    assert_eq!(primary.cli(&rules), "OK");
+    let url = format!("{}?replicas=1", primary.url_for("shy", "pw"));
+    let store = RedisStore::connect(&url).await.unwrap();
+    let error = Caller::new(&store, &key()).try_take().await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Denied, Effect::NotApplied));
+    assert!(error.to_string().contains("may not run INFO"), "{error}");
+}
