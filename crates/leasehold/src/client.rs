@@ -153,7 +153,7 @@ impl Drop for Inner {
 }
 
 impl Client {
-    /// Connects to a store: `memory:`, `embedded:` (in the user's runtime directory),
+    /// Connects to a store: `memory:`, `embedded:` (one directory per user of this machine),
     /// `embedded:/path`, `redis://…`, `rediss://…`, `redis+unix:///path`, and with the feature
     /// `quorum` a majority of several:
     ///

@@ -30,7 +30,7 @@ pub(crate) async fn open(url: &str, options: Options) -> Result<Arc<dyn Store>> 
         ));
     };
     match scheme {
-        "memory" | "embedded" => embedded(scheme, rest, &options),
+        "memory" | "embedded" => embedded(scheme, rest, &options).await,
         "redis" | "rediss" | "valkey" | "valkeys" | "redis+unix" | "valkey+unix" | "unix" => {
             redis(url, options, false).await
         }
@@ -51,20 +51,62 @@ pub(crate) async fn open(url: &str, options: Options) -> Result<Arc<dyn Store>> 
 }
 
 #[cfg(feature = "embedded")]
-fn embedded(scheme: &str, path: &str, options: &Options) -> Result<Arc<dyn Store>> {
+async fn embedded(scheme: &str, rest: &str, options: &Options) -> Result<Arc<dyn Store>> {
     use leasehold_embedded::{EmbeddedStore, MemoryStore};
     if scheme == "memory" {
-        if !path.is_empty() {
+        if !rest.is_empty() {
             return Err(Error::new(ErrorKind::Config, "memory: takes nothing after the colon"));
         }
         return Ok(Arc::new(MemoryStore::with_clock(Arc::clone(&options.clock))));
     }
+    let path = directory(rest)?;
     let store = EmbeddedStore::options().detached(options.detached);
-    Ok(Arc::new(if path.is_empty() { store.open_default()? } else { store.open(path)? }))
+    // Opening reads every page and may wait for another process.
+    let opening = crate::rt::current()?.spawn_blocking(move || match path {
+        Some(path) => store.open(path),
+        None => store.open_default(),
+    });
+    match opening.await {
+        Ok(store) => Ok(Arc::new(store?)),
+        Err(error) => Err(Error::new(
+            ErrorKind::Unavailable,
+            "the store was not opened, since the runtime ended or opening it panicked",
+        )
+        .caused_by(error)),
+    }
+}
+
+/// The directory that stands behind `embedded:`, if any does.
+#[cfg(feature = "embedded")]
+fn directory(rest: &str) -> Result<Option<String>> {
+    // As other URLs have it: nothing where a host would be, then the path.
+    let path = rest.strip_prefix("//").filter(|path| path.starts_with('/')).unwrap_or(rest);
+    if path.starts_with("//") {
+        let shown = leasehold_core::escape::terminal(rest);
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!(
+                "embedded:{shown} names a host; an embedded store is a directory of this machine, \
+                 as in embedded:/var/lib/app/locks"
+            ),
+        ));
+    }
+    if let Some((path, setting)) = path.split_once('?') {
+        let (path, setting) = (path.trim_end(), leasehold_core::escape::terminal(setting));
+        let path = leasehold_core::escape::terminal(path);
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!(
+                "embedded: knows no settings, so not \"{setting}\" either; give embedded:{path}, \
+                 and for a path with a question mark in it use EmbeddedStore::open"
+            ),
+        ));
+    }
+    Ok(Some(path.to_owned()).filter(|path| !path.is_empty()))
 }
 
 #[cfg(not(feature = "embedded"))]
-fn embedded(_scheme: &str, _path: &str, _options: &Options) -> Result<Arc<dyn Store>> {
+async fn embedded(_scheme: &str, _path: &str, _options: &Options) -> Result<Arc<dyn Store>> {
     Err(Error::new(
         ErrorKind::Unsupported,
         "this build has no embedded store; build with the feature \"embedded\"",
@@ -116,7 +158,9 @@ async fn quorum(url: &str, options: Options) -> Result<Arc<dyn Store>> {
     let mut nodes: Vec<Arc<dyn Store>> = Vec::with_capacity(parsed.nodes.len());
     for node in &parsed.nodes {
         nodes.push(match node.split_once(':') {
-            Some((scheme @ ("memory" | "embedded"), rest)) => embedded(scheme, rest, &options)?,
+            Some((scheme @ ("memory" | "embedded"), rest)) => {
+                embedded(scheme, rest, &options).await?
+            }
             _ => redis(node, options.clone(), true).await?,
         });
     }

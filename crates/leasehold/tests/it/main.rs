@@ -14,6 +14,8 @@ mod blocking;
 mod cancel;
 #[cfg(feature = "redis")]
 mod channel;
+#[cfg(all(feature = "embedded", unix))]
+mod connect;
 mod election;
 #[cfg(feature = "embedded")]
 mod examples;

@@ -1,0 +1,51 @@
+//! From a URL to a store: what opening may hold up, and which URLs mean nothing.
+
+use std::fs::File;
+use std::future::Future as _;
+use std::pin::pin;
+use std::task::Poll;
+
+use leasehold::{Client, ErrorKind};
+
+#[tokio::test]
+async fn opening_a_directory_holds_up_nothing_else_on_the_runtime() {
+    let place = tempfile::tempdir().unwrap();
+    let url = |name: &str| format!("embedded:{}", place.path().join(name).display());
+    drop(Client::connect(url("locks")).await.unwrap());
+    // Somebody is inside, and does not go on for now.
+    let gate = File::open(place.path().join("locks/gate")).unwrap();
+    gate.lock().unwrap();
+    let mut connecting = pin!(Client::connect(url("locks")));
+    let mut turns = 0;
+    while turns < 100 {
+        let waits =
+            std::future::poll_fn(|cx| Poll::Ready(connecting.as_mut().poll(cx).is_pending()));
+        assert!(waits.await, "it did not wait for the one inside");
+        tokio::task::yield_now().await;
+        turns += 1;
+    }
+    // Another directory is nobody's business but its own.
+    drop(Client::connect(url("other")).await.unwrap());
+    gate.unlock().unwrap();
+    connecting.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_url_of_a_directory_that_means_nothing_for_sure_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().display();
+    for (url, says) in [
+        (format!("embedded:{path}/locks?group=yes"), "\"group=yes\""),
+        (format!("embedded:{path}/locks?"), "knows no settings"),
+        ("embedded:locks".to_owned(), "is relative"),
+        ("embedded:~/locks".to_owned(), "tilde"),
+        ("embedded://localhost/locks".to_owned(), "names a host"),
+    ] {
+        let error = Client::connect(&url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config, "{url}: {error}");
+        assert!(error.to_string().contains(says), "{url}: {error}");
+    }
+    assert_eq!(place.path().read_dir().unwrap().count(), 0);
+    drop(Client::connect(format!("embedded://{path}/locks")).await.unwrap());
+    assert!(place.path().join("locks/store").is_file());
+}
