@@ -1,6 +1,7 @@
 //! Stores on their bad days, as a user of the command meets them.
 
 use std::fs;
+use std::process::Command;
 
 use leasehold_testkit::server::RedisServer;
 
@@ -14,39 +15,38 @@ fn an_embedded_store_that_can_not_be_there_is_named() {
     let store = format!("embedded:{}", path.display());
     site.run(["--store", &store, "run", "k", "--", "echo", "never"]).complains(78, "file/locks");
     let relative = site.run(["--store", "embedded:relative", "run", "-n", "k", "--", "true"]);
-    relative.expect(0);
-    assert!(site.path("relative").is_dir());
+    relative.complains(78, "relative");
+    assert!(!site.path("relative").exists());
 }
 
+/// In a mount namespace, where root's directory for running programs is empty: what a login shell
+/// took is taken for a cron job.
 #[test]
-fn the_default_store_is_private_to_the_user() {
-    use std::os::unix::fs::PermissionsExt as _;
-    let site = Site::embedded();
-    let runtime = site.path("run");
-    fs::create_dir(&runtime).unwrap();
-    fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700)).unwrap();
-    let run = |line: &str| {
-        let mut command = site.command(line.split(' '));
-        command.env_remove("LEASEHOLD_STORE").env("XDG_RUNTIME_DIR", &runtime);
-        crate::harness::finish(&mut command)
-    };
-    run("run -n k -- true").expect(0);
-    run("acquire k --ttl 1h").expect(0);
-    run("run -n k -- true").expect(75);
-    let mut open = vec![runtime.clone()];
-    let mut seen = 0;
-    while let Some(directory) = open.pop() {
-        for entry in fs::read_dir(directory).unwrap() {
-            let entry = entry.unwrap();
-            let metadata = entry.metadata().unwrap();
-            assert_eq!(metadata.permissions().mode() & 0o077, 0, "{:?}", entry.path());
-            seen += 1;
-            if metadata.is_dir() {
-                open.push(entry.path());
-            }
-        }
+fn the_default_store_is_one_for_a_shell_and_for_cron_and_private_to_the_user() {
+    let mut apart = vec!["--mount"];
+    if !rustix::process::geteuid().is_root() {
+        apart.extend(["--user", "--map-root-user"]);
     }
-    assert!(seen > 0);
+    let possible = Command::new("unshare").args(&apart).arg("true").status();
+    if !possible.is_ok_and(|status| status.success()) {
+        assert!(std::env::var_os("CI").is_none(), "this needs the right to mount");
+        eprintln!("skipped: this needs the right to mount, or user namespaces (unshare -Um)");
+        return;
+    }
+    let site = Site::embedded();
+    let script = r#"
+        set -e
+        mount -t tmpfs -o mode=755 tmpfs /run
+        mkdir -m 700 -p /run/user/0
+        XDG_RUNTIME_DIR=/run/user/0 TMPDIR="$PWD" "$0" acquire k --ttl 1h > /dev/null
+        cd / && env -i "$0" run -n k -- true || echo "cron: $?"
+        find /run/leasehold -perm /077 | sed 's/^/open to others: /'
+    "#;
+    let mut started = Command::new("unshare");
+    started.args(&apart).args(["sh", "-c", script, env!("CARGO_BIN_EXE_leasehold")]);
+    started.env_remove("LEASEHOLD_STORE").current_dir(site.path("."));
+    let done = crate::harness::finish(&mut started).expect(0);
+    assert_eq!(done.stdout, "cron: 75\n", "{done:?}");
 }
 
 #[test]

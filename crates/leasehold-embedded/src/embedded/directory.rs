@@ -1,15 +1,17 @@
 //! The directory of a store: where it is, who may write there, and what it may lie on.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_core::{Error, ErrorKind, Result, escape};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::process::{getegid, geteuid, getgroups};
 
-use super::filesystem;
+use super::{filesystem, header};
 
 /// Who may use a store.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -33,6 +35,14 @@ impl Access {
         match self {
             Self::Private => 0o600,
             Self::Group => 0o660,
+        }
+    }
+
+    const fn mode(self) -> Mode {
+        let owner = Mode::RUSR.union(Mode::WUSR);
+        match self {
+            Self::Private => owner,
+            Self::Group => owner.union(Mode::RGRP).union(Mode::WGRP),
         }
     }
 
@@ -60,7 +70,7 @@ pub(super) struct Directory {
     pub(super) has_room_ahead: bool,
 }
 
-/// The names in the directory besides `store`.
+/// The names in the directory besides those of the header.
 pub(super) const GATE: &str = "gate";
 pub(super) const DATA: &str = "data.mdb";
 pub(super) const SESSIONS: &str = "sessions";
@@ -69,6 +79,7 @@ pub(super) const WAKE: &str = "wake";
 impl Directory {
     /// Finds or makes the directory at `path`.
     pub(super) fn prepare(path: &Path, access: Access) -> Result<Self> {
+        check_absolute(path)?;
         if let Ok(meta) = fs::symlink_metadata(path)
             && !meta.is_dir()
             && !(meta.is_symlink() && path.is_dir())
@@ -82,38 +93,92 @@ impl Directory {
             make(path, access)?;
         }
         let path = fs::canonicalize(path).map_err(|error| unusable("find", error))?;
-        let handle = File::open(&path).map_err(|error| unusable("open", error))?;
-        let kind = filesystem::examine(&handle)?;
-        let directory = Self { path, handle, has_room_ahead: kind.has_room_ahead };
+        let directory = Self::open(path)?;
         directory.check_rights(access)?;
         Ok(directory)
     }
 
     /// As [`prepare`](Self::prepare) for a path that nobody gave: where others can write, too,
-    /// somebody might have put something there in advance.
+    /// somebody might have put something there in advance. What was opened is looked at, not what
+    /// has its name, which somebody could exchange in between.
     pub(super) fn prepare_default(path: &Path) -> Result<Self> {
-        if let Ok(meta) = fs::symlink_metadata(path) {
-            let why = if meta.is_symlink() {
-                "it is a symbolic link"
-            } else if !meta.is_dir() {
-                "it is no directory"
-            } else if meta.uid() != geteuid().as_raw() {
-                "it belongs to somebody else"
-            } else if meta.mode() & 0o077 != 0 {
-                "others have rights on it"
-            } else {
-                return Self::prepare(path, Access::Private);
-            };
-            return Err(Error::new(
+        match DirBuilder::new().mode(Access::Private.directory_mode()).create(path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(unusable("make", error)),
+        }
+        let distrust = |why: &str| {
+            Error::new(
                 ErrorKind::Denied,
                 format!(
-                    "the default directory {} can't be trusted: {why}; remove it, set \
-                     XDG_RUNTIME_DIR, or name another directory",
+                    "the default directory {} can't be trusted: {why}; remove it, or name another \
+                     directory, as in embedded:/var/lib/app/locks",
                     path.display()
                 ),
-            ));
+            )
+        };
+        let place = path.parent().zip(path.file_name());
+        let (parent, name) = place.ok_or_else(|| distrust("it has no name"))?;
+        let parent = fs::canonicalize(parent).map_err(|error| unusable("find", error))?;
+        let meta = fs::symlink_metadata(path).map_err(|error| unusable("look at", error))?;
+        if meta.is_symlink() {
+            return Err(distrust("it is a symbolic link"));
         }
-        Self::prepare(path, Access::Private)
+        if !meta.is_dir() {
+            return Err(distrust("it is no directory"));
+        }
+        let directory = Self::open(parent.join(name))?;
+        let meta = directory.handle.metadata().map_err(|error| unusable("look at", error))?;
+        if meta.uid() != geteuid().as_raw() {
+            return Err(distrust("it belongs to somebody else"));
+        }
+        if meta.mode() & 0o077 != 0 {
+            return Err(distrust("others have rights on it"));
+        }
+        Ok(directory)
+    }
+
+    /// Opens a directory by a path that has no symbolic link at its end.
+    fn open(path: PathBuf) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let handle = rustix::fs::open(&path, flags, Mode::empty())
+            .map_err(|error| unusable("open", error.into()))?;
+        let handle = File::from(handle);
+        let kind = filesystem::examine(&handle)?;
+        Ok(Self { path, handle, has_room_ahead: kind.has_room_ahead })
+    }
+
+    /// Refuses a directory in which something lies that no store has put there: nothing is made,
+    /// changed or removed in it.
+    pub(super) fn check_ours(&self) -> Result<()> {
+        let mut foreign = None;
+        for entry in fs::read_dir(&self.path).map_err(|error| unusable("list", error))? {
+            let entry = entry.map_err(|error| unusable("list", error))?;
+            let name = entry.file_name();
+            // What is left of a store whose making was cut short before it had a header.
+            let begun = (name == GATE || name == header::NEW)
+                && entry.metadata().is_ok_and(|meta| meta.is_file() && meta.len() <= BEGUN_MAX);
+            if !begun {
+                foreign = Some(name);
+            }
+        }
+        // A header is made before everything else, so it is there now if the rest was ours.
+        match foreign {
+            Some(name) if !self.has(header::NAME) => Err(Error::new(
+                ErrorKind::Foreign,
+                format!(
+                    "this directory has no store in it, and {} is in it, which no store has made; \
+                     name a directory that is empty or not there yet",
+                    escape::terminal(&name.to_string_lossy())
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether anything in the directory has this name.
+    fn has(&self, name: &str) -> bool {
+        fs::symlink_metadata(self.file(name)).is_ok()
     }
 
     /// Whether this user may use the store, and nobody else than those who should can write to it.
@@ -153,37 +218,100 @@ impl Directory {
         fs::metadata(path).is_ok_and(|meta| meta.mode() & 0o022 == 0o020 && is_member(meta.gid()))
     }
 
+    /// Gives the directory's group its rights, where a store for it is made in one that has none.
+    pub(super) fn open_to_group(&self) -> io::Result<()> {
+        let meta = self.handle.metadata()?;
+        let mode = Access::Group.directory_mode();
+        if meta.uid() == geteuid().as_raw() && meta.mode() & 0o020 == 0 {
+            self.handle.set_permissions(fs::Permissions::from_mode(mode))?;
+        }
+        Ok(())
+    }
+
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Opens a file of the store for reading and writing, and makes it if there is none.
+    /// Opens a file of the store for reading and writing, and makes it if there is none. Gives it
+    /// its rights where whoever made it did not come to that.
     pub(super) fn open_file(&self, name: &str, access: Access) -> io::Result<File> {
-        let path = self.file(name);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).mode(access.file_mode());
-        match options.clone().create_new(true).open(&path) {
-            Ok(file) => {
-                access.settle(&file, &self.path)?;
-                Ok(file)
-            }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options.open(&path),
-            Err(error) => Err(error),
+        let new = OFlags::CREATE | OFlags::EXCL;
+        let file = match self.open_at(name, new, access) {
+            Err(Errno::EXIST) => self.open_existing(name)?,
+            made => File::from(made?),
+        };
+        let meta = file.metadata()?;
+        if meta.uid() == geteuid().as_raw() {
+            access.settle(&file, &self.path)?;
         }
+        Ok(file)
+    }
+
+    /// Opens a file of the store for reading and writing.
+    pub(super) fn open_existing(&self, name: &str) -> io::Result<File> {
+        let file = match self.open_at(name, OFlags::empty(), Access::Private) {
+            Err(Errno::LOOP) => return Err(not_ours(name)),
+            opened => File::from(opened?),
+        };
+        if file.metadata()?.is_file() { Ok(file) } else { Err(not_ours(name)) }
+    }
+
+    fn open_at(&self, name: &str, flags: OFlags, access: Access) -> rustix::io::Result<OwnedFd> {
+        let flags = flags | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.handle, name, flags, access.mode())
     }
 
     /// Makes a directory in the store unless it is there.
     pub(super) fn make_inner(&self, name: &str, access: Access) -> io::Result<PathBuf> {
         let path = self.file(name);
         match DirBuilder::new().mode(access.directory_mode()).create(&path) {
-            Ok(()) => {
-                fs::set_permissions(&path, fs::Permissions::from_mode(access.directory_mode()))?;
-            }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let meta = fs::symlink_metadata(&path)?;
+        if !meta.is_dir() {
+            return Err(not_ours(name));
+        }
+        let mode = access.directory_mode();
+        if meta.mode() & 0o7777 != mode && meta.uid() == geteuid().as_raw() {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
         }
         Ok(path)
     }
+}
+
+/// A header that was begun has fewer bytes, and a gate none.
+const BEGUN_MAX: u64 = 1024;
+
+fn not_ours(name: &str) -> io::Error {
+    io::Error::other(format!("{name} is not the store's own; remove it, or name another directory"))
+}
+
+/// Refuses a path that means another directory wherever a process happens to stand.
+fn check_absolute(path: &Path) -> Result<()> {
+    if path.is_absolute() {
+        return Ok(());
+    }
+    let shown = path.to_string_lossy();
+    let shown = escape::terminal(&shown);
+    let advice = if path.starts_with("~") {
+        "nobody replaces the tilde here; write the path out, beginning with /".to_owned()
+    } else {
+        match std::path::absolute(path) {
+            Ok(absolute) => {
+                let absolute = absolute.to_string_lossy();
+                format!("if you mean the one below here, write {}", escape::terminal(&absolute))
+            }
+            Err(_) => "write it beginning with /".to_owned(),
+        }
+    };
+    Err(Error::new(
+        ErrorKind::Config,
+        format!(
+            "the path {shown} is relative, and would be another store in each working directory; \
+             {advice}"
+        ),
+    ))
 }
 
 fn make(path: &Path, access: Access) -> Result<()> {
@@ -225,25 +353,22 @@ pub(super) fn unusable(what: &str, error: io::Error) -> Error {
     Error::new(kind, format!("can't {what} it: {error}{advice}")).caused_by(error)
 }
 
-/// Where the store is unless a path is given: `$XDG_RUNTIME_DIR/leasehold`, else
-/// `/run/user/UID/leasehold` where that is ours, else `leasehold-UID` in the directory for
-/// temporary files.
+/// Where the store is unless a path is given: one place per user and machine, whatever the
+/// environment of the process and whether or not the user is logged in.
 pub(super) fn default_path() -> PathBuf {
-    default_path_from(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))
+    default_path_below(Path::new("/"), geteuid().as_raw())
 }
 
-fn default_path_from(runtime: Option<PathBuf>) -> PathBuf {
-    let user = geteuid().as_raw();
-    let is_ours = |path: &Path| {
-        fs::metadata(path)
-            .is_ok_and(|meta| meta.is_dir() && meta.uid() == user && meta.mode() & 0o022 == 0)
-    };
-    let runtime = runtime.filter(|path| path.is_absolute() && is_ours(path));
-    let by_system = PathBuf::from(format!("/run/user/{user}"));
-    match runtime.or_else(|| is_ours(&by_system).then_some(by_system)) {
-        Some(runtime) => runtime.join("leasehold"),
-        None => std::env::temp_dir().join(format!("leasehold-{user}")),
+fn default_path_below(root: &Path, user: u32) -> PathBuf {
+    let system = ["run", "var/run"].map(|name| root.join(name));
+    if user == 0
+        && let Some(run) = system.iter().find(|path| path.is_dir())
+    {
+        return run.join("leasehold");
     }
+    let temporary = root.join("tmp");
+    let temporary = if temporary.is_dir() { temporary } else { std::env::temp_dir() };
+    temporary.join(format!("leasehold-{user}"))
 }
 
 #[cfg(test)]
@@ -251,21 +376,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_runtime_directory_is_taken_if_it_is_absolute_and_ours() {
-        let ours = tempfile::tempdir().unwrap();
-        let path = ours.path().to_owned();
-        assert_eq!(default_path_from(Some(path.clone())), path.join("leasehold"));
-        let open = fs::Permissions::from_mode(0o777);
-        fs::set_permissions(&path, open).unwrap();
-        for other in [Some(path), Some("relative".into()), Some("/nonexistent".into()), None] {
-            let user = geteuid().as_raw();
-            let taken = default_path_from(other);
-            assert!(
-                taken == Path::new(&format!("/run/user/{user}/leasehold"))
-                    || taken == std::env::temp_dir().join(format!("leasehold-{user}")),
-                "{taken:?}"
-            );
-        }
+    fn the_default_directory_depends_on_user_and_machine_alone() {
+        let machine = tempfile::tempdir().unwrap();
+        let root = machine.path();
+        fs::create_dir(root.join("tmp")).unwrap();
+        assert_eq!(default_path_below(root, 0), root.join("tmp/leasehold-0"));
+        assert_eq!(default_path_below(root, 7), root.join("tmp/leasehold-7"));
+        fs::create_dir_all(root.join("var/run")).unwrap();
+        assert_eq!(default_path_below(root, 0), root.join("var/run/leasehold"));
+        fs::create_dir_all(root.join("run/user/7")).unwrap();
+        assert_eq!(default_path_below(root, 0), root.join("run/leasehold"));
+        assert_eq!(default_path_below(root, 7), root.join("tmp/leasehold-7"));
     }
 
     #[test]

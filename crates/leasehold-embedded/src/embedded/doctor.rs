@@ -22,7 +22,7 @@ pub(super) fn examine(store: &Environment, detached: bool) -> Vec<Finding> {
         file_system(&store.path),
         room(free_bytes(&store.path)),
         rights(store.access),
-        place(&store.path, &std::env::temp_dir()),
+        place(&store.path, &std::env::temp_dir(), has_private_tmp()),
         machine(),
         wake(store.wakes.works()),
         death(detached),
@@ -94,7 +94,23 @@ fn rights(access: Access) -> Finding {
     }
 }
 
-fn place(path: &Path, temporary: &Path) -> Finding {
+/// Whether this process has a `/tmp` that the rest of the machine does not see, as systemd's
+/// `PrivateTmp=` makes it.
+fn has_private_tmp() -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    private_tmp(&mounts)
+}
+
+/// See proc_pid_mountinfo(5): the fourth word is what is mounted of its file system, the fifth where.
+fn private_tmp(mounts: &str) -> bool {
+    mounts.lines().any(|mount| {
+        let mut words = mount.split(' ').skip(3);
+        let (root, at) = (words.next(), words.next());
+        at == Some("/tmp") && root.is_some_and(|root| root.contains("/systemd-private-"))
+    })
+}
+
+fn place(path: &Path, temporary: &Path, private: bool) -> Finding {
     let shown = path.to_string_lossy();
     let shown = escape::terminal(&shown);
     let found = format!("the directory is {shown}");
@@ -109,6 +125,16 @@ fn place(path: &Path, temporary: &Path) -> Finding {
         .advise(
             "give cron jobs and services a path of their own, as in embedded:/var/lib/app/locks",
         );
+    }
+    if private && path.starts_with("/tmp") {
+        return Finding::new(
+            Severity::Warning,
+            "place",
+            found,
+            "this service has a /tmp of its own (PrivateTmp), so it does not meet other processes \
+             there",
+        )
+        .advise("name a directory outside /tmp, as in embedded:/var/lib/app/locks");
     }
     if path.starts_with(temporary) {
         return Finding::new(
@@ -191,15 +217,29 @@ mod tests {
 
     #[test]
     fn places_that_come_and_go_are_noted() {
-        let judged = |path: &str| place(Path::new(path), Path::new("/nonexistent/tmp")).severity;
+        let judged =
+            |path: &str| place(Path::new(path), Path::new("/nonexistent/tmp"), false).severity;
         assert_eq!(judged("/var/lib/app/locks"), Severity::Fine);
         assert_eq!(judged("/run/user/1000/leasehold"), Severity::Note);
         assert_eq!(judged("/nonexistent/tmp/leasehold-0"), Severity::Note);
     }
 
     #[test]
+    fn a_tmp_of_ones_own_is_warned_of() {
+        let shared = "30 23 254:0 / / rw shared:1 - ext4 /dev/vda rw\n\
+                      31 30 0:32 / /tmp rw shared:9 - tmpfs tmpfs rw\n";
+        let own =
+            "90 30 254:0 /tmp/systemd-private-5e-app.service-xQ/tmp /tmp rw - ext4 /dev/vda rw\n";
+        assert!(!private_tmp(shared));
+        assert!(private_tmp(&format!("{shared}{own}")));
+        let judged = |path: &str| place(Path::new(path), Path::new("/tmp"), true).severity;
+        assert_eq!(judged("/tmp/leasehold-1000"), Severity::Warning);
+        assert_eq!(judged("/var/lib/app/locks"), Severity::Fine);
+    }
+
+    #[test]
     fn paths_of_strangers_can_not_steer_a_terminal() {
-        let finding = place(Path::new("/srv/a\u{1b}[2J"), Path::new("/tmp"));
+        let finding = place(Path::new("/srv/a\u{1b}[2J"), Path::new("/tmp"), false);
         assert!(finding.found.contains("\\u{1b}[2J"), "{finding:?}");
     }
 }

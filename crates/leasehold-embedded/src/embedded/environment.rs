@@ -7,9 +7,13 @@
 //! behind half-written pages that no committed tree points to.
 
 use std::borrow::Borrow;
+use std::fmt;
 use std::fs::File;
+use std::mem::ManuallyDrop;
 use std::os::unix::fs::MetadataExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -24,6 +28,7 @@ use tokio::sync::oneshot;
 use super::directory::{Access, unusable};
 use super::gate::{Gate, Pass};
 use super::in_use::InUse;
+use super::room::{NoRoom, Room, Taken, Write};
 use super::session::Sessions;
 use super::wake::{Channel, Wakes};
 use super::worker::Worker;
@@ -32,21 +37,6 @@ use super::worker::Worker;
 /// that was removed, while others meet in a new one.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// How much is to be free beyond the used pages when something is added, and when something that
-/// is there is changed. The first is larger, so that on a full disk leases can still be renewed
-/// and released.
-const ROOM_TO_ADD: u64 = 1 << 20;
-const ROOM_TO_CHANGE: u64 = 1 << 18;
-/// In what steps room is reserved.
-const ROOM_STEP: u64 = 1 << 21;
-
-/// What an operation is going to write.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Write {
-    Add,
-    Change,
-}
-
 #[derive(Debug)]
 pub(super) struct Environment {
     pub(super) location: Arc<str>,
@@ -54,7 +44,7 @@ pub(super) struct Environment {
     pub(super) access: Access,
     pub(super) sessions: Sessions,
     pub(super) wakes: Arc<Wakes>,
-    pub(super) lmdb: heed::Env<WithoutTls>,
+    lmdb: Lmdb,
     pub(super) records: Database<'static, Bytes, Bytes>,
     pub(super) gate: Arc<Gate>,
     worker: Worker,
@@ -93,16 +83,11 @@ impl Environment {
             access: parts.access,
             sessions: parts.sessions,
             wakes: Arc::new(parts.wakes),
-            lmdb: parts.lmdb,
+            lmdb: Lmdb::new(parts.lmdb),
             records: parts.records,
             worker: Worker::new(Arc::clone(&gate)),
             gate,
-            room: Room {
-                data: parts.data,
-                in_place: parts.in_place,
-                bytes_max: parts.bytes_max,
-                reserved: AtomicU64::new(0),
-            },
+            room: Room::new(parts.data, parts.in_place, parts.bytes_max),
             process: Process::current(),
             _in_use: parts.in_use,
         })
@@ -135,7 +120,7 @@ impl Environment {
         self.check_usable()?;
         match self.gate.enter_soon() {
             Ok(Some(pass)) => {
-                let answer = step(self, &pass, request);
+                let answer = self.carry_out(&pass, request, step);
                 drop(pass);
                 return answer.map(|(answer, notices)| {
                     self.wakes.deliver(notices);
@@ -150,7 +135,7 @@ impl Environment {
         let (this, request) = (Arc::clone(self), request.to_owned());
         let job = move |pass: std::io::Result<&Pass<'_>>| {
             let answer = match pass {
-                Ok(pass) => step(&this, pass, request.borrow()),
+                Ok(pass) => this.carry_out(pass, request.borrow(), step),
                 Err(error) => Err(this.no_gate(error)),
             };
             let answer = answer.map(|(answer, notices)| {
@@ -166,6 +151,33 @@ impl Environment {
         match answer.await {
             Ok(answer) => answer,
             Err(_) => Err(self.overdue(within)),
+        }
+    }
+
+    /// Carries out a step. One that panics leaves its caller without knowledge of how far it came,
+    /// and everybody else as they are: its transaction is dropped.
+    fn carry_out<R: ?Sized, T>(
+        &self,
+        pass: &Pass<'_>,
+        request: &R,
+        step: impl Fn(&Self, &Pass<'_>, &R) -> Result<(T, Vec<Notice>)>,
+    ) -> Result<(T, Vec<Notice>)> {
+        catch_unwind(AssertUnwindSafe(|| step(self, pass, request))).unwrap_or_else(|panic| {
+            let said = panic.downcast_ref::<String>().map(String::as_str);
+            let said = said.or_else(|| panic.downcast_ref::<&str>().copied());
+            let message = format!(
+                "a step in the store panicked ({}); this is a bug in leasehold: please report it",
+                said.unwrap_or("without a word")
+            );
+            Err(self.error(ErrorKind::Unavailable, message).with_effect(Effect::Unknown))
+        })
+    }
+
+    /// Closes what a fork's child has inherited of its parent's store and can't use, so that it can
+    /// open the store for itself.
+    pub(super) fn close_inherited(&self) {
+        if !self.is_ours() {
+            self.lmdb.close_inherited();
         }
     }
 
@@ -217,25 +229,43 @@ impl Environment {
     }
 
     pub(super) fn read_txn(&self, _pass: &Pass<'_>) -> Result<RoTxn<'_, WithoutTls>> {
-        self.lmdb.read_txn().map_err(|error| self.lmdb_error(error))
+        self.lmdb.get().read_txn().map_err(|error| self.lmdb_error(error))
     }
 
     /// Begins a transaction, with room for what it writes.
     pub(super) fn write_txn(&self, _pass: &Pass<'_>) -> Result<RwTxn<'_>> {
-        self.lmdb.write_txn().map_err(|error| self.lmdb_error(error))
+        self.lmdb.get().write_txn().map_err(|error| self.lmdb_error(error))
     }
 
     /// Makes sure that a value of so many bytes can be written.
-    pub(super) fn reserve(&self, write: Write, value_bytes: usize) -> Result<()> {
-        let used = used_bytes(&self.lmdb);
-        self.room.reserve(used, write, value_bytes as u64).map_err(|error| match error {
+    pub(super) fn reserve(&self, txn: &RwTxn<'_>, write: Write, value_bytes: usize) -> Result<()> {
+        let taken = self.taken(txn).map_err(|error| self.lmdb_error(error))?;
+        self.room.reserve(taken, write, value_bytes as u64).map_err(|error| match error {
             NoRoom::Limit => self.full(),
             NoRoom::Disk(error) => unusable("grow", error).at_store(Arc::clone(&self.location)),
         })
     }
 
+    /// How much of the data file is taken.
+    fn taken(&self, txn: &RwTxn<'_>) -> heed::Result<Taken> {
+        /// The two meta pages, and the roots of both trees.
+        const FIXED_PAGES: usize = 4;
+
+        let pages = self.lmdb.get().info().last_page_number.saturating_add(1);
+        let stat = self.records.stat(txn)?;
+        let records = stat.branch_pages.saturating_add(stat.leaf_pages);
+        let records = records.saturating_add(stat.overflow_pages);
+        // The list of free pages has a word for each, in pages that may be half full.
+        let words = pages.saturating_sub(records).saturating_mul(2 * size_of::<usize>());
+        let page_bytes = rustix::param::page_size();
+        let list = words.div_ceil(page_bytes);
+        let live = records.saturating_add(list).saturating_add(FIXED_PAGES);
+        let bytes = |pages: usize| (pages as u64).saturating_mul(page_bytes as u64);
+        Ok(Taken { file: bytes(pages), live: bytes(live) })
+    }
+
     fn full(&self) -> Error {
-        let mib = self.room.bytes_max >> 20;
+        let mib = self.room.bytes_max() >> 20;
         self.error(
             ErrorKind::Full,
             format!(
@@ -259,6 +289,46 @@ impl Environment {
 
     pub(super) fn corrupt(&self, what: &str) -> Error {
         corrupt(what).at_store(Arc::clone(&self.location))
+    }
+}
+
+/// LMDB's environment. A fork's child may close its copy while stores are left that hold it.
+struct Lmdb {
+    environment: ManuallyDrop<heed::Env<WithoutTls>>,
+    closed: AtomicBool,
+}
+
+impl Lmdb {
+    const fn new(environment: heed::Env<WithoutTls>) -> Self {
+        Self { environment: ManuallyDrop::new(environment), closed: AtomicBool::new(false) }
+    }
+
+    /// Only where [`Environment::check_usable`] has let through.
+    fn get(&self) -> &heed::Env<WithoutTls> {
+        &self.environment
+    }
+
+    /// Unmaps and closes this process's copy. Only in a fork's child, where nobody is let through.
+    fn close_inherited(&self) {
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            // SAFETY: it is moved out of here once, as the flag sees to, and never used again.
+            drop(unsafe { ptr::read(&*self.environment) });
+        }
+    }
+}
+
+impl Drop for Lmdb {
+    fn drop(&mut self) {
+        if !*self.closed.get_mut() {
+            // SAFETY: dropped here and nowhere else, as the flag says.
+            unsafe { ManuallyDrop::drop(&mut self.environment) };
+        }
+    }
+}
+
+impl fmt::Debug for Lmdb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lmdb").field("closed", &self.closed).finish_non_exhaustive()
     }
 }
 
@@ -301,68 +371,6 @@ pub(super) fn lmdb_error(error: heed::Error) -> Error {
         ) => corrupt("data.mdb is damaged").caused_by(error),
         error => Error::new(ErrorKind::Unavailable, "the data file can't be used").caused_by(error),
     }
-}
-
-/// How much of the data file is in use.
-fn used_bytes(lmdb: &heed::Env<WithoutTls>) -> u64 {
-    let pages = lmdb.info().last_page_number.saturating_add(1);
-    (pages as u64).saturating_mul(rustix::param::page_size() as u64)
-}
-
-/// Room on the disk. A page that is written through the memory map must have its place on the
-/// disk before, since a full disk would otherwise kill the process (SIGBUS).
-#[derive(Debug)]
-struct Room {
-    data: File,
-    in_place: bool,
-    bytes_max: u64,
-    /// How many bytes of the file have their place.
-    reserved: AtomicU64,
-}
-
-enum NoRoom {
-    Limit,
-    Disk(std::io::Error),
-}
-
-impl Room {
-    fn reserve(&self, used: u64, write: Write, value_bytes: u64) -> Result<(), NoRoom> {
-        let ahead = match write {
-            Write::Add => ROOM_TO_ADD,
-            Write::Change => ROOM_TO_CHANGE,
-        };
-        let wanted = used.saturating_add(ahead).saturating_add(value_bytes.saturating_mul(2));
-        if wanted > self.bytes_max && write == Write::Add {
-            return Err(NoRoom::Limit);
-        }
-        let wanted = wanted.min(self.bytes_max);
-        if !self.in_place || wanted <= self.reserved.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let ample = wanted.saturating_add(ROOM_STEP).min(self.bytes_max);
-        let reserved = match allocate(&self.data, ample) {
-            Ok(()) => ample,
-            Err(_) => {
-                allocate(&self.data, wanted).map_err(NoRoom::Disk)?;
-                wanted
-            }
-        };
-        self.reserved.store(reserved, Ordering::Relaxed);
-        Ok(())
-    }
-}
-
-/// Gives the first `bytes` of a file their place on the disk. What has one keeps it.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-pub(super) fn allocate(file: &File, bytes: u64) -> std::io::Result<()> {
-    rustix::fs::fallocate(file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, bytes)
-        .map_err(std::io::Error::from)
-}
-
-/// Elsewhere data files are not written in place.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(super) fn allocate(_file: &File, _bytes: u64) -> std::io::Result<()> {
-    Err(std::io::ErrorKind::Unsupported.into())
 }
 
 /// Enters a gate, waiting for whoever is inside.
@@ -449,7 +457,49 @@ impl StillThere {
 
 #[cfg(test)]
 mod tests {
+    use super::super::EmbeddedStore;
     use super::*;
+
+    const WITHIN: Duration = Duration::from_secs(30);
+
+    /// A step that panics, once it has a transaction with something in it.
+    fn panics(store: &Environment, pass: &Pass<'_>, (): &()) -> Result<((), Vec<Notice>)> {
+        let mut txn = store.write_txn(pass)?;
+        store.records.put(&mut txn, b"half", b"done").map_err(|error| store.lmdb_error(error))?;
+        panic!("on purpose")
+    }
+
+    #[tokio::test]
+    async fn a_step_that_panics_is_an_error_and_the_next_one_is_carried_out() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = EmbeddedStore::open(directory.path().join("locks")).unwrap();
+        let environment = Arc::clone(&store.environment);
+        // On the calling thread, and on the one that waits for the gate.
+        let gate = File::open(environment.path.join("gate")).unwrap();
+        for held in [false, true] {
+            if held {
+                gate.lock().unwrap();
+            }
+            let running = environment.run(&(), WITHIN, panics);
+            let release = async {
+                tokio::task::yield_now().await;
+                gate.unlock().unwrap();
+            };
+            let (answer, ()) = tokio::join!(running, release);
+            let error = answer.unwrap_err();
+            assert_eq!(error.effect(), Effect::Unknown);
+            assert!(error.to_string().contains("panicked (on purpose)"), "{error}");
+            assert_eq!(store.entries(WITHIN).await.unwrap(), (0, 0));
+        }
+        // The thread that waits is there for whoever comes next.
+        gate.lock().unwrap();
+        let counting = store.entries(WITHIN);
+        let release = async {
+            tokio::task::yield_now().await;
+            gate.unlock().unwrap();
+        };
+        assert_eq!(tokio::join!(counting, release).0.unwrap(), (0, 0));
+    }
 
     #[test]
     fn the_process_inside_is_found_in_the_list_of_locks() {

@@ -3,15 +3,18 @@
 //! It is a `flock` on a file, not a mutex in shared memory: the kernel frees it when its holder
 //! dies in whatever instruction, it has no layout that two builds could disagree on, and it knows
 //! no process ids, so it holds across pid namespaces. It is only ever *tried*: a process that was
-//! stopped inside must not hang the others.
+//! stopped inside must not hang the others. A fork has no part in it ([`Unshared`]), or a holder
+//! that is killed inside would leave the lock to its children.
 
 use std::fs::{File, TryLockError};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError as TryMutexError};
 
+use super::unshared::Unshared;
+
 #[derive(Debug)]
 pub(super) struct Gate {
-    file: File,
+    file: Unshared,
     /// Between the threads of this process, which share the file's lock.
     inside: Mutex<()>,
 }
@@ -24,11 +27,11 @@ pub(super) struct Pass<'a> {
 }
 
 impl Gate {
-    pub(super) const fn new(file: File) -> Self {
-        Self { file, inside: Mutex::new(()) }
+    pub(super) fn new(file: File) -> io::Result<Self> {
+        Ok(Self { file: Unshared::new(file)?, inside: Mutex::new(()) })
     }
 
-    pub(super) const fn file(&self) -> &File {
+    pub(super) fn file(&self) -> &File {
         &self.file
     }
 

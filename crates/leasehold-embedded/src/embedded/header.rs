@@ -6,7 +6,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use leasehold_clock::SystemClock;
-use leasehold_core::Clock as _;
+use leasehold_clock::wall::unix_micros;
+use leasehold_core::{Clock as _, Fence};
 
 use super::directory::Access;
 use super::machine::Machine;
@@ -14,8 +15,36 @@ use super::machine::Machine;
 /// The version of everything in the directory. A store of a later one is refused.
 pub(super) const FORMAT: u32 = 1;
 
-const NAME: &str = "store";
+pub(super) const NAME: &str = "store";
+/// A header on its way to its place.
+pub(super) const NEW: &str = "store.new";
 const MARK: &str = "leasehold-store";
+
+/// How far apart two readings of a start by the time of day may be, for small corrections of that
+/// time. A machine that is started anew within this time of its last start, and keeps its data
+/// file, is taken for the old one: its sessions are dead all the same.
+const SAME_BOOT_S: u64 = 10;
+
+/// 2020: a time of day before this one was never set, and says nothing about a start.
+const PLAUSIBLE_S: u64 = Fence::ORIGIN_UNIX_US / 1_000_000;
+
+/// What the clocks say about this start of the machine.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BootClock {
+    /// The clock of leases, in seconds.
+    pub(super) clock_s: u64,
+    /// The time of day when it stood at zero, in seconds since 1970.
+    pub(super) booted_at_s: u64,
+}
+
+impl BootClock {
+    pub(super) fn now() -> Self {
+        let clock = SystemClock::new().now().since_origin();
+        let clock_us = u64::try_from(clock.as_micros()).unwrap_or(u64::MAX);
+        let booted_at_us = unix_micros().saturating_sub(clock_us);
+        Self { clock_s: clock.as_secs(), booted_at_s: booted_at_us / 1_000_000 }
+    }
+}
 
 /// What the file says.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -24,6 +53,8 @@ pub(super) struct Header {
     /// The clock when the store was made, in seconds. A clock that stands before it has been
     /// started again since.
     pub(super) made_at_s: u64,
+    /// When the machine was started, by the time of day, in seconds since 1970.
+    pub(super) booted_at_s: u64,
     /// The most that the data file can grow to, in bytes.
     pub(super) bytes_max: u64,
     /// Whether the data file is written through the memory map, in place.
@@ -47,15 +78,39 @@ pub(super) enum Unreadable {
 
 impl Header {
     pub(super) fn new(machine: Machine, bytes_max: u64, in_place: bool, access: Access) -> Self {
-        let made_at_s = SystemClock::new().now().since_origin().as_secs();
-        Self { machine, made_at_s, bytes_max, in_place, access, ready: false }
+        let clock = BootClock::now();
+        Self {
+            machine,
+            made_at_s: clock.clock_s,
+            booted_at_s: clock.booted_at_s,
+            bytes_max,
+            in_place,
+            access,
+            ready: false,
+        }
     }
 
     /// Whether times kept in the store mean nothing any more.
-    pub(super) fn is_of_another_boot(&self, now: &Machine) -> bool {
-        let clock_s = SystemClock::new().now().since_origin().as_secs();
+    ///
+    /// A container may have a boot id of its own on the kernel that the store's leases run on. So
+    /// another id alone voids nothing: the machine has to have been started at another time, too.
+    pub(super) fn is_of_another_boot(&self, now: &Machine, clock: BootClock) -> bool {
+        if self.machine.time_namespace == now.time_namespace && clock.clock_s < self.made_at_s {
+            return true;
+        }
         self.machine.boot != now.boot
-            || (self.machine.time_namespace == now.time_namespace && clock_s < self.made_at_s)
+            && !(self.booted_at_s >= PLAUSIBLE_S
+                && self.booted_at_s.abs_diff(clock.booted_at_s) <= SAME_BOOT_S)
+    }
+
+    /// This header with the start of the machine as it is told now, if somebody has set the time of
+    /// day since: by the next one a container is told from another boot.
+    pub(super) fn with_start(&self, now: &Machine, clock: BootClock) -> Option<Self> {
+        let moved = self.booted_at_s.abs_diff(clock.booted_at_s) > 1;
+        (moved
+            && self.machine.boot == now.boot
+            && self.machine.time_namespace == now.time_namespace)
+            .then(|| Self { booted_at_s: clock.booted_at_s, ..self.clone() })
     }
 
     pub(super) fn read(directory: &Path) -> Result<Self, Unreadable> {
@@ -84,6 +139,7 @@ impl Header {
                 time_namespace: number(next("time-namespace")?)?,
             },
             made_at_s: number(next("made-at-s")?)?,
+            booted_at_s: number(next("booted-at-s")?)?,
             bytes_max: number(next("bytes-max")?)?,
             in_place: either(next("write")?, "in-place", "copy")?,
             access: if either(next("access")?, "group", "private")? {
@@ -99,7 +155,7 @@ impl Header {
     /// Puts the file in place at once or not at all, and on the disk: it has to be readable after
     /// a power failure, to say that the rest is void.
     pub(super) fn write(&self, directory: &Path) -> io::Result<()> {
-        let (new, place) = (directory.join("store.new"), directory.join(NAME));
+        let (new, place) = (directory.join(NEW), directory.join(NAME));
         drop(fs::remove_file(&new));
         let mut file = File::options()
             .write(true)
@@ -114,7 +170,7 @@ impl Header {
     }
 
     fn text(&self) -> String {
-        let Self { machine, made_at_s, bytes_max, in_place, access, ready } = self;
+        let Self { machine, made_at_s, booted_at_s, bytes_max, in_place, access, ready } = self;
         let Machine { boot, time_namespace } = machine;
         let write = if *in_place { "in-place" } else { "copy" };
         let access = match access {
@@ -124,7 +180,7 @@ impl Header {
         let state = if *ready { "ready" } else { "making" };
         format!(
             "{MARK} {FORMAT}\nboot {boot}\ntime-namespace {time_namespace}\n\
-             made-at-s {made_at_s}\nbytes-max {bytes_max}\nwrite {write}\naccess {access}\n\
+             made-at-s {made_at_s}\nbooted-at-s {booted_at_s}\nbytes-max {bytes_max}\nwrite {write}\naccess {access}\n\
              state {state}\n"
         )
     }
@@ -153,6 +209,7 @@ mod tests {
         Header {
             machine,
             made_at_s: 7,
+            booted_at_s: 1_700_000_000,
             bytes_max: 1 << 28,
             in_place: true,
             access: Access::Group,
@@ -184,16 +241,38 @@ mod tests {
     }
 
     #[test]
-    fn another_boot_voids_and_another_namespace_does_not() {
+    fn another_start_voids_and_another_name_for_it_does_not() {
         let machine =
             |boot: &str, time_namespace| Machine { boot: boot.to_owned(), time_namespace };
         let now = header().machine;
-        assert!(!header().is_of_another_boot(&now));
-        assert!(header().is_of_another_boot(&machine("new", now.time_namespace)));
+        let here = BootClock { clock_s: 100, booted_at_s: 1_700_000_000 };
+        let voids = |header: &Header, machine: &Machine, booted_at_s| {
+            header.is_of_another_boot(machine, BootClock { booted_at_s, ..here })
+        };
+        let own_name = machine("new", now.time_namespace);
+        assert!(!voids(&header(), &now, here.booted_at_s));
+        assert!(!voids(&header(), &own_name, here.booted_at_s + SAME_BOOT_S));
+        assert!(voids(&header(), &own_name, here.booted_at_s + SAME_BOOT_S + 1));
+        // The time of day was set, and the name says that it is the same start.
+        assert!(!voids(&header(), &now, here.booted_at_s + 3_600));
+        // A machine without a battery begins in 1970 every time.
+        let unset = Header { booted_at_s: 0, ..header() };
+        assert!(voids(&unset, &own_name, 0));
         let container = machine(&now.boot, 1);
-        assert!(!header().is_of_another_boot(&container));
+        assert!(!voids(&header(), &container, here.booted_at_s));
         let ahead = Header { made_at_s: u64::MAX, ..header() };
-        assert!(ahead.is_of_another_boot(&now));
-        assert!(!ahead.is_of_another_boot(&container));
+        assert!(voids(&ahead, &now, here.booted_at_s));
+        assert!(!voids(&ahead, &container, here.booted_at_s));
+    }
+
+    #[test]
+    fn a_start_is_noted_anew_when_the_time_of_day_was_set() {
+        let now = header().machine;
+        let clock = |booted_at_s| BootClock { clock_s: 100, booted_at_s };
+        assert_eq!(header().with_start(&now, clock(1_700_000_001)), None);
+        let noted = header().with_start(&now, clock(1_700_003_600)).unwrap();
+        assert_eq!(noted, Header { booted_at_s: 1_700_003_600, ..header() });
+        let other = Machine { boot: "new".to_owned(), ..now };
+        assert_eq!(header().with_start(&other, clock(1_700_003_600)), None);
     }
 }

@@ -7,6 +7,9 @@ use std::io;
 use std::time::Duration;
 
 use leasehold_clock::Process;
+use rustix::fs::{Mode, OFlags};
+
+use super::unshared::Unshared;
 
 /// How often, and with what pause, sharing is tried again: a process that another thread has just
 /// forked keeps a copy of an earlier lock until it starts its program.
@@ -22,11 +25,19 @@ pub(super) struct InUse {
 impl InUse {
     /// Looks whether nobody else uses the store. Goes on inside the gate only.
     pub(super) fn look(directory: File) -> io::Result<(Self, bool)> {
-        let alone = match directory.try_lock() {
+        // An open file of its own, which no fork shares: killed just here, this process would
+        // leave a lock to its children that keeps everybody out.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let look = rustix::fs::openat(&directory, ".", flags, Mode::empty())?;
+        let look = Unshared::new(look.into())?;
+        let alone = match look.try_lock() {
             Ok(()) => true,
             Err(TryLockError::WouldBlock) => false,
             Err(TryLockError::Error(error)) => return Err(error),
         };
+        if alone {
+            look.unlock()?;
+        }
         Ok((Self { directory, process: Process::current() }, alone))
     }
 

@@ -15,8 +15,10 @@ mod open;
 mod options;
 mod pages;
 mod record;
+mod room;
 mod session;
 mod table;
+mod unshared;
 mod wake;
 mod worker;
 
@@ -67,7 +69,8 @@ use table::ListFrom;
 /// # Forks
 ///
 /// In a forked child all operations are an [`ErrorKind::Misuse`], and dropping the child's copy
-/// does nothing to its parent's leases.
+/// does nothing to its parent's leases. The child can open the store anew, for a session of its
+/// own.
 ///
 /// # Examples
 ///
@@ -104,19 +107,21 @@ struct Client {
 }
 
 impl EmbeddedStore {
-    /// Opens the store in a directory, and makes it if there is none.
+    /// Opens the store in a directory, and makes it if there is none. Blocks for a moment, and for
+    /// up to five seconds while another process is inside; in async code use
+    /// `spawn_blocking`, or a client's URL.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Config`]: the path is no directory, or can't be made.
+    /// * [`ErrorKind::Config`]: the path is relative, is no directory, or can't be made.
     /// * [`ErrorKind::Denied`]: this user may not use it, or others could write to it.
     /// * [`ErrorKind::Unsupported`]: it is on a network file system, or was made by a later
     ///   version.
-    /// * [`ErrorKind::Corrupt`], [`ErrorKind::Foreign`]: what is there can't be read as a store.
-    ///   Nothing was changed.
+    /// * [`ErrorKind::Corrupt`], [`ErrorKind::Foreign`]: what is there can't be read as a store, or
+    ///   there is something else in the directory and no store. Nothing was changed.
     /// * [`ErrorKind::Full`]: the disk is.
-    /// * [`ErrorKind::Misuse`]: it is in use in another time namespace, or was open in this
-    ///   process before it forked.
+    /// * [`ErrorKind::Misuse`]: it is in use in another time namespace, or by processes of another
+    ///   machine.
     /// * [`ErrorKind::Unavailable`]: another process is inside and does not go on, or the
     ///   operating system failed.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
@@ -128,9 +133,9 @@ impl EmbeddedStore {
         EmbeddedStoreOptions::default()
     }
 
-    /// Where a user's store is unless a path is given: `$XDG_RUNTIME_DIR/leasehold`, else
-    /// `/run/user/UID/leasehold` where that is the user's, else `leasehold-UID` in the directory
-    /// for temporary files.
+    /// Where a user's store is unless a path is given: `/run/leasehold` for root, and
+    /// `/tmp/leasehold-UID` for everybody else. It depends on nothing in the environment, so that a
+    /// shell, cron and services of one user meet there.
     #[must_use]
     pub fn default_path() -> PathBuf {
         directory::default_path()

@@ -5,20 +5,22 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::sync::{Arc, LazyLock, Mutex, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, TryLockError, Weak};
 use std::time::Duration;
 
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, EnvFlags, EnvOpenOptions, WithoutTls};
-use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_clock::{Process, SystemClock};
+use leasehold_core::{Clock as _, Error, ErrorKind, Result};
 
 use super::directory::{Access, DATA, Directory, GATE, SESSIONS, WAKE, unusable};
-use super::environment::{Environment, Parts, allocate, corrupt, enter, lmdb_error};
-use super::gate::{Gate, lock};
-use super::header::{Header, Unreadable};
+use super::environment::{Environment, Parts, corrupt, enter, lmdb_error};
+use super::gate::Gate;
+use super::header::{BootClock, Header, Unreadable};
 use super::in_use::InUse;
 use super::machine::Machine;
 use super::pages::{self, Damage};
+use super::room::{allocate, file_limit};
 use super::session::Sessions;
 use super::wake::Wakes;
 use super::{newer, session, table, wake};
@@ -29,9 +31,16 @@ const ENTER_WITHIN: Duration = Duration::from_secs(5);
 /// How much of the data file has its place on the disk from the start.
 const FIRST_BYTES: u64 = 1 << 20;
 
-/// Every store that this process has open, by the identity of its directory: LMDB must not open a
+/// Every store that this process and those that it was forked from have open: LMDB must not open a
 /// file twice in one process.
-static OPEN: LazyLock<Mutex<HashMap<Identity, Weak<Environment>>>> = LazyLock::new(Mutex::default);
+static OPEN: LazyLock<Mutex<Slots>> = LazyLock::new(Mutex::default);
+
+/// By the process that opened it, and the identity of its directory.
+type Slots = HashMap<(Process, Identity), Arc<Slot>>;
+
+/// A store's place among the open ones; locked while the store is being opened, so that nobody who
+/// opens another one has to wait.
+type Slot = Mutex<Weak<Environment>>;
 
 /// A file's device and number.
 type Identity = (u64, u64);
@@ -46,41 +55,83 @@ pub(super) struct Wanted {
 /// The store in this directory, opened once per process.
 pub(super) fn environment(directory: Directory, wanted: Wanted) -> Result<Arc<Environment>> {
     let meta = directory.handle.metadata().map_err(|error| unusable("look at", error))?;
-    let identity = (meta.dev(), meta.ino());
-    let mut open = lock(&OPEN);
-    if let Some(environment) = open.get(&identity).and_then(Weak::upgrade) {
-        if environment.is_ours() {
-            return Ok(environment);
-        }
-        return Err(Error::new(
-            ErrorKind::Misuse,
-            "this process is a fork, and the store was open before; drop what uses it first, or \
-             open stores after forking",
-        ));
+    let slot = slot((meta.dev(), meta.ino()))?;
+    let mut opened = lock_soon(&slot)?;
+    if let Some(environment) = opened.upgrade() {
+        return Ok(environment);
     }
-    let environment = Arc::new(open_new(directory, wanted)?);
-    open.retain(|_, other| other.strong_count() > 0);
-    open.insert(identity, Arc::downgrade(&environment));
+    let environment = Arc::new(open_new(&directory, wanted)?);
+    *opened = Arc::downgrade(&environment);
     Ok(environment)
 }
 
-fn open_new(directory: Directory, wanted: Wanted) -> Result<Environment> {
+/// This process's place for a store. A fork's child has nothing open, and closes what it has
+/// inherited, which it can't use.
+fn slot(identity: Identity) -> Result<Arc<Slot>> {
+    let process = Process::current();
+    let mut open = lock_soon(&OPEN)?;
+    let mut inherited = Vec::new();
+    open.retain(|(by, _), slot| {
+        let opened = match slot.try_lock() {
+            Ok(opened) => opened.upgrade(),
+            Err(TryLockError::Poisoned(opened)) => opened.into_inner().upgrade(),
+            // Somebody is about to open it; in a child there is nobody left who could.
+            Err(TryLockError::WouldBlock) => return *by == process,
+        };
+        if *by == process {
+            return opened.is_some() || Arc::strong_count(slot) > 1;
+        }
+        inherited.extend(opened);
+        false
+    });
+    let slot = Arc::clone(open.entry((process, identity)).or_default());
+    drop(open);
+    inherited.iter().for_each(|environment| environment.close_inherited());
+    Ok(slot)
+}
+
+/// The lock on what threads of this process share while one of them may be opening a store.
+fn lock_soon<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
+    let clock = SystemClock::new();
+    let until = clock.now().saturating_add(ENTER_WITHIN);
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return Ok(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) if clock.now() < until => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::new(
+                    ErrorKind::Unavailable,
+                    "another thread of this process is opening it and does not go on",
+                ));
+            }
+        }
+    }
+}
+
+fn open_new(directory: &Directory, wanted: Wanted) -> Result<Environment> {
     let access = wanted.access;
+    directory.check_ours()?;
     let gate = directory
         .open_file(GATE, access)
+        .and_then(Gate::new)
         .map_err(|error| unusable("make or open the file gate in", error))?;
-    let gate = Gate::new(gate);
     let pass = enter(&gate, ENTER_WITHIN)?;
     let handle = directory.handle.try_clone().map_err(|error| unusable("open", error))?;
     let (in_use, alone) = InUse::look(handle).map_err(|error| unusable("lock", error))?;
     let machine = Machine::this()?;
-    let header = fit_header(&directory, wanted, &machine, alone)?;
-    let data = prepare_data(&directory, &header)?;
-    let (lmdb, records) = open_lmdb(&directory, &header)?;
+    let header = fit_header(directory, wanted, &machine, alone)?;
+    let data = prepare_data(directory, &header)?;
+    let (lmdb, records) = open_lmdb(directory, &header)?;
     if !header.ready {
         Header { ready: true, ..header.clone() }
             .write(&directory.path)
             .map_err(|error| unusable("write the file store in", error))?;
+    } else if let Some(noted) = header.with_start(&machine, BootClock::now()) {
+        // Where this can't be written, the next one tries again.
+        drop(noted.write(&directory.path));
     }
     let made = |error| unusable("make a directory in", error);
     let sessions = directory.make_inner(SESSIONS, header.access).map_err(made)?;
@@ -94,7 +145,7 @@ fn open_new(directory: Directory, wanted: Wanted) -> Result<Environment> {
     drop(pass);
     let environment = Environment::new(Parts {
         location: super::location(&directory.path).into(),
-        path: directory.path,
+        path: directory.path.clone(),
         access: header.access,
         sessions: Sessions::new(sessions),
         wakes,
@@ -122,21 +173,15 @@ fn fit_header(
 ) -> Result<Header> {
     let header = match Header::read(&directory.path) {
         Ok(header) => header,
-        Err(Unreadable::Absent) if !directory.file(DATA).exists() => {
-            return begin(directory, wanted, machine);
-        }
         Err(Unreadable::Absent) => {
-            return Err(Error::new(
-                ErrorKind::Foreign,
-                "there is a file data.mdb in this directory and no file store: some other program \
-                 may use it; name another directory",
-            ));
+            directory.check_ours()?;
+            return begin(directory, wanted, machine);
         }
         Err(Unreadable::Newer(format)) => return Err(newer(format)),
         Err(Unreadable::Corrupt) => return Err(corrupt("the file store is damaged")),
         Err(Unreadable::Io(error)) => return Err(unusable("read the file store in", error)),
     };
-    if header.is_of_another_boot(machine) {
+    if header.is_of_another_boot(machine, BootClock::now()) {
         if !alone {
             return Err(Error::new(
                 ErrorKind::Misuse,
@@ -167,39 +212,46 @@ fn other_namespace() -> Error {
     )
 }
 
-/// Empties the directory of what a store had there, and writes the header of a new one.
+/// Writes the header of a new store, and removes the data of the one that was there. Its sessions
+/// are cleared away with those of all dead.
 fn begin(directory: &Directory, wanted: Wanted, machine: &Machine) -> Result<Header> {
-    let failed = |error| unusable("empty", error);
-    let remove = |path: &Path| match fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(error)),
-        _ => Ok(()),
-    };
+    check_file_limit(FIRST_BYTES)?;
+    if wanted.access == Access::Group {
+        directory.open_to_group().map_err(|error| unusable("give the group rights on", error))?;
+    }
     let header =
         Header::new(machine.clone(), wanted.bytes_max, directory.has_room_ahead, wanted.access);
     header.write(&directory.path).map_err(|error| unusable("write the file store in", error))?;
-    remove(&directory.file(DATA))?;
-    for inner in [SESSIONS, WAKE] {
-        let Ok(files) = fs::read_dir(directory.file(inner)) else { continue };
-        for file in files.flatten() {
-            remove(&file.path())?;
+    match fs::remove_file(directory.file(DATA)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(unusable("remove the file data.mdb of", error))
         }
+        _ => Ok(header),
     }
-    Ok(header)
+}
+
+/// Refuses to write so much where a limit on the size of files would end this process for it.
+fn check_file_limit(bytes: u64) -> Result<()> {
+    if file_limit() >= bytes {
+        return Ok(());
+    }
+    Err(unusable("make the file data.mdb in", std::io::ErrorKind::FileTooLarge.into()))
 }
 
 /// Makes the data file, or looks at every page of the one that is there.
 fn prepare_data(directory: &Directory, header: &Header) -> Result<File> {
-    let path = directory.file(DATA);
     if !header.ready {
         let data = directory
             .open_file(DATA, header.access)
             .map_err(|error| unusable("make the file data.mdb in", error))?;
         if header.in_place {
+            // LMDB gives such a file its full size at once.
+            check_file_limit(header.bytes_max)?;
             allocate(&data, FIRST_BYTES).map_err(|error| unusable("make room in", error))?;
         }
         return Ok(data);
     }
-    let data = match File::options().read(true).write(true).open(&path) {
+    let data = match directory.open_existing(DATA) {
         Ok(data) => data,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Err(corrupt("the file data.mdb is missing"));
@@ -216,7 +268,6 @@ fn prepare_data(directory: &Directory, header: &Header) -> Result<File> {
     match pages::check(&data) {
         Ok(()) => Ok(data),
         Err(Damage::Corrupt(what)) => Err(corrupt(&format!("data.mdb is damaged ({what})"))),
-        Err(Damage::Newer(version)) => Err(newer(u32::from(version))),
         Err(Damage::Io(error)) => Err(unusable("read the file data.mdb in", error)),
     }
 }

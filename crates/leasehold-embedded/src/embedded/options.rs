@@ -53,7 +53,8 @@ impl EmbeddedStoreOptions {
         self
     }
 
-    /// Opens the store in a directory, and makes it if there is none; blocks for a moment.
+    /// Opens the store in a directory, and makes it if there is none; blocks for a moment, and for
+    /// up to five seconds while another process is inside. The path is absolute.
     ///
     /// # Errors
     ///

@@ -17,8 +17,6 @@ use super::record::{Stored, Unreadable};
 pub(super) enum Damage {
     /// What is wrong, for people.
     Corrupt(String),
-    /// A record was written by a later version.
-    Newer(u8),
     Io(io::Error),
 }
 
@@ -250,9 +248,9 @@ impl Walk<'_> {
             return Ok(());
         }
         match Stored::open(key, value) {
-            Ok(_) => Ok(()),
-            Err(Unreadable::Newer(version)) => Err(Damage::Newer(version)),
-            Err(Unreadable::Corrupt) => Err(corrupt("a record's checksum is wrong")),
+            // Whoever asks for this lock is refused, and nobody else.
+            Ok(_) | Err(Unreadable::Damaged | Unreadable::Newer(_)) => Ok(()),
+            Err(Unreadable::Corrupt) => Err(corrupt("a record's name is wrong")),
         }
     }
 

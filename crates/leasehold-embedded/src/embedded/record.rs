@@ -1,9 +1,11 @@
 //! A value in the data file: one lock's entry, and whose its leases are.
 //!
-//! Layout: version (1 byte), checksum over name, version and all that follows (4 bytes; the same in
-//! every version), end of use and end of keeping in µs of the store's clock (8 bytes each), then
-//! the body in postcard. All numbers are little-endian. The two times are there so that most
-//! entries can be passed over without decoding them.
+//! Layout: version (1 byte), checksum over name, version and all that follows (4 bytes), checksum
+//! of the name alone (4 bytes; these three are the same in every version), end of use and end of
+//! keeping in µs of the store's clock (8 bytes each), then the body in postcard. All numbers are
+//! little-endian. The two times are there so that most entries can be passed over without decoding
+//! them. The name has a checksum of its own so that a damaged value is known to be this lock's: if
+//! the name could be wrong, any other lock might be the one that is held.
 
 use leasehold_core::Token;
 use leasehold_core::table::{LockEntry, StoreTime};
@@ -12,7 +14,13 @@ use serde::{Deserialize, Serialize};
 use crate::RETENTION;
 
 const VERSION: u8 = 1;
-const HEAD: usize = 1 + 4 + 8 + 8;
+/// Where the checksum of the name starts, the two times, and the body.
+const NAME_SUM: usize = 1 + 4;
+const USED: usize = NAME_SUM + 4;
+const KEPT: usize = USED + 8;
+const HEAD: usize = KEPT + 8;
+/// What a name's own checksum is over besides the name: no version has this number.
+const NAME_ALONE: u8 = 0;
 
 /// The number of a client's session; see [`super::session`].
 pub(super) type SessionId = u64;
@@ -69,11 +77,12 @@ impl Record {
         let mut value = Vec::with_capacity(256);
         value.push(VERSION);
         value.extend([0; 4]);
+        value.extend(checksum(name, NAME_ALONE, &[]).to_le_bytes());
         value.extend(used_until.as_micros().to_le_bytes());
         value.extend(kept_until.as_micros().to_le_bytes());
         let mut value = postcard::to_extend(self, value)?;
-        let sum = checksum(name, VERSION, value.get(5..).unwrap_or_default());
-        if let Some(place) = value.get_mut(1..5) {
+        let sum = checksum(name, VERSION, value.get(NAME_SUM..).unwrap_or_default());
+        if let Some(place) = value.get_mut(1..NAME_SUM) {
             place.copy_from_slice(&sum.to_le_bytes());
         }
         Ok(value)
@@ -82,14 +91,17 @@ impl Record {
     pub(super) fn decode(name: &[u8], value: &[u8]) -> Result<Self, Unreadable> {
         let stored = Stored::open(name, value)?;
         let (record, rest) =
-            postcard::take_from_bytes(stored.body).map_err(|_| Unreadable::Corrupt)?;
-        if rest.is_empty() { Ok(record) } else { Err(Unreadable::Corrupt) }
+            postcard::take_from_bytes(stored.body).map_err(|_| Unreadable::Damaged)?;
+        if rest.is_empty() { Ok(record) } else { Err(Unreadable::Damaged) }
     }
 }
 
 /// Why a value can't be read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Unreadable {
+    /// The value is damaged, and certainly this name's.
+    Damaged,
+    /// It may be another name's.
     Corrupt,
     /// It was written by a later version.
     Newer(u8),
@@ -110,20 +122,22 @@ impl<'a> Stored<'a> {
         let (&version, rest) = value.split_first().ok_or(Unreadable::Corrupt)?;
         let (sum, summed) = rest.split_first_chunk::<4>().ok_or(Unreadable::Corrupt)?;
         if u32::from_le_bytes(*sum) != checksum(name, version, summed) {
-            return Err(Unreadable::Corrupt);
+            let own = summed.first_chunk::<4>().copied().map(u32::from_le_bytes);
+            let is_own = own == Some(checksum(name, NAME_ALONE, &[]));
+            return Err(if is_own { Unreadable::Damaged } else { Unreadable::Corrupt });
         }
         if version > VERSION {
             return Err(Unreadable::Newer(version));
         }
         if version != VERSION {
-            return Err(Unreadable::Corrupt);
+            return Err(Unreadable::Damaged);
         }
         let time = |at: usize| {
             let bytes = head.get(at..)?.first_chunk::<8>()?;
             Some(StoreTime::from_micros(u64::from_le_bytes(*bytes)))
         };
-        let used_until = time(5).ok_or(Unreadable::Corrupt)?;
-        let kept_until = time(13).ok_or(Unreadable::Corrupt)?;
+        let used_until = time(USED).ok_or(Unreadable::Corrupt)?;
+        let kept_until = time(KEPT).ok_or(Unreadable::Corrupt)?;
         Ok(Self { used_until, kept_until, body })
     }
 }
@@ -186,24 +200,27 @@ mod tests {
             for bit in 0..8 {
                 let mut changed = value.clone();
                 changed[at] ^= 1 << bit;
-                assert_eq!(Record::decode(b"k", &changed), Err(Unreadable::Corrupt), "{at}.{bit}");
+                let name_is_sure = !(NAME_SUM..USED).contains(&at);
+                let why = if name_is_sure { Unreadable::Damaged } else { Unreadable::Corrupt };
+                assert_eq!(Record::decode(b"k", &changed), Err(why), "{at}.{bit}");
             }
         }
         for end in 0..value.len() {
-            assert_eq!(Record::decode(b"k", &value[..end]), Err(Unreadable::Corrupt), "{end}");
+            let why = if end < HEAD { Unreadable::Corrupt } else { Unreadable::Damaged };
+            assert_eq!(Record::decode(b"k", &value[..end]), Err(why), "{end}");
         }
         assert_eq!(Record::decode(b"l", &value), Err(Unreadable::Corrupt));
         let mut longer = value;
         longer.push(0);
-        assert_eq!(Record::decode(b"k", &longer), Err(Unreadable::Corrupt));
+        assert_eq!(Record::decode(b"k", &longer), Err(Unreadable::Damaged));
     }
 
     #[test]
     fn a_later_version_is_known_as_such() {
         let mut value = record().encode(b"k", StoreTime::default()).unwrap();
         value[0] = 2;
-        let sum = checksum(b"k", 2, &value[5..]);
-        value[1..5].copy_from_slice(&sum.to_le_bytes());
+        let sum = checksum(b"k", 2, &value[NAME_SUM..]);
+        value[1..NAME_SUM].copy_from_slice(&sum.to_le_bytes());
         assert_eq!(Record::decode(b"k", &value), Err(Unreadable::Newer(2)));
     }
 

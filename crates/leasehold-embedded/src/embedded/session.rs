@@ -9,6 +9,7 @@
 //! making and its locking.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -18,6 +19,8 @@ use std::time::Duration;
 
 use leasehold_clock::Process;
 use leasehold_core::table::StoreTime;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use super::directory::Access;
 use super::gate::{Pass, lock};
@@ -29,6 +32,9 @@ const TRUST: Duration = Duration::from_millis(5);
 
 /// How many foreign sessions one operation looks at: a semaphore may have thousands of holders.
 const PROBES_MAX: usize = 64;
+
+/// From how many sessions on those that were seen too long ago are forgotten.
+const SEEN_MAX: usize = 16_384;
 
 /// How many files of the dead a new session clears away.
 const SWEEP_MAX: usize = 8;
@@ -60,9 +66,10 @@ impl Session {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 Err(error) => return Err(error),
             };
-            access.settle(&file, directory)?;
-            file.try_lock().map_err(io::Error::from)?;
-            return Ok(Self { id, _file: file, path, process: Process::current() });
+            let session = Self { id, _file: file, path, process: Process::current() };
+            access.settle(&session._file, directory)?;
+            session._file.try_lock().map_err(io::Error::from)?;
+            return Ok(session);
         }
     }
 }
@@ -93,8 +100,8 @@ impl Sessions {
         &self.directory
     }
 
-    /// Which of these sessions are over. Looks at a bounded number; the rest count as alive until
-    /// the next time.
+    /// Which of these sessions are over. Looks at a bounded number, those first that were not seen
+    /// for longest, and else from a random one on; the rest count as alive until the next time.
     pub(super) fn dead(
         &self,
         of: impl Iterator<Item = SessionId>,
@@ -102,24 +109,29 @@ impl Sessions {
         _pass: &Pass<'_>,
     ) -> Vec<SessionId> {
         let mut seen_alive = lock(&self.seen_alive);
+        let trusted = |seen: &StoreTime| now < seen.saturating_add(TRUST);
+        let mut asked: Vec<SessionId> =
+            of.filter(|id| !seen_alive.get(id).is_some_and(trusted)).collect();
+        if asked.is_empty() {
+            return asked;
+        }
+        asked.sort_unstable();
+        asked.dedup();
+        if asked.len() > PROBES_MAX {
+            let from = fastrand::usize(..asked.len());
+            asked.rotate_left(from);
+            asked.sort_by_key(|id| seen_alive.get(id).copied());
+            asked.truncate(PROBES_MAX);
+        }
         let mut dead = Vec::new();
-        let mut probes: usize = 0;
-        for id in of {
-            let trusted = |seen: &StoreTime| now < seen.saturating_add(TRUST);
-            if probes >= PROBES_MAX
-                || dead.contains(&id)
-                || seen_alive.get(&id).is_some_and(trusted)
-            {
-                continue;
-            }
-            probes = probes.saturating_add(1);
+        for id in asked {
             let path = file_of(&self.directory, id);
             if is_over(&path) {
                 drop(fs::remove_file(&path));
                 seen_alive.remove(&id);
                 dead.push(id);
             } else {
-                if seen_alive.len() >= 1024 {
+                if seen_alive.len() >= SEEN_MAX {
                     seen_alive.retain(|_, seen| now < seen.saturating_add(TRUST));
                 }
                 seen_alive.insert(id, now);
@@ -130,27 +142,39 @@ impl Sessions {
 }
 
 /// Whether the session with this file has ended. What can't be known counts as alive: its leases
-/// then end with their ttl.
+/// then end with their ttl. What is no file, was made by somebody else.
 fn is_over(path: &Path) -> bool {
-    match File::open(path) {
-        Ok(file) => match file.try_lock_shared() {
-            Ok(()) => true,
-            Err(TryLockError::WouldBlock | TryLockError::Error(_)) => false,
-        },
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match rustix::fs::open(path, flags, Mode::empty()).map(File::from) {
+        Ok(file) => {
+            file.metadata().is_ok_and(|meta| meta.is_file())
+                && match file.try_lock_shared() {
+                    Ok(()) => true,
+                    Err(TryLockError::WouldBlock | TryLockError::Error(_)) => false,
+                }
+        }
+        Err(error) => error == Errno::NOENT,
     }
 }
 
-/// Removes files of ended sessions. Looks at so many at most, from a random one on.
+/// Removes files of ended sessions. Looks at so many at most, from a random one on, and at none
+/// that is not named as a session's is.
 pub(super) fn sweep(directory: &Path, looks_max: usize) {
     let Ok(files) = fs::read_dir(directory) else { return };
-    let files: Vec<PathBuf> = files.flatten().map(|file| file.path()).collect();
+    let ours = |name: &OsStr| name.to_str().is_some_and(is_name);
+    let files: Vec<PathBuf> =
+        files.flatten().filter(|file| ours(&file.file_name())).map(|file| file.path()).collect();
     let from = fastrand::usize(..files.len().max(1));
     for path in files.iter().cycle().skip(from).take(looks_max.min(files.len())) {
         if is_over(path) {
             drop(fs::remove_file(path));
         }
     }
+}
+
+/// Whether a file is named as [`file_of`] names them.
+fn is_name(name: &str) -> bool {
+    SessionId::from_str_radix(name, 16).is_ok_and(|id| name == format!("{id:016x}"))
 }
 
 fn file_of(directory: &Path, id: SessionId) -> PathBuf {
@@ -165,7 +189,7 @@ mod tests {
     const NOW: StoreTime = StoreTime::from_micros(1_000_000);
 
     fn gate() -> Gate {
-        Gate::new(tempfile::tempfile().unwrap())
+        Gate::new(tempfile::tempfile().unwrap()).unwrap()
     }
 
     #[test]
@@ -196,6 +220,52 @@ mod tests {
         let left: Vec<_> = fs::read_dir(directory.path()).unwrap().flatten().collect();
         assert_eq!(left.len(), 1);
         assert_eq!(left[0].path(), file_of(directory.path(), session.id));
+    }
+
+    #[test]
+    fn every_dead_session_is_found_behind_any_number_of_live_ones() {
+        let directory = tempfile::tempdir().unwrap();
+        let gate = gate();
+        let pass = gate.try_enter().unwrap().unwrap();
+        let alive: Vec<Session> = (0..5 * PROBES_MAX)
+            .map(|_| Session::begin(directory.path(), Access::Private, &pass).unwrap())
+            .collect();
+        let ids = alive.iter().map(|session| session.id).chain([u64::MAX]);
+        let sessions = Sessions::new(directory.path().to_owned());
+        let mut now = NOW;
+        let looks = (1..).find(|_| {
+            now = now.saturating_add(TRUST);
+            let dead = sessions.dead(ids.clone(), now, &pass);
+            assert!(dead.is_empty() || dead == [u64::MAX]);
+            !dead.is_empty()
+        });
+        assert!(looks <= Some(6), "found at look {looks:?}");
+        // Whoever looks once only, as a new process does, starts somewhere else each time.
+        let found = (0..1_000).any(|_| {
+            let newcomer = Sessions::new(directory.path().to_owned());
+            !newcomer.dead(ids.clone(), now, &pass).is_empty()
+        });
+        assert!(found);
+    }
+
+    #[test]
+    fn what_is_not_a_sessions_file_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::write(path("0000000000000001"), "").unwrap();
+        fs::create_dir(path("0000000000000002")).unwrap();
+        fs::write(path("sess_1"), "theirs").unwrap();
+        fs::write(path("3"), "theirs").unwrap();
+        fs::write(path("000000000000000A"), "theirs").unwrap();
+        std::os::unix::fs::symlink(path("sess_1"), path("0000000000000004")).unwrap();
+        sweep(directory.path(), usize::MAX);
+        let mut left: Vec<_> = fs::read_dir(directory.path()).unwrap().flatten().collect();
+        left.sort_by_key(fs::DirEntry::file_name);
+        let names: Vec<_> = left.iter().map(fs::DirEntry::file_name).collect();
+        assert_eq!(
+            names,
+            ["0000000000000002", "0000000000000004", "000000000000000A", "3", "sess_1"]
+        );
     }
 
     #[test]

@@ -4,17 +4,18 @@
 use std::ops::Bound;
 
 use heed::RwTxn;
-use leasehold_core::table::{LockEntry, Notice, Now};
+use leasehold_core::table::{LockEntry, Notice, Now, StoreTime};
 use leasehold_core::{
-    Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, Convert, ConvertRequest, Error, Fence,
-    ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest, LockInfo, Release, ReleaseRequest,
-    Renew, RenewRequest, Result, SetLimit, SetLimitRequest, Token,
+    Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, Convert, ConvertRequest, Error,
+    ErrorKind, Fence, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest, LockInfo,
+    Release, ReleaseRequest, Renew, RenewRequest, Result, SetLimit, SetLimitRequest, Token,
 };
 
-use super::environment::{Environment, Write};
+use super::environment::Environment;
 use super::gate::Pass;
 use super::pages::OWN;
 use super::record::{Record, SessionId, Stored, Unreadable};
+use super::room::Write;
 
 /// Below every fence that may be issued for a name that is not in the file: what the names
 /// forgotten so far had.
@@ -31,6 +32,10 @@ const BEFORE_ALL: &[u8] = &[OWN + 1];
 const MOVE_ONE_IN: u32 = 16;
 /// How many names the hand passes then. More than one per new name, or it would never catch up.
 const STEPS: usize = 4;
+/// How many it passes where there is no room, in how many transactions. Each of these writes fewer
+/// pages anew than are set aside for changes; all together they free more than an addition takes.
+const FORGET_STEPS: usize = 256;
+const FORGET_TURNS: usize = 32;
 /// How many renewals share one transaction, and how many names are listed in one go: what keeps
 /// others out for about a millisecond.
 pub(super) const BATCH: usize = 256;
@@ -43,14 +48,50 @@ pub(super) fn acquire(
     session: Option<SessionId>,
     request: &AcquireRequest,
 ) -> Answer<Acquire> {
-    let mut step = Step::begin(store, pass)?;
-    let answer =
-        step.change(&request.key, Write::Add, Some(request.token), |record, now, notices| {
-            let answer = record.entry.acquire(request, now, notices);
-            record.own(request.token, session);
-            answer
-        })?;
-    step.end(answer)
+    where_there_is_room(store, pass, || {
+        let mut step = Step::begin(store, pass)?;
+        let answer =
+            step.change(&request.key, Write::Add, Some(request.token), |record, now, notices| {
+                let answer = record.entry.acquire(request, now, notices);
+                record.own(request.token, session);
+                answer
+            })?;
+        step.end(answer)
+    })
+}
+
+/// Tries again what found no room, once idle names have been forgotten.
+fn where_there_is_room<T>(
+    store: &Environment,
+    pass: &Pass<'_>,
+    attempt: impl Fn() -> Answer<T>,
+) -> Answer<T> {
+    match attempt() {
+        Err(full) if full.kind() == ErrorKind::Full => {
+            if forget_idle(store, pass) {
+                attempt()
+            } else {
+                Err(full)
+            }
+        }
+        answer => answer,
+    }
+}
+
+/// Forgets names that nobody uses, some of them, however short a time ago they were used: in a full
+/// store, to tell a late release from a lost one is worth less than a lock. Answers whether there
+/// were any.
+fn forget_idle(store: &Environment, pass: &Pass<'_>) -> bool {
+    (0..FORGET_TURNS).fold(false, |any, _| {
+        let turn = || {
+            let mut step = Step::begin(store, pass)?;
+            store.reserve(&step.txn, Write::Change, 0)?;
+            let forgotten = step.forget(FORGET_STEPS, |stored, now| stored.used_until <= now)?;
+            store.commit(step.txn)?;
+            Ok::<_, Error>(forgotten)
+        };
+        turn().is_ok_and(|forgotten| forgotten > 0) || any
+    })
 }
 
 /// Takes all or none. Where one is not to be had, nothing is written but what the look at the
@@ -61,30 +102,38 @@ pub(super) fn acquire_all(
     session: Option<SessionId>,
     requests: &[AcquireRequest],
 ) -> Answer<AcquireAll> {
-    let mut step = Step::begin(store, pass)?;
-    for (index, request) in requests.iter().enumerate() {
-        let obstacle =
-            step.change(&request.key, Write::Add, Some(request.token), |record, now, notices| {
-                record.entry.obstacle(request, now, notices)
-            })?;
-        if let Some(answer) = obstacle {
-            return step.end(AcquireAll::Blocked { index, answer });
+    where_there_is_room(store, pass, || {
+        let mut step = Step::begin(store, pass)?;
+        for (index, request) in requests.iter().enumerate() {
+            let obstacle = step.change(
+                &request.key,
+                Write::Add,
+                Some(request.token),
+                |record, now, notices| record.entry.obstacle(request, now, notices),
+            )?;
+            if let Some(answer) = obstacle {
+                return step.end(AcquireAll::Blocked { index, answer });
+            }
         }
-    }
-    let mut all = Vec::with_capacity(requests.len());
-    for (index, request) in requests.iter().enumerate() {
-        let answer =
-            step.change(&request.key, Write::Add, Some(request.token), |record, now, notices| {
-                let answer = record.entry.acquire(request, now, notices);
-                record.own(request.token, session);
-                answer
-            })?;
-        match answer.fences() {
-            Some(fences) => all.push(fences),
-            None => return step.end(AcquireAll::Blocked { index, answer }),
+        let mut all = Vec::with_capacity(requests.len());
+        for (index, request) in requests.iter().enumerate() {
+            let answer = step.change(
+                &request.key,
+                Write::Add,
+                Some(request.token),
+                |record, now, notices| {
+                    let answer = record.entry.acquire(request, now, notices);
+                    record.own(request.token, session);
+                    answer
+                },
+            )?;
+            match answer.fences() {
+                Some(fences) => all.push(fences),
+                None => return step.end(AcquireAll::Blocked { index, answer }),
+            }
         }
-    }
-    step.end(AcquireAll::Granted(all))
+        step.end(AcquireAll::Granted(all))
+    })
 }
 
 pub(super) fn convert(
@@ -276,7 +325,8 @@ pub(super) fn count(store: &Environment, pass: &Pass<'_>) -> Answer<(usize, usiz
         let (name, value) = item.map_err(failed)?;
         if name.first() != Some(&OWN) {
             all = all.saturating_add(1);
-            let used = stored(store, name, value)?.used_until > at;
+            // What can't be read may be in use.
+            let used = Stored::open(name, value).map_or(true, |stored| stored.used_until > at);
             in_use = in_use.saturating_add(usize::from(used));
         }
     }
@@ -292,8 +342,10 @@ pub(super) fn has_detached(store: &Environment, pass: &Pass<'_>) -> Result<bool>
         if name.first() == Some(&OWN) {
             continue;
         }
-        let record = decode(store, name, value)?;
-        if record.entry.tokens().any(|token| record.session_of(token).is_none()) {
+        let may_be_detached = Record::decode(name, value).map_or(true, |record| {
+            record.entry.tokens().any(|token| record.session_of(token).is_none())
+        });
+        if may_be_detached {
             return Ok(true);
         }
     }
@@ -392,7 +444,7 @@ impl<'a> Step<'a> {
         if before == body {
             return Ok(());
         }
-        self.store.reserve(write, value.len())?;
+        self.store.reserve(&self.txn, write, value.len())?;
         self.put(name, &value)?;
         if is_new {
             self.sweep()?;
@@ -428,6 +480,16 @@ impl<'a> Step<'a> {
 
     /// Moves the hand a few names on and forgets those that nobody has used for long.
     fn sweep(&mut self) -> Result<()> {
+        self.forget(STEPS, |stored, now| stored.kept_until <= now).map(drop)
+    }
+
+    /// Moves the hand so many names on, and forgets those among them that may be: how many. Leaves
+    /// alone what can't be read.
+    fn forget(
+        &mut self,
+        steps: usize,
+        may_be: fn(&Stored<'_>, StoreTime) -> bool,
+    ) -> Result<usize> {
         let failed = |error| self.store.lmdb_error(error);
         let mut hand = self.get(HAND)?.unwrap_or(BEFORE_ALL).to_vec();
         let mut idle = Vec::new();
@@ -436,7 +498,7 @@ impl<'a> Step<'a> {
             let range = (Bound::Excluded(hand.as_slice()), Bound::Unbounded);
             let mut names = self.store.records.range(&self.txn, &range).map_err(failed)?;
             let mut to = Vec::new();
-            for _ in 0..STEPS {
+            for _ in 0..steps {
                 let Some(item) = names.next() else {
                     BEFORE_ALL.clone_into(&mut to);
                     break;
@@ -444,11 +506,11 @@ impl<'a> Step<'a> {
                 let (name, value) = item.map_err(failed)?;
                 name.clone_into(&mut to);
                 if name.first() == Some(&OWN)
-                    || stored(self.store, name, value)?.kept_until > self.now.at
+                    || !Stored::open(name, value).is_ok_and(|stored| may_be(&stored, self.now.at))
                 {
                     continue;
                 }
-                let record = decode(self.store, name, value)?;
+                let Ok(record) = Record::decode(name, value) else { continue };
                 if record.entry.may_be_forgotten(self.now) {
                     last_fence = last_fence.max(record.entry.last_fence().unwrap_or(Fence::ZERO));
                     idle.push(name.to_vec());
@@ -463,7 +525,8 @@ impl<'a> Step<'a> {
         if last_fence > self.forgotten()? {
             self.put(FORGOTTEN, &last_fence.value().to_le_bytes())?;
         }
-        self.put(HAND, &hand)
+        self.put(HAND, &hand)?;
+        Ok(idle.len())
     }
 }
 
@@ -498,6 +561,8 @@ fn stored<'a>(store: &Environment, name: &[u8], value: &'a [u8]) -> Result<Store
 
 fn unreadable(store: &Environment, why: Unreadable) -> Error {
     match why {
+        Unreadable::Damaged => store
+            .corrupt("the record of this lock in data.mdb is damaged; no other lock is affected"),
         Unreadable::Corrupt => damaged(store, "an entry"),
         Unreadable::Newer(version) => {
             super::newer(u32::from(version)).at_store(store.location.to_string())

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -99,7 +100,7 @@ impl Wakes {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::yield_now(),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                     // Nobody will ever read from it again.
-                    drop(fs::remove_file(self.directory.join(client.to_string())));
+                    remove(&self.directory.join(client.to_string()));
                     return;
                 }
                 _ => return,
@@ -113,7 +114,7 @@ impl Wakes {
         let address =
             self.address(&client).ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?;
         let path = self.directory.join(client.to_string());
-        drop(fs::remove_file(&path));
+        remove(&path);
         let socket = UnixDatagram::bind(&address)?;
         set_mode(&path, self.access)?;
         let socket = Arc::new(socket);
@@ -152,8 +153,22 @@ fn set_mode(path: &Path, access: Access) -> io::Result<()> {
 pub(super) fn sweep(directory: &Path) {
     let Ok(files) = fs::read_dir(directory) else { return };
     for file in files.flatten() {
-        drop(fs::remove_file(file.path()));
+        if file.file_name().to_str().is_some_and(is_name) {
+            remove(&file.path());
+        }
     }
+}
+
+/// Removes a socket, and nothing else that may have its name.
+fn remove(path: &Path) {
+    if fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket()) {
+        drop(fs::remove_file(path));
+    }
+}
+
+/// Whether a socket is named as clients are.
+fn is_name(name: &str) -> bool {
+    name.len() == 32 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 struct Reader {
@@ -224,7 +239,7 @@ impl Drop for Channel {
         if local.get(&self.client).is_some_and(|local| local.number == self.number) {
             local.remove(&self.client);
             drop(self.wakes.sender.send_to(&[], &self.address));
-            drop(fs::remove_file(&self.path));
+            remove(&self.path);
         }
         drop(self._socket.shutdown(std::net::Shutdown::Both));
     }

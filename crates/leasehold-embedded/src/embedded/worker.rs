@@ -6,6 +6,8 @@
 //! while nobody waits, and ends with the store.
 
 use std::collections::VecDeque;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -16,7 +18,7 @@ use leasehold_core::{Clock, Moment};
 use super::gate::{Gate, Pass, lock};
 
 /// What a request does once it is inside, or when the gate can't be tried at all.
-pub(super) type Job = Box<dyn FnOnce(std::io::Result<&Pass<'_>>) + Send>;
+pub(super) type Job = Box<dyn FnOnce(io::Result<&Pass<'_>>) + Send>;
 
 /// The first pause between two tries, and the longest: a transaction takes a few µs, so the first
 /// is enough in a crowd; the longest is what waking a stopped process up may cost.
@@ -67,7 +69,7 @@ impl Worker {
     }
 
     /// Puts a request in line until its time is over.
-    pub(super) fn wait(&self, until: Moment, job: Job) -> std::io::Result<InLine> {
+    pub(super) fn wait(&self, until: Moment, job: Job) -> io::Result<InLine> {
         let waiting = Arc::new(Waiting { until, job: Mutex::new(Some(job)) });
         let mut state = lock(&self.line.state);
         if !state.started {
@@ -120,7 +122,7 @@ fn serve(line: &Line, gate: &Gate) {
         match gate.try_enter() {
             Ok(Some(pass)) => {
                 while let Some(job) = next(line) {
-                    job(Ok(&pass));
+                    carry_out(job, Ok(&pass));
                 }
                 pause = PAUSE_MIN;
             }
@@ -131,10 +133,17 @@ fn serve(line: &Line, gate: &Gate) {
             }
             Err(error) => {
                 while let Some(job) = next(line) {
-                    job(Err(again(&error)));
+                    carry_out(job, Err(again(&error)));
                 }
             }
         }
+    }
+}
+
+/// Carries a request out. One that panics takes its own answer along and nobody else's.
+fn carry_out(job: Job, pass: io::Result<&Pass<'_>>) {
+    if catch_unwind(AssertUnwindSafe(|| job(pass))).is_err() {
+        tracing::error!("a request panicked inside the gate; this is a bug in leasehold");
     }
 }
 
@@ -162,6 +171,6 @@ fn give_up_overdue(line: &Line) {
     });
 }
 
-fn again(error: &std::io::Error) -> std::io::Error {
-    std::io::Error::new(error.kind(), error.to_string())
+fn again(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), error.to_string())
 }

@@ -28,8 +28,15 @@ pub(crate) struct Child {
 impl Child {
     /// Starts a process with a task: its name, and a word for it.
     pub(crate) fn start(store: &Path, task: &str) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args([
+        Self::start_by(&[], store, task)
+    }
+
+    /// Starts a process by another program, which is given this one as its last arguments.
+    pub(crate) fn start_by(by: &[&str], store: &Path, task: &str) -> Self {
+        let this = std::env::current_exe().unwrap();
+        let mut words = by.iter().map(AsRef::as_ref).chain([this.as_os_str()]);
+        let mut command = Command::new(words.next().unwrap());
+        command.args(words).args([
             "--exact",
             "child::a_task_is_carried_out",
             "--nocapture",
@@ -103,6 +110,13 @@ fn a_task_is_carried_out() {
 }
 
 async fn carry_out(task: &str, name: &str, path: &Path) {
+    if task == "try-open" {
+        match EmbeddedStore::open(path) {
+            Ok(_) => say("open"),
+            Err(error) => say(&format!("{:?}: {error}", error.kind())),
+        }
+        return until_told();
+    }
     let detached = task == "hold-detached";
     let store = EmbeddedStore::options().detached(detached).open(path).unwrap();
     match task {
@@ -124,6 +138,10 @@ async fn carry_out(task: &str, name: &str, path: &Path) {
         #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
         "cut" => crate::steps::in_child(&store, name).await,
         "fork" => crate::fork::in_child(&store, name).await,
+        "fork-and-spin" => {
+            say(&format!("forked {}", crate::fork::one_that_reads_on()));
+            spin(&store, name).await;
+        }
         other => panic!("no task is called {other}"),
     }
     until_told();

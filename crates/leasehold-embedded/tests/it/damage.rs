@@ -8,7 +8,7 @@ use std::path::Path;
 use leasehold_core::{Acquire, Error, ErrorKind, Release, ReleaseRequest, Store};
 use leasehold_embedded::EmbeddedStore;
 
-use crate::ask::{WITHIN, granted, request};
+use crate::ask::{WITHIN, granted, key, request};
 use crate::child::Child;
 use crate::place;
 
@@ -81,7 +81,7 @@ async fn no_flipped_byte_crashes_or_loses_a_lease() {
     let before = used(&path);
     let end = before.iter().rposition(|byte| *byte != 0).unwrap();
     let mut rng = fastrand::Rng::with_seed(11);
-    let (mut refused, mut taken) = (0, 0);
+    let (mut refused, mut taken, mut one_refused) = (0, 0, 0);
     for _ in 0..600 {
         let at = rng.usize(..=end);
         data(&path).write_all_at(&[before[at] ^ 1 << rng.u8(..8)], at as u64).unwrap();
@@ -90,15 +90,57 @@ async fn no_flipped_byte_crashes_or_loses_a_lease() {
                 assert_eq!(error.kind(), ErrorKind::Corrupt, "byte {at}: {error}");
                 refused += 1;
             }
-            // The byte was in nobody's use: in a free page, a gap, or the older meta page.
+            // The byte was in nobody's use (in a free page, a gap, or the older meta page), or in
+            // the value of one record.
             Ok(store) => {
                 assert_eq!(store.entries(WITHIN).await.unwrap(), (40, 40), "byte {at}");
+                let damaged = damaged_names(&store, 40).await;
+                assert!(damaged <= 1, "byte {at}: {damaged}");
+                one_refused += damaged;
                 taken += 1;
             }
         }
         data(&path).write_all_at(&before, 0).unwrap();
     }
-    assert!(refused > 0 && taken > 0, "{refused} refused, {taken} taken");
+    assert!(
+        refused > 0 && taken > 0 && one_refused > 0,
+        "{refused} refused, {taken} taken, {one_refused} with one lock refused"
+    );
+}
+
+/// Asks for all names, of which none may be granted, and counts those that are refused.
+async fn damaged_names(store: &EmbeddedStore, count: usize) -> usize {
+    let mut damaged = 0;
+    for n in 0..count {
+        match store.acquire(&request(&format!("name-{n}")), WITHIN).await {
+            Ok(Acquire::Busy(_)) => {}
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                assert!(error.to_string().contains("no other lock is affected"), "{error}");
+                damaged += 1;
+            }
+            other => panic!("name-{n}: {other:?}"),
+        }
+    }
+    damaged
+}
+
+#[tokio::test]
+async fn a_damaged_record_refuses_its_own_lock_and_no_other() {
+    let (path, _keep) = place();
+    with_leases(&path, 40).await;
+    let before = used(&path);
+    // In a leaf, a value comes right after its name.
+    let at = before.windows(6).position(|bytes| bytes == b"name-7").unwrap() + 6 + 40;
+    data(&path).write_all_at(&[before[at] ^ 1], at as u64).unwrap();
+    let store = EmbeddedStore::open(&path).unwrap();
+    assert_eq!(damaged_names(&store, 40).await, 1);
+    let error = store.inspect(&key("name-7"), WITHIN).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    // The hand that forgets old names passes it by again and again.
+    for n in 0..200 {
+        granted(store.acquire(&request(&format!("other-{n}")), WITHIN).await.unwrap());
+    }
+    assert_eq!(store.entries(WITHIN).await.unwrap(), (240, 240));
 }
 
 #[tokio::test]
@@ -169,6 +211,7 @@ async fn a_restart_of_the_machine_voids_all_leases_and_keeps_fences_rising() {
     let before = granted(store.acquire(&asked, WITHIN).await.unwrap());
     drop(store);
     change_header(&path, "boot ", "another-boot");
+    change_header(&path, "booted-at-s ", "1600000000");
     // What is not synced may be anything after a power failure.
     data(&path).set_len(100).unwrap();
     let store = EmbeddedStore::open(&path).unwrap();
@@ -176,6 +219,22 @@ async fn a_restart_of_the_machine_voids_all_leases_and_keeps_fences_rising() {
     assert!(after.first() > before.last());
     let ending = ReleaseRequest::new(asked.key, asked.token, before);
     assert_eq!(store.release(&ending, WITHIN).await.unwrap(), Release::NotHeld);
+}
+
+#[tokio::test]
+async fn a_container_with_a_boot_id_of_its_own_ends_no_lease() {
+    let (path, _keep) = place();
+    let asked = request("k");
+    let store = EmbeddedStore::options().detached(true).open(&path).unwrap();
+    let fences = granted(store.acquire(&asked, WITHIN).await.unwrap());
+    drop(store);
+    change_header(&path, "boot ", "the-hosts");
+    let store = EmbeddedStore::options().detached(true).open(&path).unwrap();
+    let answer = store.acquire(&request("k"), WITHIN).await.unwrap();
+    assert!(matches!(answer, Acquire::Busy(_)), "{answer:?}");
+    let ending = ReleaseRequest::new(asked.key, asked.token, fences);
+    assert_eq!(store.release(&ending, WITHIN).await.unwrap(), Release::Released);
+    assert!(fs::read_to_string(path.join("store")).unwrap().contains("boot the-hosts\n"));
 }
 
 #[tokio::test]

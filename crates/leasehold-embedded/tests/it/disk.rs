@@ -128,6 +128,37 @@ async fn a_store_that_has_reached_its_limit_says_so_and_still_releases() {
     }
 }
 
+#[tokio::test]
+async fn a_store_that_was_full_has_room_again_once_its_locks_are_released() {
+    let (path, _keep) = place();
+    let store = EmbeddedStore::options().bytes_max(4 << 20).open(path).unwrap();
+    let keep = request("keep");
+    let kept = granted(store.acquire(&keep, WITHIN).await.unwrap());
+    let mut last = None;
+    for round in 0..3 {
+        let mut held = Vec::new();
+        let error = loop {
+            let asked = request(&format!("round-{round}/name-{}", held.len()));
+            match store.acquire(&asked, WITHIN).await {
+                Ok(answer) => held.push((asked, granted(answer))),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+        assert!(held.len() > 3_000, "round {round}: full after {}", held.len());
+        for (asked, fences) in &held {
+            let ending = ReleaseRequest::new(asked.key.clone(), asked.token, *fences);
+            assert_eq!(store.release(&ending, WITHIN).await.unwrap(), Release::Released);
+            last = last.max(Some(fences.last()));
+        }
+    }
+    // What was forgotten for the room begins above its last fence, and what is held was not.
+    let again = granted(store.acquire(&request("round-0/name-0"), WITHIN).await.unwrap());
+    assert!(Some(again.first()) > last);
+    let ending = ReleaseRequest::new(keep.key, keep.token, kept);
+    assert_eq!(store.release(&ending, WITHIN).await.unwrap(), Release::Released);
+}
+
 #[test]
 fn too_small_a_limit_is_refused() {
     let (path, _keep) = place();
@@ -145,6 +176,19 @@ fn a_directory_on_a_read_only_disk_is_refused() {
     let error = refused(&disk.path());
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(error.to_string().contains("can be written"), "{error}");
+}
+
+/// A limit of zero would end the process at its first write.
+#[test]
+fn a_limit_on_the_size_of_files_is_told_and_ends_nobody() {
+    for blocks in ["0", "1", "64"] {
+        let (path, _keep) = place();
+        let shell = format!("ulimit -f {blocks}; exec \"$0\" \"$@\"");
+        let mut child = Child::start_by(&["bash", "-c", &shell], &path, "try-open");
+        let said = child.next().unwrap();
+        assert!(said.starts_with("Full") && said.contains("ulimit -f"), "{said}");
+        child.end();
+    }
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! A process that forks while it holds a lease.
 
 use std::future::Future;
+use std::path::Path;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use leasehold_core::{Effect, ErrorKind, LeaveRequest, Store};
+use leasehold_core::{Acquire, AcquireRequest, Effect, ErrorKind, LeaveRequest, Store};
 use leasehold_embedded::EmbeddedStore;
 
 use crate::ask::{WITHIN, granted, key, request};
@@ -33,25 +35,90 @@ pub(crate) async fn in_child(store: &EmbeddedStore, name: &str) {
             let right = refused.is_some_and(|error| {
                 error.kind() == ErrorKind::Misuse && error.effect() == Effect::NotApplied
             });
-            let again = EmbeddedStore::open(copy.path()).err();
-            let again = again.is_some_and(|error| error.kind() == ErrorKind::Misuse);
+            let anew = use_anew(copy.path(), &asked);
             drop(copy);
             // SAFETY: ends the process; nothing else.
-            unsafe { libc::_exit(i32::from(!right) | i32::from(!again) << 1) };
+            unsafe { libc::_exit(i32::from(!right) | i32::from(!anew) << 1) };
         }
         child => {
             let mut status = -1;
             // SAFETY: waits for the child above; `status` outlives the call.
             assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-            assert_eq!(status, 0, "the child of the fork was not refused");
+            assert_eq!(status, 0, "1: the child was not refused, 2: it could not open anew");
             drop(copy);
             say("forked");
         }
     }
 }
 
+/// Opens the store that the parent has open, sees its lease there, and takes one of its own, in a
+/// session of its own.
+fn use_anew(path: &Path, of_parent: &AcquireRequest) -> bool {
+    let Ok(store) = EmbeddedStore::open(path) else { return false };
+    let held = at_once(store.acquire(&request(of_parent.key.as_str()), WITHIN));
+    let mine = request("mine");
+    let taken = at_once(store.acquire(&mine, WITHIN));
+    let once_more = EmbeddedStore::open(path).is_ok();
+    let left = at_once(store.leave(&LeaveRequest::new(mine.key, mine.token), WITHIN));
+    matches!(held, Some(Ok(Acquire::Busy(_))))
+        && matches!(taken, Some(Ok(Acquire::Granted(_))))
+        && matches!(left, Some(Ok(_)))
+        && once_more
+}
+
+/// Forks a process that does nothing until its input ends: its number.
+pub(crate) fn one_that_reads_on() -> i32 {
+    // SAFETY: the child makes system calls only and ends without returning.
+    match unsafe { libc::fork() } {
+        0 => {
+            let mut byte: u8 = 0;
+            // SAFETY: reads one byte into a variable that outlives the calls.
+            unsafe {
+                while libc::read(0, (&raw mut byte).cast(), 1) > 0 {}
+                libc::_exit(0)
+            }
+        }
+        child => child,
+    }
+}
+
 #[tokio::test]
-async fn a_fork_is_refused_and_takes_nothing_from_its_parent() {
+async fn a_kill_inside_the_gate_locks_nobody_out_while_a_fork_lives() {
+    let (path, _keep) = place();
+    let store = EmbeddedStore::open(&path).unwrap();
+    for _ in 0..3 {
+        let mut child = Child::start(&path, "fork-and-spin k");
+        let forked = child.next().unwrap();
+        let forked: i32 = forked.strip_prefix("forked ").unwrap().parse().unwrap();
+        child.wait_for("ready");
+        // The fork reads from it, and so lives until the end of the round.
+        let input = child.process.child().stdin.take();
+        loop {
+            child.process.pause();
+            let asked = request("mine");
+            match store.acquire(&asked, Duration::from_millis(50)).await {
+                Ok(_) => {
+                    let leaving = LeaveRequest::new(asked.key, asked.token);
+                    store.leave(&leaving, WITHIN).await.unwrap();
+                }
+                Err(_) => break,
+            }
+            child.process.resume();
+        }
+        child.kill();
+        let asked = request("mine");
+        granted(store.acquire(&asked, WITHIN).await.unwrap());
+        let leaving = LeaveRequest::new(asked.key, asked.token);
+        store.leave(&leaving, WITHIN).await.unwrap();
+        Child::that_says(&path, "open", "open").end();
+        // SAFETY: asks whether the process is there.
+        assert_eq!(unsafe { libc::kill(forked, 0) }, 0, "the fork has ended before");
+        drop(input);
+    }
+}
+
+#[tokio::test]
+async fn a_fork_takes_nothing_from_its_parent_and_can_open_the_store_anew() {
     let (path, _keep) = place();
     let child = Child::that_says(&path, "fork k", "forked");
     let store = EmbeddedStore::open(&path).unwrap();

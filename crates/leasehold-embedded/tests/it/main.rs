@@ -15,6 +15,8 @@ mod damage;
 #[cfg(unix)]
 mod disk;
 #[cfg(unix)]
+mod foreign;
+#[cfg(unix)]
 mod fork;
 mod memory;
 #[cfg(unix)]

@@ -65,9 +65,11 @@ async fn the_socket_of_a_dead_waiter_is_cleared_away_when_it_is_written_to() {
 async fn sockets_of_the_dead_are_cleared_away_by_whoever_comes_first() {
     let (path, _keep) = place();
     drop(EmbeddedStore::open(&path).unwrap());
-    drop(UnixDatagram::bind(path.join("wake").join("abandoned")).unwrap());
+    let client = ClientId::generate().unwrap().to_string();
+    drop(UnixDatagram::bind(path.join("wake").join(client)).unwrap());
+    drop(UnixDatagram::bind(path.join("wake").join("theirs")).unwrap());
     drop(EmbeddedStore::open(&path).unwrap());
-    assert_eq!(sockets(&path), 0);
+    assert_eq!(sockets(&path), 1);
 }
 
 #[tokio::test]

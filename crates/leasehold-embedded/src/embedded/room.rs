@@ -1,0 +1,170 @@
+//! Room for what is written: in the data file, which has a largest size, and on the disk.
+//!
+//! A page that is written through the memory map must have its place on the disk before, since a
+//! full disk would otherwise kill the process (SIGBUS). A data file never gets smaller; what it
+//! holds can, and then its free pages are used again.
+
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How much is to be free beyond the used pages when something is added, and when something that
+/// is there is changed. The first is larger, so that on a full disk leases can still be renewed
+/// and released.
+const TO_ADD: u64 = 1 << 20;
+const TO_CHANGE: u64 = 1 << 18;
+/// In what steps room is reserved.
+const STEP: u64 = 1 << 21;
+
+/// What an operation is going to write.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Write {
+    Add,
+    Change,
+}
+
+/// How much of a data file is taken, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    /// Up to the last page that was ever used.
+    pub(super) file: u64,
+    /// By pages that are in use.
+    pub(super) live: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Room {
+    data: File,
+    in_place: bool,
+    bytes_max: u64,
+    /// More than this no file may have.
+    file_limit: u64,
+    /// How many bytes of the file have their place.
+    reserved: AtomicU64,
+}
+
+/// Why there is no room.
+#[derive(Debug)]
+pub(super) enum NoRoom {
+    /// The data file has its largest size.
+    Limit,
+    /// The disk is full.
+    Disk(io::Error),
+}
+
+impl Room {
+    pub(super) fn new(data: File, in_place: bool, bytes_max: u64) -> Self {
+        Self { data, in_place, bytes_max, file_limit: file_limit(), reserved: AtomicU64::new(0) }
+    }
+
+    pub(super) const fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
+    /// Makes sure that a value of so many bytes can be written.
+    pub(super) fn reserve(
+        &self,
+        taken: Taken,
+        write: Write,
+        value_bytes: u64,
+    ) -> Result<(), NoRoom> {
+        let value = value_bytes.saturating_mul(2);
+        let change = self.extend(taken.file.saturating_add(TO_CHANGE).saturating_add(value), write);
+        if write == Write::Change {
+            return change;
+        }
+        let add = self.extend(taken.file.saturating_add(TO_ADD).saturating_add(value), write);
+        let Err(no_room) = add else { return add };
+        // The last pages are set aside for changes. But free pages inside the file do as well: all
+        // but those that the last transaction freed can be written at once, and for these there is
+        // what a change takes.
+        let free = taken.file.saturating_sub(taken.live);
+        let enough = free >= TO_ADD.saturating_add(value);
+        let safe = change.is_ok() || matches!(no_room, NoRoom::Limit);
+        if enough && safe { Ok(()) } else { Err(no_room) }
+    }
+
+    /// Gives the file's first bytes their place, and some more in advance.
+    fn extend(&self, wanted: u64, write: Write) -> Result<(), NoRoom> {
+        if wanted > self.bytes_max && write == Write::Add {
+            return Err(NoRoom::Limit);
+        }
+        let wanted = wanted.min(self.bytes_max);
+        if !self.in_place {
+            return if wanted > self.file_limit {
+                Err(NoRoom::Disk(io::ErrorKind::FileTooLarge.into()))
+            } else {
+                Ok(())
+            };
+        }
+        if wanted <= self.reserved.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let ample = wanted.saturating_add(STEP).min(self.bytes_max);
+        let reserved = match allocate(&self.data, ample) {
+            Ok(()) => ample,
+            Err(_) => {
+                allocate(&self.data, wanted).map_err(NoRoom::Disk)?;
+                wanted
+            }
+        };
+        self.reserved.store(reserved, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Gives the first `bytes` of a file their place on the disk. What has one keeps it.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(super) fn allocate(file: &File, bytes: u64) -> io::Result<()> {
+    rustix::fs::fallocate(file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, bytes)
+        .map_err(io::Error::from)
+}
+
+/// Elsewhere data files are not written in place.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(super) fn allocate(_file: &File, _bytes: u64) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// How large this process may make a file; at a larger one the kernel ends it (SIGXFSZ).
+pub(super) fn file_limit() -> u64 {
+    use rustix::process::{Resource, getrlimit};
+    getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn room(in_place: bool) -> Room {
+        Room::new(tempfile::tempfile().unwrap(), in_place, 4 * MIB)
+    }
+
+    fn refused(room: &Room, file: u64, live: u64, write: Write) -> bool {
+        room.reserve(Taken { file, live }, write, 100).is_err()
+    }
+
+    #[test]
+    fn what_was_full_has_room_again_when_its_pages_are_free() {
+        for room in [room(false), room(true)] {
+            assert!(!refused(&room, 2 * MIB, 2 * MIB, Write::Add));
+            assert!(refused(&room, 3 * MIB, 3 * MIB, Write::Add));
+            assert!(!refused(&room, 3 * MIB, 3 * MIB, Write::Change));
+            assert!(refused(&room, 3 * MIB, 2 * MIB + 1, Write::Add));
+            assert!(!refused(&room, 3 * MIB, MIB, Write::Add));
+            assert!(!refused(&room, 4 * MIB, MIB, Write::Add));
+        }
+    }
+
+    #[test]
+    fn a_file_is_not_written_beyond_the_limit_of_the_process() {
+        let room = Room { file_limit: 2 * MIB, ..room(false) };
+        assert!(!refused(&room, MIB / 2, MIB / 2, Write::Add));
+        assert!(refused(&room, MIB + 1, MIB + 1, Write::Add));
+        assert!(!refused(&room, MIB + 1, MIB + 1, Write::Change));
+        let no_room = room.reserve(Taken { file: 2 * MIB, live: 0 }, Write::Change, 100);
+        assert!(matches!(no_room, Err(NoRoom::Disk(_))), "{no_room:?}");
+    }
+}
