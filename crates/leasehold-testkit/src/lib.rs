@@ -1,6 +1,7 @@
 //! What leasehold is tried with: real servers, and what can go wrong on the way to them.
 //!
 //! * [`server`] starts Redis or Valkey servers on loopback, pauses, kills and restarts them.
+//! * [`sql`] starts PostgreSQL and MariaDB servers, a Galera pair included.
 //! * [`proxy`] stands between a client and a server and loses, delays or cuts what passes.
 //! * [`tls`] makes certificates, right and wrong ones.
 //! * [`process`] is the child process underneath, for anything else a test has to kill.
@@ -22,4 +23,5 @@ pub mod process;
 pub mod proxy;
 mod resp;
 pub mod server;
+pub mod sql;
 pub mod tls;

@@ -61,7 +61,7 @@ const START_ATTEMPTS: u32 = 5;
 /// From a cluster node's port to that of its bus.
 const BUS_OFFSET: u16 = 10_000;
 
-const TEMP_PREFIX: &str = "leasehold-server-";
+pub(crate) const TEMP_PREFIX: &str = "leasehold-server-";
 
 /// Whether a TLS server demands a certificate from its clients.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -706,33 +706,36 @@ impl<S: Read + Write> Connection<S> {
 pub fn shared() -> &'static RedisServer {
     static SHARED: LazyLock<RedisServer> = LazyLock::new(|| {
         let server = RedisServer::start();
-        remove_at_exit(&server);
+        remove_at_exit(server.dir());
         server
     });
     &SHARED
 }
 
 /// Statics are not dropped. The kernel ends the server with the process; its folder is on us.
-fn remove_at_exit(server: &RedisServer) {
-    static SHARED_FOLDER: Mutex<Option<PathBuf>> = Mutex::new(None);
+pub(crate) fn remove_at_exit(folder: &Path) {
+    static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
     extern "C" fn remove() {
-        if let Ok(mut folder) = SHARED_FOLDER.lock()
-            && let Some(folder) = folder.take()
-        {
-            drop(fs::remove_dir_all(folder));
+        if let Ok(mut folders) = FOLDERS.lock() {
+            for folder in folders.drain(..) {
+                drop(fs::remove_dir_all(folder));
+            }
         }
     }
 
-    *SHARED_FOLDER.lock().unwrap_or_else(PoisonError::into_inner) = Some(server.dir().to_owned());
-    // SAFETY: `remove` is a plain function that does not unwind, and atexit has no other demands.
-    let status = unsafe { libc::atexit(remove) };
-    assert_eq!(status, 0, "the C library has room for an exit handler");
+    let mut folders = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
+    if folders.is_empty() {
+        // SAFETY: `remove` is a plain function that does not unwind, and atexit has no other demands.
+        let status = unsafe { libc::atexit(remove) };
+        assert_eq!(status, 0, "the C library has room for an exit handler");
+    }
+    folders.push(folder.to_owned());
 }
 
 /// Removes what interrupted test processes left behind: their servers died with them, their
 /// folders did not.
-fn remove_abandoned_folders() {
+pub(crate) fn remove_abandoned_folders() {
     static DONE: Once = Once::new();
     DONE.call_once(|| {
         let Ok(entries) = fs::read_dir(std::env::temp_dir()) else { return };

@@ -53,7 +53,7 @@ pub(crate) async fn main() -> leasehold::Result<()> {
     let entries = ledger.read(later_fence, Vec::clone)?;
     println!("in the ledger: {entries:?}");
     assert_eq!((before, entries), (0, vec!["by the second"]));
-    assert_eq!((stale.given(), stale.seen()), (early_fence, later_fence));
+    assert_eq!((stale.given(), stale.seen()), (early_fence, Some(later_fence)));
 
     // The late holder learns it from its own clock and from the store, too.
     assert!(early.fence().is_err());

@@ -3,11 +3,15 @@
 -- KEYS[1]   the guard; further KEYS are those that the command touches
 -- ARGV[1]   the fence, in decimal
 -- ARGV[2]   expiry of the guard in ms; 0 for none
--- ARGV[3..] the command and its arguments; none to raise the guard only
+-- ARGV[3..] the command and its arguments, at most 6998 words, which Lua can pass on; none to
+--           raise the guard only
 --
 -- Returns {1, the command's reply} when the fence passes ({1} without a command), or
 -- {0, the highest fence seen} when it is stale. A command that fails raises its error; the guard
 -- stays raised. All keys have to be in one hash slot.
+if #ARGV > 7000 then
+  error('leasehold: a fenced command takes at most 6998 words; split it', 0)
+end
 local passes, seen = leasehold_touch(KEYS[1], ARGV[1], ARGV[2])
 if not passes then
   return {0, seen}

@@ -21,6 +21,8 @@ pub struct FencedCell<T> {
 #[derive(Debug)]
 struct State<T> {
     seen: Fence,
+    /// The highest fence of shared leases.
+    shared: Fence,
     value: T,
 }
 
@@ -34,10 +36,10 @@ impl<T> FencedCell<T> {
     /// A cell that has seen `seen`: for a value that was loaded together with its guard.
     #[must_use]
     pub const fn with_seen(value: T, seen: Fence) -> Self {
-        Self { state: Mutex::new(State { seen, value }) }
+        Self { state: Mutex::new(State { seen, shared: Fence::ZERO, value }) }
     }
 
-    /// Shuts out everybody with a lower fence, and touches nothing.
+    /// Refuses every lower fence from now on, and touches nothing.
     ///
     /// # Errors
     ///
@@ -53,6 +55,25 @@ impl<T> FencedCell<T> {
     /// [`StaleFence`] when a higher fence has been seen; `read` is not called.
     pub fn read<R>(&self, fence: Fence, read: impl FnOnce(&T) -> R) -> Result<R, StaleFence> {
         self.touch(fence).map(|state| read(&state.value))
+    }
+
+    /// Shows the value to `read` under a [shared lease](super#shared-leases): refused only when an
+    /// exclusive holder with a higher fence has touched the cell.
+    ///
+    /// # Errors
+    ///
+    /// [`StaleFence`] when a later exclusive holder has touched the cell; `read` is not called.
+    pub fn read_shared<R>(
+        &self,
+        fence: Fence,
+        read: impl FnOnce(&T) -> R,
+    ) -> Result<R, StaleFence> {
+        let mut state = self.state();
+        if fence < state.seen {
+            return Err(StaleFence::new(state.seen, fence));
+        }
+        state.shared = state.shared.max(fence);
+        Ok(read(&state.value))
     }
 
     /// Lets `update` change the value.
@@ -80,14 +101,16 @@ impl<T> FencedCell<T> {
     /// The highest fence seen, to be stored beside the value.
     #[must_use]
     pub fn seen(&self) -> Fence {
-        self.state().seen
+        let state = self.state();
+        state.seen.max(state.shared)
     }
 
     /// The value, and the highest fence it has seen.
     #[must_use]
     pub fn into_parts(self) -> (T, Fence) {
-        let State { seen, value } = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
-        (value, seen)
+        let State { seen, shared, value } =
+            self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        (value, seen.max(shared))
     }
 
     fn state(&self) -> MutexGuard<'_, State<T>> {
@@ -96,8 +119,9 @@ impl<T> FencedCell<T> {
 
     fn touch(&self, fence: Fence) -> Result<MutexGuard<'_, State<T>>, StaleFence> {
         let mut state = self.state();
-        if fence < state.seen {
-            return Err(StaleFence::new(state.seen, fence));
+        let seen = state.seen.max(state.shared);
+        if fence < seen {
+            return Err(StaleFence::new(seen, fence));
         }
         state.seen = fence;
         Ok(state)

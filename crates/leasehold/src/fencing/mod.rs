@@ -9,15 +9,37 @@
 //! * [`postgresql`], [`mysql`], [`sqlite`]: SQL text, run in the same transaction as the work.
 //! * [`redis`]: a Lua script that checks the fence and runs one command, in one step.
 //!
-//! Three rules make a check worth something, and all of them keep to these:
+//! Four rules make a check worth something, and all of them keep to these:
 //!
 //! 1. **Check and work are one atomic step.** A check in a request of its own proves nothing about
 //!    the request that follows it.
 //! 2. **The first touch raises the guard, reads included.** If a new holder reads, decides and
 //!    only then writes, a late write between its read and its write would go unseen unless the
 //!    read has shut the late holder out.
-//! 3. **A lower fence is refused; an equal one passes.** One lease may touch the resource as often
+//! 3. **Every touch changes the guard, and commits.** A touch that is rolled back never happened.
+//! 4. **A lower fence is refused; an equal one passes.** One lease may touch the resource as often
 //!    as it likes.
+//!
+//! # Every touch commits
+//!
+//! In a database, the touch is part of the transaction, and so is undone with it. A fenced read that
+//! ends in `ROLLBACK` has shut nobody out, and many drivers roll back a transaction that is dropped.
+//! There are two ways to keep rule 3, and both may be used together:
+//!
+//! * Commit every fenced transaction, reads too.
+//! * Begin each *lease* with a touch that commits by itself, before anything is read. It shuts every
+//!   earlier holder out for good, however later transactions end. Each transaction begins with a
+//!   touch all the same.
+//!
+//! # Shared leases
+//!
+//! Readers and holders of permits hold the lock together, each with a fence of its own, so a fence
+//! lower than another reader's is not stale. Use the shared touch of each resource for them: it
+//! refuses a fence below the last *writer's*, and a writer's touch refuses a fence below the last
+//! reader's. So a reader whose lease ended before a writer came is shut out, and a writer whose lease
+//! ended before readers came as well.
+//!
+//! # A fence in each row
 //!
 //! Where the resource has a row, document or object of its own, the fence can live in it, and the
 //! check becomes part of the write itself: `UPDATE account SET balance = …, fence = $2 WHERE id = $1
@@ -56,4 +78,4 @@ pub mod sqlite;
 mod stale;
 
 pub use cell::FencedCell;
-pub use stale::StaleFence;
+pub use stale::{StaleFence, passed};

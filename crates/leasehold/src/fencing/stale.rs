@@ -4,14 +4,14 @@ use std::fmt;
 
 use leasehold_core::{Error, ErrorKind, Fence};
 
-/// A resource has seen a higher fence than the one given: the lease it came with is over, and
-/// somebody else has worked under a later one.
+/// A resource refused a fence, since a later holder has touched it: the lease that the fence came
+/// with is over.
 ///
-/// Nothing was done. Whoever gets this must stop; trying again with the same fence is refused for
+/// Nothing was done. Stop what you do under that lease; the resource refuses the same fence for
 /// ever. It turns into an [`Error`] of kind [`ErrorKind::Lost`] with `?`.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct StaleFence {
-    seen: Fence,
+    seen: Option<Fence>,
     given: Fence,
 }
 
@@ -19,12 +19,18 @@ impl StaleFence {
     /// The refusal of `given` by a resource that has seen `seen`.
     #[must_use]
     pub const fn new(seen: Fence, given: Fence) -> Self {
-        Self { seen, given }
+        Self { seen: Some(seen), given }
     }
 
-    /// The highest fence that the resource has seen.
+    /// The refusal of `given` by a resource that did not say what it has seen.
     #[must_use]
-    pub const fn seen(self) -> Fence {
+    pub const fn refused(given: Fence) -> Self {
+        Self { seen: None, given }
+    }
+
+    /// The highest fence that the resource has seen, if it said so.
+    #[must_use]
+    pub const fn seen(self) -> Option<Fence> {
         self.seen
     }
 
@@ -37,12 +43,11 @@ impl StaleFence {
 
 impl fmt::Display for StaleFence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seen, given } = self;
-        write!(
-            f,
-            "fence {given} is stale, the resource has seen {seen}; stop what was done under its \
-             lease"
-        )
+        write!(f, "fence {} is stale: a later holder", self.given)?;
+        if let Some(seen) = self.seen {
+            write!(f, ", with fence {seen},")?;
+        }
+        f.write_str(" has touched the resource; stop what was done under its lease")
     }
 }
 
@@ -52,5 +57,33 @@ impl From<StaleFence> for Error {
     fn from(stale: StaleFence) -> Self {
         Self::new(ErrorKind::Lost, "the lease is over; the protected resource refused its fence")
             .caused_by(stale)
+    }
+}
+
+/// Judges the number of rows that a touch changed or returned: one when the fence passed, none when
+/// it is stale. For [`postgresql`](super::postgresql) and [`sqlite`](super::sqlite);
+/// [`mysql::check`](super::mysql::check) is the one for MySQL and MariaDB.
+///
+/// Takes what drivers answer: `u64` (sqlx, postgres) or `usize` (rusqlite).
+///
+/// # Errors
+///
+/// [`StaleFence`] for no row: roll back and stop.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::Fence;
+/// use leasehold::fencing::passed;
+///
+/// let fence = Fence::from_value(7)?;
+/// assert!(passed(1_u64, fence).is_ok());
+/// assert!(passed(0_usize, fence).is_err());
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub fn passed(rows: impl TryInto<u64>, given: Fence) -> Result<(), StaleFence> {
+    match rows.try_into() {
+        Ok(0) | Err(_) => Err(StaleFence::refused(given)),
+        Ok(_) => Ok(()),
     }
 }

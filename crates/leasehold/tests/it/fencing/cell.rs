@@ -91,7 +91,7 @@ fn in_any_race_of_threads_no_write_follows_one_with_a_higher_fence() {
                 for round in 0..ROUNDS {
                     let given = fence(round * THREADS + thread);
                     if let Err(stale) = cell.update(given, |written| written.push(given)) {
-                        assert!(stale.seen() > given);
+                        assert!(stale.seen() > Some(given));
                     }
                 }
             });
@@ -130,10 +130,25 @@ fn a_panic_in_the_work_leaves_the_cell_usable_and_guarded() {
 #[test]
 fn a_stale_fence_becomes_an_error_that_says_lost_and_keeps_both_fences() {
     let stale = StaleFence::new(fence(9), fence(3));
-    assert_eq!((stale.seen(), stale.given()), (fence(9), fence(3)));
+    assert_eq!((stale.seen(), stale.given()), (Some(fence(9)), fence(3)));
     let error = Error::from(stale);
     assert_eq!(error.kind(), ErrorKind::Lost);
     let source = std::error::Error::source(&error).unwrap();
     assert_eq!(source.downcast_ref::<StaleFence>(), Some(&stale));
-    assert!(source.to_string().contains("fence 3 is stale, the resource has seen 9"), "{source}");
+    assert!(
+        source.to_string().contains("fence 3 is stale: a later holder, with fence 9, has touched"),
+        "{source}"
+    );
+}
+
+#[test]
+fn shared_leases_refuse_only_what_a_writer_has_outlived() {
+    let cell = FencedCell::new(0);
+    assert_eq!(cell.read_shared(fence(2), |value| *value), Ok(0));
+    assert!(cell.read_shared(fence(1), |value| *value).is_ok(), "readers don't refuse each other");
+    assert_eq!(cell.begin(fence(1)), Err(StaleFence::new(fence(2), fence(1))));
+    assert_eq!(cell.replace(fence(3), 7), Ok(0));
+    assert!(cell.read_shared(fence(2), |value| *value).is_err());
+    assert_eq!(cell.read_shared(fence(3), |value| *value), Ok(7));
+    assert_eq!(cell.seen(), fence(3));
 }

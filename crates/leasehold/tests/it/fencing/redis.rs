@@ -1,7 +1,7 @@
 //! The script for Redis, run by a real server.
 
 use leasehold::Fence;
-use leasehold::fencing::redis::{CALL, FUNCTION};
+use leasehold::fencing::redis::{CALL, CALL_SHARED, FUNCTION};
 use leasehold_testkit::server::{RedisServer, Reply, shared};
 
 use super::{fence, pairs};
@@ -175,4 +175,59 @@ fn the_function_serves_in_a_script_of_ones_own() {
     assert_eq!(run("7"), passed(Reply::Integer(2)));
     assert_eq!(run("6"), refused(fence(7)));
     assert_eq!(resource.get(), "2");
+}
+
+#[test]
+fn shared_leases_refuse_only_what_a_writer_has_outlived() {
+    let resource = Resource::new("shared");
+    let readers = format!("{}:readers", resource.guard);
+    let touch = |kind: &str, number: &str, command: &[&str]| {
+        let call = [
+            "EVAL",
+            CALL_SHARED,
+            "3",
+            &resource.guard,
+            &readers,
+            &resource.data,
+            number,
+            "0",
+            kind,
+        ];
+        resource.server.try_cli(&[&call, command].concat()).unwrap()
+    };
+    assert_eq!(touch("s", "2", &["GET", &resource.data]), passed(Reply::Nil));
+    assert_eq!(touch("s", "1", &[]), begun(), "readers don't refuse each other");
+    assert_eq!(touch("x", "1", &["SET", &resource.data, "late"]), refused(fence(2)));
+    assert_eq!(touch("x", "3", &[]), begun());
+    assert_eq!(touch("s", "2", &["GET", &resource.data]), refused(fence(3)));
+    assert_eq!(touch("s", "3", &[]), begun(), "a writer may read under its own fence");
+    assert_eq!(resource.get(), "");
+    let message = error(touch("r", "9", &[]));
+    assert!(message.contains("say x for an exclusive lease or s"), "{message}");
+}
+
+#[test]
+fn a_command_too_long_for_the_script_is_refused_before_the_guard_is_raised() {
+    let resource = Resource::new("long");
+    let mut command = vec!["RPUSH", resource.data.as_str()];
+    command.resize(8_500, "item");
+    let message = error(resource.call(fence(5), &command));
+    assert!(message.contains("at most 6998 words"), "{message}");
+    assert_eq!(resource.call(fence(4), &[]), begun());
+    command.truncate(6_998);
+    assert_eq!(resource.call(fence(5), &command), passed(Reply::Integer(6_996)));
+}
+
+#[test]
+fn a_guard_that_expires_needs_a_server_that_evicts_nothing() {
+    for policy in ["volatile-lru", "volatile-ttl", "allkeys-lru"] {
+        let server = RedisServer::builder().config(format!("maxmemory-policy {policy}")).start();
+        let eval =
+            |expiry: &str| server.try_cli(&["EVAL", CALL, "1", "guard", "7", expiry]).unwrap();
+        let message = error(eval("86400000"));
+        assert!(message.contains("needs maxmemory-policy noeviction"), "{message}");
+        assert!(message.contains(policy), "{message}");
+        assert_eq!(server.cli(&["EXISTS", "guard"]), "0");
+        assert_eq!(eval("0"), begun());
+    }
 }

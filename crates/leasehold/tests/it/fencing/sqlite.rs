@@ -1,7 +1,8 @@
 //! The statements for SQLite, run by SQLite.
 
 use leasehold::Fence;
-use leasehold::fencing::sqlite::{SCHEMA, SEEN, TOUCH};
+use leasehold::fencing::passed;
+use leasehold::fencing::sqlite::{SCHEMA, SEEN, TOUCH, TOUCH_SHARED};
 use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 
 use super::{fence, pairs};
@@ -84,4 +85,50 @@ fn while_one_holder_works_the_next_one_cannot_begin() {
 
     assert!(touch(&later, "ledger", fence(2)));
     assert!(!touch(&early, "ledger", fence(1)));
+}
+
+#[test]
+fn a_dropped_read_shuts_out_only_after_a_touch_that_committed() {
+    for opened in [false, true] {
+        let mut db = database();
+        if opened {
+            assert!(touch(&db, "ledger", fence(2)));
+        }
+        let read = db.transaction().unwrap();
+        assert!(touch(&read, "ledger", fence(2)));
+        drop(read);
+        assert_eq!(touch(&db, "ledger", fence(1)), !opened, "opened by a touch: {opened}");
+    }
+}
+
+#[test]
+fn shared_leases_refuse_only_what_a_writer_has_outlived() {
+    let db = database();
+    let shared = |number: i64| {
+        let rows = db.execute(TOUCH_SHARED, ("ledger", number)).unwrap();
+        passed(rows, fence(number.unsigned_abs())).is_ok()
+    };
+    assert!(shared(2));
+    assert!(shared(1), "readers don't refuse each other");
+    assert!(!touch(&db, "ledger", fence(1)));
+    assert!(touch(&db, "ledger", fence(3)));
+    assert!(!shared(2));
+    assert!(shared(3), "a writer may read under its own fence");
+    let seen: i64 = db.query_row(SEEN, ["ledger"], |row| row.get(0)).unwrap();
+    assert_eq!(seen, 3);
+}
+
+#[test]
+fn names_and_fences_of_another_type_are_refused() {
+    let db = database();
+    assert!(touch(&db, "ledger", fence(5)));
+    let blob = b"ledger".as_slice();
+    assert!(db.execute(TOUCH, (blob, 4)).is_err());
+    assert!(db.execute(TOUCH, ("ledger", b"9".as_slice())).is_err());
+    for name in [String::new(), "x".repeat(513), "é".repeat(257)] {
+        assert!(db.execute(TOUCH, (&name, 4)).is_err(), "{} bytes", name.len());
+    }
+    let rows: i64 =
+        db.query_row("SELECT COUNT(*) FROM leasehold_fence", [], |row| row.get(0)).unwrap();
+    assert_eq!(rows, 1);
 }

@@ -1,0 +1,286 @@
+//! Real database servers for tests of fenced transactions: private, in folders of their own.
+//!
+//! [`PostgreSql`] and [`MariaDb`] listen on a Unix socket only. A Galera pair talks over loopback. As
+//! root, PostgreSQL refuses to start, so it runs as `nobody` then.
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::process::{TestProcess, describe};
+use crate::server::port::Reservation;
+use crate::server::{TEMP_PREFIX, remove_abandoned_folders, remove_at_exit};
+
+/// Names the folder of `initdb` and `postgres`.
+pub const POSTGRESQL_VARIABLE: &str = "LEASEHOLD_POSTGRESQL_BIN";
+/// Names `mariadbd`; `mariadb-install-db` must be in the PATH or in `/usr/bin`.
+pub const MARIADB_VARIABLE: &str = "LEASEHOLD_MARIADB_SERVER";
+/// Names Galera's `libgalera_smm.so`.
+pub const GALERA_VARIABLE: &str = "LEASEHOLD_GALERA_LIBRARY";
+
+const NOBODY: u32 = 65_534;
+
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+const START_POLL: Duration = Duration::from_millis(10);
+
+/// A PostgreSQL server with a superuser `leasehold` that needs no password.
+#[derive(Debug)]
+pub struct PostgreSql {
+    // Before the folder goes: a living server would write into it again.
+    _process: TestProcess,
+    dir: TempDir,
+}
+
+impl PostgreSql {
+    /// Makes a data folder and starts a server on it.
+    ///
+    /// # Panics
+    ///
+    /// When the programs are missing or the server does not start.
+    #[must_use]
+    pub fn start() -> Self {
+        let bin = postgresql_bin();
+        let dir = folder();
+        let data = dir.path().join("data");
+        let as_root = rustix::process::geteuid().is_root();
+        if as_root {
+            chown(dir.path(), Some(NOBODY), Some(NOBODY)).expect("root may give a folder away");
+        }
+        let command = |program: &str| {
+            let mut command = Command::new(bin.join(program));
+            if as_root {
+                command.uid(NOBODY).gid(NOBODY);
+            }
+            command.current_dir(dir.path()).env("LC_ALL", "C").stdin(Stdio::null());
+            command
+        };
+        let mut initdb = command("initdb");
+        initdb.args(["--auth=trust", "--username=leasehold", "--encoding=UTF8", "--locale=C"]);
+        run(initdb.arg("--no-sync").arg("--pgdata").arg(&data));
+        let mut server = command("postgres");
+        server.arg("-D").arg(&data).arg("-k").arg(dir.path());
+        for setting in
+            ["listen_addresses=", "fsync=off", "shared_buffers=8MB", "max_connections=40"]
+        {
+            server.args(["-c", setting]);
+        }
+        let state = data.join("postmaster.pid");
+        let ready = || fs::read_to_string(&state).is_ok_and(|state| state.contains("ready"));
+        let process = launch(server, dir.path(), ready);
+        Self { _process: process, dir }
+    }
+
+    /// The folder with the server's socket: the `host` of a connection.
+    #[must_use]
+    pub fn socket_dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Lets the folder of a server in a `static` be removed when the process exits.
+    pub fn remove_at_exit(&self) {
+        remove_at_exit(self.dir.path());
+    }
+}
+
+/// A MariaDB server with a superuser `root` that needs no password.
+#[derive(Debug)]
+pub struct MariaDb {
+    // Before the folder goes: a living server would write into it again.
+    _process: TestProcess,
+    dir: TempDir,
+}
+
+impl MariaDb {
+    /// Makes a data folder and starts a server on it.
+    ///
+    /// # Panics
+    ///
+    /// When the programs are missing or the server does not start.
+    #[must_use]
+    pub fn start() -> Self {
+        Self::start_with(&[], None)
+    }
+
+    /// The first of two nodes of a Galera cluster; [`second_node`](Self::second_node) is the other.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start), and without Galera's library.
+    #[must_use]
+    pub fn first_node(port: &GaleraPort) -> Self {
+        let options = galera(port, "gcomm://");
+        Self::start_with(&[options, vec!["--wsrep-new-cluster".to_owned()]].concat(), None)
+    }
+
+    /// Joins the cluster of a first node that has no data yet and stands at `position` (its
+    /// `wsrep_cluster_state_uuid`, a colon, and its `wsrep_last_committed`): so nothing has to be
+    /// transferred, and no program for transfers is needed.
+    ///
+    /// # Panics
+    ///
+    /// As [`first_node`](Self::first_node).
+    #[must_use]
+    pub fn second_node(port: &GaleraPort, first: &GaleraPort, position: &str) -> Self {
+        let options = galera(port, &format!("gcomm://127.0.0.1:{}", first.0));
+        let start = vec![format!("--wsrep-start-position={position}")];
+        let (group, last) = position.split_once(':').expect("a position has a colon");
+        let state = format!("version: 2.1\nuuid: {group}\nseqno: {last}\nsafe_to_bootstrap: 0\n");
+        Self::start_with(&[options, start].concat(), Some(&state))
+    }
+
+    fn start_with(options: &[String], galera_state: Option<&str>) -> Self {
+        let server =
+            program(MARIADB_VARIABLE, "mariadbd", &["/usr/sbin/mariadbd"], "mariadb-server-core");
+        let install = program(
+            "LEASEHOLD_MARIADB_INSTALL_DB",
+            "mariadb-install-db",
+            &["/usr/bin/mariadb-install-db"],
+            "mariadb-server-core",
+        );
+        let dir = folder();
+        let data = dir.path().join("data");
+        fs::create_dir(&data).expect("the temporary folder is writable");
+        let datadir = format!("--datadir={}", data.display());
+        let user = rustix::process::geteuid().is_root().then_some("--user=root");
+        let mut make = Command::new(install);
+        make.args(["--no-defaults", &datadir, "--auth-root-authentication-method=normal"]);
+        run(make.arg("--skip-test-db").args(user).stdin(Stdio::null()));
+        if let Some(state) = galera_state {
+            fs::write(data.join("grastate.dat"), state).expect("the data folder is writable");
+        }
+        let socket = dir.path().join("socket");
+        let mut command = Command::new(server);
+        command.args(["--no-defaults", &datadir, "--skip-networking"]).args(user);
+        command.arg(format!("--socket={}", socket.display()));
+        command.args(["--innodb-buffer-pool-size=16M", "--innodb-flush-log-at-trx-commit=0"]);
+        command.args(options).stdin(Stdio::null());
+        let ready = || std::os::unix::net::UnixStream::connect(&socket).is_ok();
+        let process = launch(command, dir.path(), ready);
+        Self { _process: process, dir }
+    }
+
+    /// The server's socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("socket")
+    }
+
+    /// Lets the folder of a server in a `static` be removed when the process exits.
+    pub fn remove_at_exit(&self) {
+        remove_at_exit(self.dir.path());
+    }
+}
+
+/// Where a node of a Galera cluster listens for the others, on loopback.
+#[derive(Debug)]
+pub struct GaleraPort(u16);
+
+impl GaleraPort {
+    /// A port that was free a moment ago.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "each is another one")]
+    pub fn new() -> Self {
+        // Galera can't take the port while the reservation holds it.
+        Self(Reservation::new().port())
+    }
+}
+
+fn galera(port: &GaleraPort, cluster: &str) -> Vec<String> {
+    let library = program(
+        GALERA_VARIABLE,
+        "libgalera_smm.so",
+        &["/usr/lib/galera/libgalera_smm.so", "/usr/lib64/galera-4/libgalera_smm.so"],
+        "galera-4",
+    );
+    let receive = GaleraPort::new();
+    let provider = format!(
+        "gmcast.listen_addr=tcp://127.0.0.1:{};ist.recv_addr=127.0.0.1:{};gcache.size=8M",
+        port.0, receive.0
+    );
+    vec![
+        "--wsrep-on=1".to_owned(),
+        format!("--wsrep-provider={}", library.display()),
+        format!("--wsrep-cluster-address={cluster}"),
+        "--wsrep-node-address=127.0.0.1".to_owned(),
+        format!("--wsrep-provider-options={provider}"),
+        "--wsrep-sst-method=skip".to_owned(),
+        "--binlog-format=ROW".to_owned(),
+        "--innodb-autoinc-lock-mode=2".to_owned(),
+    ]
+}
+
+fn folder() -> TempDir {
+    remove_abandoned_folders();
+    tempfile::Builder::new()
+        .prefix(&format!("{TEMP_PREFIX}{}-", std::process::id()))
+        .tempdir()
+        .expect("the temporary folder is writable")
+}
+
+/// What the variable names, else what is in PATH, else the first of `places` that exists.
+fn program(variable: &str, name: &str, places: &[&str], package: &str) -> PathBuf {
+    if let Some(named) = std::env::var_os(variable) {
+        return named.into();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let in_path = std::env::split_paths(&path).map(|folder| folder.join(name));
+    in_path.chain(places.iter().map(PathBuf::from)).find(|place| place.is_file()).unwrap_or_else(
+        || panic!("no {name}: install it (Debian, Ubuntu: {package}) or name it in {variable}"),
+    )
+}
+
+/// Debian keeps a folder for each version.
+fn postgresql_bin() -> PathBuf {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut places: Vec<PathBuf> =
+        versions.map(|version| version.path().join("bin/postgres")).collect();
+    places.sort();
+    let places: Vec<&str> = places.iter().rev().filter_map(|place| place.to_str()).collect();
+    if let Some(folder) = std::env::var_os(POSTGRESQL_VARIABLE) {
+        return folder.into();
+    }
+    let postgres = program(POSTGRESQL_VARIABLE, "postgres", &places, "postgresql-15");
+    postgres.parent().map(Path::to_owned).unwrap_or_default()
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
+    assert!(
+        output.status.success(),
+        "{command:?} ended with {}: {}{}",
+        describe(output.status),
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+}
+
+fn launch(mut command: Command, dir: &Path, ready: impl Fn() -> bool) -> TestProcess {
+    let path = dir.join("server.log");
+    let log = fs::File::create(&path).expect("the temporary folder is writable");
+    let errors = log.try_clone().expect("a file can be opened twice");
+    command.stdout(log).stderr(errors);
+    let name = command.get_program().to_owned();
+    let mut process = TestProcess::spawn(command)
+        .unwrap_or_else(|error| panic!("cannot run {}: {error}", name.display()));
+    let deadline = Instant::now() + START_TIMEOUT;
+    while !ready() {
+        let problem = match process.exited() {
+            Some(status) => format!("ended with {}", describe(status)),
+            None if Instant::now() > deadline => format!("was not ready in {START_TIMEOUT:?}"),
+            None => {
+                thread::sleep(START_POLL);
+                continue;
+            }
+        };
+        let log = fs::read_to_string(&path).unwrap_or_default();
+        panic!("{} {problem}; its log:\n{log}", name.display());
+    }
+    process
+}
