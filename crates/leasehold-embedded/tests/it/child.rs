@@ -77,6 +77,12 @@ impl Child {
         }
     }
 
+    /// Lets a process go on that waits for a line.
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    pub(crate) fn go(&mut self) {
+        self.process.child().stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    }
+
     /// Lets the process end in its own way.
     pub(crate) fn end(mut self) {
         drop(self.process.child().stdin.take());
@@ -115,6 +121,11 @@ async fn carry_out(task: &str, name: &str, path: &Path) {
             Ok(_) => say("open"),
             Err(error) => say(&format!("{:?}: {error}", error.kind())),
         }
+        return until_told();
+    }
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    if task == "life" {
+        crate::calls::in_child(path, name).await;
         return until_told();
     }
     let detached = task == "hold-detached";

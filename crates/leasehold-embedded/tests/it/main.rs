@@ -8,8 +8,12 @@
 )]
 
 mod ask;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod calls;
 #[cfg(unix)]
 mod child;
+#[cfg(unix)]
+mod crowd;
 #[cfg(unix)]
 mod damage;
 #[cfg(unix)]

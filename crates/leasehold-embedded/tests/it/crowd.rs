@@ -1,0 +1,106 @@
+//! Many processes, many clients and many names at one store.
+
+#[cfg(target_os = "linux")]
+use std::path::Path;
+
+use leasehold_core::{
+    Acquire, ClientId, LeaveRequest, QueueRequest, Release, ReleaseRequest, Renew, RenewRequest,
+    Store,
+};
+use leasehold_embedded::EmbeddedStore;
+
+use crate::ask::{WITHIN, granted, request, ttl};
+use crate::child::Child;
+use crate::place;
+
+#[tokio::test]
+async fn twenty_four_busy_processes_keep_nobody_out() {
+    let (path, _keep) = place();
+    let store = EmbeddedStore::open(&path).unwrap();
+    let mine = request("mine");
+    let fences = granted(store.acquire(&mine, WITHIN).await.unwrap());
+    let mut crowd: Vec<Child> =
+        (0..24).map(|n| Child::start(&path, &format!("spin name-{n}"))).collect();
+    for child in &mut crowd {
+        child.wait_for("ready");
+    }
+    // Each of these has to get in among all the others, within its own time.
+    for _ in 0..200 {
+        let again = RenewRequest::new(mine.key.clone(), mine.token, fences, ttl(1_800_000));
+        assert_eq!(store.renew(&[again], WITHIN).await.remove(0).unwrap(), Renew::Renewed);
+        let asked = request("other");
+        let other = granted(store.acquire(&asked, WITHIN).await.unwrap());
+        let ending = ReleaseRequest::new(asked.key, asked.token, other);
+        assert_eq!(store.release(&ending, WITHIN).await.unwrap(), Release::Released);
+    }
+    // Nobody of the crowd was refused, or it would have ended.
+    crowd.into_iter().for_each(Child::kill);
+}
+
+/// What a process has of the store: open files, threads, and entries in the store's directories.
+#[cfg(target_os = "linux")]
+fn footprint(path: &Path) -> (usize, usize) {
+    let count = |directory: &Path| std::fs::read_dir(directory).unwrap().count();
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let waking = threads.filter(|thread| {
+        std::fs::read_to_string(thread.path().join("comm"))
+            .is_ok_and(|name| name.starts_with("leasehold-wake"))
+    });
+    (waking.count(), count(&path.join("sessions")) + count(&path.join("wake")))
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn hundreds_of_clients_that_waited_leave_nothing() {
+    let (path, _keep) = place();
+    let store = EmbeddedStore::open(&path).unwrap();
+    let mine = request("k");
+    let fences = granted(store.acquire(&mine, WITHIN).await.unwrap());
+    let before = footprint(&path).1;
+    for _ in 0..6 {
+        let mut waiting = Vec::new();
+        for ticket in 0..100 {
+            let client = EmbeddedStore::open(&path).unwrap();
+            let id = ClientId::generate().unwrap();
+            let channel = client.listen(id, WITHIN).await.unwrap();
+            let mut asked = request("k");
+            asked.queue = Some(QueueRequest::new(id, ticket, ttl(20_000)));
+            let answer = client.acquire(&asked, WITHIN).await.unwrap();
+            assert!(matches!(answer, Acquire::Waiting(_)), "{answer:?}");
+            waiting.push((client, channel, asked));
+        }
+        for (client, channel, asked) in waiting {
+            client.leave(&LeaveRequest::new(asked.key, asked.token), WITHIN).await.unwrap();
+            drop(channel);
+        }
+        assert_eq!(footprint(&path).1, before);
+    }
+    // Their threads end when they notice, which is soon and not at once.
+    while footprint(&path).0 > 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    let ending = ReleaseRequest::new(mine.key, mine.token, fences);
+    assert_eq!(store.release(&ending, WITHIN).await.unwrap(), Release::Released);
+}
+
+#[tokio::test]
+async fn a_store_with_many_names_is_looked_at_and_opened() {
+    let (path, _keep) = place();
+    let names = 20_000;
+    {
+        let store = EmbeddedStore::options().detached(true).open(&path).unwrap();
+        for n in 0..names {
+            let asked = request(&format!("reports/by-customer/{n:08}"));
+            let fences = granted(store.acquire(&asked, WITHIN).await.unwrap());
+            if n % 100 != 0 {
+                let ending = ReleaseRequest::new(asked.key, asked.token, fences);
+                store.release(&ending, WITHIN).await.unwrap();
+            }
+        }
+    }
+    Child::that_says(&path, "open", "open").end();
+    let store = EmbeddedStore::open(&path).unwrap();
+    assert_eq!(store.entries(WITHIN).await.unwrap(), (names, names / 100));
+    let answer = store.acquire(&request("reports/by-customer/00000100"), WITHIN).await.unwrap();
+    assert!(matches!(answer, Acquire::Busy(_)), "{answer:?}");
+}
