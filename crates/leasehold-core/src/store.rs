@@ -405,8 +405,9 @@ impl QueueRequest {
 
 /// A waiter's place in line: the lower number is served first.
 ///
-/// For those who are [preferred](AcquireRequest::preferred) it is their arrival by the store's time
-/// (µs, made unique), for the others that and [`BEHIND`](Self::BEHIND).
+/// The first place in an empty line is its waiter's arrival by the store's time, in µs, and the
+/// others follow without gaps. Those who are not [preferred](AcquireRequest::preferred) have places
+/// of their own, which are above by [`BEHIND`](Self::BEHIND).
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Place(u64);
@@ -434,6 +435,11 @@ impl Place {
     #[must_use]
     pub const fn is_preferred(self) -> bool {
         self.0 < Self::BEHIND
+    }
+
+    /// The place right behind.
+    pub(crate) const fn following(self) -> Self {
+        Self(self.0.saturating_add(1))
     }
 
     /// The place with this number.
@@ -516,7 +522,8 @@ impl Already {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Waiting {
-    /// How many are before; 0 is the head, which should try again after `retry_after`.
+    /// How many are before, at most: a store may count places that were given up. 0 is the head,
+    /// for sure, which should try again after `retry_after`.
     pub position: u32,
     /// To be sent with every heartbeat.
     pub place: Place,

@@ -320,6 +320,7 @@ impl RedisStoreBuilder {
             names: self.names,
             fence_retention: self.fence_retention,
             epoch: 0,
+            seen: Arc::default(),
             replication,
             location: location.into(),
             door,

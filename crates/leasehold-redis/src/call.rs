@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use leasehold_core::Fence;
 use redis::{Arg, Cmd, ToRedisArgs};
 use tokio::time::{Instant, sleep_until};
 
@@ -33,6 +34,11 @@ pub(crate) struct Call<'a> {
     epoch: Option<(usize, u64)>,
 }
 
+/// An epoch as scripts take it: four digits, since records have a place for that many.
+fn digits(epoch: u64) -> String {
+    format!("{:04}", epoch.min(Fence::EPOCH_MAX))
+}
+
 impl<'a> Call<'a> {
     pub(crate) fn new(script: &'a Script, keys: impl AsRef<[String]>) -> Self {
         let keys = keys.as_ref();
@@ -49,7 +55,7 @@ impl<'a> Call<'a> {
     /// The argument that is the epoch of whichever server gets the request, and at least this one.
     pub(crate) fn epoch(&mut self, floor: u64) -> &mut Self {
         self.epoch = Some((self.brief.args_iter().count(), floor));
-        self.arg(floor)
+        self.arg(digits(floor))
     }
 
     /// The slot that all its keys share, for a call about one lock.
@@ -71,7 +77,9 @@ impl<'a> Call<'a> {
             match argument {
                 Arg::Simple(_) if place == 0 && whole => request.arg("EVAL"),
                 Arg::Simple(_) if place == 1 && whole => request.arg(&self.script.source),
-                Arg::Simple(_) if later.is_some_and(|(at, _)| at == place) => request.arg(epoch),
+                Arg::Simple(_) if later.is_some_and(|(at, _)| at == place) => {
+                    request.arg(digits(epoch))
+                }
                 Arg::Simple(bytes) => request.arg(bytes),
                 _ => &mut request,
             };

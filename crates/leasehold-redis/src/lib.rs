@@ -32,6 +32,7 @@ mod script;
 mod sentinel;
 mod slot;
 mod store;
+mod stored;
 mod tls;
 mod transport;
 

@@ -39,7 +39,7 @@ impl Names {
         &self.prefix
     }
 
-    /// The key of a lock's record.
+    /// The key of a lock.
     pub(crate) fn record(&self, key: &Key) -> String {
         let mut name = String::with_capacity(self.prefix.len() + key.as_str().len() + 12);
         name.push_str(&self.prefix);
@@ -47,23 +47,6 @@ impl Names {
         escape_into(&mut name, key.as_str(), in_name);
         name.push('}');
         name
-    }
-
-    /// All keys of a lock: its record, its crowd and the order of that.
-    pub(crate) fn keys(&self, key: &Key) -> [String; 3] {
-        let record = self.record(key);
-        let (crowd, order) = (Self::crowd(&record), Self::order(&record));
-        [record, crowd, order]
-    }
-
-    /// The key of a lock's crowd, given that of its record.
-    pub(crate) fn crowd(record: &str) -> String {
-        [record, ":crowd"].concat()
-    }
-
-    /// The key of the order of that crowd.
-    pub(crate) fn order(record: &str) -> String {
-        [record, ":order"].concat()
     }
 
     /// The channel on which a client is told of its grants.
@@ -125,11 +108,12 @@ pub(crate) fn read_asker(text: &str) -> Option<OwnerName> {
     OwnerName::new(unescape(text)?).ok()
 }
 
-/// Reads what [`label`] wrote.
-pub(crate) fn read_label(text: &str) -> Option<(OwnerName, Metadata)> {
-    let (owner, metadata) = text.split_once(' ')?;
-    let owner = OwnerName::new(unescape(owner)?).ok()?;
-    Some((owner, Metadata::new(unescape(metadata)?).ok()?))
+/// Reads what [`label`] wrote. What somebody else wrote there is no label: labels are for people,
+/// and no reason to refuse a lock.
+pub(crate) fn read_label(text: &str) -> (OwnerName, Metadata) {
+    let (owner, metadata) = text.split_once(' ').unwrap_or((text, ""));
+    let metadata = unescape(metadata).and_then(|metadata| Metadata::new(metadata).ok());
+    (read_asker(owner).unwrap_or_default(), metadata.unwrap_or_default())
 }
 
 fn escape_into(out: &mut String, text: &str, special: fn(u8) -> bool) {
@@ -211,8 +195,18 @@ mod tests {
             let text = label(&owner, &metadata);
             assert_eq!(text.matches(' ').count(), 1, "{text:?}");
             assert!(!text.contains(|c: char| c.is_ascii_control()), "{text:?}");
-            assert_eq!(read_label(&text), Some((owner, metadata)));
+            assert_eq!(read_label(&text), (owner, metadata));
         }
+    }
+
+    #[test]
+    fn a_label_that_can_not_be_read_is_none() {
+        let long = "x".repeat(257);
+        for (text, owner) in [(&*format!("{long} b"), ""), ("a%4 b", ""), ("%zz", ""), ("a", "a")] {
+            assert_eq!(read_label(text).0.as_str(), owner, "{text}");
+        }
+        assert_eq!(read_label(&format!("{long} b")).1.as_str(), "b");
+        assert_eq!(read_label(&format!("a {}", "x".repeat(1_025))).1.as_str(), "");
     }
 
     #[test]

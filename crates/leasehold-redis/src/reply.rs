@@ -1,16 +1,18 @@
 //! What the scripts answer, read into outcomes. The shapes are in the headers of the scripts.
 
+use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use leasehold_core::{
-    Acquire, AcquireAll, Already, Ask, Busy, Convert, Converted, Effect, Error, ErrorKind, Fence,
+    Acquire, AcquireAll, Already, Busy, Convert, Converted, Effect, Error, ErrorKind, Fence,
     FenceBlock, ForceRelease, Granted, HolderInfo, Key, Kind, Leave, LockInfo, Metadata, Mode,
-    OwnerName, Place, Refusal, Release, Renew, Result, SetLimit, WaiterInfo, Waiting,
+    OwnerName, Place, Refusal, Release, Renew, Result, SetLimit, Waiting,
 };
 use redis::Value;
 
 use crate::names::{read_asker, read_label};
+use crate::{classify, stored};
 
 /// The parts of an answer, taken one after the other.
 struct Parts(std::vec::IntoIter<Value>);
@@ -32,7 +34,7 @@ impl Parts {
 
     fn text(&mut self) -> Option<String> {
         match self.0.next()? {
-            Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
+            Value::BulkString(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
             Value::SimpleString(text) => Some(text),
             _ => None,
         }
@@ -87,21 +89,18 @@ impl Parts {
     }
 }
 
-/// Reads `holds owner metadata [asker]`.
+/// Reads `holds owner metadata [asker]`. Labels are for people: one that can't be read is none.
 pub(crate) fn read_profile(text: &str) -> Option<(u32, OwnerName, Metadata, Option<OwnerName>)> {
     let (holds, rest) = text.split_once(' ')?;
     let label_end = rest.match_indices(' ').nth(1).map_or(rest.len(), |(at, _)| at);
     let (label, asker) = rest.split_at_checked(label_end)?;
-    let (owner, metadata) = read_label(label)?;
-    let asker = match asker.strip_prefix(' ') {
-        Some(asker) => Some(read_asker(asker)?),
-        None => None,
-    };
+    let (owner, metadata) = read_label(label);
+    let asker = asker.strip_prefix(' ').and_then(read_asker);
     Some((holds.parse().ok()?, owner, metadata, asker))
 }
 
 /// The fence of a sequence that counts from the Unix epoch.
-fn fence(epoch: u64, sequence: u64) -> Option<Fence> {
+pub(crate) fn fence(epoch: u64, sequence: u64) -> Option<Fence> {
     Fence::new(epoch, sequence.checked_sub(Fence::ORIGIN_UNIX_US)?).ok()
 }
 
@@ -110,7 +109,7 @@ pub(crate) fn unix_parts(fence: Fence) -> (u64, u64) {
     (fence.epoch(), fence.sequence().saturating_add(Fence::ORIGIN_UNIX_US))
 }
 
-fn kind(limit: u32) -> Kind {
+pub(crate) fn kind(limit: u32) -> Kind {
     NonZeroU32::new(limit).map_or(Kind::Lock, |limit| Kind::Semaphore { limit })
 }
 
@@ -134,58 +133,86 @@ pub(crate) struct Asked {
     pub(crate) mode: Mode,
 }
 
-/// Whether an answer gives a lease, or more of one.
+/// Whether an answer gives a lease, or more of one; of several answers, whether one does.
 pub(crate) fn is_grant(value: &Value) -> bool {
-    let word = match value {
-        Value::Int(_) => return true,
-        Value::Array(parts) => parts.first(),
-        _ => None,
+    let Value::Array(parts) = value else { return matches!(value, Value::Int(_)) };
+    let word = match parts.first() {
+        Some(Value::BulkString(word)) => &**word,
+        Some(Value::SimpleString(word)) => word.as_bytes(),
+        _ => return parts.iter().any(is_grant),
     };
-    match word {
-        Some(Value::BulkString(word)) => matches!(&**word, b"granted" | b"already" | b"converted"),
-        Some(Value::SimpleString(word)) => matches!(&**word, "granted" | "already" | "converted"),
-        _ => false,
+    matches!(word, b"granted" | b"already" | b"converted")
+}
+
+/// Passes on an answer about one lock, unless it says that something else stands at the key, or
+/// that the server refused what the lock needs: nothing was changed then.
+fn checked(value: Value) -> Result<Value> {
+    let Value::Array(parts) = &value else { return Ok(value) };
+    let text = |at: usize| match parts.get(at) {
+        Some(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+        Some(Value::SimpleString(text)) => text.clone(),
+        _ => String::new(),
+    };
+    match &*text(0) {
+        "foreign" => Err(classify::foreign()),
+        "version" => Err(classify::other_version(&text(1))),
+        "failed" => {
+            let said = text(1);
+            let (code, detail) = said.split_once(' ').unwrap_or((&said, ""));
+            Err(classify::server(code, detail).to_error())
+        }
+        _ => Ok(value),
     }
+}
+
+/// The answers about `count` locks, from a script that takes several.
+fn each(value: Value, count: usize) -> Result<Vec<Result<Value>>> {
+    read(value, |value| match value {
+        Value::Array(parts) if parts.len() == count => {
+            Some(parts.into_iter().map(checked).collect())
+        }
+        _ => None,
+    })
+}
+
+/// The answer about the one lock that such a script was given.
+fn only(value: Value) -> Result<Value> {
+    each(value, 1)?.pop().unwrap_or_else(|| read(Value::Nil, |_| None))
 }
 
 pub(crate) fn acquire(value: Value, asked: &Asked) -> Result<Acquire> {
-    read(value, |value| read_acquire(value, asked))
+    read(only(value)?, |value| read_acquire(value, asked))
 }
 
 fn read_acquire(value: Value, asked: &Asked) -> Option<Acquire> {
-    let block = |first| FenceBlock::new(first, asked.block.get());
-    {
-        if let Value::Int(sequence) = value {
-            let first = fence(asked.epoch, u64::try_from(sequence).ok()?)?;
-            return Some(Acquire::Granted(Granted::new(block(first))));
-        }
-        let mut parts = Parts::of(value)?;
-        let word = parts.text()?;
-        Some(match &*word {
-            "granted" => Acquire::Granted(Granted::new(block(parts.fence()?))),
-            "already" => {
-                let fences = parts.block()?;
-                Acquire::Already(Already::new(fences, parts.number()?))
-            }
-            "busy" => {
-                let (retry_after, holder) = parts.contention()?;
-                Acquire::Busy(Busy::new(retry_after, holder))
-            }
-            "waiting" => {
-                let (position, place) = (parts.number()?, parts.number()?);
-                let (retry_after, holder) = parts.contention()?;
-                let place = Place::from_number(place);
-                Acquire::Waiting(Waiting::new(position, place, retry_after, holder))
-            }
-            "wrong-kind" => Acquire::Refused(Refusal::WrongKind { stored: kind(parts.number()?) }),
-            "too-many-permits" => match asked.mode.kind() {
-                Kind::Semaphore { limit } => Acquire::Refused(Refusal::TooManyPermits { limit }),
-                _ => return None,
-            },
-            "queue-full" => Acquire::Refused(Refusal::QueueFull { waiters: parts.number()? }),
-            _ => return None,
-        })
+    if let Value::Int(sequence) = value {
+        let first = fence(asked.epoch, u64::try_from(sequence).ok()?)?;
+        return Some(Acquire::Granted(Granted::new(FenceBlock::new(first, asked.block.get()))));
     }
+    let mut parts = Parts::of(value)?;
+    Some(match &*parts.text()? {
+        "already" => {
+            let fences = parts.block()?;
+            Acquire::Already(Already::new(fences, parts.number()?))
+        }
+        "busy" => {
+            let (retry_after, holder) = parts.contention()?;
+            Acquire::Busy(Busy::new(retry_after, holder))
+        }
+        "waiting" => {
+            let (position, place) = (parts.number()?, parts.number()?);
+            let (retry_after, holder) = parts.contention()?;
+            let place = Place::from_number(place);
+            Acquire::Waiting(Waiting::new(position, place, retry_after, holder))
+        }
+        "wrong-kind" => Acquire::Refused(Refusal::WrongKind { stored: kind(parts.number()?) }),
+        "too-many-permits" => match asked.mode.kind() {
+            Kind::Semaphore { limit } => Acquire::Refused(Refusal::TooManyPermits { limit }),
+            _ => return None,
+        },
+        "queue-full" => Acquire::Refused(Refusal::QueueFull { waiters: parts.number()? }),
+        _ => return None,
+    })
 }
 
 /// For how long the server has run for sure, from `INFO server`: both ends are counted in whole
@@ -205,27 +232,32 @@ pub(crate) fn age(value: Value) -> Result<Duration> {
 }
 
 pub(crate) fn acquire_all(value: Value, asked: &[Asked]) -> Result<AcquireAll> {
-    read(value, |value| {
+    let blocked = read(value, |value| {
         let mut parts = Parts::of(value)?;
-        Some(match &*parts.text()? {
+        match &*parts.text()? {
             "granted" => {
                 let mut fences = Parts::of(parts.0.next()?)?;
                 let all: Option<Vec<_>> = asked.iter().map(|_| fences.block()).collect();
-                AcquireAll::Granted(all?)
+                Some(Ok(AcquireAll::Granted(all?)))
             }
             "blocked" => {
-                let index = parts.number()?;
-                let answer = read_acquire(parts.0.next()?, asked.get(index)?)?;
-                AcquireAll::Blocked { index, answer }
+                let index: usize = parts.number()?;
+                Some(Err((index, parts.0.next()?)))
             }
-            _ => return None,
-        })
-    })
+            _ => None,
+        }
+    })?;
+    let (index, answer) = match blocked {
+        Ok(granted) => return Ok(granted),
+        Err(blocked) => blocked,
+    };
+    let answer = read(checked(answer)?, |answer| read_acquire(answer, asked.get(index)?))?;
+    Ok(AcquireAll::Blocked { index, answer })
 }
 
 /// What a request for another mode was answered, under this limit.
 pub(crate) fn convert(value: Value, asked: Mode) -> Result<Convert> {
-    read(value, |value| {
+    read(checked(value)?, |value| {
         let mut parts = Parts::of(value)?;
         Some(match &*parts.text()? {
             "converted" => Convert::Converted(Converted::new(parts.block()?)),
@@ -243,7 +275,7 @@ pub(crate) fn convert(value: Value, asked: Mode) -> Result<Convert> {
 }
 
 pub(crate) fn set_limit(value: Value) -> Result<SetLimit> {
-    read(value, |value| {
+    read(checked(value)?, |value| {
         let mut parts = Parts::of(value)?;
         Some(match &*parts.text()? {
             "set" => SetLimit::Set { before: NonZeroU32::new(parts.number()?)? },
@@ -254,26 +286,22 @@ pub(crate) fn set_limit(value: Value) -> Result<SetLimit> {
     })
 }
 
-pub(crate) fn ask(value: Value) -> Result<Ask> {
-    read(value, |value| {
+/// How many holders were asked, and where to go on with the others, if there are any.
+pub(crate) fn ask(value: Value) -> Result<(u32, u32)> {
+    read(checked(value)?, |value| {
         let mut parts = Parts::of(value)?;
-        Some(match &*parts.text()? {
-            "asked" => Ask::Asked { holders: parts.number()? },
-            "not-held" => Ask::NotHeld,
-            _ => return None,
-        })
+        (parts.text()? == "asked").then_some(())?;
+        Some((parts.number()?, parts.number()?))
     })
 }
 
 pub(crate) fn release(value: Value) -> Result<Release> {
-    read(value, |value| {
+    read(only(value)?, |value| {
         if value == Value::Int(1) {
             return Some(Release::Released);
         }
         let mut parts = Parts::of(value)?;
-        let word = parts.text()?;
-        Some(match &*word {
-            "released" => Release::Released,
+        Some(match &*parts.text()? {
             "still-held" => Release::StillHeld { holds: parts.number()? },
             "late" => Release::Late,
             "not-held" => Release::NotHeld,
@@ -283,7 +311,7 @@ pub(crate) fn release(value: Value) -> Result<Release> {
 }
 
 pub(crate) fn leave(value: Value) -> Result<Leave> {
-    read(value, |value| match &*Parts::of(value)?.text()? {
+    read(checked(value)?, |value| match &*Parts::of(value)?.text()? {
         "left" => Some(Leave::Left),
         "released" => Some(Leave::Released),
         "not-held" => Some(Leave::NotHeld),
@@ -291,20 +319,21 @@ pub(crate) fn leave(value: Value) -> Result<Leave> {
     })
 }
 
-pub(crate) fn force_release(value: Value) -> Result<ForceRelease> {
-    read(value, |value| {
+/// What became of the lease that was meant, and where to go on looking for it, if there are more.
+pub(crate) fn force_release(value: Value) -> Result<(ForceRelease, u32)> {
+    read(checked(value)?, |value| {
         let mut parts = Parts::of(value)?;
-        let word = parts.text()?;
-        Some(match &*word {
-            "released" => ForceRelease::Released,
-            "not-held" => ForceRelease::NotHeld,
+        Some(match &*parts.text()? {
+            "released" => (ForceRelease::Released, 0),
+            "not-held" => (ForceRelease::NotHeld, 0),
             "other-fence" => {
+                let onward = parts.number()?;
                 let mut fences = Vec::new();
                 while parts.0.len() > 0 {
                     fences.push(parts.fence()?);
                 }
                 fences.sort_unstable();
-                ForceRelease::OtherFence { fences }
+                (ForceRelease::OtherFence { fences }, onward)
             }
             _ => return None,
         })
@@ -313,54 +342,30 @@ pub(crate) fn force_release(value: Value) -> Result<ForceRelease> {
 
 /// One answer for each of `count` renewals.
 pub(crate) fn renew(value: Value, count: usize) -> Result<Vec<Result<Renew>>> {
-    read(value, |value| {
-        let mut parts = Parts::of(value)?;
-        if parts.0.len() != count {
-            return None;
-        }
-        (0..count).map(|_| Some(renewal(parts.number()?))).collect()
-    })
+    let answers = each(value, count)?.into_iter();
+    Ok(answers.map(|answer| read(answer?, read_renewal)).collect())
 }
 
-fn renewal(number: u8) -> Result<Renew> {
-    match number {
-        1 => Ok(Renew::Renewed),
-        2 => Ok(Renew::Late),
-        3 => Ok(Renew::NotHeld),
-        4 => Err(crate::classify::foreign()),
-        5 => Err(crate::classify::other_version("")),
-        6 => Ok(Renew::Asked),
-        _ => {
-            Err(Error::new(ErrorKind::Protocol, "the server's answer to a renewal makes no sense")
-                .with_effect(Effect::Unknown))
-        }
+fn read_renewal(value: Value) -> Option<Renew> {
+    match value {
+        Value::Int(1) => Some(Renew::Renewed),
+        Value::Int(2) => Some(Renew::Asked),
+        value => match &*Parts::of(value)?.text()? {
+            "late" => Some(Renew::Late),
+            "not-held" => Some(Renew::NotHeld),
+            _ => None,
+        },
     }
 }
 
+/// Describes a lock, from the present and all that is stored for it.
 pub(crate) fn inspect(value: Value, key: &Key) -> Result<Option<LockInfo>> {
-    read(value, |value| {
+    let parts = read(value, |value| {
         let mut parts = Parts::of(value)?;
-        if parts.0.len() == 0 {
-            return Some(None);
-        }
-        let (limit, closed) = (parts.number()?, parts.micros()?);
-        let mut info = LockInfo::new(key.clone(), kind(limit), parts.fence()?);
-        info.closed_for = (!closed.is_zero()).then_some(closed);
-        for _ in 0..parts.number::<usize>()? {
-            let mode = parts.mode()?(limit)?;
-            info.holders.push(parts.holder(mode)?);
-        }
-        info.holders.sort_by_key(|holder| holder.fence);
-        let mut waiters = Vec::new();
-        for _ in 0..parts.number::<usize>()? {
-            let mode = parts.mode()?(limit)?;
-            let place: u64 = parts.number()?;
-            let mut waiter = WaiterInfo::new(mode, parts.micros()?);
-            (waiter.owner, waiter.metadata) = read_label(&parts.text()?)?;
-            waiters.push((place, waiter));
-        }
-        waiters.sort_by_key(|(place, _)| *place);
-        info.waiters = waiters.into_iter().map(|(_, waiter)| waiter).collect();
-        Some(Some(info))
-    })
+        let now: u64 = parts.number()?;
+        let fields = Parts::of(parts.0.next()?)?.0;
+        Some((now, redis::from_redis_value(Value::Array(fields.collect())).ok()?))
+    });
+    let (now, fields): (u64, HashMap<Vec<u8>, Vec<u8>>) = parts?;
+    stored::read(&fields)?.map_or(Ok(None), |stored| Ok(stored.describe(key, now)))
 }

@@ -7,14 +7,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use leasehold_core::doctor::Finding;
 use leasehold_core::{
-    Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
-    ConvertRequest, Effect, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave,
-    LeaveRequest, ListRequest, Listener, LockInfo, Release, ReleaseRequest, Renew, RenewRequest,
-    Result, SetLimit, SetLimitRequest, Store, Ttl,
+    Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Busy, Capability, ClientId,
+    Convert, ConvertRequest, Effect, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key,
+    Leave, LeaveRequest, ListRequest, Listener, LockInfo, Release, ReleaseRequest, Renew,
+    RenewRequest, Result, SetLimit, SetLimitRequest, Store, Ttl, Waiting, Wake,
 };
 use redis::Value;
 
@@ -24,7 +25,7 @@ use crate::classify::{Next, Verdict};
 use crate::listen::{self, Source, Trust};
 use crate::names::Names;
 use crate::replication::Replication;
-use crate::reply::{self, unix_parts};
+use crate::reply;
 use crate::script::Scripts;
 use crate::slot::slot_of;
 use crate::transport::{Answer, Care, Deadline, Request, Transport};
@@ -71,6 +72,8 @@ pub(crate) struct Shared {
     pub(crate) fence_retention: Duration,
     /// The least fail-over epoch; each server is asked in its own.
     pub(crate) epoch: u64,
+    /// The highest sequence that the store told of, counted from the Unix epoch.
+    pub(crate) seen: Arc<AtomicU64>,
     pub(crate) replication: Option<Replication>,
     pub(crate) location: Arc<str>,
     /// How the server is reached, and in which version of its protocol: for people.
@@ -87,6 +90,7 @@ impl fmt::Debug for RedisStore {
             names,
             fence_retention,
             epoch: _,
+            seen: _,
             replication,
             location,
             door: _,
@@ -196,10 +200,6 @@ impl RedisStore {
         answer.map(drop).map_err(|verdict| self.error(&verdict, "connect", None))
     }
 
-    fn call(&self, script: &'static crate::script::Script, key: &Key) -> Call<'static> {
-        Call::new(script, self.shared.names.keys(key))
-    }
-
     async fn run<T>(
         &self,
         call: Call<'_>,
@@ -275,7 +275,22 @@ impl RedisStore {
             let effect = self.give_back(request, deadline).await;
             return Err(named(missing.with_effect(effect).to_error()));
         }
-        reply::acquire(value, &self.asked(request, epoch)).map_err(named)
+        let answer = reply::acquire(value, &self.asked(request, epoch)).map_err(named)?;
+        self.learn(&answer);
+        Ok(answer)
+    }
+
+    /// Takes in the fences that an answer tells of.
+    fn learn(&self, answer: &Acquire) {
+        if let Some(fences) = answer.fences() {
+            self.saw(fences.last());
+        }
+        let (Acquire::Busy(Busy { holder: Some(holder), .. })
+        | Acquire::Waiting(Waiting { holder: Some(holder), .. })) = answer
+        else {
+            return;
+        };
+        self.saw(holder.fence);
     }
 
     async fn take_all(
@@ -311,7 +326,13 @@ impl RedisStore {
             return Err(missing.with_effect(effect).to_error());
         }
         let asked: Vec<_> = requests.iter().map(|request| self.asked(request, epoch)).collect();
-        reply::acquire_all(value, &asked)
+        let answer = reply::acquire_all(value, &asked)?;
+        match &answer {
+            AcquireAll::Granted(all) => all.iter().for_each(|fences| self.saw(fences.last())),
+            AcquireAll::Blocked { answer, .. } => self.learn(answer),
+            _ => {}
+        }
+        Ok(answer)
     }
 
     /// Gives back what was granted and does not count.
@@ -339,10 +360,6 @@ impl RedisStore {
             Some(key) => error.on_key(key),
             None => error,
         }
-    }
-
-    fn retention_ms(&self) -> u128 {
-        self.shared.fence_retention.as_millis()
     }
 
     /// Runs all of them, sent at once.
@@ -463,6 +480,25 @@ fn renewed(answer: std::result::Result<Answer, Verdict>, count: usize) -> Vec<Re
     }
 }
 
+/// A wake channel whose store takes in the fences that it hears of.
+#[derive(Debug)]
+struct Learning {
+    store: RedisStore,
+    inner: Box<dyn Listener>,
+}
+
+impl Listener for Learning {
+    fn next(&mut self) -> BoxFuture<'_, Wake> {
+        Box::pin(async {
+            let wake = self.inner.next().await;
+            if let Wake::Granted { fences, .. } = &wake {
+                self.store.saw(fences.last());
+            }
+            wake
+        })
+    }
+}
+
 impl Store for RedisStore {
     fn acquire<'a>(
         &'a self,
@@ -531,7 +567,11 @@ impl Store for RedisStore {
             let read = |value| reply::convert(value, request.mode);
             // The store does not know for how long it is held, so the timeout is not cut short.
             let care = self.confirmed(Duration::MAX, reply::is_grant);
-            self.run(call, care, within, "convert", &request.key, read).await
+            let answer = self.run(call, care, within, "convert", &request.key, read).await?;
+            if let Convert::Converted(converted) = &answer {
+                self.saw(converted.fences.last());
+            }
+            Ok(answer)
         })
     }
 
@@ -541,8 +581,7 @@ impl Store for RedisStore {
         within: Duration,
     ) -> BoxFuture<'a, Result<SetLimit>> {
         Box::pin(async move {
-            let mut call = self.call(&self.shared.scripts.set_limit, &request.key);
-            call.arg(request.limit).arg(self.retention_ms()).epoch(self.shared.epoch);
+            let call = self.set_limit_call(request);
             let read = reply::set_limit;
             self.run(call, Care::None, within, "set-limit", &request.key, read).await
         })
@@ -550,8 +589,17 @@ impl Store for RedisStore {
 
     fn ask<'a>(&'a self, request: &'a AskRequest, within: Duration) -> BoxFuture<'a, Result<Ask>> {
         Box::pin(async move {
-            let (call, read) = (self.ask_call(request), reply::ask);
-            self.run(call, Care::None, within, "ask", &request.key, read).await
+            let (mut holders, mut from) = (0_u32, 1);
+            // A script looks at some holders only, so that no call keeps the server long.
+            while from > 0 {
+                let call = self.ask_call(request, from);
+                let key = &request.key;
+                let (asked, onward) =
+                    self.run(call, Care::None, within, "ask", key, reply::ask).await?;
+                holders = holders.saturating_add(asked);
+                from = onward;
+            }
+            Ok(if holders == 0 { Ask::NotHeld } else { Ask::Asked { holders } })
         })
     }
 
@@ -581,11 +629,21 @@ impl Store for RedisStore {
         within: Duration,
     ) -> BoxFuture<'a, Result<ForceRelease>> {
         Box::pin(async move {
-            let (epoch, sequence) = unix_parts(request.fence);
-            let mut call = self.call(&self.shared.scripts.force_release, &request.key);
-            call.arg(epoch).arg(self.retention_ms()).epoch(self.shared.epoch).arg(sequence);
-            let read = reply::force_release;
-            self.run(call, Care::None, within, "force-release", &request.key, read).await
+            let (mut seen, mut from) = (Vec::new(), 1);
+            // A script looks at some holders only, so that no call keeps the server long.
+            while from > 0 {
+                let call = self.force_release_call(request, from);
+                let (key, read) = (&request.key, reply::force_release);
+                let (answer, onward) =
+                    self.run(call, Care::None, within, "force-release", key, read).await?;
+                match answer {
+                    ForceRelease::OtherFence { fences } => seen.extend(fences),
+                    answer => return Ok(answer),
+                }
+                from = onward;
+            }
+            seen.sort_unstable();
+            Ok(ForceRelease::OtherFence { fences: seen })
         })
     }
 
@@ -606,9 +664,10 @@ impl Store for RedisStore {
             let channel = self.shared.names.channel(client);
             // A message says nothing about replicas.
             let trust = if self.shared.replication.is_some() { Trust::Hint } else { Trust::Whole };
-            listen::listen(Arc::clone(source), channel, trust, Deadline::after(within))
+            let inner = listen::listen(Arc::clone(source), channel, trust, Deadline::after(within))
                 .await
-                .map_err(|verdict| self.error(&verdict, "listen", None))
+                .map_err(|verdict| self.error(&verdict, "listen", None))?;
+            Ok(Box::new(Learning { store: self.clone(), inner }) as Box<dyn Listener>)
         })
     }
 

@@ -30,7 +30,7 @@ impl LockEntry {
 
     fn convert_settled(&mut self, request: &ConvertRequest, now: Now) -> Convert {
         let Some(at) = self.holders.iter().position(|h| h.token == request.token) else {
-            let late = self.last_fence == Some(request.fences.last());
+            let late = self.is_late(request.fences);
             return if late { Convert::Late } else { Convert::NotHeld };
         };
         let sharers = u32::try_from(self.holders.len()).unwrap_or(u32::MAX).saturating_sub(1);
@@ -54,7 +54,6 @@ impl LockEntry {
             (Mode::Shared, Mode::Exclusive) if sharers > 0 => Convert::Busy { others: sharers },
             (Mode::Shared, Mode::Exclusive) => {
                 let fences = self.issue(request.fence_block, now);
-                self.released = None;
                 if let Some(holder) = self.holders.get_mut(at) {
                     holder.mode = Mode::Exclusive;
                     holder.fences = fences;

@@ -29,11 +29,14 @@ pub struct LockEntry {
     pub(super) kind: Option<Kind>,
     pub(super) closed_until: Option<StoreTime>,
     pub(super) last_fence: Option<Fence>,
-    /// The latest arrival that a place was given for, in µs.
-    last_arrival: Option<u64>,
-    /// The token of the last release, until the next grant: a release that is sent again because
-    /// its answer was lost must not look late.
+    /// The next places to give, to those who are preferred and to the others, once one was given or
+    /// brought since the line was last empty. Places are given without gaps.
+    next_places: [Option<Place>; 2],
+    /// The token of the lease with the last fences, if it was released: a release that is sent
+    /// again because its answer was lost must not look late.
     pub(super) released: Option<Token>,
+    /// The tokens of the last other leases that were released, the latest first.
+    ended: VecDeque<Token>,
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -95,6 +98,9 @@ pub struct Notice {
 }
 
 impl LockEntry {
+    /// How many releases of those who shared the lock are remembered.
+    pub const ENDED_KEPT: usize = 8;
+
     /// Takes the lock, takes or renews a place in line, or says what stands in the way.
     pub fn acquire(
         &mut self,
@@ -141,7 +147,7 @@ impl LockEntry {
             self.kind = Some(request.mode.kind());
             self.close(request.close_for, now.at);
             let fences = self.issue(request.fence_block, now);
-            self.hold(Holder {
+            self.holders.push(Holder {
                 token: request.token,
                 mode: request.mode,
                 fences,
@@ -157,7 +163,6 @@ impl LockEntry {
         let Some(queue) = &request.queue else {
             return Acquire::Busy(self.busy(now.at));
         };
-        self.drop_gone(now.at);
         let waiters = u32::try_from(self.waiters.len()).unwrap_or(u32::MAX);
         if queue.place.is_none() && queue.waiters_max.is_some_and(|max| waiters >= max) {
             return Acquire::Refused(Refusal::QueueFull { waiters });
@@ -200,7 +205,7 @@ impl LockEntry {
         self.tell_new_first(first, None, now.at, notices);
         let higher = Some(request.fences.last()).filter(|last| Some(*last) > self.last_fence);
         let Some(holder) = self.holder_mut(request.token) else {
-            let late = self.last_fence == Some(request.fences.last());
+            let late = self.is_late(request.fences);
             return if late { Renew::Late } else { Renew::NotHeld };
         };
         let expires_at = now.at.saturating_add(request.ttl.duration());
@@ -236,10 +241,10 @@ impl LockEntry {
 
     fn release_settled(&mut self, request: &ReleaseRequest, now: Now) -> Release {
         let Some(at) = self.holders.iter().position(|h| h.token == request.token) else {
-            if self.released == Some(request.token) {
+            if self.released == Some(request.token) || self.ended.contains(&request.token) {
                 return Release::Released;
             }
-            if self.last_fence == Some(request.fences.last()) {
+            if self.is_late(request.fences) {
                 self.reopen(request.reopen);
                 self.close(request.cooldown, now.at);
                 return Release::Late;
@@ -252,11 +257,26 @@ impl LockEntry {
             holder.holds = request.remaining;
             return Release::StillHeld { holds: request.remaining };
         }
-        self.holders.remove(at);
-        self.released = Some(request.token);
+        self.end(at);
         self.reopen(request.reopen);
         self.close(request.cooldown, now.at);
         Release::Released
+    }
+
+    /// Ends a lease by its holder's will, and remembers it.
+    fn end(&mut self, at: usize) {
+        let holder = self.holders.remove(at);
+        if self.last_fence == Some(holder.fences.last()) {
+            self.released = Some(holder.token);
+        } else {
+            self.ended.push_front(holder.token);
+            self.ended.truncate(Self::ENDED_KEPT);
+        }
+    }
+
+    /// Whether these are the last fences issued, of a lease that ran out and was not released.
+    pub(super) fn is_late(&self, fences: FenceBlock) -> bool {
+        self.released.is_none() && self.last_fence == Some(fences.last())
     }
 
     /// Gives up whatever the token has.
@@ -267,8 +287,7 @@ impl LockEntry {
             self.waiters.remove(at);
             Leave::Left
         } else if let Some(at) = self.holders.iter().position(|h| h.token == request.token) {
-            self.holders.remove(at);
-            self.released = Some(request.token);
+            self.end(at);
             self.reopen(request.reopen);
             Leave::Released
         } else {
@@ -374,13 +393,12 @@ impl LockEntry {
     /// Drops what is over, and hands what came free to the line.
     pub(super) fn settle(&mut self, now: Now, notices: &mut Vec<Notice>) {
         self.holders.retain(|holder| holder.expires_at > now.at);
+        self.waiters.retain(|waiter| !waiter.window_left(now.at).is_zero());
         if self.closed_for(now.at).is_some() {
-            self.drop_gone_heads(now.at);
             return;
         }
         self.closed_until = None;
         loop {
-            self.drop_gone_heads(now.at);
             let Some(head) = self.waiters.front() else { return };
             if !self.admits(head.mode) {
                 return;
@@ -392,25 +410,11 @@ impl LockEntry {
         }
     }
 
-    /// Forgets waiters at the head whose place has run out; the others are found when they get
-    /// there, or when somebody joins the line.
-    fn drop_gone_heads(&mut self, at: StoreTime) {
-        while self.waiters.front().is_some_and(|head| head.window_left(at).is_zero()) {
-            self.waiters.pop_front();
-        }
-    }
-
-    /// Forgets all waiters whose place has run out. Done for whoever joins the line, so that the
-    /// dead neither fill it nor pile up in it while the head lives.
-    fn drop_gone(&mut self, at: StoreTime) {
-        self.waiters.retain(|waiter| !waiter.window_left(at).is_zero());
-    }
-
     fn hand_over(&mut self, head: Waiter, now: Now, notices: &mut Vec<Notice>) {
         let fences = self.issue(head.fence_block, now);
         let wake = Wake::Granted { ticket: head.ticket, heartbeat: head.heartbeat, fences };
         notices.push(Notice { client: head.client, wake });
-        self.hold(Holder {
+        self.holders.push(Holder {
             token: head.token,
             mode: head.mode,
             fences,
@@ -421,11 +425,6 @@ impl LockEntry {
             metadata: head.metadata,
             asked_by: None,
         });
-    }
-
-    fn hold(&mut self, holder: Holder) {
-        self.released = None;
-        self.holders.push(holder);
     }
 
     /// A new head that would sleep past the moment when the lock can come free is told of it, and
@@ -512,12 +511,14 @@ impl LockEntry {
 
     /// Puts a new waiter, or one that was forgotten and brings its old place, into the line.
     fn queue(&mut self, request: &AcquireRequest, queue: &QueueRequest, at: StoreTime) -> Place {
-        let next = self.last_arrival.map_or(0, |last| last.saturating_add(1));
-        let place = match queue.place {
-            Some(place) if self.waiters.iter().all(|waiter| waiter.place != place) => place,
-            _ => Place::on_arrival(next.max(at.as_micros()), request.preferred),
-        };
-        self.last_arrival = self.last_arrival.max(Some(place.arrival()));
+        if self.waiters.is_empty() {
+            self.next_places = [None; 2];
+        }
+        let known = queue.place.filter(|place| self.may_have_given(*place, at));
+        let preferred = known.map_or(request.preferred, Place::is_preferred);
+        let next = self.next_place(preferred, at);
+        let place = known.unwrap_or(next);
+        self.next_places[usize::from(!preferred)] = Some(next.max(place.following()));
         let before = self.waiters.partition_point(|waiter| waiter.place < place);
         self.waiters.insert(
             before,
@@ -539,6 +540,20 @@ impl LockEntry {
         place
     }
 
+    /// The next place to give.
+    fn next_place(&self, preferred: bool, at: StoreTime) -> Place {
+        self.next_places[usize::from(!preferred)]
+            .unwrap_or_else(|| Place::on_arrival(at.as_micros(), preferred))
+    }
+
+    /// Whether a place that a waiter brings can have been given, and is nobody else's.
+    fn may_have_given(&self, place: Place, at: StoreTime) -> bool {
+        let preferred = place.is_preferred();
+        let present = Place::on_arrival(at.as_micros(), preferred);
+        (place <= present || place < self.next_place(preferred, at))
+            && self.waiters.iter().all(|waiter| waiter.place != place)
+    }
+
     pub(super) fn busy(&self, at: StoreTime) -> Busy {
         Busy::new(self.next_free_in(at), self.holder_info(at))
     }
@@ -553,14 +568,14 @@ impl LockEntry {
         let first = match self.last_fence {
             None => now.fence_floor,
             Some(last) => {
-                let epoch = last.epoch().max(now.fence_floor.epoch());
                 let sequence = last.saturating_add(1).sequence();
                 let sequence = sequence.max(now.fence_floor.sequence());
-                Fence::new(epoch, sequence).unwrap_or(last)
+                Fence::new(now.fence_floor.epoch(), sequence).unwrap_or(last)
             }
         };
         let block = FenceBlock::new(first, count.get());
         self.last_fence = Some(block.last());
+        self.released = None;
         block
     }
 

@@ -1,44 +1,25 @@
 //! All that is stored for one lock, read from either side into one form.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use leasehold_core::table::{LockEntry, Now};
-use leasehold_core::{Fence, Kind, Mode};
+use leasehold_core::{Fence, FenceBlock, Kind, Mode};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use redis::Value;
 use serde_json::Value as Json;
 
 use super::Both;
-use crate::names::read_label;
-use crate::reply;
+use crate::stored::{self, Holder, Waiter};
 
-/// What is stored, and until when the keys live.
+/// What is stored, and until when the key lives.
 #[derive(Debug)]
 pub(super) struct Stored {
     pub(super) state: State,
-    raw: Option<String>,
-    crowd: Crowd,
-    /// From now, ms: when the keys expire.
-    record_ms: i64,
-    crowd_ms: [i64; 2],
-}
-
-/// Who is in the crowd, and in which order.
-#[derive(Debug, Default, Eq, PartialEq)]
-struct Crowd {
-    who: BTreeMap<String, String>,
-    order: BTreeMap<String, i64>,
-}
-
-impl Crowd {
-    fn is_empty(&self) -> bool {
-        self.who.is_empty() && self.order.is_empty()
-    }
-
-    fn expect(&self, entry: &str, score: i64) {
-        assert_eq!(self.order.get(entry), Some(&score), "{entry:?} in {self:?}");
-    }
+    fields: BTreeMap<String, String>,
+    /// From now, ms: when the key expires, by the server and by its record.
+    key_ms: i64,
+    kept_ms: u64,
 }
 
 /// What the table has, and how long from now, ms, the lock is in use and its fences are ahead.
@@ -58,8 +39,10 @@ pub(super) struct State {
     kind: Option<u32>,
     closed_until: u64,
     last_fence: Option<Fence>,
-    last_arrival: u64,
+    /// Mean nothing while nobody waits.
+    next_places: [u64; 2],
     released: Option<String>,
+    ended: Vec<String>,
 }
 
 impl State {
@@ -74,29 +57,28 @@ const RETENTION_MS: i64 = 600_000;
 const SLACK_MS: i64 = 30_000;
 
 impl Stored {
-    /// What the server has.
+    /// What the server has: one key at most, which is a hash.
     pub(super) async fn read(both: &Both<'_>) -> Self {
-        let [record, crowd, order] = both.world.stores[0].shared.names.keys(&both.key);
+        let key = both.world.stores[0].shared.names.record(&both.key);
         let mut questions = redis::pipe();
-        questions.cmd("GET").arg(&record);
-        questions.cmd("HGETALL").arg(&crowd);
-        questions.cmd("ZRANGE").arg(&order).arg(0).arg(-1).arg("WITHSCORES");
-        for key in [&record, &crowd, &order] {
-            questions.cmd("PTTL").arg(key);
-        }
+        questions.cmd("HGETALL").arg(&key);
+        questions.cmd("PTTL").arg(&key);
+        questions.cmd("DBSIZE");
         let mut answers = both.world.ask(&questions).await.into_iter();
-        let mut next = || answers.next().unwrap();
-        let raw: Option<String> = redis::from_redis_value(next()).unwrap();
-        let who = redis::from_redis_value(next()).unwrap();
-        let order: BTreeMap<String, f64> = redis::from_redis_value(next()).unwrap();
-        let order = order.into_iter().map(|(entry, score)| (entry, exact(score))).collect();
-        let crowd = Crowd { who, order };
-        let mut ttl = || match next() {
-            Value::Int(ms) => ms,
-            other => panic!("{other:?}"),
+        let bytes: HashMap<Vec<u8>, Vec<u8>> =
+            redis::from_redis_value(answers.next().unwrap()).unwrap();
+        let (Some(Value::Int(key_ms)), Some(Value::Int(keys))) = (answers.next(), answers.next())
+        else {
+            panic!("no numbers")
         };
-        let state = raw.as_deref().map_or_else(State::default, |raw| parse(raw, &crowd));
-        Self { state, raw, crowd, record_ms: ttl(), crowd_ms: [ttl(), ttl()] }
+        let locks = both.world.sequences.cast_signed();
+        assert!(keys <= 2 + locks, "{keys} keys for {locks} locks and the clock");
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let fields = bytes.iter().map(|(name, value)| (text(name), text(value))).collect();
+        let stored = stored::read(&bytes).unwrap();
+        let kept_ms = stored.as_ref().map_or(0, |stored| stored.kept_ms);
+        let state = stored.map_or_else(State::default, |stored| parse(&stored, &fields));
+        Self { state, fields, key_ms, kept_ms }
     }
 
     /// What the table has.
@@ -109,9 +91,13 @@ impl Stored {
             kind: None,
             closed_until: json["closed_until"].as_u64().unwrap_or(0),
             last_fence: entry.last_fence(),
-            last_arrival: json["last_arrival"].as_u64().unwrap_or(0),
+            next_places: [0, 0],
             released: (!json["released"].is_null()).then(|| hex(&json["released"])),
+            ended: list("ended").iter().map(hex).collect(),
         };
+        if !state.waiters.is_empty() {
+            state.next_places = [0, 1].map(|at| json["next_places"][at].as_u64().unwrap_or(0));
+        }
         if state.in_use() {
             let kind: Kind = serde_json::from_value(json["kind"].clone()).unwrap();
             state.kind = Some(match kind {
@@ -127,36 +113,31 @@ impl Stored {
         Wanted { state, in_use_ms: ahead_ms(in_use_us), fence_ms: ahead_ms(fence_us) }
     }
 
-    /// Every key expires, no earlier than what it says is over, and not much later.
-    pub(super) fn check_expiry(&self, before: &Self, wanted: &Wanted) -> Result<(), TestCaseError> {
-        if self.raw.is_none() {
-            prop_assert!(self.crowd.is_empty(), "a crowd without a record");
+    /// The key expires, no earlier than what it says is over, and not much later.
+    pub(super) fn check_expiry(
+        &self,
+        before: &Self,
+        wanted: &Wanted,
+        now: Now,
+    ) -> Result<(), TestCaseError> {
+        if self.fields.is_empty() {
             return Ok(());
         }
-        prop_assert!(self.record_ms > 0, "the record never expires");
-        let crowd_lives =
-            |lives: &dyn Fn(&i64) -> bool| self.crowd.is_empty() || self.crowd_ms.iter().all(lives);
-        prop_assert!(crowd_lives(&|ms| *ms > 0), "the crowd never expires");
-        if self.raw != before.raw || self.crowd != before.crowd {
-            let least = wanted.fence_ms.max(wanted.in_use_ms + RETENTION_MS) - SLACK_MS;
-            // A plain release leaves the key the rest of its lease: here, up to ten seconds, and
-            // as much more as clocks were set back.
-            let most = wanted.fence_ms.max(wanted.in_use_ms).max(60_000) + RETENTION_MS + 2;
-            prop_assert!((least..=most).contains(&self.record_ms), "record: {self:?} {wanted:?}");
-            prop_assert!(
-                crowd_lives(&|ms| (least..=most).contains(ms)),
-                "crowd: {self:?} {wanted:?}"
-            );
+        prop_assert!(self.key_ms > 0, "the key never expires: {self:?}");
+        let kept_ms = self.kept_ms.cast_signed() - (now.at.as_micros() / 1_000).cast_signed();
+        if self.fields != before.fields {
+            let least = wanted.fence_ms.max(wanted.in_use_ms) + RETENTION_MS;
+            // Nobody waits or holds for longer than ten seconds, and clocks are set back by as much
+            // as two each time.
+            let most = wanted.fence_ms.max(wanted.in_use_ms).max(120_000) + RETENTION_MS * 5 / 4;
+            prop_assert!((least..=most + 1).contains(&kept_ms), "{kept_ms}: {self:?} {wanted:?}");
+        }
+        if self.kept_ms != before.kept_ms {
+            let range = kept_ms - SLACK_MS..=kept_ms + 1;
+            prop_assert!(range.contains(&self.key_ms), "{kept_ms}: {self:?}");
         }
         Ok(())
     }
-}
-
-/// Whether the clock was set back since somebody in line was heard.
-pub(super) fn heard_after(entry: &LockEntry, now: Now) -> bool {
-    let json = serde_json::to_value(entry).unwrap();
-    let mut waiters = json["waiters"].as_array().unwrap().iter();
-    waiters.any(|waiter| waiter["seen_at"].as_u64().unwrap() > now.at.as_micros())
 }
 
 fn hex(bytes: &Json) -> String {
@@ -164,50 +145,44 @@ fn hex(bytes: &Json) -> String {
     bytes.map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn fence(epoch: &str, sequence: &str) -> Fence {
-    let sequence: u64 = sequence.parse().unwrap();
-    Fence::new(epoch.parse().unwrap(), sequence - Fence::ORIGIN_UNIX_US).unwrap()
-}
-
-fn mode(json: &Json) -> (char, u32) {
-    match serde_json::from_value(json.clone()).unwrap() {
+fn letter(mode: Mode) -> (char, u32) {
+    match mode {
         Mode::Permits { count, .. } => ('p', count.get()),
         Mode::Shared => ('s', 1),
         _ => ('x', 1),
     }
 }
 
+fn mode(json: &Json) -> (char, u32) {
+    letter(serde_json::from_value(json.clone()).unwrap())
+}
+
 fn table_holder(json: &Json) -> String {
-    let (mode, permits) = mode(&json["mode"]);
     let text = |name: &str| json[name].as_str().unwrap().to_owned();
-    holder(
-        &hex(&json["token"]),
-        (mode, permits),
-        Fence::from_value(json["fences"]["first"].as_u64().unwrap()).unwrap(),
-        [&json["fences"]["count"], &json["holds"], &json["granted_at"], &json["expires_at"]]
-            .map(|number| number.as_u64().unwrap()),
-        &(text("owner"), text("metadata"), json["asked_by"].as_str().map(str::to_owned)),
-    )
+    let fences: FenceBlock = serde_json::from_value(json["fences"].clone()).unwrap();
+    let numbers = ["holds", "granted_at", "expires_at"].map(|name| json[name].as_u64().unwrap());
+    let label = (text("owner"), text("metadata"), json["asked_by"].as_str().map(str::to_owned));
+    holder(&hex(&json["token"]), mode(&json["mode"]), fences, numbers, label)
 }
 
 /// Owner, metadata, and who asks them to let go.
-type Profile = (String, String, Option<String>);
-
-/// What follows the number of holds.
-fn read_profile(words: &[&str]) -> Profile {
-    let (_, owner, metadata, asked_by) = reply::read_profile(&words.join(" ")).unwrap();
-    let text = |owner: leasehold_core::OwnerName| owner.as_str().to_owned();
-    (text(owner), metadata.as_str().to_owned(), asked_by.map(text))
-}
+type Label = (String, String, Option<String>);
 
 fn holder(
     token: &str,
     mode: (char, u32),
-    fence: Fence,
-    [count, holds, granted, expires]: [u64; 4],
-    profile: &Profile,
+    fences: FenceBlock,
+    [holds, granted, expires]: [u64; 3],
+    label: Label,
 ) -> String {
-    format!("{fence} {count} {token} {mode:?} {holds} {granted} {expires} {profile:?}")
+    format!("{fences:?} {token} {mode:?} {holds} {granted} {expires} {label:?}")
+}
+
+fn stored_holder(of: &Holder) -> String {
+    let asked_by = of.asked_by.as_ref().map(|by| by.as_str().to_owned());
+    let label = (of.owner.as_str().to_owned(), of.metadata.as_str().to_owned(), asked_by);
+    let numbers = [of.holds.into(), of.granted, of.expires];
+    holder(&of.token, letter(of.mode), of.fences, numbers, label)
 }
 
 fn table_waiter(json: &Json) -> String {
@@ -222,6 +197,20 @@ fn table_waiter(json: &Json) -> String {
     )
 }
 
+fn stored_waiter(of: &Waiter) -> String {
+    let numbers = [
+        of.place,
+        of.ticket,
+        of.heartbeat.into(),
+        of.window_ms,
+        of.block.into(),
+        of.arrived,
+        of.seen,
+    ];
+    let label = (of.owner.as_str(), of.metadata.as_str());
+    waiter(&of.token, letter(of.mode), &of.channel, numbers, label)
+}
+
 fn waiter(
     token: &str,
     mode: (char, u32),
@@ -232,101 +221,109 @@ fn waiter(
     format!("{token} {mode:?} {channel} {numbers:?} {label:?}")
 }
 
-/// A score, all of which are whole numbers that a double holds.
-fn exact(score: f64) -> i64 {
-    let whole = format!("{score:.0}").parse().unwrap();
-    assert!(score.abs() < 9_007_199_254_740_992.0 && score.fract() == 0.0, "{score}");
-    whole
-}
-
-/// Reads a record and its crowd as `docs/wire.md` has them.
-fn parse(record: &str, crowd: &Crowd) -> State {
-    let words: Vec<&str> = record.split(' ').collect();
-    assert_eq!(words[0], "leasehold/1", "{record}");
-    let number = |at: usize| words[at].parse::<u64>().unwrap();
-    let [place, soonest, latest, closed_until, ttl_ms] = [4, 5, 6, 7, 8].map(number);
-    let [first, count] = [10, 11].map(number);
-    let first_fence = fence(words[9], words[10]);
+/// Reads what is beside holders and waiters, and checks what can be told from them.
+fn parse(stored: &stored::Stored, fields: &BTreeMap<String, String>) -> State {
+    let words: Vec<&str> = fields["lock"].split(' ').collect();
+    let shape = words[1];
+    let widths = words[2..11].iter().map(|word| word.len());
+    assert_eq!(widths.collect::<Vec<_>>(), [16, 16, 10, 16, 13, 16, 32, 13, 4], "{words:?}");
+    let alone = matches!(shape, "held" | "want");
     let mut state = State {
-        last_fence: Some(fence(words[9], &(first + count - 1).to_string())),
-        last_arrival: place,
+        holders: stored.holders.iter().map(stored_holder).collect(),
+        waiters: stored.waiters.iter().map(stored_waiter).collect(),
+        closed_until: stored.closed_until,
+        last_fence: (words[3] != "0000000000000000").then(|| stored.fences.last()),
+        ended: fields
+            .get("ended")
+            .map(|ended| ended.split(' ').map(str::to_owned).collect())
+            .unwrap_or_default(),
         ..State::default()
     };
-    let mut waiters = Vec::new();
-    let mut holders = Vec::new();
-    let mut taken = 0;
-    for (token, entry) in &crowd.who {
-        let words: Vec<&str> = entry.split(' ').collect();
-        match words[0] {
-            "waits" => waiters.push(read_waiter(token, &words, crowd)),
-            "holds" => holders.push(read_holder(token, &words, crowd, &mut taken)),
-            other => panic!("{other}"),
-        }
+    if !alone && !words[8].starts_with('-') {
+        state.released = Some(words[8].to_owned());
     }
-    waiters.sort_unstable();
-    let held_here = holders.len();
-    assert_eq!(crowd.order.len(), 2 * waiters.len() + held_here, "left over: {crowd:?}");
-    match words[1] {
-        "held" | "want" => {
-            assert!(holders.is_empty(), "{crowd:?}");
-            let ends = number(3) + ttl_ms * 1_000;
-            let profile = read_profile(&words[13..]);
-            assert_eq!(words[1] == "want", profile.2.is_some(), "{record}");
-            let numbers = [count, number(13), number(12), ends];
-            let text = holder(words[2], ('x', 1), first_fence, numbers, &profile);
-            holders.push((first_fence, text));
-            (state.kind, state.closed_until) = (Some(0), closed_until);
-        }
-        "many" => {
-            assert_eq!(u64::from(taken), number(13), "{record} {crowd:?}");
-            (state.kind, state.closed_until) = (Some(words[12].parse().unwrap()), closed_until);
-        }
-        "free" => assert!(holders.is_empty() && waiters.is_empty(), "{record} {crowd:?}"),
-        other => panic!("{other}"),
+    state.kind = state.in_use().then_some(stored.limit);
+    assert_eq!(shape == "free", !state.in_use() && stored.limit == 0, "{fields:?}");
+    let mut expected = vec!["lock".to_owned()];
+    expected.extend(fields.contains_key("ended").then(|| "ended".to_owned()));
+    if alone {
+        assert_eq!(stored.holders.len(), 1, "{fields:?}");
+        assert_eq!(shape == "want", stored.holders[0].asked_by.is_some(), "{fields:?}");
+    } else {
+        check_crowd(&words, stored, fields, &mut expected);
     }
-    if !matches!(words[1], "held" | "want") && !words[2].starts_with('-') {
-        state.released = Some(words[2].to_owned());
+    if !stored.waiters.is_empty() {
+        state.next_places = check_line(stored, fields, &mut expected);
     }
-    if words[1] != "free" {
-        let outside = |(_, end, _): &&(_, u64, _)| !(soonest..=latest).contains(end);
-        assert_eq!(waiters.iter().find(outside), None, "{record} {crowd:?}");
-    }
-    holders.sort_unstable();
-    state.holders = holders.into_iter().map(|(_, holder)| holder).collect();
-    state.waiters = waiters.into_iter().map(|(_, _, waiter)| waiter).collect();
-    if !state.in_use() {
-        state.kind = None;
-    }
+    expected.sort_unstable();
+    assert_eq!(fields.keys().cloned().collect::<Vec<_>>(), expected, "{fields:?}");
     state
 }
 
-fn read_waiter(token: &str, words: &[&str], crowd: &Crowd) -> (u64, u64, String) {
-    let [_, mode, permits, block, channel, ticket, beat, window, seen, arrived, ..] = *words else {
-        panic!("{words:?}")
-    };
-    let label = read_label(&words[11..].join(" ")).unwrap();
-    let numbers =
-        [ticket, beat, window, block, arrived, seen].map(|number| number.parse::<u64>().unwrap());
-    let [ticket, beat, window, block, arrived, seen] = numbers;
-    let place = u64::try_from(crowd.order[token]).unwrap();
-    let end = seen + window * 1_000;
-    crowd.expect(&format!("till {token}"), -i64::try_from(end).unwrap());
-    let mode = (mode.chars().next().unwrap(), permits.parse().unwrap());
-    let label = (label.0.as_str(), label.1.as_str());
-    let numbers = [place, ticket, beat, window, block, arrived, seen];
-    (place, end, waiter(token, mode, channel, numbers, label))
+/// Holders are numbered without gaps, each is found by its token, and the record says how many they
+/// are, what they have, and when the first of their leases ends.
+fn check_crowd(
+    words: &[&str],
+    stored: &stored::Stored,
+    fields: &BTreeMap<String, String>,
+    expected: &mut Vec<String>,
+) {
+    let count = stored.holders.len();
+    expected.extend((1..=count).map(|number| format!("@{number}")));
+    for holder in &stored.holders {
+        let field = &fields[&holder.token];
+        assert!(fields[field].contains(&holder.token), "{fields:?}");
+        expected.push(holder.token.clone());
+    }
+    if words[1] != "many" {
+        assert_eq!(count, 0, "{fields:?}");
+        return;
+    }
+    let numbers: Vec<u64> = words[11..].iter().map(|word| word.parse().unwrap()).collect();
+    let [_, holders, taken, ends, nearest, cursor, _] = numbers[..] else { panic!("{words:?}") };
+    assert_eq!((holders, cursor), (u64::try_from(count).unwrap(), 0), "{fields:?}");
+    let permits = stored.holders.iter().map(|holder| u64::from(letter(holder.mode).1));
+    assert_eq!(permits.sum::<u64>(), taken, "{fields:?}");
+    if let Some(soonest) = stored.holders.iter().min_by_key(|holder| holder.expires) {
+        assert!(ends <= soonest.expires, "{fields:?}");
+        if nearest > 0 {
+            assert_eq!(ends, soonest.expires, "{fields:?}");
+            assert_eq!(fields[&soonest.token], format!("@{nearest}"), "{fields:?}");
+        }
+    }
 }
 
-fn read_holder(token: &str, words: &[&str], crowd: &Crowd, taken: &mut u32) -> (Fence, String) {
-    let [_, mode, permits, expires, granted, epoch, first, count, holds, ..] = *words else {
-        panic!("{words:?}")
-    };
-    let profile = read_profile(&words[8..]);
-    let numbers = [count, holds, granted, expires].map(|number| number.parse::<u64>().unwrap());
-    let ends = i64::try_from(numbers[3]).unwrap() - (1 << 53);
-    crowd.expect(&format!("{first:0>16} {epoch:0>4} {permits} {token}"), ends);
-    *taken += permits.parse::<u32>().unwrap();
-    let mode = (mode.chars().next().unwrap(), permits.parse().unwrap());
-    let first = fence(epoch, first);
-    (first, holder(token, mode, first, numbers, &profile))
+/// Every waiter is in a range and is found by its token, the first range begins with the first
+/// waiter, and no place ends before the record says.
+fn check_line(
+    stored: &stored::Stored,
+    fields: &BTreeMap<String, String>,
+    expected: &mut Vec<String>,
+) -> [u64; 2] {
+    expected.push("line".to_owned());
+    for waiter in &stored.waiters {
+        let field = format!("#{}", waiter.place);
+        assert_eq!(fields[&waiter.token], field, "{fields:?}");
+        expected.extend([field, waiter.token.clone()]);
+    }
+    let words: Vec<&str> = fields["line"].split(' ').collect();
+    let number = |at: usize| words[at].parse::<u64>().unwrap();
+    assert_eq!(words[0].len(), 16);
+    assert_eq!(usize::try_from(number(5)).unwrap(), stored.waiters.len(), "{fields:?}");
+    assert!(stored.waiters.iter().all(|waiter| waiter.ends() >= number(0)), "{fields:?}");
+    let mut after = 0;
+    for range in &words[6..] {
+        let (head, rest) = range.split_once('-').unwrap();
+        let (tail, count) = rest.split_once('/').unwrap();
+        let [head, tail, count] = [head, tail, count].map(|text| text.parse::<u64>().unwrap());
+        assert!(after <= head && head <= tail && count > 0, "{fields:?}");
+        let inside =
+            stored.waiters.iter().filter(|waiter| (head..=tail).contains(&waiter.place)).count();
+        assert_eq!(u64::try_from(inside).unwrap(), count, "{fields:?}");
+        if after == 0 {
+            assert_eq!(stored.waiters[0].place, head, "{fields:?}");
+        }
+        after = tail + 1;
+    }
+    [number(3), number(4)]
 }

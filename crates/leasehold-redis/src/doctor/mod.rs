@@ -19,7 +19,6 @@ use tokio::time::{Instant, timeout_at};
 use self::facts::{Facts, SETTINGS};
 use self::judge::ClockReading;
 use self::rights::{Lacking, Spare};
-use crate::call::Call;
 use crate::classify::{Lack, Next, Verdict};
 use crate::replication::{Age, Replication};
 use crate::slot::slot_of;
@@ -118,12 +117,12 @@ impl RedisStore {
         let names = &self.shared.names;
         let mut number = 0_u32;
         loop {
-            let [record, crowd, order] =
-                names.keys(&Key::new(format!("doctor/{client}/{number}"))?);
+            let key = Key::new(format!("doctor/{client}/{number}"))?;
+            let record = names.record(&key);
             number = number.saturating_add(1);
             let fits = slots.is_empty() || slots.binary_search(&slot_of(&record)).is_ok();
             if fits || number == SPARES_MAX {
-                return Ok(Spare { record, crowd, order, channel: names.channel(client) });
+                return Ok(Spare { key, record, channel: names.channel(client) });
             }
         }
     }
@@ -253,8 +252,7 @@ impl RedisStore {
         spare: &Spare,
         deadline: Deadline,
     ) -> Result<Option<Finding>> {
-        let keys = vec![spare.record.clone(), spare.crowd.clone(), spare.order.clone()];
-        let call = Call::new(&self.shared.scripts.inspect, keys);
+        let call = self.inspect_call(&spare.key);
         let mut outcome = Err(deadline.missed());
         for whole in [false, true] {
             let request = Request { body: Body::Script { call: &call, whole }, care: Care::None };

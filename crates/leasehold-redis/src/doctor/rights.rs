@@ -5,6 +5,7 @@
 //! renamed commands and the restrictions of hosted servers are found alike. A server notes a
 //! refusal in its `ACL LOG`.
 
+use leasehold_core::Key;
 use leasehold_core::doctor::{Finding, Severity};
 use redis::Cmd;
 
@@ -16,9 +17,8 @@ use crate::names::Names;
 /// What nobody uses.
 #[derive(Debug)]
 pub(super) struct Spare {
+    pub(super) key: Key,
     pub(super) record: String,
-    pub(super) crowd: String,
-    pub(super) order: String,
     pub(super) channel: String,
 }
 
@@ -30,7 +30,7 @@ const OF_URL: [&str; 4] = ["asking", "info", "wait", "waitaof"];
 
 /// The commands that are tried, each in a way that changes nothing.
 pub(super) fn trials(names: &Names, spare: &Spare, digest: &str) -> Vec<(&'static str, Cmd)> {
-    let Spare { record, crowd, order, channel } = spare;
+    let Spare { key: _, record, channel } = spare;
     let trial = |name: &'static str, words: &[&str]| {
         let mut cmd = redis::cmd(&name.to_ascii_uppercase());
         for word in words {
@@ -40,28 +40,16 @@ pub(super) fn trials(names: &Names, spare: &Spare, digest: &str) -> Vec<(&'stati
     };
     vec![
         trial("ping", &[]),
-        trial("evalsha", &[digest, "3", record, crowd, order]),
+        trial("evalsha", &[digest, "1", record, "0000", "0", "0"]),
         trial("eval", &["return 0", "1", record]),
         trial("time", &[]),
-        trial("get", &[record]),
-        // XX: only if it exists.
-        trial("set", &[record, "", "XX", "PX", "1"]),
-        trial("setrange", &[record, "0", ""]),
-        trial("del", &[record]),
-        trial("pexpire", &[record, "1"]),
-        trial("hget", &[crowd, "-"]),
+        trial("exists", &[record]),
+        trial("hmget", &[record, "-"]),
+        trial("hgetall", &[record]),
         // A field without a value is refused, but only after the rights were found to be there.
-        trial("hset", &[crowd, "-", "-", "-"]),
-        trial("hdel", &[crowd, "-"]),
-        trial("hlen", &[crowd]),
-        trial("hgetall", &[crowd]),
-        trial("zadd", &[order, "XX", "0", "-"]),
-        trial("zrem", &[order, "-"]),
-        trial("zcard", &[order]),
-        trial("zcount", &[order, "0", "0"]),
-        trial("zscore", &[order, "-"]),
-        trial("zrangebyscore", &[order, "0", "0", "LIMIT", "0", "1"]),
-        trial("zrevrangebyscore", &[order, "0", "0", "LIMIT", "0", "1"]),
+        trial("hset", &[record, "-", "-", "-"]),
+        trial("hdel", &[record, "-"]),
+        trial("pexpire", &[record, "1"]),
         trial("publish", &[channel, "-"]),
         trial("scan", &["0", "MATCH", &names.pattern(""), "COUNT", "1"]),
     ]
@@ -182,12 +170,12 @@ mod tests {
             judged(&[("scan", Lack::Command)]),
             [(Severity::Note, advice("ACL SETUSER bob +scan"))]
         );
-        let of_both = judged(&[("zcount", Lack::Command), ("zadd", Lack::Keys)]);
+        let of_both = judged(&[("hset", Lack::Command), ("publish", Lack::Channels)]);
         assert_eq!(
             of_both,
             [
-                (Severity::Problem, advice("ACL SETUSER bob ~leasehold:{* +zcount")),
-                (Severity::Warning, advice("ACL SETUSER bob ~leasehold:{*")),
+                (Severity::Problem, advice("ACL SETUSER bob +hset")),
+                (Severity::Warning, advice("ACL SETUSER bob &leasehold:wake:*")),
             ]
         );
         let renamed = judge(&[("evalsha", Lack::Unknown)], None, &names);
@@ -197,8 +185,8 @@ mod tests {
 
     #[test]
     fn every_command_of_a_service_is_tried_or_listened_for() {
-        let [record, crowd, order, channel] = ["r", "c", "o", "w"].map(str::to_owned);
-        let spare = Spare { record, crowd, order, channel };
+        let [record, channel] = ["r", "w"].map(str::to_owned);
+        let spare = Spare { key: Key::new("k").unwrap(), record, channel };
         let names = Names::standard();
         let tried: Vec<&str> =
             trials(&names, &spare, "").into_iter().map(|(command, _)| command).collect();

@@ -1,70 +1,63 @@
 -- Takes several locks, or none of them.
 --
--- KEYS  3i-2  record of the i-th lock
---       3i-1  its crowd
---       3i    the order of the crowd
--- ARGV  1     fail-over epoch
---      and for the i-th lock, from 10i-8 on:
---        token
---        ttl, ms
---        how long the record is kept, ms: ttl + fence retention
---        how many fences to reserve
---        holds, owner and metadata, separated by a space
---        mode, permits and limit, as for acquire
---        1 to go before all who don't, else 0
---        how long to close the lock with the grant, µs; 0 for not at all
+-- KEYS  i  the i-th lock
+-- ARGV  as for acquire, without places in line
 --
 -- Returns one of
 --   granted {epoch fence count …}  all are held, under these fences
 --   blocked i answer               the i-th, counted from 0, is not to be had, for the reason that
 --                                  acquire would answer; none was taken
--- or an error as acquire does.
 --
 -- Atomic: one script. Keys of several slots must not be given to a cluster.
 -- include: now
-local floor_epoch = ARGV[1] + 0
-local fences = {}
-for round = 1, 2 do
-  for i = 1, #KEYS / 3 do
-    local main, crowd, order, at = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i], 10 * i - 8
-    local token, wanted_ttl, wanted_profile = ARGV[at], ARGV[at + 1] + 0, ARGV[at + 4]
-    local retention, block = ARGV[at + 2] - ARGV[at + 1], ARGV[at + 3] + 0
-    local mode, permits, wanted_limit = ARGV[at + 5], ARGV[at + 6], ARGV[at + 7] + 0
-    local preferred, close_for = ARGV[at + 8] == '1', ARGV[at + 9] + 0
-    local asking, wanted_place, answer
-    local stored = redis.call('GET', main)
-    -- include: load
-    if bad then return redis.error_reply(bad) end
-    local head, head_before, head_channel, head_ticket, head_seen, head_window
-    local free_in, next_mode, next_permits, next_epoch, next_first, next_granted, next_expires
-    local next_profile
-    -- include: settle
-    -- include: find_mine
-    if round == 1 then
-      -- include: tell_first
-      -- include: refuse
-      -- include: find_free
-      if not answer and not mine and (waits or not free) then
-        answer = {'busy'}
-        if not free_in then
-          -- include: next_free
-        end
-        -- include: add_contention
-      end
-      -- include: save
-      if answer then return {'blocked', i - 1, answer} end
-    else
-      local at = #fences
-      if mine then
-        -- include: already
-        fences[at + 1], fences[at + 2], fences[at + 3] = answer[2], answer[3], answer[4]
-      else
-        -- include: grant
-        fences[at + 1], fences[at + 2], fences[at + 3] = epoch, first, count
-      end
-      -- include: tell_first
-      -- include: save
+local frees = false
+-- include: lock
+-- include: crowd
+-- include: line
+-- include: settle
+-- include: take
+local opened, blocked = {}, nil
+for i = 1, #KEYS do
+  local wanted = wanted_at(5 * i - 1)
+  local lock, answer = open(KEYS[i], wanted.token)
+  if lock then
+    local before = head_of(lock)
+    settle(lock)
+    tell_first(lock, before)
+    local mine, hold = lock.holder == wanted.token, hold_of(lock, wanted.token)
+    local waits = place_of(lock, wanted.token)
+    answer = refusal(lock, wanted, mine or hold or waits)
+    if not answer and not mine and not hold and (waits or not is_free(lock, wanted)) then
+      answer = add_contention(lock, {'busy'})
     end
+    opened[i] = {lock = lock, wanted = wanted, mine = mine, hold = hold}
+  end
+  if answer then
+    blocked = {'blocked', i - 1, answer}
+    break
   end
 end
-return {'granted', fences}
+local fences = {}
+for i = 1, #opened do
+  local it = opened[i]
+  local lock, wanted = it.lock, it.wanted
+  if not blocked then
+    local at, before, closed = #fences, head_of(lock), lock.closed
+    if it.mine or it.hold then
+      local answer = prolong(lock, wanted, it.hold)
+      fences[at + 1], fences[at + 2], fences[at + 3] = answer[2], answer[3], answer[4]
+    else
+      grant(lock, wanted)
+      fences[at + 1], fences[at + 2], fences[at + 3] = lock.epoch, lock.first, lock.count
+    end
+    -- A head that reckons with the end of a lease has to reckon with the closing now.
+    if lock.closed > closed then before = nil end
+    tell_first(lock, before, nil)
+  end
+end
+for i = 1, #opened do
+  local failed = commit(opened[i].lock)
+  if failed then return {'blocked', i - 1, failed} end
+end
+tell()
+return blocked or {'granted', fences}

@@ -1,50 +1,52 @@
 -- Notes that holders are asked to let go.
 --
--- KEYS  1  the lock's record
---       2  its crowd
---       3  the order of the crowd
--- ARGV  1  epoch of the fence of the lease that is meant, or an empty string for all
---       2  fence retention, ms
---       3  fail-over epoch
---       4  sequence of that fence
---       5  who asks, in the form of an owner in a label
+-- KEYS  1       the lock
+-- ARGV  1 to 3  see now.lua
+--       4       epoch of the fence of the lease that is meant, or an empty string for all
+--       5       sequence of that fence
+--       6       who asks, in the form of an owner in a label
+--       7       from which of those who share it on; 1 to begin with
 --
 -- Returns one of
---   asked holders
---   not-held
--- or an error as acquire does.
+--   asked holders next   next: where to go on, or 0
+--   foreign, version or failed, as acquire says it
 --
--- Atomic: one script, three keys of one slot. Looks at every holder.
+-- Atomic for each of its calls, which look at up to $STEP holders.
 -- include: now
-local stored = redis.call('GET', KEYS[1])
-if not stored then return {'not-held'} end
-local main, crowd, order, floor_epoch = KEYS[1], KEYS[2], KEYS[3], ARGV[3] + 0
-local asking, retention = nil, ARGV[2] + 0
-local all, wanted_epoch, wanted = ARGV[1] == '', tonumber(ARGV[1]), tonumber(ARGV[4])
--- include: load
-if bad then return redis.error_reply(bad) end
-local head, head_before, head_channel, head_ticket, head_seen, head_window
-local free_in, next_mode, next_permits, next_epoch, next_first, next_granted, next_expires
-local next_profile
+local frees = false
+-- include: lock
+-- include: crowd
+-- include: line
 -- include: settle
--- include: tell_first
-local holders = 0
-if holder then
-  if all or epoch == wanted_epoch and first <= wanted and wanted < first + count then
-    profile = string.match(profile, '^%d+ [^ ]* [^ ]*') .. ' ' .. ARGV[5]
-    holders, dirty = 1, true
+local all, its_epoch, sequence = ARGV[4] == '', tonumber(ARGV[4]), tonumber(ARGV[5])
+local lock, foreign = open(KEYS[1], '')
+if not lock then return foreign end
+local function is_meant(lease)
+  return all or lease.epoch == its_epoch and lease.first <= sequence
+    and sequence < lease.first + lease.count
+end
+local before = head_of(lock)
+settle(lock)
+tell_first(lock, before)
+local asked, onward = 0, 0
+if lock.holder then
+  if is_meant(lock) then
+    lock.profile = match(lock.profile, '^%d+ [^ ]* [^ ]*') .. ' ' .. ARGV[6]
+    asked, lock.dirty = 1, true
   end
-elseif taken > 0 then
-  local everybody = redis.call('HGETALL', crowd)
-  for i = 2, #everybody, 2 do
-    local before, e, f, n = string.match(everybody[i],
-      '^(holds %l %d+ %d+ %d+ (%d+) (%d+) (%d+) %d+ [^ ]* [^ ]*)')
-    if e and (all or e + 0 == wanted_epoch and f + 0 <= wanted and wanted < f + n) then
-      redis.call('HSET', crowd, everybody[i - 1], before .. ' ' .. ARGV[5])
-      holders, dirty = holders + 1, true
+else
+  local from, to = ARGV[7] + 0, math.min(lock.holders, ARGV[7] + $STEP - 1)
+  fetch_holds(lock, from, to)
+  for number = from, to do
+    local hold = hold_at(lock, number)
+    if is_meant(hold) then
+      hold.profile = match(hold.profile, '^%d+ [^ ]* [^ ]*') .. ' ' .. ARGV[6]
+      put_hold(lock, hold)
+      asked = asked + 1
     end
   end
+  if to < lock.holders then onward = to + 1 end
 end
--- include: save
-if holders == 0 then return {'not-held'} end
-return {'asked', holders}
+local failed = commit(lock)
+tell()
+return failed or {'asked', asked, onward}

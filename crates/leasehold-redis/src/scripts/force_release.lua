@@ -1,59 +1,62 @@
 -- Takes away the lease that has a fence, for an operator who has seen it. The next fence is above
 -- any that the holder could still hand on.
 --
--- KEYS  1  the lock's record
---       2  its crowd
---       3  the order of the crowd
--- ARGV  1  epoch of the fence
---       2  fence retention, ms
---       3  fail-over epoch
---       4  sequence of the fence
+-- KEYS  1       the lock
+-- ARGV  1 to 3  see now.lua
+--       4       epoch of the fence
+--       5       sequence of the fence
+--       6       from which of those who share it on; 1 to begin with
 --
 -- Returns one of
 --   released
---   other-fence epoch fence [epoch fence …]   the first fences of those who hold it
+--   other-fence next [epoch fence …]   the first fences of those who hold it; next: where to go on,
+--                                      or 0
 --   not-held
--- or an error as acquire does.
+-- or foreign, version or failed, as acquire says it.
 --
--- Atomic: one script, three keys of one slot. Looks at every holder. Works at the memory limit.
+-- Atomic for each of its calls, which look at up to $STEP holders. Works at the memory limit.
 -- include: now
-local stored = redis.call('GET', KEYS[1])
-if not stored then return {'not-held'} end
-local main, crowd, order, floor_epoch = KEYS[1], KEYS[2], KEYS[3], ARGV[3] + 0
-local asking, retention, wanted_epoch, wanted = nil, ARGV[2] + 0, ARGV[1] + 0, ARGV[4] + 0
--- include: load
-if bad then return redis.error_reply(bad) end
-local head, head_before, head_channel, head_ticket, head_seen, head_window
-local free_in, next_mode, next_permits, next_epoch, next_first, next_granted, next_expires
-local next_profile
--- include: make_room
+local frees = true
+-- include: lock
+-- include: crowd
+-- include: line
 -- include: settle
-local answer = {'not-held'}
-local token, entry
-if holder then
-  answer = {'other-fence', epoch, first}
-  if epoch == wanted_epoch and first <= wanted and wanted < first + count then token = holder end
-elseif taken > 0 then
-  answer = {'other-fence'}
-  local all = redis.call('HGETALL', crowd)
-  for i = 2, #all, 2 do
-    local e, f, n = string.match(all[i], '^holds %l %d+ %d+ %d+ (%d+) (%d+) (%d+) ')
-    if e then
-      e, f, n = e + 0, f + 0, n + 0
-      if e == wanted_epoch and f <= wanted and wanted < f + n then
-        token, entry = all[i - 1], all[i]
-      end
-      answer[#answer + 1], answer[#answer + 2] = e, f
-    end
+local its_epoch, sequence = ARGV[4] + 0, ARGV[5] + 0
+local lock, foreign = open(KEYS[1], '')
+if not lock then return foreign end
+local function is_meant(lease)
+  return lease.epoch == its_epoch and lease.first <= sequence
+    and sequence < lease.first + lease.count
+end
+local before = head_of(lock)
+settle(lock)
+local answer, found = {'not-held'}, false
+if lock.holder then
+  answer = {'other-fence', 0, lock.epoch, lock.first}
+  if is_meant(lock) then lock.holder, found = nil, true end
+elseif lock.holders > 0 then
+  answer = {'other-fence', 0}
+  local from, to = ARGV[6] + 0, math.min(lock.holders, ARGV[6] + $STEP - 1)
+  fetch_holds(lock, from, to)
+  local meant
+  for number = from, to do
+    local hold = hold_at(lock, number)
+    if is_meant(hold) then meant = hold end
+    answer[#answer + 1], answer[#answer + 2] = hold.epoch, hold.first
+  end
+  if to < lock.holders then answer[2] = to + 1 end
+  if meant then
+    drop_hold(lock, meant)
+    found = true
   end
 end
-if token then
-  local before = released
-  -- include: drop_hold
-  released, count = before, count + 1
+if found then
+  lock.count, lock.dirty = lock.count + 1, true
+  keep_until(lock, lock.first + lock.count)
   answer = {'released'}
 end
--- include: settle
--- include: tell_first
--- include: save
+settle(lock)
+tell_first(lock, before)
+answer = commit(lock) or answer
+tell()
 return answer

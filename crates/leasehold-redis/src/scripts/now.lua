@@ -1,6 +1,16 @@
--- Reads the server's clock: the one line in all scripts that does.
+-- Reads the server's clock, the one line in all scripts that does, and what ARGV begins with.
 --
--- out: time  its seconds and microseconds, as strings
---      now   microseconds since the Unix epoch, as a number (exact below 2^53: until 2255)
+-- ARGV  1  fail-over epoch, four digits; 0000 where there is none
+--       2  the highest sequence that the client has seen from this store, sixteen digits
+--       3  fence retention, ms
+--
+-- out: us         microseconds since the Unix epoch, sixteen digits
+--      now        the same as a number (exact below 2^53: until 2255)
+--      epoch, retention
+--      least      the lowest sequence to issue, sixteen digits
 local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+local sub, match, format = string.sub, string.match, string.format
+local us = time[1] .. sub('00000' .. time[2], -6)
+local now = us + 0
+local epoch, least, retention = ARGV[1], ARGV[2], ARGV[3] + 0
+if least < us then least = us end

@@ -1,95 +1,92 @@
--- Lets leases run on: never creates one, never takes one away.
+-- Lets leases run on, each for itself: never creates one, never takes one away.
 --
--- KEYS  3i-2  record of the i-th lock
---       3i-1  its crowd
---       3i    the order of the crowd
--- ARGV  1     fail-over epoch
---       2     fence retention, ms
---      and for the i-th lock, from 5i-2 on:
---        token
---        epoch of the lease's fences
---        sequence of the last of them; an exclusive lease takes over what is above all issued
---        ttl, ms, from now
---        1 when the lease may end earlier than it would have, else 0
+-- KEYS  i       the i-th lock
+-- ARGV  1 to 3  see now.lua; and for the i-th lock, from 5i-1 on:
+--       token
+--       epoch of the lease's fences
+--       sequence of the last of them; an exclusive lease takes over what is above all issued
+--       ttl, ms, from now, thirteen digits
+--       1 when the lease may end earlier than it would have, else 0
 --
--- Returns for the i-th lock, as one array, an integer:
---   1  renewed
---   2  late      it had run out, and nobody has held the lock since; it stays ended
---   3  not held
---   4  what stands at the key is not a record of leasehold; left as it is
---   5  it is one of another version; left as it is
---   6  renewed, and its holder is asked to let go
+-- Returns an array with one answer for each lock, which is one of
+--   1         an integer: renewed
+--   2         renewed, and its holder is asked to let go
+--   late      it had run out, and nobody has held the lock since; it stays ended
+--   not-held
+-- or foreign, version or failed, as acquire says it.
 --
 -- Atomic for each lock. Keys of several slots must not be given to a cluster. Works at the server's
 -- memory limit.
 -- include: now
-local us = time[1] .. string.sub('00000' .. time[2], -6)
-local floor_epoch, retention = ARGV[1] + 0, ARGV[2] + 0
-local answers = {}
-for i = 1, #KEYS / 3 do
-  local main, crowd, order, at = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i], 5 * i - 2
-  local token, shorten = ARGV[at], ARGV[at + 4] == '1'
-  local wanted_ttl = ARGV[at + 3] + 0
-  local answer
-  local stored = redis.pcall('GET', main)
-  if type(stored) == 'table' then
-    answer = 4
-  elseif not stored then
-    answer = 3
-  elseif string.sub(stored, 1, 49) == 'leasehold/1 held ' .. token then
-    -- Nobody waits, nothing is closed, and the ttl stays: only the time of the renewal changes.
-    local since, ttl, epoch, first, count =
-      string.match(stored, '^(%d+) %d+ 0 0 0 (%d+) (%d+) (%d+) (%d+)', 51)
-    if ttl == ARGV[at + 3] and since + ttl * 1000 > now
-      and epoch == ARGV[at + 1] and first + count > ARGV[at + 2] + 0
-      and first + count <= now + retention * 1000 then
-      answer = 1
-      if us > since or shorten then
-        redis.call('PEXPIRE', main, wanted_ttl + retention)
-        redis.call('SETRANGE', main, '50', us)
+local answers, rest = {}, {}
+for i = 1, #KEYS do
+  local key, at = KEYS[i], 5 * i - 1
+  local done = false
+  -- Nobody in line has run out, and nothing is closed: only the time of the renewal changes.
+  local got = redis.pcall('HMGET', key, 'lock', 'line')
+  local stored, line = got[1], got[2]
+  if stored and sub(stored, 111, 142) == ARGV[at] and sub(stored, 1, 16) == 'leasehold/1 held'
+    and sub(stored, 94, 109) == '0000000000000000' and (not line or sub(line, 1, 16) > us) then
+    local ends = sub(stored, 18, 33) + sub(stored, 144, 156) * 1000
+    local ends_now = now + ARGV[at + 3] * 1000
+    local beyond = ARGV[at + 2] - sub(stored, 35, 50) - sub(stored, 52, 61)
+    if ends > now and (beyond < -1 or beyond == -1 and ARGV[at + 1] + 0 <= sub(stored, 158, 161) + 0)
+      and sub(stored, 80, 92) * 1000 >= ends_now + retention * 1000 then
+      if ends_now > ends or ARGV[at + 4] == '1' then
+        local written = redis.pcall('HSET', key, 'lock', sub(stored, 1, 17) .. us
+          .. sub(stored, 34, 143) .. ARGV[at + 3] .. sub(stored, 157))
+        -- At the memory limit the way below is open.
+        done = type(written) == 'number'
+      else
+        done = true
       end
     end
   end
-  if not answer then
-    local asking
-    -- include: load
-    local head, head_before, head_channel, head_ticket, head_seen, head_window
-    local free_in, next_mode, next_permits, next_epoch, next_first, next_granted, next_expires
-    local next_profile
-    if bad then
-      answer = string.find(bad, '^LEASEHOLDFOREIGN') and 4 or 5
-    else
-      -- include: make_room
-      -- include: settle
-      -- include: tell_first
-      local ends = now + wanted_ttl * 1000
-      local entry
-      if taken > 0 then entry = redis.call('HGET', crowd, token) end
-      if holder == token then
-        if shorten or ends > since + ttl * 1000 then since, ttl, dirty = now, wanted_ttl, true end
-        local e, last = ARGV[at + 1] + 0, ARGV[at + 2] + 0
-        if last >= first + count or last == first + count - 1 and e > epoch then
-          epoch, first, dirty = e, last - count + 1, true
-        end
-        answer = string.find(profile, '^%d+ [^ ]* [^ ]* ') and 6 or 1
-      elseif entry and string.byte(entry) == 104 then
-        local before, permits, expires, after, e, f = string.match(entry,
-          '^(holds %l (%d+) )(%d+)( %d+ (%d+) (%d+) .*)$')
-        if shorten or ends > expires + 0 then
-          redis.call('ZADD', order, string.format('%.0f', ends - 9007199254740992),
-            string.format('%016.0f %04.0f %s %s', f, e, permits, token))
-          redis.call('HSET', crowd, token, before .. string.format('%.0f', ends) .. after)
-          dirty = true
-        end
-        answer = string.find(after, '^ %d+ %d+ %d+ %d+ %d+ [^ ]* [^ ]* ') and 6 or 1
-      elseif epoch == ARGV[at + 1] + 0 and first + count - 1 == ARGV[at + 2] + 0 then
-        answer = 2
-      else
-        answer = 3
+  if done then answers[i] = 1 else rest[#rest + 1] = i end
+end
+if #rest == 0 then return answers end
+local frees = true
+-- include: lock
+-- include: crowd
+-- include: line
+-- include: settle
+for _, i in ipairs(rest) do
+  local at = 5 * i - 1
+  local token, its_epoch, last = ARGV[at], ARGV[at + 1] + 0, ARGV[at + 2] + 0
+  local wanted_ttl, shorten = ARGV[at + 3] + 0, ARGV[at + 4] == '1'
+  local lock, answer = open(KEYS[i], token)
+  if lock then
+    local before = head_of(lock)
+    settle(lock)
+    tell_first(lock, before)
+    local ends, asked = now + wanted_ttl * 1000, '^%d+ [^ ]* [^ ]* '
+    local hold = hold_of(lock, token)
+    if lock.holder == token then
+      if shorten or ends > lock.since + lock.ttl * 1000 then
+        lock.since, lock.ttl, lock.dirty = now, wanted_ttl, true
+        keep_until(lock, ends)
       end
-      -- include: save
+      local issued = lock.first + lock.count - 1
+      if last > issued or last == issued and its_epoch > lock.epoch then
+        lock.epoch, lock.first, lock.dirty = its_epoch, last - lock.count + 1, true
+        keep_until(lock, last + 1)
+      end
+      answer = string.find(lock.profile, asked) and 2 or 1
+    elseif hold then
+      if shorten or ends > hold.expires then
+        hold.expires = ends
+        put_hold(lock, hold)
+        will_end(lock, hold)
+      end
+      answer = string.find(hold.profile, asked) and 2 or 1
+    elseif is_late(lock, its_epoch, last) then
+      answer = {'late'}
+    else
+      answer = {'not-held'}
     end
+    answer = commit(lock) or answer
   end
   answers[i] = answer
 end
+tell()
 return answers

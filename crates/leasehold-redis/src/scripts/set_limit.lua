@@ -1,51 +1,43 @@
--- Changes the limit of a semaphore in use. Waiters that want more than there is lose their place.
+-- Changes the limit of a semaphore in use. Waiters that want more than there is lose their place:
+-- those at the first $STEP places at once, those behind when they come to the head.
 --
--- KEYS  1  the lock's record
---       2  its crowd
---       3  the order of the crowd
--- ARGV  1  the new limit
---       2  fence retention, ms
---       3  fail-over epoch
+-- KEYS  1       the lock
+-- ARGV  1 to 3  see now.lua
+--       4       the new limit
 --
 -- Returns one of
 --   set limit        what it was
 --   not-in-use
 --   wrong-kind 0     it is a lock
--- or an error as acquire does.
+-- or foreign, version or failed, as acquire says it.
 --
--- Atomic: one script, three keys of one slot. Looks at everybody in the crowd.
+-- Atomic: one script. Works at the server's memory limit.
 -- include: now
-local stored = redis.call('GET', KEYS[1])
-if not stored then return {'not-in-use'} end
-local main, crowd, order, floor_epoch = KEYS[1], KEYS[2], KEYS[3], ARGV[3] + 0
-local asking, retention = nil, ARGV[2] + 0
--- include: load
-if bad then return redis.error_reply(bad) end
-local head, head_before, head_channel, head_ticket, head_seen, head_window
-local free_in, next_mode, next_permits, next_epoch, next_first, next_granted, next_expires
-local next_profile
--- include: make_room
+local frees = true
+-- include: lock
+-- include: crowd
+-- include: line
 -- include: settle
+local limit = ARGV[4] + 0
+local lock, foreign = open(KEYS[1], '')
+if not lock then return foreign end
+local before = head_of(lock)
+settle(lock)
 local answer
-if not (holder or taken > 0 or latest > 0 or closed_until > 0) then
+if not (lock.holder or lock.holders > 0 or lock.waiters > 0 or lock.closed > 0) then
   answer = {'not-in-use'}
-elseif limit == 0 then
+elseif lock.limit == 0 then
   answer = {'wrong-kind', 0}
 else
-  answer = {'set', limit}
-  limit, dirty = ARGV[1] + 0, true
-  if latest > 0 then
-    local all = redis.call('HGETALL', crowd)
-    for i = 2, #all, 2 do
-      local permits = string.match(all[i], '^waits p (%d+) ')
-      if permits and permits + 0 > limit then
-        redis.call('ZREM', order, all[i - 1], 'till ' .. all[i - 1])
-        redis.call('HDEL', crowd, all[i - 1])
-      end
-    end
-  end
+  answer = {'set', lock.limit}
+  lock.limit, lock.dirty = limit, true
+  walk(lock, 0, function(place, text)
+    local permits, token = match(text, '^%d+ %d+ %d+ %d+ p (%d+) %d+ %S+ %d+ (%S+)')
+    if permits and permits + 0 > limit then leave_line(lock, place, token) end
+  end)
 end
--- include: settle
--- include: tell_first
--- include: save
+settle(lock)
+tell_first(lock, before)
+answer = commit(lock) or answer
+tell()
 return answer

@@ -1,61 +1,116 @@
--- Drops what is over, and hands what came free to the line.
+-- What every operation begins and ends with: dropping what is over, handing what came free to the
+-- line, and telling a new first in line.
 --
--- in:  the locals of load, crowd, order, now, floor_epoch
--- out: the same locals brought up to date; head_* describe the first in line, or head is nil.
---      head_before is the first in line as it was when the script began.
-if holder and since + ttl * 1000 <= now then
-  holder, dirty = nil, true
+-- in: lock.lua, crowd.lua, line.lua
+
+-- Issues the next block of fences.
+local function issue(lock, count)
+  lock.first = math.max(lock.first + lock.count, least + 0)
+  lock.count, lock.epoch, lock.released, lock.dirty = count, epoch + 0, nil, true
+  keep_until(lock, lock.first + count)
 end
-while taken > 0 do
-  -- include: next_end
-  if not who then
-    taken, dirty = 0, true
-    break
-  end
-  if expires > now then break end
-  redis.call('ZREM', order, lease)
-  redis.call('HDEL', crowd, who)
-  taken, dirty = taken - string.match(lease, '^%d+ %d+ (%d+)'), true
+
+-- Whether there is room for one more holder.
+local function admits(lock, mode, permits, limit)
+  if lock.holder then return false end
+  if mode == 's' then return true end
+  if mode == 'x' then return lock.holders == 0 end
+  return lock.taken + permits <= limit
 end
-if closed_until > 0 and closed_until <= now then
-  closed_until, dirty = 0, true
+
+local function hand_over(lock, waiter)
+  issue(lock, waiter.count)
+  local profile = '1 ' .. waiter.label
+  if waiter.mode == 'x' then
+    lock.holder, lock.since, lock.ttl = waiter.token, waiter.seen, waiter.window
+    lock.granted, lock.profile = now, profile
+  else
+    add_hold(lock, {
+      mode = waiter.mode, permits = waiter.permits, token = waiter.token, profile = profile,
+      expires = waiter.seen + waiter.window * 1000, granted = now,
+      epoch = lock.epoch, first = lock.first, count = lock.count,
+    })
+  end
+  say(waiter.channel, format('granted %s %s %.0f %.0f %.0f', waiter.ticket, waiter.beat, lock.epoch,
+    lock.first, lock.count))
 end
-head = nil
-while latest > 0 do
-  head = redis.call('ZRANGEBYSCORE', order, '0', '+inf', 'LIMIT', '0', '1')[1]
-  if head_before == nil then head_before = head or false end
-  if not head then
-    soonest, latest, dirty = 0, 0, true
-    break
+
+-- A call serves or passes over at most $STEP waiters; the next one goes on.
+local function settle(lock)
+  if lock.holder and lock.since + lock.ttl * 1000 <= now then
+    lock.holder, lock.dirty = nil, true
   end
-  local mode, permits, block, channel, ticket, beat, window, seen, label = string.match(
-    redis.call('HGET', crowd, head) or '',
-    '^waits (%l) (%d+) (%d+) (%S+) (%d+) (%d+) (%d+) (%d+) %d+ %d+ (.*)$')
-  local left = mode and seen + window * 1000 - now or 0  -- of its place, µs
-  local admitted = left > 0 and closed_until == 0 and not holder
-    and (mode == 's' or mode == 'x' and taken == 0 or mode == 'p' and taken + permits <= limit)
-  if left > 0 and not admitted then
-    head_channel, head_ticket, head_seen, head_window = channel, ticket, seen + 0, window + 0
-    break
-  end
-  redis.call('ZREM', order, head, 'till ' .. head)
-  redis.call('HDEL', crowd, head)
-  dirty = true
-  -- A waiter that was not heard for half of its window is passed over.
-  if admitted and 2 * left >= window * 1000 then
-    if epoch < floor_epoch then epoch = floor_epoch end
-    first, count, released = math.max(first + count, now), block + 0, nil
-    if mode == 'x' then
-      holder, since, ttl, granted = head, seen + 0, window + 0, string.format('%.0f', now)
-      profile = '1 ' .. label
-    else
-      taken = taken + permits
-      redis.call('HSET', crowd, head, string.format('holds %s %s %.0f %.0f %.0f %.0f %.0f 1 %s',
-        mode, permits, now + left, now, epoch, first, count, label))
-      redis.call('ZADD', order, string.format('%.0f', now + left - 9007199254740992),
-        string.format('%016.0f %04.0f %s %s', first, epoch, permits, head))
+  if lock.holders > 0 and lock.ends <= now then sweep_crowd(lock) end
+  if lock.closed > 0 and lock.closed <= now then lock.closed, lock.dirty = 0, true end
+  if lock.waiters > 0 and lock.soonest <= now then sweep_line(lock) end
+  if lock.closed > 0 then return end
+  for _ = 1, $STEP do
+    if lock.waiters == 0 or lock.holder then return end
+    local waiter = waiter_at(lock, head_of(lock))
+    if not waiter then
+      trim(lock)
+      return
     end
-    redis.pcall('PUBLISH', channel,
-      string.format('granted %s %s %.0f %.0f %.0f', ticket, beat, epoch, first, count))
+    -- One that wants more than there is, since the limit was lowered, is never served.
+    local in_vain = waiter.mode == 'p' and waiter.permits > lock.limit
+    if not in_vain and not admits(lock, waiter.mode, waiter.permits, lock.limit) then return end
+    leave_line(lock, waiter.place, waiter.token)
+    -- A waiter that was not heard for half of its window is passed over.
+    local left = waiter.seen + waiter.window * 1000 - now
+    if not in_vain and 2 * left >= waiter.window * 1000 then hand_over(lock, waiter) end
   end
+end
+
+-- When the lock could serve somebody at the earliest, µs from now, and the holder whose lease ends
+-- first.
+local function next_free(lock)
+  local hold
+  if lock.holder then
+    hold = {
+      mode = 'x', permits = 1, epoch = lock.epoch, first = lock.first, granted = lock.granted,
+      expires = lock.since + lock.ttl * 1000, profile = lock.profile,
+    }
+  elseif lock.holders > 0 then
+    hold = nearest_hold(lock)
+  end
+  return math.max(hold and hold.expires - now or 0, lock.closed - now, 0), hold
+end
+
+-- Adds to an answer what stands in the way.
+local function add_contention(lock, answer)
+  local free_in, hold = next_free(lock)
+  local at = #answer
+  answer[at + 1] = free_in
+  if hold then
+    answer[at + 2], answer[at + 3], answer[at + 4] = hold.mode, hold.permits, lock.limit
+    answer[at + 5], answer[at + 6] = hold.epoch, hold.first
+    answer[at + 7], answer[at + 8] = math.max(now - hold.granted, 0), hold.expires - now
+    answer[at + 9] = hold.profile
+  end
+  return answer
+end
+
+-- Tells a new first in line when the lock can come free, if it would sleep past that moment.
+-- before: who was first, or nil to tell whoever is; asking: a token that needs no telling.
+local function tell_first(lock, before, asking)
+  local head = head_of(lock)
+  if not head or head == before then return end
+  local waiter = waiter_at(lock, head)
+  if not waiter or waiter.token == asking then return end
+  local free_in = next_free(lock)
+  if now + free_in < waiter.seen + math.floor(waiter.window * 1000 / 3) then
+    say(waiter.channel, format('first %s %.0f', waiter.ticket, free_in))
+  end
+end
+
+-- Closes the lock until so many µs from now, if it is not closed for longer.
+local function close(lock, length)
+  if length > 0 and now + length > lock.closed then
+    lock.closed, lock.dirty = now + length, true
+    keep_until(lock, lock.closed)
+  end
+end
+
+local function reopen(lock)
+  if lock.closed > 0 then lock.closed, lock.dirty = 0, true end
 end

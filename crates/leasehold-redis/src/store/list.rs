@@ -30,7 +30,7 @@ impl RedisStore {
         loop {
             let mut scan = redis::cmd("SCAN");
             scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT);
-            scan.arg("TYPE").arg("string");
+            scan.arg("TYPE").arg("hash");
             let answer = server.one(&Request::plain(&scan), deadline).await.map_err(failed)?;
             let (next, found): (String, Vec<Vec<u8>>) = redis::from_redis_value(answer.value)
                 .map_err(|_| {
@@ -85,15 +85,14 @@ impl RedisStore {
             let calls: Vec<_> = chunk.iter().map(|key| self.inspect_call(key)).collect();
             for (key, answer) in chunk.iter().zip(self.run_all(&calls, Care::None, deadline).await)
             {
-                match answer {
-                    Ok(answer) => {
-                        let info = reply::inspect(answer.value, key)
-                            .map_err(|error| self.named(error, "list", Some(key)))?;
-                        infos.extend(info);
-                    }
+                let info = answer
+                    .map_err(|verdict| verdict.to_error())
+                    .and_then(|answer| reply::inspect(answer.value, key));
+                match info {
+                    Ok(info) => infos.extend(info),
                     // What is not a lock is not listed.
-                    Err(verdict) if verdict.kind == ErrorKind::Foreign => {}
-                    Err(verdict) => return Err(self.error(&verdict, "list", Some(key))),
+                    Err(error) if error.kind() == ErrorKind::Foreign => {}
+                    Err(error) => return Err(self.named(error, "list", Some(key))),
                 }
             }
         }

@@ -1,16 +1,18 @@
 //! Requests as the scripts take them.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use leasehold_core::{
-    AcquireRequest, AskRequest, ConvertRequest, Error, ErrorKind, Key, LeaveRequest, Mode,
-    ReleaseRequest, RenewRequest, Result,
+    AcquireRequest, AskRequest, ConvertRequest, Error, ErrorKind, Fence, ForceReleaseRequest, Key,
+    LeaveRequest, Mode, Place, ReleaseRequest, RenewRequest, Result, SetLimitRequest,
 };
 
 use super::RedisStore;
 use crate::call::Call;
 use crate::names::{asker, label};
 use crate::reply::{Asked, unix_parts};
+use crate::script::Script;
 
 /// The longest cool-down: a year.
 const COOLDOWN_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -19,88 +21,81 @@ const COOLDOWN_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 const SCRIPT_NUMBER_MAX: u64 = 1 << 53;
 
 impl RedisStore {
+    /// A call about some locks, with what the arguments of every script begin with.
+    fn begin<'k>(
+        &self,
+        script: &'static Script,
+        keys: impl IntoIterator<Item = &'k Key>,
+    ) -> Call<'static> {
+        let keys: Vec<String> = keys.into_iter().map(|key| self.shared.names.record(key)).collect();
+        let mut call = Call::new(script, keys);
+        call.epoch(self.shared.epoch)
+            .arg(format!("{:016}", self.shared.seen.load(Ordering::Relaxed)))
+            .arg(self.shared.fence_retention.as_millis());
+        call
+    }
+
+    /// Takes in fences that this store told of: whatever it issues from now on is to be above them,
+    /// also when it has forgotten them, or another server with a slower clock has taken its place.
+    pub(super) fn saw(&self, fence: Fence) {
+        let (_, sequence) = unix_parts(fence);
+        self.shared.seen.fetch_max(sequence, Ordering::Relaxed);
+    }
+
     pub(super) fn leave_call(&self, request: &LeaveRequest) -> Call<'static> {
-        let mut call = self.call(&self.shared.scripts.leave, &request.key);
-        call.arg(request.token.to_hex()).arg(self.retention_ms()).epoch(self.shared.epoch);
-        if request.reopen {
-            call.arg(1);
-        }
+        let mut call = self.begin(&self.shared.scripts.leave, [&request.key]);
+        call.arg(request.token.to_hex()).arg(u8::from(request.reopen));
         call
     }
 
     pub(super) fn acquire_call(&self, request: &AcquireRequest) -> Result<Call<'static>> {
-        let mut call = self.call(&self.shared.scripts.acquire, &request.key);
-        call.arg(request.token.to_hex())
-            .arg(request.ttl.as_millis())
-            .epoch(self.shared.epoch)
-            .arg(self.kept_ms(request))
-            .arg(request.fence_block)
-            .arg(profile(request));
-        let (preferred, close_for) = (request.preferred, closing(request.close_for)?);
-        let plain = !preferred && close_for == 0;
-        if plain && request.queue.is_none() && request.mode == Mode::Exclusive {
-            return Ok(call);
-        }
-        let (mode, permits, limit) = mode_words(request.mode)?;
-        call.arg(mode).arg(permits).arg(limit);
-        match &request.queue {
-            Some(queue) => {
-                let place = match queue.place {
-                    Some(place) if place.number() >= SCRIPT_NUMBER_MAX => {
-                        return Err(Error::new(
-                            ErrorKind::Config,
-                            "the place in line was not given out by this store",
-                        ));
-                    }
-                    Some(place) => place.number().to_string(),
-                    None => String::new(),
-                };
-                let waiters_max = queue.waiters_max.map(|max| max.to_string()).unwrap_or_default();
-                call.arg(self.shared.names.channel(queue.client))
-                    .arg(queue.ticket)
-                    .arg(queue.heartbeat)
-                    .arg(queue.window.as_millis())
-                    .arg(place)
-                    .arg(waiters_max);
-            }
-            None if plain => return Ok(call),
-            None => {
-                for _ in 0..6 {
-                    call.arg("");
-                }
-            }
-        }
-        if !plain {
-            call.arg(u8::from(preferred)).arg(close_for);
-        }
+        let mut call = self.begin(&self.shared.scripts.acquire, [&request.key]);
+        self.wanted(&mut call, request)?;
         Ok(call)
     }
 
     pub(super) fn acquire_all_call(&self, requests: &[AcquireRequest]) -> Result<Call<'static>> {
-        let keys = requests.iter().flat_map(|request| self.shared.names.keys(&request.key));
-        let mut call = Call::new(&self.shared.scripts.acquire_all, keys.collect::<Vec<_>>());
-        call.epoch(self.shared.epoch);
+        let keys = requests.iter().map(|request| &request.key);
+        let mut call = self.begin(&self.shared.scripts.acquire_all, keys);
         for request in requests {
-            let (mode, permits, limit) = mode_words(request.mode)?;
-            call.arg(request.token.to_hex())
-                .arg(request.ttl.as_millis())
-                .arg(self.kept_ms(request))
-                .arg(request.fence_block)
-                .arg(profile(request))
-                .arg(mode)
-                .arg(permits)
-                .arg(limit)
-                .arg(u8::from(request.preferred))
-                .arg(closing(request.close_for)?);
+            self.wanted(&mut call, request)?;
         }
         Ok(call)
     }
 
-    /// How long a record with a new lease is kept, in ms. It must outlive the fences reserved by
-    /// it, or the next would issue them again.
-    pub(super) fn kept_ms(&self, request: &AcquireRequest) -> u128 {
-        let block_ms = u128::from(request.fence_block.get() / 1_000).saturating_add(1);
-        self.retention_ms().max(block_ms).saturating_add(request.ttl.as_millis().into())
+    /// What is wanted of one lock, in five words.
+    fn wanted(&self, call: &mut Call<'static>, request: &AcquireRequest) -> Result<()> {
+        let close_for = closing(request.close_for)?;
+        let (mode, permits, limit) = mode_words(request.mode)?;
+        let preferred = u8::from(request.preferred);
+        let mut how = format!("{mode} {permits} {limit} {preferred} {close_for}");
+        if let Some(queue) = &request.queue {
+            let place = match queue.place {
+                Some(place) if place.number() >= SCRIPT_NUMBER_MAX => {
+                    return Err(Error::new(
+                        ErrorKind::Config,
+                        "the place in line was not given out by this store",
+                    ));
+                }
+                place => or_dash(place.map(Place::number)),
+            };
+            how = format!(
+                "{how} {} {} {} {} {place} {}",
+                self.shared.names.channel(queue.client),
+                queue.ticket,
+                queue.heartbeat,
+                queue.window.as_millis(),
+                or_dash(queue.waiters_max)
+            );
+        } else if request.mode == Mode::Exclusive && !request.preferred && close_for == 0 {
+            how.clear();
+        }
+        call.arg(request.token.to_hex())
+            .arg(format!("{:013}", request.ttl.as_millis()))
+            .arg(format!("{:010}", request.fence_block))
+            .arg(profile(request))
+            .arg(how);
+        Ok(())
     }
 
     /// `epoch` is that of the server which answered.
@@ -112,10 +107,8 @@ impl RedisStore {
     pub(super) fn convert_call(&self, request: &ConvertRequest) -> Result<Call<'static>> {
         let (epoch, sequence) = unix_parts(request.fences.last());
         let (mode, permits, limit) = mode_words(request.mode)?;
-        let mut call = self.call(&self.shared.scripts.convert, &request.key);
+        let mut call = self.begin(&self.shared.scripts.convert, [&request.key]);
         call.arg(request.token.to_hex())
-            .arg(self.retention_ms())
-            .epoch(self.shared.epoch)
             .arg(epoch)
             .arg(sequence)
             .arg(mode)
@@ -125,56 +118,67 @@ impl RedisStore {
         Ok(call)
     }
 
-    pub(super) fn ask_call(&self, request: &AskRequest) -> Call<'static> {
-        let mut call = self.call(&self.shared.scripts.ask, &request.key);
+    pub(super) fn ask_call(&self, request: &AskRequest, from: u32) -> Call<'static> {
+        let mut call = self.begin(&self.shared.scripts.ask, [&request.key]);
         let (epoch, sequence) = match request.fence.map(unix_parts) {
             Some((epoch, sequence)) => (epoch.to_string(), sequence.to_string()),
             None => Default::default(),
         };
-        call.arg(epoch)
-            .arg(self.retention_ms())
-            .epoch(self.shared.epoch)
-            .arg(sequence)
-            .arg(asker(&request.by));
+        call.arg(epoch).arg(sequence).arg(asker(&request.by)).arg(from);
+        call
+    }
+
+    pub(super) fn force_release_call(
+        &self,
+        request: &ForceReleaseRequest,
+        from: u32,
+    ) -> Call<'static> {
+        let (epoch, sequence) = unix_parts(request.fence);
+        let mut call = self.begin(&self.shared.scripts.force_release, [&request.key]);
+        call.arg(epoch).arg(sequence).arg(from);
+        call
+    }
+
+    pub(super) fn set_limit_call(&self, request: &SetLimitRequest) -> Call<'static> {
+        let mut call = self.begin(&self.shared.scripts.set_limit, [&request.key]);
+        call.arg(request.limit);
         call
     }
 
     pub(super) fn release_call(&self, request: &ReleaseRequest) -> Result<Call<'static>> {
         let cooldown = closing(request.cooldown)?;
         let (epoch, sequence) = unix_parts(request.fences.last());
-        let mut call = self.call(&self.shared.scripts.release, &request.key);
-        call.arg(request.token.to_hex())
-            .arg(self.retention_ms())
-            .epoch(self.shared.epoch)
-            .arg(epoch)
-            .arg(sequence);
+        let mut how = String::new();
         if request.remaining > 0 || cooldown > 0 || request.reopen {
-            call.arg(request.remaining).arg(cooldown).arg(u8::from(request.reopen));
+            how = format!("{} {cooldown} {}", request.remaining, u8::from(request.reopen));
         }
+        let mut call = self.begin(&self.shared.scripts.release, [&request.key]);
+        call.arg(request.token.to_hex()).arg(epoch).arg(sequence).arg(how);
         Ok(call)
     }
 
     pub(super) fn renew_call(&self, requests: &[&RenewRequest]) -> Call<'static> {
-        let mut keys = Vec::with_capacity(requests.len().saturating_mul(3));
-        for request in requests {
-            keys.extend(self.shared.names.keys(&request.key));
-        }
-        let mut call = Call::new(&self.shared.scripts.renew, keys);
-        call.epoch(self.shared.epoch).arg(self.retention_ms());
+        let keys = requests.iter().map(|request| &request.key);
+        let mut call = self.begin(&self.shared.scripts.renew, keys);
         for request in requests {
             let (epoch, sequence) = unix_parts(request.fences.last());
             call.arg(request.token.to_hex())
                 .arg(epoch)
                 .arg(sequence)
-                .arg(request.ttl.as_millis())
+                .arg(format!("{:013}", request.ttl.as_millis()))
                 .arg(u8::from(request.shorten));
         }
         call
     }
 
-    pub(super) fn inspect_call(&self, key: &Key) -> Call<'static> {
-        self.call(&self.shared.scripts.inspect, key)
+    pub(crate) fn inspect_call(&self, key: &Key) -> Call<'static> {
+        self.begin(&self.shared.scripts.inspect, [key])
     }
+}
+
+/// A number where there may be none.
+fn or_dash(number: Option<impl ToString>) -> String {
+    number.map_or_else(|| "-".to_owned(), |number| number.to_string())
 }
 
 /// `holds owner metadata`, as records have it.

@@ -55,7 +55,13 @@ async fn a_foreign_value_at_the_lock_s_key_is_named_and_left_alone() {
         &["SET", "K", "leasehold/x held"],
         &["SET", "K", "leasehold/1 held aa 1 2 3 4 5 6 7 8 9 10"],
         &["LPUSH", "K", "a"],
+        &["SET", "K", "leasehold/2 whatever that will be"],
         &["HSET", "K", "a", "1"],
+        &["HSET", "K", "lock", "3f2a", "token", "x"],
+        &["HSET", "K", "lock", "leasehold/1 held by a thief"],
+        &["HSET", "K", "lock", "leasehold/1"],
+        &["HSET", "K", "lock", ""],
+        &["HSET", "K", "line", "leasehold/1 held"],
         &["ZADD", "K", "1", "a"],
     ] {
         let caller = Caller::new(&store, &key());
@@ -71,8 +77,7 @@ async fn a_foreign_value_at_the_lock_s_key_is_named_and_left_alone() {
             assert_eq!(error.key(), Some(&caller.request.key), "{what}");
         }
         assert_eq!(dump(server, &record), before, "{make:?}");
-        let (crowd, order) = (format!("{record}:crowd"), format!("{record}:order"));
-        assert_eq!(server.cli(&["EXISTS", &crowd, &order]), "0");
+        assert_eq!(server.cli(&["KEYS", &format!("{record}?*")]), "", "{make:?}");
         let listed = store.list(&ListRequest::new(caller.request.key.as_str()), WITHIN).await;
         assert_eq!(listed.unwrap(), [], "{make:?}");
     }
@@ -84,47 +89,12 @@ async fn a_record_of_a_later_version_is_left_alone() {
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let caller = Caller::new(&store, &key());
     let record = format!("leasehold:{{{}}}", caller.request.key);
-    drop(server.cli(&["SET", &record, "leasehold/2 whatever that will be"]));
+    let later = "leasehold/2 whatever that will be";
+    drop(server.cli(&["HSET", &record, "lock", later, "line", "too"]));
     for (what, error) in try_all(&caller).await {
         let error = error.unwrap_or_else(|| panic!("{what}"));
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{what}: {error}");
         assert!(error.to_string().contains("update it"), "{what}: {error}");
     }
-    assert_eq!(server.cli(&["GET", &record]), "leasehold/2 whatever that will be");
-}
-
-#[tokio::test]
-async fn a_foreign_value_at_the_keys_of_the_crowd_changes_nothing_either() {
-    let server = server::shared();
-    let store = RedisStore::connect(&server.url()).await.unwrap();
-    for (key_of, held) in [("crowd", true), ("crowd", false), ("order", true), ("order", false)] {
-        let caller = Caller::new(&store, &key());
-        let record = format!("leasehold:{{{}}}", caller.request.key);
-        let crowd = format!("{record}:{key_of}");
-        if held {
-            caller.take().await;
-        }
-        drop(server.cli(&["SET", &crowd, "x"]));
-        let before = server.cli(&["GET", &crowd]);
-        let record_before = held.then(|| server.cli(&["GET", &record]));
-        // Whoever needs the crowd is told; an exclusive lock needs none.
-        let mut needy = Caller::patient(
-            &store,
-            &caller.request.key,
-            leasehold_core::ClientId::generate().unwrap(),
-        );
-        if !held {
-            needy.request.mode = leasehold_core::Mode::Shared;
-        }
-        let error = needy.try_take().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Foreign);
-        assert_ne!(error.effect(), Effect::Applied);
-        assert_eq!(server.cli(&["GET", &crowd]), before);
-        let keys = server.cli(&["KEYS", &format!("{record}*")]);
-        assert_eq!(keys.lines().count(), if held { 2 } else { 1 }, "{keys}");
-        match record_before {
-            Some(record_before) => assert_eq!(server.cli(&["GET", &record]), record_before),
-            None => assert_eq!(server.cli(&["EXISTS", &record]), "0"),
-        }
-    }
+    assert_eq!(server.cli(&["HMGET", &record, "lock", "line"]), format!("{later}\ntoo"));
 }

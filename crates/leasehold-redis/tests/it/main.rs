@@ -17,3 +17,4 @@ mod secrets;
 mod tls;
 mod topology;
 mod wake;
+mod wire;

@@ -224,6 +224,26 @@ fn a_release_sent_again_after_the_next_grant_is_not_held() {
 }
 
 #[test]
+fn a_repeated_release_of_a_shared_lease_is_no_late_one_and_closes_nothing() {
+    for mode in [Mode::Shared, permits(1, 9)] {
+        let mut lock = Lock::new();
+        let leases: Vec<_> =
+            (1..=4).map(|who| granted(&lock.acquire(&with_mode(who, 100, mode)))).collect();
+        for first in [3, 0, 1] {
+            assert_eq!(lock.release(first + 1, leases[usize::from(first)]), Release::Released);
+        }
+        for again in [0, 3, 1] {
+            let lease = leases[usize::from(again)];
+            assert_eq!(lock.release_and_close(again + 1, lease, 500), Release::Released);
+        }
+        assert_eq!(lock.inspect().unwrap().closed_for, None, "{mode:?}");
+        assert_eq!(lock.renew(4, leases[3], 100), Renew::NotHeld, "it did not run out");
+        granted(&lock.acquire(&with_mode(5, 100, mode)));
+        assert_eq!(lock.release(1, leases[0]), Release::Released, "also after the next grant");
+    }
+}
+
+#[test]
 fn a_release_after_the_end_is_late_when_nobody_came_and_not_held_when_somebody_did() {
     let mut lock = Lock::new();
     let lease = lock.take(1, 100);
@@ -336,10 +356,10 @@ fn fences_follow_the_time_and_the_epoch_but_never_go_back() {
     lock.release(1, third);
     lock.floor = Fence::new(1, 4_000).unwrap();
     let fourth = lock.take(1, 100);
-    assert_eq!(fourth.first(), Fence::new(2, 9_002).unwrap());
+    assert_eq!(fourth.first(), Fence::new(1, 9_002).unwrap());
     lock.release(1, fourth);
     lock.floor = Fence::new(0, 9_100).unwrap();
-    assert_eq!(lock.take(1, 100).first(), Fence::new(2, 9_100).unwrap());
+    assert_eq!(lock.take(1, 100).first(), Fence::new(0, 9_100).unwrap());
 }
 
 #[test]

@@ -238,9 +238,28 @@ fn two_waiters_never_share_a_place() {
     let mut ahead = queued(4, 0);
     let far = Place::on_arrival(lock.at_us + 1_000_000, false);
     ahead.queue.as_mut().unwrap().place = Some(far);
-    waiting(&lock.acquire(&ahead));
-    assert!(lock.wait(5).place > far);
+    assert!(waiting(&lock.acquire(&ahead)).place < far, "nobody was given a place to come");
+    lock.wait(5);
     assert_eq!(lock.waiters(), [2, 3, 4, 5]);
+}
+
+#[test]
+fn newcomers_come_behind_whoever_brings_a_place_back_and_without_gaps() {
+    let mut lock = Lock::new();
+    lock.take(1, 10_000);
+    let old = [7_000, 9_000, 8_000].map(|us| Place::on_arrival(us, false));
+    let bring = |lock: &mut Lock, who: u8, place| {
+        let mut asked = queued(who, 0);
+        asked.queue.as_mut().unwrap().place = Some(place);
+        assert_eq!(waiting(&lock.acquire(&asked)).place, place);
+    };
+    bring(&mut lock, 2, old[0]);
+    let newcomer = lock.wait(3).place;
+    bring(&mut lock, 4, old[1]);
+    lock.pass(1);
+    assert_eq!(lock.wait(5).place.number(), newcomer.number() + 1);
+    bring(&mut lock, 6, old[2]);
+    assert_eq!(lock.waiters(), [2, 6, 4, 3, 5]);
 }
 
 #[test]

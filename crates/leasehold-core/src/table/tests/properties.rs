@@ -161,7 +161,7 @@ struct Books {
     beats: BTreeMap<u8, u32>,
     closed_until_us: u64,
     top_fence: Fence,
-    /// Who got the latest lease, while the entry knows.
+    /// Who got the latest lease, while the entry knows, and did not give it back.
     latest: Option<u8>,
 }
 
@@ -558,6 +558,7 @@ impl World {
                     }
                     Release::Released => {
                         if books.held.remove(&who).is_some() {
+                            books.latest = books.latest.filter(|latest| *latest != who);
                             books.reopen(reopen);
                             let until = at_us + cooldown.unwrap_or(0) * 1_000;
                             books.closed_until_us = books.closed_until_us.max(until);
@@ -580,6 +581,7 @@ impl World {
             (&Op::Leave { who }, Answer::Leave(answer)) => {
                 let had = books.held.remove(&who).is_some();
                 assert_eq!(had, *answer == Leave::Released);
+                books.latest = books.latest.filter(|latest| !had || *latest != who);
                 let waited = books.line.remove(&who);
                 let alive = waited.is_some_and(|waits| waits.servable(at_us));
                 assert!(!alive || *answer == Leave::Left);

@@ -1,0 +1,192 @@
+-- One lock as a table, read in one go and written in one go; docs/wire.md has the formats.
+--
+-- Nothing is written between open and commit: what changes is staged. A script that fails while it
+-- decides has done nothing. Times are in µs, lengths (ttl, window) in ms, unless said otherwise.
+--
+-- in: now, us, epoch, least, retention; frees: whether to work at the server's memory limit
+local messages = {}
+
+local function digits(number) return format('%.0f', number) end
+
+local function say(channel, text) messages[#messages + 1] = {channel, text} end
+
+-- The value of a field, staged or stored; false when there is none.
+local function get(lock, name)
+  local value = lock.fields[name]
+  if value == nil then
+    value = redis.call('HMGET', lock.key, name)[1]
+    lock.fields[name] = value
+  end
+  return value
+end
+
+-- Stages a field; false removes it.
+local function put(lock, name, value)
+  if lock.staged[name] == nil then lock.names[#lock.names + 1] = name end
+  lock.fields[name], lock.staged[name] = value, true
+end
+
+-- Takes in that the key has to say something until then: the end of a lease, a place or a
+-- cool-down, or the time of the last fence, below which a new record would issue fences.
+local function keep_until(lock, moment)
+  if moment > lock.needed then lock.needed = moment end
+end
+
+-- Reads a lock, and of its other fields those of a token and of a place.
+--
+-- Returns the lock, or nil and the answer that says what stands at the key instead.
+local function open(key, token, place)
+  local got = redis.pcall('HMGET', key, 'lock', 'line', token, place and '#' .. place or token)
+  if got.err then
+    if string.find(got.err, 'WRONGTYPE') then return nil, {'foreign'} end
+    return nil, {'failed', got.err}
+  end
+  local stored, line = got[1], got[2]
+  local lock = {
+    key = key, stored = stored, in_line = line, fields = {}, staged = {}, names = {}, needed = 0,
+    -- The record.
+    holder = nil, since = 0, ttl = 0, granted = 0, profile = nil, released = nil,
+    epoch = 0, first = 0, count = 0, kept = 0, closed = 0,
+    -- Those who share it.
+    limit = 0, holders = 0, taken = 0, ends = 0, nearest = 0, cursor = 0, soonest_end = $FAR,
+    -- The line.
+    waiters = 0, ranges = {}, soonest = $FAR, walk = 0, soonest_seen = $FAR,
+    next_preferred = 0, next_other = 0,
+  }
+  lock.fields[token] = got[3]
+  if place then lock.fields['#' .. place] = got[4] end
+  if not stored then
+    if redis.call('EXISTS', key) == 1 then return nil, {'foreign'} end
+    return lock
+  end
+  local shape, since, first, count, granted, kept, closed, who, ttl, its_epoch, rest = match(stored,
+    '^leasehold/1 (%l+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+) (%d+) (.*)$')
+  if shape == 'held' or shape == 'want' then
+    lock.holder, lock.profile = who, rest
+    lock.since, lock.ttl, lock.granted = since + 0, ttl + 0, granted + 0
+  elseif shape == 'many' then
+    local limit, holders, taken, ends, nearest, cursor, soonest_end =
+      match(rest, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+    if not limit then return nil, {'foreign'} end
+    lock.limit, lock.holders, lock.taken, lock.ends = limit + 0, holders + 0, taken + 0, ends + 0
+    lock.nearest, lock.cursor, lock.soonest_end = nearest + 0, cursor + 0, soonest_end + 0
+  elseif shape ~= 'free' then
+    local version = match(stored, '^leasehold/(%d+) ')
+    if version and version ~= '1' then return nil, {'version', version} end
+    return nil, {'foreign'}
+  end
+  if not lock.holder and string.byte(who) ~= 45 then lock.released = who end
+  lock.first, lock.count, lock.epoch = first + 0, count + 0, its_epoch + 0
+  lock.kept, lock.closed = kept + 0, closed + 0
+  if line then
+    local soonest, seen, walk, preferred, other, waiters, ranges =
+      match(line, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)(.*)$')
+    lock.soonest, lock.soonest_seen, lock.walk = soonest + 0, seen + 0, walk + 0
+    lock.next_preferred, lock.next_other, lock.waiters = preferred + 0, other + 0, waiters + 0
+    for head, tail, number in string.gmatch(ranges, ' (%d+)%-(%d+)/(%d+)') do
+      lock.ranges[#lock.ranges + 1] = {head = head + 0, tail = tail + 0, number = number + 0}
+    end
+  end
+  return lock
+end
+
+local function record_of(lock)
+  local shape, rest = 'free', ''
+  if lock.holder then
+    -- A holder that is asked to let go has a word of its own, which no short way takes.
+    shape, rest = 'held', lock.profile
+    if string.find(rest, '^%d+ [^ ]* [^ ]* ') then shape = 'want' end
+  else
+    lock.since, lock.ttl, lock.granted = 0, 0, 0
+    -- A semaphore stays one when nobody uses it: it may be closed for a while by a late release.
+    if lock.holders + lock.waiters + lock.closed + lock.limit > 0 then
+      shape = 'many'
+      rest = format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f', lock.limit, lock.holders, lock.taken,
+        lock.ends, lock.nearest, lock.cursor, lock.soonest_end)
+    end
+  end
+  return format('leasehold/1 %s %016.0f %016.0f %010.0f %016.0f %013.0f %016.0f %s %013.0f %04.0f %s',
+    shape, lock.since, lock.first, lock.count, lock.granted, lock.kept, lock.closed,
+    lock.holder or lock.released or '$NOBODY', lock.ttl, lock.epoch, rest)
+end
+
+local function line_of(lock)
+  local text = format('%016.0f %.0f %.0f %.0f %.0f %.0f', lock.soonest, lock.soonest_seen, lock.walk,
+    lock.next_preferred, lock.next_other, lock.waiters)
+  for i = 1, #lock.ranges do
+    local range = lock.ranges[i]
+    text = text .. format(' %.0f-%.0f/%.0f', range.head, range.tail, range.number)
+  end
+  return text
+end
+
+-- Decides how long the key is to live. It is told seldom: then it gets a quarter of the retention
+-- more than it needs.
+--
+-- Returns whether to tell it.
+local function keep(lock)
+  local ahead = retention + math.floor(retention / 4)
+  local needed = math.ceil(math.max(lock.needed, now) / 1000) + retention
+  if lock.needed > 0 and lock.kept < needed then
+    lock.kept = needed - retention + ahead
+    return true
+  end
+  -- A long lease that was given back early is not remembered for as long as it would have run.
+  if lock.dirty and not lock.holder and lock.holders + lock.waiters + lock.closed == 0 then
+    local enough = math.ceil(math.max(lock.first + lock.count, now) / 1000) + ahead
+    if lock.kept > enough + retention then
+      lock.kept = enough
+      return true
+    end
+  end
+  return false
+end
+
+-- Writes what changed. The first write of all is the one that may be refused; a script that frees
+-- something first makes one that needs no memory, after which the others are let through.
+--
+-- Returns nil, or the answer that says why nothing was written.
+local function commit(lock)
+  local told = keep(lock)
+  local sets, gone = {}, {}
+  for i = 1, #lock.names do
+    local name = lock.names[i]
+    local value = lock.fields[name]
+    if value then
+      sets[#sets + 1], sets[#sets + 2] = name, value
+    else
+      gone[#gone + 1] = name
+    end
+  end
+  if lock.line_dirty then
+    if lock.waiters > 0 then
+      sets[#sets + 1], sets[#sets + 2] = 'line', line_of(lock)
+    elseif lock.in_line then
+      gone[#gone + 1] = 'line'
+    end
+  end
+  -- Who is next to end is found for an answer, and noted only where something is written anyway.
+  if told or lock.dirty or lock.found and #sets > 0 then
+    sets[#sets + 1], sets[#sets + 2] = 'lock', record_of(lock)
+  end
+  if #sets + #gone == 0 then return end
+  local key, left = lock.key, digits(lock.kept - math.floor(now / 1000))
+  if lock.stored then
+    if told then redis.call('PEXPIRE', key, left) end
+    if #gone == 0 and frees then gone[1] = '' end
+    if #gone > 0 then redis.call('HDEL', key, unpack(gone)) end
+    if #sets > 0 then redis.call('HSET', key, unpack(sets)) end
+  else
+    redis.call('HSET', key, unpack(sets))
+    local told_so = redis.pcall('PEXPIRE', key, left)
+    if type(told_so) == 'table' then
+      redis.call('HDEL', key, 'lock')
+      return {'failed', told_so.err}
+    end
+  end
+end
+
+-- Sends the messages, when all that they tell is written.
+local function tell()
+  for i = 1, #messages do redis.pcall('PUBLISH', messages[i][1], messages[i][2]) end
+end

@@ -1,0 +1,88 @@
+-- What it takes to get a lease.
+--
+-- in: settle.lua
+
+-- Reads the five words in ARGV from one on that say what is wanted.
+local function wanted_at(at)
+  local wanted = {
+    token = ARGV[at], ttl = ARGV[at + 1] + 0, count = ARGV[at + 2] + 0, profile = ARGV[at + 3],
+    mode = 'x', permits = 1, limit = 0, preferred = false, close = 0,
+  }
+  if ARGV[at + 4] ~= '' then
+    local permits, limit, preferred, length, rest
+    wanted.mode, permits, limit, preferred, length, rest =
+      match(ARGV[at + 4], '^(%l) (%d+) (%d+) (%d) (%d+)(.*)$')
+    wanted.permits, wanted.limit = permits + 0, limit + 0
+    wanted.preferred, wanted.close = preferred == '1', length + 0
+    if rest ~= '' then
+      local window, place, most
+      wanted.channel, wanted.ticket, wanted.beat, window, place, most =
+        match(rest, '^ (%S+) (%d+) (%d+) (%d+) (%S+) (%S+)$')
+      wanted.window = window + 0
+      if place ~= '-' then wanted.place = place + 0 end
+      if most ~= '-' then wanted.most = most + 0 end
+    end
+  end
+  return wanted
+end
+
+-- Says why the lock can't be used as asked at all. Whoever has something of a semaphore already
+-- came under the limit of that time.
+local function refusal(lock, wanted, has_some)
+  if lock.holder or lock.holders > 0 or lock.waiters > 0 or lock.closed > 0 then
+    local resized = lock.limit > 0 and wanted.limit > 0
+    if lock.limit ~= wanted.limit and not (has_some and resized) then
+      return {'wrong-kind', lock.limit}
+    end
+  end
+  if wanted.mode == 'p' and wanted.permits > wanted.limit then return {'too-many-permits'} end
+end
+
+-- Whether the lock is to be had by somebody who has nothing of it.
+local function is_free(lock, wanted)
+  if lock.closed > 0 or not admits(lock, wanted.mode, wanted.permits, wanted.limit) then
+    return false
+  end
+  local head = head_of(lock)
+  if not head then return true end
+  if wanted.place then return wanted.place < head end
+  return wanted.preferred and head >= $BEHIND
+end
+
+local function grant(lock, wanted)
+  issue(lock, wanted.count)
+  lock.limit = wanted.limit
+  close(lock, wanted.close)
+  if wanted.mode == 'x' then
+    lock.holder, lock.since, lock.ttl = wanted.token, now, wanted.ttl
+    lock.granted, lock.profile = now, wanted.profile
+    keep_until(lock, now + wanted.ttl * 1000)
+  else
+    add_hold(lock, {
+      mode = wanted.mode, permits = wanted.permits, token = wanted.token, profile = wanted.profile,
+      expires = now + wanted.ttl * 1000, granted = now,
+      epoch = lock.epoch, first = lock.first, count = lock.count,
+    })
+  end
+end
+
+-- Lets the lease that the token has run on, and sets how many times it is held.
+local function prolong(lock, wanted, hold)
+  local holds, ends = match(wanted.profile, '^%d+'), now + wanted.ttl * 1000
+  lock.dirty = true
+  if not hold then
+    if ends > lock.since + lock.ttl * 1000 then
+      lock.since, lock.ttl = now, wanted.ttl
+      keep_until(lock, ends)
+    end
+    lock.profile = holds .. match(lock.profile, '^%d+(.*)$')
+    return {'already', lock.epoch, lock.first, lock.count, holds + 0}
+  end
+  if ends > hold.expires then
+    hold.expires = ends
+    will_end(lock, hold)
+  end
+  hold.profile = holds .. match(hold.profile, '^%d+(.*)$')
+  put_hold(lock, hold)
+  return {'already', hold.epoch, hold.first, hold.count, holds + 0}
+end

@@ -1,0 +1,251 @@
+//! A lock's hash as it is stored, read by field; docs/wire.md has the formats.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use leasehold_core::{
+    Effect, Error, ErrorKind, Fence, FenceBlock, HolderInfo, Key, LockInfo, Metadata, Mode,
+    OwnerName, Result, WaiterInfo,
+};
+
+use crate::classify;
+use crate::names::read_label;
+use crate::reply::{fence, kind, read_profile};
+
+/// All that is stored for one lock. Times are in µs since the Unix epoch.
+#[derive(Debug)]
+#[cfg_attr(not(test), expect(dead_code, reason = "people are shown less than tests compare"))]
+pub(crate) struct Stored {
+    /// 0 for a lock; means nothing while nobody uses it.
+    pub(crate) limit: u32,
+    pub(crate) closed_until: u64,
+    pub(crate) fences: FenceBlock,
+    /// When the key expires, ms since the Unix epoch.
+    pub(crate) kept_ms: u64,
+    /// In the order of their grants.
+    pub(crate) holders: Vec<Holder>,
+    /// In the order of their places.
+    pub(crate) waiters: Vec<Waiter>,
+}
+
+#[derive(Debug)]
+#[cfg_attr(not(test), expect(dead_code, reason = "people are shown less than tests compare"))]
+pub(crate) struct Holder {
+    pub(crate) token: String,
+    pub(crate) mode: Mode,
+    pub(crate) fences: FenceBlock,
+    pub(crate) granted: u64,
+    pub(crate) expires: u64,
+    pub(crate) holds: u32,
+    pub(crate) owner: OwnerName,
+    pub(crate) metadata: Metadata,
+    pub(crate) asked_by: Option<OwnerName>,
+}
+
+#[derive(Debug)]
+#[cfg_attr(not(test), expect(dead_code, reason = "people are shown less than tests compare"))]
+pub(crate) struct Waiter {
+    pub(crate) place: u64,
+    pub(crate) token: String,
+    pub(crate) mode: Mode,
+    pub(crate) block: u32,
+    pub(crate) channel: String,
+    pub(crate) ticket: u64,
+    pub(crate) heartbeat: u32,
+    pub(crate) window_ms: u64,
+    pub(crate) seen: u64,
+    pub(crate) arrived: u64,
+    pub(crate) owner: OwnerName,
+    pub(crate) metadata: Metadata,
+}
+
+/// The words of a value, taken one after the other.
+struct Words<'a>(&'a str);
+
+impl<'a> Words<'a> {
+    fn word(&mut self) -> Option<&'a str> {
+        let (word, rest) = self.0.split_once(' ').unwrap_or((self.0, ""));
+        self.0 = rest;
+        Some(word).filter(|word| !word.is_empty())
+    }
+
+    fn number<T: std::str::FromStr>(&mut self) -> Option<T> {
+        self.word()?.parse().ok()
+    }
+
+    fn mode(&mut self, limit: u32) -> Option<Mode> {
+        let (letter, permits) = (self.word()?, self.number::<u32>()?);
+        match letter {
+            "x" => Some(Mode::Exclusive),
+            "s" => Some(Mode::Shared),
+            "p" => Some(Mode::Permits {
+                count: NonZeroU32::new(permits)?,
+                limit: NonZeroU32::new(limit)?,
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// Reads all fields of a lock; `None` when there are none.
+///
+/// # Errors
+///
+/// [`ErrorKind::Foreign`] for another hash, [`ErrorKind::Unsupported`] for a lock in another version
+/// of the format, and [`ErrorKind::Protocol`] for one that is damaged.
+pub(crate) fn read(fields: &HashMap<Vec<u8>, Vec<u8>>) -> Result<Option<Stored>> {
+    if fields.is_empty() {
+        return Ok(None);
+    }
+    let record = fields.get(b"lock".as_slice()).map(|bytes| String::from_utf8_lossy(bytes));
+    let Some(rest) = record.as_deref().and_then(|record| record.strip_prefix("leasehold/")) else {
+        return Err(classify::foreign());
+    };
+    match rest.split_once(' ') {
+        Some(("1", rest)) => {
+            let mut stored = read_record(rest).ok_or_else(classify::foreign)?;
+            stored.read_others(fields).ok_or_else(|| {
+                let why = "what is stored for the lock is damaged";
+                Error::new(ErrorKind::Protocol, why).with_effect(Effect::NotApplied)
+            })?;
+            Ok(Some(stored))
+        }
+        Some((version, _)) if version.parse::<u64>().is_ok() => {
+            Err(classify::other_version(version))
+        }
+        _ => Err(classify::foreign()),
+    }
+}
+
+fn read_record(record: &str) -> Option<Stored> {
+    let mut words = Words(record);
+    let shape = words.word()?;
+    let since: u64 = words.number()?;
+    let (first, count): (u64, u32) = (words.number()?, words.number()?);
+    let granted: u64 = words.number()?;
+    let (kept_ms, closed_until): (u64, u64) = (words.number()?, words.number()?);
+    let token = words.word()?.to_owned();
+    let ttl_ms: u64 = words.number()?;
+    let fences = block(words.number()?, first, count)?;
+    let mut stored = Stored {
+        limit: 0,
+        closed_until,
+        fences,
+        kept_ms,
+        holders: Vec::new(),
+        waiters: Vec::new(),
+    };
+    match shape {
+        "held" | "want" => {
+            let (holds, owner, metadata, asked_by) = read_profile(words.0)?;
+            let expires = since.checked_add(ttl_ms.checked_mul(1_000)?)?;
+            stored.holders.push(Holder {
+                token,
+                mode: Mode::Exclusive,
+                fences,
+                granted,
+                expires,
+                holds,
+                owner,
+                metadata,
+                asked_by,
+            });
+        }
+        "many" => stored.limit = words.number()?,
+        "free" => {}
+        _ => return None,
+    }
+    Some(stored)
+}
+
+fn block(epoch: u64, first: u64, count: u32) -> Option<FenceBlock> {
+    // No fence was issued yet.
+    if first == 0 {
+        return Some(FenceBlock::new(Fence::ZERO, 1));
+    }
+    Some(FenceBlock::new(fence(epoch, first)?, count))
+}
+
+fn read_holder(value: &str, limit: u32) -> Option<Holder> {
+    let mut words = Words(value);
+    let mode = words.mode(limit)?;
+    let (expires, granted) = (words.number()?, words.number()?);
+    let fences = block(words.number()?, words.number()?, words.number()?)?;
+    let token = words.word()?.to_owned();
+    let (holds, owner, metadata, asked_by) = read_profile(words.0)?;
+    Some(Holder { token, mode, fences, granted, expires, holds, owner, metadata, asked_by })
+}
+
+fn read_waiter(place: u64, value: &str, limit: u32) -> Option<Waiter> {
+    let mut words = Words(value);
+    let (seen, arrived) = (words.number()?, words.number()?);
+    let (heartbeat, window_ms) = (words.number()?, words.number()?);
+    let (mode, block) = (words.mode(limit)?, words.number()?);
+    let channel = words.word()?.to_owned();
+    let (ticket, token) = (words.number()?, words.word()?.to_owned());
+    let (owner, metadata) = read_label(words.0.split_once(' ').map_or("", |(_, label)| label));
+    Some(Waiter {
+        place,
+        token,
+        mode,
+        block,
+        channel,
+        ticket,
+        heartbeat,
+        window_ms,
+        seen,
+        arrived,
+        owner,
+        metadata,
+    })
+}
+
+impl Stored {
+    /// Takes in those who share the lock, and those who wait.
+    fn read_others(&mut self, fields: &HashMap<Vec<u8>, Vec<u8>>) -> Option<()> {
+        for (name, value) in fields {
+            let value = String::from_utf8_lossy(value);
+            let name = String::from_utf8_lossy(name);
+            if name.starts_with('@') {
+                self.holders.push(read_holder(&value, self.limit)?);
+            } else if let Some(place) = name.strip_prefix('#') {
+                self.waiters.push(read_waiter(place.parse().ok()?, &value, self.limit)?);
+            }
+        }
+        self.holders.sort_by_key(|holder| holder.fences.first());
+        self.waiters.sort_by_key(|waiter| waiter.place);
+        Some(())
+    }
+
+    /// The lock as it is at a time, for people; `None` when nobody uses it.
+    pub(crate) fn describe(&self, key: &Key, now: u64) -> Option<LockInfo> {
+        let mut info = LockInfo::new(key.clone(), kind(self.limit), self.fences.last());
+        let since = |moment: u64| Duration::from_micros(now.saturating_sub(moment));
+        for holder in self.holders.iter().filter(|holder| holder.expires > now) {
+            let left = Duration::from_micros(holder.expires.saturating_sub(now));
+            let first = holder.fences.first();
+            let mut of = HolderInfo::new(holder.mode, first, since(holder.granted), left);
+            (of.owner, of.metadata) = (holder.owner.clone(), holder.metadata.clone());
+            (of.holds, of.asked_by) = (holder.holds, holder.asked_by.clone());
+            info.holders.push(of);
+        }
+        for waiter in self.waiters.iter().filter(|waiter| waiter.ends() > now) {
+            let mut of = WaiterInfo::new(waiter.mode, since(waiter.arrived));
+            (of.owner, of.metadata) = (waiter.owner.clone(), waiter.metadata.clone());
+            info.waiters.push(of);
+        }
+        if self.closed_until > now {
+            info.closed_for = Some(Duration::from_micros(self.closed_until.saturating_sub(now)));
+        }
+        let idle = info.holders.is_empty() && info.waiters.is_empty() && info.closed_for.is_none();
+        (!idle).then_some(info)
+    }
+}
+
+impl Waiter {
+    /// When the place runs out.
+    pub(crate) fn ends(&self) -> u64 {
+        self.seen.saturating_add(self.window_ms.saturating_mul(1_000))
+    }
+}
