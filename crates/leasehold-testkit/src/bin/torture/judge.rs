@@ -332,8 +332,6 @@ fn exit(
         ("run" | "hold" | "acquire" | "renew" | "release" | "ls" | "show", 69) => {
             disturbed && (!supervised || !has("begin"))
         }
-        // Once connected, it asks again for as long as it takes.
-        ("elect", 69) => disturbed && step.stderr.contains("connect at"),
         ("run" | "elect" | "hold" | "renew" | "release", 76) => {
             if !disturbed && step.acts.is_empty() {
                 *unprovoked += 1;

@@ -25,7 +25,7 @@ STORE is embedded, redis, sentinel, cluster, quorum, or all, one after the other
 ";
 
 /// Few, so that two processors have time for them.
-const WORKERS: u64 = 5;
+const WORKERS: u64 = 8;
 /// How long anything may take that has to end. Only a hang gets there.
 const PATIENCE: Duration = Duration::from_secs(120);
 
