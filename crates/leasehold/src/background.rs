@@ -5,13 +5,13 @@
 //! a runtime of its own, sleeps while there is nothing to do, and keeps no process alive. A fork's
 //! child does not have it, and starts one of its own with its first client.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use leasehold_clock::Process;
 use leasehold_core::{Error, ErrorKind, Result};
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::{Builder, Handle, Runtime};
 
 /// As `ps -L` shows it; Linux keeps 15 characters.
 const THREAD_NAME: &str = "leasehold";
@@ -56,10 +56,25 @@ impl Background {
             .build()
             .map_err(|error| refuse("no runtime could be made", error))?;
         let handle = runtime.handle().clone();
+        let waiting = Arc::new(Mutex::new(Some(runtime)));
+        let take = |from: &Mutex<Option<Runtime>>| {
+            from.lock().unwrap_or_else(PoisonError::into_inner).take()
+        };
+        let theirs = Arc::clone(&waiting);
         let thread = thread::Builder::new()
             .name(THREAD_NAME.to_owned())
-            .spawn(move || runtime.block_on(std::future::pending::<()>()))
-            .map_err(|error| refuse("no thread could be started", error))?;
+            .spawn(move || {
+                if let Some(runtime) = take(&theirs) {
+                    runtime.block_on(std::future::pending::<()>());
+                }
+            })
+            .map_err(|error| {
+                // The caller may be on a runtime, where another must not simply be dropped.
+                if let Some(runtime) = take(&waiting) {
+                    runtime.shutdown_background();
+                }
+                refuse("no thread could be started", error)
+            })?;
         Ok(Self { process, runtime: handle, thread: thread.thread().id() })
     }
 
