@@ -398,8 +398,14 @@ impl Address {
                 ));
             }
             _ => {
+                // What has no value may be a piece of a password that was typed unescaped.
+                let is_name = |key: &str| {
+                    let letters = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+                    !value.is_empty() && key.len() <= 32 && key.bytes().all(letters)
+                };
+                let named = if is_name(key) { format!(" {key}") } else { String::new() };
                 return Err(refuse(format!(
-                    "the store's URL has an unknown setting; known are {}",
+                    "the store's URL has an unknown setting{named}; known are {}",
                     QUERY_KEYS.join(", ")
                 )));
             }
@@ -616,7 +622,8 @@ mod tests {
 
     #[test]
     fn nothing_in_a_url_is_ignored() {
-        refused("redis://h?prefx=a", "known are cafile, certfile");
+        refused("redis://h?prefx=a", "an unknown setting prefx; known are cafile, certfile");
+        refused("redis://h?hunter2", "an unknown setting; known are");
         refused("redis://h?cafile=/a", "rediss://");
         refused("redis://h?db=1", "host:port/db");
         refused("redis://h#insecure", "after #");
