@@ -10,6 +10,7 @@ use crate::cli::{Elect, Observe};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome, chain};
 use crate::kind::Kind;
+use crate::look::notes;
 use crate::output::{self, JSON_VERSION};
 use crate::run::Runner;
 use crate::take::{self, Pauses, Request, unless_interrupted};
@@ -129,7 +130,7 @@ pub(crate) async fn observe(args: &Observe, context: &Context) -> Outcome {
 
 fn line(leader: Option<&Leader>) -> String {
     let Some(Leader { owner, metadata, fence, .. }) = leader else { return "- - -\n".to_owned() };
-    let metadata = if metadata.as_str().is_empty() { "-".to_owned() } else { metadata.to_string() };
+    let metadata = if metadata.as_str().is_empty() { "-".to_owned() } else { notes(metadata) };
     format!("{fence} {owner} {metadata}\n")
 }
 

@@ -12,13 +12,14 @@ pub(crate) enum Exit {
     Internal,
     System,
     Output,
-    Busy,
+    /// The lock is busy; the code is the one that `-E` asks for.
+    Busy(u8),
     Lost,
     Config,
     Unwell,
     CannotExecute,
     NotFound,
-    /// The command's own code, or the one that `-E` asks for.
+    /// The command's own code.
     Code(u8),
     /// The command, or the wait for the lock, was ended by this signal.
     Signal(u8),
@@ -56,7 +57,7 @@ impl Exit {
             Self::Internal => 70,
             Self::System => 71,
             Self::Output => 74,
-            Self::Busy => 75,
+            Self::Busy(code) => code,
             Self::Lost => 76,
             Self::Config => 78,
             Self::Unwell => 79,
@@ -64,6 +65,24 @@ impl Exit {
             Self::NotFound => 127,
             Self::Code(code) => code,
             Self::Signal(signal) | Self::Keyboard(signal) => 128_u8.saturating_add(signal),
+        }
+    }
+
+    /// The word for it in documents.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Usage => "usage",
+            Self::Store => "store",
+            Self::Internal => "internal",
+            Self::System => "system",
+            Self::Output => "output",
+            Self::Busy(_) => "busy",
+            Self::Lost => "lost",
+            Self::Config => "config",
+            Self::Unwell => "unwell",
+            Self::CannotExecute | Self::NotFound | Self::Code(_) => "command",
+            Self::Signal(_) | Self::Keyboard(_) => "signal",
         }
     }
 }
@@ -81,7 +100,7 @@ mod tests {
             Exit::Internal,
             Exit::System,
             Exit::Output,
-            Exit::Busy,
+            Exit::Busy(75),
             Exit::Lost,
             Exit::Config,
             Exit::Unwell,

@@ -54,6 +54,13 @@ impl From<Error> for Failure {
         if TOO_MANY_FILES.iter().any(|code| text.contains(code)) {
             return Self::new(Exit::System, format!("{text}; raise the limit (`ulimit -n`)"));
         }
+        if text.contains("thread") && text.contains(TOO_MANY_THREADS) {
+            return Self::new(Exit::System, format!("{text}; raise the limit (`ulimit -u`)"));
+        }
+        let text = match advice(&error, &text) {
+            Some(advice) => format!("{text}; {advice}"),
+            None => text,
+        };
         let exit = match error.kind() {
             ErrorKind::Config => Exit::Config,
             ErrorKind::Late | ErrorKind::Lost => Exit::Lost,
@@ -63,8 +70,23 @@ impl From<Error> for Failure {
     }
 }
 
+/// What to do here, where the library can't know how its user says things.
+fn advice(error: &Error, text: &str) -> Option<&'static str> {
+    if error.kind() != ErrorKind::Denied {
+        return None;
+    }
+    if text.contains("ACL") || text.contains("may not") {
+        Some("`leasehold doctor --acl --user NAME` prints what a user needs")
+    } else if text.contains("password") {
+        Some("give it in LEASEHOLD_PASSWORD or by --password-file, where other users can't read it")
+    } else {
+        None
+    }
+}
+
 /// How an error of the system ends that has no file descriptor left, whatever library tells it.
 const TOO_MANY_FILES: [&str; 2] = ["(os error 23)", "(os error 24)"];
+const TOO_MANY_THREADS: &str = "(os error 11)";
 
 /// An error and its causes on one line.
 pub(crate) fn chain(error: &Error) -> String {
@@ -73,7 +95,7 @@ pub(crate) fn chain(error: &Error) -> String {
     while let Some(error) = cause {
         let more = error.to_string();
         // Some libraries repeat their cause in their own message.
-        if !text.ends_with(&more) {
+        if !text.contains(&more) {
             text.push_str(": ");
             text.push_str(&more);
         }

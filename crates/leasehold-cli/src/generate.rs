@@ -34,6 +34,9 @@ pub(crate) fn man(args: &cli::Man) -> Outcome {
 }
 
 fn write_all(directory: &Path) -> Outcome {
+    fs::create_dir_all(directory).map_err(|error| {
+        Failure::new(Exit::Output, format!("can't make {}: {error}", directory.display()))
+    })?;
     for (name, page) in pages() {
         let path = directory.join(format!("{name}.1"));
         fs::write(&path, page).map_err(|error| {
@@ -54,5 +57,6 @@ fn pages() -> Vec<(String, String)> {
         drop(Man::new(command.clone()).render(&mut page));
         (name, String::from_utf8_lossy(&page).into_owned())
     };
-    std::iter::once(&program).chain(program.get_subcommands()).map(render).collect()
+    let commands = program.get_subcommands().filter(|command| command.get_name() != "help");
+    std::iter::once(&program).chain(commands).map(render).collect()
 }

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 
-use leasehold::{DetachedLease, Release as Released};
+use leasehold::{DetachedLease, ErrorKind, Release as Released};
 use serde_json::{Value, json};
 
 use crate::cli::{Acquire, LeaseSource, Release, Renew};
@@ -17,7 +17,7 @@ use crate::output::{self, JSON_VERSION};
 use crate::settings::create_private;
 use crate::take::{self, Manner, Request, unless_interrupted};
 
-const LEASE_VARIABLE: &str = "LEASEHOLD_LEASE";
+pub(crate) const LEASE_VARIABLE: &str = "LEASEHOLD_LEASE";
 /// A lease is one line, with a name of at most 512 bytes.
 const LEASES_BYTES_MAX: u64 = 256 * 1024;
 
@@ -114,7 +114,14 @@ pub(crate) async fn renew(args: &Renew, context: &Context) -> Outcome {
             // The others go on: one that is lost does not make them lost.
             Err(error) => {
                 renewed.push(lease.clone());
-                let failure = Failure::from(error);
+                let failure = if error.kind() == ErrorKind::Late {
+                    let (key, location) = (lease.key(), client.location());
+                    let why = "too late: the lease had run out or was released before; nobody \
+                               else has held the lock since";
+                    Failure::new(Exit::Lost, format!("renew \"{key}\" at {location}: {why}"))
+                } else {
+                    Failure::from(error)
+                };
                 if let Some(Failure { message, .. }) = failed.replace(failure) {
                     output::message(&message);
                 }

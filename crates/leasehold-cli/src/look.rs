@@ -1,7 +1,7 @@
 //! `ls` and `show`: what can be seen.
 
 use leasehold::core::{Kind, Mode, escape};
-use leasehold::{Fence, HolderInfo, LockInfo, WaiterInfo};
+use leasehold::{HolderInfo, LockInfo, Metadata};
 use serde_json::{Value, json};
 
 use crate::cli::{Ls, Show};
@@ -21,7 +21,7 @@ pub(crate) async fn ls(args: &Ls, context: &Context) -> Outcome {
     let client = context.connect(false).await?;
     let locks = client.list(prefix).await?;
     if args.json {
-        let locks: Vec<Value> = locks.iter().map(lock_json).collect();
+        let locks = locks.iter().map(lock_json).collect::<Outcome<Vec<Value>>>()?;
         output::json(&json!({ "version": JSON_VERSION, "locks": locks }))?;
     } else if !locks.is_empty() {
         let rows = list(&locks);
@@ -35,7 +35,7 @@ pub(crate) async fn show(args: &Show, context: &Context) -> Outcome {
     let client = context.connect(false).await?;
     let info = client.inspect(&key).await?;
     if args.json {
-        let lock = info.as_ref().map_or(Value::Null, lock_json);
+        let lock = info.as_ref().map_or(Ok(Value::Null), lock_json)?;
         output::json(&json!({ "version": JSON_VERSION, "key": key.as_str(), "lock": lock }))?;
         return Ok(Exit::Success);
     }
@@ -51,36 +51,12 @@ fn row(name: &str, value: impl ToString) -> Vec<String> {
     vec![name.to_owned(), value.to_string()]
 }
 
-/// The permits that are held.
-pub(crate) fn permits_held(info: &LockInfo) -> u32 {
-    info.holders.iter().fold(0, |sum, holder| match holder.mode {
-        Mode::Permits { count, .. } => sum.saturating_add(count.get()),
-        _ => sum,
-    })
-}
-
-/// The permits that nobody holds; more may be held than there are, once the limit was lowered.
-pub(crate) fn permits_free(info: &LockInfo) -> u32 {
-    match info.kind {
-        Kind::Semaphore { limit } => limit.get().saturating_sub(permits_held(info)),
-        _ => 0,
-    }
-}
-
-/// A heading, and one row per holder, or one for a lock that nobody holds. Columns in which no
-/// lock has anything are left out, as far as most locks have nothing there.
+/// A heading, and one row per holder, or one for a lock that nobody holds. The columns are always
+/// the same, so that a script can count them.
 fn list(locks: &[LockInfo]) -> Vec<Vec<String>> {
-    let any_closed = locks.iter().any(|info| info.closed_for.is_some());
-    let mut holders = locks.iter().flat_map(|info| &info.holders);
-    let any_asked = holders.any(|holder| holder.asked_by.is_some());
-    let cells = |common: [String; 6], closed: String, asked: String, rest: [String; 2]| {
-        let optional = [(any_closed, closed), (any_asked, asked)];
-        let shown = optional.into_iter().filter_map(|(any, cell)| any.then_some(cell));
-        common.into_iter().chain(shown).chain(rest).collect()
-    };
-    let heading = ["KEY", "MODE", "FENCE", "OWNER", "HELD", "LEFT"].map(str::to_owned);
-    let last = ["WAITING", "META"].map(str::to_owned);
-    let mut rows = vec![cells(heading, "CLOSED".into(), "ASKED BY".into(), last)];
+    let heading =
+        ["KEY", "MODE", "FENCE", "OWNER", "HELD", "LEFT", "CLOSED", "ASKED", "WAITING", "META"];
+    let mut rows = vec![heading.map(str::to_owned).into()];
     let none = || "-".to_owned();
     for info in locks {
         let waiting = if info.waiters.is_empty() { none() } else { info.waiters.len().to_string() };
@@ -89,25 +65,43 @@ fn list(locks: &[LockInfo]) -> Vec<Vec<String>> {
         if info.holders.is_empty() {
             let state = if info.closed_for.is_some() { "(closed)" } else { "(free)" };
             let mode = if info.kind == Kind::Lock { none() } else { short_kind(info.kind) };
-            let common = [key, mode, none(), state.to_owned(), none(), none()];
-            rows.push(cells(common, closed, none(), [waiting, String::new()]));
+            let state = state.to_owned();
+            rows.push(vec![
+                key,
+                mode,
+                none(),
+                state,
+                none(),
+                none(),
+                closed,
+                none(),
+                waiting,
+                String::new(),
+            ]);
             continue;
         }
         for holder in &info.holders {
-            let common = [
+            rows.push(vec![
                 key.clone(),
                 short_mode(holder),
                 holder.fence.to_string(),
                 holder.owner.to_string(),
                 duration::show(holder.held_for),
                 duration::show(holder.remaining),
-            ];
-            let asked = holder.asked_by.as_ref().map_or_else(none, ToString::to_string);
-            let rest = [waiting.clone(), holder.metadata.to_string()];
-            rows.push(cells(common, closed.clone(), asked, rest));
+                closed.clone(),
+                holder.asked_by.as_ref().map_or_else(none, ToString::to_string),
+                waiting.clone(),
+                notes(&holder.metadata),
+            ]);
         }
     }
     rows
+}
+
+/// What somebody says of a lock, on a line; each note was given on one of its own.
+pub(crate) fn notes(metadata: &Metadata) -> String {
+    let lines = metadata.as_str().lines().map(|line| escape::terminal(line).to_string());
+    lines.collect::<Vec<_>>().join(", ")
 }
 
 /// A kind, as one word.
@@ -136,7 +130,7 @@ fn description(info: &LockInfo) -> String {
     let mut rows = vec![row("key", &info.key), row("state", state)];
     if info.kind != Kind::Lock {
         rows.push(row("kind", info.kind));
-        let (held, free) = (permits_held(info), permits_free(info));
+        let (held, free) = (info.permits_held(), info.permits_free());
         rows.push(row("permits", format!("{held} held, {free} free")));
     }
     if let (false, Some(left)) = (info.holders.is_empty(), info.closed_for) {
@@ -155,7 +149,7 @@ fn description(info: &LockInfo) -> String {
             rows.push(row("  asked by", by));
         }
         if !holder.metadata.as_str().is_empty() {
-            rows.push(row("  meta", &holder.metadata));
+            rows.push(row("  meta", notes(&holder.metadata)));
         }
     }
     for (place, waiter) in info.waiters.iter().enumerate() {
@@ -163,7 +157,7 @@ fn description(info: &LockInfo) -> String {
         rows.push(row("  mode", mode(waiter.mode)));
         rows.push(row("  waits for", duration::show(waiter.waited)));
         if !waiter.metadata.as_str().is_empty() {
-            rows.push(row("  meta", &waiter.metadata));
+            rows.push(row("  meta", notes(&waiter.metadata)));
         }
     }
     rows.push(row("last fence", info.last_fence));
@@ -179,70 +173,16 @@ fn mode(mode: Mode) -> String {
     }
 }
 
-fn mode_json(mode: Mode) -> Value {
-    match mode {
-        Mode::Permits { count, limit } => {
-            json!({ "name": "permits", "count": count, "limit": limit })
-        }
-        other => json!({ "name": self::mode(other) }),
-    }
-}
-
-/// A string, since many readers of JSON round numbers above 2^53.
-fn fence_json(fence: Fence) -> Value {
-    fence.to_string().into()
-}
-
-fn ms(length: std::time::Duration) -> u64 {
-    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn lock_json(info: &LockInfo) -> Value {
-    let kind = match info.kind {
-        Kind::Lock => json!({ "name": "lock" }),
-        Kind::Semaphore { limit } => json!({
-            "name": "semaphore",
-            "limit": limit,
-            "held": permits_held(info),
-            "free": permits_free(info),
-        }),
-        other => json!({ "name": other.to_string() }),
-    };
-    let holder = |holder: &HolderInfo| {
-        json!({
-            "owner": holder.owner.as_str(),
-            "metadata": holder.metadata.as_str(),
-            "mode": mode_json(holder.mode),
-            "fence": fence_json(holder.fence),
-            "holds": holder.holds,
-            "held_for_ms": ms(holder.held_for),
-            "remaining_ms": ms(holder.remaining),
-            "asked_by": holder.asked_by.as_ref().map(|by| by.as_str()),
-        })
-    };
-    let waiter = |waiter: &WaiterInfo| {
-        json!({
-            "owner": waiter.owner.as_str(),
-            "metadata": waiter.metadata.as_str(),
-            "mode": mode_json(waiter.mode),
-            "waited_ms": ms(waiter.waited),
-        })
-    };
-    json!({
-        "key": info.key.as_str(),
-        "kind": kind,
-        "holders": info.holders.iter().map(holder).collect::<Vec<_>>(),
-        "waiters": info.waiters.iter().map(waiter).collect::<Vec<_>>(),
-        "closed_for_ms": info.closed_for.map(ms),
-        "last_fence": fence_json(info.last_fence),
-    })
+fn lock_json(info: &LockInfo) -> Outcome<Value> {
+    let document = serde_json::to_value(info);
+    document.map_err(|error| Failure::new(Exit::Internal, format!("can't write the lock: {error}")))
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use leasehold::{Key, Metadata, OwnerName};
+    use leasehold::{Fence, Key, OwnerName, WaiterInfo};
 
     use super::*;
 
@@ -274,7 +214,7 @@ mod tests {
 
     #[test]
     fn the_document_has_the_names_as_they_are_and_times_in_milliseconds() {
-        let document = lock_json(&hostile());
+        let document = lock_json(&hostile()).unwrap();
         assert_eq!(document["key"], "a\u{202e}b");
         assert_eq!(document["holders"][0]["owner"], "web\x1b[2J");
         assert_eq!(document["holders"][0]["remaining_ms"], 27_500);
@@ -292,7 +232,7 @@ mod tests {
         let left = Duration::from_secs(9);
         let mode = |count| Mode::Permits { count: permits(count), limit: permits(3) };
         info.holders.push(HolderInfo::new(mode(2), fence, left, left));
-        let document = lock_json(&info);
+        let document = lock_json(&info).unwrap();
         assert_eq!((&document["kind"]["held"], &document["kind"]["free"]), (&2.into(), &1.into()));
         assert!(description(&info).contains("2 held, 1 free"), "{}", description(&info));
         info.holders.push(HolderInfo::new(mode(2), fence, left, left));

@@ -21,6 +21,7 @@ mod look;
 mod operate;
 mod output;
 mod panics;
+mod place;
 mod printer;
 mod run;
 mod secret;
@@ -32,8 +33,6 @@ mod wait;
 use std::os::fd::RawFd;
 use std::process::ExitCode;
 use std::time::Duration;
-
-use clap::parser::ValueSource;
 
 use crate::cli::{Cli, Command, Job};
 use crate::context::Context;
@@ -68,8 +67,8 @@ fn main() -> ExitCode {
 
 fn start(inherited: Inherited) -> Outcome {
     remember_secrets_in_arguments();
-    let (cli, store_was_typed) = match parse() {
-        Ok(parsed) => parsed,
+    let cli = match Cli::read(std::env::args_os().collect()) {
+        Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
     // To be known before this process opens any.
@@ -84,7 +83,7 @@ fn start(inherited: Inherited) -> Outcome {
         _ => {}
     }
     log::start(cli.global.verbose);
-    let settings = Settings::gather(&cli.global, store_was_typed)?;
+    let settings = Settings::gather(&cli.global)?;
     let context = Context::new(settings, inherited, files, cli.global.quiet);
     // One worker beside this thread: what holds this one up must not keep a lease from being
     // renewed.
@@ -101,7 +100,26 @@ fn start(inherited: Inherited) -> Outcome {
     });
     // Not awaited: a thread that reads standard input may never come back.
     runtime.shutdown_background();
-    outcome.and_then(|exit| closed.map(|()| exit))
+    let outcome = outcome.and_then(|exit| closed.map(|()| exit));
+    if cli.command.prints_documents() {
+        print_failure(&outcome);
+    }
+    outcome
+}
+
+/// Prints what went wrong as a document, for those who read documents.
+fn print_failure(outcome: &Outcome) {
+    let (exit, message) = match outcome {
+        Ok(Exit::Lost) => (Exit::Lost, "the lock was lost"),
+        Ok(_) => return,
+        Err(Failure { exit: Exit::Output, .. }) => return,
+        Err(Failure { exit, message }) => (*exit, message.as_str()),
+    };
+    let error = serde_json::json!({
+        "exit_code": exit.code(), "kind": exit.name(), "message": secret::redact(message),
+    });
+    // Should this fail, the exit code and the message are left.
+    drop(output::json(&serde_json::json!({ "version": output::JSON_VERSION, "error": error })));
 }
 
 /// The open files that a command is to inherit, apart from the standard ones.
@@ -132,15 +150,6 @@ async fn carry_out(command: &Command, context: &Context) -> Outcome {
         Command::Completions(args) => generate::completions(args),
         Command::Man(args) => generate::man(args),
     }
-}
-
-/// What was typed, and whether the store was, rather than taken from the environment.
-fn parse() -> Result<(Cli, bool), clap::Error> {
-    let (cli, matches) = Cli::read(std::env::args_os().collect())?;
-    let typed = matches.value_source("store") == Some(ValueSource::CommandLine);
-    let in_subcommand = matches.subcommand().and_then(|(_, it)| it.value_source("store"));
-    let typed = typed || in_subcommand == Some(ValueSource::CommandLine);
-    Ok((cli, typed))
 }
 
 /// A parser's error repeats what it does not understand, which may be a URL in the wrong place.

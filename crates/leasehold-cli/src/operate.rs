@@ -133,7 +133,7 @@ pub(crate) async fn set_limit(args: &SetLimit, context: &Context) -> Outcome {
         |exit, why: &str| Err(Failure::new(exit, format!("set-limit \"{key}\" at {at}: {why}")));
     match answer {
         Answer::Set { before } => {
-            output::message(&format!("\"{key}\" at {at} has a limit of {limit}, after {before}"));
+            output::message(&format!("\"{key}\" at {at}: limit changed from {before} to {limit}"));
             Ok(Exit::Success)
         }
         Answer::NotInUse => refuse(

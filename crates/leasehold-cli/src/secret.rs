@@ -30,17 +30,50 @@ pub(crate) fn remember(password: &str) {
 
 /// Remembers each password of a URL, which may name several stores.
 pub(crate) fn remember_those_of(url: &str) {
-    if let Some(all) = password_of(url) {
-        remember(all);
+    for secret in secrets_of(url) {
+        remember(secret.text);
     }
-    // Sockets and sentinels have theirs among the settings.
-    for setting in url.split(['?', '&', ',']) {
-        if let Some(("pass" | "sentinel_password", password)) = setting.split_once('=') {
-            remember(password);
-        }
+}
+
+/// A password in a URL.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Secret<'a> {
+    /// As it is written there.
+    pub(crate) text: &'a str,
+    /// Whether it is one for the servers that keep the locks, rather than for sentinels.
+    pub(crate) is_for_servers: bool,
+}
+
+/// Every password in a URL, which may name several stores: between user and host, and among the
+/// settings. The one place that knows where there can be any.
+pub(crate) fn secrets_of(url: &str) -> Vec<Secret<'_>> {
+    // A password that was typed unescaped may look like the end of its URL. So it is looked for in
+    // the whole and in the parts; what is too much only hides more.
+    let whole = url.split_once("://").and_then(|(_, rest)| of_user(rest));
+    let mut found: Vec<Secret<'_>> = whole
+        .into_iter()
+        .chain(stores_of(url).into_iter().filter_map(of_user))
+        .map(|text| Secret { text, is_for_servers: true })
+        .collect();
+    for (name, value) in settings_of(url).filter(|(name, _)| is_secret(name)) {
+        let is_for_servers = !name.starts_with("sentinel");
+        let first = value.split(',').next().unwrap_or(value);
+        found.extend([value, first].map(|text| Secret { text, is_for_servers }));
     }
-    // Each store's URL ends where the next one's scheme begins, which has a comma before it.
-    let mut parts: Vec<&str> = Vec::new();
+    found.retain(|secret| !secret.text.is_empty());
+    found
+}
+
+/// What stands between the user and the host.
+fn of_user(text: &str) -> Option<&str> {
+    let (user_info, _) = text.rsplit_once('@')?;
+    user_info.split_once(':').map(|(_, password)| password)
+}
+
+/// What stands behind each scheme of a URL that may name several stores: it ends where the next
+/// one's scheme begins, which has a comma before it.
+fn stores_of(url: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
     let mut rest = url;
     while let Some((_, after)) = rest.split_once("://") {
         let next = after.find("://").unwrap_or(after.len());
@@ -48,31 +81,30 @@ pub(crate) fn remember_those_of(url: &str) {
         parts.push(after.get(..end.unwrap_or(after.len())).unwrap_or(after));
         rest = after;
     }
-    for part in parts {
-        let user_info = part.rsplit_once('@').map(|(user_info, _)| user_info);
-        if let Some((_, password)) = user_info.and_then(|it| it.split_once(':')) {
-            remember(password);
-        }
-    }
+    parts
+}
+
+/// The settings of a URL, whether or not anything knows them.
+fn settings_of(url: &str) -> impl Iterator<Item = (&str, &str)> {
+    let settings = url.split_once('?').map_or("", |(_, settings)| settings);
+    settings.split(['?', '&']).filter_map(|setting| setting.split_once('='))
+}
+
+/// Whether a setting of this name is a password, also one that is no setting of ours.
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    ["pass", "secret", "token"].iter().any(|secret| name.contains(secret))
 }
 
 /// The text without any password.
 pub(crate) fn redact(text: &str) -> String {
-    let mut text = mask_user_info(text);
+    let mut text = mask_settings(&mask_user_info(text));
     for secret in KNOWN.lock().unwrap_or_else(PoisonError::into_inner).iter() {
         if text.contains(secret.as_str()) {
             text = text.replace(secret.as_str(), MASK);
         }
     }
     text
-}
-
-/// The password of a URL, as it is written there.
-pub(crate) fn password_of(url: &str) -> Option<&str> {
-    let (_, rest) = url.split_once("://")?;
-    let (user_info, _) = rest.rsplit_once('@')?;
-    let (_, password) = user_info.split_once(':')?;
-    (!password.is_empty()).then_some(password)
 }
 
 fn mask_user_info(text: &str) -> String {
@@ -98,6 +130,24 @@ fn mask_user_info(text: &str) -> String {
         }
     }
     masked.push_str(rest);
+    masked
+}
+
+/// Blots out what a word says after `pass=` and the like, where it is a URL's setting.
+fn mask_settings(text: &str) -> String {
+    let mut masked = String::with_capacity(text.len());
+    for piece in text.split_inclusive(char::is_whitespace) {
+        let word = piece.trim_end_matches(char::is_whitespace);
+        let secrets: Vec<&str> = settings_of(word)
+            .filter(|(name, value)| is_secret(name) && !value.is_empty())
+            .map(|(_, value)| value)
+            .collect();
+        let mut piece = piece.to_owned();
+        for secret in secrets {
+            piece = piece.replace(&format!("={secret}"), &format!("={MASK}"));
+        }
+        masked.push_str(&piece);
+    }
     masked
 }
 
@@ -160,12 +210,41 @@ mod tests {
     }
 
     #[test]
-    fn the_password_of_a_url_is_found() {
-        assert_eq!(password_of("redis://:pw@h"), Some("pw"));
-        assert_eq!(password_of("redis://u:p@w@h"), Some("p@w"));
-        assert_eq!(password_of("redis+unix://:pw@/run/r.sock"), Some("pw"));
-        for none in ["redis://h", "redis://u@h", "redis://u:@h", "embedded:/a:b@c"] {
-            assert_eq!(password_of(none), None, "{none}");
+    fn every_password_of_a_url_is_found_wherever_it_stands() {
+        let found = |url| -> Vec<(&str, bool)> {
+            secrets_of(url).into_iter().map(|it| (it.text, it.is_for_servers)).collect()
+        };
+        for (url, secret, is_for_servers) in [
+            ("redis://:pw@h", "pw", true),
+            ("redis://u:p@w@h", "p@w", true),
+            ("redis+unix://:pw@/run/r.sock", "pw", true),
+            ("redis+unix:///run/r.sock?pass=pw", "pw", true),
+            ("redis+unix:///run/r.sock?db=1&pass=pw", "pw", true),
+            ("redis+sentinel://h1,h2/m?sentinel_password=pw", "pw", false),
+            ("quorum:redis://h1,redis+unix:///r?pass=pw,redis://h2", "pw", true),
+            ("quorum:redis://h1,redis://u:pw@h2,embedded:/x", "pw", true),
+            ("redis://h?Password=pw", "pw", true),
+        ] {
+            assert!(found(url).contains(&(secret, is_for_servers)), "{url}: {:?}", found(url));
+        }
+        for none in
+            ["redis://h", "redis://u@h", "redis://u:@h", "embedded:/a:b@c", "redis://h?db=2"]
+        {
+            assert_eq!(found(none), [], "{none}");
+        }
+    }
+
+    #[test]
+    fn passwords_among_settings_are_blotted_out_by_their_shape() {
+        for (text, shown) in [
+            ("at redis+unix:///r?pass=s3same now", "at redis+unix:///r?pass=*** now"),
+            (
+                "redis+sentinel://h/m?sentinel_password=a&db=1",
+                "redis+sentinel://h/m?sentinel_password=***&db=1",
+            ),
+            ("is pass=word a word?", "is pass=word a word?"),
+        ] {
+            assert_eq!(redact(text), shown);
         }
     }
 }

@@ -15,11 +15,18 @@ use crate::cli::Global;
 use crate::duration;
 use crate::failure::{Failure, Outcome};
 use crate::output;
+use crate::place;
 use crate::secret;
 
 /// The variables that can hold a secret.
 pub(crate) const STORE_VARIABLE: &str = "LEASEHOLD_STORE";
 pub(crate) const PASSWORD_VARIABLE: &str = "LEASEHOLD_PASSWORD";
+const CONFIG_VARIABLE: &str = "LEASEHOLD_CONFIG";
+
+/// What a variable says; one that is empty says nothing.
+fn given(variable: &str) -> Option<OsString> {
+    env::var_os(variable).filter(|value| !value.is_empty())
+}
 
 /// A config file or password file is a few lines; anything larger is a mistake.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
@@ -45,24 +52,29 @@ impl fmt::Debug for Settings {
 }
 
 impl Settings {
-    /// Gathers the settings; `store_was_typed` says that `global.store` stood in the arguments,
-    /// where others can read it.
-    pub(crate) fn gather(global: &Global, store_was_typed: bool) -> Outcome<Self> {
-        let file = Config::find(global.config.as_deref())?;
-        let store = match &global.store {
-            Some(url) => {
-                let name = if store_was_typed { "--store" } else { STORE_VARIABLE };
-                text(url.clone(), name)?
+    /// Gathers the settings.
+    pub(crate) fn gather(global: &Global) -> Outcome<Self> {
+        let named = global.config.clone().or_else(|| given(CONFIG_VARIABLE).map(PathBuf::from));
+        let file = Config::find(named.as_deref())?;
+        let store_was_typed = global.store.is_some();
+        let store = match (&global.store, given(STORE_VARIABLE)) {
+            (Some(typed), _) => place::typed(&text(typed.clone(), "--store")?)?,
+            (None, Some(url)) => {
+                let url = text(url, STORE_VARIABLE)?;
+                place::check(&url)
+                    .map_err(|why| Failure::config(format!("{STORE_VARIABLE}: {why}")))?;
+                url
             }
-            None => file.store.unwrap_or_else(|| "embedded:".to_owned()),
+            (None, None) => file.store.unwrap_or_else(|| "embedded:".to_owned()),
         };
-        let in_url = secret::password_of(&store).map(str::to_owned);
-        if in_url.is_some() {
+        let in_url = secret::secrets_of(&store);
+        let has_password = in_url.iter().any(|secret| secret.is_for_servers);
+        if !in_url.is_empty() {
             secret::remember_those_of(&store);
             if store_was_typed {
                 output::message(
                     "warning: every user of this machine can read the password in --store; put \
-                     it into LEASEHOLD_PASSWORD or a --password-file",
+                     it into LEASEHOLD_PASSWORD, a --password-file, or the URL in LEASEHOLD_STORE",
                 );
             }
         }
@@ -74,17 +86,17 @@ impl Settings {
             ));
         }
         let password_file = global.password_file.clone().or(file.password_file);
-        let password = match (password_file, in_url) {
-            (Some(path), Some(_)) => {
+        let password = match (password_file, has_password) {
+            (Some(path), true) => {
                 return Err(Failure::config(format!(
                     "the store's URL and the password file {} both give a password; keep one",
                     path.display()
                 )));
             }
-            (Some(path), None) => Some(read_password(&path)?),
-            (None, Some(_)) => None,
-            (None, None) => {
-                env::var_os(PASSWORD_VARIABLE).map(|it| text(it, PASSWORD_VARIABLE)).transpose()?
+            (Some(path), false) => Some(read_password(&path)?),
+            (None, true) => None,
+            (None, false) => {
+                given(PASSWORD_VARIABLE).map(|it| text(it, PASSWORD_VARIABLE)).transpose()?
             }
         };
         if let Some(password) = &password {
@@ -152,17 +164,18 @@ const KEYS: &str = "`store`, `password_file`, `ttl` and `owner`";
 
 impl Config {
     /// The given file, or the user's over the machine's.
-    fn find(given: Option<&Path>) -> Outcome<Self> {
-        if let Some(path) = given {
+    fn find(named: Option<&Path>) -> Outcome<Self> {
+        if let Some(path) = named {
             return match Self::read(path)? {
                 Some(config) => Ok(config),
                 None => Err(Failure::config(format!("there is no config file {}", path.display()))),
             };
         }
-        let user = env::var_os("XDG_CONFIG_HOME")
-            .map(PathBuf::from)
-            .filter(|path| path.is_absolute())
-            .or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".config")));
+        // A directory that depends on where the command is started would be one of many.
+        let absolute = |variable| given(variable).map(PathBuf::from).filter(|it| it.is_absolute());
+        let user = absolute("XDG_CONFIG_HOME")
+            .or_else(|| absolute("HOME").map(|home| home.join(".config")))
+            .filter(|directory| !is_strangers(directory));
         let mut config = Self::default();
         for directory in user.into_iter().chain([PathBuf::from("/etc")]) {
             if let Some(lower) = Self::read(&directory.join("leasehold/config.toml"))? {
@@ -196,7 +209,8 @@ impl Config {
             }
             Err(error) => {
                 return Err(Failure::config(format!(
-                    "can't read the config file {shown}: {error}"
+                    "can't read the config file {shown}: {error}; without it the store may be \
+                     another one; set HOME or XDG_CONFIG_HOME right, or give --config"
                 )));
             }
         };
@@ -204,7 +218,7 @@ impl Config {
         let config = Self::parse(&text)
             .map_err(|why| Failure::config(format!("the config file {shown}: {why}")))?;
         let store = config.store.as_deref().unwrap_or_default();
-        if secret::password_of(store).is_some() {
+        if !secret::secrets_of(store).is_empty() {
             secret::remember_those_of(store);
             refuse_if_public(&file, path, "config file with a password")?;
         }
@@ -228,7 +242,10 @@ impl Config {
                 _ => return Err(format!("`{key}` must be a string in quotes")),
             };
             match key.as_str() {
-                "store" => config.store = Some(value),
+                "store" => {
+                    place::check(&value).map_err(|why| format!("`store`: {why}"))?;
+                    config.store = Some(value);
+                }
                 "password_file" => config.password_file = Some(value.into()),
                 "ttl" => {
                     let ttl = duration::parse(&value).and_then(|ttl| {
@@ -236,12 +253,27 @@ impl Config {
                     });
                     config.ttl = Some(ttl.map_err(|why| format!("`ttl`: {why}"))?);
                 }
+                "owner" if value.is_empty() => return Err("`owner` is empty; name one".to_owned()),
                 "owner" => config.owner = Some(value),
                 _ => return Err(format!("the key `{key}` is not known; there are {KEYS}")),
             }
         }
         Ok(config)
     }
+}
+
+/// Whether a user's directory is in one that is closed to this user and belongs to another, as the
+/// home of root does that `su` and services may leave in the environment: no settings of ours.
+fn is_strangers(directory: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let closed =
+        fs::metadata(directory).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+    let user = rustix::process::geteuid().as_raw();
+    closed
+        && directory
+            .ancestors()
+            .find_map(|above| fs::metadata(above).ok())
+            .is_some_and(|above| above.uid() != user)
 }
 
 fn read_password(path: &Path) -> Outcome<String> {

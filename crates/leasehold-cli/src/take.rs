@@ -9,14 +9,14 @@ use leasehold::core::Kind as Stored;
 use leasehold::{Client, Effect, Error, ErrorKind, Key, LockInfo, Metadata, OwnerName, Ttl};
 use tokio::time::Instant;
 
-use crate::cli::{Taking, Waiting};
+use crate::cli::Taking;
 use crate::context::Context;
 use crate::duration;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
 use crate::held::{Held, quoted};
 use crate::kind::Kind;
-use crate::look::{permits_free, permits_held};
+use crate::look::notes;
 use crate::output;
 use crate::signals::{self, Signals};
 
@@ -110,11 +110,11 @@ impl Request {
             keys: self::keys(keys)?,
             kind,
             limit: waiting.limit(),
-            busy: busy(waiting),
+            busy: Exit::Busy(waiting.conflict_exit_code),
             quiet: *quiet,
             ttl: ttl(length)?,
             owner: owner.clone(),
-            metadata: Metadata::new(meta.join(" ")).map_err(argument)?,
+            metadata: Metadata::new(meta.join("\n")).map_err(argument)?,
         })
     }
 
@@ -344,14 +344,6 @@ pub(crate) fn keys(typed: &[OsString]) -> Outcome<Vec<Key>> {
     }
 }
 
-/// The code for a lock that is busy.
-pub(crate) const fn busy(waiting: &Waiting) -> Exit {
-    match waiting.conflict_exit_code {
-        75 => Exit::Busy,
-        other => Exit::Code(other),
-    }
-}
-
 /// A wait that ran out is certain not to have taken anything; a store that did not answer in time
 /// is another matter, though its errors are of the same kind.
 fn is_wait_ran_out(error: &Error) -> bool {
@@ -364,7 +356,7 @@ pub(crate) fn state(info: &LockInfo) -> String {
         (Some(holder), _) => {
             let note = match holder.metadata.as_str() {
                 "" => String::new(),
-                _ => format!(" ({})", holder.metadata),
+                _ => format!(" ({})", notes(&holder.metadata)),
             };
             let others = match info.holders.len() {
                 1 => String::new(),
@@ -382,7 +374,7 @@ pub(crate) fn state(info: &LockInfo) -> String {
         (None, None) => "free".to_owned(),
     };
     if let Stored::Semaphore { limit } = info.kind {
-        let (held, free) = (permits_held(info), permits_free(info));
+        let (held, free) = (info.permits_held(), info.permits_free());
         text.push_str(&format!("; {held} of {limit} permits are held, {free} free"));
     }
     if !info.waiters.is_empty() {

@@ -10,7 +10,6 @@ use crate::cli::Wait;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
-use crate::look::permits_free;
 use crate::output;
 use crate::take::{self, Pauses, unless_interrupted};
 
@@ -49,7 +48,7 @@ pub(crate) async fn wait(args: &Wait, context: &Context) -> Outcome {
                 Ok(Some((info, earliest))) => {
                     answered = now;
                     if is_over {
-                        let busy = take::busy(&args.waiting);
+                        let busy = Exit::Busy(args.waiting.conflict_exit_code);
                         if context.quiet {
                             return Err(Failure::silent(busy));
                         }
@@ -126,7 +125,7 @@ fn taken_for(info: &LockInfo, args: &Wait) -> Option<Duration> {
     let line = || info.waiters.iter().map(|_| Duration::ZERO);
     let held: Option<Duration> = if let Some(wanted) = args.permits {
         let ends = info.holders.iter().map(|holder| holder.remaining);
-        let free = permits_free(info) >= wanted.get();
+        let free = info.permits_free() >= wanted.get();
         if free { line().next() } else { ends.min().or(Some(Duration::ZERO)) }
     } else if args.shared {
         let alone_held = info.holders.iter().filter(|holder| alone(holder.mode));

@@ -13,6 +13,8 @@
 mod change;
 mod clock;
 pub mod doctor;
+#[cfg(feature = "serde")]
+mod document;
 mod error;
 pub mod escape;
 mod fence;

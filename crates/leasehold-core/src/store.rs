@@ -755,7 +755,6 @@ pub enum ForceRelease {
 
 /// A lock in use, for people.
 #[derive(Clone, Debug, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LockInfo {
     /// Its name.
@@ -778,11 +777,28 @@ impl LockInfo {
     pub const fn new(key: Key, kind: Kind, last_fence: Fence) -> Self {
         Self { key, kind, holders: Vec::new(), waiters: Vec::new(), closed_for: None, last_fence }
     }
+
+    /// How many permits are held.
+    #[must_use]
+    pub fn permits_held(&self) -> u32 {
+        self.holders.iter().fold(0, |sum, holder| match holder.mode {
+            Mode::Permits { count, .. } => sum.saturating_add(count.get()),
+            _ => sum,
+        })
+    }
+
+    /// How many permits nobody holds; more may be held than there are, once the limit was lowered.
+    #[must_use]
+    pub fn permits_free(&self) -> u32 {
+        match self.kind {
+            Kind::Semaphore { limit } => limit.get().saturating_sub(self.permits_held()),
+            Kind::Lock => 0,
+        }
+    }
 }
 
 /// A holder, for people.
 #[derive(Clone, Debug, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct HolderInfo {
     /// Who.
@@ -822,7 +838,6 @@ impl HolderInfo {
 
 /// A waiter, for people.
 #[derive(Clone, Debug, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct WaiterInfo {
     /// Who.

@@ -154,8 +154,9 @@ impl Drop for Inner {
 
 impl Client {
     /// Connects to a store: `memory:`, `embedded:` (one directory per user of this machine),
-    /// `embedded:/path`, `redis://…`, `rediss://…`, `redis+unix:///path`, and with the feature
-    /// `quorum` a majority of several:
+    /// `embedded:/path`, `redis://…`, `rediss://…`, `redis+unix:///path`,
+    /// `redis+sentinel://host,host/name`, `redis+cluster://host,host` (both also as `rediss+…`), and
+    /// with the feature `quorum` a majority of several:
     ///
     /// ```text
     /// quorum+redis://[user:password@]host,host,host[/database][?setting=value&…]

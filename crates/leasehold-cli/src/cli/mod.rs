@@ -10,8 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{
-    ArgAction, ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand,
-    ValueEnum,
+    ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
 };
 
 use crate::duration;
@@ -25,7 +24,6 @@ pub(crate) use self::options::{Global, Job, Kinds, LeaseSource, Taking, Waiting}
     name = "leasehold",
     version,
     color = clap::ColorChoice::Never,
-    disable_help_subcommand = true,
     arg_required_else_help = true,
     max_term_width = 100,
     long_about = LONG_ABOUT,
@@ -52,9 +50,9 @@ file ($XDG_CONFIG_HOME/leasehold/config.toml, then /etc/leasehold/config.toml; i
 services included.";
 
 impl Cli {
-    /// What was typed, and where it came from. Before a `--`, `run` takes several names; without
+    /// What was typed. Before a `--`, `run` takes several names; without
     /// one it takes the first word for the name and the rest for the command, as flock does.
-    pub(crate) fn read(words: Vec<OsString>) -> Result<(Self, ArgMatches), clap::Error> {
+    pub(crate) fn read(words: Vec<OsString>) -> Result<Self, clap::Error> {
         let mut definition = Self::command();
         let several = words.iter().any(|word| word == "--");
         if several {
@@ -69,7 +67,7 @@ impl Cli {
             let typed = matches.subcommand_matches("run").and_then(|run| run.get_many("key"));
             run.keys = typed.into_iter().flatten().cloned().collect();
         }
-        Ok((cli, matches))
+        Ok(cli)
     }
 }
 
@@ -91,6 +89,21 @@ pub(crate) enum Command {
     Doctor(Doctor),
     Completions(Completions),
     Man(Man),
+}
+
+impl Command {
+    /// Whether it prints documents.
+    pub(crate) const fn prints_documents(&self) -> bool {
+        match self {
+            Self::Observe(args) => args.json,
+            Self::Acquire(args) => args.json,
+            Self::Hold(args) => args.json,
+            Self::Ls(args) => args.json,
+            Self::Show(args) => args.json,
+            Self::Doctor(args) => args.json,
+            _ => false,
+        }
+    }
 }
 
 /// Run a command under a lock
@@ -275,7 +288,7 @@ pub(crate) struct Release {
     pub(crate) all: bool,
 
     /// Whose leases [default: those of the `owner` in the config file]
-    #[arg(long, value_name = "NAME", requires = "all")]
+    #[arg(long, value_name = "NAME", requires = "all", value_parser = options::owner)]
     pub(crate) owner: Option<String>,
 
     /// Do take them away
@@ -374,7 +387,7 @@ pub(crate) struct ForceRelease {
     pub(crate) key: OsString,
 
     /// The fence of the hold, as `show` prints it; another holder is left alone
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = options::fence, allow_hyphen_values = true)]
     pub(crate) fence: u64,
 }
 
@@ -388,11 +401,11 @@ pub(crate) struct Ask {
     pub(crate) key: OsString,
 
     /// Ask only the holder with this fence, as `show` prints it
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = options::fence, allow_hyphen_values = true)]
     pub(crate) fence: Option<u64>,
 
     /// Who asks, for people [default: HOST_PID]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = options::owner)]
     pub(crate) owner: Option<String>,
 }
 
@@ -489,7 +502,7 @@ mod tests {
 
     fn parse(line: &str) -> Result<Cli, clap::Error> {
         let words = ["leasehold"].into_iter().chain(line.split(' ')).map(OsString::from);
-        Cli::read(words.collect()).map(|(cli, _)| cli)
+        Cli::read(words.collect())
     }
 
     #[test]

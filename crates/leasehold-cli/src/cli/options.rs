@@ -14,17 +14,13 @@ use crate::signals;
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
     /// The store: embedded:, embedded:/PATH, redis://HOST, rediss://HOST, redis+unix:///PATH,
-    /// quorum+redis://HOST,HOST,HOST, quorum:STORE,STORE,STORE
+    /// redis+sentinel://HOST,HOST/NAME, redis+cluster://HOST,HOST, quorum+redis://HOST,HOST,HOST,
+    /// quorum:STORE,STORE,STORE [env: LEASEHOLD_STORE]
     ///
     /// A password does not belong here, where every user of the machine can read it: put it into
     /// LEASEHOLD_PASSWORD, a --password-file, or the URL in LEASEHOLD_STORE or the config file.
-    #[arg(
-        long,
-        global = true,
-        value_name = "URL",
-        env = "LEASEHOLD_STORE",
-        hide_env_values = true
-    )]
+    // Not read by clap, which would show it in the usage as something that was typed.
+    #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Option<OsString>,
 
     /// A file with the store's password on its first line
@@ -33,14 +29,8 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
 
-    /// Read this config file and no other
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        env = "LEASEHOLD_CONFIG",
-        hide_env_values = true
-    )]
+    /// Read this config file and no other [env: LEASEHOLD_CONFIG]
+    #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
     /// Say nothing when the lock is busy, nor what is waited for
@@ -90,13 +80,21 @@ pub(crate) struct Taking {
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) ttl: Option<Duration>,
 
-    /// A note that is shown with the lock; may be given again
+    /// A note that is shown with the lock; may be given again, and each is a line of its own
     #[arg(long, value_name = "KEY=VALUE", value_parser = note)]
     pub(crate) meta: Vec<String>,
 
     /// Who holds the lock, for people [default: HOST_PID]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = owner)]
     pub(crate) owner: Option<String>,
+}
+
+pub(super) fn owner(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() { Err("name somebody".to_owned()) } else { Ok(text.to_owned()) }
+}
+
+pub(super) fn fence(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "a fence is a whole number, as `leasehold show` prints it".to_owned())
 }
 
 pub(super) fn number(text: &str) -> Result<u32, String> {
@@ -105,6 +103,7 @@ pub(super) fn number(text: &str) -> Result<u32, String> {
 
 fn note(text: &str) -> Result<String, String> {
     match text.split_once('=') {
+        Some(_) if text.contains('\n') => Err("a note is one line".to_owned()),
         Some((key, _)) if !key.is_empty() => Ok(text.to_owned()),
         _ => Err("give KEY=VALUE".to_owned()),
     }

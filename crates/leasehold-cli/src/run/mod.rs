@@ -24,6 +24,7 @@ use crate::failure::{Failure, Outcome, chain};
 use crate::held::{Closing, Held, Leases};
 use crate::inherited;
 use crate::kind::Kind;
+use crate::lease::LEASE_VARIABLE;
 use crate::output;
 use crate::run::child::{Child, Plan};
 use crate::run::supervise::{Supervisor, Verdict};
@@ -283,9 +284,10 @@ fn variables(client: &Client, leases: &Leases) -> Outcome<Vec<(String, String)>>
 
 /// What the command must not see: secrets, and what a lock around this one would have told it.
 fn hidden() -> Vec<OsString> {
-    let mut hidden: Vec<OsString> = [PASSWORD_VARIABLE, PERMITS_VARIABLE].map(Into::into).into();
+    let mut hidden: Vec<OsString> =
+        [PASSWORD_VARIABLE, LEASE_VARIABLE, PERMITS_VARIABLE].map(Into::into).into();
     let store = env::var_os(STORE_VARIABLE).unwrap_or_default();
-    if secret::password_of(&store.to_string_lossy()).is_some() {
+    if !secret::secrets_of(&store.to_string_lossy()).is_empty() {
         hidden.push(STORE_VARIABLE.into());
     }
     hidden.extend(env::vars_os().map(|(name, _)| name).filter(|name| {

@@ -14,9 +14,6 @@ fn an_embedded_store_that_can_not_be_there_is_named() {
     let path = site.path("file/locks");
     let store = format!("embedded:{}", path.display());
     site.run(["--store", &store, "run", "k", "--", "echo", "never"]).complains(78, "file/locks");
-    let relative = site.run(["--store", "embedded:relative", "run", "-n", "k", "--", "true"]);
-    relative.complains(78, "relative");
-    assert!(!site.path("relative").exists());
 }
 
 /// In a mount namespace, where root's directory for running programs is empty: what a login shell

@@ -22,10 +22,11 @@ fn a_list_is_aligned_and_in_the_order_of_names() {
     let _other = holder(&site, &["other"]);
     let list = site.line("ls jobs/").expect(0).stdout;
     let rows: Vec<Vec<&str>> = list.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(rows[0], ["KEY", "MODE", "FENCE", "OWNER", "HELD", "LEFT", "WAITING", "META"]);
+    let heading = "KEY MODE FENCE OWNER HELD LEFT CLOSED ASKED WAITING META";
+    assert_eq!(rows[0], heading.split(' ').collect::<Vec<_>>());
     assert_eq!((rows[1][0], rows[1][3]), ("jobs/a", "db"));
     assert_eq!((rows[2][0], rows[2][3]), ("jobs/b", "web-7"));
-    assert_eq!(rows[2][rows[2].len() - 2..], ["run=1", "x=2"]);
+    assert_eq!(rows[2][rows[2].len() - 2..], ["run=1,", "x=2"]);
     assert_eq!(rows.len(), 3);
     let column = |line: &str, what: &str| line.find(what).unwrap();
     let lines: Vec<&str> = list.lines().collect();

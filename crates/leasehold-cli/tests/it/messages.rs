@@ -1,0 +1,53 @@
+//! Messages name what is wrong and what to do, in the command's words.
+
+use leasehold_testkit::server::RedisServer;
+
+use crate::harness::{Site, finish};
+
+#[test]
+fn a_refused_user_learns_where_a_password_and_rights_come_from() {
+    let server = RedisServer::builder()
+        .password("open-sesame")
+        .acl_user("reader on >reads ~* &* +@read +hello +ping +auth")
+        .start();
+    let site = Site::at(server.url_for("", ""));
+    let at = format!("redis://{}", server.addr());
+    let run = |store: &str| {
+        let mut command = site.command(["run", "k", "-n", "--", "true"]);
+        finish(command.env("LEASEHOLD_STORE", store))
+    };
+    run(&at).complains(69, "LEASEHOLD_PASSWORD or by --password-file");
+    run(&format!("redis://reader:reads@{}", server.addr())).complains(69, "leasehold doctor --acl");
+}
+
+#[test]
+fn an_error_of_the_system_is_told_once() {
+    let site = Site::embedded();
+    let mut command = site.command(["ls"]);
+    let done = finish(command.env("LEASEHOLD_STORE", "embedded:/proc/nothing"));
+    assert_eq!(done.stderr.matches("(os error").count(), 1, "{done:?}");
+}
+
+#[test]
+fn what_is_no_number_or_name_is_told_as_what_it_should_be() {
+    let site = Site::embedded();
+    site.line("force-release k --fence few").complains(64, "as `leasehold show` prints it");
+    site.line("ask k --fence -1").complains(64, "--fence");
+    for line in ["run k --owner= -- true", "ask k --owner=", "hold k --owner="] {
+        site.line(line).complains(64, "name somebody");
+    }
+    let done = site.line("--store redis://127.0.0.1:1?prefx=a ls").expect(78);
+    assert!(done.stderr.contains("unknown setting prefx"), "{done:?}");
+}
+
+#[test]
+fn a_renewal_after_a_release_is_not_blamed_on_the_ttl_alone() {
+    let site = Site::embedded();
+    let lease = site.line("acquire k --ttl 1h").expect(0).stdout;
+    let with = |line: &str| {
+        let mut command = site.command(line.split(' '));
+        finish(command.env("LEASEHOLD_LEASE", lease.trim()))
+    };
+    with("release").expect(0);
+    with("renew").complains(76, "had run out or was released before");
+}
