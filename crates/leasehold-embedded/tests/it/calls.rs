@@ -8,8 +8,9 @@
 //! A few calls of each life are tried; `LEASEHOLD_CALLS=all` tries all of them.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::process::ChildStdin;
 
 use leasehold_core::{
     Acquire, ClientId, Effect, Error, ErrorKind, FenceBlock, ReleaseRequest, Renew, RenewRequest,
@@ -40,11 +41,8 @@ pub(crate) async fn in_child(path: &Path, name: &str) {
     // SAFETY: asks for a number.
     say(&format!("{}", unsafe { libc::syscall(libc::SYS_gettid) }));
     io::stdin().read_line(&mut String::new()).unwrap();
-    if name == "with-a-fork" {
-        crate::fork::one_that_reads_on();
-    }
     mark();
-    let outcome = live(path).await;
+    let outcome = live(path, name == "with-forks").await;
     mark();
     match outcome {
         Ok(()) => say("lived"),
@@ -52,8 +50,12 @@ pub(crate) async fn in_child(path: &Path, name: &str) {
     }
 }
 
-async fn live(path: &Path) -> leasehold_core::Result<()> {
+async fn live(path: &Path, forks: bool) -> leasehold_core::Result<()> {
     let store = EmbeddedStore::open(path)?;
+    // One that has the store open, and below one that has the session, too.
+    if forks {
+        crate::fork::one_that_reads_on();
+    }
     let channel = store.listen(ClientId::generate()?, WITHIN).await?;
     let mut asked = request("cut");
     asked.ttl = ttl(TTL_MS);
@@ -69,6 +71,9 @@ async fn live(path: &Path) -> leasehold_core::Result<()> {
         // Whoever had it last is dead, and could not be looked at.
         other => return Err(Error::new(ErrorKind::Unavailable, format!("{other:?}"))),
     };
+    if forks {
+        crate::fork::one_that_reads_on();
+    }
     let again = RenewRequest::new(asked.key.clone(), asked.token, fences, ttl(TTL_MS));
     store.renew(&[again], WITHIN).await.remove(0)?;
     store.release(&ReleaseRequest::new(asked.key, asked.token, fences), WITHIN).await?;
@@ -97,17 +102,20 @@ struct Stop {
 struct Followed {
     child: Child,
     tid: i32,
+    /// Open until the judgement is made, since forks live as long as it.
+    input: ChildStdin,
 }
 
 impl Followed {
-    fn start(path: &Path, fork: bool) -> Self {
-        let task = if fork { "life with-a-fork" } else { "life alone" };
+    fn start(path: &Path, forks: bool) -> Self {
+        let task = if forks { "life with-forks" } else { "life alone" };
         let mut child = Child::start(path, task);
         let tid: i32 = child.next().unwrap().parse().unwrap();
         let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
         ptrace(libc::PTRACE_SEIZE, tid, 0, usize::try_from(options).unwrap()).unwrap();
         ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0).unwrap();
-        let followed = Self { child, tid };
+        let input = child.process.child().stdin.take().unwrap();
+        let followed = Self { child, tid, input };
         followed.wait().unwrap();
         followed
     }
@@ -172,7 +180,7 @@ impl Followed {
     /// Lets the life begin, and hands each of its calls to `at` until that is content or the life
     /// is over: how many calls there were.
     fn follow(&mut self, mut at: impl FnMut(&mut Self, usize, &Stop) -> bool) -> usize {
-        self.child.go();
+        self.input.write_all(b"\n").unwrap();
         let (mut inside, mut calls) = (false, 0);
         loop {
             let Some(stop) = self.next() else { return calls };
@@ -342,9 +350,9 @@ fn chosen(calls: usize) -> Vec<usize> {
 }
 
 /// How many calls a life makes that finds the directory like this.
-async fn whole(found: Found) -> usize {
+async fn whole(found: Found, forks: bool) -> usize {
     let scene = Scene::set(found).await;
-    let mut life = Followed::start(&scene.path, false);
+    let mut life = Followed::start(&scene.path, forks);
     let calls = life.follow(|_, _, _| false);
     let mut child = life.let_go();
     child.wait_for("lived");
@@ -352,14 +360,14 @@ async fn whole(found: Found) -> usize {
     calls
 }
 
-async fn kill_at_each_call(found: Found, fork: bool) {
-    let calls = whole(found).await;
+async fn kill_at_each_call(found: Found, forks: bool) {
+    let calls = whole(found, forks).await;
     let chosen = chosen(calls);
     let mut scene = Scene::set(found).await;
     let mut last = None;
     let mut killed = 0;
     for at in &chosen {
-        let mut life = Followed::start(&scene.path, fork);
+        let mut life = Followed::start(&scene.path, forks);
         let mut was_killed = false;
         life.follow(|life, call, _| {
             was_killed = call == *at;
@@ -371,7 +379,7 @@ async fn kill_at_each_call(found: Found, fork: bool) {
         killed += usize::from(was_killed);
         if was_killed {
             scene.judge(&format!("{found:?}, killed at call {at} of {calls}"), &mut last).await;
-            // A fork lives until here, where the input ends that it reads from.
+            // Forks live until here, where the input ends that they read from.
             drop(life);
         } else {
             // Its way was a little shorter than that of the first.
@@ -382,12 +390,12 @@ async fn kill_at_each_call(found: Found, fork: bool) {
             last = None;
         }
     }
-    eprintln!("{found:?}, a fork: {fork}: {calls} calls, killed at {killed} of {}", chosen.len());
+    eprintln!("{found:?}, forks: {forks}: {calls} calls, killed at {killed} of {}", chosen.len());
     assert!(killed * 2 > chosen.len(), "{killed}");
 }
 
 async fn fail_each_call(found: Found) {
-    let calls = whole(found).await;
+    let calls = whole(found, false).await;
     let chosen = chosen(calls);
     let mut scene = Scene::set(found).await;
     let mut last = None;
@@ -448,7 +456,7 @@ fn a_kill_at_any_call_disturbs_nobody_who_uses_the_store() {
 }
 
 #[test]
-fn a_kill_at_any_call_disturbs_nobody_while_a_fork_lives() {
+fn a_kill_at_any_call_disturbs_nobody_while_forks_live() {
     run(kill_at_each_call(Found::InUse, true));
     run(kill_at_each_call(Found::Closed, true));
 }

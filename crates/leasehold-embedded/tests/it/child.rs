@@ -77,12 +77,6 @@ impl Child {
         }
     }
 
-    /// Lets a process go on that waits for a line.
-    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-    pub(crate) fn go(&mut self) {
-        self.process.child().stdin.as_mut().unwrap().write_all(b"\n").unwrap();
-    }
-
     /// Lets the process end in its own way.
     pub(crate) fn end(mut self) {
         drop(self.process.child().stdin.take());
