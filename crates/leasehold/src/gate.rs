@@ -12,9 +12,17 @@ use tokio::sync::mpsc;
 use crate::acquire::{InTheWay, Sight};
 use crate::client::Inner;
 use crate::guard::Guard;
-use crate::hold::{Hold, Terms};
+use crate::hold::{Hold, Terms, as_nanos};
 use crate::settings::Settings;
 use crate::wire::Wire;
+
+/// A lease handed on in the process that its taker has not received within this is given to the
+/// next, or back to the store: futures need not be polled by those who made them.
+pub(crate) const CLAIM_WITHIN: Duration = Duration::from_secs(1);
+/// How often each contender is sure to be polled, if its executor polls it at all.
+pub(crate) const BEAT: Duration = Duration::from_secs(1);
+/// A contender that was not polled for so long is overtaken by those behind it.
+const UNPOLLED_MAX: Duration = Duration::from_secs(3);
 
 /// All local lines of a client.
 #[derive(Debug, Default)]
@@ -62,10 +70,71 @@ struct Gate {
     seen: Seen,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Contender {
     id: u64,
     messages: mpsc::UnboundedSender<Baton>,
+    pulse: Pulse,
+}
+
+/// When a contender's future was polled last, in nanoseconds.
+#[derive(Clone, Debug)]
+struct Pulse(Arc<AtomicU64>);
+
+impl Pulse {
+    fn beat(&self, now: Moment) {
+        self.0.store(as_nanos(now), Ordering::Relaxed);
+    }
+
+    fn stands_still(&self, now: Moment) -> bool {
+        let last = Moment::from_origin(Duration::from_nanos(self.0.load(Ordering::Relaxed)));
+        now.saturating_since(last) > UNPOLLED_MAX
+    }
+}
+
+/// A lease on its way to a contender that has not taken it yet. It is not renewed; after
+/// [`CLAIM_WITHIN`] the renewer takes it back. Dropped, it goes to the next.
+#[derive(Debug)]
+pub(crate) struct Offer(Arc<Offered>);
+
+/// What can be taken by one side only.
+#[derive(Debug)]
+pub(crate) struct Offered(Mutex<Option<Guard>>);
+
+impl Offered {
+    fn slot(&self) -> MutexGuard<'_, Option<Guard>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lease, unless somebody has taken it.
+    pub(crate) fn take(&self) -> Option<Guard> {
+        self.slot().take()
+    }
+
+    /// Whether nobody has taken it.
+    pub(crate) fn is_there(&self) -> bool {
+        self.slot().is_some()
+    }
+}
+
+impl Offer {
+    fn new(lease: Guard, until: Moment) -> Self {
+        let hold = Arc::clone(lease.hold());
+        let offered = Arc::new(Offered(Mutex::new(Some(lease))));
+        hold.offered(Arc::downgrade(&offered), until);
+        Self(offered)
+    }
+
+    /// The lease, if it was not taken back, and still holds.
+    pub(crate) fn claim(self) -> Option<Guard> {
+        self.0.take().filter(Guard::is_held)
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        drop(self.0.take());
+    }
 }
 
 /// What the contender on the wire last saw, for all in the local line.
@@ -94,7 +163,7 @@ impl Seen {
 #[derive(Debug)]
 pub(crate) enum Baton {
     /// The lease itself.
-    Lease(Guard),
+    Lease(Offer),
     /// The place in the store's line.
     Wire(Box<Wire>),
     /// The head of the local line, without a place in the store's.
@@ -114,7 +183,11 @@ pub(crate) struct LocalPlace {
     key: GateKey,
     id: u64,
     first: bool,
+    /// Since when it has been at the head of the line without being told that it is the one on the
+    /// wire.
+    ahead_since: Option<Moment>,
     seen: Seen,
+    contender: Contender,
     pub(crate) messages: mpsc::UnboundedReceiver<Baton>,
     pub(crate) wire: Option<Box<Wire>>,
 }
@@ -136,11 +209,54 @@ impl LocalPlace {
                 format!("{waiters} are waiting already, which is the limit asked for"),
             ));
         }
-        gate.line.push_back(Contender { id, messages: sender });
+        let pulse = Pulse(Arc::new(AtomicU64::new(as_nanos(client.clock.now()))));
+        let contender = Contender { id, messages: sender, pulse };
+        gate.line.push_back(contender.clone());
         let seen = gate.seen.clone();
         drop(lock);
-        let first = waiters == 0;
-        Ok(Self { gates, key, id, first, seen, messages, wire: None })
+        let (first, ahead_since, wire) = (waiters == 0, None, None);
+        Ok(Self { gates, key, id, first, ahead_since, seen, contender, messages, wire })
+    }
+
+    /// Takes a place at the end of the line again, after a lease was handed to it that it did not
+    /// take in time. What it has on the wire it keeps.
+    pub(crate) fn rejoin(&mut self) {
+        let mut gates = self.gates.lock();
+        let gate = gates.entry(self.key.clone()).or_default();
+        if gate.line.iter().any(|contender| contender.id == self.id) {
+            return;
+        }
+        self.first |= gate.line.is_empty();
+        gate.line.push_back(self.contender.clone());
+        self.seen = gate.seen.clone();
+    }
+
+    /// What says that it is polled; to be called at every poll.
+    pub(crate) fn pulse(&self) -> impl Fn(Moment) + use<> {
+        let pulse = self.contender.pulse.clone();
+        move |now| pulse.beat(now)
+    }
+
+    /// Overtakes those whose futures nobody polls: the ones before it, and one that was handed a
+    /// lease and would have passed its part on by now. Two of a client on the wire harm nobody.
+    pub(crate) fn overtake(&mut self, now: Moment) {
+        if self.first {
+            return;
+        }
+        let mut gates = self.gates.lock();
+        let Some(gate) = gates.get_mut(&self.key) else { return };
+        let unpolled = gate
+            .line
+            .iter()
+            .take_while(|other| other.id != self.id && other.pulse.stands_still(now))
+            .count();
+        if gate.line.get(unpolled).is_none_or(|next| next.id != self.id) {
+            self.ahead_since = None;
+            return;
+        }
+        gate.line.rotate_left(unpolled);
+        let since = *self.ahead_since.get_or_insert(now);
+        self.first = unpolled > 0 || now.saturating_since(since) > UNPOLLED_MAX;
     }
 
     /// Whether this contender is the one on the wire.
@@ -171,7 +287,7 @@ impl Leftover {
     pub(crate) fn take_lease(&mut self) -> Option<Guard> {
         let lease = self.unused.iter().position(|baton| matches!(baton, Baton::Lease(_)))?;
         match self.unused.swap_remove(lease) {
-            Baton::Lease(guard) => Some(guard),
+            Baton::Lease(offer) => offer.claim(),
             _ => None,
         }
     }
@@ -247,10 +363,13 @@ impl Gates {
         if gate.line.is_empty() {
             return false;
         }
-        let Some(next) = hold.hand_on(client.next_id(), client.clock.now()) else { return false };
+        let now = client.clock.now();
+        let Some(next) = hold.hand_on(client.next_id(), now) else { return false };
         let next = Arc::new(next);
-        client.wheel.hand_on(hold, &next);
-        let mut baton = Some(Baton::Lease(Guard::new(client, next)));
+        let until = now.saturating_add(CLAIM_WITHIN);
+        let offer = Offer::new(Guard::new(client, Arc::clone(&next)), until);
+        client.wheel.hand_on(hold, &next, until);
+        let mut baton = Some(Baton::Lease(offer));
         // Closing begins before it looks for what is held: either it sees this lease, or it is
         // seen here.
         while !client.closing.is_cancelled()

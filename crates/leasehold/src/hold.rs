@@ -1,7 +1,7 @@
 //! A lease that this process has: what its guard, the renewer and the reaper share.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use leasehold_clock::Process;
@@ -11,6 +11,8 @@ use leasehold_core::{
 };
 use tokio::sync::Notify;
 
+use crate::gate::Offered;
+use crate::guard::Guard;
 use crate::rt;
 use crate::settings::Settings;
 
@@ -70,6 +72,10 @@ pub(crate) struct Hold {
     /// whatever this lease has become by then.
     mode_in_doubt: AtomicBool,
     changed: Notify,
+    /// The way to the one that it was handed to in this process, and until when it is open.
+    offer: OnceLock<(Weak<Offered>, Moment)>,
+    /// When the renewer is to look again once an offer was taken, in nanoseconds.
+    pub(crate) resume_ns: AtomicU64,
     /// The hold's place in the wheel, in nanoseconds; only touched under the wheel's lock.
     pub(crate) due_ns: AtomicU64,
 }
@@ -182,6 +188,8 @@ impl Hold {
             asked: AtomicBool::new(false),
             mode_in_doubt: AtomicBool::new(false),
             changed: Notify::new(),
+            offer: OnceLock::new(),
+            resume_ns: AtomicU64::new(0),
             due_ns: AtomicU64::new(0),
         }
     }
@@ -236,6 +244,22 @@ impl Hold {
         })
     }
 
+    /// Takes in that the lease waits for somebody of this process to take it until then.
+    pub(crate) fn offered(&self, offered: Weak<Offered>, until: Moment) {
+        self.offer.get_or_init(|| (offered, until));
+    }
+
+    /// Until when the lease waits for somebody to take it, if nobody has.
+    pub(crate) fn is_offered_until(&self) -> Option<Moment> {
+        let (offered, until) = self.offer.get()?;
+        offered.upgrade().filter(|offered| offered.is_there()).map(|_| *until)
+    }
+
+    /// The lease, if it still waits for somebody to take it.
+    pub(crate) fn take_back(&self) -> Option<Guard> {
+        self.offer.get()?.0.upgrade()?.take()
+    }
+
     /// The hold of the same lease in another mode, with the fences that it has then. `None` when
     /// the guard's life is over, or the lease lost. On success this hold has ended.
     pub(crate) fn in_mode(
@@ -282,6 +306,8 @@ impl Hold {
             asked: AtomicBool::new(self.is_asked()),
             mode_in_doubt: AtomicBool::new(self.mode_in_doubt.load(Ordering::Acquire)),
             changed: Notify::new(),
+            offer: OnceLock::new(),
+            resume_ns: AtomicU64::new(0),
             due_ns: AtomicU64::new(0),
         }
     }

@@ -1,11 +1,13 @@
 //! Waiting in line: first in this process's own, and at its head in the store's.
 
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::task::Poll;
 
 use leasehold_core::{ErrorKind, Result};
 
 use crate::acquire::{Acquisition, Limits};
-use crate::gate::{Baton, LocalPlace};
+use crate::gate::{BEAT, Baton, LocalPlace};
 use crate::guard::Guard;
 use crate::rt;
 use crate::wire::Wire;
@@ -46,6 +48,7 @@ async fn stand(
 ) -> Result<Guard> {
     let client = Arc::clone(&acquisition.client);
     let mut unsent = Some(acquisition);
+    let pulse = place.pulse();
     loop {
         if place.is_first() && place.wire.is_none() {
             // An outage that the contender before has ridden out in vain is no new one.
@@ -59,6 +62,11 @@ async fn stand(
         let baton = {
             // A contender on the wire keeps its own limit.
             let until = limits.until.filter(|_| place.wire.is_none());
+            let polled = std::future::poll_fn(|_| {
+                pulse(client.clock.now());
+                Poll::<Infallible>::Pending
+            });
+            let next_beat = client.clock.now().saturating_add(BEAT);
             let LocalPlace { wire, messages, .. } = &mut *place;
             let drive = async {
                 match wire {
@@ -68,6 +76,7 @@ async fn stand(
             };
             tokio::select! {
                 biased;
+                never = polled => match never {},
                 baton = messages.recv() => baton,
                 outcome = drive => {
                     // Its token is that of the lease now, and nobody else's.
@@ -77,10 +86,17 @@ async fn stand(
                     return Err(limits.ran_out(&client, &place.seen().get(), "the wait ran out"));
                 }
                 () = client.closing.cancelled() => return Err(client.closed()),
+                () = rt::sleep_until(&*client.clock, next_beat) => {
+                    place.overtake(client.clock.now());
+                    continue;
+                }
             }
         };
         match baton {
-            Some(Baton::Lease(guard)) => return Ok(guard),
+            Some(Baton::Lease(offer)) => match offer.claim() {
+                Some(guard) => return Ok(guard),
+                None => place.rejoin(),
+            },
             Some(Baton::Wire(mut wire)) => {
                 if place.wire.is_none() {
                     wire.take_over(limits);

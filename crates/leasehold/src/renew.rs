@@ -91,13 +91,33 @@ impl Wheel {
         self.put(hold, self.clock.now());
     }
 
-    /// Puts a lease's next hold into the place of the one before.
-    pub(crate) fn hand_on(&self, before: &Hold, next: &Arc<Hold>) {
-        let mut due = self.due();
-        due.remove(before);
-        let at = before.due_ns.load(Ordering::Relaxed).max(1);
-        next.due_ns.store(at, Ordering::Relaxed);
-        due.holds.insert((at, next.id), Arc::clone(next));
+    /// Puts a lease's next hold into the place of the one before, and looks at `until` whether
+    /// somebody has taken it.
+    pub(crate) fn hand_on(&self, before: &Hold, next: &Arc<Hold>, until: Moment) {
+        let resume = match before.resume_ns.load(Ordering::Relaxed) {
+            0 => before.due_ns.load(Ordering::Relaxed).max(1),
+            resume => resume,
+        };
+        next.resume_ns.store(resume, Ordering::Relaxed);
+        self.remove(before);
+        self.put(next, until.min(moment(resume)));
+    }
+
+    /// Whether a lease that was handed on needs no renewal yet: somebody may still take it, or has
+    /// taken it early enough. One that nobody has taken goes to the next, or back to the store.
+    fn is_on_its_way(&self, hold: &Arc<Hold>, now: Moment) -> bool {
+        match hold.is_offered_until() {
+            Some(until) if now < until => self.put(hold, until.min(hold.lost_at())),
+            Some(_) => drop(hold.take_back()),
+            None => {
+                let resume = moment(hold.resume_ns.swap(0, Ordering::Relaxed));
+                if now >= resume {
+                    return false;
+                }
+                self.put(hold, resume.min(hold.lost_at()));
+            }
+        }
+        true
     }
 
     /// Forgets a lease.
@@ -128,6 +148,10 @@ impl Wheel {
         let mut batches: BTreeMap<u32, Batch> = BTreeMap::new();
         for hold in self.take_due(now) {
             if hold.status(now) == LeaseStatus::Lost {
+                drop(hold.take_back());
+                continue;
+            }
+            if self.is_on_its_way(&hold, now) {
                 continue;
             }
             if hold.wants_renewal(now)
@@ -145,7 +169,7 @@ impl Wheel {
         }
         let mut due = self.due();
         due.planned = due.holds.first_key_value().map(|((at, _), _)| *at);
-        due.planned.map(|at| Moment::from_origin(Duration::from_nanos(at)))
+        due.planned.map(moment)
     }
 
     fn take_due(&self, now: Moment) -> Vec<Arc<Hold>> {
@@ -221,6 +245,10 @@ impl Drop for Batch {
             hold.request_done();
         }
     }
+}
+
+fn moment(nanoseconds: u64) -> Moment {
+    Moment::from_origin(Duration::from_nanos(nanoseconds))
 }
 
 /// When this part of the lease, usually a third, has passed, moved onto a grid of a 64th of the ttl so that leases of

@@ -42,3 +42,4 @@ mod semaphore;
 #[cfg(feature = "redis")]
 mod server;
 mod support;
+mod unpolled;
