@@ -41,7 +41,7 @@ pub(crate) async fn acquire(args: &Acquire, context: &Context) -> Outcome {
     for guard in held.into_guards() {
         match guard.detach().await {
             Ok(lease) => leases.push(lease),
-            Err(error) => detached = Err(Failure::from(error)),
+            Err(error) => detached = Err(Failure::from(leasehold::Error::from(error))),
         }
     }
     let written = match detached {

@@ -247,8 +247,14 @@ impl fmt::Display for Error {
                 write!(f, " ({})", holder.metadata)?;
             }
         }
-        if let Some(Contention { retry_after: Some(left), .. }) = contention {
-            write!(f, "; its lease ends in {left:.1?} unless renewed")?;
+        match contention {
+            Some(Contention { holder: Some(_), retry_after: Some(left) }) => {
+                write!(f, "; its lease ends in {left:.1?} unless renewed")?;
+            }
+            Some(Contention { holder: None, retry_after: Some(left) }) if !left.is_zero() => {
+                write!(f, "; nobody holds it, but it stays closed for {left:.1?}")?;
+            }
+            _ => {}
         }
         for node in nodes {
             let Inner { store, message, .. } = &*node.inner;

@@ -29,6 +29,11 @@ impl<G> NotChanged<G> {
         &self.error
     }
 
+    /// What to branch on: see [`Error::kind`].
+    pub fn kind(&self) -> ErrorKind {
+        self.error.kind()
+    }
+
     /// The guard, which is held as its own page says.
     pub fn into_guard(self) -> G {
         self.guard

@@ -22,7 +22,7 @@ use crate::detached::DetachedLease;
 use crate::election::Election;
 use crate::gate::Gates;
 use crate::guard::{Guard, HeldLease};
-use crate::hold::{Closing, Hold, Relay, Terms};
+use crate::hold::{Closing, Hold, Relay};
 use crate::multi::Multi;
 use crate::mutex::Mutex;
 use crate::once::OncePer;
@@ -90,6 +90,15 @@ pub(crate) struct Config {
 }
 
 impl Config {
+    /// Passes when a lease may be this short.
+    pub(crate) fn allows(&self, ttl: Ttl) -> Result<()> {
+        if ttl < self.min_ttl {
+            let why = format!("a ttl of {ttl} is below this client's minimum of {}", self.min_ttl);
+            return Err(Error::new(ErrorKind::Config, why));
+        }
+        Ok(())
+    }
+
     /// The fences to reserve with each grant: the holder's own, and one for each hand-off inside
     /// the process.
     pub(crate) const fn fence_block(&self) -> NonZeroU32 {
@@ -364,7 +373,9 @@ impl Client {
         self.inner.ask(request).await
     }
 
-    /// Takes over a lease that was [detached](Guard::detach), here or elsewhere, by renewing it.
+    /// Takes over a lease that was [detached](Guard::detach), here or elsewhere, by renewing it. The
+    /// guard has the metadata, the permits and the grace that it had, and is renewed if it was; a
+    /// longest hold and renewal by progress are not carried over.
     ///
     /// # Errors
     ///
@@ -377,13 +388,8 @@ impl Client {
     /// Cancel safe: the lease stays detached.
     pub async fn adopt(&self, lease: &DetachedLease) -> Result<Guard> {
         self.inner.check_open()?;
-        let terms = Terms {
-            ttl: lease.ttl(),
-            grace: leasehold_core::LeaseState::default_grace(lease.ttl()),
-            renew: true,
-            max_hold: None,
-            progress_within: None,
-        };
+        let settings = lease.settings(&self.inner.config);
+        let terms = settings.terms().map_err(|error| self.inner.explain(error, "adopt"))?;
         let sent_at = self.renew_detached(lease, lease.ttl()).await?;
         let now = self.inner.clock.now();
         let Some(state) = leasehold_core::LeaseState::granted(sent_at, terms.ttl, terms.grace, now)
@@ -403,7 +409,7 @@ impl Client {
             state,
             terms,
             Relay::default(),
-            None,
+            Some(Arc::new(settings)),
             now,
         ));
         self.inner.wheel.add(&hold, sent_at);
@@ -421,7 +427,9 @@ impl Client {
     ///
     /// If dropped, the lease may or may not have been renewed.
     pub async fn renew(&self, lease: &DetachedLease, ttl: Duration) -> Result<DetachedLease> {
-        let ttl = Ttl::new(ttl)?;
+        let explain = |error| self.inner.explain(error, "renew").on_key(lease.key());
+        let ttl = Ttl::new(ttl).map_err(explain)?;
+        self.inner.config.allows(ttl).map_err(explain)?;
         self.renew_detached(lease, ttl).await?;
         Ok(lease.with_ttl(ttl))
     }
@@ -631,8 +639,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Refuses locks with a shorter ttl than this, so that no lock can vanish by mistake. By
-    /// default any ttl is taken.
+    /// Refuses a shorter ttl than this, for locking and for every change of a lease's length, so
+    /// that no lock can vanish by mistake. By default any ttl is taken.
     pub const fn min_ttl(mut self, min_ttl: Duration) -> Self {
         self.min_ttl = min_ttl;
         self

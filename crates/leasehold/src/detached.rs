@@ -3,9 +3,16 @@
 use std::fmt;
 use std::str::FromStr;
 
-use leasehold_core::{Error, ErrorKind, Fence, FenceBlock, Key, Result, Token, Ttl};
+use std::num::NonZeroU32;
+use std::time::Duration;
 
+use leasehold_core::{
+    Error, ErrorKind, Fence, FenceBlock, Key, Metadata, Mode, Result, Token, Ttl,
+};
+
+use crate::client::Config;
 use crate::hold::{Hold, Proof};
+use crate::settings::Settings;
 
 /// A lease that nobody renews: it runs until its ttl ends, and whoever has this value can renew,
 /// adopt or release it.
@@ -17,6 +24,16 @@ use crate::hold::{Hold, Proof};
 pub struct DetachedLease {
     proof: Proof,
     ttl: Ttl,
+    manner: Manner,
+}
+
+/// How the lease was held, for the next guard of it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Manner {
+    mode: Mode,
+    renew: bool,
+    grace: Option<Duration>,
+    metadata: Metadata,
 }
 
 /// Marks the text form; a new form gets a new mark.
@@ -24,7 +41,32 @@ const MARK: &str = "leasehold-lease-1";
 
 impl DetachedLease {
     pub(crate) fn of(hold: &Hold) -> Self {
-        Self { proof: hold.proof(), ttl: hold.ttl() }
+        let manner = hold.settings.as_ref().map_or_else(
+            || Manner {
+                mode: Mode::Exclusive,
+                renew: true,
+                grace: None,
+                metadata: Metadata::default(),
+            },
+            |settings| Manner {
+                mode: settings.mode,
+                renew: settings.renew,
+                grace: settings.grace,
+                metadata: settings.metadata.clone(),
+            },
+        );
+        Self { proof: hold.proof(), ttl: hold.ttl(), manner }
+    }
+
+    /// The settings of the guard that takes it up.
+    pub(crate) fn settings(&self, config: &Config) -> Settings {
+        let mut settings = Settings::new(config, self.proof.key.clone(), self.manner.mode);
+        settings.ttl = self.ttl;
+        settings.renew = self.manner.renew;
+        settings.grace = self.manner.grace;
+        settings.metadata = self.manner.metadata.clone();
+        settings.handed_on = false;
+        settings
     }
 
     /// The lock's name.
@@ -53,13 +95,60 @@ impl DetachedLease {
         Self { ttl, ..self.clone() }
     }
 
-    /// The lease as one line of text: mark, token, its fence, the first fence of its grant, their
-    /// number, ttl in ms, and the name, with a space between them. Secret.
+    /// The lease as one line of text. Secret.
+    ///
+    /// With a space between them: mark, token, its fence, the first fence of its grant, their
+    /// number, ttl in ms, mode (`x`, `s`, or `p3/10` for 3 of 10 permits), `renew` or `fixed`, the
+    /// grace for stopping in ms (`-` where none was asked for), metadata in hex (`-` without), and
+    /// the name.
     #[must_use]
     pub fn to_secret_text(&self) -> String {
-        let Self { proof: Proof { key, token, fences, fence }, ttl } = self;
+        let Self { proof: Proof { key, token, fences, fence }, ttl, manner } = self;
+        let Manner { mode, renew, grace, metadata } = manner;
+        let mode = match mode {
+            Mode::Permits { count, limit } => format!("p{count}/{limit}"),
+            Mode::Shared => "s".to_owned(),
+            _ => "x".to_owned(),
+        };
+        let renew = if *renew { "renew" } else { "fixed" };
+        let grace = grace.map_or_else(|| "-".to_owned(), |grace| grace.as_millis().to_string());
         let (token, first, count) = (token.to_hex(), fences.first(), fences.count());
-        format!("{MARK} {token} {fence} {first} {count} {} {}", ttl.as_millis(), key.as_str())
+        let (ttl, metadata, key) = (ttl.as_millis(), to_hex(metadata.as_str()), key.as_str());
+        format!(
+            "{MARK} {token} {fence} {first} {count} {ttl} {mode} {renew} {grace} {metadata} {key}"
+        )
+    }
+}
+
+fn to_hex(text: &str) -> String {
+    if text.is_empty() {
+        return "-".to_owned();
+    }
+    text.bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(hex: &str) -> Option<String> {
+    if hex == "-" {
+        return Some(String::new());
+    }
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let bytes = hex.as_bytes().chunks(2).map(|pair| match pair {
+        [high, low] => Some((digit(*high)? << 4) | digit(*low)?),
+        _ => None,
+    });
+    String::from_utf8(bytes.collect::<Option<Vec<u8>>>()?).ok()
+}
+
+fn mode_from(text: &str) -> Option<Mode> {
+    match text {
+        "x" => Some(Mode::Exclusive),
+        "s" => Some(Mode::Shared),
+        _ => {
+            let (count, limit) = text.strip_prefix('p')?.split_once('/')?;
+            let count: NonZeroU32 = count.parse().ok()?;
+            let limit: NonZeroU32 = limit.parse().ok()?;
+            (count <= limit).then_some(Mode::Permits { count, limit })
+        }
     }
 }
 
@@ -76,7 +165,7 @@ impl FromStr for DetachedLease {
             Error::new(ErrorKind::Config, "this is no lease; give what `acquire` wrote, unchanged")
         };
         let text = text.strip_suffix('\n').unwrap_or(text);
-        let mut parts = text.splitn(7, ' ');
+        let mut parts = text.splitn(11, ' ');
         let mut next = || parts.next().ok_or_else(refuse);
         if next()? != MARK {
             return Err(refuse());
@@ -93,20 +182,33 @@ impl FromStr for DetachedLease {
             return Err(refuse());
         }
         let ttl = next()?.parse().map_err(|_| refuse())?;
-        let ttl = Ttl::new(std::time::Duration::from_millis(ttl)).map_err(|_| refuse())?;
+        let ttl = Ttl::new(Duration::from_millis(ttl)).map_err(|_| refuse())?;
+        let mode = mode_from(next()?).ok_or_else(refuse)?;
+        let renew = match next()? {
+            "renew" => true,
+            "fixed" => false,
+            _ => return Err(refuse()),
+        };
+        let grace = match next()? {
+            "-" => None,
+            grace => Some(Duration::from_millis(grace.parse().map_err(|_| refuse())?)),
+        };
+        let metadata = Metadata::new(from_hex(next()?).ok_or_else(refuse)?)?;
         let key = Key::new(next()?)?;
-        Ok(Self { proof: Proof { key, token, fences, fence }, ttl })
+        let manner = Manner { mode, renew, grace, metadata };
+        Ok(Self { proof: Proof { key, token, fences, fence }, ttl, manner })
     }
 }
 
 impl fmt::Debug for DetachedLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { proof: Proof { key, token, fences: _, fence }, ttl } = self;
+        let Self { proof: Proof { key, token, fences: _, fence }, ttl, manner } = self;
         f.debug_struct("DetachedLease")
             .field("key", key)
             .field("token", token)
             .field("fence", fence)
             .field("ttl", ttl)
+            .field("mode", &manner.mode)
             .finish()
     }
 }
@@ -114,7 +216,6 @@ impl fmt::Debug for DetachedLease {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn the_text_is_read_back_and_nothing_else_is() {
@@ -126,8 +227,18 @@ mod tests {
                 fence: Fence::new(1, 11).unwrap(),
             },
             ttl: Ttl::new(Duration::from_secs(5)).unwrap(),
+            manner: Manner {
+                mode: Mode::Permits {
+                    count: NonZeroU32::MIN,
+                    limit: NonZeroU32::MIN.saturating_add(2),
+                },
+                renew: false,
+                grace: Some(Duration::from_millis(70)),
+                metadata: Metadata::new("two\nlines, é").unwrap(),
+            },
         };
         let text = lease.to_secret_text();
+        assert_eq!(text.lines().count(), 1);
         assert_eq!(text.parse::<DetachedLease>().unwrap(), lease);
         assert_eq!(format!("{text}\n").parse::<DetachedLease>().unwrap(), lease);
         assert!(!format!("{lease:?}").contains(&lease.proof.token.to_hex()));

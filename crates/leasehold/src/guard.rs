@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{
-    Effect, Error, ErrorKind, Fence, Key, LeaseStatus, Mode, Moment, Renew, Result, Ttl,
+    Effect, Error, ErrorKind, Fence, Key, LeaseStatus, Mode, Moment, Renew, RenewRequest, Result,
+    Ttl,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -13,7 +14,7 @@ use crate::change::{self, NotChanged};
 use crate::client::Inner;
 use crate::detached::DetachedLease;
 use crate::gate::Gates;
-use crate::hold::{Change, Closing, Hold};
+use crate::hold::{Change, Closing, Hold, Phase};
 use crate::release::{self, Ending, Release};
 use crate::run::{RunError, run_under};
 
@@ -60,15 +61,13 @@ impl HeldLease {
         &self.hold.key
     }
 
-    /// The text that is kept with the lease; empty where none was given, and for a lease that was
-    /// [adopted](crate::Client::adopt).
+    /// The text that is kept with the lease; empty where none was given.
     #[must_use]
     pub fn metadata(&self) -> &str {
         self.hold.settings.as_ref().map_or("", |settings| settings.metadata.as_str())
     }
 
-    /// How many of a semaphore's permits it is; `None` for other kinds of locks, and for a lease
-    /// that was [adopted](crate::Client::adopt).
+    /// How many of a semaphore's permits it is; `None` for other kinds of locks.
     #[must_use]
     pub fn permits(&self) -> Option<u32> {
         match self.hold.settings.as_ref()?.mode {
@@ -400,11 +399,13 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Late`] – the lease had run out; nobody has held the lock since.
-    /// * [`ErrorKind::Lost`] – the lease is not ours any more, or can't be proven on this
-    ///   process's clock.
-    /// * [`ErrorKind::Config`] – the ttl is out of range, or leaves no time to work. Nothing was
-    ///   sent.
+    /// * [`ErrorKind::Late`] – the lease had run out, here or in the store, but nobody has held the
+    ///   lock since. It stays lost: [`Mutex::relock`](crate::Mutex::relock) takes the lock anew,
+    ///   under a new fence.
+    /// * [`ErrorKind::Lost`] – the lease is not ours any more, or it had run out here and the store
+    ///   could not be asked.
+    /// * [`ErrorKind::Config`] – the ttl is out of range, below the client's
+    ///   [minimum](crate::ClientBuilder::min_ttl), or leaves no time to work. Nothing was sent.
     /// * [`ErrorKind::Unavailable`] – the store could not be asked, and the lease is what it was;
     ///   or, with [`Effect::Unknown`], it did not answer, and the lease counts as the shorter of
     ///   the two.
@@ -551,13 +552,15 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] when the lease is lost already.
+    /// [`ErrorKind::Lost`] when the lease is lost already; the guard comes back with it.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: if dropped, the lease is released in the background.
-    pub async fn detach(mut self) -> Result<DetachedLease> {
-        self.check()?;
+    pub async fn detach(mut self) -> Result<DetachedLease, NotChanged<Self>> {
+        if let Err(error) = self.check() {
+            return Err(NotChanged::new(self, error));
+        }
         let lease = self.lease.take().expect("BUG: a guard is ended once");
         let ending = Ending::begin(&lease, Closing::No);
         lease.hold.settled().await;
@@ -573,6 +576,7 @@ impl HeldLease {
     pub(crate) async fn renew_to(&self, ttl: Ttl) -> Result<()> {
         let Self { client, hold } = self;
         let lost = || Error::new(ErrorKind::Lost, "the lease is lost; stop what was done under it");
+        client.config.allows(ttl)?;
         if !hold.can_be(ttl) {
             return Err(Error::new(
                 ErrorKind::Config,
@@ -585,7 +589,7 @@ impl HeldLease {
             match hold.start_change(ttl, sent_at) {
                 Change::Start(request, before) => break (request, before, sent_at),
                 Change::Wait => {}
-                Change::Over => return Err(lost()),
+                Change::Over => return Err(self.late_or_lost().await),
             }
         };
         let _changing = Changing { lease: self, sent_at };
@@ -599,16 +603,12 @@ impl HeldLease {
                 if hold.length_changed(before, sent_at, ttl, client.clock.now()) {
                     Ok(())
                 } else {
-                    Err(lost())
+                    Err(late())
                 }
             }
             Some(Ok(Renew::Late)) => {
                 hold.refuted();
-                Err(Error::new(
-                    ErrorKind::Late,
-                    "the lease had run out before, though nobody has held the lock since; take \
-                     it anew with a longer ttl",
-                ))
+                Err(late())
             }
             Some(Ok(_)) => {
                 hold.refuted();
@@ -628,6 +628,35 @@ impl HeldLease {
             }
         }
     }
+}
+
+impl HeldLease {
+    /// What has become of a lease that has run out here: whether another holder can have come is
+    /// for the store to say. It is asked without changing anything.
+    async fn late_or_lost(&self) -> Error {
+        let Self { client, hold } = self;
+        let lost = Error::new(ErrorKind::Lost, "the lease is lost; stop what was done under it");
+        if !hold.is_ours() || hold.phase() != Phase::Held {
+            return lost;
+        }
+        // It may not shorten, and so changes nothing; only the answer counts.
+        let Ok(ttl) = Ttl::new(Duration::from_millis(1)) else { return lost };
+        let request = RenewRequest::new(hold.key.clone(), hold.token, hold.fences, ttl);
+        let within = client.config.call_timeout;
+        match client.store.renew(std::slice::from_ref(&request), within).await.pop() {
+            Some(Ok(Renew::Renewed | Renew::Asked | Renew::Late)) => late(),
+            Some(Err(error)) => lost.caused_by(error),
+            _ => lost,
+        }
+    }
+}
+
+fn late() -> Error {
+    Error::new(
+        ErrorKind::Late,
+        "the lease had run out before, though nobody has held the lock since; take it anew with a \
+         longer ttl",
+    )
 }
 
 /// A change of length on the way; dropping it, at whatever point, says that it no longer is, and

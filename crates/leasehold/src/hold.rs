@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold_clock::Process;
 use leasehold_core::{
     Clock, Fence, FenceBlock, Key, LeaseState, LeaseStatus, Moment, ReleaseRequest, RenewRequest,
-    Token, Ttl,
+    Token, Ttl, margin,
 };
 use tokio::sync::Notify;
 
@@ -15,6 +15,9 @@ use crate::gate::Offered;
 use crate::guard::Guard;
 use crate::rt;
 use crate::settings::Settings;
+
+/// What a length loses at most by being told in whole milliseconds.
+const ROUNDED: Duration = Duration::from_millis(1);
 
 /// How a lease is to be held.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -453,7 +456,27 @@ impl Hold {
 
     /// Whether it is the renewer's business.
     pub(crate) fn wants_renewal(&self, now: Moment) -> bool {
-        self.renew && self.max_hold_until.is_none_or(|until| now < until) && !self.is_stalled(now)
+        self.renew && !self.is_to_end(now) && !self.is_stalled(now)
+    }
+
+    /// Whether it is kept alive in the background.
+    pub(crate) const fn renews(&self) -> bool {
+        self.renew
+    }
+
+    /// Whether the longest hold is over, or the lease runs to its end and no further.
+    fn is_to_end(&self, now: Moment) -> bool {
+        let Some(until) = self.max_hold_until else { return false };
+        let lease = self.state().lease;
+        let ends = lease.deadline().saturating_add(margin(lease.ttl())).saturating_add(ROUNDED);
+        now >= until || ends >= until
+    }
+
+    /// Whether a lease that is lost now has come to the end of its longest hold.
+    pub(crate) fn was_held_for_longest(&self, now: Moment) -> bool {
+        let last = self.ttl().duration() / 2;
+        self.is_to_end(now)
+            && self.max_hold_until.is_some_and(|until| until.saturating_since(now) <= last)
     }
 
     /// Whether the holder was to say that it gets on, and has not.
@@ -478,8 +501,13 @@ impl Hold {
         {
             return None;
         }
+        // The store is not to keep the lock for longer than it may be held.
+        let ttl = match self.max_hold_until.map(|until| until.saturating_since(now)) {
+            Some(left) => Ttl::new(left).ok()?.min(state.ttl),
+            None => state.ttl,
+        };
         state.requests_in_flight = state.requests_in_flight.saturating_add(1);
-        Some(RenewRequest::new(self.key.clone(), self.token, self.fences, state.ttl))
+        Some(RenewRequest::new(self.key.clone(), self.token, self.fences, ttl))
     }
 
     /// Begins to change the length, which may make the lease shorter. From here on this side

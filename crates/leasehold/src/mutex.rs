@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use leasehold_core::{AskRequest, Error, ErrorKind, Key, Mode, Result};
 
+use crate::change::NotChanged;
 use crate::client::Client;
 use crate::guard::{Guard, HeldLease};
+use crate::hold::Closing;
 use crate::run::RunError;
 use crate::value::{LockValue, holding_setters, owner_setter, waiting_setters};
 
@@ -179,28 +181,37 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// As [`try_lock`](Self::try_lock), and [`ErrorKind::Misuse`] when the guard is of another
-    /// lock. On an error the guard is dropped.
+    /// As [`try_lock`](Self::try_lock) and [`Guard::renew_to`], and [`ErrorKind::Misuse`] when the
+    /// guard is of another lock. The guard comes back with the error, and holds what it held: a
+    /// refresh that was not answered, or a misuse, gives nothing up.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: the lease is given up in the background.
-    pub async fn relock(&self, guard: Guard) -> Result<Option<Guard>> {
-        let settings = self.value.settings.clone()?;
+    pub async fn relock(&self, guard: Guard) -> Result<Option<Guard>, NotChanged<Guard>> {
+        let settings = match &self.value.settings {
+            Ok(settings) => Arc::clone(settings),
+            Err(error) => return Err(NotChanged::new(guard, error.clone())),
+        };
         if *guard.key() != settings.key || !Arc::ptr_eq(guard.client(), &self.value.client) {
-            return Err(Error::new(
-                ErrorKind::Misuse,
-                format!("the guard is of another lock, \"{}\"", guard.key()),
-            )
-            .on_key(&settings.key));
+            let why = format!("the guard is of another lock, \"{}\"", guard.key());
+            let error = Error::new(ErrorKind::Misuse, why).on_key(&settings.key);
+            return Err(NotChanged::new(guard, error));
         }
         match guard.renew_to(settings.ttl.duration()).await {
-            Ok(()) => Ok(Some(guard)),
+            Ok(()) => return Ok(Some(guard)),
             Err(error) if matches!(error.kind(), ErrorKind::Late | ErrorKind::Lost) => {
-                let _not_held = guard.release_outcome().await?;
-                self.try_lock().await
+                tracing::warn!(target: "leasehold", key = %settings.key, %error, "locking anew");
             }
-            Err(error) => Err(error),
+            Err(error) => return Err(NotChanged::new(guard, error)),
+        }
+        // The guard is kept for the case that the lock can't be had; it holds nothing from here on.
+        if let Err(error) = guard.lease().clone().give_back(Closing::No).await {
+            return Err(NotChanged::new(guard, error));
+        }
+        match self.try_lock().await {
+            Ok(anew) => Ok(anew),
+            Err(error) => Err(NotChanged::new(guard, error)),
         }
     }
 }

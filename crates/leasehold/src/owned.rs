@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use leasehold_core::{
     Acquire, AcquireRequest, Effect, Error, ErrorKind, Key, LeaseStatus, LeaveRequest, Moment,
-    Release as StoreRelease, ReleaseRequest, Result,
+    Release as StoreRelease, ReleaseRequest, Renew, RenewRequest, Result,
 };
 use tokio::sync::{Mutex as Turns, Notify};
 
@@ -305,11 +305,14 @@ impl Held {
             return Ok(if over { still_held } else { Release::NotHeld });
         };
         let _done = OnTheWay(&self);
-        let mut request = ReleaseRequest::new(renewal.key, renewal.token, renewal.fences);
+        let mut request = ReleaseRequest::new(renewal.key.clone(), renewal.token, renewal.fences);
         request.remaining = holds;
         match client.store.release(&request, client.config.call_timeout).await {
             Ok(StoreRelease::StillHeld { holds }) => {
                 wired.holds = holds;
+                if !hold.renews() {
+                    self.run_on(&renewal).await;
+                }
                 Ok(Release::StillHeld { holds: remaining })
             }
             Ok(answer) => {
@@ -323,6 +326,25 @@ impl Held {
                 }
                 Err(lease.explain(error, "release"))
             }
+        }
+    }
+
+    /// Has a lease that nobody renews run for its ttl again, for the holds that remain.
+    async fn run_on(&self, renewal: &RenewRequest) {
+        let (client, hold) = (self.lease.client(), self.lease.hold());
+        let sent_at = client.clock.now();
+        let within = client.config.call_timeout.min(hold.length().duration());
+        match client.store.renew(std::slice::from_ref(renewal), within).await.pop() {
+            Some(Ok(Renew::Renewed)) => {
+                hold.renewed(sent_at, renewal.ttl, client.clock.now());
+            }
+            Some(Ok(Renew::Asked)) => {
+                hold.ask();
+                hold.renewed(sent_at, renewal.ttl, client.clock.now());
+            }
+            Some(Ok(_)) => hold.refuted(),
+            // The lease is what it was.
+            Some(Err(_)) | None => {}
         }
     }
 

@@ -95,12 +95,17 @@ where
         done = body(lease.clone()) => Some(done),
     };
     let in_time = guard.is_held();
+    let longest = guard.hold().was_held_for_longest(guard.client().clock.now());
     let closing = done.as_ref().map_or(if_cut_short, closing);
     let answer = guard.end(closing).await;
     match done {
         Some(done) => judge(&lease, in_time, done, answer),
         None => {
-            let why = "the lease was lost, and the body was cut short";
+            let why = if longest {
+                "the longest hold (`max_hold`) was over, and the body was cut short"
+            } else {
+                "the lease was lost, and the body was cut short"
+            };
             Err(lease.explain(Error::new(ErrorKind::Lost, why), "run").into())
         }
     }

@@ -18,12 +18,13 @@ use crate::value::{LockValue, holding_setters, owner_setter, waiting_setters};
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum Preference {
-    /// A waiting writer goes before all readers that wait or come, so that a stream of readers
-    /// can't keep writers out.
+    /// First come, first served, whatever they want: neither a stream of readers nor one of writers
+    /// keeps the others out.
     #[default]
-    Writers,
-    /// First come, first served, whatever they want.
     Fifo,
+    /// A waiting writer goes before all readers that wait or come. A stream of writers keeps
+    /// readers out.
+    Writers,
     /// A reader goes before all waiting writers, and shares with readers that are there although a
     /// writer waits: a stream of readers keeps writers out.
     Readers,
@@ -75,7 +76,7 @@ impl RwLock {
         Self { value, preference: Preference::default() }
     }
 
-    /// Who goes first; by default [writers](Preference::Writers).
+    /// Who goes first; by default [in the order of arrival](Preference::Fifo).
     pub const fn preference(mut self, preference: Preference) -> Self {
         self.preference = preference;
         self

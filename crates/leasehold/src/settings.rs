@@ -82,6 +82,11 @@ impl Settings {
         if ttl < min_ttl {
             return refuse(format!("a ttl of {ttl} is below this client's minimum of {min_ttl}"));
         }
+        // The store is not to keep the lock for longer than it may be held.
+        let ttl = &match self.max_hold.map(Ttl::new) {
+            Some(Ok(max_hold)) => max_hold.min(*ttl),
+            Some(Err(_)) | None => *ttl,
+        };
         let grace = self.grace.unwrap_or_else(|| LeaseState::default_grace(*ttl));
         if grace > ttl.part(2) {
             return refuse(format!(

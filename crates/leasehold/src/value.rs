@@ -98,7 +98,7 @@ macro_rules! holding_setters {
             }
 
             /// The longest time for which one lease is held, renewals included; without limit by
-            /// default. After it the lease counts as lost.
+            /// default. After it the lease counts as lost, and the store keeps it no longer.
             pub fn max_hold(mut self, max_hold: impl Into<Option<std::time::Duration>>) -> Self {
                 let max_hold = max_hold.into();
                 self.value.set(|settings| {

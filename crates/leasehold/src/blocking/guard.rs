@@ -436,8 +436,15 @@ impl Guard {
     /// # Errors
     ///
     /// As its twin.
-    pub fn detach(self) -> Result<DetachedLease> {
-        self.driven.end(crate::Guard::detach)
+    pub fn detach(self) -> Result<DetachedLease, NotChanged<Self>> {
+        if let Err(error) = self.can_wait() {
+            return Err(NotChanged::new(self, error));
+        }
+        let (guard, io) = self.into_driven().into_inner();
+        io.wait(guard.detach()).map_err(|not| {
+            let (guard, error) = not.into_parts();
+            NotChanged::new(Self::new(Driven::new(guard, io)), error)
+        })
     }
 }
 

@@ -7,6 +7,7 @@ use leasehold_core::{Key, Result};
 use super::driven::Driven;
 use super::guard::{Guard, HeldLease};
 use super::value::{holding_setters, owner_setter, waiting_setters};
+use crate::change::NotChanged;
 use crate::run::RunError;
 
 /// A lock that one holder has at a time, in any process that uses the same store. The blocking
@@ -126,13 +127,19 @@ impl Mutex {
     /// # Errors
     ///
     /// As its twin.
-    pub fn relock(&self, guard: Guard) -> Result<Option<Guard>> {
-        self.0.io().check()?;
-        // Kept until the end: it may be the last of another client's.
+    pub fn relock(&self, guard: Guard) -> Result<Option<Guard>, NotChanged<Guard>> {
+        if let Err(error) = self.0.io().check() {
+            return Err(NotChanged::new(guard, error));
+        }
         let (guard, io) = guard.into_driven().into_inner();
-        let guard = self.0.wait(|mutex| mutex.relock(guard));
-        drop(io);
-        Ok(guard??.map(|guard| self.guard(guard)))
+        match self.0.io().wait(self.0.part().relock(guard)) {
+            Ok(guard) => Ok(guard.map(|guard| self.guard(guard))),
+            Err(not) => {
+                // The guard's own thread: it may be of another client.
+                let (guard, error) = not.into_parts();
+                Err(NotChanged::new(Guard::new(Driven::new(guard, io)), error))
+            }
+        }
     }
 
     fn guard(&self, guard: crate::Guard) -> Guard {

@@ -39,9 +39,16 @@ async fn bad_names_and_settings_are_told_when_locking() {
     let error = client.mutex("a").metadata("m".repeat(1025)).lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Config);
     let careful = leasehold::Client::builder().min_ttl(secs(5));
-    let careful = careful.store(std::sync::Arc::new(world.store.clone())).unwrap();
+    let careful = careful.store(Arc::new(world.store.clone())).unwrap();
     let error = careful.mutex("a").ttl(secs(4)).try_lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Config);
+    let guard = careful.mutex("a").ttl(secs(9)).try_lock().await.unwrap().unwrap();
+    assert_eq!(guard.renew_to(secs(4)).await.unwrap_err().kind(), ErrorKind::Config);
+    let not = careful.mutex("a").ttl(secs(4)).relock(guard).await.unwrap_err();
+    assert_eq!(not.kind(), ErrorKind::Config);
+    let lease = not.into_guard().detach().await.unwrap();
+    assert_eq!(careful.renew(&lease, secs(4)).await.unwrap_err().kind(), ErrorKind::Config);
+    careful.release(&lease, None).await.unwrap();
     assert!(world.is_idle("a").await);
 }
 
@@ -134,6 +141,55 @@ async fn locking_again_refreshes_what_is_held_and_takes_what_was_lost() {
     tokio::time::advance(secs(30)).await;
     let _other = world.client().mutex("a").lock().await.unwrap();
     assert!(mutex.relock(guard).await.unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn locking_again_in_vain_gives_nothing_up() {
+    let world = World::new();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    let client = world.client_of(Arc::new(faults.clone()));
+    let mutex = client.mutex("a").renew(false);
+    let guard = mutex.lock().await.unwrap();
+    let fence = guard.fence().unwrap();
+    let is_held = async |guard: &leasehold::Guard| {
+        assert_eq!(guard.fence().unwrap(), fence);
+        assert!(guard.is_held_by_store().await.unwrap());
+    };
+
+    let not = client.mutex("b").relock(guard).await.unwrap_err();
+    assert_eq!(not.kind(), ErrorKind::Misuse);
+    let guard = not.into_guard();
+    is_held(&guard).await;
+
+    let not = mutex.clone().ttl(std::time::Duration::ZERO).relock(guard).await.unwrap_err();
+    assert_eq!(not.kind(), ErrorKind::Config);
+    let guard = not.into_guard();
+    is_held(&guard).await;
+
+    for fault in [Fault::DropReply, Fault::DropRequest, Fault::Refuse] {
+        faults.next(Op::Renew, fault);
+    }
+    let mut guard = guard;
+    for _ in 0..3 {
+        let not = mutex.relock(guard).await.unwrap_err();
+        assert_eq!(not.kind(), ErrorKind::Unavailable, "{not}");
+        guard = not.into_guard();
+        is_held(&guard).await;
+    }
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_lock_says_that_it_is_closed_and_for_how_long() {
+    let world = World::new();
+    let client = world.client();
+    let guard = client.mutex("a").lock().await.unwrap();
+    guard.release_with_cooldown(secs(60)).await.unwrap();
+    let error = client.mutex("a").lock_within(secs(10)).await.unwrap_err();
+    assert!(
+        error.to_string().ends_with("nobody holds it, but it stays closed for 50.0s"),
+        "{error}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -76,6 +76,10 @@ async fn prolonging_too_late_tells_late_from_lost() {
     tokio::time::advance(secs(2)).await;
     let lease = guard.ttl().await.unwrap();
     assert_eq!(lease, Duration::ZERO);
+    // Lost here by the clock alone, which says nothing about others; the store does.
+    assert_eq!(guard.renew_to(secs(1)).await.unwrap_err().kind(), ErrorKind::Late);
+    assert!(!guard.is_held());
+    world.client().mutex("a").lock().await.unwrap().release().await.unwrap();
     assert_eq!(guard.renew_to(secs(1)).await.unwrap_err().kind(), ErrorKind::Lost);
     let detached = {
         let guard = mutex.clone().ttl(secs(1)).lock().await.unwrap();
@@ -95,6 +99,54 @@ async fn the_longest_hold_is_kept_to_though_renewals_work() {
     let started = tokio::time::Instant::now();
     guard.lost().await;
     assert!(started.elapsed() >= secs(19) && started.elapsed() <= secs(20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_store_keeps_a_lock_no_longer_than_its_longest_hold() {
+    for longest in [secs(1), secs(7)] {
+        let world = World::new();
+        let client = world.client();
+        let _held = client.mutex("a").ttl(secs(3)).max_hold(longest).lock().await.unwrap();
+        let started = tokio::time::Instant::now();
+        drop(world.client().mutex("a").lock().await.unwrap());
+        let waited = started.elapsed();
+        assert!(waited <= longest + Duration::from_millis(5), "{longest:?}: {waited:?}");
+        assert!(waited >= longest - Duration::from_millis(5), "{longest:?}: {waited:?}");
+        let mutex = client.mutex("b").ttl(secs(3)).max_hold(longest);
+        let error = mutex.run(async |_| std::future::pending::<()>().await).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Lost);
+        assert!(error.to_string().contains("the longest hold"), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_adopted_is_held_as_it_was() {
+    let world = World::new();
+    let client = world.client();
+    let mutex = client.mutex("a").ttl(secs(10)).renew(false).metadata("page 7");
+    let text = mutex.lock().await.unwrap().detach().await.unwrap().to_secret_text();
+    let guard = client.adopt(&text.parse().unwrap()).await.unwrap();
+    assert_eq!(guard.metadata(), "page 7");
+    tokio::time::sleep(secs(11)).await;
+    assert!(!guard.is_held(), "it was not to be renewed");
+
+    let permits = client.semaphore("b", 5).acquire_many(3).await.unwrap();
+    let lease = permits.detach().await.unwrap();
+    let permits = world.client().adopt(&lease).await.unwrap();
+    assert_eq!(permits.permits(), Some(3));
+    let permits = permits.release_permits(2).await.unwrap();
+    assert_eq!(client.semaphore("b", 5).available_permits().await.unwrap(), 4);
+    permits.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_lost_is_not_detached_and_its_guard_comes_back() {
+    let world = World::new();
+    let guard = world.client().mutex("a").ttl(secs(1)).renew(false).lock().await.unwrap();
+    tokio::time::advance(secs(2)).await;
+    let not = guard.detach().await.unwrap_err();
+    assert_eq!(not.kind(), ErrorKind::Lost);
+    assert_eq!(not.into_guard().release_outcome().await.unwrap(), Release::Late);
 }
 
 #[tokio::test(start_paused = true)]

@@ -31,6 +31,20 @@ async fn lock(client: &Client, owner: &Owner) -> ReentrantGuard {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_held_on_without_renewal_runs_for_its_ttl_from_the_last_release() {
+    let world = World::new();
+    let client = world.client();
+    let lock = client.reentrant("a", &Owner::new()).ttl(secs(3)).renew(false);
+    let (outer, inner) = (lock.lock().await.unwrap(), lock.lock().await.unwrap());
+    tokio::time::advance(secs(2)).await;
+    assert_eq!(inner.release().await.unwrap(), 1);
+    assert!(outer.remaining() > secs(2), "{:?}", outer.remaining());
+    tokio::time::advance(secs(2)).await;
+    assert!(outer.is_held());
+    assert_eq!(outer.release().await.unwrap(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn its_owner_takes_it_again_under_the_same_fence_and_the_store_counts() {
     let world = World::new();
     let client = world.client();

@@ -17,6 +17,34 @@ async fn waiters_are(world: &World, n: usize) {
 }
 
 #[tokio::test(start_paused = true)]
+async fn neither_readers_nor_writers_keep_the_others_out_unless_preferred() {
+    let world = World::new();
+    let client = || world.client().rwlock("a").ttl(secs(60));
+    let first = client().write().await.unwrap();
+    let mut order = tokio::task::JoinSet::new();
+    for n in 0..6 {
+        let lock = client();
+        order.spawn(async move {
+            if n % 2 == 0 {
+                let guard = lock.write().await.unwrap();
+                (n, guard.fence().unwrap())
+            } else {
+                let guard = lock.read().await.unwrap();
+                (n, guard.fence().unwrap())
+            }
+        });
+        while world.waiters("a").await <= n {
+            tokio::time::sleep(ms(1)).await;
+        }
+    }
+    drop(first);
+    let mut served = order.join_all().await;
+    served.sort_by_key(|(_, fence)| *fence);
+    let served: Vec<_> = served.into_iter().map(|(n, _)| n).collect();
+    assert_eq!(served, [0, 1, 2, 3, 4, 5]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn readers_share_and_a_writer_is_alone() {
     let world = World::new();
     let (here, there) = (world.client().rwlock("a"), world.client().rwlock("a"));
@@ -51,7 +79,7 @@ async fn readers_of_one_client_do_not_wait_for_each_other() {
         })
         .collect();
     waiters_are(&world, 5).await;
-    let next = world.client().rwlock("a");
+    let next = world.client().rwlock("a").preference(Preference::Writers);
     let next = tokio::spawn(async move { next.write().await.unwrap() });
     waiters_are(&world, 6).await;
     // With the preference for writers, the next writer goes before all of them …
@@ -120,9 +148,10 @@ async fn order(preference: Preference) -> (bool, &'static str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn writers_go_first_unless_something_else_is_preferred() {
-    assert_eq!(order(Preference::default()).await, (false, "writer"));
+async fn the_first_comes_first_unless_something_else_is_preferred() {
+    assert_eq!(order(Preference::default()).await, (false, "reader"));
     assert_eq!(order(Preference::Fifo).await, (false, "reader"));
+    assert_eq!(order(Preference::Writers).await, (false, "writer"));
     assert_eq!(order(Preference::Readers).await, (true, "reader"));
 }
 
