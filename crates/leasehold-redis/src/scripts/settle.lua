@@ -84,7 +84,7 @@ local function add_contention(lock, answer)
   if hold then
     answer[at + 2], answer[at + 3], answer[at + 4] = hold.mode, hold.permits, lock.limit
     answer[at + 5], answer[at + 6] = hold.epoch, hold.first
-    answer[at + 7], answer[at + 8] = math.max(now - hold.granted, 0), hold.expires - now
+    answer[at + 7], answer[at + 8] = math.max(now - hold.granted, 0), math.max(hold.expires - now, 0)
     answer[at + 9] = hold.profile
   end
   return answer

@@ -1,6 +1,6 @@
-//! Listing locks: finding their records, and describing them in pipelines.
+//! Listing locks: finding their keys, and describing them in pipelines.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use leasehold_core::{Error, ErrorKind, Key, ListRequest, LockInfo, Result};
 
@@ -13,16 +13,20 @@ use crate::transport::{Care, Deadline, Request, Transport};
 const SCAN_COUNT: usize = 512;
 const INSPECT_CHUNK: usize = 128;
 
-/// More locks than anybody reads; a list of them would no longer be of one moment.
+/// More locks in use than anybody reads; a list of them would no longer be of one moment.
 const LIST_MAX: usize = 100_000;
 
+/// The locks in use that were found so far.
+type Found = BTreeMap<Key, LockInfo>;
+
 impl RedisStore {
-    /// The names of all locks on one server that a pattern matches.
+    /// Adds all locks in use on one server that a pattern matches. Names that are only remembered
+    /// for their fences may be many more, and none of them is kept.
     async fn scan(
         &self,
         server: &dyn Transport,
         pattern: &str,
-        keys: &mut BTreeSet<Key>,
+        found: &mut Found,
         deadline: Deadline,
     ) -> Result<()> {
         let failed = |verdict: Verdict| self.error(&verdict, "list", None);
@@ -32,17 +36,21 @@ impl RedisStore {
             scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT);
             scan.arg("TYPE").arg("hash");
             let answer = server.one(&Request::plain(&scan), deadline).await.map_err(failed)?;
-            let (next, found): (String, Vec<Vec<u8>>) = redis::from_redis_value(answer.value)
+            let (next, names): (String, Vec<Vec<u8>>) = redis::from_redis_value(answer.value)
                 .map_err(|_| {
                     let why = "the server's answer to SCAN is not a list";
                     self.named(Error::new(ErrorKind::Protocol, why), "list", None)
                 })?;
-            keys.extend(found.iter().filter_map(|record| self.shared.names.lock(record)));
-            if keys.len() > LIST_MAX {
+            let mut keys: Vec<Key> =
+                names.iter().filter_map(|name| self.shared.names.lock(name)).collect();
+            // A scan may find a name twice.
+            keys.retain(|key| !found.contains_key(key));
+            self.describe(&keys, found, deadline).await?;
+            if found.len() > LIST_MAX {
                 return Err(self.named(
                     Error::new(
                         ErrorKind::Unsupported,
-                        format!("there are more than {LIST_MAX} locks; ask for a longer prefix"),
+                        format!("more than {LIST_MAX} locks are in use; ask for a longer prefix"),
                     ),
                     "list",
                     None,
@@ -58,29 +66,8 @@ impl RedisStore {
         }
     }
 
-    pub(super) async fn list_all(
-        &self,
-        request: &ListRequest,
-        deadline: Deadline,
-    ) -> Result<Vec<LockInfo>> {
-        let failed = |verdict: Verdict| self.error(&verdict, "list", None);
-        let pattern = self.shared.names.pattern(&request.prefix);
-        let mut keys = BTreeSet::new();
-        match self.shared.transport.parts(deadline).await.map_err(failed)? {
-            None => self.scan(&*self.shared.transport, &pattern, &mut keys, deadline).await?,
-            Some(parts) if !parts.whole => {
-                return Err(failed(Verdict::nobody_yet(
-                    "some slots are with no node of the cluster, and locks in them would be missing",
-                )));
-            }
-            Some(parts) => {
-                for part in parts.servers {
-                    self.scan(&*part.server, &pattern, &mut keys, deadline).await?;
-                }
-            }
-        }
-        let keys: Vec<_> = keys.into_iter().collect();
-        let mut infos = Vec::with_capacity(keys.len());
+    /// Adds those of the locks that are in use.
+    async fn describe(&self, keys: &[Key], found: &mut Found, deadline: Deadline) -> Result<()> {
         for chunk in keys.chunks(INSPECT_CHUNK) {
             let calls: Vec<_> = chunk.iter().map(|key| self.inspect_call(key)).collect();
             for (key, answer) in chunk.iter().zip(self.run_all(&calls, Care::None, deadline).await)
@@ -89,13 +76,37 @@ impl RedisStore {
                     .map_err(|verdict| verdict.to_error())
                     .and_then(|answer| reply::inspect(answer.value, key));
                 match info {
-                    Ok(info) => infos.extend(info),
+                    Ok(info) => found.extend(info.map(|info| (key.clone(), info))),
                     // What is not a lock is not listed.
                     Err(error) if error.kind() == ErrorKind::Foreign => {}
                     Err(error) => return Err(self.named(error, "list", Some(key))),
                 }
             }
         }
-        Ok(infos)
+        Ok(())
+    }
+
+    pub(super) async fn list_all(
+        &self,
+        request: &ListRequest,
+        deadline: Deadline,
+    ) -> Result<Vec<LockInfo>> {
+        let failed = |verdict: Verdict| self.error(&verdict, "list", None);
+        let pattern = self.shared.names.pattern(&request.prefix);
+        let mut found = Found::new();
+        match self.shared.transport.parts(deadline).await.map_err(failed)? {
+            None => self.scan(&*self.shared.transport, &pattern, &mut found, deadline).await?,
+            Some(parts) if !parts.whole => {
+                return Err(failed(Verdict::nobody_yet(
+                    "some slots are with no node of the cluster, and locks in them would be missing",
+                )));
+            }
+            Some(parts) => {
+                for part in parts.servers {
+                    self.scan(&*part.server, &pattern, &mut found, deadline).await?;
+                }
+            }
+        }
+        Ok(found.into_values().collect())
     }
 }

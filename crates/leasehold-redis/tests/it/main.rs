@@ -8,6 +8,7 @@ mod doctor;
 mod foreign;
 mod forgotten;
 mod least_rights;
+mod many;
 mod outages;
 mod proofs;
 mod refusals;

@@ -1,0 +1,201 @@
+//! More holders and waiters than one call looks at, and the dead among them.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use leasehold_core::{
+    Acquire, AcquireRequest, Ask, AskRequest, ClientId, ForceRelease, ForceReleaseRequest, Key,
+    Mode, OwnerName, QueueRequest, Release, Store as _, Token, Ttl,
+};
+use leasehold_redis::RedisStore;
+use leasehold_testkit::server::RedisServer;
+use tokio::time::{Instant, sleep};
+
+use crate::common::{Caller, WITHIN, key};
+
+/// More than twice what one call looks at.
+const MANY: u32 = 700;
+
+fn permits(count: u32, limit: u32) -> Mode {
+    let number = |n| NonZeroU32::new(n).unwrap();
+    Mode::Permits { count: number(count), limit: number(limit) }
+}
+
+fn waiting(store: &RedisStore, key: &Key, client: ClientId, window_ms: u64) -> Caller {
+    let mut caller = Caller::new(store, key);
+    let window = Ttl::new(Duration::from_millis(window_ms)).unwrap();
+    caller.request.queue = Some(QueueRequest::new(client, 7, window));
+    caller
+}
+
+/// Takes all of them, many at a time.
+async fn take_all(store: &RedisStore, requests: Vec<AcquireRequest>) -> Vec<Acquire> {
+    let mut tasks = tokio::task::JoinSet::new();
+    for (number, request) in requests.into_iter().enumerate() {
+        let store = store.clone();
+        tasks.spawn(async move { (number, store.acquire(&request, WITHIN).await.unwrap()) });
+    }
+    let mut answers = tasks.join_all().await;
+    answers.sort_by_key(|(number, _)| *number);
+    answers.into_iter().map(|(_, answer)| answer).collect()
+}
+
+/// What is stored: the number of fields that begin so.
+fn fields(server: &RedisServer, key: &Key, start: &str) -> usize {
+    let names = server.cli(&["HKEYS", &format!("leasehold:{{{key}}}")]);
+    names.lines().filter(|name| name.starts_with(start)).count()
+}
+
+#[tokio::test]
+async fn thousands_of_dead_waiters_are_swept_in_steps_and_keep_nobody_from_the_lock() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let (key, client) = (key(), ClientId::generate().unwrap());
+    let holder = Caller::new(&store, &key);
+    let fences = holder.take().await;
+    let dead = (0..3 * MANY).map(|_| waiting(&store, &key, client, 100).request).collect();
+    take_all(&store, dead).await;
+    sleep(Duration::from_millis(110)).await;
+    let alive = waiting(&store, &key, client, 60_000);
+    alive.wait().await;
+    assert_eq!(store.release(&holder.ending(fences), WITHIN).await.unwrap(), Release::Released);
+    // Each call does its share; a newcomer without a place does not get past who waits.
+    let mut calls = 0;
+    while !matches!(alive.try_take().await.unwrap(), Acquire::Already(_) | Acquire::Granted(_)) {
+        calls += 1;
+        assert!(calls < 30, "{}", server.cli(&["HGET", &format!("leasehold:{{{key}}}"), "line"]));
+        assert!(matches!(Caller::new(&store, &key).try_take().await.unwrap(), Acquire::Busy(_)));
+    }
+    let deadline = Instant::now() + WITHIN;
+    while fields(&server, &key, "#") > 0 {
+        assert!(Instant::now() < deadline, "the dead are never forgotten");
+        waiting(&store, &key, client, 1).wait().await;
+        sleep(Duration::from_millis(2)).await;
+        Caller::new(&store, &key).try_take().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn many_permits_run_out_and_are_given_out_again() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let key = key();
+    let caller = |ms: u64| {
+        let mut caller = Caller::new(&store, &key);
+        caller.request.mode = permits(1, MANY);
+        caller.request.ttl = Ttl::new(Duration::from_millis(ms)).unwrap();
+        caller
+    };
+    let some_ms = |number: u32| if number.is_multiple_of(7) { 60_000 } else { 1_500 };
+    let all: Vec<_> = (0..MANY).map(|number| caller(some_ms(number)).request).collect();
+    let answers = take_all(&store, all.clone()).await;
+    assert!(answers.iter().all(|answer| matches!(answer, Acquire::Granted(_))));
+    assert!(matches!(caller(1_000).try_take().await.unwrap(), Acquire::Busy(_)));
+    assert_eq!(fields(&server, &key, "@"), 700);
+
+    sleep(Duration::from_millis(1_600)).await;
+    let mut calls = 0;
+    while fields(&server, &key, "@") > 100 {
+        // One that asks for more than comes free in a step is told to wait; the next step goes on.
+        let mut all_there_are = caller(1_000);
+        all_there_are.request.mode = permits(MANY, MANY);
+        assert!(matches!(all_there_are.try_take().await.unwrap(), Acquire::Busy(_)));
+        calls += 1;
+        assert!(calls < 20, "those whose time is over are never dropped");
+    }
+    let info = store.inspect(&key, WITHIN).await.unwrap().unwrap();
+    assert_eq!(info.holders.len(), 100);
+    let again: Vec<_> = (0..600).map(|_| caller(60_000).request).collect();
+    let answers = take_all(&store, again).await;
+    assert!(answers.iter().all(|answer| matches!(answer, Acquire::Granted(_))), "all came free");
+    assert!(matches!(caller(1_000).try_take().await.unwrap(), Acquire::Busy(_)));
+
+    let mut ask = AskRequest::new(key.clone(), OwnerName::new("anna").unwrap());
+    assert_eq!(store.ask(&ask, WITHIN).await.unwrap(), Ask::Asked { holders: MANY });
+    let last = store.inspect(&key, WITHIN).await.unwrap().unwrap().holders.pop().unwrap();
+    ask.fence = Some(last.fence);
+    assert_eq!(store.ask(&ask, WITHIN).await.unwrap(), Ask::Asked { holders: 1 });
+    let force = ForceReleaseRequest::new(key.clone(), last.fence);
+    assert_eq!(store.force_release(&force, WITHIN).await.unwrap(), ForceRelease::Released);
+    let other = store.force_release(&force, WITHIN).await.unwrap();
+    let ForceRelease::OtherFence { fences } = other else { panic!("{other:?}") };
+    assert_eq!(fences.len(), 699);
+}
+
+#[tokio::test]
+async fn all_who_can_share_are_served_though_one_call_serves_only_some() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let (key, client) = (key(), ClientId::generate().unwrap());
+    let holder = Caller::new(&store, &key);
+    let fences = holder.take().await;
+    let mut readers = Vec::new();
+    for _ in 0..MANY {
+        let mut reader = waiting(&store, &key, client, 60_000).request;
+        reader.mode = Mode::Shared;
+        readers.push(reader);
+    }
+    take_all(&store, readers.clone()).await;
+    assert_eq!(fields(&server, &key, "#"), 700);
+    store.release(&holder.ending(fences), WITHIN).await.unwrap();
+    assert!(fields(&server, &key, "@") >= 256);
+    let answers = take_all(&store, readers).await;
+    assert!(answers.iter().all(|answer| matches!(answer, Acquire::Already(_))), "{answers:?}");
+    assert_eq!((fields(&server, &key, "@"), fields(&server, &key, "#")), (700, 0));
+}
+
+#[tokio::test]
+async fn a_line_that_the_server_forgot_comes_back_in_its_old_order() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let (key, client) = (key(), ClientId::generate().unwrap());
+    Caller::new(&store, &key).take().await;
+    let mut waiters = Vec::new();
+    for _ in 0..20 {
+        let mut waiter = waiting(&store, &key, client, 60_000).request;
+        waiter.token = Token::generate().unwrap();
+        let Acquire::Waiting(told) = store.acquire(&waiter, WITHIN).await.unwrap() else {
+            panic!("the lock is held")
+        };
+        if let Some(queue) = &mut waiter.queue {
+            queue.place = Some(told.place);
+        }
+        waiters.push(waiter);
+    }
+    drop(server.cli(&["DEL", &format!("leasehold:{{{key}}}")]));
+    let holder = Caller::new(&store, &key);
+    let mut fences = holder.take().await;
+    let newcomer = waiting(&store, &key, client, 60_000);
+    newcomer.wait().await;
+    for number in [7, 3, 19, 0, 12, 1, 2, 4, 5, 6, 8, 9, 10, 11, 13, 14, 15, 16, 17, 18] {
+        let answer = store.acquire(&waiters[number], WITHIN).await.unwrap();
+        assert!(matches!(answer, Acquire::Waiting(_)), "{answer:?}");
+    }
+    let mut ending = holder.ending(fences);
+    for waiter in waiters.iter().chain([&newcomer.request]) {
+        assert_eq!(store.release(&ending, WITHIN).await.unwrap(), Release::Released);
+        let answer = store.acquire(waiter, WITHIN).await.unwrap();
+        let Acquire::Already(already) = answer else { panic!("{answer:?}") };
+        fences = already.fences;
+        ending.token = waiter.token;
+        ending.fences = fences;
+    }
+}
+
+#[tokio::test]
+async fn labels_that_can_not_be_read_decide_nothing() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let holder = Caller::new(&store, &key());
+    let fences = holder.take().await;
+    let name = format!("leasehold:{{{}}}", holder.request.key);
+    let record = server.cli(&["HGET", &name, "lock"]);
+    let (fixed, _) = record.split_at(162);
+    let strange = format!("{fixed}1 {} %zz", "x".repeat(257));
+    assert_eq!(server.cli(&["HSET", &name, "lock", &strange]), "0");
+    let info = store.inspect(&holder.request.key, WITHIN).await.unwrap().unwrap();
+    assert_eq!(info.holders[0].owner.as_str(), "");
+    let other = Caller::new(&store, &holder.request.key).try_take().await.unwrap();
+    assert!(matches!(other, Acquire::Busy(_)), "{other:?}");
+    assert_eq!(store.release(&holder.ending(fences), WITHIN).await.unwrap(), Release::Released);
+}
