@@ -25,6 +25,7 @@ static STARTED: [Mutex<Option<Background>>; 64] = [const { Mutex::new(None) }; 6
 pub(crate) struct Background {
     process: Process,
     runtime: Handle,
+    #[cfg_attr(not(feature = "blocking"), expect(dead_code, reason = "for blocking calls"))]
     thread: ThreadId,
 }
 
@@ -83,11 +84,13 @@ impl Background {
     }
 
     /// Whether this process has the thread; a fork's child does not.
+    #[cfg(feature = "blocking")]
     pub(crate) fn is_ours(&self) -> bool {
         self.process.is_current()
     }
 
     /// Whether the caller runs on it.
+    #[cfg(feature = "blocking")]
     pub(crate) fn is_here(&self) -> bool {
         thread::current().id() == self.thread
     }
