@@ -114,13 +114,23 @@ pub(crate) async fn renew(args: &Renew, context: &Context) -> Outcome {
             // The others go on: one that is lost does not make them lost.
             Err(error) => {
                 renewed.push(lease.clone());
-                let failure = if error.kind() == ErrorKind::Late {
-                    let (key, location) = (lease.key(), client.location());
-                    let why = "too late: the lease had run out or was released before; nobody \
-                               else has held the lock since";
-                    Failure::new(Exit::Lost, format!("renew \"{key}\" at {location}: {why}"))
-                } else {
-                    Failure::from(error)
+                let why = match error.kind() {
+                    ErrorKind::Late => Some(
+                        "too late: the lease had run out, or was released before; nobody else has \
+                         held the lock since",
+                    ),
+                    ErrorKind::Lost => Some(
+                        "the lease is lost: it had run out, was released before or was taken away; \
+                         stop what was done under it",
+                    ),
+                    _ => None,
+                };
+                let failure = match why {
+                    Some(why) => {
+                        let (key, location) = (lease.key(), client.location());
+                        Failure::new(Exit::Lost, format!("renew \"{key}\" at {location}: {why}"))
+                    }
+                    None => Failure::from(error),
                 };
                 if let Some(Failure { message, .. }) = failed.replace(failure) {
                     output::message(&message);

@@ -59,7 +59,7 @@ fn guess(url: &str) -> Result<(), String> {
 /// The directories that a URL names, of one store or of several.
 fn directories(url: &str) -> impl Iterator<Item = &str> {
     let list = url.strip_prefix("quorum:");
-    let stores = list.map_or(vec![url], |list| list.split([',', '?', '&']).collect());
+    let stores = list.map_or_else(|| vec![url], |list| list.split([',', '?', '&']).collect());
     stores.into_iter().filter_map(|store| store.strip_prefix(EMBEDDED))
 }
 
