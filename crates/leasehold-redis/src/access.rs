@@ -46,7 +46,9 @@ pub(crate) struct Access {
     /// Where connections live; fixed when the first one is made, if not told.
     runtime: Arc<Mutex<Option<Home>>>,
     /// Where the primary was when somebody last looked.
-    current: watch::Sender<Option<Endpoint>>,
+    current: Arc<watch::Sender<Option<Found>>>,
+    /// The task that follows it.
+    following: Mutex<Option<AbortHandle>>,
 }
 
 /// A runtime that may end before those who use it.
@@ -75,7 +77,7 @@ impl Drop for Home {
 
 impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { finder, tls, login: _, connect_timeout, runtime: _, current: _ } = self;
+        let Self { finder, tls, login: _, connect_timeout, .. } = self;
         f.debug_struct("Access")
             .field("finder", finder)
             .field("tls", tls)
@@ -105,8 +107,8 @@ impl Access {
             Topology::Single | Topology::Cluster => Finder::At(address.endpoint.clone()),
         };
         let runtime = Arc::new(Mutex::new(runtime.map(Home::at)));
-        let current = watch::Sender::new(None);
-        Ok(Self { finder, tls, login, connect_timeout, runtime, current })
+        let (current, following) = (Arc::default(), Mutex::default());
+        Ok(Self { finder, tls, login, connect_timeout, runtime, current, following })
     }
 
     /// A node of a cluster, reached and logged in to in the same way.
@@ -117,7 +119,8 @@ impl Access {
             login: self.login.clone(),
             connect_timeout: self.connect_timeout,
             runtime: Arc::clone(&self.runtime),
-            current: watch::Sender::new(None),
+            current: Arc::default(),
+            following: Mutex::default(),
         }
     }
 
@@ -134,7 +137,8 @@ impl Access {
             login: self.login.clone(),
             connect_timeout: self.connect_timeout,
             runtime: Arc::default(),
-            current: watch::Sender::new(None),
+            current: Arc::default(),
+            following: Mutex::default(),
         }
     }
 
@@ -184,13 +188,7 @@ impl Access {
                 let sentinels = Arc::clone(sentinels);
                 let asking = self.runtime()?.spawn(async move { sentinels.find().await });
                 let found = asking.await.map_err(|_| self.lost_runtime())??;
-                self.current.send_if_modified(|current| {
-                    let moved = current.as_ref() != Some(&found.endpoint);
-                    if moved {
-                        *current = Some(found.endpoint.clone());
-                    }
-                    moved
-                });
+                note(&self.current, found.clone());
                 Ok(found)
             }
         }
@@ -213,7 +211,8 @@ impl Access {
             Finder::At(_) => None,
             Finder::Node(endpoint) => self.announced(endpoint),
             Finder::Sentinels(_) => {
-                self.current.borrow().as_ref().and_then(|endpoint| self.announced(endpoint))
+                let found = self.current.borrow().clone();
+                found.and_then(|found| self.announced(&found.endpoint))
             }
         }
     }
@@ -238,7 +237,13 @@ impl Access {
             Finder::Sentinels(sentinels) => tokio::select! {
                 biased;
                 // They may be about to find out what we just did.
-                link = opening => link.map_err(Verdict::again),
+                link = opening => {
+                    let link = link.map_err(Verdict::again)?;
+                    // It says so itself, whatever was said before.
+                    self.current.send_replace(Some(found.clone()));
+                    self.follow(sentinels);
+                    Ok(link)
+                }
                 () = sentinels.elsewhere(&found.endpoint) => {
                     Err(Verdict::nobody_yet("the sentinels have named another primary"))
                 }
@@ -268,8 +273,7 @@ impl Access {
         });
         let link = Link {
             connection,
-            endpoint: found.endpoint.clone(),
-            epoch: found.epoch,
+            at: found.clone(),
             closed,
             driver: driver.abort_handle(),
             age: OnceLock::new(),
@@ -295,10 +299,10 @@ impl Access {
     }
 
     /// Opens a connection for messages, on the runtime that this is called on; tells where to.
-    pub(crate) async fn open_pubsub(&self) -> Result<(PubSub, Endpoint, FirstWords), Verdict> {
-        let Found { endpoint, .. } = self.find().await?;
+    pub(crate) async fn open_pubsub(&self) -> Result<(PubSub, Found, FirstWords), Verdict> {
+        let found = self.find().await?;
         let attempt = async {
-            let socket = dial(&endpoint, &self.tls).await?;
+            let socket = dial(&found.endpoint, &self.tls).await?;
             let heard = socket.first_words();
             let login = self.login.clone().set_protocol(ProtocolVersion::RESP2);
             let opened = PubSub::new(&login, socket).await;
@@ -307,15 +311,29 @@ impl Access {
                 Err(error) => Err(heard.explain(classify::judge(&error, Stage::Connecting))),
             }
         };
-        let (connection, heard) = self.in_time(&endpoint, attempt).await?;
-        Ok((connection, endpoint, heard))
+        let (connection, heard) = self.in_time(&found.endpoint, attempt).await?;
+        Ok((connection, found, heard))
+    }
+
+    /// Follows the primary from now on, on the runtime that this is called on.
+    fn follow(&self, sentinels: &Arc<Sentinels>) {
+        let mut following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
+        if following.as_ref().is_none_or(AbortHandle::is_finished) {
+            let (sentinels, current) = (Arc::clone(sentinels), Arc::clone(&self.current));
+            let tell = move |found| note(&current, found);
+            *following = Some(tokio::spawn(sentinels.follow(tell)).abort_handle());
+        }
+    }
+
+    /// Whether the sentinels have named another server than this one.
+    pub(crate) fn has_left(&self, from: &Found) -> bool {
+        self.follows() && is_elsewhere(&self.current.borrow(), from)
     }
 
     /// Returns once the sentinels have named another server than this one.
-    pub(crate) async fn left(&self, endpoint: &Endpoint) {
+    pub(crate) async fn left(&self, from: &Found) {
         let mut current = self.current.subscribe();
-        let elsewhere = |now: &Option<Endpoint>| now.as_ref().is_some_and(|now| now != endpoint);
-        if !self.follows() || current.wait_for(elsewhere).await.is_err() {
+        if !self.follows() || current.wait_for(|now| is_elsewhere(now, from)).await.is_err() {
             std::future::pending().await
         }
     }
@@ -335,6 +353,29 @@ impl Access {
             Err(Verdict::unconnected(format!("the server did not answer within {waited:?}{hint}")))
         })
     }
+}
+
+impl Drop for Access {
+    fn drop(&mut self) {
+        if let Some(task) = &*self.following.lock().unwrap_or_else(PoisonError::into_inner) {
+            task.abort();
+        }
+    }
+}
+
+/// Takes in where the primary is said to be, but for what is older than what is known.
+fn note(current: &watch::Sender<Option<Found>>, found: Found) {
+    current.send_if_modified(|current| {
+        let news = current.as_ref().is_none_or(|it| *it != found && it.epoch <= found.epoch);
+        if news {
+            *current = Some(found);
+        }
+        news
+    });
+}
+
+fn is_elsewhere(now: &Option<Found>, from: &Found) -> bool {
+    now.as_ref().is_some_and(|now| now.endpoint != from.endpoint)
 }
 
 fn login(user: Option<&str>, password: Option<&str>) -> RedisConnectionInfo {
@@ -357,9 +398,8 @@ fn login_to_sentinel(address: &Address) -> RedisConnectionInfo {
 /// One connection and what is known of it.
 pub(crate) struct Link {
     pub(crate) connection: MultiplexedConnection,
-    pub(crate) endpoint: Endpoint,
-    /// The fail-over epoch in which it was opened.
-    pub(crate) epoch: u64,
+    /// The server, and the fail-over epoch in which it was found.
+    pub(crate) at: Found,
     /// Set once the socket is closed, or nobody drives it any more.
     pub(crate) closed: Arc<AtomicBool>,
     pub(crate) driver: AbortHandle,

@@ -27,6 +27,7 @@ use crate::address::Endpoint;
 use crate::classify::{Next, Redirect, Verdict};
 use crate::connection::{How, Supervised};
 use crate::dial::FirstWords;
+use crate::sentinel::Found;
 use crate::transport::{Answer, Deadline, Part, Parts, Request, Transport, all_failed, here};
 
 /// How long one node may take to give its table.
@@ -265,7 +266,7 @@ impl Cluster {
     }
 
     /// Opens a connection for messages to some node: each of them passes all messages on.
-    pub(crate) async fn open_pubsub(&self) -> Result<(PubSub, Endpoint, FirstWords), Verdict> {
+    pub(crate) async fn open_pubsub(&self) -> Result<(PubSub, Found, FirstWords), Verdict> {
         let map = self.map(Deadline::after(self.inner.access.connect_timeout)).await?;
         let mut failure = Verdict::nobody_yet("no node of the cluster has slots");
         for endpoint in self.any(&map.table)? {

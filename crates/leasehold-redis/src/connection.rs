@@ -201,7 +201,7 @@ impl Supervised {
     fn step(&self) -> Result<Step, Verdict> {
         let mut state = self.inner.state();
         if let Phase::Open(link) = &state.phase {
-            if !link.closed.load(Ordering::Acquire) {
+            if !link.closed.load(Ordering::Acquire) && !self.inner.access.has_left(&link.at) {
                 return Ok(Step::Use(Arc::clone(link)));
             }
             state.phase = Phase::Idle;
@@ -256,7 +256,7 @@ impl Supervised {
         {
             return all_failed(requests.len(), &verdict);
         }
-        let epoch = how.epoch.max(link.epoch);
+        let epoch = how.epoch.max(link.at.epoch);
         let asks_role = link.asks_role();
         let mut commands = Vec::with_capacity(requests.len().saturating_add(1));
         commands.extend(asks_role.then(|| Cow::Owned(Role::question())));
@@ -376,26 +376,32 @@ impl Supervised {
     ) -> Result<Option<T>, Verdict> {
         let access = &self.inner.access;
         let mut answer = pin!(answer);
-        while access.follows() {
-            let look = Instant::now() + LOOK_EVERY;
-            if look >= deadline.at {
-                break;
-            }
-            if let Ok(answer) = timeout_at(look, &mut answer).await {
-                return Ok(Some(answer));
-            }
-            let elsewhere = timeout_at(deadline.at, access.is_elsewhere(&link.endpoint));
-            let elsewhere = tokio::select! {
+        if !access.follows() {
+            return Ok(timeout_at(deadline.at, answer).await.ok());
+        }
+        loop {
+            let look = (Instant::now() + LOOK_EVERY).min(deadline.at);
+            let replaced = tokio::select! {
                 biased;
                 answer = &mut answer => return Ok(Some(answer)),
-                elsewhere = elsewhere => elsewhere,
+                () = access.left(&link.at) => true,
+                () = sleep_until(look) => false,
             };
-            if elsewhere == Ok(true) {
+            if !replaced && deadline.is_over() {
+                return Ok(None);
+            }
+            let elsewhere = timeout_at(deadline.at, access.is_elsewhere(&link.at.endpoint));
+            let replaced = replaced
+                || tokio::select! {
+                    biased;
+                    answer = &mut answer => return Ok(Some(answer)),
+                    elsewhere = elsewhere => elsewhere == Ok(true),
+                };
+            if replaced {
                 self.inner.discard(link);
                 return Err(Verdict::replaced());
             }
         }
-        Ok(timeout_at(deadline.at, answer).await.ok())
     }
 
     /// Gives the connection up if the error says so.

@@ -14,11 +14,11 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::access::Access;
-use crate::address::Endpoint;
 use crate::classify::{self, Stage, Verdict};
 use crate::cluster::Cluster;
 use crate::connection::pause_after;
 use crate::dial::FirstWords;
+use crate::sentinel::Found;
 use crate::transport::{Deadline, here};
 
 /// Messages kept for a client that does not read them. Beyond that it is told to ask again, which
@@ -64,12 +64,12 @@ impl Source {
         let both = async {
             let (mut connection, from, heard) = match self {
                 Self::Own(access) => {
-                    let (connection, endpoint, heard) = access.open_pubsub().await?;
-                    (connection, Some(endpoint), heard)
+                    let (connection, found, heard) = access.open_pubsub().await?;
+                    (connection, Some(found), heard)
                 }
                 Self::Cluster(cluster) => {
-                    let (connection, endpoint, heard) = cluster.open_pubsub().await?;
-                    (connection, Some(endpoint), heard)
+                    let (connection, found, heard) = cluster.open_pubsub().await?;
+                    (connection, Some(found), heard)
                 }
                 Self::Client(client) => {
                     let connection = client.get_async_pubsub().await.map_err(asked)?;
@@ -87,10 +87,10 @@ impl Source {
     }
 
     /// Returns once the messages come from another server than this one.
-    async fn left(&self, from: Option<&Endpoint>) {
+    async fn left(&self, from: Option<&Found>) {
         match (self, from) {
             (Self::Own(access), Some(from)) => access.left(from).await,
-            (Self::Cluster(cluster), Some(from)) => cluster.left(from).await,
+            (Self::Cluster(cluster), Some(from)) => cluster.left(&from.endpoint).await,
             _ => std::future::pending().await,
         }
     }
@@ -107,7 +107,7 @@ impl Source {
 /// A connection that listens, and the server that it is to, where that can change.
 struct Subscribed {
     connection: PubSub,
-    from: Option<Endpoint>,
+    from: Option<Found>,
 }
 
 /// What a waiter may make of a message.
@@ -255,7 +255,8 @@ impl Forwarder {
     }
 }
 
-async fn next_message(stream: &mut PubSubStream) -> Option<Msg> {
+/// The next message of a subscription; `None` when its connection has ended. Cancel safe.
+pub(crate) async fn next_message(stream: &mut PubSubStream) -> Option<Msg> {
     poll_fn(|cx| Pin::new(&mut *stream).poll_next(cx)).await
 }
 

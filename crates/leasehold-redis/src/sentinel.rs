@@ -5,18 +5,22 @@
 //! connect to; whether that is a primary, it is asked itself.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold_core::{ErrorKind, Fence};
-use redis::aio::MultiplexedConnection;
+use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{AsyncConnectionConfig, Pipeline, RedisConnectionInfo, Value, cmd};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::address::Endpoint;
 use crate::classify::{self, Stage, Verdict};
+use crate::connection::pause_after;
 use crate::dial::{Socket, dial};
+use crate::listen::next_message;
 use crate::tls::Tls;
 use crate::transport::{Survey, judged};
 
@@ -28,6 +32,21 @@ const GRACE: Duration = Duration::from_millis(200);
 const FRESH: Duration = Duration::from_millis(250);
 /// How often sentinels are asked while a primary does not answer.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long a connection has to be in use until its primary is followed.
+const FOLLOW_AFTER: Duration = Duration::from_millis(500);
+/// How often sentinels are asked though nothing is wrong: while all of them would tell, and while
+/// some of them would not.
+const LOOK_RARELY: Duration = Duration::from_secs(10);
+const LOOK_OFTEN: Duration = Duration::from_secs(2);
+/// How soon they are asked once more when one of them has told of a change, or none has answered.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// What a sentinel publishes when it has promoted a replica, and when all that it watches goes by
+/// that. The first comes at once, from the sentinel that leads.
+const EVENTS: [&str; 2] = ["+promoted-slave", "+switch-master"];
+/// How long a sentinel that lets nobody listen is left alone.
+const REFUSED_FOR: Duration = Duration::from_secs(30);
+/// How often a sentinel that is listened to is asked for a sign of life.
+const PING_EVERY: Duration = Duration::from_secs(5);
 const ADDRESS: &str = "GET-MASTER-ADDR-BY-NAME";
 
 /// The sentinels of one primary.
@@ -86,6 +105,47 @@ impl Sentinels {
         Ok(found)
     }
 
+    /// Follows the primary for as long as it is polled, and tells of each look at it.
+    ///
+    /// Sentinels tell of a promotion as it happens to those who listen; who is no listener, or
+    /// can't be one, looks now and then. Whoever works for a moment only does neither.
+    pub(crate) async fn follow(self: Arc<Self>, tell: impl Fn(Found)) -> ! {
+        sleep(FOLLOW_AFTER).await;
+        let news = Arc::new(News::default());
+        let mut listening = JoinSet::new();
+        for host in &self.hosts {
+            listening.spawn(self.one(host).listen(Arc::clone(&news)));
+        }
+        let mut pause = LOOK_OFTEN;
+        loop {
+            let told = timeout(pause, news.told.notified()).await.is_ok();
+            if told {
+                *self.last.lock().await = None;
+            }
+            let found = self.find().await;
+            let all = news.listening.load(Ordering::Relaxed) == self.hosts.len();
+            pause = match &found {
+                // Who leads a fail-over may have been the last to answer.
+                Ok(_) if told => LOOK_AGAIN,
+                Ok(_) if all => LOOK_RARELY,
+                Ok(_) => LOOK_OFTEN,
+                Err(_) => LOOK_AGAIN,
+            };
+            if let Ok(found) = found {
+                tell(found);
+            }
+        }
+    }
+
+    fn one(&self, host: &Endpoint) -> One {
+        One {
+            host: host.clone(),
+            name: self.name.clone(),
+            tls: self.tls.clone(),
+            login: self.login.clone(),
+        }
+    }
+
     /// Returns once they name another primary.
     pub(crate) async fn elsewhere(&self, endpoint: &Endpoint) {
         loop {
@@ -100,12 +160,7 @@ impl Sentinels {
     fn ask_each(&self) -> JoinSet<Result<Found, Verdict>> {
         let mut asking = JoinSet::new();
         for host in &self.hosts {
-            let one = One {
-                host: host.clone(),
-                name: self.name.clone(),
-                tls: self.tls.clone(),
-                login: self.login.clone(),
-            };
+            let one = self.one(host);
             asking.spawn(async move {
                 timeout(ASK_MAX, one.ask()).await.unwrap_or_else(|_| {
                     Err(Verdict::unconnected(format!("sentinel {} does not answer", one.host)))
@@ -159,6 +214,30 @@ impl Sentinels {
     }
 }
 
+/// What listeners hear.
+#[derive(Default)]
+struct News {
+    told: Notify,
+    /// How many sentinels are listened to.
+    listening: AtomicUsize,
+}
+
+impl News {
+    /// Counts one sentinel as listened to, until that is dropped.
+    fn listen(&self) -> impl Drop + '_ {
+        struct Listening<'a>(&'a AtomicUsize);
+        impl Drop for Listening<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        self.listening.fetch_add(1, Ordering::Relaxed);
+        // What was told before is not known.
+        self.told.notify_one();
+        Listening(&self.listening)
+    }
+}
+
 /// What is needed to ask one sentinel.
 struct One {
     host: Endpoint,
@@ -178,6 +257,53 @@ impl One {
             Err(verdict) => Err(verdict),
         };
         asked.map_err(|verdict| self.told(verdict))
+    }
+
+    /// Passes on what it says about the primary, for as long as it is polled.
+    async fn listen(self, news: Arc<News>) -> ! {
+        let mut failures = 0_u32;
+        loop {
+            let opened = timeout(ASK_MAX, self.subscribe()).await;
+            match opened {
+                Ok(Ok(connection)) => {
+                    failures = 0;
+                    let _listening = news.listen();
+                    self.pass_on(connection, &news).await;
+                }
+                // Rights are not given from one second to the next.
+                Ok(Err(verdict)) if verdict.kind == ErrorKind::Denied => sleep(REFUSED_FOR).await,
+                Ok(Err(_)) | Err(_) => {}
+            }
+            failures = failures.saturating_add(1);
+            sleep(pause_after(failures).saturating_mul(2)).await;
+        }
+    }
+
+    async fn subscribe(&self) -> Result<PubSub, Verdict> {
+        let judge = |error| classify::judge(&error, Stage::Connecting);
+        let socket = dial(&self.host, &self.tls).await?;
+        let mut connection = PubSub::new(&self.login, socket).await.map_err(judge)?;
+        connection.subscribe(&EVENTS).await.map_err(judge)?;
+        Ok(connection)
+    }
+
+    /// Returns when the connection has ended, or is silent.
+    async fn pass_on(&self, connection: PubSub, news: &News) {
+        let (mut sink, mut stream) = connection.split();
+        loop {
+            match timeout(PING_EVERY, next_message(&mut stream)).await {
+                Ok(Some(message)) => {
+                    let said = String::from_utf8_lossy(message.get_payload_bytes()).into_owned();
+                    if said.split(' ').any(|word| word == self.name) {
+                        news.told.notify_one();
+                    }
+                }
+                Ok(None) => return,
+                Err(_)
+                    if timeout(ASK_MAX, sink.ping::<Value>()).await.is_ok_and(|it| it.is_ok()) => {}
+                Err(_) => return,
+            }
+        }
     }
 
     /// An error of a sentinel, which has users of its own.

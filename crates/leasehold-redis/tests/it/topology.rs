@@ -1,14 +1,17 @@
 //! Sentinels and clusters: what is found, what is refused, and who is told what.
 
+use std::sync::Arc;
+
 use leasehold_core::{
-    AcquireAll, AcquireRequest, ClientId, Effect, ErrorKind, ListRequest, Release, Renew,
-    Store as _, Token,
+    Acquire, AcquireAll, AcquireRequest, ClientId, Effect, ErrorKind, ListRequest, Release, Renew,
+    Store as _, Token, Wake,
 };
-use leasehold_redis::{RedisStore, acl};
+use leasehold_redis::{RedisStore, acl, redis};
 use leasehold_testkit::server::RedisServer;
 use leasehold_testkit::server::cluster::Cluster;
 use leasehold_testkit::server::sentinel::SentinelSet;
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use crate::common::{Caller, WITHIN, all_words, key, ttl};
 
@@ -71,7 +74,7 @@ async fn servers_of_another_sort_are_named_as_what_they_are() {
 #[tokio::test]
 async fn a_borrowed_connection_to_a_cluster_is_refused() {
     let cluster = spawn_blocking(|| Cluster::builder().replicas(0).start()).await.unwrap();
-    let client = leasehold_redis::redis::Client::open(cluster.nodes()[0].url()).unwrap();
+    let client = redis::Client::open(cluster.nodes()[0].url()).unwrap();
     let connection = client.get_multiplexed_async_connection().await.unwrap();
     let store = RedisStore::from_connection(connection);
     for error in [
@@ -94,6 +97,48 @@ async fn a_primary_that_no_sentinel_knows_is_a_wrong_setting() {
     set.sentinels().iter().take(2).for_each(RedisServer::kill);
     let store = RedisStore::connect(&set.url()).await.unwrap();
     Caller::new(&store, &key()).take().await;
+}
+
+#[tokio::test]
+async fn a_client_follows_the_sentinels_though_the_old_primary_serves_on() {
+    let start = || SentinelSet::builder().replicas(1).password("pw").start();
+    let set = Arc::new(spawn_blocking(start).await.unwrap());
+    let store = RedisStore::connect(&set.url()).await.unwrap();
+    let mut listener = store.listen(ClientId::generate().unwrap(), WITHIN).await.unwrap();
+    let caller = Caller::new(&store, &key());
+    caller.take().await;
+    // Sentinels and replica lose the old primary, so that nobody can tell it that it is none.
+    let old = redis::Client::open(set.servers()[0].url()).unwrap();
+    let mut old = old.get_multiplexed_async_connection().await.unwrap();
+    for command in [
+        ["ACL", "SETUSER", "leasehold-testkit", "off"],
+        ["CLIENT", "KILL", "USER", "leasehold-testkit"],
+    ] {
+        redis::cmd(command[0]).arg(&command[1..]).exec_async(&mut old).await.unwrap();
+    }
+    let promoted = Arc::clone(&set);
+    let new = spawn_blocking(move || promoted.fail_over().port()).await.unwrap();
+    let new = set.servers().iter().find(|server| server.port() == new).unwrap();
+    let deadline = tokio::time::Instant::now() + WITHIN;
+    loop {
+        let caller = Caller::new(&store, &key());
+        // One on its way when the news came was not answered.
+        if let Ok(Acquire::Granted(granted)) = caller.try_take().await
+            && new.cli(&["EXISTS", &format!("leasehold:{{{}}}", caller.request.key)]) == "1"
+        {
+            assert!(granted.fences.first().epoch() > 0, "the epoch of the fail-over");
+            break;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "the store stays with the old primary");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let role: redis::Value = redis::cmd("ROLE").query_async(&mut old).await.unwrap();
+    assert!(format!("{role:?}").contains("master"), "the old one never heard of it: {role:?}");
+    assert_eq!(
+        timeout(WITHIN, listener.next()).await.unwrap(),
+        Wake::Resync,
+        "messages come from the new one"
+    );
 }
 
 #[tokio::test]
