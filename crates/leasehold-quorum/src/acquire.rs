@@ -24,8 +24,8 @@ enum Said {
     Acquire(Result<Acquire>),
     /// Whether it surely remembers every lease.
     Age(Result<()>),
-    /// Whether it took over the fences.
-    Raised(Result<()>),
+    /// Whether it took over these fences.
+    Raised(FenceBlock, Result<()>),
 }
 
 /// Where an attempt stands with one node.
@@ -56,6 +56,8 @@ struct Attempt {
     votes: Vec<Vote>,
     /// The fences of the lease, once a majority has granted it.
     fences: Option<FenceBlock>,
+    /// Whether these fences were told before, so that no others may take their place.
+    told_before: bool,
 }
 
 /// How a try ended.
@@ -177,6 +179,7 @@ impl Attempt {
             round,
             votes,
             fences: None,
+            told_before: false,
         }
     }
 
@@ -193,14 +196,22 @@ impl Attempt {
                 Some((node, Said::Age(answer))) => {
                     self.step(node, answer, |holds| holds.old_enough = true);
                 }
-                Some((node, Said::Raised(answer))) => {
-                    self.step(node, answer, |holds| holds.raised = true);
+                Some((node, Said::Raised(fences, answer))) => {
+                    // Of fences that were given up only a failure still says something.
+                    if answer.is_err() || self.fences == Some(fences) {
+                        self.step(node, answer, |holds| holds.raised = true);
+                    }
                 }
                 None => return self.failed(),
             }
-            // Whoever answered at the same time has a say too, and the same fence in the end.
-            if self.fences.is_none() && !self.round.has_answers() {
+            // Nodes that answered at the same time have a say too, and the same fence in the end.
+            if self.round.has_answers() {
+                continue;
+            }
+            if self.fences.is_none() {
                 self.settle_fences();
+            } else {
+                self.lift_fences();
             }
         }
     }
@@ -223,14 +234,53 @@ impl Attempt {
             ),
             Err(error) => Vote::Failed(error),
         };
-        let holds = matches!(vote, Vote::Holds(_));
         if let Some(slot) = self.votes.get_mut(node) {
             *slot = vote;
         }
+        self.drop_second_names();
+        let holds = matches!(self.votes.get(node), Some(Vote::Holds(_)));
         if holds {
             self.ask_age(node);
             if self.fences.is_some() {
                 self.raise(node);
+            }
+        }
+    }
+
+    /// Takes the vote from a node that is another one under a second name: what the first name was
+    /// granted just now, the second one is said to have had before. Two servers never agree so,
+    /// since a node that had the lease before has older fences for it.
+    fn drop_second_names(&mut self) {
+        let granted: Vec<(usize, FenceBlock)> = (0..)
+            .zip(&self.votes)
+            .filter_map(|(node, vote)| match vote {
+                Vote::Holds(holds) if !holds.before => Some((node, holds.fences)),
+                _ => None,
+            })
+            .collect();
+        for (first, fences) in granted {
+            for second in 0..self.votes.len() {
+                let same = matches!(
+                    self.votes.get(second),
+                    Some(Vote::Holds(holds)) if holds.before && holds.fences == fences
+                );
+                if !same {
+                    continue;
+                }
+                let location =
+                    |node: usize| self.nodes.stores.get(node).map(|store| store.location());
+                let error = Error::new(
+                    ErrorKind::Config,
+                    format!(
+                        "it is the same server as {} under another name, and has one vote; name \
+                         each server once",
+                        location(first).unwrap_or_default()
+                    ),
+                )
+                .at_store(location(second).unwrap_or_default());
+                if let Some(vote) = self.votes.get_mut(second) {
+                    *vote = Vote::Failed(error);
+                }
             }
         }
     }
@@ -291,7 +341,32 @@ impl Attempt {
             granted.iter().filter(|other| *other == one).count() >= self.nodes.majority()
         });
         let highest = granted.iter().copied().max_by_key(|fences| fences.last());
+        self.told_before = known.is_some();
         self.fences = known.or(agreed).or(highest);
+        for node in 0..self.votes.len() {
+            self.raise(node);
+        }
+    }
+
+    /// Decides once more, on higher fences, where those decided on can't get a majority any more
+    /// though the lease has one: some of the nodes that granted first don't count, and those that
+    /// came later granted above what was decided. What was decided has been told to nobody, and
+    /// every node takes the higher fences over as it took the first ones.
+    fn lift_fences(&mut self) {
+        let Some(fences) = self.fences.filter(|_| !self.told_before) else { return };
+        let below = |vote: &Vote| vote.fences().is_some_and(|own| own.last() <= fences.last());
+        if self.count(below) >= self.nodes.majority()
+            || self.count(|vote| matches!(vote, Vote::Holds(_))) < self.nodes.majority()
+        {
+            return;
+        }
+        let granted = self.votes.iter().filter_map(Vote::fences);
+        self.fences = granted.max_by_key(|fences| fences.last());
+        for vote in &mut self.votes {
+            if let Vote::Holds(holds) = vote {
+                holds.raised = false;
+            }
+        }
         for node in 0..self.votes.len() {
             self.raise(node);
         }
@@ -326,16 +401,15 @@ impl Attempt {
         });
         let location = self.nodes.stores.get(node).map(|store| store.location());
         self.round.ask(node, async move {
-            Said::Raised(question.await.and_then(|answer| {
-                match answer {
-                    Renew::Late | Renew::NotHeld => Err(Error::new(
-                        ErrorKind::Unavailable,
-                        "the lease was over before its fence was confirmed",
-                    )
-                    .at_store(location.unwrap_or_default())),
-                    _ => Ok(()),
-                }
-            }))
+            let answer = question.await.and_then(|answer| match answer {
+                Renew::Late | Renew::NotHeld => Err(Error::new(
+                    ErrorKind::Unavailable,
+                    "the lease was over before its fence was confirmed",
+                )
+                .at_store(location.unwrap_or_default())),
+                _ => Ok(()),
+            });
+            Said::Raised(fences, answer)
         });
     }
 

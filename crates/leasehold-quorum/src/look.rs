@@ -10,8 +10,22 @@ use leasehold_core::{
     Kind, ListRequest, LockInfo, Result,
 };
 
+use tokio::time::{Instant, timeout_at};
+
 use crate::nodes::Nodes;
 use crate::round::Round;
+
+/// How long the nodes that are slower than a majority have at least, for somebody who only looks.
+const GRACE: Duration = Duration::from_millis(20);
+
+/// Which nodes an answer waits for.
+#[derive(Clone, Copy)]
+enum Wait {
+    /// For all of them, each for as long as it may take.
+    All,
+    /// For a majority, and for the others as long again.
+    Most,
+}
 
 /// What one lock looks like at the nodes.
 #[derive(Default)]
@@ -106,10 +120,10 @@ impl Views {
 }
 
 impl Nodes {
-    /// Asks all nodes, and waits for all of them: people want to see everything.
+    /// Asks all nodes. Those that did not answer are counted, as they may hold anything.
     async fn look<T: Send + 'static>(
         self: &Arc<Self>,
-        patience: Duration,
+        (patience, wait): (Duration, Wait),
         question: impl for<'a> Fn(&'a dyn leasehold_core::Store, Duration) -> BoxFuture<'a, Result<T>>
         + Clone
         + Send
@@ -120,22 +134,33 @@ impl Nodes {
             round.ask(node, self.ask(node, patience, question.clone()));
         }
         let (mut answers, mut errors) = (Vec::new(), Vec::<Error>::new());
-        while let Some((node, answer)) = round.next().await {
-            match answer {
-                Ok(answer) => answers.push((node, answer)),
-                Err(error) => errors.push(error),
+        let begin = Instant::now();
+        let mut until = None;
+        loop {
+            let next = match until {
+                Some(until) => timeout_at(until, round.next()).await.unwrap_or_default(),
+                None => round.next().await,
+            };
+            match next {
+                Some((node, Ok(answer))) => answers.push((node, answer)),
+                Some((_, Err(error))) => errors.push(error),
+                None => break,
+            }
+            if matches!(wait, Wait::Most) && until.is_none() && answers.len() >= self.majority() {
+                until = Instant::now().checked_add(begin.elapsed().max(GRACE));
             }
         }
         if answers.len() < self.majority() {
             return Err(self.too_few(answers.len(), "answered", errors));
         }
-        Ok((answers, errors.len()))
+        let silent = self.count().saturating_sub(answers.len());
+        Ok((answers, silent))
     }
 
-    async fn views(self: &Arc<Self>, key: &Key, patience: Duration) -> Result<Views> {
+    async fn views(self: &Arc<Self>, key: &Key, how: (Duration, Wait)) -> Result<Views> {
         let key = key.clone();
         let (answers, silent) = self
-            .look(patience, move |store, within| {
+            .look(how, move |store, within| {
                 let key = key.clone();
                 Box::pin(async move { store.inspect(&key, within).await })
             })
@@ -149,7 +174,7 @@ impl Nodes {
         key: &Key,
         within: Duration,
     ) -> Result<Option<LockInfo>> {
-        let views = self.views(key, self.patience(within, 1)).await?;
+        let views = self.views(key, (self.patience(within, 1), Wait::Most)).await?;
         Ok(views.put_together(self, key))
     }
 
@@ -161,7 +186,7 @@ impl Nodes {
         let request = request.clone();
         // A list may be long, and its caller knows how long it may take.
         let (answers, silent) = self
-            .look(within, move |store, within| {
+            .look((within, Wait::All), move |store, within| {
                 let request = request.clone();
                 Box::pin(async move { store.list(&request, within).await })
             })
@@ -183,7 +208,7 @@ impl Nodes {
         within: Duration,
     ) -> Result<Ask> {
         let patience = self.patience(within, 2);
-        let views = self.views(&request.key, patience).await?;
+        let views = self.views(&request.key, (patience, Wait::All)).await?;
         let Some(lease) = views.lease(self) else { return Ok(Ask::NotHeld) };
         if request.fence.is_some_and(|fence| !lease.has(fence)) {
             return Ok(Ask::NotHeld);
@@ -216,7 +241,8 @@ impl Nodes {
     }
 
     pub(crate) async fn examine(self: &Arc<Self>, within: Duration) -> Result<Vec<Finding>> {
-        let (answers, silent) = self.look(within, |store, within| store.examine(within)).await?;
+        let (answers, silent) =
+            self.look((within, Wait::All), |store, within| store.examine(within)).await?;
         let mut findings = Vec::new();
         let missing: Vec<String> = (0..self.count())
             .filter(|node| answers.iter().all(|(answered, _)| answered != node))
@@ -255,7 +281,7 @@ impl Nodes {
         within: Duration,
     ) -> Result<ForceRelease> {
         let patience = self.patience(within, 2);
-        let views = self.views(&request.key, patience).await?;
+        let views = self.views(&request.key, (patience, Wait::All)).await?;
         let Some(lease) = views.lease(self) else { return Ok(ForceRelease::NotHeld) };
         let named = lease.has(request.fence);
         // The fences of a block that a holder hands on are known to the nodes alone.

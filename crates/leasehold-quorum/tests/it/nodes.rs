@@ -180,7 +180,7 @@ async fn a_lease_that_a_majority_lost_is_not_healed() {
     }
     let renewal = [RenewRequest::new(key.clone(), asked.token, fences, asked.ttl)];
     let answer = *quorum.renew(&renewal, secs(5)).await[0].as_ref().unwrap();
-    assert_eq!(answer, Renew::Late);
+    assert_eq!(answer, Renew::NotHeld);
     assert!(memories[..2].iter().all(|memory| memory.in_use() == 0));
 }
 
@@ -235,4 +235,47 @@ async fn a_lease_is_never_made_longer_than_a_restarted_node_is_kept_out() {
     assert_eq!(*answers[1].as_ref().unwrap(), Renew::Renewed, "the others are none the worse");
     let shown = quorum.inspect(&key, CALL).await.unwrap().unwrap();
     assert!(shown.holders[0].remaining <= secs(30), "{shown:?}");
+}
+
+/// The young node and a quick one grant first and decide on the fences; the slow one grants above
+/// what they decided.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_does_not_count_yet_and_a_slow_one_stop_nobody() {
+    for (count, young, slow) in [(3, 1, 1), (5, 2, 2), (5, 1, 1)] {
+        let Faulty { quorum, nodes, memories } = faulty(count);
+        for node in nodes.iter().take(young) {
+            node.decide(|call| match call.op {
+                Op::RemembersFor => Fault::Refuse,
+                _ => Fault::None,
+            });
+        }
+        for node in nodes.iter().rev().take(slow) {
+            node.always(Fault::Delay { before: ms(5), after: ms(5) });
+        }
+        let key = key();
+        let mut last = None;
+        for _ in 0..5 {
+            let asked = wish(&key, secs(30));
+            let fences = granted(&*quorum, &asked).await;
+            assert!(last < Some(fences.first()), "{fences:?} after {last:?}");
+            last = Some(fences.last());
+            let other = quorum.acquire(&wish(&key, secs(30)), CALL).await.unwrap();
+            assert!(matches!(other, Acquire::Busy(_)), "{other:?}");
+            let release = ReleaseRequest::new(key.clone(), asked.token, fences);
+            assert_eq!(quorum.release(&release, CALL).await.unwrap(), Release::Released);
+        }
+        assert!(memories.iter().all(|memory| memory.in_use() <= 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_gone_delays_no_look() {
+    let Faulty { quorum, nodes, .. } = faulty(3);
+    let key = key();
+    granted(&*quorum, &wish(&key, secs(30))).await;
+    nodes[2].black_out(true);
+    let started = tokio::time::Instant::now();
+    let shown = quorum.inspect(&key, CALL).await.unwrap();
+    assert!(shown.is_some_and(|lock| lock.holders.len() == 1));
+    assert!(started.elapsed() < ms(100), "{:?}", started.elapsed());
 }

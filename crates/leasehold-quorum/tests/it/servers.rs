@@ -182,3 +182,26 @@ async fn many_who_ask_at_once_settle_among_themselves() {
         assert_eq!(holders, 1, "nobody, or more than one, of those who asked at once");
     }
 }
+
+#[tokio::test]
+async fn a_server_under_two_names_has_one_vote() {
+    let servers = servers(2);
+    let names = |servers: &[&RedisServer]| {
+        let stores = servers.iter().flat_map(|server| connected(std::slice::from_ref(*server)));
+        QuorumStore::builder(stores.collect()).nodes_keep_leases(true).build().unwrap()
+    };
+    let [one, other] = [&servers[0], &servers[1]];
+    let alone = names(&[one, one, one]);
+    let error = alone.acquire(&wish(&key(), secs(30)), secs(5)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.to_string().contains("same server as"), "{error}");
+
+    let both = names(&[one, one, other]);
+    let key = key();
+    let asked = wish(&key, secs(30));
+    let fences = granted(&both, &asked).await;
+    let busy = both.acquire(&wish(&key, secs(30)), CALL).await.unwrap();
+    assert!(matches!(busy, Acquire::Busy(_)), "{busy:?}");
+    let renewal = [RenewRequest::new(key.clone(), asked.token, fences, asked.ttl)];
+    assert_eq!(*both.renew(&renewal, CALL).await[0].as_ref().unwrap(), Renew::Renewed);
+}
