@@ -193,7 +193,7 @@ fn a_detached_lease_goes_from_hand_to_hand() {
     assert_eq!(guard.fence().unwrap(), fence);
     let lease = guard.detach().unwrap();
     assert_eq!(other.release_outcome(&lease, None).unwrap(), Release::Released);
-    assert_eq!(other.adopt(&lease).unwrap_err().kind(), ErrorKind::Late);
+    assert_eq!(other.adopt(&lease).unwrap_err().kind(), ErrorKind::Lost);
 }
 
 #[test]
