@@ -180,7 +180,9 @@ local function commit(lock)
     redis.call('HSET', key, unpack(sets))
     local told_so = redis.pcall('PEXPIRE', key, left)
     if type(told_so) == 'table' then
-      redis.call('HDEL', key, 'lock')
+      local names = {}
+      for i = 1, #sets, 2 do names[#names + 1] = sets[i] end
+      redis.call('HDEL', key, unpack(names))
       return {'failed', told_so.err}
     end
   end

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Acquire, ClientId, Error, ErrorKind, ForceReleaseRequest, ListRequest, Mode, Store as _,
+    Acquire, ClientId, Effect, Error, ErrorKind, ForceReleaseRequest, ListRequest, Mode, Store as _,
 };
 use leasehold_redis::RedisStore;
 use leasehold_redis::acl::{self, Feature};
@@ -186,4 +186,24 @@ async fn the_rights_of_a_service_are_enough_and_each_is_needed_with_all_settings
     let server = RedisServer::start();
     let setting = "/3?prefix=a*b:c-d&protocol=resp3";
     is_enough_and_least(&server, setting, &Feature::SERVICE).await;
+}
+
+#[tokio::test]
+async fn a_new_lock_whose_expiry_is_refused_leaves_nothing_behind() {
+    let server = RedisServer::builder().acl_user("u on >pw ~* &* +@all -pexpire").start();
+    let store = RedisStore::connect(&server.url_for("u", "pw")).await.unwrap();
+    let permits =
+        Mode::Permits { count: std::num::NonZeroU32::MIN, limit: std::num::NonZeroU32::MIN };
+    for mode in [Mode::Exclusive, Mode::Shared, permits] {
+        let mut caller = Caller::new(&store, &key());
+        caller.request.mode = mode;
+        let one = caller.try_take().await.unwrap_err();
+        let all =
+            store.acquire_all(std::slice::from_ref(&caller.request), WITHIN).await.unwrap_err();
+        for error in [one, all] {
+            let judged = (error.kind(), error.effect());
+            assert_eq!(judged, (ErrorKind::Denied, Effect::NotApplied), "{mode:?}: {error}");
+        }
+        assert_eq!(server.cli(&["DBSIZE"]), "0", "{mode:?}");
+    }
 }
