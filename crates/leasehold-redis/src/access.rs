@@ -18,9 +18,9 @@ use crate::classify::{self, Stage, Verdict};
 use crate::dial::{FirstWords, Socket, dial};
 use crate::replication::Age;
 use crate::role::Role;
-use crate::sentinel::{Found, Sentinels};
+use crate::sentinel::{Found, Said, Sentinels};
 use crate::tls::Tls;
-use crate::transport::{Survey, here};
+use crate::transport::here;
 
 /// How often a server in use is asked whether it is still a primary, in passing.
 const ROLE_EVERY_MS: u64 = 2_000;
@@ -124,6 +124,23 @@ impl Access {
         }
     }
 
+    /// The server at another address.
+    pub(crate) fn neighbour(&self, host: &str, port: u16) -> Option<Self> {
+        let known = match &self.finder {
+            Finder::At(endpoint) | Finder::Node(endpoint) => endpoint,
+            Finder::Sentinels(sentinels) => sentinels.hosts.first()?,
+        };
+        Some(self.sibling(known.sibling(host, port)))
+    }
+
+    /// Where that is, for people; nothing where sentinels decide on it.
+    pub(crate) fn location(&self) -> Option<String> {
+        match &self.finder {
+            Finder::At(endpoint) | Finder::Node(endpoint) => Some(endpoint.location()),
+            Finder::Sentinels(_) => None,
+        }
+    }
+
     /// The same way to the same server, which shares nothing that lives on a runtime.
     pub(crate) fn separate(&self) -> Self {
         let finder = match &self.finder {
@@ -170,7 +187,7 @@ impl Access {
     }
 
     /// Asks all sentinels, if there are some.
-    pub(crate) async fn survey(&self) -> Option<Survey> {
+    pub(crate) async fn survey(&self) -> Option<Vec<Said>> {
         match &self.finder {
             Finder::At(_) | Finder::Node(_) => None,
             Finder::Sentinels(sentinels) => Some(sentinels.survey().await),

@@ -24,9 +24,9 @@ use crate::access::{Access, Link};
 use crate::classify::{self, Next, Stage, Verdict};
 use crate::replication::{Age, Replication};
 use crate::role::Role;
-use crate::sentinel::LOOK_EVERY;
+use crate::sentinel::{LOOK_EVERY, Said};
 use crate::transport::{
-    Answer, Care, Deadline, Request, Survey, Transport, all_failed, here, judged,
+    Answer, Care, Deadline, Part, Request, Transport, all_failed, here, judged,
 };
 
 /// Time-outs in a row after which a connection is given up.
@@ -503,8 +503,15 @@ impl Transport for Supervised {
         self.inner.access.follows()
     }
 
-    fn sentinels(&self) -> BoxFuture<'_, Option<Survey>> {
+    fn sentinels(&self) -> BoxFuture<'_, Option<Vec<Said>>> {
         Box::pin(self.inner.access.survey())
+    }
+
+    fn neighbour(&self, host: &str, port: u16) -> Option<Part> {
+        let access = self.inner.access.neighbour(host, port)?;
+        let location = access.location()?;
+        let server = Arc::new(Self::new(Arc::new(access)));
+        Some(Part { server, location, slots: Vec::new() })
     }
 }
 

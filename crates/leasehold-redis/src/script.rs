@@ -18,6 +18,13 @@ pub(crate) struct Script {
     pub(crate) digest: String,
 }
 
+impl Script {
+    pub(crate) fn new(source: String) -> Self {
+        let digest = redis::Script::new(&source).get_hash().to_owned();
+        Self { source, digest }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Scripts {
     pub(crate) acquire: Script,
@@ -68,8 +75,7 @@ impl Scripts {
         let script = |file: &str| {
             let mut source = String::new();
             paste(file, &change, &mut source);
-            let digest = redis::Script::new(&source).get_hash().to_owned();
-            Script { source, digest }
+            Script::new(source)
         };
         Self {
             acquire: script(include_str!("scripts/acquire.lua")),

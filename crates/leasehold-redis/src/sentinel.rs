@@ -22,7 +22,7 @@ use crate::connection::pause_after;
 use crate::dial::{Socket, dial};
 use crate::listen::next_message;
 use crate::tls::Tls;
-use crate::transport::{Survey, judged};
+use crate::transport::judged;
 
 /// How long one sentinel may take.
 const ASK_MAX: Duration = Duration::from_secs(2);
@@ -67,6 +67,13 @@ impl fmt::Debug for Sentinels {
             .field("tls", tls)
             .finish_non_exhaustive()
     }
+}
+
+/// What one sentinel says.
+#[derive(Clone, Debug)]
+pub(crate) struct Said {
+    pub(crate) sentinel: Endpoint,
+    pub(crate) found: Result<Found, Verdict>,
 }
 
 /// A primary.
@@ -157,29 +164,30 @@ impl Sentinels {
     }
 
     /// Asks all of them at once.
-    fn ask_each(&self) -> JoinSet<Result<Found, Verdict>> {
+    fn ask_each(&self) -> JoinSet<Said> {
         let mut asking = JoinSet::new();
         for host in &self.hosts {
             let one = self.one(host);
             asking.spawn(async move {
-                timeout(ASK_MAX, one.ask()).await.unwrap_or_else(|_| {
+                let found = timeout(ASK_MAX, one.ask()).await.unwrap_or_else(|_| {
                     Err(Verdict::unconnected(format!("sentinel {} does not answer", one.host)))
-                })
+                });
+                Said { sentinel: one.host, found }
             });
         }
         asking
     }
 
-    /// How many there are, and how many name the primary that those name who know best.
-    pub(crate) async fn survey(&self) -> Survey {
+    /// What each of them says, in the order in which they were named.
+    pub(crate) async fn survey(&self) -> Vec<Said> {
         let mut asking = self.ask_each();
-        let mut said = Vec::new();
+        let mut said = Vec::with_capacity(self.hosts.len());
         while let Some(answer) = asking.join_next().await {
-            said.extend(answer.ok().and_then(Result::ok));
+            said.extend(answer);
         }
-        let best = said.iter().max_by_key(|found| found.epoch).cloned();
-        let agreeing = said.iter().filter(|found| Some(*found) == best.as_ref()).count();
-        Survey { named: self.hosts.len(), agreeing }
+        let place = |one: &Said| self.hosts.iter().position(|host| *host == one.sentinel);
+        said.sort_by_key(place);
+        said
     }
 
     async fn ask_all(&self) -> Result<Found, Verdict> {
@@ -193,13 +201,13 @@ impl Sentinels {
                 None => asking.join_next().await,
             };
             match next {
-                Some(Ok(Ok(found))) => {
+                Some(Ok(Said { found: Ok(found), .. })) => {
                     until.get_or_insert_with(|| Instant::now() + GRACE);
                     if best.as_ref().is_none_or(|best| best.epoch < found.epoch) {
                         best = Some(found);
                     }
                 }
-                Some(Ok(Err(verdict))) => {
+                Some(Ok(Said { found: Err(verdict), .. })) => {
                     // What somebody has to set right tells more than who is not there.
                     let tells_more = |old: &Verdict| old.kind == ErrorKind::Unavailable;
                     if failure.as_ref().is_none_or(tells_more) {

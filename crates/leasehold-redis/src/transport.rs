@@ -16,6 +16,7 @@ use crate::call::Call;
 use crate::classify::{self, Stage, Verdict};
 use crate::replication::Replication;
 use crate::role::Role;
+use crate::sentinel::Said;
 
 /// Until when a call may take, and how long that was, to say so.
 #[derive(Clone, Copy, Debug)]
@@ -166,8 +167,13 @@ pub(crate) trait Transport: Debug + Send + Sync + 'static {
     }
 
     /// What the sentinels say that were named, where there are some.
-    fn sentinels(&self) -> BoxFuture<'_, Option<Survey>> {
+    fn sentinels(&self) -> BoxFuture<'_, Option<Vec<Said>>> {
         Box::pin(std::future::ready(None))
+    }
+
+    /// Another server, reached and logged in to in the same way as this one.
+    fn neighbour(&self, _host: &str, _port: u16) -> Option<Part> {
+        None
     }
 }
 
@@ -178,19 +184,12 @@ pub(crate) struct Parts {
     pub(crate) whole: bool,
 }
 
-/// One of them.
+/// One server of several.
 pub(crate) struct Part {
     pub(crate) server: Arc<dyn Transport>,
     pub(crate) location: String,
     /// In order; none of a server that may be about to get some.
     pub(crate) slots: Vec<u16>,
-}
-
-/// How many sentinels there are, and how many say the same.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Survey {
-    pub(crate) named: usize,
-    pub(crate) agreeing: usize,
 }
 
 /// The runtime of the caller, whose timers every request needs.

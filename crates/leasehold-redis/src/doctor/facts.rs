@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use leasehold_core::escape;
 
 /// The settings that are asked for with `CONFIG GET`, one at a time as Redis 6.2 wants it.
-pub(super) const SETTINGS: [&str; 7] = [
+pub(super) const SETTINGS: [&str; 10] = [
     "appendfsync",
     "appendonly",
+    "client-output-buffer-limit",
+    "maxclients",
     "maxmemory",
+    "maxmemory-clients",
     "maxmemory-policy",
     "min-replicas-max-lag",
     "min-replicas-to-write",
@@ -78,6 +81,11 @@ impl Facts {
         self.info("maxmemory_policy").or_else(|| self.setting("maxmemory-policy"))
     }
 
+    /// How many clients there may be.
+    pub(super) fn client_limit(&self) -> Option<u64> {
+        self.number("maxclients").or_else(|| self.setting("maxclients")?.parse().ok())
+    }
+
     /// The memory limit in bytes; 0 for none.
     pub(super) fn memory_limit(&self) -> Option<u64> {
         self.number("maxmemory").or_else(|| self.setting("maxmemory")?.parse().ok())
@@ -92,14 +100,48 @@ impl Facts {
         self.number("connected_slaves").or_else(|| self.number("connected_replicas"))
     }
 
+    /// The replicas that the server says it has.
+    pub(super) fn followers(&self) -> Vec<Follower> {
+        let number = |field: &str| field.strip_prefix("slave")?.parse::<u32>().ok();
+        let lines = self.info.iter().filter(|(field, _)| number(field).is_some());
+        lines.filter_map(|(_, line)| Follower::read(line)).collect()
+    }
+
     /// How many replicas have to be in step for a write; 0 for none.
     pub(super) fn replicas_needed(&self) -> Option<u64> {
         self.setting("min-replicas-to-write")?.parse().ok()
     }
 
+    /// Whether scripts write even when too few replicas are in step, as they do up to Redis 6.2.6.
+    pub(super) fn scripts_need_no_replicas(&self) -> bool {
+        matches!(self.version(), Some((Product::Redis, version)) if version < [6, 2, 7])
+    }
+
     /// How many replicas are in step, where some have to be.
     pub(super) fn replicas_in_step(&self) -> Option<u64> {
         self.number("min_slaves_good_slaves").or_else(|| self.number("min_replicas_good_replicas"))
+    }
+}
+
+/// A replica as its primary sees it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Follower {
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// Whether it gets what the primary writes, as it is written.
+    pub(super) online: bool,
+}
+
+impl Follower {
+    /// Reads `ip=10.0.0.2,port=6379,state=online,offset=42,lag=0`.
+    fn read(line: &str) -> Option<Self> {
+        let field = |wanted: &str| {
+            let mut pairs = line.split(',').filter_map(|pair| pair.split_once('='));
+            pairs.find_map(|(name, value)| (name == wanted).then_some(value))
+        };
+        let host = field("ip").filter(|host| !host.is_empty())?.to_owned();
+        let online = field("state") == Some("online");
+        Some(Self { host, port: field("port")?.parse().ok()?, online })
     }
 }
 
@@ -127,6 +169,22 @@ mod tests {
         assert_eq!(facts.version(), Some((Product::Redis, [7, 2, 4])));
         facts.add_info("valkey_version:9.1.2\r\n");
         assert_eq!(facts.version(), Some((Product::Valkey, [9, 1, 2])));
+    }
+
+    #[test]
+    fn replicas_are_known_by_what_their_primary_says() {
+        let mut facts = Facts::default();
+        facts.add_info(
+            "role:master\r\nconnected_slaves:3\r\n\
+             slave0:ip=10.0.0.2,port=6379,state=online,offset=42,lag=0\r\n\
+             slave1:ip=::1,port=7000,state=wait_bgsave,offset=0,lag=0,type=replica\r\n\
+             slave2:ip=,port=7000,state=online\r\nslave_x:ip=h,port=1,state=online\r\n",
+        );
+        let follower = |host: &str, port, online| Follower { host: host.into(), port, online };
+        assert_eq!(
+            facts.followers(),
+            [follower("10.0.0.2", 6379, true), follower("::1", 7000, false)]
+        );
     }
 
     #[test]

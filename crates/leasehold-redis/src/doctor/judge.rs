@@ -5,16 +5,20 @@ use std::time::Duration;
 use leasehold_core::doctor::{Finding, Severity};
 
 use super::facts::{Facts, Product, word};
+use super::{replicas, room};
 use crate::builder::Door;
-use crate::transport::Survey;
+use crate::replication::Replication;
 
 /// The oldest versions that the conformance suite is run on.
 const REDIS_MIN: [u32; 2] = [6, 2];
 const VALKEY_MIN: [u32; 2] = [7, 2];
 
+/// The first Redis whose scripts heed `min-replicas-to-write`.
+const SCRIPTS_HEED: &str = "6.2.7";
+
 /// Clocks that are kept by a time service agree better than the first. Beyond the second somebody
 /// is going to set one of them right.
-const CLOCK_OFF: Duration = Duration::from_millis(200);
+pub(super) const CLOCK_OFF: Duration = Duration::from_millis(200);
 const CLOCK_WRONG: Duration = Duration::from_secs(2);
 
 /// A server that was started more recently than this may have forgotten leases that still run.
@@ -24,16 +28,23 @@ const YOUNG: Duration = Duration::from_secs(60 * 60);
 const MEMORY_FULL: u64 = 90;
 
 /// Everything that `INFO` and `CONFIG GET` have an answer to.
-pub(super) fn settings(facts: &Facts, as_cluster: bool) -> Vec<Finding> {
+/// `confirming` is what the store's URL asks to be waited for.
+pub(super) fn settings(
+    facts: &Facts,
+    as_cluster: bool,
+    confirming: Option<Replication>,
+) -> Vec<Finding> {
     let mut findings = vec![unasked(facts)];
-    findings.push(version(facts));
+    findings.push(version(facts, confirming));
     findings.push(topology(facts, as_cluster));
     findings.push(role(facts));
     findings.push(eviction(facts));
     findings.push(memory(facts));
-    findings.push(persistence(facts));
+    findings.push(room::clients(facts));
+    findings.push(room::buffers(facts));
+    findings.push(persistence(facts, confirming));
     findings.push(saving(facts));
-    findings.push(replication(facts));
+    findings.push(replicas::replication(facts, confirming));
     findings.push(uptime(facts));
     findings.into_iter().flatten().collect()
 }
@@ -57,13 +68,29 @@ fn unasked(facts: &Facts) -> Option<Finding> {
     )
 }
 
-fn version(facts: &Facts) -> Option<Finding> {
+pub(super) fn version(facts: &Facts, confirming: Option<Replication>) -> Option<Finding> {
     let (product, [major, minor, patch]) = facts.version()?;
     let (name, [least_major, least_minor]) = match product {
         Product::Redis => ("Redis", REDIS_MIN),
         Product::Valkey => ("Valkey", VALKEY_MIN),
     };
     let found = format!("{name} {major}.{minor}.{patch}");
+    if facts.scripts_need_no_replicas() && [major, minor] >= [least_major, least_minor] {
+        let relied_on = facts.replicas_needed().unwrap_or(0) > 0;
+        let confirmed = confirming.is_some_and(|it| it.replicas > 0);
+        return Some(
+            Finding::new(
+                if relied_on && !confirmed { Severity::Warning } else { Severity::Note },
+                "version",
+                found,
+                "its scripts write whatever min-replicas-to-write says, so that a primary that \
+                 was cut off goes on granting locks",
+            )
+            .advise(format!(
+                "update it to Redis {SCRIPTS_HEED} or later, or write replicas= into the URL"
+            )),
+        );
+    }
     if [major, minor] >= [least_major, least_minor] {
         return Some(Finding::new(Severity::Fine, "version", found, "it has what locks need"));
     }
@@ -113,49 +140,6 @@ fn topology(facts: &Facts, as_cluster: bool) -> Option<Finding> {
     )
 }
 
-/// Whether every slot of a cluster has a primary.
-pub(super) fn whole(whole: bool) -> Option<Finding> {
-    if whole {
-        return None;
-    }
-    let finding = Finding::new(
-        Severity::Problem,
-        "slots",
-        "some slots of the cluster are with no node",
-        "locks in them can't be taken, renewed and released",
-    );
-    Some(finding.advise("redis-cli --cluster check, and --cluster fix"))
-}
-
-/// A node of a cluster that could not be looked at.
-pub(super) fn unexamined_node(found: String) -> Finding {
-    let means = "the locks in its slots can't be taken, renewed and released until it is back, or \
-                 a replica takes its place";
-    Finding::new(Severity::Problem, "node", found, means)
-}
-
-pub(super) fn sentinels(survey: Survey) -> Finding {
-    let Survey { named, agreeing } = survey;
-    let found = format!("{agreeing} of {named} sentinels answer and name the same primary");
-    let topic = "sentinels";
-    if named < 2 {
-        let means = "when it is gone, nobody tells where the primary is";
-        let finding = Finding::new(Severity::Warning, topic, found, means);
-        return finding.advise("name all sentinels in the store's URL");
-    }
-    if agreeing < named {
-        return Finding::new(
-            Severity::Warning,
-            topic,
-            found,
-            "the others are gone, are behind, or don't let this user in; with a majority of them \
-             gone, nobody fails over",
-        )
-        .advise("look after the others, or take them out of the store's URL");
-    }
-    Finding::new(Severity::Fine, topic, found, "a primary that is replaced is found again")
-}
-
 fn role(facts: &Facts) -> Option<Finding> {
     if facts.is_replica() {
         return Some(
@@ -173,7 +157,7 @@ fn role(facts: &Facts) -> Option<Finding> {
     })
 }
 
-fn eviction(facts: &Facts) -> Option<Finding> {
+pub(super) fn eviction(facts: &Facts) -> Option<Finding> {
     let policy = facts.eviction_policy()?;
     let found = format!("maxmemory-policy is {}", word(policy));
     if policy == "noeviction" {
@@ -206,9 +190,23 @@ fn eviction(facts: &Facts) -> Option<Finding> {
     Some(finding.advise(advice))
 }
 
-fn memory(facts: &Facts) -> Option<Finding> {
+pub(super) fn memory(facts: &Facts) -> Option<Finding> {
     let limit = facts.memory_limit()?;
     if limit == 0 {
+        let machine = facts.number("total_system_memory").filter(|bytes| *bytes > 0);
+        if let (Some(used), Some(machine)) = (facts.number("used_memory"), machine)
+            && used / machine.div_ceil(100) >= MEMORY_FULL
+        {
+            let found = format!(
+                "there is no memory limit, and {} of the machine's {} MiB are in use",
+                used >> 20,
+                machine >> 20
+            );
+            let means = "the machine may end the server, and then its persistence decides which \
+                         locks are left";
+            let finding = Finding::new(Severity::Warning, "memory", found, means);
+            return Some(finding.advise("remove what needs it, and set maxmemory"));
+        }
         return Some(
             Finding::new(
                 Severity::Note,
@@ -232,8 +230,11 @@ fn memory(facts: &Facts) -> Option<Finding> {
     Some(Finding::new(Severity::Fine, "memory", found, means))
 }
 
-fn persistence(facts: &Facts) -> Option<Finding> {
+fn persistence(facts: &Facts, confirming: Option<Replication>) -> Option<Finding> {
     let topic = "persistence";
+    if confirming.is_some_and(|it| it.fsync) {
+        return Some(on_disk(facts.appends()?, facts.setting("appendfsync")));
+    }
     if facts.appends()? {
         return Some(match facts.setting("appendfsync") {
             Some("always") => Finding::new(
@@ -293,6 +294,45 @@ fn persistence(facts: &Facts) -> Option<Finding> {
     Some(finding.advise(advice))
 }
 
+/// What becomes of a store that waits for the server's disk.
+fn on_disk(appends: bool, how: Option<&str>) -> Finding {
+    let topic = "persistence";
+    let none = "no lock can be taken: none is ever known to be on the disk";
+    if !appends {
+        let found = "fsync=yes is asked for, and appendonly is off";
+        return Finding::new(Severity::Problem, topic, found, none)
+            .advise("CONFIG SET appendonly yes, and the same in the configuration file");
+    }
+    match how {
+        Some("no") => {
+            let found = "fsync=yes is asked for, and appendfsync is no";
+            Finding::new(Severity::Problem, topic, found, none)
+                .advise("CONFIG SET appendfsync always, and the same in the configuration file")
+        }
+        Some("everysec") => Finding::new(
+            Severity::Warning,
+            topic,
+            "fsync=yes is asked for, and appendfsync is everysec",
+            "no lock is forgotten, but each grant and renewal waits for up to a second or two, \
+             and fails when that is longer than replicate_timeout",
+        )
+        .advise("CONFIG SET appendfsync always, and the same in the configuration file"),
+        Some("always") => Finding::new(
+            Severity::Fine,
+            topic,
+            "fsync=yes is asked for, appendonly is on, and appendfsync is always",
+            "a lock that was granted outlives a crash of the server and a power loss",
+        ),
+        _ => Finding::new(
+            Severity::Note,
+            topic,
+            "fsync=yes is asked for, and appendonly is on; appendfsync was not told",
+            "a lock that was granted outlives a power loss; how long that takes depends on \
+             appendfsync",
+        ),
+    }
+}
+
 /// Whether the server gets its data onto its disk.
 fn saving(facts: &Facts) -> Option<Finding> {
     if facts.info("loading") == Some("1") {
@@ -323,70 +363,6 @@ fn saving(facts: &Facts) -> Option<Finding> {
              may forget those that are held",
         )
         .advise("look into the server's log, and make room on its disk"),
-    )
-}
-
-fn replication(facts: &Facts) -> Option<Finding> {
-    let topic = "replication";
-    if facts.is_replica() {
-        return None;
-    }
-    let replicas = facts.replicas()?;
-    let needed = facts.replicas_needed().unwrap_or(0);
-    if let Some(in_step) = facts.replicas_in_step()
-        && in_step < needed
-    {
-        return Some(
-            Finding::new(
-                Severity::Problem,
-                topic,
-                format!(
-                    "{in_step} replicas are in step, and min-replicas-to-write demands {needed}"
-                ),
-                "the server takes no writes, so that locks can't be taken or renewed",
-            )
-            .advise("start the replicas, or lower min-replicas-to-write"),
-        );
-    }
-    if replicas == 0 && needed == 0 {
-        return Some(Finding::new(
-            Severity::Fine,
-            topic,
-            "there are no replicas",
-            "nobody fails over to one that lacks the newest locks; a server that is down takes \
-             none until it is back",
-        ));
-    }
-    let count = match replicas {
-        1 => "there is 1 replica".to_owned(),
-        n => format!("there are {n} replicas"),
-    };
-    if needed == 0 {
-        return Some(
-            Finding::new(
-                Severity::Warning,
-                topic,
-                format!("{count}; min-replicas-to-write is not set, or was not told"),
-                "replication is asynchronous: a replica that takes over may lack the newest locks, \
-                 so that two hold one, and a primary that was cut off goes on granting",
-            )
-            .advise(
-                "set min-replicas-to-write to 1 or more with a short min-replicas-max-lag, and \
-                 check fences at what the lock protects",
-            ),
-        );
-    }
-    let lag = facts.setting("min-replicas-max-lag").map(word);
-    let lag = lag.map_or_else(String::new, |lag| format!(" within {lag} s"));
-    Some(
-        Finding::new(
-            Severity::Note,
-            topic,
-            format!("{count}; {needed} must be in step{lag}"),
-            "a primary that was cut off soon stops granting; a replica that takes over may still \
-             lack the newest locks, so that two hold one",
-        )
-        .advise("check fences at what the lock protects"),
     )
 }
 
@@ -429,9 +405,24 @@ pub(super) struct ClockReading {
     pub(super) uncertainty: Duration,
 }
 
+impl ClockReading {
+    /// How far one server's clock is from another's.
+    pub(super) fn less(self, other: Self) -> Self {
+        Self {
+            ahead_us: self.ahead_us.saturating_sub(other.ahead_us),
+            uncertainty: self.uncertainty.saturating_add(other.uncertainty),
+        }
+    }
+
+    /// How far it is at least.
+    pub(super) fn certain(self) -> Duration {
+        Duration::from_micros(self.ahead_us.unsigned_abs()).saturating_sub(self.uncertainty)
+    }
+}
+
 pub(super) fn clock(reading: ClockReading) -> Finding {
     let off = Duration::from_micros(reading.ahead_us.unsigned_abs());
-    let certain = off.saturating_sub(reading.uncertainty);
+    let certain = reading.certain();
     let direction = if reading.ahead_us < 0 { "behind" } else { "ahead of" };
     let found = if certain.is_zero() {
         format!("the server's clock agrees with ours within {}", rough(reading.uncertainty))
@@ -501,7 +492,7 @@ pub(super) fn protocol(resp3: Option<bool>) -> Option<Finding> {
 }
 
 /// A length of time for people: two digits are enough.
-fn rough(length: Duration) -> String {
+pub(super) fn rough(length: Duration) -> String {
     let seconds = length.as_secs();
     match seconds {
         0 if length.as_micros() < 1_000 => format!("{} µs", length.as_micros()),

@@ -49,12 +49,18 @@ fn memory_that_is_nearly_full_is_a_warning() {
     assert_eq!(severity(judged("90", "100")), Severity::Warning);
     assert_eq!(severity(judged("900", "100")), Severity::Warning);
     assert_eq!(severity(judged("900", "0")), Severity::Note, "without a limit");
+    let of_machine = |machine| {
+        let info = [("used_memory", "900"), ("maxmemory", "0"), ("total_system_memory", machine)];
+        severity(memory(&facts(&info, &[])))
+    };
+    assert_eq!(of_machine("1000"), Severity::Warning);
+    assert_eq!(of_machine("1100"), Severity::Note);
 }
 
 #[test]
 fn persistence_is_judged_by_what_a_crash_leaves() {
     let judged = |append, settings: &[_]| {
-        severity(persistence(&facts(&[("aof_enabled", append)], settings)))
+        severity(persistence(&facts(&[("aof_enabled", append)], settings), None))
     };
     assert_eq!(judged("1", &[("appendfsync", "always")]), Severity::Fine);
     assert_eq!(judged("1", &[("appendfsync", "everysec")]), Severity::Note);
@@ -63,8 +69,9 @@ fn persistence_is_judged_by_what_a_crash_leaves() {
     assert_eq!(judged("0", &[("save", "")]), Severity::Warning);
     assert_eq!(judged("0", &[("save", "3600 1")]), Severity::Warning);
     assert_eq!(judged("0", &[]), Severity::Warning);
-    assert!(persistence(&Facts::default()).is_none());
-    let snapshots = persistence(&facts(&[("aof_enabled", "0")], &[("save", "60 1")])).unwrap();
+    assert!(persistence(&Facts::default(), None).is_none());
+    let snapshots =
+        persistence(&facts(&[("aof_enabled", "0")], &[("save", "60 1")]), None).unwrap();
     assert!(snapshots.means.contains("brings released ones back"), "{snapshots:?}");
 }
 
@@ -82,22 +89,6 @@ fn a_disk_that_fails_and_data_that_is_still_loading_are_seen() {
 }
 
 #[test]
-fn replicas_are_judged_by_what_a_fail_over_leaves() {
-    let judged = |info: &[_], needed: &[_]| replication(&facts(info, needed)).map(|it| it.severity);
-    let needs_one = [("min-replicas-to-write", "1"), ("min-replicas-max-lag", "1")];
-    let one = ("connected_slaves", "1");
-    assert_eq!(judged(&[("connected_slaves", "0")], &[]), Some(Severity::Fine));
-    assert_eq!(judged(&[one], &[]), Some(Severity::Warning));
-    assert_eq!(judged(&[one], &[("min-replicas-to-write", "0")]), Some(Severity::Warning));
-    assert_eq!(judged(&[one, ("min_slaves_good_slaves", "1")], &needs_one), Some(Severity::Note));
-    assert_eq!(
-        judged(&[one, ("min_slaves_good_slaves", "0")], &needs_one),
-        Some(Severity::Problem)
-    );
-    assert_eq!(judged(&[("role", "slave"), one], &needs_one), None);
-}
-
-#[test]
 fn whoever_takes_no_locks_is_a_problem() {
     let judged = |field, value| facts(&[(field, value)], &[]);
     assert_eq!(severity(role(&judged("role", "slave"))), Severity::Problem);
@@ -111,12 +102,41 @@ fn whoever_takes_no_locks_is_a_problem() {
 
 #[test]
 fn versions_that_were_never_tried_are_a_problem() {
-    let judged = |field, number| severity(version(&facts(&[(field, number)], &[])));
+    let judged = |field, number| severity(version(&facts(&[(field, number)], &[]), None));
     assert_eq!(judged("redis_version", "6.0.16"), Severity::Problem);
-    assert_eq!(judged("redis_version", "6.2.0"), Severity::Fine);
+    assert_eq!(judged("redis_version", "6.2.7"), Severity::Fine);
     assert_eq!(judged("redis_version", "10.0.0"), Severity::Fine);
     assert_eq!(judged("valkey_version", "7.1.9"), Severity::Problem);
     assert_eq!(judged("valkey_version", "8.0.0-rc1"), Severity::Fine);
+}
+
+#[test]
+fn versions_whose_scripts_need_no_replicas_are_told() {
+    let judged = |number, needed, replicas| {
+        let facts = facts(&[("redis_version", number)], &[("min-replicas-to-write", needed)]);
+        let timeout = Duration::from_secs(1);
+        let confirming = Replication { replicas, timeout, fsync: false, longest: None };
+        severity(version(&facts, Some(confirming)))
+    };
+    assert_eq!(judged("6.2.6", "0", 0), Severity::Note);
+    assert_eq!(judged("6.2.6", "1", 0), Severity::Warning, "somebody relies on it");
+    assert_eq!(judged("6.2.6", "1", 1), Severity::Note, "grants are confirmed");
+    assert_eq!(judged("6.2.7", "1", 0), Severity::Fine);
+    assert_eq!(judged("6.0.20", "1", 0), Severity::Problem);
+}
+
+#[test]
+fn a_store_that_waits_for_disks_needs_servers_that_write_to_them() {
+    let judged = |append, how: &[_]| {
+        let timeout = Duration::from_secs(1);
+        let confirming = Replication { replicas: 0, timeout, fsync: true, longest: None };
+        severity(persistence(&facts(&[("aof_enabled", append)], how), Some(confirming)))
+    };
+    assert_eq!(judged("0", &[]), Severity::Problem);
+    assert_eq!(judged("1", &[("appendfsync", "no")]), Severity::Problem);
+    assert_eq!(judged("1", &[("appendfsync", "everysec")]), Severity::Warning);
+    assert_eq!(judged("1", &[("appendfsync", "always")]), Severity::Fine);
+    assert_eq!(judged("1", &[]), Severity::Note);
 }
 
 #[test]
@@ -165,11 +185,11 @@ fn a_connection_in_the_clear_is_judged_by_where_it_goes() {
 
 #[test]
 fn what_was_not_told_is_one_note() {
-    let findings = settings(&Facts::default(), false);
+    let findings = settings(&Facts::default(), false, None);
     assert_eq!(findings.len(), 1);
     assert_eq!(findings[0].severity, Severity::Note);
     assert!(findings[0].found.contains("INFO and CONFIG GET"), "{findings:?}");
-    let only_info = settings(&facts(&[("role", "master")], &[]), false);
+    let only_info = settings(&facts(&[("role", "master")], &[]), false, None);
     assert!(only_info[0].found.contains("run CONFIG GET"), "{only_info:?}");
 }
 

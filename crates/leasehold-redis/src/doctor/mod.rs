@@ -5,21 +5,25 @@
 
 mod facts;
 mod judge;
+mod replicas;
 mod rights;
+mod room;
+mod topology;
+mod wake;
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use leasehold_clock::wall::unix_micros;
 use leasehold_core::doctor::{Finding, Severity};
-use leasehold_core::{ClientId, Error, ErrorKind, Key, Result, Store as _, Wake};
+use leasehold_core::{ClientId, Error, ErrorKind, Key, Result, Store as _};
 use redis::Value;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use self::facts::{Facts, SETTINGS};
 use self::judge::ClockReading;
 use self::rights::{Lacking, Spare};
-use crate::classify::{Lack, Next, Verdict};
+use crate::classify::{Next, Verdict};
 use crate::replication::{Age, Replication};
 use crate::slot::slot_of;
 use crate::store::RedisStore;
@@ -30,9 +34,6 @@ const CLOCK_SAMPLES: u32 = 5;
 
 /// How many names are tried until one is in a slot of a node, which may have a single one.
 const SPARES_MAX: u32 = 1_000_000;
-
-/// A number that no waiter has: clients count theirs from 0.
-const TICKET: u64 = u64::MAX;
 
 /// What is found out about one server.
 struct Look {
@@ -51,18 +52,18 @@ impl RedisStore {
         let mut whole = match parts {
             None => self.look_at(transport, self.spare(client, &[])?, deadline).await?,
             Some(parts) => {
-                findings.extend(judge::whole(parts.whole));
+                findings.extend(topology::whole(parts.whole));
                 self.look_at_each(parts.servers, client, &mut findings, deadline).await?
             }
         };
-        if let Some(survey) = transport.sentinels().await {
-            findings.push(judge::sentinels(survey));
+        if let Some(said) = transport.sentinels().await {
+            findings.push(topology::sentinels(&said));
         }
         findings.push(judge::door(&self.shared.door));
         findings.extend(judge::protocol(self.shared.resp3));
         // Last, because a server that does not answer here takes all the time that is left.
-        let channel = self.shared.names.channel(client);
-        let wake = self.try_wake(client, &channel, &mut whole.lacking, deadline).await;
+        let spare = self.spare(client, &[])?;
+        let wake = self.try_wake(client, &spare, &mut whole.lacking, deadline).await;
         findings.append(&mut whole.findings);
         let Look { lacking, user, .. } = whole;
         // Those of a cluster's nodes are judged, but for what only showed now.
@@ -101,7 +102,7 @@ impl RedisStore {
                 Err(error) => {
                     let found = format!("a node was not examined: {error}");
                     failure = Some(error);
-                    vec![judge::unexamined_node(found)]
+                    vec![topology::unexamined_node(found)]
                 }
             };
             findings.extend(of_node.into_iter().map(|it| it.at_store(location.clone())));
@@ -138,10 +139,78 @@ impl RedisStore {
         let user = self.ask_user(server, deadline).await?;
         let lacking = self.try_commands(server, &spare, deadline).await?;
         let scripts = self.try_script(server, &spare, deadline).await?;
-        let mut findings = judge::settings(&facts, self.shared.transport.is_spread());
+        let is_spread = self.shared.transport.is_spread();
+        let mut findings = judge::settings(&facts, is_spread, self.shared.replication);
         findings.extend(clock.map(judge::clock));
         findings.extend(scripts);
+        if is_spread {
+            findings.extend(self.half_moved(server, deadline).await?);
+        }
+        findings.extend(self.look_at_replicas(server, &facts, clock, deadline).await);
         Ok(Look { findings, lacking, user })
+    }
+
+    /// Looks at those who may take over from a server.
+    async fn look_at_replicas(
+        &self,
+        server: &dyn Transport,
+        primary: &Facts,
+        clock: Option<ClockReading>,
+        deadline: Deadline,
+    ) -> Vec<Finding> {
+        let (transport, confirming) = (&self.shared.transport, self.shared.replication);
+        let all = primary.followers();
+        let mut findings = Vec::new();
+        let (mut looked_at, mut appending) = (0_usize, 0_usize);
+        // What comes after them is to have its share of the time, too.
+        let deadline = deadline.at_most(deadline.left() / 2);
+        for (place, follower) in all.iter().enumerate().take(replicas::LOOKED_AT_MAX) {
+            let Some(replica) = server.neighbour(&follower.host, follower.port) else { break };
+            let left = u32::try_from(all.len().saturating_sub(place)).unwrap_or(u32::MAX);
+            let turn = deadline.at_most(deadline.left() / left.max(1));
+            let of_one = match self.look_at_replica(&*replica.server, turn).await {
+                Ok((facts, its_clock)) => {
+                    looked_at += 1;
+                    appending += usize::from(facts.appends() == Some(true));
+                    let apart = its_clock.zip(clock).map(|(its, other)| its.less(other));
+                    replicas::examined(&facts, primary, apart, confirming)
+                }
+                Err(error) => {
+                    let found = format!("a replica was not looked at: {error}");
+                    vec![replicas::unexamined(found, transport.fails_over())]
+                }
+            };
+            findings.extend(of_one.into_iter().map(|it| it.at_store(replica.location.clone())));
+        }
+        if all.len() > replicas::LOOKED_AT_MAX {
+            findings.push(replicas::too_many(all.len() - replicas::LOOKED_AT_MAX));
+        }
+        if let Some(wanted) = confirming.filter(|it| it.fsync) {
+            findings.extend(replicas::on_disk(appending, looked_at, all.len(), wanted.replicas));
+        }
+        findings
+    }
+
+    async fn look_at_replica(
+        &self,
+        replica: &dyn Transport,
+        deadline: Deadline,
+    ) -> Result<(Facts, Option<ClockReading>)> {
+        let clock = self.read_clock(replica, deadline).await?;
+        Ok((self.ask_facts(replica, deadline).await?, clock))
+    }
+
+    /// Asks a node of a cluster which of its slots are on their way.
+    async fn half_moved(
+        &self,
+        server: &dyn Transport,
+        deadline: Deadline,
+    ) -> Result<Option<Finding>> {
+        let mut nodes = redis::cmd("CLUSTER");
+        nodes.arg("NODES");
+        let answer = self.ask(server, vec![nodes], deadline).await?.pop();
+        let text = answer.and_then(|it| redis::from_redis_value::<String>(it.ok()?).ok());
+        Ok(text.and_then(|text| topology::half_moved(&text)))
     }
 
     fn unexamined(&self, verdict: &Verdict) -> Error {
@@ -281,68 +350,5 @@ impl RedisStore {
                 "locks can't be taken, renewed and released",
             )),
         })
-    }
-
-    /// Subscribes as a client that waits does, publishes as a script does, and sees whether the
-    /// message arrives.
-    async fn try_wake(
-        &self,
-        client: ClientId,
-        channel: &str,
-        lacking: &mut Vec<Lacking>,
-        deadline: Deadline,
-    ) -> Option<Finding> {
-        if !self.capability().wake {
-            let finding = Finding::new(
-                Severity::Note,
-                "wake",
-                "a store on a lent connection has no wake channel",
-                "who waits finds out by asking, so hand-overs take longer",
-            );
-            return Some(finding.advise("give the store's builder a client for subscriptions"));
-        }
-        let silent = |why: String| {
-            let finding = Finding::new(
-                Severity::Warning,
-                "wake",
-                why,
-                "who waits is not woken and finds out by asking, so hand-overs take longer",
-            );
-            Some(
-                finding.advise("let clients subscribe, and keep proxies that can't out of the way"),
-            )
-        };
-        let mut listener = match self.listen(client, deadline.left() / 2).await {
-            Ok(listener) => listener,
-            Err(error) if error.kind() == ErrorKind::Denied => {
-                let by_channel = error.to_string().contains("channel");
-                lacking
-                    .push(("subscribe", if by_channel { Lack::Channels } else { Lack::Command }));
-                return None;
-            }
-            Err(error) => return silent(format!("no subscription could be made: {error}")),
-        };
-        if lacking.iter().any(|(command, _)| *command == "publish") {
-            return None;
-        }
-        let mut publish = redis::cmd("PUBLISH");
-        publish.arg(channel).arg(format!("first {TICKET} 0"));
-        if let Err(verdict) = self.shared.transport.one(&Request::plain(&publish), deadline).await {
-            return silent(format!("no message could be published: {}", verdict.message()));
-        }
-        loop {
-            match timeout_at(deadline.at, listener.next()).await {
-                Ok(Wake::First { ticket: TICKET, .. }) => {
-                    return Some(Finding::new(
-                        Severity::Fine,
-                        "wake",
-                        "a message came through a subscription",
-                        "who waits is woken when the lock comes free",
-                    ));
-                }
-                Ok(_) => {}
-                Err(_) => return silent("a message that was published did not arrive".to_owned()),
-            }
-        }
     }
 }

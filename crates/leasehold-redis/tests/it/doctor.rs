@@ -14,12 +14,12 @@ use tokio::time::timeout;
 
 use crate::common::{SHORT, WITHIN, all_words};
 
-async fn examined(url: &str) -> Vec<Finding> {
+pub(crate) async fn examined(url: &str) -> Vec<Finding> {
     RedisStore::connect(url).await.unwrap().examine(WITHIN).await.unwrap()
 }
 
 #[track_caller]
-fn about<'a>(findings: &'a [Finding], topic: &str) -> &'a Finding {
+pub(crate) fn about<'a>(findings: &'a [Finding], topic: &str) -> &'a Finding {
     let mut of_topic = findings.iter().filter(|finding| finding.topic == topic);
     let first = of_topic.next().unwrap_or_else(|| panic!("nothing about {topic}: {findings:#?}"));
     assert!(of_topic.next().is_none(), "{findings:#?}");
@@ -27,7 +27,7 @@ fn about<'a>(findings: &'a [Finding], topic: &str) -> &'a Finding {
 }
 
 /// Waits for something that has to happen.
-async fn until(what: &str, happened: impl Fn() -> bool + Send + Sync) {
+pub(crate) async fn until(what: &str, happened: impl Fn() -> bool + Send + Sync) {
     let looks = async {
         while !happened() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -48,6 +48,8 @@ async fn a_server_set_well_is_fine_in_all_respects() {
         let findings = examined(&format!("{}?protocol={protocol}", server.url())).await;
         assert_eq!(worst(&findings), Severity::Fine, "{findings:#?}");
         for topic in [
+            "buffers",
+            "clients",
             "clock",
             "eviction",
             "memory",
@@ -289,6 +291,10 @@ async fn every_primary_of_a_cluster_is_examined() {
     for topic in ["role", "scripts", "rights", "wake", "topology"] {
         assert!(of(topic).iter().all(|one| one.severity == Severity::Fine), "{findings:#?}");
     }
+    let replicas: Vec<_> = of("replica").iter().map(|one| one.store.clone().unwrap()).collect();
+    for node in &cluster.nodes()[3..] {
+        assert!(replicas.contains(&node.url().into()), "{replicas:?}");
+    }
     for topic in ["wake", "transport", "protocol"] {
         assert_eq!(of(topic).len(), 1, "{topic}: {findings:#?}");
     }
@@ -333,11 +339,16 @@ async fn a_primary_that_sentinels_watch_is_examined_with_them() {
     let finding = about(&findings, "sentinels");
     assert_eq!(finding.severity, Severity::Fine, "{finding:?}");
     assert!(finding.found.contains("3 of 3"), "{finding:?}");
+    let primary = format!("the same primary, {} in epoch ", set.master().addr());
+    assert!(finding.found.contains(&primary), "{finding:?}");
+    about(&findings, "replica");
     set.sentinels()[0].kill();
     let findings = examined(&set.url()).await;
     let finding = about(&findings, "sentinels");
     assert_eq!(finding.severity, Severity::Warning, "{finding:?}");
     assert!(finding.found.contains("2 of 3"), "{finding:?}");
+    let gone = format!("sentinel {}", set.sentinels()[0].addr());
+    assert!(finding.found.contains(&gone), "{finding:?}");
 }
 
 #[tokio::test]

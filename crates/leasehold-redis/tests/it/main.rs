@@ -5,6 +5,7 @@ mod access;
 mod common;
 mod conformance;
 mod doctor;
+mod doctor_beyond;
 mod foreign;
 mod forgotten;
 mod least_rights;

@@ -1,0 +1,166 @@
+//! What a cluster's nodes and a primary's sentinels say. Pure: answers in, findings out.
+
+use std::collections::BTreeMap;
+
+use leasehold_core::doctor::{Finding, Severity};
+use leasehold_core::escape;
+
+use crate::sentinel::Said;
+
+/// How many slots or sentinels a finding names.
+const NAMED_MAX: usize = 4;
+
+/// Whether every slot of a cluster has a primary.
+pub(super) fn whole(whole: bool) -> Option<Finding> {
+    if whole {
+        return None;
+    }
+    let finding = Finding::new(
+        Severity::Problem,
+        "slots",
+        "some slots of the cluster are with no node",
+        "locks in them can't be taken, renewed and released",
+    );
+    Some(finding.advise("redis-cli --cluster check, and --cluster fix"))
+}
+
+/// A node of a cluster that could not be looked at.
+pub(super) fn unexamined_node(found: String) -> Finding {
+    let means = "the locks in its slots can't be taken, renewed and released until it is back, or \
+                 a replica takes its place";
+    Finding::new(Severity::Problem, "node", found, means)
+}
+
+/// The slots that a node has begun to give away or to take in, by its own answer to
+/// `CLUSTER NODES`: nobody else is told.
+pub(super) fn half_moved(nodes: &str) -> Option<Finding> {
+    let own = nodes.lines().find(|line| {
+        let flags = line.split(' ').nth(2);
+        flags.is_some_and(|flags| flags.split(',').any(|flag| flag == "myself"))
+    })?;
+    let mut slots: BTreeMap<u16, bool> = BTreeMap::new();
+    for open in own.split(' ').filter_map(|word| word.strip_prefix('[')) {
+        let Some((slot, way)) = open.split_once('-') else { continue };
+        if let Ok(slot) = slot.parse() {
+            slots.insert(slot, way.starts_with('>'));
+        }
+    }
+    let leaving = slots.values().filter(|leaves| **leaves).count();
+    let mut named: Vec<String> = slots.keys().take(NAMED_MAX).map(u16::to_string).collect();
+    if slots.len() > NAMED_MAX {
+        named.push("…".to_owned());
+    }
+    let named = named.join(", ");
+    let (found, means) = match (slots.len(), leaving) {
+        (0, _) => return None,
+        (all, 0) => (
+            format!("{} begun to move to this node: {named}", count(all)),
+            "their locks are taken at one node or the other; a move that never ends slows them \
+             down, and hurts when the other node fails over",
+        ),
+        (_, leaving) => (
+            format!("{} begun to move away from this node: {named}", count(leaving)),
+            "if a replica that was not told of it takes over from this node now, it grants locks \
+             that have moved already, so that two hold one; their fences still grow",
+        ),
+    };
+    let finding = Finding::new(Severity::Warning, "slots", found, means);
+    Some(finding.advise(
+        "finish the move soon: redis-cli --cluster fix; until then, check fences at what the lock \
+         protects",
+    ))
+}
+
+fn count(slots: usize) -> String {
+    if slots == 1 { "1 slot has".to_owned() } else { format!("{slots} slots have") }
+}
+
+/// What all sentinels say that the URL names.
+pub(super) fn sentinels(said: &[Said]) -> Finding {
+    let topic = "sentinels";
+    let best = said.iter().filter_map(|one| one.found.as_ref().ok()).max_by_key(|it| it.epoch);
+    let (mut agreeing, mut others) = (0_usize, Vec::new());
+    for one in said {
+        match &one.found {
+            Ok(found) if Some(found) == best => agreeing += 1,
+            Ok(found) => others.push(format!(
+                "{} names {} in epoch {}",
+                one.sentinel, found.endpoint, found.epoch
+            )),
+            Err(verdict) => others.push(verdict.message().to_owned()),
+        }
+    }
+    let named = said.len();
+    let mut found = format!("{agreeing} of {named} sentinels answer and name the same primary");
+    if let Some(best) = best {
+        found.push_str(&format!(", {} in epoch {}", best.endpoint, best.epoch));
+    }
+    if named < 2 {
+        let means = "when it is gone, nobody tells where the primary is";
+        let finding = Finding::new(Severity::Warning, topic, found, means);
+        return finding.advise("name all sentinels in the store's URL");
+    }
+    if agreeing < named {
+        others.truncate(NAMED_MAX);
+        for other in others {
+            found.push_str(&format!("; {}", escape::terminal(&other)));
+        }
+        return Finding::new(
+            Severity::Warning,
+            topic,
+            found,
+            "the others are gone, are behind, or don't let this user in; with a majority of them \
+             gone, nobody fails over",
+        )
+        .advise("look after the others, or take them out of the store's URL");
+    }
+    Finding::new(Severity::Fine, topic, found, "a primary that is replaced is found again")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::Endpoint;
+    use crate::classify::Verdict;
+    use crate::sentinel::Found;
+
+    #[test]
+    fn only_a_nodes_own_word_says_which_slots_are_half_moved() {
+        let own = "aa 10.0.0.1:7000@17000 myself,master - 0 0 3 connected 0-99";
+        let other = "bb 10.0.0.2:7001@17001 master - 0 0 9 connected 100-199 [5->-cc]";
+        assert!(half_moved(&format!("{own}\n{other}\n")).is_none());
+        let leaving = half_moved(&format!("{own} [5->-bb] [7-<-bb]\n{other}\n")).unwrap();
+        assert_eq!(leaving.severity, Severity::Warning);
+        assert!(leaving.found.contains("1 slot has begun to move away"), "{leaving:?}");
+        assert!(leaving.found.ends_with("5, 7"), "{leaving:?}");
+        let coming = half_moved(&format!("{own} [7-<-bb]")).unwrap();
+        assert!(coming.found.contains("to this node: 7"), "{coming:?}");
+        let many: String = (0..9).map(|slot| format!(" [{slot}->-bb]")).collect();
+        assert!(half_moved(&format!("{own}{many}")).unwrap().found.ends_with("0, 1, 2, 3, …"));
+        assert!(half_moved("").is_none());
+    }
+
+    #[test]
+    fn sentinels_that_are_behind_are_named_with_what_they_say() {
+        let at = |port| Endpoint::Tcp { host: "h".into(), port, tls: None };
+        let says = |port, epoch| Ok(Found { endpoint: at(port), epoch });
+        let said = |all: Vec<Result<Found, Verdict>>| {
+            let numbered = all.into_iter().zip(1_u16..);
+            let all: Vec<Said> =
+                numbered.map(|(found, port)| Said { sentinel: at(port), found }).collect();
+            sentinels(&all)
+        };
+        let agreed = said(vec![says(100, 4), says(100, 4)]);
+        assert_eq!(agreed.severity, Severity::Fine);
+        assert!(agreed.found.ends_with("primary, h:100 in epoch 4"), "{agreed:?}");
+        let gone = Err(Verdict::unconnected("sentinel h:3 does not answer"));
+        let behind = said(vec![says(100, 4), says(99, 3), gone]);
+        assert_eq!(behind.severity, Severity::Warning);
+        assert!(behind.found.contains("1 of 3"), "{behind:?}");
+        assert!(behind.found.contains("h:2 names h:99 in epoch 3"), "{behind:?}");
+        assert!(behind.found.contains("sentinel h:3 does not answer"), "{behind:?}");
+        let same_place = said(vec![says(100, 4), says(100, 3)]);
+        assert_eq!(same_place.severity, Severity::Warning, "an epoch behind: {same_place:?}");
+        assert_eq!(said(vec![says(100, 4)]).severity, Severity::Warning, "only one is named");
+    }
+}

@@ -1,0 +1,174 @@
+//! What an examination finds beyond one server's own settings: replicas that may take over, room for
+//! clients, slots on their way, and whether scripts may wake those who wait.
+
+use std::future::poll_fn;
+use std::net::TcpStream;
+use std::pin::pin;
+
+use futures_core::Stream as _;
+use leasehold_core::doctor::{Finding, Severity};
+use leasehold_redis::redis;
+use leasehold_testkit::server::RedisServer;
+use leasehold_testkit::server::cluster::Cluster;
+use tokio::time::timeout;
+
+use crate::common::WITHIN;
+use crate::doctor::{about, examined, until};
+
+fn set(server: &RedisServer, name: &str, value: &str) {
+    assert_eq!(server.cli(&["CONFIG", "SET", name, value]), "OK");
+}
+
+async fn followed(primary: &RedisServer) {
+    until("the replica follows", || {
+        let replicas = primary.info("replication");
+        replicas.get("slave0").is_some_and(|it| it.contains("state=online"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_replica_is_looked_at_as_the_one_that_may_take_over() {
+    let primary = RedisServer::builder().appendonly().start();
+    let replica = RedisServer::builder().appendonly().replica_of(&primary).start();
+    followed(&primary).await;
+    until("the link is up", || {
+        replica.info("replication").get("master_link_status").is_some_and(|it| it == "up")
+    })
+    .await;
+    let findings = examined(&primary.url()).await;
+    let fine = about(&findings, "replica");
+    assert_eq!(fine.severity, Severity::Fine, "{fine:?}");
+    assert!(fine.found.contains("their clocks agree within"), "{fine:?}");
+    set(&replica, "maxmemory-policy", "allkeys-lru");
+    set(&replica, "maxmemory", "100mb");
+    let findings = examined(&primary.url()).await;
+    let finding = about(&findings, "replica");
+    assert_eq!(finding.severity, Severity::Warning, "{finding:?}");
+    assert!(finding.found.contains("allkeys-lru"), "{finding:?}");
+    assert_eq!(finding.store.as_deref(), Some(&*replica.url()));
+    assert_eq!(about(&findings, "eviction").severity, Severity::Fine, "the primary's own");
+}
+
+#[tokio::test]
+async fn a_replica_that_cannot_be_reached_is_told() {
+    let primary = RedisServer::start();
+    let _replica =
+        RedisServer::builder().replica_of(&primary).config("replica-announce-port 1").start();
+    followed(&primary).await;
+    let findings = examined(&primary.url()).await;
+    let finding = about(&findings, "replica");
+    assert_eq!(finding.severity, Severity::Note, "{finding:?}");
+    assert!(finding.found.contains("was not looked at"), "{finding:?}");
+    assert_eq!(finding.store.as_deref(), Some("redis://127.0.0.1:1"));
+    assert_eq!(about(&findings, "wake").severity, Severity::Fine, "and all else was looked at");
+}
+
+#[tokio::test]
+async fn fewer_replicas_than_the_url_waits_for_are_a_problem() {
+    let primary = RedisServer::start();
+    let _replica = RedisServer::builder().replica_of(&primary).start();
+    followed(&primary).await;
+    for (wanted, severity) in [(1, Severity::Note), (2, Severity::Problem)] {
+        let findings = examined(&format!("{}?replicas={wanted}", primary.url())).await;
+        let finding = about(&findings, "replication");
+        assert_eq!(finding.severity, severity, "{finding:?}");
+        assert!(finding.found.starts_with("1 replicas follow"), "{finding:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_url_that_waits_for_disks_is_compared_with_what_the_server_writes() {
+    let server = RedisServer::start();
+    let url = format!("{}?fsync=yes", server.url());
+    for (append, how, severity) in [
+        ("no", "always", Severity::Problem),
+        ("yes", "no", Severity::Problem),
+        ("yes", "everysec", Severity::Warning),
+        ("yes", "always", Severity::Fine),
+    ] {
+        set(&server, "appendonly", append);
+        set(&server, "appendfsync", how);
+        let findings = examined(&url).await;
+        let finding = about(&findings, "persistence");
+        assert_eq!(finding.severity, severity, "{finding:?}");
+        assert!(finding.found.starts_with("fsync=yes is asked for"), "{finding:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_will_soon_turn_clients_away_is_seen() {
+    let server = RedisServer::start();
+    set(&server, "maxclients", "100");
+    let findings = examined(&server.url()).await;
+    assert_eq!(about(&findings, "clients").severity, Severity::Fine, "{findings:#?}");
+    let crowd: Vec<_> = (0..90).map(|_| TcpStream::connect(server.addr()).unwrap()).collect();
+    until("the crowd is in", || {
+        let there = server.info("clients")["connected_clients"].parse::<usize>().unwrap();
+        there > crowd.len()
+    })
+    .await;
+    let findings = examined(&server.url()).await;
+    let finding = about(&findings, "clients");
+    assert_eq!(finding.severity, Severity::Warning, "{finding:?}");
+    assert!(finding.found.contains("of 100 clients"), "{finding:?}");
+}
+
+#[tokio::test]
+async fn buffers_that_cut_clients_off_are_seen() {
+    let server = RedisServer::start();
+    for (limit, severity) in
+        [("pubsub 8192 8192 60", Severity::Note), ("normal 65536 0 0", Severity::Warning)]
+    {
+        set(&server, "client-output-buffer-limit", limit);
+        let findings = examined(&server.url()).await;
+        let finding = about(&findings, "buffers");
+        assert_eq!(finding.severity, severity, "{finding:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_message_of_an_examination_is_published_by_a_script() {
+    let server = RedisServer::start();
+    let client = redis::Client::open(server.url()).unwrap();
+    let monitor = client.get_async_monitor().await.unwrap();
+    let mut seen = pin!(monitor.into_on_message::<String>());
+    let findings = examined(&server.url()).await;
+    assert_eq!(about(&findings, "wake").severity, Severity::Fine, "{findings:#?}");
+    let by_script = async {
+        while let Some(line) = poll_fn(|cx| seen.as_mut().poll_next(cx)).await {
+            if line.contains(" lua] \"PUBLISH\"") {
+                return;
+            }
+        }
+        panic!("the server has gone");
+    };
+    timeout(WITHIN, by_script).await.expect("no script published anything");
+}
+
+#[tokio::test]
+async fn slots_that_are_half_moved_are_told_of_both_nodes() {
+    let start = || Cluster::builder().replicas(0).start();
+    let cluster = tokio::task::spawn_blocking(start).await.unwrap();
+    let (from, to) = (&cluster.nodes()[0], &cluster.nodes()[1]);
+    let id = |node: &RedisServer| node.cli(&["CLUSTER", "MYID"]);
+    let of_slots = |findings: &[Finding]| {
+        let slots = findings.iter().filter(|one| one.topic == "slots");
+        slots.map(|one| (one.store.clone().unwrap(), one.found.to_string())).collect::<Vec<_>>()
+    };
+    assert_eq!(of_slots(&examined(&cluster.url()).await), []);
+    assert_eq!(to.cli(&["CLUSTER", "SETSLOT", "7", "IMPORTING", &id(from)]), "OK");
+    assert_eq!(from.cli(&["CLUSTER", "SETSLOT", "7", "MIGRATING", &id(to)]), "OK");
+    let findings = examined(&cluster.url()).await;
+    let mut told = of_slots(&findings);
+    told.sort_by_key(|(_, found)| found.clone());
+    let expected = [
+        (from.url().into(), "1 slot has begun to move away from this node: 7".to_owned()),
+        (to.url().into(), "1 slot has begun to move to this node: 7".to_owned()),
+    ];
+    assert_eq!(told, expected);
+    for node in [from, to] {
+        assert_eq!(node.cli(&["CLUSTER", "SETSLOT", "7", "STABLE"]), "OK");
+    }
+    assert_eq!(of_slots(&examined(&cluster.url()).await), []);
+}
