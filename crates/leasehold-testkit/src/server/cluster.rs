@@ -239,42 +239,49 @@ impl Cluster {
     /// When a node refuses.
     pub fn migrate(&self, slot: u16, to: &RedisServer, half_way: impl FnOnce()) {
         let from = self.master_of(slot);
-        let (from_id, to_id) = (id(from), id(to));
-        let number = slot.to_string();
-        drop(to.cli(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &from_id]));
-        drop(from.cli(&["CLUSTER", "SETSLOT", &number, "MIGRATING", &to_id]));
-        let keys = |count: &str| -> Vec<String> {
-            let keys = from.cli(&["CLUSTER", "GETKEYSINSLOT", &number, count]);
-            keys.lines().map(str::to_owned).collect()
-        };
-        let move_all = |keys: &[String]| {
-            for key in keys {
-                let port = to.port().to_string();
-                drop(from.cli(&[
-                    "MIGRATE",
-                    "127.0.0.1",
-                    &port,
-                    key,
-                    "0",
-                    "5000",
-                    "AUTH2",
-                    ADMIN,
-                    &from.admin_password,
-                ]));
-            }
-        };
-        let all = keys("100000");
-        move_all(all.get(..all.len() / 2).unwrap_or_default());
+        self.begin_move(slot, from, to);
+        let all = keys(from, slot, "100000");
+        self.move_keys(from, to, all.get(..all.len() / 2).unwrap_or_default());
         half_way();
+        self.move_rest(slot, from, to);
+        for node in [to, from] {
+            drop(node.cli(&["CLUSTER", "SETSLOT", &slot.to_string(), "NODE", &id(to)]));
+        }
+    }
+
+    /// Begins to move a slot as [`migrate`](Self::migrate) does, with all keys that it has, and does
+    /// not end it: to the cluster the slot still belongs to the one that gives it away.
+    ///
+    /// # Panics
+    ///
+    /// When a node refuses.
+    pub fn half_migrate(&self, slot: u16, to: &RedisServer) {
+        let from = self.master_of(slot);
+        self.begin_move(slot, from, to);
+        self.move_rest(slot, from, to);
+    }
+
+    fn begin_move(&self, slot: u16, from: &RedisServer, to: &RedisServer) {
+        let number = slot.to_string();
+        drop(to.cli(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &id(from)]));
+        drop(from.cli(&["CLUSTER", "SETSLOT", &number, "MIGRATING", &id(to)]));
+    }
+
+    fn move_keys(&self, from: &RedisServer, to: &RedisServer, keys: &[String]) {
+        let port = to.port().to_string();
+        for key in keys {
+            let order = ["MIGRATE", "127.0.0.1", &port, key, "0", "5000", "AUTH2", ADMIN];
+            drop(from.cli(&[&order[..], &[&from.admin_password]].concat()));
+        }
+    }
+
+    fn move_rest(&self, slot: u16, from: &RedisServer, to: &RedisServer) {
         loop {
-            let rest = keys("1000");
+            let rest = keys(from, slot, "1000");
             if rest.is_empty() {
                 break;
             }
-            move_all(&rest);
-        }
-        for node in [to, from] {
-            drop(node.cli(&["CLUSTER", "SETSLOT", &number, "NODE", &to_id]));
+            self.move_keys(from, to, &rest);
         }
     }
 
@@ -346,6 +353,12 @@ impl Cluster {
             thread::sleep(POLL);
         }
     }
+}
+
+/// The keys of a slot, so many at most.
+fn keys(node: &RedisServer, slot: u16, count: &str) -> Vec<String> {
+    let keys = node.cli(&["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), count]);
+    keys.lines().map(str::to_owned).collect()
 }
 
 fn id(node: &RedisServer) -> String {

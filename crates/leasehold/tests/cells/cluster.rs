@@ -184,3 +184,48 @@ async fn r8_a_primary_on_the_minority_side_stops_in_time_and_the_fence_saves_the
     let outcome = play.end().await;
     assert_eq!(outcome.fence_faults, 0, "{outcome:?}");
 }
+
+/// What the source of a move has not told its replica: that the lock's record is elsewhere by now.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r13_a_fail_over_in_the_middle_of_a_move_grants_twice_and_the_fence_saves_the_resource() {
+    let cluster = start(Cluster::builder().node_timeout(NODE_TIMEOUT)).await;
+    let fault = "slot half moved, its primary killed";
+    let cell = Cell { id: "R13", fault, verdict: Verdict::Fenced, ttl: ms(4_000), ..CLUSTER };
+    let (slot, primary, replica) = members(&cluster);
+    let (at, servers) = pointed_at(primary);
+    let mut play = rest_with(cell, &cluster, servers).await.hold().await;
+    block(&cluster, move |cluster| {
+        let (_, from, _) = members(cluster);
+        let to = cluster.nodes().iter().find(|node| node.port() != from.port()).unwrap();
+        cluster.half_migrate(slot, to);
+    })
+    .await;
+    in_step(primary, replica).await;
+    primary.kill();
+    play.over();
+    promoted(replica).await;
+    *at.lock().unwrap() = replica.addr();
+    let outcome = play.end().await;
+    assert_eq!(outcome.fence_faults, 0, "{outcome:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_in_a_slot_that_stays_half_moved_is_kept() {
+    let cluster = start(Cluster::builder().replicas(0)).await;
+    let client = Client::connect(cluster.url()).await.unwrap();
+    let lock = client.mutex(KEY).ttl(ms(1_500));
+    let guard = lock.lock().await.unwrap();
+    block(&cluster, |cluster| {
+        let (slot, from, _) = members(cluster);
+        let to = cluster.nodes().iter().find(|node| node.port() != from.port()).unwrap();
+        cluster.half_migrate(slot, to);
+    })
+    .await;
+    let until = tokio::time::Instant::now() + ms(5_000);
+    while tokio::time::Instant::now() < until {
+        assert!(guard.is_held());
+        tokio::time::sleep(ms(20)).await;
+    }
+    guard.release().await.unwrap();
+    lock.lock().await.unwrap().release().await.unwrap();
+}
