@@ -242,16 +242,20 @@ impl fmt::Display for Error {
         }
         f.write_str(message)?;
         if let Some(Contention { holder: Some(holder), .. }) = contention {
-            write!(f, "; held by {} for {:.1?}", holder.owner, holder.held_for)?;
+            write!(f, "; held by {} for {:.1?}", holder.owner, whole_ms(holder.held_for))?;
             if !holder.metadata.as_str().is_empty() {
                 write!(f, " ({})", holder.metadata)?;
             }
         }
         match contention {
             Some(Contention { holder: Some(_), retry_after: Some(left) }) => {
-                write!(f, "; its lease ends in {left:.1?} unless renewed")?;
+                match whole_ms(*left) {
+                    Duration::ZERO => f.write_str("; its lease ends now unless renewed")?,
+                    left => write!(f, "; its lease ends in {left:.1?} unless renewed")?,
+                }
             }
             Some(Contention { holder: None, retry_after: Some(left) }) if !left.is_zero() => {
+                let left = (*left).max(Duration::from_millis(1));
                 write!(f, "; nobody holds it, but it stays closed for {left:.1?}")?;
             }
             _ => {}
@@ -262,6 +266,12 @@ impl fmt::Display for Error {
         }
         Ok(())
     }
+}
+
+/// Nobody reads nanoseconds.
+fn whole_ms(length: Duration) -> Duration {
+    let ms = Duration::from_millis(u64::from(length.subsec_millis()));
+    ms.saturating_add(Duration::from_secs(length.as_secs()))
 }
 
 impl fmt::Debug for Error {
@@ -285,6 +295,7 @@ impl StdError for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Fence, Mode};
 
     #[test]
     fn the_message_names_operation_key_and_store() {
@@ -301,6 +312,20 @@ mod tests {
         assert_eq!(error.effect(), Effect::Unknown);
         assert!(error.is_retryable());
         assert_eq!(std::mem::size_of::<Error>(), std::mem::size_of::<usize>());
+    }
+
+    #[test]
+    fn an_end_that_is_near_is_told_without_nanoseconds() {
+        for (ns, told) in [(0, "ends now"), (999_999, "ends now"), (1_499_999, "ends in 1.0ms")] {
+            let left = Duration::from_nanos(ns);
+            let holder = HolderInfo::new(Mode::Exclusive, Fence::ZERO, left, left);
+            let error = Error::new(ErrorKind::Timeout, "why").held_by(Some(holder), Some(left));
+            assert!(error.to_string().contains(told), "{error}");
+            assert!(!error.to_string().contains("0.0ns"), "{error}");
+        }
+        let closed =
+            Error::new(ErrorKind::Timeout, "why").held_by(None, Some(Duration::from_nanos(1)));
+        assert!(closed.to_string().ends_with("closed for 1.0ms"), "{closed}");
     }
 
     #[test]
