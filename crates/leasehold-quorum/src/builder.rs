@@ -107,7 +107,9 @@ impl QuorumStoreBuilder {
                 ));
             }
         }
+        let failing = stores.iter().map(|_| Arc::default()).collect();
         let nodes = Nodes {
+            failing,
             location: format!("quorum:{}", names.join(",")).into(),
             stores,
             node_timeout,

@@ -153,6 +153,10 @@ impl Nodes {
         if answers.len() < self.majority() {
             return Err(self.too_few(answers.len(), "answered", errors));
         }
+        if !round.is_over() {
+            // A node that is gone is noticed though nobody waits for it.
+            tokio::spawn(round.finish());
+        }
         let silent = self.count().saturating_sub(answers.len());
         Ok((answers, silent))
     }
