@@ -9,6 +9,7 @@ use leasehold::{Client, Error, ErrorKind};
 
 use crate::failure::{Failure, Outcome};
 use crate::inherited::Inherited;
+use crate::outage::Outage;
 use crate::settings::Settings;
 use crate::signals::Signals;
 
@@ -62,7 +63,12 @@ impl Context {
         detached: bool,
         limit: Option<Duration>,
     ) -> leasehold::Result<Client> {
-        let connecting = self.settings.connect(owner, detached);
+        let (quiet, outage) = (self.quiet, Mutex::new(Outage::default()));
+        let connecting = self.settings.connect(owner, detached, move |error| {
+            if !quiet {
+                outage.lock().unwrap_or_else(PoisonError::into_inner).tell(error);
+            }
+        });
         let client = match limit {
             None => connecting.await?,
             Some(limit) => {

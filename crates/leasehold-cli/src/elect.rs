@@ -11,9 +11,10 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome, chain};
 use crate::kind::Kind;
 use crate::look::notes;
+use crate::outage::Outage;
 use crate::output::{self, JSON_VERSION};
 use crate::run::Runner;
-use crate::take::{self, Pauses, Request, unless_interrupted};
+use crate::take::{self, Request, unless_interrupted};
 
 /// How long after the start of a command, or after a campaign that failed, the next begins.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -69,23 +70,6 @@ pub(crate) async fn elect(args: &Elect, context: &Context) -> Outcome {
         }
         let pause = tokio::time::sleep_until(begun + AGAIN_AFTER);
         unless_interrupted(&mut signals, pause).await?;
-    }
-}
-
-/// A store that is away, told at growing intervals.
-#[derive(Debug, Default)]
-struct Outage {
-    pauses: Pauses,
-    quiet_until: Option<Instant>,
-}
-
-impl Outage {
-    fn tell(&mut self, error: &Error) {
-        let now = Instant::now();
-        if self.quiet_until.is_none_or(|until| now >= until) {
-            output::message(&format!("{}; trying again", chain(error)));
-            self.quiet_until = now.checked_add(self.pauses.next());
-        }
     }
 }
 

@@ -19,6 +19,7 @@ mod lease;
 mod log;
 mod look;
 mod operate;
+mod outage;
 mod output;
 mod panics;
 mod place;

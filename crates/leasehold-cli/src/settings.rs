@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leasehold::{Client, ClientBuilder};
+use leasehold::{Client, ClientBuilder, Error};
 
 use crate::cli::Global;
 use crate::duration;
@@ -37,16 +37,18 @@ pub(crate) struct Settings {
     password: Option<String>,
     ttl: Option<Duration>,
     owner: Option<String>,
+    retry_store: Option<Duration>,
 }
 
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { store, password: _, ttl, owner } = self;
+        let Self { store, password: _, ttl, owner, retry_store } = self;
         let store = secret::redact(store);
         f.debug_struct("Settings")
             .field("store", &store)
             .field("ttl", ttl)
             .field("owner", owner)
+            .field("retry_store", retry_store)
             .finish_non_exhaustive()
     }
 }
@@ -102,7 +104,8 @@ impl Settings {
         if let Some(password) = &password {
             secret::remember(password);
         }
-        Ok(Self { store, password, ttl: file.ttl, owner: file.owner })
+        let retry_store = global.retry_store.or(file.retry_store);
+        Ok(Self { store, password, ttl: file.ttl, owner: file.owner, retry_store })
     }
 
     /// The store's URL, which may contain a password.
@@ -130,13 +133,18 @@ impl Settings {
         secret::redact(&self.store)
     }
 
-    /// Connects. With `detached`, leases live on after this process.
+    /// Connects. With `detached`, leases live on after this process. Each failed try that is followed
+    /// by another goes to `tell`.
     pub(crate) async fn connect(
         &self,
         owner: Option<&str>,
         detached: bool,
+        tell: impl Fn(&Error) + Send + Sync + 'static,
     ) -> leasehold::Result<Client> {
-        let mut builder: ClientBuilder = Client::builder().detached(detached);
+        let mut builder: ClientBuilder = Client::builder().detached(detached).on_retry_store(tell);
+        if let Some(length) = self.retry_store {
+            builder = builder.retry_store(length);
+        }
         if let Some(owner) = owner.or(self.owner.as_deref()) {
             builder = builder.owner(owner);
         }
@@ -158,9 +166,10 @@ struct Config {
     password_file: Option<PathBuf>,
     ttl: Option<Duration>,
     owner: Option<String>,
+    retry_store: Option<Duration>,
 }
 
-const KEYS: &str = "`store`, `password_file`, `ttl` and `owner`";
+const KEYS: &str = "`store`, `password_file`, `ttl`, `owner` and `retry_store`";
 
 impl Config {
     /// The given file, or the user's over the machine's.
@@ -191,6 +200,7 @@ impl Config {
             password_file: self.password_file.or(lower.password_file),
             ttl: self.ttl.or(lower.ttl),
             owner: self.owner.or(lower.owner),
+            retry_store: self.retry_store.or(lower.retry_store),
         }
     }
 
@@ -236,9 +246,7 @@ impl Config {
         for (key, value) in table {
             let value = match value {
                 toml::Value::String(value) => value,
-                _ if !["store", "password_file", "ttl", "owner"].contains(&key.as_str()) => {
-                    String::new()
-                }
+                _ if !KEYS.contains(&format!("`{key}`")) => String::new(),
                 _ => return Err(format!("`{key}` must be a string in quotes")),
             };
             match key.as_str() {
@@ -252,6 +260,10 @@ impl Config {
                         leasehold::Ttl::new(ttl).map(|_| ttl).map_err(|error| error.to_string())
                     });
                     config.ttl = Some(ttl.map_err(|why| format!("`ttl`: {why}"))?);
+                }
+                "retry_store" => {
+                    let length = duration::parse(&value);
+                    config.retry_store = Some(length.map_err(|why| format!("`{key}`: {why}"))?);
                 }
                 "owner" if value.is_empty() => return Err("`owner` is empty; name one".to_owned()),
                 "owner" => config.owner = Some(value),
@@ -328,8 +340,10 @@ mod tests {
 
     #[test]
     fn every_key_is_read() {
-        let text = "store = \"redis://db\"\nttl = \"1m\"\nowner = 'me'\npassword_file = '/p'\n";
+        let text = "store = \"redis://db\"\nttl = \"1m\"\nowner = 'me'\npassword_file = '/p'\n\
+                    retry_store = '30s'\n";
         let config = Config::parse(text).unwrap();
+        assert_eq!(config.retry_store, Some(Duration::from_secs(30)));
         assert_eq!(config.store.as_deref(), Some("redis://db"));
         assert_eq!(config.ttl, Some(Duration::from_secs(60)));
         assert_eq!(config.owner.as_deref(), Some("me"));
@@ -346,6 +360,7 @@ mod tests {
             ("store = 'redis://:sentinel@db", "line 1 is not valid TOML"),
             ("ttl = 'sentinel'", "`ttl`: give seconds"),
             ("ttl = '0s'", "`ttl`: a ttl of 0ns is out of range"),
+            ("retry_store = 'sentinel'", "`retry_store`: give seconds"),
             ("ttl = 30", "`ttl` must be a string"),
         ] {
             let error = Config::parse(text).unwrap_err();

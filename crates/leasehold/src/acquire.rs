@@ -18,7 +18,7 @@ use crate::in_line;
 use crate::rt;
 use crate::settings::{Order, Settings};
 
-/// How long a waiter that was in touch with the store rides out its absence.
+/// How long a waiter without a limit rides out the absence of a store that its client has reached.
 const OUTAGE_MAX: Duration = Duration::from_secs(30);
 
 /// An acquisition under way. Its token is the same in all its requests, unless the store undoes
@@ -60,10 +60,9 @@ pub(crate) struct InTheWay {
     pub(crate) position: Option<u32>,
 }
 
-/// How contact with the store stands.
+/// Whether the store is away.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Contact {
-    heard_at: Option<Moment>,
     outage: Option<Outage>,
 }
 
@@ -76,14 +75,16 @@ struct Outage {
 
 impl Contact {
     /// An answer came.
-    pub(crate) fn is_good(&mut self, now: Moment) {
-        *self = Self { heard_at: Some(now), outage: None };
+    pub(crate) fn is_good(&mut self) {
+        self.outage = None;
     }
 
-    /// The error of an outage that has lasted for too long.
-    pub(crate) fn given_up(&self, now: Moment) -> Option<&Error> {
+    /// The error of an outage that has lasted for as long as it may; without a `patience`, that is
+    /// for ever.
+    pub(crate) fn given_up(&self, now: Moment, patience: Option<Duration>) -> Option<&Error> {
         let outage = self.outage.as_ref()?;
-        (now.saturating_since(outage.since) >= OUTAGE_MAX).then_some(&outage.error)
+        let patience = patience?;
+        (now.saturating_since(outage.since) >= patience).then_some(&outage.error)
     }
 }
 
@@ -173,10 +174,11 @@ impl Acquisition {
 
     /// Asks once before waiting begins. `None` when there is something to wait for.
     pub(crate) async fn begin(&mut self) -> Result<Option<Guard>> {
-        let outcome = self.attempt().await.and_then(|attempt| match attempt {
-            Attempt::Held(guard) => Ok(Some(guard)),
-            _ => self.start_anew().map(|()| None),
-        });
+        let outcome = match self.attempt().await {
+            Ok(Attempt::Held(guard)) => Ok(Some(guard)),
+            Err(error) if !self.may_ride_out(&error) => Err(error),
+            Ok(_) | Err(_) => self.start_anew().map(|()| None),
+        };
         if outcome.is_err() {
             self.give_up().await;
         }
@@ -194,7 +196,7 @@ impl Acquisition {
                 Ok(Attempt::Held(guard)) => return Ok(guard),
                 Ok(Attempt::Busy(busy)) => {
                     let now = self.client.clock.now();
-                    sight.contact.is_good(now);
+                    sight.contact.is_good();
                     let after = busy.retry_after;
                     let free_at = Some(now.saturating_add(after));
                     sight.in_the_way = InTheWay { holder: busy.holder, free_at, position: None };
@@ -261,6 +263,9 @@ impl Acquisition {
     }
 
     pub(crate) fn take_in(&mut self, answer: Result<Acquire>, sent_at: Moment) -> Result<Attempt> {
+        if answer.is_ok() {
+            self.client.heard();
+        }
         match answer {
             Ok(Acquire::Granted(granted)) => Ok(self.hold(granted.fences, sent_at, self.terms.ttl)),
             Ok(Acquire::Already(already)) => Ok(self.hold(already.fences, sent_at, self.terms.ttl)),
@@ -355,10 +360,10 @@ impl Acquisition {
         Ok(())
     }
 
-    /// Goes on after an error while there is hope: the store was heard before, and has not been
-    /// away for too long. When the limit is reached meanwhile, that is what the caller is told.
+    /// Goes on after an error while there is [patience](Limits::patience). When the limit is
+    /// reached meanwhile, that is what the caller is told.
     pub(crate) fn ride_out(&self, error: Error, sight: &mut Sight) -> Result<()> {
-        if !error.is_retryable() || sight.contact.heard_at.is_none() {
+        if !self.may_ride_out(&error) {
             return Err(error);
         }
         let now = self.client.clock.now();
@@ -367,7 +372,13 @@ impl Acquisition {
         if self.limits.until.is_some_and(|until| now >= until) {
             return Err(self.ran_out(sight, "the wait ran out"));
         }
-        sight.contact.given_up(now).map_or(Ok(()), |error| Err(error.clone()))
+        let patience = self.limits.patience(&self.client);
+        sight.contact.given_up(now, patience).map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// Whether a wait goes on after this error, for a while at least.
+    pub(crate) fn may_ride_out(&self, error: &Error) -> bool {
+        error.is_retryable() && self.limits.patience(&self.client) != Some(Duration::ZERO)
     }
 
     pub(crate) fn ran_out(&self, sight: &Sight, why: &str) -> Error {
@@ -391,6 +402,18 @@ impl Acquisition {
 }
 
 impl Limits {
+    /// How long the store may be away while it is waited for; `None` while the wait has time. A
+    /// store that was never reached may not exist, and is waited for only as far as the client was
+    /// told to.
+    pub(crate) fn patience(&self, client: &Inner) -> Option<Duration> {
+        let asked = client.config.retry_store;
+        match (client.heard_at(), self.until) {
+            (None, _) => Some(asked),
+            (Some(_), Some(_)) => None,
+            (Some(_), None) => Some(asked.max(OUTAGE_MAX)),
+        }
+    }
+
     /// What a wait in vain ends with. A store that could not be reached when it ended is told as
     /// that: nobody knows then whether the lock is held.
     pub(crate) fn ran_out(&self, client: &Inner, sight: &Sight, why: &str) -> Error {
@@ -401,17 +424,18 @@ impl Limits {
         };
         let Sight { in_the_way, contact } = sight;
         if let Some(Outage { error, .. }) = &contact.outage {
-            let last = contact.heard_at.map_or(waited, |heard| now.saturating_since(heard));
-            return explain(
-                Error::new(
-                    error.kind(),
-                    format!(
-                        "{why} after {waited:.1?}, and the store could not be asked any more, last \
-                         contact {last:.1?} ago; whether the lock is held is unknown"
-                    ),
-                )
-                .caused_by(error.clone()),
+            let silence = match client.heard_at() {
+                Some(heard) => {
+                    let last = now.saturating_since(heard);
+                    format!("could not be asked any more, last contact {last:.1?} ago")
+                }
+                None => "could not be reached".to_owned(),
+            };
+            let why = format!(
+                "{why} after {waited:.1?}, and the store {silence}; whether the lock is held is \
+                 unknown"
             );
+            return explain(Error::new(error.kind(), why).caused_by(error.clone()));
         }
         let InTheWay { holder, free_at, position } = in_the_way.clone();
         let retry_after = free_at.map(|at| at.saturating_since(now));

@@ -1,33 +1,31 @@
 //! The client: a store, and everything that happens over time.
 
-use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_clock::{Process, SystemClock, TokioClock};
+use leasehold_clock::Process;
 use leasehold_core::doctor::{self, Finding};
 use leasehold_core::{
     Ask, AskRequest, ClientId, Clock, Error, ErrorKind, Fence, ForceRelease, ForceReleaseRequest,
-    Key, ListRequest, LockInfo, OwnerName, Release as StoreRelease, ReleaseRequest, Renew,
+    Key, ListRequest, LockInfo, Moment, OwnerName, Release as StoreRelease, ReleaseRequest, Renew,
     RenewRequest, Result, Store, Ttl,
 };
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-use crate::background::Background;
-use crate::connect;
+use crate::builder::ClientBuilder;
 use crate::detached::DetachedLease;
 use crate::election::Election;
 use crate::gate::Gates;
 use crate::guard::{Guard, HeldLease};
-use crate::hold::{Closing, Hold, Relay};
+use crate::hold::{Closing, Hold, Relay, as_nanos};
 use crate::multi::Multi;
 use crate::mutex::Mutex;
 use crate::once::OncePer;
 use crate::owned::Owned;
-use crate::owner::{self, Owner};
+use crate::owner::Owner;
 use crate::reap::Reaper;
 use crate::reentrant::Reentrant;
 use crate::release::{self, Release, Releases};
@@ -78,6 +76,8 @@ pub(crate) struct Inner {
     process: Process,
     pub(crate) closing: CancellationToken,
     stop: CancellationToken,
+    /// When the store last answered, in nanoseconds; 0 before it ever did.
+    heard_ns: AtomicU64,
 }
 
 #[derive(Clone, Debug)]
@@ -87,6 +87,7 @@ pub(crate) struct Config {
     pub(crate) owner: OwnerName,
     pub(crate) call_timeout: Duration,
     pub(crate) local_handoffs: u32,
+    pub(crate) retry_store: Duration,
 }
 
 impl Config {
@@ -118,6 +119,19 @@ impl Inner {
     /// The runtime of the caller, or the background's for one that has none.
     pub(crate) fn here(&self) -> Handle {
         Handle::try_current().unwrap_or_else(|_| self.background.clone())
+    }
+
+    /// Takes in that the store has answered.
+    pub(crate) fn heard(&self) {
+        self.heard_ns.store(as_nanos(self.clock.now()).max(1), Ordering::Relaxed);
+    }
+
+    /// When the store last answered, if it ever did.
+    pub(crate) fn heard_at(&self) -> Option<Moment> {
+        match self.heard_ns.load(Ordering::Relaxed) {
+            0 => None,
+            ns => Some(Moment::from_origin(Duration::from_nanos(ns))),
+        }
     }
 
     pub(crate) fn check_open(&self) -> Result<()> {
@@ -201,6 +215,42 @@ impl Client {
     /// [`ErrorKind::Misuse`] outside a tokio runtime.
     pub fn new(store: Arc<dyn Store>) -> Result<Self> {
         Self::builder().store(store)
+    }
+
+    /// Starts what a client does over time, on `background`.
+    pub(crate) fn start(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        config: Config,
+        background: Handle,
+    ) -> Result<Self> {
+        // What lives on the background's runtime already need not be separated from others.
+        let separate = if background.id() == rt::current()?.id() { None } else { store.separate() };
+        let stop = CancellationToken::new();
+        let wheel = Wheel::new(&store, separate.clone(), Arc::clone(&clock));
+        background.spawn(Arc::clone(&wheel).run(stop.clone()));
+        let reaper = Reaper::start(&background, Arc::clone(&store), separate, Arc::clone(&clock));
+        let client = ClientId::generate()?;
+        let hub = Hub::new(Arc::clone(&store), background.clone(), client, stop.clone());
+        Ok(Self {
+            inner: Arc::new(Inner {
+                location: store.location().into(),
+                store,
+                clock,
+                background,
+                wheel,
+                reaper,
+                hub,
+                gates: Arc::default(),
+                owned: Arc::default(),
+                config,
+                next_id: AtomicU64::new(1),
+                process: Process::current(),
+                closing: CancellationToken::new(),
+                stop,
+                heard_ns: AtomicU64::new(0),
+            }),
+        })
     }
 
     pub(crate) const fn inner(&self) -> &Arc<Inner> {
@@ -567,233 +617,5 @@ impl Client {
         };
         self.inner.stop.cancel();
         outcome
-    }
-}
-
-/// Settings of a [`Client`].
-///
-/// Each setting is named after what it sets. Finish with [`connect`](Self::connect) for a URL or
-/// [`store`](Self::store) for a store of your own.
-#[derive(Clone)]
-#[must_use]
-pub struct ClientBuilder {
-    ttl: Duration,
-    min_ttl: Duration,
-    owner: Option<String>,
-    call_timeout: Duration,
-    local_handoffs: u32,
-    clock: Option<Arc<dyn Clock>>,
-    tokio_time: bool,
-    detached: bool,
-    password: Option<String>,
-}
-
-impl fmt::Debug for ClientBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            ttl,
-            min_ttl,
-            owner,
-            call_timeout,
-            local_handoffs,
-            clock,
-            tokio_time,
-            detached,
-            password,
-        } = self;
-        f.debug_struct("ClientBuilder")
-            .field("ttl", ttl)
-            .field("min_ttl", min_ttl)
-            .field("owner", owner)
-            .field("call_timeout", call_timeout)
-            .field("local_handoffs", local_handoffs)
-            .field("clock", clock)
-            .field("tokio_time", tokio_time)
-            .field("detached", detached)
-            .field("password", &password.as_ref().map(|_| "***"))
-            .finish()
-    }
-}
-
-impl Default for ClientBuilder {
-    fn default() -> Self {
-        Self {
-            ttl: DEFAULT_TTL,
-            min_ttl: Ttl::MIN.duration(),
-            owner: None,
-            call_timeout: DEFAULT_CALL_TIMEOUT,
-            local_handoffs: DEFAULT_LOCAL_HANDOFFS,
-            clock: None,
-            tokio_time: false,
-            detached: false,
-            password: None,
-        }
-    }
-}
-
-impl ClientBuilder {
-    /// The ttl of this client's locks unless they say otherwise: 1 ms to 30 days, by default
-    /// [`DEFAULT_TTL`].
-    pub const fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = ttl;
-        self
-    }
-
-    /// Refuses a shorter ttl than this, for locking and for every change of a lease's length, so
-    /// that no lock can vanish by mistake. By default any ttl is taken.
-    pub const fn min_ttl(mut self, min_ttl: Duration) -> Self {
-        self.min_ttl = min_ttl;
-        self
-    }
-
-    /// Who holds this client's locks, for people; by default `host_pid`.
-    pub fn owner(mut self, owner: impl Into<String>) -> Self {
-        self.owner = Some(owner.into());
-        self
-    }
-
-    /// How long one request to the store may take, [`DEFAULT_CALL_TIMEOUT`] by default. A
-    /// request under a short ttl is given no more than the ttl.
-    pub const fn call_timeout(mut self, call_timeout: Duration) -> Self {
-        self.call_timeout = call_timeout;
-        self
-    }
-
-    /// How often in a row a released lock goes to the next waiter of this same client without
-    /// asking the store, [`DEFAULT_LOCAL_HANDOFFS`] by default; 0 turns that off. Only waiters
-    /// with the same settings take part, and only for 50 ms after a grant by the store, so that
-    /// waiters elsewhere get their turn. The post of an [`Election`] always goes through the store,
-    /// where everybody can see each leader.
-    pub const fn local_handoffs(mut self, handoffs: u32) -> Self {
-        self.local_handoffs = handoffs;
-        self
-    }
-
-    /// The clock on which leases are counted. The default counts while the machine sleeps; tests
-    /// may bring their own. It is read on several threads.
-    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
-        self.clock = Some(clock);
-        self
-    }
-
-    /// For tests whose runtime's time is paused (`#[tokio::test(start_paused = true)]`): the client,
-    /// and a `memory:` store that it connects to, count on the runtime's time, and leases are
-    /// renewed by tasks of that runtime in place of a thread. A lease of half a minute then runs
-    /// out at once when everybody waits, and at the same point in every run of the test.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()
-    /// #     .unwrap().block_on(async {
-    /// let client = leasehold::Client::builder().tokio_time().connect("memory:").await?;
-    /// let guard = client.mutex("stock").renew(false).lock().await?;
-    /// guard.lost().await; // half a minute, in no time
-    /// # leasehold::Result::Ok(())
-    /// # }).unwrap();
-    /// ```
-    ///
-    /// In a test without this, a wait takes the time that it takes, while the runtime's own timers,
-    /// `tokio::time::timeout` for one, are over at once. Stores other than memory count on real
-    /// time, and connections to servers can't be made while time is paused. Not for anything but
-    /// tests: leases depend on the runtime here.
-    pub const fn tokio_time(mut self) -> Self {
-        self.tokio_time = true;
-        self
-    }
-
-    /// Takes leases that outlive this process: on the embedded store a lease normally ends with
-    /// its process; a detached one ends with its ttl. Only for clients made by
-    /// [`connect`](Self::connect). Other stores make no difference.
-    pub const fn detached(mut self, detached: bool) -> Self {
-        self.detached = detached;
-        self
-    }
-
-    /// The store's password, where the URL has none. Shown nowhere.
-    pub fn password(mut self, password: impl Into<String>) -> Self {
-        self.password = Some(password.into());
-        self
-    }
-
-    /// Connects to the store at a URL; see [`Client::connect`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Client::connect`], and [`ErrorKind::Config`] when a setting is out of range.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe.
-    pub async fn connect(mut self, url: impl AsRef<str>) -> Result<Client> {
-        rt::current()?;
-        let clock = self.own_clock();
-        let options = connect::Options {
-            clock: Arc::clone(&clock),
-            detached: self.detached,
-            password: self.password.clone(),
-            timeout: self.call_timeout,
-        };
-        self.clock = Some(clock);
-        let store = connect::open(url.as_ref(), options).await?;
-        self.store(store)
-    }
-
-    fn own_clock(&self) -> Arc<dyn Clock> {
-        match &self.clock {
-            Some(clock) => Arc::clone(clock),
-            None if self.tokio_time => Arc::new(TokioClock::new()),
-            None => Arc::new(SystemClock::new()),
-        }
-    }
-
-    /// Makes a client of a store.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Misuse`] outside a tokio runtime, [`ErrorKind::Config`] when a setting is out
-    /// of range, [`ErrorKind::Unavailable`] when the thread can't be started on which leases are
-    /// renewed.
-    pub fn store(self, store: Arc<dyn Store>) -> Result<Client> {
-        let here = rt::current()?;
-        let clock = self.own_clock();
-        let Self { ttl, min_ttl, owner, call_timeout, local_handoffs, tokio_time, .. } = self;
-        if call_timeout.is_zero() {
-            return Err(Error::new(ErrorKind::Config, "a call timeout of zero leaves no time"));
-        }
-        let config = Config {
-            ttl: Ttl::new(ttl)?,
-            min_ttl: Ttl::new(min_ttl)?,
-            owner: owner.map_or_else(|| Ok(owner::of_this_process()), OwnerName::new)?,
-            call_timeout,
-            local_handoffs,
-        };
-        let background =
-            if tokio_time { here.clone() } else { Background::start()?.runtime().clone() };
-        // What lives on the background's runtime already need not be separated from others.
-        let separate = if background.id() == here.id() { None } else { store.separate() };
-        let stop = CancellationToken::new();
-        let wheel = Wheel::new(&store, separate.clone(), Arc::clone(&clock));
-        background.spawn(Arc::clone(&wheel).run(stop.clone()));
-        let reaper = Reaper::start(&background, Arc::clone(&store), separate, Arc::clone(&clock));
-        let client = ClientId::generate()?;
-        let hub = Hub::new(Arc::clone(&store), background.clone(), client, stop.clone());
-        Ok(Client {
-            inner: Arc::new(Inner {
-                location: store.location().into(),
-                store,
-                clock,
-                background,
-                wheel,
-                reaper,
-                hub,
-                gates: Arc::default(),
-                owned: Arc::default(),
-                config,
-                next_id: AtomicU64::new(1),
-                process: Process::current(),
-                closing: CancellationToken::new(),
-                stop,
-            }),
-        })
     }
 }

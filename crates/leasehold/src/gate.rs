@@ -151,9 +151,9 @@ impl Seen {
     }
 
     /// Takes in an answer, and what it says is in the way.
-    pub(crate) fn set(&self, in_the_way: InTheWay, now: Moment) {
+    pub(crate) fn set(&self, in_the_way: InTheWay) {
         self.with(|sight| {
-            sight.contact.is_good(now);
+            sight.contact.is_good();
             sight.in_the_way = in_the_way;
         });
     }

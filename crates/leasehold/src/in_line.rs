@@ -54,7 +54,8 @@ async fn stand(
             // An outage that the contender before has ridden out in vain is no new one.
             let seen = place.seen().clone();
             let now = client.clock.now();
-            if let Some(error) = seen.with(|sight| sight.contact.given_up(now).cloned()) {
+            let patience = limits.patience(&client);
+            if let Some(error) = seen.with(|sight| sight.contact.given_up(now, patience).cloned()) {
                 return Err(error);
             }
             place.wire = unsent.take().map(|mine| Box::new(Wire::new(mine, wakes, seen)));

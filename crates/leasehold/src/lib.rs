@@ -283,6 +283,7 @@ mod armed;
 mod background;
 #[cfg(feature = "blocking")]
 pub mod blocking;
+mod builder;
 mod change;
 mod client;
 mod connect;
@@ -313,10 +314,9 @@ mod value;
 mod wake;
 mod wire;
 
+pub use builder::ClientBuilder;
 pub use change::NotChanged;
-pub use client::{
-    CLOSE_WITHIN, Client, ClientBuilder, DEFAULT_CALL_TIMEOUT, DEFAULT_LOCAL_HANDOFFS, DEFAULT_TTL,
-};
+pub use client::{CLOSE_WITHIN, Client, DEFAULT_CALL_TIMEOUT, DEFAULT_LOCAL_HANDOFFS, DEFAULT_TTL};
 pub use detached::DetachedLease;
 pub use election::{DEFAULT_LOOK_EVERY, Election, Leader, Leadership, Observer};
 pub use guard::{Guard, HeldLease};

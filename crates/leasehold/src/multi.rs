@@ -124,8 +124,14 @@ impl Multi {
     async fn take(&self, limit: Option<Duration>) -> Result<MultiGuard> {
         let clock = &self.value.client.clock;
         let until = limit.map(|limit| clock.now().saturating_add(limit));
-        if let Some(guards) = try_all(self.acquisitions(limit)?).await? {
-            return Ok(self.guard(guards));
+        let all = self.acquisitions(limit)?;
+        let patience = all.first().and_then(|first| first.limits.patience(&self.value.client));
+        match try_all(all).await {
+            Ok(Some(guards)) => return Ok(self.guard(guards)),
+            Ok(None) => {}
+            // Each lock is waited for, and the store with it.
+            Err(error) if error.is_retryable() && patience != Some(Duration::ZERO) => {}
+            Err(error) => return Err(error),
         }
         let mut guard = self.guard(Vec::new());
         for key in &*self.keys {
@@ -235,7 +241,11 @@ async fn try_in_one_step(all: &mut [Acquisition]) -> Result<Option<Vec<Guard>>> 
     for one in &mut *all {
         one.armed.sending(sent_at, one.expired_at(sent_at));
     }
-    match client.store.acquire_all(&requests, within).await {
+    let answer = client.store.acquire_all(&requests, within).await;
+    if answer.is_ok() {
+        client.heard();
+    }
+    match answer {
         Ok(AcquireAll::Granted(fences)) if fences.len() == all.len() => {
             let guards = all.iter_mut().zip(fences).map(|(one, fences)| {
                 match one.hold(fences, sent_at, one.terms.ttl) {

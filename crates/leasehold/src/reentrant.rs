@@ -148,9 +148,10 @@ impl Reentrant {
                 Turn::First(first) => {
                     // The owner's other tasks wait for this one answer only, if they are not to
                     // wait for the lock.
-                    let guard = match acquisition.attempt().await? {
-                        Attempt::Held(guard) => guard,
-                        _ => {
+                    let guard = match acquisition.attempt().await {
+                        Ok(Attempt::Held(guard)) => guard,
+                        Err(error) if !acquisition.may_ride_out(&error) => return Err(error),
+                        Ok(_) | Err(_) => {
                             first.waits();
                             acquisition.start_anew()?;
                             acquisition.wait().await?

@@ -229,7 +229,7 @@ impl Wire {
         let every = QueueRequest::heartbeat_every(self.window);
         match answer {
             Ok(Attempt::Held(guard)) => {
-                self.seen.set(InTheWay::default(), now);
+                self.seen.set(InTheWay::default());
                 return Ok(Some(guard));
             }
             Ok(Attempt::Waiting(waiting)) => {
@@ -240,7 +240,7 @@ impl Wire {
                     free_at: Some(now.saturating_add(waiting.retry_after)),
                     position: Some(waiting.position),
                 };
-                self.seen.set(in_the_way, now);
+                self.seen.set(in_the_way);
                 self.acquisition.refuse_in_vain(&self.seen.get())?;
                 let mut pause = every.mul_f64(0.9 + 0.1 * fastrand::f64());
                 if waiting.position == 0 {
@@ -268,7 +268,7 @@ impl Wire {
                     free_at: Some(now.saturating_add(busy.retry_after)),
                     position: None,
                 };
-                self.seen.set(in_the_way, now);
+                self.seen.set(in_the_way);
                 self.acquisition.refuse_in_vain(&self.seen.get())?;
                 // A plain try is followed by a place in line; whoever refuses that is not pressed.
                 let asked_for_a_place = self.acquisition.request.queue.is_some();
@@ -290,7 +290,7 @@ impl Wire {
             self.next = self.now();
             return None;
         };
-        self.seen.set(InTheWay::default(), self.now());
+        self.seen.set(InTheWay::default());
         if let Some((flight, _)) = self.flight.take() {
             self.finish_in_background(flight, guard.hold());
         }

@@ -45,7 +45,7 @@ command before anybody else can get the lock.
 
 The store that grants leases is the one of --store, else of LEASEHOLD_STORE, else of the config \
 file ($XDG_CONFIG_HOME/leasehold/config.toml, then /etc/leasehold/config.toml; its keys are \
-`store`, `password_file`, `ttl` and `owner`), else the embedded store in /tmp/leasehold-UID \
+`store`, `password_file`, `ttl`, `owner` and `retry_store`), else the embedded store in /tmp/leasehold-UID \
 (root's is in /run/leasehold), which all your processes on this machine share, those of cron and \
 services included.";
 

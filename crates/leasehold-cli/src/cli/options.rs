@@ -29,6 +29,16 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
 
+    /// Go on trying for this long to reach a store that is away at the start [default: 0s]
+    ///
+    /// Without it, a store that can't be reached ends the command at once. A limit on waiting that is
+    /// shorter ends it too. Once the store was reached, waits for locks ride out its absence anyway.
+    #[arg(
+        long, global = true, value_name = "TIME",
+        value_parser = duration::parse, allow_hyphen_values = true,
+    )]
+    pub(crate) retry_store: Option<Duration>,
+
     /// Read this config file and no other [env: LEASEHOLD_CONFIG]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,

@@ -25,6 +25,7 @@ mod last_moments;
 mod leases;
 mod messages;
 mod operators;
+mod outages;
 mod places;
 mod readme;
 mod scarcity;

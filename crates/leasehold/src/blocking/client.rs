@@ -293,6 +293,18 @@ impl ClientBuilder {
         Self(self.0.password(password))
     }
 
+    /// For how long to go on trying to reach a store that is away at first. See
+    /// [`crate::ClientBuilder::retry_store`].
+    pub fn retry_store(self, length: Duration) -> Self {
+        Self(self.0.retry_store(length))
+    }
+
+    /// What to call after each failed try to reach the store. See
+    /// [`crate::ClientBuilder::on_retry_store`].
+    pub fn on_retry_store(self, tell: impl Fn(&crate::Error) + Send + Sync + 'static) -> Self {
+        Self(self.0.on_retry_store(tell))
+    }
+
     /// Connects to the store at a URL. See [`crate::Client::connect`].
     ///
     /// # Errors

@@ -30,6 +30,7 @@ mod length;
 mod line;
 mod multi;
 mod once;
+mod outages;
 mod parallel;
 #[cfg(feature = "redis")]
 mod processes;

@@ -1,0 +1,26 @@
+//! A store that is away.
+
+use leasehold::Error;
+use tokio::time::Instant;
+
+use crate::failure::chain;
+use crate::output;
+use crate::take::Pauses;
+
+/// A store that is away, told at growing intervals.
+#[derive(Debug, Default)]
+pub(crate) struct Outage {
+    pauses: Pauses,
+    quiet_until: Option<Instant>,
+}
+
+impl Outage {
+    /// Tells how the last try failed, unless that was told a short while ago.
+    pub(crate) fn tell(&mut self, error: &Error) {
+        let now = Instant::now();
+        if self.quiet_until.is_none_or(|until| now >= until) {
+            output::message(&format!("{}; trying again", chain(error)));
+            self.quiet_until = now.checked_add(self.pauses.next());
+        }
+    }
+}

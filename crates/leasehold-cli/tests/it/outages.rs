@@ -1,0 +1,88 @@
+//! A store that is away when a command starts, and a node that is away for good.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
+
+use leasehold_testkit::server::RedisServer;
+use leasehold_testkit::server::sentinel::SentinelSet;
+use rustix::process::Signal;
+
+use crate::harness::{Running, Site, killed_by};
+
+/// The first line on stderr.
+fn complaint(running: &mut Running) -> String {
+    let mut line = String::new();
+    BufReader::new(running.child().stderr.take().unwrap()).read_line(&mut line).unwrap();
+    line
+}
+
+/// Starts commands while a store is away, and brings it back once they have said so.
+fn waits_for(url: String, come_back: impl FnOnce()) {
+    let site = Site::at(url);
+    let lines = ["run k --retry-store 5m -- echo done", "ls --retry-store 5m"];
+    let mut running = lines.map(|line| site.start(line.split(' ')));
+    for one in &mut running {
+        let line = complaint(one);
+        assert!(line.contains("; trying again"), "{line}");
+    }
+    come_back();
+    let [run, ls] = running.map(Running::finish);
+    assert_eq!(run.expect(0).stdout, "done\n");
+    ls.expect(0);
+}
+
+#[test]
+fn a_server_that_is_away_at_the_start_is_tried_again_if_asked() {
+    let server = RedisServer::start();
+    server.kill();
+    let site = Site::at(server.url());
+    site.line("run k -w 5m -- echo never").complains(69, "nobody listens");
+    let done = site.line("run k --retry-store 300ms -- echo never");
+    done.complains(69, "could not be reached within 300ms");
+    waits_for(server.url(), || server.restart());
+}
+
+#[test]
+fn sentinels_whose_primary_is_away_at_the_start_are_asked_again_if_asked() {
+    let set = SentinelSet::builder().replicas(0).start();
+    set.servers().iter().for_each(RedisServer::kill);
+    waits_for(set.url(), || set.servers().iter().for_each(RedisServer::restart));
+}
+
+#[test]
+fn what_no_time_can_mend_is_told_at_once() {
+    let server = RedisServer::builder().password("open-sesame").start();
+    let site = Site::at(format!("redis://:wrong@{}", server.addr()));
+    site.line("run k --retry-store 5m -- echo never").complains(69, "password");
+}
+
+#[test]
+fn signals_and_limits_end_the_tries_at_once() {
+    let server = RedisServer::start();
+    server.kill();
+    let site = Site::at(server.url());
+    site.line("run k --retry-store 5m -w 0.2 -- echo never")
+        .complains(69, "before the wait ran out");
+    for line in ["run k --retry-store 5m -- echo never", "show k --retry-store 5m"] {
+        let mut running = site.start(line.split(' '));
+        complaint(&mut running);
+        running.process().signal(Signal::TERM);
+        let done = running.finish();
+        let by_signal = killed_by(&done) == Some(15);
+        assert!(by_signal || done.status.code() == Some(143), "{line}: {done:?}");
+    }
+}
+
+#[test]
+fn a_node_that_can_not_be_reached_is_told_once_by_a_verbose_command() {
+    let servers = [RedisServer::start(), RedisServer::start()];
+    // Nobody listens on a port whose listener is gone.
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let [one, two] = servers.each_ref().map(RedisServer::addr);
+    let site = Site::at(format!("quorum+redis://{one},{two},{gone}?keep_leases=yes"));
+    let done = site.line("-v run k -- true").expect(0);
+    assert_eq!(done.stderr.matches("a node of the quorum does not count").count(), 1, "{done:?}");
+    let told = done.stderr.lines().find(|line| line.contains("does not count")).unwrap();
+    assert!(told.contains(&gone.to_string()), "{told}");
+    assert!(told.contains("nobody listens"), "{told}");
+}
