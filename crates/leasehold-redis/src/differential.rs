@@ -8,6 +8,7 @@
 #![expect(clippy::future_not_send, reason = "each test runs on one thread")]
 
 mod operation;
+mod stopped;
 mod stored;
 
 use std::collections::HashMap;
@@ -166,6 +167,7 @@ impl Both<'_> {
         let after = Stored::read(self).await;
         let table = Stored::of(&self.entry, now);
         prop_assert_eq!(&after.state, &table.state, "what is stored differs");
+        prop_assert_eq!(after.emptied, 0, "fields are left empty: {:?}", after);
         after.check_expiry(before, &table, now)?;
         Ok(after)
     }

@@ -158,8 +158,13 @@ fn checked(value: Value) -> Result<Value> {
         "version" => Err(classify::other_version(&text(1))),
         "failed" => {
             let said = text(1);
-            let (code, detail) = said.split_once(' ').unwrap_or((&said, ""));
-            Err(classify::server(code, detail).to_error())
+            // Before Redis 7 a script is told of what its user may not do by its own place first.
+            let (code, detail) = match said.split_once(' ') {
+                Some((place, _)) if place.starts_with('@') => ("ERR", &*said),
+                Some(parts) => parts,
+                None => (&*said, ""),
+            };
+            Err(classify::server(code, detail).with_effect(Effect::NotApplied).to_error())
         }
         _ => Ok(value),
     }

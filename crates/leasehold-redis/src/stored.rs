@@ -207,6 +207,10 @@ impl Stored {
         for (name, value) in fields {
             let value = String::from_utf8_lossy(value);
             let name = String::from_utf8_lossy(name);
+            // A script that was stopped did not remove it any more.
+            if value.is_empty() {
+                continue;
+            }
             if name.starts_with('@') {
                 self.holders.push(read_holder(&value, self.limit)?);
             } else if let Some(place) = name.strip_prefix('#') {

@@ -17,6 +17,8 @@ use crate::stored::{self, Holder, Waiter};
 pub(super) struct Stored {
     pub(super) state: State,
     fields: BTreeMap<String, String>,
+    /// How many fields a stopped script left empty.
+    pub(super) emptied: usize,
     /// From now, ms: when the key expires, by the server and by its record.
     key_ms: i64,
     kept_ms: u64,
@@ -74,11 +76,16 @@ impl Stored {
         let locks = both.world.sequences.cast_signed();
         assert!(keys <= 2 + locks, "{keys} keys for {locks} locks and the clock");
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        let fields = bytes.iter().map(|(name, value)| (text(name), text(value))).collect();
+        let fields: BTreeMap<_, _> = bytes
+            .iter()
+            .filter(|(_, value)| !value.is_empty())
+            .map(|(name, value)| (text(name), text(value)))
+            .collect();
         let stored = stored::read(&bytes).unwrap();
         let kept_ms = stored.as_ref().map_or(0, |stored| stored.kept_ms);
         let state = stored.map_or_else(State::default, |stored| parse(&stored, &fields));
-        Self { state, fields, key_ms, kept_ms }
+        let emptied = bytes.len() - fields.len();
+        Self { state, fields, emptied, key_ms, kept_ms }
     }
 
     /// What the table has.

@@ -55,22 +55,20 @@ for i = 1, #KEYS do
     if free then
       local over = math.max(now + ARGV[at + 1] * 1000, least + ARGV[at + 2])
       local kept, left = stored and sub(stored, 80, 92), nil
+      local refused
       if not kept or kept * 1000 < over + retention * 1000 then
         kept = math.ceil(over / 1000) + retention + math.floor(retention / 4)
         left, kept = format('%.0f', kept - math.floor(now / 1000)), format('%013.0f', kept)
-        if stored then redis.call('PEXPIRE', key, left) end
+        if stored then refused = refusal_of(redis.pcall('PEXPIRE', key, left)) end
       end
-      redis.call('HSET', key, 'lock', 'leasehold/1 held ' .. us .. ' ' .. least .. ' '
+      refused = refused or refusal_of(redis.pcall('HSET', key, 'lock', 'leasehold/1 held ' .. us .. ' ' .. least .. ' '
         .. ARGV[at + 2] .. ' ' .. us .. ' ' .. kept .. ' 0000000000000000 ' .. ARGV[at] .. ' '
-        .. ARGV[at + 1] .. ' ' .. epoch .. ' ' .. ARGV[at + 3])
-      answer = least + 0
-      if not stored then
-        local told = redis.pcall('PEXPIRE', key, left)
-        if type(told) == 'table' then
-          redis.call('HDEL', key, 'lock')
-          answer = {'failed', told.err}
-        end
+        .. ARGV[at + 1] .. ' ' .. epoch .. ' ' .. ARGV[at + 3]))
+      if not refused and not stored then
+        refused = refusal_of(redis.pcall('PEXPIRE', key, left))
+        if refused then redis.call('HDEL', key, 'lock') end
       end
+      answer = refused or least + 0
     end
   end
   answers[i] = answer or false

@@ -57,7 +57,11 @@ for i = 1, #opened do
 end
 for i = 1, #opened do
   local failed = commit(opened[i].lock)
-  if failed then return {'blocked', i - 1, failed} end
+  if failed then
+    -- Those before it are taken, so this is not to look like nothing.
+    if i > 1 then error(failed[2], 0) end
+    return {'blocked', 0, failed}
+  end
 end
 tell()
 return blocked or {'granted', fences}

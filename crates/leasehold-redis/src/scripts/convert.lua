@@ -74,6 +74,8 @@ else
   end
   answer = {'converted', hold.epoch, hold.first, hold.count}
 end
+-- Also what changes nothing is written: whoever waits for replicas waits for a write.
+if answer[1] == 'converted' then lock.dirty = true end
 settle(lock)
 tell_first(lock, before)
 answer = commit(lock) or answer

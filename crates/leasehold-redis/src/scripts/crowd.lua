@@ -66,7 +66,7 @@ local function fetch_holds(lock, from, to)
   end
   if #names == 0 then return end
   local values = redis.call('HMGET', lock.key, unpack(names))
-  for i = 1, #names do lock.fields[names[i]] = values[i] end
+  for i = 1, #names do lock.fields[names[i]] = known(values[i]) end
 end
 
 local function is_before(hold, other)

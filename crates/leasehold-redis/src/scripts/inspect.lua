@@ -8,4 +8,6 @@
 --
 -- Atomic: one script. Reads everybody who holds the lock or waits for it.
 -- include: now
-return {now, redis.call('HGETALL', KEYS[1])}
+local fields = redis.pcall('HGETALL', KEYS[1])
+if fields.err then return fields end
+return {now, fields}

@@ -96,7 +96,7 @@ local function walk(lock, from, visit)
   if #names == 0 then return 0 end
   local values = redis.call('HMGET', lock.key, unpack(names))
   for i = 1, #names do
-    if lock.fields[names[i]] == nil then lock.fields[names[i]] = values[i] end
+    if lock.fields[names[i]] == nil then lock.fields[names[i]] = known(values[i]) end
   end
   for i = 1, #names do
     if lock.fields[names[i]] then visit(places[i], lock.fields[names[i]]) end

@@ -1,20 +1,25 @@
 -- One lock as a table, read in one go and written in one go; docs/wire.md has the formats.
 --
 -- Nothing is written between open and commit: what changes is staged. A script that fails while it
--- decides has done nothing. Times are in µs, lengths (ttl, window) in ms, unless said otherwise.
+-- decides has done nothing, and one HSET makes the whole change: a field that is empty is none. Times
+-- are in µs, lengths (ttl, window) in ms, unless said otherwise.
 --
--- in: now, us, epoch, least, retention; frees: whether to work at the server's memory limit
+-- in: now.lua; frees: whether to work at the server's memory limit
 local messages = {}
 
 local function digits(number) return format('%.0f', number) end
 
-local function say(channel, text) messages[#messages + 1] = {channel, text} end
+-- Stages a message, which is sent when what it tells is written.
+local function say(lock, channel, text) lock.said[#lock.said + 1] = {channel, text} end
+
+-- What a field has that was read, or false: scripts that were stopped leave empty fields.
+local function known(value) return value ~= '' and value end
 
 -- The value of a field, staged or stored; false when there is none.
 local function get(lock, name)
   local value = lock.fields[name]
   if value == nil then
-    value = redis.call('HMGET', lock.key, name)[1]
+    value = known(redis.call('HMGET', lock.key, name)[1])
     lock.fields[name] = value
   end
   return value
@@ -41,9 +46,10 @@ local function open(key, token, place)
     if string.find(got.err, 'WRONGTYPE') then return nil, {'foreign'} end
     return nil, {'failed', got.err}
   end
-  local stored, line = got[1], got[2]
+  local stored, line = got[1], known(got[2])
   local lock = {
-    key = key, stored = stored, in_line = line, fields = {}, staged = {}, names = {}, needed = 0,
+    key = key, stored = stored, in_line = line, needed = 0,
+    fields = {}, staged = {}, names = {}, said = {},
     -- The record.
     holder = nil, since = 0, ttl = 0, granted = 0, profile = nil, released = nil,
     epoch = 0, first = 0, count = 0, kept = 0, closed = 0,
@@ -53,8 +59,8 @@ local function open(key, token, place)
     waiters = 0, ranges = {}, soonest = $FAR, walk = 0, soonest_seen = $FAR,
     next_preferred = 0, next_other = 0,
   }
-  lock.fields[token] = got[3]
-  if place then lock.fields['#' .. place] = got[4] end
+  lock.fields[token] = known(got[3])
+  if place then lock.fields['#' .. place] = known(got[4]) end
   if not stored then
     if redis.call('EXISTS', key) == 1 then return nil, {'foreign'} end
     return lock
@@ -123,72 +129,79 @@ end
 -- Decides how long the key is to live. It is told seldom: then it gets a quarter of the retention
 -- more than it needs.
 --
--- Returns whether to tell it.
+-- Returns whether to tell it that it lives longer, and whether to tell it that it ends earlier.
 local function keep(lock)
   local ahead = retention + math.floor(retention / 4)
   local needed = math.ceil(math.max(lock.needed, now) / 1000) + retention
   if lock.needed > 0 and lock.kept < needed then
     lock.kept = needed - retention + ahead
-    return true
+    return true, false
   end
   -- A long lease that was given back early is not remembered for as long as it would have run.
   if lock.dirty and not lock.holder and lock.holders + lock.waiters + lock.closed == 0 then
     local enough = math.ceil(math.max(lock.first + lock.count, now) / 1000) + ahead
     if lock.kept > enough + retention then
       lock.kept = enough
-      return true
+      return false, true
     end
   end
-  return false
+  return false, false
 end
 
--- Writes what changed. The first write of all is the one that may be refused; a script that frees
--- something first makes one that needs no memory, after which the others are let through.
+-- Writes the fields. All that can be refused is tried before the one HSET, which is the whole of the
+-- change: a key that lives longer than it needs, or has empty fields, is as good as before.
+--
+-- A script that removes something begins with an HDEL that removes nothing: it needs no memory, and
+-- servers at their memory limit let the others through after it.
 --
 -- Returns nil, or the answer that says why nothing was written.
+local function write(lock, sets, gone, longer, shorter)
+  local key, left = lock.key, digits(lock.kept - math.floor(now / 1000))
+  local stored = lock.stored
+  local refused = stored and (frees or #gone > 0) and refusal_of(redis.pcall('HDEL', key, ''))
+    or stored and longer and refusal_of(redis.pcall('PEXPIRE', key, left))
+    or refusal_of(redis.pcall('HSET', key, unpack(sets)))
+  if refused then return refused end
+  if not stored then
+    refused = refusal_of(redis.pcall('PEXPIRE', key, left))
+    if refused then
+      local names = {}
+      for i = 1, #sets, 2 do names[#names + 1] = sets[i] end
+      redis.call('HDEL', key, unpack(names))
+      return refused
+    end
+  elseif shorter then
+    redis.pcall('PEXPIRE', key, left)
+  end
+  if #gone > 0 then redis.pcall('HDEL', key, unpack(gone)) end
+end
+
+-- Writes what changed.
+--
+-- Returns nil, or the answer that says why nothing was written; then nothing is told either.
 local function commit(lock)
-  local told = keep(lock)
+  local longer, shorter = keep(lock)
   local sets, gone = {}, {}
   for i = 1, #lock.names do
     local name = lock.names[i]
     local value = lock.fields[name]
-    if value then
-      sets[#sets + 1], sets[#sets + 2] = name, value
-    else
-      gone[#gone + 1] = name
-    end
+    sets[#sets + 1], sets[#sets + 2] = name, value or ''
+    if not value then gone[#gone + 1] = name end
   end
-  if lock.line_dirty then
-    if lock.waiters > 0 then
-      sets[#sets + 1], sets[#sets + 2] = 'line', line_of(lock)
-    elseif lock.in_line then
-      gone[#gone + 1] = 'line'
-    end
+  if lock.line_dirty and (lock.waiters > 0 or lock.in_line) then
+    sets[#sets + 1], sets[#sets + 2] = 'line', lock.waiters > 0 and line_of(lock) or ''
+    if lock.waiters == 0 then gone[#gone + 1] = 'line' end
   end
   -- Who is next to end is found for an answer, and noted only where something is written anyway.
-  if told or lock.dirty or lock.found and #sets > 0 then
+  if longer or shorter or lock.dirty or lock.found and #sets > 0 then
     sets[#sets + 1], sets[#sets + 2] = 'lock', record_of(lock)
   end
-  if #sets + #gone == 0 then return end
-  local key, left = lock.key, digits(lock.kept - math.floor(now / 1000))
-  if lock.stored then
-    if told then redis.call('PEXPIRE', key, left) end
-    if #gone == 0 and frees then gone[1] = '' end
-    if #gone > 0 then redis.call('HDEL', key, unpack(gone)) end
-    if #sets > 0 then redis.call('HSET', key, unpack(sets)) end
-  else
-    redis.call('HSET', key, unpack(sets))
-    local told_so = redis.pcall('PEXPIRE', key, left)
-    if type(told_so) == 'table' then
-      local names = {}
-      for i = 1, #sets, 2 do names[#names + 1] = sets[i] end
-      redis.call('HDEL', key, unpack(names))
-      return {'failed', told_so.err}
-    end
-  end
+  local refused = #sets > 0 and write(lock, sets, gone, longer, shorter)
+  if refused then return refused end
+  for i = 1, #lock.said do messages[#messages + 1] = lock.said[i] end
 end
 
--- Sends the messages, when all that they tell is written.
+-- Sends the messages: all that they tell is written.
 local function tell()
   for i = 1, #messages do redis.pcall('PUBLISH', messages[i][1], messages[i][2]) end
 end

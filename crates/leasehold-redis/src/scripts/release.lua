@@ -32,9 +32,9 @@ for i = 1, #KEYS do
       and sub(stored, 1, 16) == 'leasehold/1 held' and sub(stored, 94, 109) == '0000000000000000'
       and sub(stored, 18, 33) + sub(stored, 144, 156) * 1000 > now
       and sub(stored, 144, 156) + 0 <= retention then
-      local written = redis.pcall('HSET', key, 'lock', 'leasehold/1 free' .. sub(stored, 17))
       -- At the memory limit the way below is open.
-      done = type(written) == 'number'
+      done = not refusal_of(
+        redis.pcall('HSET', key, 'lock', 'leasehold/1 free' .. sub(stored, 17)))
     end
   end
   if done then answers[i] = 1 else rest[#rest + 1] = i end

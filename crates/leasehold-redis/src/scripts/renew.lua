@@ -18,31 +18,32 @@
 -- Atomic for each lock. Keys of several slots must not be given to a cluster. Works at the server's
 -- memory limit.
 -- include: now
-local answers, rest = {}, {}
+local answers, rest, later = {}, {}, {}
 for i = 1, #KEYS do
   local key, at = KEYS[i], 5 * i - 1
   local done = false
   -- Nobody in line has run out, and nothing is closed: only the time of the renewal changes.
   local got = redis.pcall('HMGET', key, 'lock', 'line')
   local stored, line = got[1], got[2]
-  if stored and sub(stored, 111, 142) == ARGV[at] and sub(stored, 1, 16) == 'leasehold/1 held'
+  -- Two renewals of one lease take effect in their order.
+  if not later[key] and stored and sub(stored, 111, 142) == ARGV[at] and sub(stored, 1, 16) == 'leasehold/1 held'
     and sub(stored, 94, 109) == '0000000000000000' and (not line or sub(line, 1, 16) > us) then
     local ends = sub(stored, 18, 33) + sub(stored, 144, 156) * 1000
     local ends_now = now + ARGV[at + 3] * 1000
     local beyond = ARGV[at + 2] - sub(stored, 35, 50) - sub(stored, 52, 61)
     if ends > now and (beyond < -1 or beyond == -1 and ARGV[at + 1] + 0 <= sub(stored, 158, 161) + 0)
       and sub(stored, 80, 92) * 1000 >= ends_now + retention * 1000 then
+      -- Also what changes nothing is written: whoever waits for replicas waits for a write.
+      local record = stored
       if ends_now > ends or ARGV[at + 4] == '1' then
-        local written = redis.pcall('HSET', key, 'lock', sub(stored, 1, 17) .. us
-          .. sub(stored, 34, 143) .. ARGV[at + 3] .. sub(stored, 157))
-        -- At the memory limit the way below is open.
-        done = type(written) == 'number'
-      else
-        done = true
+        record = sub(stored, 1, 17) .. us .. sub(stored, 34, 143) .. ARGV[at + 3]
+          .. sub(stored, 157)
       end
+      -- At the memory limit the way below is open.
+      done = not refusal_of(redis.pcall('HSET', key, 'lock', record))
     end
   end
-  if done then answers[i] = 1 else rest[#rest + 1] = i end
+  if done then answers[i] = 1 else rest[#rest + 1], later[key] = i, true end
 end
 if #rest == 0 then return answers end
 local frees = true
@@ -61,6 +62,7 @@ for _, i in ipairs(rest) do
     tell_first(lock, before)
     local ends, asked = now + wanted_ttl * 1000, '^%d+ [^ ]* [^ ]* '
     local hold = hold_of(lock, token)
+    if lock.holder == token or hold then lock.dirty = true end
     if lock.holder == token then
       if shorten or ends > lock.since + lock.ttl * 1000 then
         lock.since, lock.ttl, lock.dirty = now, wanted_ttl, true

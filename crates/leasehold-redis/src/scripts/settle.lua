@@ -31,7 +31,7 @@ local function hand_over(lock, waiter)
       epoch = lock.epoch, first = lock.first, count = lock.count,
     })
   end
-  say(waiter.channel, format('granted %s %s %.0f %.0f %.0f', waiter.ticket, waiter.beat, lock.epoch,
+  say(lock, waiter.channel, format('granted %s %s %.0f %.0f %.0f', waiter.ticket, waiter.beat, lock.epoch,
     lock.first, lock.count))
 end
 
@@ -40,9 +40,13 @@ local function settle(lock)
   if lock.holder and lock.since + lock.ttl * 1000 <= now then
     lock.holder, lock.dirty = nil, true
   end
-  if lock.holders > 0 and lock.ends <= now then sweep_crowd(lock) end
   if lock.closed > 0 and lock.closed <= now then lock.closed, lock.dirty = 0, true end
-  if lock.waiters > 0 and lock.soonest <= now then sweep_line(lock) end
+  -- Once in a call, so that one HSET takes all that is staged: Lua unpacks no more than 8000 values.
+  if not lock.swept then
+    lock.swept = true
+    if lock.holders > 0 and lock.ends <= now then sweep_crowd(lock) end
+    if lock.waiters > 0 and lock.soonest <= now then sweep_line(lock) end
+  end
   if lock.closed > 0 then return end
   for _ = 1, $STEP do
     if lock.waiters == 0 or lock.holder then return end
@@ -99,7 +103,7 @@ local function tell_first(lock, before, asking)
   if not waiter or waiter.token == asking then return end
   local free_in = next_free(lock)
   if now + free_in < waiter.seen + math.floor(waiter.window * 1000 / 3) then
-    say(waiter.channel, format('first %s %.0f', waiter.ticket, free_in))
+    say(lock, waiter.channel, format('first %s %.0f', waiter.ticket, free_in))
   end
 end
 

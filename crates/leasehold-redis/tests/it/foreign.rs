@@ -73,7 +73,7 @@ async fn a_foreign_value_at_the_lock_s_key_is_named_and_left_alone() {
         for (what, error) in try_all(&caller).await {
             let error = error.unwrap_or_else(|| panic!("{what} with {make:?}"));
             assert_eq!(error.kind(), ErrorKind::Foreign, "{what} with {make:?}: {error}");
-            assert_ne!(error.effect(), Effect::Applied, "{what}");
+            assert_eq!(error.effect(), Effect::NotApplied, "{what} with {make:?}");
             assert_eq!(error.key(), Some(&caller.request.key), "{what}");
         }
         assert_eq!(dump(server, &record), before, "{make:?}");

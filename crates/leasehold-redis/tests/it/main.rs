@@ -8,6 +8,7 @@ mod doctor;
 mod doctor_beyond;
 mod foreign;
 mod forgotten;
+mod half_way;
 mod least_rights;
 mod many;
 mod outages;
