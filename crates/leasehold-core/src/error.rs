@@ -242,7 +242,12 @@ impl fmt::Display for Error {
         }
         f.write_str(message)?;
         if let Some(Contention { holder: Some(holder), .. }) = contention {
-            write!(f, "; held by {} for {:.1?}", holder.owner, whole_ms(holder.held_for))?;
+            write!(
+                f,
+                "; held by {} for {:.1?}",
+                holder.owner,
+                whole_ms(holder.held_for).max(Duration::from_millis(1))
+            )?;
             if !holder.metadata.as_str().is_empty() {
                 write!(f, " ({})", holder.metadata)?;
             }
