@@ -238,15 +238,13 @@ impl Cluster {
     ///
     /// When a node refuses.
     pub fn migrate(&self, slot: u16, to: &RedisServer, half_way: impl FnOnce()) {
-        let from = self.master_of(slot);
-        self.begin_move(slot, from, to);
-        let all = keys(from, slot, "100000");
-        self.move_keys(from, to, all.get(..all.len() / 2).unwrap_or_default());
-        half_way();
-        self.move_rest(slot, from, to);
-        for node in [to, from] {
-            drop(node.cli(&["CLUSTER", "SETSLOT", &slot.to_string(), "NODE", &id(to)]));
+        let moving = self.begin_move(slot, to);
+        let all = moving.keys();
+        for key in &all[..all.len() / 2] {
+            moving.step(key);
         }
+        half_way();
+        moving.finish();
     }
 
     /// Begins to move a slot as [`migrate`](Self::migrate) does, with all keys that it has, and does
@@ -256,33 +254,21 @@ impl Cluster {
     ///
     /// When a node refuses.
     pub fn half_migrate(&self, slot: u16, to: &RedisServer) {
+        let moving = self.begin_move(slot, to);
+        moving.keys().iter().for_each(|key| moving.step(key));
+    }
+
+    /// Begins to move a slot: no key has moved yet, and new ones are made at `to` already.
+    ///
+    /// # Panics
+    ///
+    /// When a node refuses.
+    pub fn begin_move<'a>(&'a self, slot: u16, to: &'a RedisServer) -> SlotMove<'a> {
         let from = self.master_of(slot);
-        self.begin_move(slot, from, to);
-        self.move_rest(slot, from, to);
-    }
-
-    fn begin_move(&self, slot: u16, from: &RedisServer, to: &RedisServer) {
-        let number = slot.to_string();
-        drop(to.cli(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &id(from)]));
-        drop(from.cli(&["CLUSTER", "SETSLOT", &number, "MIGRATING", &id(to)]));
-    }
-
-    fn move_keys(&self, from: &RedisServer, to: &RedisServer, keys: &[String]) {
-        let port = to.port().to_string();
-        for key in keys {
-            let order = ["MIGRATE", "127.0.0.1", &port, key, "0", "5000", "AUTH2", ADMIN];
-            drop(from.cli(&[&order[..], &[&from.admin_password]].concat()));
-        }
-    }
-
-    fn move_rest(&self, slot: u16, from: &RedisServer, to: &RedisServer) {
-        loop {
-            let rest = keys(from, slot, "1000");
-            if rest.is_empty() {
-                break;
-            }
-            self.move_keys(from, to, &rest);
-        }
+        let slot = slot.to_string();
+        drop(to.cli(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(from)]));
+        drop(from.cli(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)]));
+        SlotMove { slot, from, to }
     }
 
     fn port_of(&self, node: &RedisServer) -> u16 {
@@ -355,9 +341,73 @@ impl Cluster {
     }
 }
 
-/// The keys of a slot, so many at most.
-fn keys(node: &RedisServer, slot: u16, count: &str) -> Vec<String> {
-    let keys = node.cli(&["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), count]);
+/// A slot on its way from one primary to another, key by key. Left alone it stays where it is.
+#[derive(Debug)]
+#[must_use]
+pub struct SlotMove<'a> {
+    slot: String,
+    from: &'a RedisServer,
+    to: &'a RedisServer,
+}
+
+impl SlotMove<'_> {
+    /// The keys that have not moved yet.
+    ///
+    /// # Panics
+    ///
+    /// When a node refuses, as all of these.
+    #[must_use]
+    pub fn keys(&self) -> Vec<String> {
+        keys(self.from, &self.slot)
+    }
+
+    /// Moves one key.
+    ///
+    /// # Panics
+    ///
+    /// When a node refuses.
+    pub fn step(&self, key: &str) {
+        let port = self.to.port().to_string();
+        let password = &self.from.admin_password;
+        let to = ["MIGRATE", "127.0.0.1", &port, key, "0", "5000", "AUTH2", ADMIN, password];
+        drop(self.from.cli(&to));
+    }
+
+    /// Moves the keys that are left, and hands the slot over.
+    ///
+    /// # Panics
+    ///
+    /// When a node refuses.
+    pub fn finish(self) {
+        loop {
+            let rest = self.keys();
+            if rest.is_empty() {
+                break;
+            }
+            rest.iter().for_each(|key| self.step(key));
+        }
+        let to = id(self.to);
+        for node in [self.to, self.from] {
+            drop(node.cli(&["CLUSTER", "SETSLOT", &self.slot, "NODE", &to]));
+        }
+    }
+
+    /// Leaves the slot where it was, before any key has moved.
+    ///
+    /// # Panics
+    ///
+    /// When a key is at the target, because it would be forgotten; or when a node refuses.
+    pub fn give_up(self) {
+        let gone = keys(self.to, &self.slot);
+        assert!(gone.is_empty(), "{gone:?} would be forgotten");
+        for node in [self.from, self.to] {
+            drop(node.cli(&["CLUSTER", "SETSLOT", &self.slot, "STABLE"]));
+        }
+    }
+}
+
+fn keys(node: &RedisServer, slot: &str) -> Vec<String> {
+    let keys = node.cli(&["CLUSTER", "GETKEYSINSLOT", slot, "100000"]);
     keys.lines().map(str::to_owned).collect()
 }
 

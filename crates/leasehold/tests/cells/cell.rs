@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Client, Guard, Key, Release};
+use leasehold::{Client, Guard, HeldLease, Key, Release};
 use leasehold_clock::SystemClock;
 use leasehold_core::{Clock as _, Mode, Moment};
 use leasehold_testkit::history::{Attempt, Event, Held, Record, Recorder, fence_faults, overlaps};
@@ -21,7 +21,7 @@ const WORKERS: usize = 3;
 /// How long one attempt of a worker waits; then it asks anew.
 const WAIT: Duration = Duration::from_secs(1);
 /// Longer than anything here takes, even on a machine that does ten other things.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How long after the fault the naive client may take to come to grief.
 const GRIEF: Duration = Duration::from_secs(15);
 
@@ -134,7 +134,7 @@ impl Stage {
                 self.resource.write(fence, seen);
             }
         };
-        believe(&guard, &held, section).await;
+        believe(guard.lease(), &held, section).await;
         give_back(guard, held).await;
     }
 
@@ -143,7 +143,7 @@ impl Stage {
         let seen = self.resource.read(fence).expect("nobody was there with a higher fence");
         let mut granted = self.granted.subscribe();
         let before = *granted.borrow();
-        let kept = believe(&guard, &held, end.cancelled()).await;
+        let kept = believe(guard.lease(), &held, end.cancelled()).await;
         if !kept {
             // This one does not care: it writes what it has, once somebody else is at work.
             tokio::select! {
@@ -164,25 +164,29 @@ struct Holder {
 
 /// Does something under a lease for as long as that is held, and records when belief in it ends
 /// before. Says whether it lasted.
-async fn believe(guard: &Guard, held: &Held, body: impl Future<Output = ()>) -> bool {
+pub(crate) async fn believe(
+    lease: &HeldLease,
+    held: &Held,
+    body: impl Future<Output = ()>,
+) -> bool {
     let clock = SystemClock::new();
-    let mut until = clock.now().saturating_add(guard.remaining());
+    let mut until = clock.now().saturating_add(lease.remaining());
     let mut body = std::pin::pin!(body);
     loop {
         tokio::select! {
-            () = guard.lost() => {
+            () = lease.lost() => {
                 held.lost_by(until);
                 return false;
             }
             () = &mut body => {
-                let kept = guard.is_held();
+                let kept = lease.is_held();
                 if !kept {
                     held.lost_by(until);
                 }
                 return kept;
             }
             () = tokio::time::sleep(ms(10)) => {
-                until = until.max(clock.now().saturating_add(guard.remaining()));
+                until = until.max(clock.now().saturating_add(lease.remaining()));
             }
         }
     }

@@ -20,8 +20,10 @@
 
 mod cell;
 mod cluster;
+mod load;
 mod naive;
 mod quorum;
 mod resource;
 mod sentinel;
 mod server;
+mod slots;
