@@ -39,7 +39,7 @@ local answers, rest = {}, {}
 for i = 1, #KEYS do
   local key, at = KEYS[i], 5 * i - 1
   local answer
-  if ARGV[at + 4] == '' then
+  if ARGV[at + 4] == '' and not rest[key] then
     -- A lock that was never used, or is free, is taken without looking any further.
     local got = redis.pcall('HMGET', key, 'lock', 'line')
     local stored, in_line = got[1], got[2]
@@ -72,7 +72,8 @@ for i = 1, #KEYS do
     end
   end
   answers[i] = answer or false
-  if not answer then rest[#rest + 1] = i end
+  -- What comes after it for the same lock waits for its turn, too.
+  if not answer then rest[#rest + 1], rest[key] = i, true end
 end
 if #rest == 0 then return answers end
 local frees = false

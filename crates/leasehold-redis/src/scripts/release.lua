@@ -24,7 +24,7 @@ local answers, rest = {}, {}
 for i = 1, #KEYS do
   local key, at = KEYS[i], 4 * i
   local done = false
-  if ARGV[at + 3] == '' then
+  if ARGV[at + 3] == '' and not rest[key] then
     -- Nobody waits and nothing is closed: the record stays as it is but for one word.
     local got = redis.pcall('HMGET', key, 'lock', 'line')
     local stored = got[1]
@@ -37,7 +37,8 @@ for i = 1, #KEYS do
         redis.pcall('HSET', key, 'lock', 'leasehold/1 free' .. sub(stored, 17)))
     end
   end
-  if done then answers[i] = 1 else rest[#rest + 1] = i end
+  -- What comes after it for the same lock waits for its turn, too.
+  if done then answers[i] = 1 else rest[#rest + 1], rest[key] = i, true end
 end
 if #rest == 0 then return answers end
 local frees = true

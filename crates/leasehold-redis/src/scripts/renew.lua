@@ -18,7 +18,7 @@
 -- Atomic for each lock. Keys of several slots must not be given to a cluster. Works at the server's
 -- memory limit.
 -- include: now
-local answers, rest, later = {}, {}, {}
+local answers, rest = {}, {}
 for i = 1, #KEYS do
   local key, at = KEYS[i], 5 * i - 1
   local done = false
@@ -26,7 +26,8 @@ for i = 1, #KEYS do
   local got = redis.pcall('HMGET', key, 'lock', 'line')
   local stored, line = got[1], got[2]
   -- Two renewals of one lease take effect in their order.
-  if not later[key] and stored and sub(stored, 111, 142) == ARGV[at] and sub(stored, 1, 16) == 'leasehold/1 held'
+  if not rest[key] and stored and sub(stored, 111, 142) == ARGV[at]
+    and sub(stored, 1, 16) == 'leasehold/1 held'
     and sub(stored, 94, 109) == '0000000000000000' and (not line or sub(line, 1, 16) > us) then
     local ends = sub(stored, 18, 33) + sub(stored, 144, 156) * 1000
     local ends_now = now + ARGV[at + 3] * 1000
@@ -43,7 +44,7 @@ for i = 1, #KEYS do
       done = not refusal_of(redis.pcall('HSET', key, 'lock', record))
     end
   end
-  if done then answers[i] = 1 else rest[#rest + 1], later[key] = i, true end
+  if done then answers[i] = 1 else rest[#rest + 1], rest[key] = i, true end
 end
 if #rest == 0 then return answers end
 local frees = true
