@@ -194,7 +194,7 @@ impl LockEntry {
     }
 
     fn is_to_be_had(&self, request: &AcquireRequest, at: StoreTime) -> bool {
-        self.is_next(request) && self.closed_for(at).is_none() && self.admits(request.mode)
+        self.is_next(request, at) && self.closed_for(at).is_none() && self.admits(request.mode)
     }
 
     /// Lets a lease run on. Never creates one, never takes one away. An exclusive one takes over
@@ -481,8 +481,9 @@ impl LockEntry {
 
     /// Whether nobody in line comes before a newcomer, or before a waiter that was forgotten and
     /// brings its old place.
-    fn is_next(&self, request: &AcquireRequest) -> bool {
+    fn is_next(&self, request: &AcquireRequest, at: StoreTime) -> bool {
         let place = request.queue.as_ref().and_then(|queue| queue.place);
+        let place = place.filter(|place| self.may_have_given(*place, at));
         self.waiters.front().is_none_or(|head| match place {
             Some(place) => place < head.place,
             None => request.preferred && !head.place.is_preferred(),

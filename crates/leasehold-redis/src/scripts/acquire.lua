@@ -88,14 +88,8 @@ local function join(lock, wanted)
   end
   lock.limit = wanted.limit
   local place = wanted.place
-  if place then
-    local following, present = lock.next_preferred, now
-    if place >= $BEHIND then following, present = lock.next_other, now + $BEHIND end
-    -- A place that somebody else has, or that can't have been given, is not given back.
-    if place > math.max(following - 1, present) or get(lock, field_of(place))
-      or not make_place(lock, place, false) then
-      place = nil
-    end
+  if place and not (may_have_given(lock, place) and make_place(lock, place, false)) then
+    place = nil
   end
   local preferred = wanted.preferred
   if place then preferred = place < $BEHIND end

@@ -68,6 +68,13 @@ local function make_place(lock, place, given)
   return true
 end
 
+-- Whether a place that a waiter brings can have been given, and is nobody else's.
+local function may_have_given(lock, place)
+  local following, present = lock.next_preferred, now
+  if place >= $BEHIND then following, present = lock.next_other, now + $BEHIND end
+  return place <= math.max(following - 1, present) and not get(lock, field_of(place))
+end
+
 -- Takes in that a place is kept until then.
 local function keep_place(lock, ends)
   keep_until(lock, ends)

@@ -45,7 +45,7 @@ local function is_free(lock, wanted)
   end
   local head = head_of(lock)
   if not head then return true end
-  if wanted.place then return wanted.place < head end
+  if wanted.place and may_have_given(lock, wanted.place) then return wanted.place < head end
   return wanted.preferred and head >= $BEHIND
 end
 

@@ -431,10 +431,16 @@ impl World {
                 assert!(!closed, "granted during a cool-down");
                 let place = queue.and_then(|queue| queue.place);
                 let preferred = matches!(how, How::Preferred);
+                // A place that somebody else has, or that lies ahead of the time and may not have
+                // been given, makes a newcomer of whom brings it.
+                let taken =
+                    place.is_some_and(|place| books.line.values().any(|w| w.place == place));
+                let ahead = place.is_some_and(|place| place.arrival() > at_us);
                 let mut before = books.line.values().filter(|other| {
-                    let behind = match place {
-                        Some(place) => other.place > place,
-                        None => preferred && !other.place.is_preferred(),
+                    let past_as_new = preferred && !other.place.is_preferred();
+                    let behind = match place.filter(|_| !taken) {
+                        Some(place) => other.place > place || ahead && past_as_new,
+                        None => past_as_new,
                     };
                     !behind && other.servable(at_us)
                 });
