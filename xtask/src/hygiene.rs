@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{commits, tests_named};
+use crate::{circles, commits, tests_named};
 
 /// What must not be committed in Rust source, and why. Split, so that this file passes.
 const LEFTOVERS: &[(&str, &str)] = &[
@@ -42,6 +42,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
             Err(error) => findings.errors.push(format!("{name}: {error}")),
         }
     }
+    findings.errors.extend(circles::findings(root, &files));
     let tests = tests_named::names(root, &files);
     for path in files.iter().filter(|path| path.extension().is_some_and(|end| end == "md")) {
         let name = path.strip_prefix(root).unwrap_or(path).display();

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool for the terminal")]
 
 mod check;
+mod circles;
 mod commits;
 mod features;
 mod hygiene;
@@ -21,7 +22,7 @@ Commands:
   check [--fast]  everything CI checks; --fast leaves out features, documentation, doc tests and
                   torture
   hygiene         what no compiler complains about: leftovers, white space, long files, tests that
-                  documents name, commit messages
+                  documents name, circles of modules, commit messages
   torture [STORE SECONDS [SEED]]
                   the whole command under faults, see docs/reliability.md; STORE is embedded, redis,
                   sentinel, cluster, quorum or all; without arguments it is `all 30`
