@@ -151,6 +151,8 @@ impl MariaDb {
         let user = rustix::process::geteuid().is_root().then_some("--user=root");
         let mut make = Command::new(install);
         make.args(["--no-defaults", &datadir, "--auth-root-authentication-method=normal"]);
+        // A server that starts removes the temporary tables that it finds, those of others, too.
+        make.env("TMPDIR", dir.path());
         run(make.arg("--skip-test-db").args(user).stdin(Stdio::null()));
         if let Some(state) = galera_state {
             fs::write(data.join("grastate.dat"), state).expect("the data folder is writable");
@@ -160,7 +162,7 @@ impl MariaDb {
         command.args(["--no-defaults", &datadir, "--skip-networking"]).args(user);
         command.arg(format!("--socket={}", socket.display()));
         command.args(["--innodb-buffer-pool-size=16M", "--innodb-flush-log-at-trx-commit=0"]);
-        command.args(options).stdin(Stdio::null());
+        command.args(options).stdin(Stdio::null()).env("TMPDIR", dir.path());
         let ready = || std::os::unix::net::UnixStream::connect(&socket).is_ok();
         let process = launch(command, dir.path(), ready);
         Self { _process: process, dir }
