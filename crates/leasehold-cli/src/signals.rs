@@ -8,8 +8,28 @@ use tokio::sync::mpsc;
 
 use crate::inherited::Inherited;
 
-/// Signals that end a process which does not expect them.
+/// Signals that people and shells send to end a process.
 const FATAL: [c_int; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
+
+/// Further signals that end a process which does not expect them. A command gets those that are sent
+/// to this process while it runs.
+const UNEXPECTED: &[c_int] = &[
+    libc::SIGALRM,
+    libc::SIGIO,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    #[cfg(target_os = "linux")]
+    libc::SIGPWR,
+];
+
+/// The same, but about the processor time and the timers of this process alone.
+const OWN: &[c_int] = &[
+    libc::SIGPROF,
+    libc::SIGVTALRM,
+    libc::SIGXCPU,
+    #[cfg(target_os = "linux")]
+    libc::SIGSTKFLT,
+];
 
 /// The signals that arrive, of those that were asked for.
 #[derive(Debug)]
@@ -21,32 +41,22 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Catches the signals that ask a process to end, except those that were ignored from the
-    /// start.
+    /// Catches the signals that would end this process where it stands, so that it can give up what
+    /// it has first; except those that were ignored from the start.
     pub(crate) fn catch_fatal(inherited: Inherited) -> io::Result<Self> {
         let (sender, arrived) = mpsc::unbounded_channel();
         let mut signals = Self { inherited, caught: Vec::new(), sender, arrived };
-        FATAL.into_iter().try_for_each(|signal| signals.catch(signal))?;
+        let wanted = FATAL.iter().chain(UNEXPECTED).chain(OWN);
+        wanted.copied().try_for_each(|signal| signals.catch(signal))?;
         Ok(signals)
     }
 
     /// Catches everything that can be caught and is not about this process alone: neither its own
     /// faults, nor its children, nor its own use of terminal and pipes.
     pub(crate) fn catch_all(&mut self) -> io::Result<()> {
-        let mut wanted = vec![
-            libc::SIGALRM,
-            libc::SIGCONT,
-            libc::SIGIO,
-            libc::SIGTSTP,
-            libc::SIGUSR1,
-            libc::SIGUSR2,
-            libc::SIGWINCH,
-        ];
+        let mut wanted = vec![libc::SIGCONT, libc::SIGTSTP, libc::SIGWINCH];
         #[cfg(target_os = "linux")]
-        {
-            wanted.push(libc::SIGPWR);
-            wanted.extend(libc::SIGRTMIN()..=libc::SIGRTMAX());
-        }
+        wanted.extend(libc::SIGRTMIN()..=libc::SIGRTMAX());
         wanted.into_iter().try_for_each(|signal| self.catch(signal))
     }
 
@@ -68,14 +78,14 @@ impl Signals {
         &self.caught
     }
 
-    /// The next signal that asks this process to end. One that asks it to stop is heeded on the
-    /// way; the others mean nothing to it while no command runs. Cancel safe.
+    /// The next signal that ends this process while no command runs. One that asks it to stop is
+    /// heeded on the way; those that end no process mean nothing. Cancel safe.
     pub(crate) async fn next_fatal(&mut self) -> c_int {
         loop {
             match self.next().await {
-                signal if is_fatal(signal) => return signal,
                 libc::SIGTSTP => suspend_own_group(),
-                _ => {}
+                libc::SIGCONT | libc::SIGWINCH => {}
+                signal => return signal,
             }
         }
     }
@@ -132,6 +142,11 @@ pub(crate) fn name(signal: c_int) -> String {
 /// Whether a signal is one that asks to end.
 pub(crate) fn is_fatal(signal: c_int) -> bool {
     FATAL.contains(&signal)
+}
+
+/// Whether a signal is about this process alone, and none of its command's business.
+pub(crate) fn is_own(signal: c_int) -> bool {
+    OWN.contains(&signal)
 }
 
 /// Gives a signal its default action. Async-signal-safe.

@@ -211,6 +211,7 @@ impl Supervisor<'_> {
                 self.signal(signal);
             }
             libc::SIGCONT => self.go_on(None),
+            _ if signals::is_own(signal) => {}
             _ => {
                 self.signal(signal);
                 // A job that was stopped would only learn of it when somebody continues it.

@@ -24,6 +24,19 @@ fn a_hold_in_the_background_of_a_script_holds_and_says_until_when() {
 }
 
 #[test]
+fn a_hold_ends_and_gives_back_on_every_signal_that_ends_a_process() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    for signal in [Signal::USR1, Signal::ALARM, Signal::XCPU, Signal::VTALARM, Signal::HUP] {
+        let mut holder = site.start(["hold", "k", "--ignore-stdin"]);
+        holder.line();
+        holder.process().signal(signal);
+        holder.finish();
+        site.line("run k -n -- true").expect(0);
+    }
+}
+
+#[test]
 fn a_hold_lasts_while_a_process_does() {
     let site = Site::embedded();
     let mut process = Command::new("sleep").arg("1000").spawn().unwrap();

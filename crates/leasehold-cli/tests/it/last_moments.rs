@@ -67,8 +67,13 @@ fn a_wait_that_a_signal_ends_leaves_no_place_in_line_on_redis() {
     let server = RedisServer::start();
     let site = Site::at(server.url());
     let _holders = [holder(&site, "k"), holder(&site, "s --limit 1")];
+    let asking = [Signal::TERM, Signal::INT, Signal::HUP];
+    let others =
+        [Signal::USR1, Signal::USR2, Signal::ALARM, Signal::XCPU, Signal::PROF, Signal::IO];
     for (key, contender, tail) in CONTENDERS.into_iter().filter(|(_, line, _)| *line != "wait k") {
-        for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        // Nobody expects the others, which end a process all the same.
+        let others = others.iter().filter(|_| matches!(contender, "run k" | "acquire k"));
+        for signal in asking.iter().chain(others).copied() {
             let mut waiter = site.start(format!("{contender}{tail}").split(' '));
             until("it waits", || waiters(&site, key) == 1);
             waiter.process().signal(signal);
