@@ -120,7 +120,7 @@ impl ClientBuilder {
     /// How often in a row a released lock goes to the next waiter of this same client without
     /// asking the store, [`DEFAULT_LOCAL_HANDOFFS`] by default; 0 turns that off. Only waiters
     /// with the same settings take part, and only for 50 ms after a grant by the store, so that
-    /// waiters elsewhere get their turn. The post of an [`Election`] always goes through the store,
+    /// waiters elsewhere get their turn. The post of an [`Election`](crate::Election) always goes through the store,
     /// where everybody can see each leader.
     pub const fn local_handoffs(mut self, handoffs: u32) -> Self {
         self.local_handoffs = handoffs;

@@ -19,7 +19,7 @@ use crate::run::RunError;
 ///
 /// # Errors
 ///
-/// Methods that lock fail with [`ErrorKind::Misuse`] inside an async runtime and in a fork's
+/// Methods that lock fail with [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) inside an async runtime and in a fork's
 /// child, besides what their twins say.
 #[derive(Clone, Debug)]
 #[must_use = "a mutex does nothing until it is locked"]
@@ -80,8 +80,8 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock); [`ErrorKind::Lost`] when the lock was not held until the body had
-    /// ended; [`ErrorKind::Late`] when it had run out though nobody else took it. What the body
+    /// As [`lock`](Self::lock); [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock was not held until the body had
+    /// ended; [`ErrorKind::Late`](crate::ErrorKind::Late) when it had run out though nobody else took it. What the body
     /// has returned is in the error ([`RunError::into_output`]).
     ///
     /// # Examples
