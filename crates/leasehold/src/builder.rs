@@ -146,7 +146,7 @@ impl ClientBuilder {
     /// let client = leasehold::Client::builder().tokio_time().connect("memory:").await?;
     /// let guard = client.mutex("stock").renew(false).lock().await?;
     /// guard.lost().await; // half a minute, in no time
-    /// # leasehold::Result::Ok(())
+    /// # Ok::<(), leasehold::Error>(())
     /// # }).unwrap();
     /// ```
     ///

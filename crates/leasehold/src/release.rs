@@ -99,7 +99,7 @@ pub(crate) fn outcome(answer: Result<Release>) -> Result<Release> {
 /// # let client = leasehold::Client::connect("memory:").await?;
 /// let guard = client.multi(["account/3", "account/7"]).lock().await?;
 /// for (key, outcome) in &guard.release_outcomes().await {
-///     println!("{key}: {}", outcome?);
+///     println!("{key}: {}", outcome.as_ref().map_or_else(ToString::to_string, ToString::to_string));
 /// }
 /// # Ok(()) }
 /// ```
