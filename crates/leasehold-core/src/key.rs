@@ -1,5 +1,6 @@
 //! The name of a lock, validated once.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -66,6 +67,48 @@ impl Key {
     }
 }
 
+/// What names a lock: text, which is validated, or a [`Key`], which has been already.
+///
+/// Whatever makes a lock takes this, so that a name is validated once however often it is used.
+pub trait IntoKey {
+    /// The name.
+    ///
+    /// # Errors
+    ///
+    /// As [`Key::new`].
+    fn into_key(self) -> Result<Key>;
+}
+
+impl IntoKey for Key {
+    fn into_key(self) -> Result<Key> {
+        Ok(self)
+    }
+}
+
+impl IntoKey for &str {
+    fn into_key(self) -> Result<Key> {
+        Key::new(self)
+    }
+}
+
+impl IntoKey for String {
+    fn into_key(self) -> Result<Key> {
+        Key::new(self)
+    }
+}
+
+impl IntoKey for Cow<'_, str> {
+    fn into_key(self) -> Result<Key> {
+        Key::new(self)
+    }
+}
+
+impl<T: IntoKey + Clone> IntoKey for &T {
+    fn into_key(self) -> Result<Key> {
+        self.clone().into_key()
+    }
+}
+
 impl AsRef<str> for Key {
     fn as_ref(&self) -> &str {
         &self.0
@@ -114,6 +157,17 @@ mod tests {
         }
         assert_eq!(Key::new("x".repeat(513)).unwrap_err().kind(), ErrorKind::Config);
         assert_eq!(Key::from_bytes(b"a\xff").unwrap_err().kind(), ErrorKind::Config);
+    }
+
+    #[test]
+    fn whatever_names_a_lock_is_validated_once() {
+        let key = Key::new("a").unwrap();
+        let again = (&key).into_key().unwrap();
+        assert!(Arc::ptr_eq(&key.0, &again.0), "a validated name is not looked at again");
+        let text = String::from("a");
+        let all = ["a".into_key(), (&text).into_key(), text.into_key(), Cow::from("a").into_key()];
+        assert!(all.into_iter().all(|one| one.unwrap() == key));
+        assert_eq!("".into_key().unwrap_err().kind(), ErrorKind::Config);
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub use change::{
 pub use clock::{Clock, Moment};
 pub use error::{Effect, Error, ErrorKind, Result};
 pub use fence::{Fence, FenceBlock};
-pub use key::Key;
+pub use key::{IntoKey, Key};
 pub use label::{Metadata, OwnerName};
 pub use lease::{LeaseState, LeaseStatus, margin};
 pub use store::{

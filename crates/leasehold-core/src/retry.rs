@@ -5,6 +5,7 @@
 //! once. Write your own by implementing [`RetryStrategy`].
 
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The shortest pause between two tries; shorter answers are raised to it, so that no strategy
@@ -31,6 +32,18 @@ pub trait RetryStrategy: Debug + Send + Sync + 'static {
         Self: Sized,
     {
         Jitter { strategy: self, share: if share.is_nan() { 0.0 } else { share.clamp(0.0, 1.0) } }
+    }
+}
+
+impl<S: RetryStrategy + ?Sized> RetryStrategy for Box<S> {
+    fn pause(&self, tries: u32) -> Option<Duration> {
+        (**self).pause(tries)
+    }
+}
+
+impl<S: RetryStrategy + ?Sized> RetryStrategy for Arc<S> {
+    fn pause(&self, tries: u32) -> Option<Duration> {
+        (**self).pause(tries)
     }
 }
 
@@ -155,6 +168,14 @@ mod tests {
         }
         assert_eq!(Fibonacci.pause(5), Some(ms(5)));
         assert_eq!(Fibonacci.limit(5).pause(5), None);
+    }
+
+    #[test]
+    fn a_strategy_may_be_chosen_at_run_time() {
+        let chosen: Box<dyn RetryStrategy> = Box::new(Linear::new(ms(7)));
+        assert_eq!(chosen.limit(2).pause(1), Some(ms(7)));
+        let shared: Arc<dyn RetryStrategy> = Arc::new(NoRetry);
+        assert_eq!(shared.jitter(0.5).pause(1), None);
     }
 
     proptest! {

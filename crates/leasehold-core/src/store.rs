@@ -753,6 +753,22 @@ pub enum ForceRelease {
     NotHeld,
 }
 
+impl fmt::Display for ForceRelease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Released => f.write_str("released"),
+            Self::NotHeld => f.write_str("not held by anybody"),
+            Self::OtherFence { fences } => {
+                f.write_str("held by another lease, with fence ")?;
+                for (at, fence) in fences.iter().enumerate() {
+                    write!(f, "{}{fence}", if at == 0 { "" } else { ", " })?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
 /// A lock in use, for people.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]

@@ -9,8 +9,8 @@ use leasehold_clock::Process;
 use leasehold_core::doctor::{self, Finding};
 use leasehold_core::{
     Ask, AskRequest, ClientId, Clock, Error, ErrorKind, Fence, ForceRelease, ForceReleaseRequest,
-    Key, ListRequest, LockInfo, Moment, OwnerName, Release as StoreRelease, ReleaseRequest, Renew,
-    RenewRequest, Result, Store, Ttl,
+    IntoKey, Key, ListRequest, LockInfo, Moment, OwnerName, Release as StoreRelease,
+    ReleaseRequest, Renew, RenewRequest, Result, Store, Ttl,
 };
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -258,49 +258,44 @@ impl Client {
     }
 
     /// A mutex of this name. A value: nothing is sent, and nothing can fail before it is locked.
-    pub fn mutex(&self, key: impl AsRef<str>) -> Mutex {
-        Mutex::new(self, Key::new(key))
-    }
-
-    /// A mutex with an already validated name.
-    pub fn mutex_of(&self, key: Key) -> Mutex {
-        Mutex::new(self, Ok(key))
+    pub fn mutex(&self, key: impl IntoKey) -> Mutex {
+        Mutex::new(self, key.into_key())
     }
 
     /// A read-write lock of this name. A value: nothing is sent, and nothing can fail before it is
     /// locked.
-    pub fn rwlock(&self, key: impl AsRef<str>) -> RwLock {
-        RwLock::new(self, Key::new(key))
+    pub fn rwlock(&self, key: impl IntoKey) -> RwLock {
+        RwLock::new(self, key.into_key())
     }
 
     /// Several locks that are taken together, all or none; their order does not matter. A value:
     /// nothing is sent, and nothing can fail before they are locked.
-    pub fn multi<K: AsRef<str>>(&self, keys: impl IntoIterator<Item = K>) -> Multi {
-        Multi::new(self, keys.into_iter().map(Key::new))
+    pub fn multi<K: IntoKey>(&self, keys: impl IntoIterator<Item = K>) -> Multi {
+        Multi::new(self, keys.into_iter().map(IntoKey::into_key))
     }
 
     /// A post of this name that one candidate has at a time. A value: nothing is sent, and nothing
     /// can fail before a campaign.
-    pub fn election(&self, key: impl AsRef<str>) -> Election {
-        Election::new(self, Key::new(key))
+    pub fn election(&self, key: impl IntoKey) -> Election {
+        Election::new(self, key.into_key())
     }
 
     /// A job of this name that starts at most once per `period`, on all hosts together. A value:
     /// nothing is sent, and nothing can fail before it is started.
-    pub fn once_per(&self, key: impl AsRef<str>, period: Duration) -> OncePer {
-        OncePer::new(self, Key::new(key), period)
+    pub fn once_per(&self, key: impl IntoKey, period: Duration) -> OncePer {
+        OncePer::new(self, key.into_key(), period)
     }
 
     /// A lock of this name that `owner` may take again while it has it. A value: nothing is sent,
     /// and nothing can fail before it is locked.
-    pub fn reentrant(&self, key: impl AsRef<str>, owner: &Owner) -> Reentrant {
-        Reentrant::new(self, Key::new(key), owner)
+    pub fn reentrant(&self, key: impl IntoKey, owner: &Owner) -> Reentrant {
+        Reentrant::new(self, key.into_key(), owner)
     }
 
     /// A semaphore of this name with so many permits. A value: nothing is sent, and nothing can
     /// fail before a permit is acquired.
-    pub fn semaphore(&self, key: impl AsRef<str>, limit: u32) -> Semaphore {
-        Semaphore::new(self, Key::new(key), limit)
+    pub fn semaphore(&self, key: impl IntoKey, limit: u32) -> Semaphore {
+        Semaphore::new(self, key.into_key(), limit)
     }
 
     /// The store's name for people: scheme and host or path.
@@ -330,8 +325,8 @@ impl Client {
     /// # Cancel safety
     ///
     /// Cancel safe.
-    pub async fn inspect(&self, key: impl AsRef<str>) -> Result<Option<LockInfo>> {
-        self.inner.look(&Key::new(key)?).await
+    pub async fn inspect(&self, key: impl IntoKey) -> Result<Option<LockInfo>> {
+        self.inner.look(&key.into_key()?).await
     }
 
     /// Describes the locks in use whose names start with `prefix`, ordered by name. A `*` at the
@@ -381,8 +376,8 @@ impl Client {
     /// # Cancel safety
     ///
     /// If dropped, the lease may or may not have been taken away.
-    pub async fn force_release(&self, key: impl AsRef<str>, fence: Fence) -> Result<ForceRelease> {
-        let key = Key::new(key)?;
+    pub async fn force_release(&self, key: impl IntoKey, fence: Fence) -> Result<ForceRelease> {
+        let key = key.into_key()?;
         let request = ForceReleaseRequest::new(key.clone(), fence);
         let Inner { store, config, .. } = &*self.inner;
         let answer = store.force_release(&request, config.call_timeout).await;
@@ -403,8 +398,8 @@ impl Client {
     /// # Cancel safety
     ///
     /// If dropped, they may or may not have been asked.
-    pub async fn ask(&self, key: impl AsRef<str>) -> Result<u32> {
-        let key = Key::new(key)?;
+    pub async fn ask(&self, key: impl IntoKey) -> Result<u32> {
+        let key = key.into_key()?;
         self.inner.ask(AskRequest::new(key, self.inner.config.owner.clone())).await
     }
 
@@ -417,8 +412,8 @@ impl Client {
     /// # Cancel safety
     ///
     /// If dropped, it may or may not have been asked.
-    pub async fn ask_holder(&self, key: impl AsRef<str>, fence: Fence) -> Result<u32> {
-        let mut request = AskRequest::new(Key::new(key)?, self.inner.config.owner.clone());
+    pub async fn ask_holder(&self, key: impl IntoKey, fence: Fence) -> Result<u32> {
+        let mut request = AskRequest::new(key.into_key()?, self.inner.config.owner.clone());
         request.fence = Some(fence);
         self.inner.ask(request).await
     }

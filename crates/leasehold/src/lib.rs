@@ -334,8 +334,8 @@ pub use settings::Order;
 pub use leasehold_clock as clock;
 pub use leasehold_core as core;
 pub use leasehold_core::{
-    Effect, Error, ErrorKind, Fence, ForceRelease, HolderInfo, Key, LockInfo, Metadata, OwnerName,
-    Result, Ttl, WaiterInfo, retry,
+    Effect, Error, ErrorKind, Fence, ForceRelease, HolderInfo, IntoKey, Key, LockInfo, Metadata,
+    OwnerName, Result, Ttl, WaiterInfo, retry,
 };
 #[cfg(feature = "embedded")]
 pub use leasehold_embedded as embedded;

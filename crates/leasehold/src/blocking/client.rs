@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::doctor::Finding;
-use leasehold_core::{Clock, Fence, ForceRelease, Key, LockInfo, OwnerName, Result, Store};
+use leasehold_core::{Clock, Fence, ForceRelease, IntoKey, LockInfo, OwnerName, Result, Store};
 
 use super::driven::Driven;
 use super::election::Election;
@@ -57,43 +57,38 @@ impl Client {
     }
 
     /// A mutex of this name. A value: nothing is sent, and nothing can fail before it is locked.
-    pub fn mutex(&self, key: impl AsRef<str>) -> Mutex {
+    pub fn mutex(&self, key: impl IntoKey) -> Mutex {
         Mutex::new(self.0.with(self.0.part().mutex(key)))
     }
 
-    /// A mutex with an already validated name.
-    pub fn mutex_of(&self, key: Key) -> Mutex {
-        Mutex::new(self.0.with(self.0.part().mutex_of(key)))
-    }
-
     /// A read-write lock of this name. See [`crate::Client::rwlock`].
-    pub fn rwlock(&self, key: impl AsRef<str>) -> RwLock {
+    pub fn rwlock(&self, key: impl IntoKey) -> RwLock {
         RwLock::new(self.0.with(self.0.part().rwlock(key)))
     }
 
     /// Several locks that are taken together. See [`crate::Client::multi`].
-    pub fn multi<K: AsRef<str>>(&self, keys: impl IntoIterator<Item = K>) -> Multi {
+    pub fn multi<K: IntoKey>(&self, keys: impl IntoIterator<Item = K>) -> Multi {
         Multi::new(self.0.with(self.0.part().multi(keys)))
     }
 
     /// A post of this name that one candidate has at a time. See [`crate::Client::election`].
-    pub fn election(&self, key: impl AsRef<str>) -> Election {
+    pub fn election(&self, key: impl IntoKey) -> Election {
         Election::new(self.0.with(self.0.part().election(key)))
     }
 
     /// A job of this name that starts at most once per `period`. See
     /// [`crate::Client::once_per`].
-    pub fn once_per(&self, key: impl AsRef<str>, period: Duration) -> OncePer {
+    pub fn once_per(&self, key: impl IntoKey, period: Duration) -> OncePer {
         OncePer::new(self.0.with(self.0.part().once_per(key, period)))
     }
 
     /// A lock of this name that `owner` may take again. See [`crate::Client::reentrant`].
-    pub fn reentrant(&self, key: impl AsRef<str>, owner: &Owner) -> Reentrant {
+    pub fn reentrant(&self, key: impl IntoKey, owner: &Owner) -> Reentrant {
         Reentrant::new(self.0.with(self.0.part().reentrant(key, owner)))
     }
 
     /// A semaphore of this name with so many permits. See [`crate::Client::semaphore`].
-    pub fn semaphore(&self, key: impl AsRef<str>, limit: u32) -> Semaphore {
+    pub fn semaphore(&self, key: impl IntoKey, limit: u32) -> Semaphore {
         Semaphore::new(self.0.with(self.0.part().semaphore(key, limit)))
     }
 
@@ -120,7 +115,7 @@ impl Client {
     /// # Errors
     ///
     /// As [`crate::Client::inspect`].
-    pub fn inspect(&self, key: impl AsRef<str>) -> Result<Option<LockInfo>> {
+    pub fn inspect(&self, key: impl IntoKey) -> Result<Option<LockInfo>> {
         self.0.wait(|client| client.inspect(key))?
     }
 
@@ -148,7 +143,7 @@ impl Client {
     /// # Errors
     ///
     /// As its twin.
-    pub fn force_release(&self, key: impl AsRef<str>, fence: Fence) -> Result<ForceRelease> {
+    pub fn force_release(&self, key: impl IntoKey, fence: Fence) -> Result<ForceRelease> {
         self.0.wait(|client| client.force_release(key, fence))?
     }
 
@@ -158,7 +153,7 @@ impl Client {
     /// # Errors
     ///
     /// As its twin.
-    pub fn ask(&self, key: impl AsRef<str>) -> Result<u32> {
+    pub fn ask(&self, key: impl IntoKey) -> Result<u32> {
         self.0.wait(|client| client.ask(key))?
     }
 
@@ -167,7 +162,7 @@ impl Client {
     /// # Errors
     ///
     /// As its twin.
-    pub fn ask_holder(&self, key: impl AsRef<str>, fence: Fence) -> Result<u32> {
+    pub fn ask_holder(&self, key: impl IntoKey, fence: Fence) -> Result<u32> {
         self.0.wait(|client| client.ask_holder(key, fence))?
     }
 

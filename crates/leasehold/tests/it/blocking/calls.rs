@@ -311,7 +311,7 @@ fn settings_arrive_where_they_belong() {
     assert_eq!(client.store().location(), store.location());
 
     let key = Key::new("key").unwrap();
-    let mutex = client.mutex_of(key.clone()).owner("me").metadata("host=web-7");
+    let mutex = client.mutex(&key).owner("me").metadata("host=web-7");
     assert_eq!(mutex.key().unwrap(), &key);
     let guard = mutex.lock().unwrap();
     assert!(guard.ttl().unwrap() > Duration::from_secs(30));
