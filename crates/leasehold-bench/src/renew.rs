@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use leasehold::core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
-    ConvertRequest, ForceReleaseRequest, Leave, LeaveRequest, ListRequest, Listener,
+    ConvertRequest, ForceReleaseRequest, Leave, LeaveRequest, ListRequest, Listener, Listing,
     ReleaseRequest, Renew, RenewRequest, SetLimit, SetLimitRequest, Store,
 };
 use leasehold::{Client, ForceRelease, Guard, Key, LockInfo, Release};
@@ -271,7 +271,7 @@ impl Store for Counting {
         &'a self,
         request: &'a ListRequest,
         within: Duration,
-    ) -> BoxFuture<'a, Result<Vec<LockInfo>>> {
+    ) -> BoxFuture<'a, Result<Listing>> {
         self.inner.list(request, within)
     }
 

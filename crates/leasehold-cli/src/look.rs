@@ -1,15 +1,16 @@
 //! `ls` and `show`: what can be seen.
 
 use leasehold::core::{Kind, Mode, escape};
-use leasehold::{HolderInfo, LockInfo, Metadata};
+use leasehold::{Error, HolderInfo, Key, Listing, LockInfo, Metadata};
 use serde_json::{Value, json};
 
 use crate::cli::{Ls, Show};
 use crate::context::Context;
 use crate::duration;
 use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, chain};
 use crate::output::{self, JSON_VERSION};
+use crate::secret;
 use crate::take;
 
 pub(crate) async fn ls(args: &Ls, context: &Context) -> Outcome {
@@ -19,15 +20,29 @@ pub(crate) async fn ls(args: &Ls, context: &Context) -> Outcome {
         Some(None) => return Err(Failure::usage("the prefix is not UTF-8, so no name has it")),
     };
     let client = context.connect(false).await?;
-    let locks = client.list(prefix).await?;
+    let Listing { locks, unreadable, .. } = client.list(prefix).await?;
     if args.json {
         let locks = locks.iter().map(lock_json).collect::<Outcome<Vec<Value>>>()?;
-        output::json(&json!({ "version": JSON_VERSION, "locks": locks }))?;
-    } else if !locks.is_empty() {
-        let rows = list(&locks);
+        let unreadable: Vec<Value> = unreadable.iter().map(unreadable_json).collect();
+        let document = json!({ "version": JSON_VERSION, "locks": locks, "unreadable": unreadable });
+        output::json(&document)?;
+    } else if !(locks.is_empty() && unreadable.is_empty()) {
+        let rows = list(&locks, &unreadable);
         output::data(&output::table(&rows))?;
     }
-    Ok(Exit::Success)
+    Ok(tell_unreadable(&unreadable))
+}
+
+/// Says of each lock that can't be read why, and how to exit once the others are told.
+pub(crate) fn tell_unreadable(unreadable: &[Error]) -> Exit {
+    for error in unreadable {
+        output::message(&chain(error));
+    }
+    if unreadable.is_empty() { Exit::Success } else { Exit::Store }
+}
+
+fn unreadable_json(error: &Error) -> Value {
+    json!({ "key": error.key().map(Key::as_str), "message": secret::redact(&chain(error)) })
 }
 
 pub(crate) async fn show(args: &Show, context: &Context) -> Outcome {
@@ -51,9 +66,9 @@ fn row(name: &str, value: impl ToString) -> Vec<String> {
     vec![name.to_owned(), value.to_string()]
 }
 
-/// A heading, and one row per holder, or one for a lock that nobody holds. The columns are always
-/// the same, so that a script can count them.
-fn list(locks: &[LockInfo]) -> Vec<Vec<String>> {
+/// A heading, and one row per holder, or one for a lock that nobody holds or that can't be read. The
+/// columns are always the same, so that a script can count them.
+fn list(locks: &[LockInfo], unreadable: &[Error]) -> Vec<Vec<String>> {
     let heading =
         ["KEY", "MODE", "FENCE", "OWNER", "HELD", "LEFT", "CLOSED", "ASKED", "WAITING", "META"];
     let mut rows = vec![heading.map(str::to_owned).into()];
@@ -94,6 +109,11 @@ fn list(locks: &[LockInfo]) -> Vec<Vec<String>> {
                 notes(&holder.metadata),
             ]);
         }
+    }
+    for error in unreadable {
+        let key = error.key().map_or_else(|| "(?)".to_owned(), ToString::to_string);
+        let row = [&key, "-", "-", "(unreadable)", "-", "-", "-", "-", "-", ""];
+        rows.push(row.map(str::to_owned).into());
     }
     rows
 }
@@ -182,7 +202,7 @@ fn lock_json(info: &LockInfo) -> Outcome<Value> {
 mod tests {
     use std::time::Duration;
 
-    use leasehold::{Fence, Key, OwnerName, WaiterInfo};
+    use leasehold::{Fence, OwnerName, WaiterInfo};
 
     use super::*;
 
@@ -204,7 +224,7 @@ mod tests {
     #[test]
     fn what_strangers_wrote_can_not_steer_a_terminal() {
         let info = hostile();
-        let table = output::table(&list(std::slice::from_ref(&info)));
+        let table = output::table(&list(std::slice::from_ref(&info), &[]));
         for text in [description(&info), table, take::state(&info)] {
             let steers = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
             assert!(!text.contains(steers), "{text:?}");

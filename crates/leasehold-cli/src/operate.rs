@@ -3,12 +3,15 @@
 use std::num::NonZeroU32;
 
 use leasehold::core::{Kind, SetLimit as Answer, SetLimitRequest};
-use leasehold::{Client, DEFAULT_CALL_TIMEOUT, Fence, ForceRelease as Forced, Key, OwnerName};
+use leasehold::{
+    DEFAULT_CALL_TIMEOUT, Fence, ForceRelease as Forced, Key, Listing, LockInfo, OwnerName,
+};
 
 use crate::cli::{Ask, ForceRelease, Release, SetLimit};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
+use crate::look::tell_unreadable;
 use crate::output;
 use crate::take;
 
@@ -45,11 +48,15 @@ pub(crate) async fn release_all(args: &Release, context: &Context) -> Outcome {
     };
     let owner = OwnerName::new(owner).map_err(|error| Failure::of_argument(&error))?;
     let client = context.connect(false).await?;
-    let leases = leases_of(&owner, &client).await?;
+    let Listing { locks, unreadable, .. } = client.list("").await?;
+    // Any of these may be the owner's too.
+    let told = tell_unreadable(&unreadable);
+    let leases = leases_of(&owner, &locks);
     let at = client.location();
     if leases.is_empty() {
-        output::message(&format!("{owner} holds nothing at {at}"));
-        return Ok(Exit::Success);
+        let known = if unreadable.is_empty() { "" } else { " that can be read" };
+        output::message(&format!("{owner} holds nothing{known} at {at}"));
+        return Ok(told);
     }
     if !args.yes {
         let names: Vec<String> =
@@ -76,19 +83,18 @@ pub(crate) async fn release_all(args: &Release, context: &Context) -> Outcome {
     }
     output::data(&output::table(&rows))?;
     if failed == 0 {
-        return Ok(Exit::Success);
+        return Ok(told);
     }
     let of = leases.len();
     Err(Failure::new(Exit::Store, format!("{failed} of {of} leases could not be taken away")))
 }
 
-async fn leases_of(owner: &OwnerName, client: &Client) -> Outcome<Vec<(Key, Fence)>> {
-    let locks = client.list("").await?;
-    let leases = locks.into_iter().flat_map(|info| {
-        let theirs = info.holders.into_iter().filter(|holder| holder.owner == *owner);
-        theirs.map(|holder| (info.key.clone(), holder.fence)).collect::<Vec<_>>()
+fn leases_of(owner: &OwnerName, locks: &[LockInfo]) -> Vec<(Key, Fence)> {
+    let leases = locks.iter().flat_map(|info| {
+        let theirs = info.holders.iter().filter(|holder| holder.owner == *owner);
+        theirs.map(|holder| (info.key.clone(), holder.fence))
     });
-    Ok(leases.collect())
+    leases.collect()
 }
 
 pub(crate) async fn ask(args: &Ask, context: &Context) -> Outcome {

@@ -40,8 +40,8 @@ pub use lease::{LeaseState, LeaseStatus, margin};
 pub use store::{
     Acquire, AcquireRequest, Already, BoxFuture, Busy, Capability, ForceRelease,
     ForceReleaseRequest, Granted, HolderInfo, Kind, Leave, LeaveRequest, ListRequest, Listener,
-    LockInfo, Mode, Place, QueueRequest, Refusal, Release, ReleaseRequest, Renew, RenewRequest,
-    Store, WaiterInfo, Waiting, Wake,
+    Listing, LockInfo, Mode, Place, QueueRequest, Refusal, Release, ReleaseRequest, Renew,
+    RenewRequest, Store, WaiterInfo, Waiting, Wake,
 };
 pub use token::{ClientId, Token};
 pub use ttl::Ttl;

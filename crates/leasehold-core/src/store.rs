@@ -11,7 +11,7 @@ use crate::change::{
     AcquireAll, Ask, AskRequest, Convert, ConvertRequest, SetLimit, SetLimitRequest,
 };
 use crate::doctor::Finding;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fence::{Fence, FenceBlock};
 use crate::key::Key;
 use crate::label::{Metadata, OwnerName};
@@ -123,12 +123,13 @@ pub trait Store: Debug + Send + Sync + 'static {
         within: Duration,
     ) -> BoxFuture<'a, Result<Option<LockInfo>>>;
 
-    /// Describes the locks in use whose names start with a prefix, ordered by name.
+    /// Describes the locks in use whose names start with a prefix, ordered by name. One that can't
+    /// be read is told as such beside the others, and fails nothing but itself.
     fn list<'a>(
         &'a self,
         request: &'a ListRequest,
         within: Duration,
-    ) -> BoxFuture<'a, Result<Vec<LockInfo>>>;
+    ) -> BoxFuture<'a, Result<Listing>>;
 
     /// Takes a lease away from its holder: for operators, who must name the fence they saw.
     fn force_release<'a>(
@@ -717,6 +718,27 @@ impl ListRequest {
     #[must_use]
     pub fn new(prefix: impl Into<String>) -> Self {
         Self { prefix: prefix.into() }
+    }
+}
+
+/// The answer to [`Store::list`].
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Listing {
+    /// The locks in use that could be read, ordered by name.
+    pub locks: Vec<LockInfo>,
+    /// Why each of the others could not be, ordered by name: any of them may be in use. An error
+    /// names its lock in [`Error::key`], unless the name can't be read either.
+    pub unreadable: Vec<Error>,
+}
+
+impl Listing {
+    /// The locks that could be read, and why others could not, each in any order.
+    #[must_use]
+    pub fn new(mut locks: Vec<LockInfo>, mut unreadable: Vec<Error>) -> Self {
+        locks.sort_by(|a, b| a.key.cmp(&b.key));
+        unreadable.sort_by(|a, b| a.key().cmp(&b.key()));
+        Self { locks, unreadable }
     }
 }
 

@@ -9,7 +9,7 @@ use leasehold_core::doctor::Finding;
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
     ConvertRequest, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
-    ListRequest, Listener, LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Result,
+    ListRequest, Listener, Listing, LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Result,
     SetLimit, SetLimitRequest, Store,
 };
 
@@ -137,7 +137,7 @@ impl Store for EmbeddedStore {
         match self.never {}
     }
 
-    fn list<'a>(&'a self, _: &'a ListRequest, _: Duration) -> BoxFuture<'a, Result<Vec<LockInfo>>> {
+    fn list<'a>(&'a self, _: &'a ListRequest, _: Duration) -> BoxFuture<'a, Result<Listing>> {
         match self.never {}
     }
 

@@ -11,7 +11,7 @@ use leasehold_core::table::{LockEntry, Notice, Now, StoreTime};
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Clock,
     Convert, ConvertRequest, Fence, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
-    ListRequest, Listener, LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Result,
+    ListRequest, Listener, Listing, LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Result,
     SetLimit, SetLimitRequest, Store, Wake,
 };
 use tokio::sync::mpsc;
@@ -340,13 +340,14 @@ impl Store for MemoryStore {
         &'a self,
         request: &'a ListRequest,
         _within: Duration,
-    ) -> BoxFuture<'a, Result<Vec<LockInfo>>> {
+    ) -> BoxFuture<'a, Result<Listing>> {
         Box::pin(async move {
             let state = self.state();
             let at = self.now().at;
             let matching =
                 state.slots.iter().filter(|(key, _)| key.as_str().starts_with(&request.prefix));
-            Ok(matching.filter_map(|(key, slot)| slot.entry.inspect(key, at)).collect())
+            let locks = matching.filter_map(|(key, slot)| slot.entry.inspect(key, at));
+            Ok(Listing::new(locks.collect(), Vec::new()))
         })
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold_core::doctor::{Finding, Severity};
 use leasehold_core::{
     Ask, AskRequest, BoxFuture, Error, Fence, ForceRelease, ForceReleaseRequest, HolderInfo, Key,
-    Kind, ListRequest, LockInfo, Result,
+    Kind, ListRequest, Listing, LockInfo, Result,
 };
 
 use tokio::time::{Instant, timeout_at};
@@ -33,6 +33,8 @@ struct Views {
     infos: Vec<(usize, LockInfo)>,
     /// Nodes that did not answer, and may hold anything.
     silent: usize,
+    /// Why others could not read what they have, which may be anything too.
+    unreadable: Vec<Error>,
 }
 
 /// A lease as several nodes show it.
@@ -50,6 +52,20 @@ impl Lease {
 }
 
 impl Views {
+    /// How many nodes may have anything.
+    fn unknown(&self) -> usize {
+        self.silent.saturating_add(self.unreadable.len())
+    }
+
+    /// Why too few nodes can say what the lock looks like, if they are.
+    fn too_few(&self, nodes: &Nodes, key: &Key) -> Option<Error> {
+        let readable = nodes.count().saturating_sub(self.unknown());
+        let kind = self.unreadable.first().filter(|_| readable < nodes.majority())?.kind();
+        let (bad, all) = (self.unreadable.len(), nodes.count());
+        let why = format!("{bad} of {all} nodes can't read what they have of it");
+        Some(Error::new(kind, why).during("list").on_key(key).at_nodes(self.unreadable.clone()))
+    }
+
     /// The lease that a majority may hold.
     ///
     /// Nodes can have different fences for one lease, if they were healed, so it is put together
@@ -72,7 +88,7 @@ impl Views {
             }
         }
         let mut lease = leases.into_iter().max_by_key(|lease| lease.at.len())?;
-        if lease.at.len().saturating_add(self.silent) < nodes.majority() {
+        if lease.at.len().saturating_add(self.unknown()) < nodes.majority() {
             return None;
         }
         let mut votes: BTreeMap<Fence, usize> = BTreeMap::new();
@@ -91,7 +107,7 @@ impl Views {
         let mut ends: Vec<Duration> = shown.iter().map(|holder| holder.remaining).collect();
         ends.sort_unstable_by(|a, b| b.cmp(a));
         // Of nodes that did not answer it may be among the longest.
-        let at = nodes.spare().saturating_sub(self.silent);
+        let at = nodes.spare().saturating_sub(self.unknown());
         lease.holder.remaining = ends.get(at).or_else(|| ends.last()).copied().unwrap_or_default();
         lease.holder.held_for = shown.iter().map(|one| one.held_for).max().unwrap_or_default();
         let alike = |holds: u32| shown.iter().filter(|one| one.holds == holds).count();
@@ -170,7 +186,7 @@ impl Nodes {
             })
             .await?;
         let infos = answers.into_iter().filter_map(|(node, info)| Some((node, info?))).collect();
-        Ok(Views { infos, silent })
+        Ok(Views { infos, silent, unreadable: Vec::new() })
     }
 
     pub(crate) async fn inspect(
@@ -186,7 +202,7 @@ impl Nodes {
         self: &Arc<Self>,
         request: &ListRequest,
         within: Duration,
-    ) -> Result<Vec<LockInfo>> {
+    ) -> Result<Listing> {
         let request = request.clone();
         // A list may be long, and its caller knows how long it may take.
         let (answers, silent) = self
@@ -195,15 +211,29 @@ impl Nodes {
                 Box::pin(async move { store.list(&request, within).await })
             })
             .await?;
-        let mut locks: BTreeMap<Key, Views> = BTreeMap::new();
-        for (node, infos) in answers {
-            for info in infos {
-                let views = locks.entry(info.key.clone()).or_default();
-                views.silent = silent;
-                views.infos.push((node, info));
+        let mut keys: BTreeMap<Key, Views> = BTreeMap::new();
+        let mut listing = Listing::default();
+        for (node, listed) in answers {
+            for info in listed.locks {
+                keys.entry(info.key.clone()).or_default().infos.push((node, info));
+            }
+            let location = self.stores.get(node).map(|store| store.location()).unwrap_or_default();
+            for error in listed.unreadable {
+                let error = error.at_store(location.clone());
+                match error.key().cloned() {
+                    Some(key) => keys.entry(key).or_default().unreadable.push(error),
+                    None => listing.unreadable.push(error),
+                }
             }
         }
-        Ok(locks.iter().filter_map(|(key, views)| views.put_together(self, key)).collect())
+        for (key, mut views) in keys {
+            views.silent = silent;
+            match views.too_few(self, &key) {
+                Some(error) => listing.unreadable.push(error),
+                None => listing.locks.extend(views.put_together(self, &key)),
+            }
+        }
+        Ok(listing)
     }
 
     pub(crate) async fn ask_to_let_go(

@@ -7,7 +7,7 @@ use leasehold_core::doctor::Finding;
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
     ConvertRequest, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
-    ListRequest, Listener, LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Result,
+    ListRequest, Listener, Listing, LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Result,
     SetLimit, SetLimitRequest, Store,
 };
 
@@ -193,10 +193,13 @@ impl Store for QuorumStore {
         &'a self,
         request: &'a ListRequest,
         within: Duration,
-    ) -> BoxFuture<'a, Result<Vec<LockInfo>>> {
+    ) -> BoxFuture<'a, Result<Listing>> {
         Box::pin(async move {
             let answer = asked(self.nodes.list(request, within)).await;
-            answer.map_err(|error| self.named(error, "list"))
+            let mut listing = answer.map_err(|error| self.named(error, "list"))?;
+            let unreadable = listing.unreadable.into_iter();
+            listing.unreadable = unreadable.map(|error| self.named(error, "list")).collect();
+            Ok(listing)
         })
     }
 

@@ -316,7 +316,8 @@ fn check(home: Home) {
         panic!("{failure}\nthe server said: {}", world.borrow().server.log());
     }
     let list = world.borrow().stores[0].clone();
-    let infos = runtime.block_on(list.list(&ListRequest::new("differential"), WITHIN)).unwrap();
+    let infos =
+        runtime.block_on(list.list(&ListRequest::new("differential"), WITHIN)).unwrap().locks;
     assert!(infos.iter().all(|info| info.key.as_str().starts_with("differential {")));
 }
 

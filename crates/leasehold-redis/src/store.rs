@@ -14,7 +14,7 @@ use leasehold_core::doctor::Finding;
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Busy, Capability, ClientId,
     Convert, ConvertRequest, Effect, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key,
-    Leave, LeaveRequest, ListRequest, Listener, LockInfo, Release, ReleaseRequest, Renew,
+    Leave, LeaveRequest, ListRequest, Listener, Listing, LockInfo, Release, ReleaseRequest, Renew,
     RenewRequest, Result, SetLimit, SetLimitRequest, Store, Ttl, Waiting, Wake,
 };
 use redis::Value;
@@ -619,7 +619,7 @@ impl Store for RedisStore {
         &'a self,
         request: &'a ListRequest,
         within: Duration,
-    ) -> BoxFuture<'a, Result<Vec<LockInfo>>> {
+    ) -> BoxFuture<'a, Result<Listing>> {
         Box::pin(self.list_all(request, Deadline::after(within)))
     }
 

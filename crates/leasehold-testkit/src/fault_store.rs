@@ -22,7 +22,7 @@ use leasehold_core::doctor::Finding;
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
     ConvertRequest, Error, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
-    ListRequest, Listener, LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Result,
+    ListRequest, Listener, Listing, LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Result,
     SetLimit, SetLimitRequest, Store,
 };
 use tokio::sync::watch;
@@ -410,7 +410,7 @@ impl Store for FaultStore {
         &'a self,
         request: &'a ListRequest,
         within: Duration,
-    ) -> BoxFuture<'a, Result<Vec<LockInfo>>> {
+    ) -> BoxFuture<'a, Result<Listing>> {
         self.carry(request.clone(), within)
     }
 

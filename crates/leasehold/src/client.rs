@@ -9,7 +9,7 @@ use leasehold_clock::Process;
 use leasehold_core::doctor::{self, Finding};
 use leasehold_core::{
     Ask, AskRequest, ClientId, Clock, Error, ErrorKind, Fence, ForceRelease, ForceReleaseRequest,
-    IntoKey, Key, ListRequest, LockInfo, Moment, OwnerName, Release as StoreRelease,
+    IntoKey, Key, ListRequest, Listing, LockInfo, Moment, OwnerName, Release as StoreRelease,
     ReleaseRequest, Renew, RenewRequest, Result, Store, Ttl,
 };
 use tokio::runtime::Handle;
@@ -330,7 +330,8 @@ impl Client {
     }
 
     /// Describes the locks in use whose names start with `prefix`, ordered by name. A `*` at the
-    /// end of the prefix is allowed and means nothing more.
+    /// end of the prefix is allowed and means nothing more. What can't be read of one lock is told in
+    /// [`Listing::unreadable`], and takes no other off the list.
     ///
     /// # Errors
     ///
@@ -339,7 +340,7 @@ impl Client {
     /// # Cancel safety
     ///
     /// Cancel safe.
-    pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockInfo>> {
+    pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Listing> {
         let prefix = prefix.as_ref();
         let request = ListRequest::new(prefix.strip_suffix('*').unwrap_or(prefix));
         let Inner { store, config, .. } = &*self.inner;

@@ -169,7 +169,7 @@
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
 //! # let client = leasehold::Client::connect("memory:").await?;
 //! # let guard = client.mutex("reports/daily").metadata("pages=12").lock().await?;
-//! for lock in client.list("reports/").await? {
+//! for lock in client.list("reports/").await?.locks {
 //!     for holder in &lock.holders {
 //!         println!("{}: {} for {:?}", lock.key, holder.owner, holder.held_for);
 //!         // The fence names the lease that was seen; another one is left alone.
@@ -334,8 +334,8 @@ pub use settings::Order;
 pub use leasehold_clock as clock;
 pub use leasehold_core as core;
 pub use leasehold_core::{
-    Effect, Error, ErrorKind, Fence, ForceRelease, HolderInfo, IntoKey, Key, LockInfo, Metadata,
-    OwnerName, Result, Ttl, WaiterInfo, retry,
+    Effect, Error, ErrorKind, Fence, ForceRelease, HolderInfo, IntoKey, Key, Listing, LockInfo,
+    Metadata, OwnerName, Result, Ttl, WaiterInfo, retry,
 };
 #[cfg(feature = "embedded")]
 pub use leasehold_embedded as embedded;

@@ -1,6 +1,8 @@
 //! `ls`, `show`, `force-release`, and outputs that nobody reads.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::unix::fs::FileExt as _;
 use std::process::Stdio;
 
 use serde_json::Value;
@@ -34,6 +36,49 @@ fn a_list_is_aligned_and_in_the_order_of_names() {
     assert_eq!(column(lines[0], "OWNER"), column(lines[2], "web-7"));
     assert_eq!(site.line("ls").expect(0).stdout.lines().count(), 4);
     assert_eq!(site.line("ls nothing").expect(0).stdout, "");
+}
+
+#[test]
+fn a_lock_that_can_not_be_read_is_listed_as_such_beside_the_others() {
+    let site = Site::embedded();
+    for name in ["a-lock", "bad-lock", "c-lock"] {
+        site.line(&format!("acquire {name} --owner web-7")).expect(0);
+    }
+    damage(&site.path("locks/data.mdb"), b"bad-lock");
+    let done = site.line("ls").expect(69);
+    let rows: Vec<Vec<&str>> =
+        done.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+    let seen: Vec<_> = rows.iter().map(|row| (row[0], row[3])).collect();
+    let bad = ("bad-lock", "(unreadable)");
+    assert_eq!(seen, [("KEY", "OWNER"), ("a-lock", "web-7"), ("c-lock", "web-7"), bad]);
+    assert!(done.stderr.contains("list \"bad-lock\" at embedded:"), "{done:?}");
+    assert!(done.stderr.contains("damaged; no other lock is affected"), "{done:?}");
+    assert_eq!(site.line("ls a").expect(0).stderr, "");
+    let done = site.line("ls --json").expect(69);
+    let document: Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(document["locks"].as_array().unwrap().len(), 2, "{document}");
+    assert_eq!(document["unreadable"].as_array().unwrap().len(), 1, "{document}");
+    assert_eq!(document["unreadable"][0]["key"], "bad-lock");
+    assert!(document["unreadable"][0]["message"].as_str().unwrap().contains("damaged"));
+    // It may be the owner's, so all that can be taken away is not all.
+    let done = site.line("release --all --owner web-7 --yes").expect(69);
+    assert_eq!(done.stdout.matches("released").count(), 2, "{done:?}");
+    assert!(done.stderr.contains("\"bad-lock\""), "{done:?}");
+    site.line("run a-lock -n -- true").expect(0);
+}
+
+/// Flips a bit behind each copy of a name in a store's file, where its record is.
+fn damage(path: &std::path::Path, name: &[u8]) {
+    const USED: u64 = 256 * 1024;
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mut bytes = Vec::new();
+    (&file).take(USED).read_to_end(&mut bytes).unwrap();
+    let copies: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(name)).collect();
+    assert!(!copies.is_empty());
+    for at in copies {
+        let at = at + name.len() + 40;
+        file.write_all_at(&[bytes[at] ^ 1], at as u64).unwrap();
+    }
 }
 
 #[test]

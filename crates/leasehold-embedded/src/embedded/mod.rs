@@ -31,7 +31,7 @@ use leasehold_core::doctor::Finding;
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
     ConvertRequest, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
-    ListRequest, Listener, LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Result,
+    ListRequest, Listener, Listing, LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Result,
     SetLimit, SetLimitRequest, Store,
 };
 
@@ -312,18 +312,19 @@ impl Store for EmbeddedStore {
         &'a self,
         request: &'a ListRequest,
         within: Duration,
-    ) -> BoxFuture<'a, Result<Vec<LockInfo>>> {
+    ) -> BoxFuture<'a, Result<Listing>> {
         Box::pin(async move {
-            let mut locks = Vec::new();
+            let mut whole = Listing::default();
             let mut from = Some(ListFrom::start(&request.prefix));
             while let Some(here) = from.take() {
                 let listed = self.environment.run(&here, within, table::list).await;
                 let listed = listed.map_err(|error| error.during("list"))?;
-                locks.extend(listed.locks);
+                whole.locks.extend(listed.locks);
+                let unreadable = listed.unreadable.into_iter();
+                whole.unreadable.extend(unreadable.map(|error| error.during("list")));
                 from = listed.next.map(|name| ListFrom { name, ..here });
             }
-            locks.sort_by(|a, b| a.key.cmp(&b.key));
-            Ok(locks)
+            Ok(Listing::new(whole.locks, whole.unreadable))
         })
     }
 

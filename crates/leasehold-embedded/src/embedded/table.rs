@@ -250,6 +250,8 @@ pub(super) fn inspect(store: &Environment, pass: &Pass<'_>, key: &Key) -> Answer
 #[derive(Debug)]
 pub(super) struct Listed {
     pub(super) locks: Vec<LockInfo>,
+    /// Why others could not be described.
+    pub(super) unreadable: Vec<Error>,
     /// Where to go on, unless this was the end.
     pub(super) next: Option<Vec<u8>>,
 }
@@ -273,7 +275,7 @@ pub(super) struct ListFrom {
 /// Describes the locks in use from a name on, up to a number of names.
 pub(super) fn list(store: &Environment, pass: &Pass<'_>, from: &ListFrom) -> Answer<Listed> {
     let at = store.now().at;
-    let mut locks = Vec::new();
+    let (mut locks, mut unreadable) = (Vec::new(), Vec::new());
     let mut with_dead = Vec::new();
     let mut next = None;
     {
@@ -293,11 +295,18 @@ pub(super) fn list(store: &Environment, pass: &Pass<'_>, from: &ListFrom) -> Ans
                 next = Some(name.to_vec());
                 break;
             }
-            if stored(store, name, value)?.used_until <= at {
+            let Ok(key) = Key::from_bytes(name) else {
+                unreadable.push(damaged(store, "a name"));
                 continue;
-            }
-            let key = Key::from_bytes(name).map_err(|_| damaged(store, "a name"))?;
-            let record = decode(store, name, value)?;
+            };
+            let record = match in_use(store, name, value, at) {
+                Ok(Some(record)) => record,
+                Ok(None) => continue,
+                Err(error) => {
+                    unreadable.push(error.on_key(&key));
+                    continue;
+                }
+            };
             if store.sessions.dead(record.sessions(None), at, pass).is_empty() {
                 locks.extend(record.entry.inspect(&key, at));
             } else {
@@ -312,7 +321,15 @@ pub(super) fn list(store: &Environment, pass: &Pass<'_>, from: &ListFrom) -> Ans
             step.change(&key, Write::Change, None, |record, _, _| record.entry.inspect(&key, at))?,
         );
     }
-    step.end(Listed { locks, next })
+    step.end(Listed { locks, unreadable, next })
+}
+
+/// The record, unless nobody uses the name.
+fn in_use(store: &Environment, name: &[u8], value: &[u8], at: StoreTime) -> Result<Option<Record>> {
+    if stored(store, name, value)?.used_until <= at {
+        return Ok(None);
+    }
+    decode(store, name, value).map(Some)
 }
 
 /// How many names there are, and how many of them are in use.

@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use leasehold_core::{Acquire, Error, ErrorKind, Release, ReleaseRequest, Store};
+use leasehold_core::{Acquire, Error, ErrorKind, ListRequest, Release, ReleaseRequest, Store};
 use leasehold_embedded::EmbeddedStore;
 
 use crate::ask::{WITHIN, granted, key, request};
@@ -139,6 +139,13 @@ async fn a_damaged_record_refuses_its_own_lock_and_no_other() {
     assert_eq!(damaged_names(&store, 40).await, 1);
     let error = store.inspect(&key("name-7"), WITHIN).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    let listing = store.list(&ListRequest::default(), WITHIN).await.unwrap();
+    assert_eq!(listing.locks.len(), 39, "{listing:?}");
+    let [unreadable] = listing.unreadable.as_slice() else { panic!("{listing:?}") };
+    assert_eq!(unreadable.key(), Some(&key("name-7")), "{unreadable}");
+    assert_eq!(unreadable.to_string(), error.to_string().replace("inspect", "list"));
+    let listing = store.list(&ListRequest::new("name-1"), WITHIN).await.unwrap();
+    assert_eq!((listing.locks.len(), listing.unreadable.len()), (11, 0), "{listing:?}");
     // The hand that forgets old names passes it by again and again.
     for n in 0..200 {
         granted(store.acquire(&request(&format!("other-{n}")), WITHIN).await.unwrap());

@@ -108,7 +108,13 @@ async fn a_dead_waiter_is_out_of_the_line_and_the_dead_are_not_shown() {
     alive.wait_for("woken");
     alive.wait_for("held");
     alive.kill();
-    while !store.list(&leasehold_core::ListRequest::new("k"), WITHIN).await.unwrap().is_empty() {
+    while !store
+        .list(&leasehold_core::ListRequest::new("k"), WITHIN)
+        .await
+        .unwrap()
+        .locks
+        .is_empty()
+    {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }

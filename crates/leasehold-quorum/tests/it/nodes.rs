@@ -1,12 +1,16 @@
 //! What a minority of nodes can do without harm, and what a majority can't be without.
 
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 use std::sync::Arc;
 
 use leasehold_core::{
-    Acquire, Effect, ErrorKind, Leave, LeaveRequest, Release, ReleaseRequest, Renew, RenewRequest,
-    Store,
+    Acquire, Effect, ErrorKind, Leave, LeaveRequest, ListRequest, Release, ReleaseRequest, Renew,
+    RenewRequest, Store,
 };
-use leasehold_embedded::MemoryStore;
+use leasehold_embedded::{EmbeddedStore, MemoryStore};
 use leasehold_quorum::QuorumStore;
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 
@@ -278,4 +282,45 @@ async fn a_node_that_is_gone_delays_no_look() {
     let shown = quorum.inspect(&key, CALL).await.unwrap();
     assert!(shown.is_some_and(|lock| lock.holders.len() == 1));
     assert!(started.elapsed() < ms(100), "{:?}", started.elapsed());
+}
+
+/// Flips a bit behind each copy of a name in a store's file, where its record is.
+fn damage(path: &Path, name: &[u8]) {
+    const USED: u64 = 256 * 1024;
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mut bytes = Vec::new();
+    (&file).take(USED).read_to_end(&mut bytes).unwrap();
+    let copies: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(name)).collect();
+    assert!(!copies.is_empty());
+    for at in copies {
+        let at = at + name.len() + 40;
+        file.write_all_at(&[bytes[at] ^ 1], at as u64).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_record_that_a_majority_can_read_is_listed_and_another_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = key();
+    let open = |n: usize| {
+        let path = dir.path().join(n.to_string());
+        let store = EmbeddedStore::options().detached(true).open(&path).unwrap();
+        (Arc::new(store) as Arc<dyn Store>, path.join("data.mdb"))
+    };
+    let (stores, paths): (Vec<_>, Vec<_>) = (0..3).map(open).unzip();
+    granted(&*Arc::new(QuorumStore::new(stores).unwrap()), &wish(&key, secs(60))).await;
+    for (damaged, readable) in [(1, true), (2, false), (3, false)] {
+        damage(&paths[damaged - 1], key.as_str().as_bytes());
+        let stores = (0..3).map(|n| open(n).0).collect();
+        let quorum = Arc::new(QuorumStore::new(stores).unwrap());
+        let listing = quorum.list(&ListRequest::default(), CALL).await.unwrap();
+        let told: Vec<_> = listing.unreadable.iter().filter_map(|error| error.key()).collect();
+        if readable {
+            assert_eq!((listing.locks[0].key.clone(), told.len()), (key.clone(), 0), "{listing:?}");
+        } else {
+            assert_eq!((listing.locks.len(), told), (0, vec![&key]), "{damaged}: {listing:?}");
+            assert_eq!(listing.unreadable[0].kind(), ErrorKind::Corrupt);
+            assert_eq!(listing.unreadable[0].nodes().len(), damaged);
+        }
+    }
 }

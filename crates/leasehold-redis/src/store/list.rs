@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use leasehold_core::{Error, ErrorKind, Key, ListRequest, LockInfo, Result};
+use leasehold_core::{Error, ErrorKind, Key, ListRequest, Listing, LockInfo, Result};
 
 use super::RedisStore;
 use crate::classify::Verdict;
@@ -16,8 +16,8 @@ const INSPECT_CHUNK: usize = 128;
 /// More locks in use than anybody reads; a list of them would no longer be of one moment.
 const LIST_MAX: usize = 100_000;
 
-/// The locks in use that were found so far.
-type Found = BTreeMap<Key, LockInfo>;
+/// What was found so far: locks in use, and why others could not be read.
+type Found = BTreeMap<Key, Result<LockInfo>>;
 
 impl RedisStore {
     /// Adds all locks in use on one server that a pattern matches. Names that are only remembered
@@ -66,7 +66,7 @@ impl RedisStore {
         }
     }
 
-    /// Adds those of the locks that are in use.
+    /// Adds those of the locks that are in use, and those that can't be read.
     async fn describe(&self, keys: &[Key], found: &mut Found, deadline: Deadline) -> Result<()> {
         for chunk in keys.chunks(INSPECT_CHUNK) {
             let calls: Vec<_> = chunk.iter().map(|key| self.inspect_call(key)).collect();
@@ -74,13 +74,20 @@ impl RedisStore {
             {
                 let info = answer
                     .map_err(|verdict| verdict.to_error())
-                    .and_then(|answer| reply::inspect(answer.value, key));
-                match info {
-                    Ok(info) => found.extend(info.map(|info| (key.clone(), info))),
-                    // What is not a lock is not listed.
-                    Err(error) if error.kind() == ErrorKind::Foreign => {}
-                    Err(error) => return Err(self.named(error, "list", Some(key))),
-                }
+                    .and_then(|answer| reply::inspect(answer.value, key))
+                    .map_err(|error| self.named(error, "list", Some(key)));
+                let item = match info {
+                    Ok(info) => info.map(Ok),
+                    Err(error) => match error.kind() {
+                        // What is not a lock is not listed.
+                        ErrorKind::Foreign => None,
+                        ErrorKind::Corrupt | ErrorKind::Protocol | ErrorKind::Unsupported => {
+                            Some(Err(error))
+                        }
+                        _ => return Err(error),
+                    },
+                };
+                found.extend(item.map(|item| (key.clone(), item)));
             }
         }
         Ok(())
@@ -90,7 +97,7 @@ impl RedisStore {
         &self,
         request: &ListRequest,
         deadline: Deadline,
-    ) -> Result<Vec<LockInfo>> {
+    ) -> Result<Listing> {
         let failed = |verdict: Verdict| self.error(&verdict, "list", None);
         let pattern = self.shared.names.pattern(&request.prefix);
         let mut found = Found::new();
@@ -107,6 +114,13 @@ impl RedisStore {
                 }
             }
         }
-        Ok(found.into_values().collect())
+        let mut listing = Listing::default();
+        for item in found.into_values() {
+            match item {
+                Ok(info) => listing.locks.push(info),
+                Err(error) => listing.unreadable.push(error),
+            }
+        }
+        Ok(listing)
     }
 }

@@ -79,7 +79,7 @@ async fn a_foreign_value_at_the_lock_s_key_is_named_and_left_alone() {
         assert_eq!(dump(server, &record), before, "{make:?}");
         assert_eq!(server.cli(&["KEYS", &format!("{record}?*")]), "", "{make:?}");
         let listed = store.list(&ListRequest::new(caller.request.key.as_str()), WITHIN).await;
-        assert_eq!(listed.unwrap(), [], "{make:?}");
+        assert_eq!(listed.unwrap().locks, [], "{make:?}");
     }
 }
 

@@ -18,7 +18,7 @@ async fn a_server_that_forgot_the_scripts_is_sent_them_again() {
         let renewed = store.renew(&[caller.renewal(fences)], WITHIN).await;
         assert_eq!(renewed.into_iter().collect::<Result<Vec<_>, _>>().unwrap(), [Renew::Renewed]);
         drop(server.cli(&["SCRIPT", "FLUSH"]));
-        let listed = store.list(&ListRequest::default(), WITHIN).await.unwrap();
+        let listed = store.list(&ListRequest::default(), WITHIN).await.unwrap().locks;
         assert_eq!(listed.len(), 1);
         drop(server.cli(&["SCRIPT", "FLUSH"]));
         let released = store.release(&caller.ending(fences), WITHIN).await.unwrap();
@@ -151,10 +151,10 @@ async fn prefixes_keep_locks_apart() {
     let key = key();
     Caller::new(&one, &key).take().await;
     Caller::new(&other, &key).take().await;
-    let listed = other.list(&ListRequest::new("it/"), WITHIN).await.unwrap();
+    let listed = other.list(&ListRequest::new("it/"), WITHIN).await.unwrap().locks;
     assert!(listed.iter().any(|info| info.key == key));
     let elsewhere = RedisStore::connect(&format!("{url}?prefix=oth")).await.unwrap();
-    assert_eq!(elsewhere.list(&ListRequest::default(), WITHIN).await.unwrap(), []);
+    assert_eq!(elsewhere.list(&ListRequest::default(), WITHIN).await.unwrap().locks, []);
 }
 
 #[tokio::test]
@@ -167,7 +167,7 @@ async fn names_of_any_letters_are_listed_as_they_are() {
         Caller::new(&store, &Key::new(name).unwrap()).take().await;
     }
     let list = async |prefix: &str| -> Vec<String> {
-        let infos = store.list(&ListRequest::new(prefix), WITHIN).await.unwrap();
+        let infos = store.list(&ListRequest::new(prefix), WITHIN).await.unwrap().locks;
         infos.iter().map(|info| info.key.as_str().to_owned()).collect()
     };
     assert_eq!(list("").await, names);

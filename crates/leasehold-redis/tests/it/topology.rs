@@ -153,7 +153,7 @@ async fn one_node_is_enough_to_find_a_cluster_and_all_its_locks() {
         assert!(fences.first().epoch() > 0, "the epoch of its node");
         taken.push((caller, fences));
     }
-    let listed = store.list(&ListRequest::new("it/"), WITHIN).await.unwrap();
+    let listed = store.list(&ListRequest::new("it/"), WITHIN).await.unwrap().locks;
     assert_eq!(listed.len(), taken.len());
     let scattered = cluster.nodes().iter().filter(|node| node.cli(&["DBSIZE"]) != "0").count();
     assert_eq!(scattered, 3, "the locks are spread");
@@ -263,7 +263,7 @@ async fn a_list_that_lacks_a_part_of_the_cluster_is_an_error() {
     let store = RedisStore::connect(&cluster.url()).await.unwrap();
     let caller = Caller::new(&store, &key());
     caller.take().await;
-    let listed = store.list(&ListRequest::new(""), WITHIN).await.unwrap();
+    let listed = store.list(&ListRequest::new(""), WITHIN).await.unwrap().locks;
     assert_eq!(listed.len(), 1);
     let slot = cluster.slot_of(&format!("leasehold:{{{}}}", caller.request.key));
     let gone = cluster.master_of(slot);

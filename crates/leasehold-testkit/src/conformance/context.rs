@@ -95,7 +95,9 @@ impl Context {
     }
 
     pub(super) async fn list(&self, prefix: &str) -> Vec<LockInfo> {
-        self.store.list(&ListRequest::new(prefix), CALL).await.expect("list answers")
+        let listing = self.store.list(&ListRequest::new(prefix), CALL).await.expect("list answers");
+        assert!(listing.unreadable.is_empty(), "{:?}", listing.unreadable);
+        listing.locks
     }
 
     pub(super) async fn names(&self, prefix: &str) -> Vec<Key> {

@@ -7,8 +7,8 @@ use leasehold_core::doctor::Finding;
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, ClientId, Convert,
     ConvertRequest, Effect, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave,
-    LeaveRequest, ListRequest, Listener, LockInfo, Release, ReleaseRequest, Renew, RenewRequest,
-    Result, SetLimit, SetLimitRequest, Store, Token,
+    LeaveRequest, ListRequest, Listener, Listing, LockInfo, Release, ReleaseRequest, Renew,
+    RenewRequest, Result, SetLimit, SetLimitRequest, Store, Token,
 };
 use tokio::time::{sleep, timeout};
 
@@ -134,7 +134,7 @@ carried!(AcquireRequest, Acquire, acquire -> Acquire, self => vec![target(&self.
 carried!(ReleaseRequest, Release, release -> Release, self => vec![target(&self.key, Some(&self.token))]);
 carried!(LeaveRequest, Leave, leave -> Leave, self => vec![target(&self.key, Some(&self.token))]);
 carried!(Key, Inspect, inspect -> Option<LockInfo>, self => vec![target(self, None)]);
-carried!(ListRequest, List, list -> Vec<LockInfo>, self => Vec::new());
+carried!(ListRequest, List, list -> Listing, self => Vec::new());
 carried!(
     ForceReleaseRequest,
     ForceRelease,

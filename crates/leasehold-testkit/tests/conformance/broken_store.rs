@@ -8,9 +8,9 @@ use leasehold_core::doctor::Finding;
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
     ConvertRequest, Converted, Effect, Error, ErrorKind, Fence, FenceBlock, ForceRelease,
-    ForceReleaseRequest, Granted, Key, Leave, LeaveRequest, ListRequest, Listener, LockInfo,
-    Metadata, Mode, OwnerName, Release, ReleaseRequest, Renew, RenewRequest, Result, SetLimit,
-    SetLimitRequest, Store, Token, Wake,
+    ForceReleaseRequest, Granted, Key, Leave, LeaveRequest, ListRequest, Listener, Listing,
+    LockInfo, Metadata, Mode, OwnerName, Release, ReleaseRequest, Renew, RenewRequest, Result,
+    SetLimit, SetLimitRequest, Store, Token, Wake,
 };
 use leasehold_embedded::MemoryStore;
 
@@ -319,7 +319,7 @@ impl Store for BrokenStore {
         &'a self,
         request: &'a ListRequest,
         within: Duration,
-    ) -> BoxFuture<'a, Result<Vec<LockInfo>>> {
+    ) -> BoxFuture<'a, Result<Listing>> {
         Box::pin(async move {
             let mut request = request.clone();
             if self.is(Fault::ListIgnoresThePrefix) {
@@ -327,7 +327,7 @@ impl Store for BrokenStore {
             }
             let mut listed = self.inner().list(&request, within).await?;
             if self.is(Fault::ListIsUnordered) {
-                listed.reverse();
+                listed.locks.reverse();
             }
             Ok(listed)
         })

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::doctor::Finding;
-use leasehold_core::{Clock, Fence, ForceRelease, IntoKey, LockInfo, OwnerName, Result, Store};
+use leasehold_core::{
+    Clock, Fence, ForceRelease, IntoKey, Listing, LockInfo, OwnerName, Result, Store,
+};
 
 use super::driven::Driven;
 use super::election::Election;
@@ -124,7 +126,7 @@ impl Client {
     /// # Errors
     ///
     /// As its twin.
-    pub fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockInfo>> {
+    pub fn list(&self, prefix: impl AsRef<str>) -> Result<Listing> {
         self.0.wait(|client| client.list(prefix))?
     }
 

@@ -322,7 +322,7 @@ mod processes {
                 let ended =
                     tokio::task::spawn_blocking(|| TestProcess::spawn(command).unwrap().wait());
                 assert_eq!(ended.await.unwrap().code(), Some(75), "{kind}");
-                let left = holder.list("").await.unwrap();
+                let left = holder.list("").await.unwrap().locks;
                 let names: Vec<_> = left.iter().map(|lock| lock.key.as_str()).collect();
                 assert_eq!(names, ["a", "b"], "{kind}, turn {turn}");
                 let waiters: usize = left.iter().map(|lock| lock.waiters.len()).sum();

@@ -158,7 +158,7 @@ async fn names_in_line(client: &Client) -> Vec<usize> {
 
 async fn nothing_is_left(client: &Client) {
     tokio::time::timeout(PATIENCE, async {
-        while !client.list("").await.unwrap().is_empty() {
+        while !client.list("").await.unwrap().locks.is_empty() {
             tokio::time::sleep(ms(10)).await;
         }
     })

@@ -25,7 +25,7 @@ async fn waiting(client: &Client, key: &str) -> usize {
 
 async fn nothing_is_left(client: &Client) {
     patiently("the locks to come to rest", async {
-        while !client.list("").await.unwrap().is_empty() {
+        while !client.list("").await.unwrap().locks.is_empty() {
             tokio::time::sleep(ms(5)).await;
         }
     })

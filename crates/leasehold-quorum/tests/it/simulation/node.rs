@@ -9,7 +9,7 @@ use leasehold_core::table::{LockEntry, Notice, Now, StoreTime};
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
     ConvertRequest, Error, ErrorKind, Fence, FenceBlock, ForceRelease, ForceReleaseRequest, Key,
-    Leave, LeaveRequest, ListRequest, Listener, LockInfo, Release, ReleaseRequest, Renew,
+    Leave, LeaveRequest, ListRequest, Listener, Listing, LockInfo, Release, ReleaseRequest, Renew,
     RenewRequest, Result, SetLimit, SetLimitRequest, Store,
 };
 use tokio::time::Instant;
@@ -152,7 +152,7 @@ impl Store for Node {
         lacking()
     }
 
-    fn list<'a>(&'a self, _: &'a ListRequest, _: Duration) -> BoxFuture<'a, Result<Vec<LockInfo>>> {
+    fn list<'a>(&'a self, _: &'a ListRequest, _: Duration) -> BoxFuture<'a, Result<Listing>> {
         lacking()
     }
 
