@@ -52,6 +52,7 @@ struct Attempt {
     nodes: Arc<Nodes>,
     request: Arc<AcquireRequest>,
     patience: Duration,
+    started: Instant,
     round: Round<Said>,
     votes: Vec<Vote>,
     /// The fences of the lease, once a majority has granted it.
@@ -176,6 +177,7 @@ impl Attempt {
             nodes: Arc::clone(nodes),
             request: Arc::clone(request),
             patience,
+            started: Instant::now(),
             round,
             votes,
             fences: None,
@@ -191,7 +193,14 @@ impl Attempt {
             if self.count(Vote::is_possible) < self.nodes.majority() && self.is_clear_why() {
                 return self.failed();
             }
-            match self.round.next().await {
+            let said = match self.no_later_than() {
+                Some(at) => match timeout_at(at, self.round.next()).await {
+                    Ok(said) => said,
+                    Err(_) => return self.failed(),
+                },
+                None => self.round.next().await,
+            };
+            match said {
                 Some((node, Said::Acquire(answer))) => self.answered(node, answer),
                 Some((node, Said::Age(answer))) => {
                     self.step(node, answer, |holds| holds.old_enough = true);
@@ -214,6 +223,22 @@ impl Attempt {
                 self.lift_fences();
             }
         }
+    }
+
+    /// Until when to wait for the nodes that have not answered, where others are in the way and only
+    /// these could still make a majority: for as long as they usually take. What this attempt has
+    /// got is in the way of the others in turn. If each of them waited so for a node that is gone,
+    /// all of the time in which it could be settled who gets the lock would be spent waiting.
+    fn no_later_than(&self) -> Option<Instant> {
+        let in_the_way = |vote: &Vote| matches!(vote, Vote::Busy(_) | Vote::Refused(_));
+        let granted = self.count(|vote| matches!(vote, Vote::Holds(_)));
+        if self.count(in_the_way) == 0 || granted >= self.nodes.majority() || !self.is_clear_why() {
+            return None;
+        }
+        let asked = self.votes.iter().zip(&self.nodes.paces);
+        let asked = asked.filter(|(vote, _)| matches!(vote, Vote::Asked));
+        let longest = asked.map(|(_, pace)| pace.allowance(self.patience)).max()?;
+        self.started.checked_add(longest)
     }
 
     fn count(&self, which: impl Fn(&Vote) -> bool) -> usize {

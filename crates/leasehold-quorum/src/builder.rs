@@ -39,7 +39,9 @@ impl QuorumStoreBuilder {
 
     /// How long a node may take to answer before it counts as gone; 500 ms unless told otherwise,
     /// and never more than a quarter of the lease or 100 ms, whichever is longer. Set it to a few
-    /// times of what the slowest node takes: by so much a node that is gone can delay an answer.
+    /// times of what the slowest node takes: by so much a node that is gone can delay an answer for
+    /// which it is needed. Where others are in the way, and a majority has said so, nodes are waited
+    /// for by what they usually take.
     pub fn node_timeout(mut self, timeout: Duration) -> Self {
         self.node_timeout = timeout;
         self
@@ -107,9 +109,9 @@ impl QuorumStoreBuilder {
                 ));
             }
         }
-        let failing = stores.iter().map(|_| Arc::default()).collect();
+        let paces = stores.iter().map(|_| Arc::default()).collect();
         let nodes = Nodes {
-            failing,
+            paces,
             location: format!("quorum:{}", names.join(",")).into(),
             stores,
             node_timeout,

@@ -13,6 +13,7 @@ mod book;
 mod builder;
 mod look;
 mod nodes;
+mod pace;
 mod release;
 mod renew;
 mod round;

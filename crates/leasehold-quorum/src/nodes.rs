@@ -1,14 +1,13 @@
 //! The nodes, how each is asked, and what a majority of them is.
 
-use std::error::Error as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold_core::{BoxFuture, Clock, Effect, Error, ErrorKind, Moment, Store, Ttl};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::book::Book;
+use crate::pace::Pace;
 
 /// The least time that a node is given, however short the lease.
 pub(crate) const PATIENCE_MIN: Duration = Duration::from_millis(100);
@@ -23,8 +22,8 @@ pub(crate) struct Nodes {
     pub(crate) keep_leases: bool,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) book: Arc<Book>,
-    /// For each node, whether its last answer was an error, which was told then.
-    pub(crate) failing: Vec<Arc<AtomicBool>>,
+    /// How each node answers.
+    pub(crate) paces: Vec<Arc<Pace>>,
 }
 
 impl Nodes {
@@ -82,12 +81,13 @@ impl Nodes {
         + Send
         + 'static,
     ) -> impl Future<Output = Result<T, Error>> + Send + 'static {
-        let asked = self.stores.get(node).cloned().zip(self.failing.get(node).cloned());
+        let asked = self.stores.get(node).cloned().zip(self.paces.get(node).cloned());
         async move {
-            let Some((store, failing)) = asked else {
+            let Some((store, pace)) = asked else {
                 return Err(Error::new(ErrorKind::Misuse, "there is no such node"));
             };
             let limit = patience.saturating_add(patience / 4);
+            let sent_at = Instant::now();
             let answer = timeout(limit, question(&*store, patience)).await;
             let answer = answer
                 .unwrap_or_else(|_| {
@@ -95,7 +95,7 @@ impl Nodes {
                     Err(Error::new(ErrorKind::Unavailable, why).with_effect(Effect::Unknown))
                 })
                 .map_err(|error| error.at_store(store.location()));
-            tell(&*store, &failing, answer.as_ref().err());
+            pace.answered(&*store, answer.as_ref().err(), sent_at.elapsed());
             answer
         }
     }
@@ -119,22 +119,6 @@ impl Nodes {
     /// Until when a lease holds at least that was asked for at `sent_at`.
     pub(crate) fn holds_until(sent_at: Moment, ttl: Ttl) -> Moment {
         sent_at.saturating_add(ttl.duration()).saturating_sub(leasehold_core::margin(ttl))
-    }
-}
-
-/// Says when a node begins to fail and when it answers again: a majority without it hides that.
-fn tell(store: &dyn Store, failing: &AtomicBool, error: Option<&Error>) {
-    let was_failing = failing.swap(error.is_some(), Ordering::Relaxed);
-    match error {
-        Some(error) if !was_failing => {
-            let why = error.source().map(ToString::to_string);
-            tracing::warn!(target: "leasehold", %error, why, "a node of the quorum does not count");
-        }
-        None if was_failing => {
-            let node = store.location();
-            tracing::info!(target: "leasehold", %node, "a node of the quorum counts again");
-        }
-        _ => {}
     }
 }
 

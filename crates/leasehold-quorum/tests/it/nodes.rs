@@ -4,8 +4,10 @@ use std::fs::File;
 use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use leasehold_core::retry::{Exponential, RetryStrategy as _};
 use leasehold_core::{
     Acquire, Effect, ErrorKind, Leave, LeaveRequest, ListRequest, Release, ReleaseRequest, Renew,
     RenewRequest, Store,
@@ -13,6 +15,7 @@ use leasehold_core::{
 use leasehold_embedded::{EmbeddedStore, MemoryStore};
 use leasehold_quorum::QuorumStore;
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
+use tokio::task::JoinSet;
 
 use crate::support::{CALL, granted, key, ms, secs, wish};
 
@@ -269,6 +272,58 @@ async fn a_node_that_does_not_count_yet_and_a_slow_one_stop_nobody() {
             assert_eq!(quorum.release(&release, CALL).await.unwrap(), Release::Released);
         }
         assert!(memories.iter().all(|memory| memory.in_use() <= 1));
+    }
+}
+
+/// Contenders that got a node each must not all wait for the one that is gone, and try again when
+/// others have got a node each.
+#[tokio::test(start_paused = true)]
+async fn many_who_want_a_lock_settle_it_though_a_node_is_gone() {
+    for contenders in [2, 4, 8, 16] {
+        fastrand::seed(contenders);
+        let Faulty { quorum, nodes, .. } = faulty(3);
+        for node in &nodes {
+            let mut random = fastrand::Rng::with_seed(contenders);
+            node.decide(move |_| {
+                let mut some = || Duration::from_micros(random.u64(200..2_000));
+                Fault::Delay { before: some(), after: some() }
+            });
+        }
+        let key = key();
+        let clock = tokio::time::Instant::now();
+        let granted_at = Arc::new(Mutex::new(Vec::new()));
+        let mut tasks = JoinSet::new();
+        for _ in 0..contenders {
+            let (quorum, key) = (Arc::clone(&quorum), key.clone());
+            let granted_at = Arc::clone(&granted_at);
+            tasks.spawn(async move {
+                let pauses = Exponential::new(ms(5), ms(250)).jitter(0.25);
+                loop {
+                    for tries in 1.. {
+                        let asked = wish(&key, secs(4));
+                        if let Ok(Acquire::Granted(granted)) = quorum.acquire(&asked, secs(2)).await
+                        {
+                            granted_at.lock().unwrap().push(clock.elapsed());
+                            tokio::time::sleep(ms(5)).await;
+                            let fences = granted.fences;
+                            let release = ReleaseRequest::new(key.clone(), asked.token, fences);
+                            quorum.release(&release, secs(2)).await.unwrap();
+                            break;
+                        }
+                        tokio::time::sleep(pauses.pause(tries).unwrap()).await;
+                    }
+                }
+            });
+        }
+        tokio::time::sleep(secs(10)).await;
+        nodes[0].black_out(true);
+        tokio::time::sleep(secs(60)).await;
+        let granted_at = granted_at.lock().unwrap();
+        let pauses = granted_at.windows(2).map(|pair| pair[1] - pair[0]);
+        let longest = pauses.max().unwrap_or(Duration::MAX);
+        let last = clock.elapsed() - *granted_at.last().unwrap();
+        println!("{contenders}: {} grants, longest {longest:?}", granted_at.len());
+        assert!(longest.max(last) < secs(1), "{contenders}: {longest:?}, {last:?}");
     }
 }
 
