@@ -65,12 +65,12 @@ impl Site {
         match self {
             Self::Embedded => format!("embedded:{}", dir.join("locks").display()),
             Self::Redis { wire, .. } => wire.url(),
-            Self::Sentinel(set) => format!("{}?replicas={REPLICAS}", set.url()),
+            // True, here and below: what a server acknowledges is on its disk.
+            Self::Sentinel(set) => format!("{}?replicas={REPLICAS}&keep_leases=yes", set.url()),
             Self::Cluster(cluster) => cluster.url(),
             Self::Quorum { nodes } => {
                 let hosts: Vec<String> =
                     nodes.iter().map(|(_, wire)| wire.addr().to_string()).collect();
-                // True: each writes what it acknowledges to its disk first.
                 format!("quorum+redis://{}?keep_leases=yes", hosts.join(","))
             }
         }
