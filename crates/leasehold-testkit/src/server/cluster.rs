@@ -216,16 +216,30 @@ impl Cluster {
     /// When that takes longer than a minute.
     #[must_use]
     pub fn master_after(&self, old: &RedisServer, slot: u16) -> &RedisServer {
-        let deadline = Instant::now() + TIMEOUT;
+        self.master_within(TIMEOUT, old, slot).unwrap_or_else(|| {
+            let logs: String = self.nodes.iter().map(RedisServer::log).collect();
+            panic!("no fail-over; the nodes' logs:\n{logs}")
+        })
+    }
+
+    /// As [`master_after`](Self::master_after), for fail-overs that may come to nothing.
+    pub fn master_within(
+        &self,
+        limit: Duration,
+        old: &RedisServer,
+        slot: u16,
+    ) -> Option<&RedisServer> {
+        let deadline = Instant::now() + limit;
         loop {
             let new = self.known_master_of(slot).filter(|new| new.port() != old.port());
             if let Some(new) = new
                 && state(new).is_some_and(|state| state["cluster_state"] == "ok")
             {
-                return new;
+                return Some(new);
             }
-            let logs: String = self.nodes.iter().map(RedisServer::log).collect();
-            assert!(Instant::now() < deadline, "no fail-over; the nodes' logs:\n{logs}");
+            if Instant::now() >= deadline {
+                return None;
+            }
             thread::sleep(POLL);
         }
     }

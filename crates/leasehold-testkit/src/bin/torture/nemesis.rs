@@ -1,6 +1,7 @@
 //! What befalls servers and wires, as far as the store's promise covers it: exclusion is judged
 //! whatever happens here, so nothing happens here that makes a server forget.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::thread;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use leasehold_testkit::server::sentinel::SentinelSet;
 
 use crate::clock;
 use crate::plan::{EXCLUSIVE, PERMITS, POST, REPORT, SHARED, ms};
-use crate::site::Site;
+use crate::site::{NODE_TIMEOUT, Site};
 use crate::worker::Ground;
 
 /// One thing that befalls the store.
@@ -73,7 +74,11 @@ pub(crate) struct Nemesis {
     rng: Rng,
     blows: Vec<Blow>,
     rest: Duration,
+    elected: Elected,
 }
+
+/// When which node of a cluster (by its port) was last made a primary by order.
+type Elected = BTreeMap<u16, Duration>;
 
 /// A blow, with what only luck decides.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -100,7 +105,8 @@ impl Nemesis {
                 ([&SERVER[..], &more].concat(), ms(1_500))
             }
         };
-        Self { rng: Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(999)), blows, rest }
+        let rng = Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(999));
+        Self { rng, blows, rest, elected: Elected::new() }
     }
 
     pub(crate) fn draw(&mut self) -> Option<Stroke> {
@@ -127,13 +133,13 @@ pub(crate) fn rage(ground: &Ground, site: &Site, mut nemesis: Nemesis, until: Du
         if begin >= until {
             return;
         }
-        let on = strike(site, stroke);
+        let on = strike(site, stroke, &mut nemesis.elected);
         ground.fault(format!("{:?} {on}", stroke.blow), begin);
     }
 }
 
 /// Returns what it was done to.
-fn strike(site: &Site, stroke: Stroke) -> String {
+fn strike(site: &Site, stroke: Stroke, elected: &mut Elected) -> String {
     match site {
         Site::Embedded => String::new(),
         Site::Redis { server, wire } => {
@@ -147,7 +153,7 @@ fn strike(site: &Site, stroke: Stroke) -> String {
             format!("node {at}")
         }
         Site::Sentinel(set) => on_sentinels(set, stroke),
-        Site::Cluster(cluster) => on_cluster(cluster, stroke),
+        Site::Cluster(cluster) => on_cluster(cluster, stroke, elected),
     }
 }
 
@@ -238,7 +244,7 @@ fn on_sentinels(set: &SentinelSet, stroke: Stroke) -> String {
     }
 }
 
-fn on_cluster(cluster: &Cluster, stroke: Stroke) -> String {
+fn on_cluster(cluster: &Cluster, stroke: Stroke, elected: &mut Elected) -> String {
     let nodes = cluster.nodes();
     let locks = [&EXCLUSIVE[..], &[SHARED, PERMITS, POST, REPORT]].concat();
     let lock = locks[stroke.choice % locks.len()];
@@ -252,9 +258,20 @@ fn on_cluster(cluster: &Cluster, stroke: Stroke) -> String {
                 let mut lines = role.lines();
                 lines.next() == Some("slave") && lines.nth(1) == Some(&port)
             };
-            if let Some(replica) = nodes.iter().find(follows) {
-                drop(replica.cli(&["CLUSTER", "FAILOVER"]));
-                let _new: &RedisServer = cluster.master_after(primary, slot);
+            // Redis counts the votes of a node's last election again if the next one is ordered
+            // before that is forgotten; then two primaries own the slots for a moment, and what
+            // one of them has granted is lost.
+            let forgotten = |replica: &&RedisServer| {
+                elected.get(&replica.port()).is_none_or(|at| *at + NODE_TIMEOUT * 4 < clock::now())
+            };
+            if let Some(replica) = nodes.iter().find(follows).filter(forgotten) {
+                elected.insert(replica.port(), clock::now());
+                drop(replica.try_cli(&["CLUSTER", "FAILOVER"]));
+                let patience = Duration::from_secs(10);
+                if cluster.master_within(patience, primary, slot).is_none() {
+                    cluster.await_health();
+                    return format!("{lock} at port {}, in vain", primary.port());
+                }
             }
         }
         Blow::MoveSlot => {

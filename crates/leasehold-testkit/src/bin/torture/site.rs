@@ -12,6 +12,9 @@ use crate::plan::Abilities;
 
 /// How long sentinels wait for a silent server.
 const DOWN_AFTER: Duration = Duration::from_secs(1);
+/// How long a cluster's nodes wait for a silent one: longer than anything that happens here, since
+/// a fail-over by death forgets what no replica has.
+pub(crate) const NODE_TIMEOUT: Duration = Duration::from_secs(15);
 /// What sentinels' replicas have to confirm: all there are.
 const REPLICAS: usize = 2;
 
@@ -52,8 +55,9 @@ impl Site {
                 Self::Sentinel(Box::new(options.start()))
             }
             "cluster" => {
-                let options = Cluster::builder().config("appendonly yes");
-                Self::Cluster(Box::new(options.config("appendfsync always").start()))
+                let options = Cluster::builder().node_timeout(NODE_TIMEOUT);
+                let options = options.config("appendonly yes").config("appendfsync always");
+                Self::Cluster(Box::new(options.start()))
             }
             "quorum" => Self::Quorum { nodes: (0..3).map(|_| wired(durable())).collect() },
             _ => return None,
