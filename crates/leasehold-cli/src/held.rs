@@ -76,13 +76,15 @@ impl Held {
     }
 }
 
-async fn release(guard: Guard, closing: Closing) -> (Key, Result<Release>) {
+/// It begins with the call: a task that is cut short before its first step must not release the
+/// lock without what it was to do besides.
+fn release(guard: Guard, closing: Closing) -> impl Future<Output = (Key, Result<Release>)> + Send {
     let key = guard.key().clone();
-    let outcome = match closing {
-        Closing::For(cooldown) => guard.release_with_cooldown_outcome(cooldown).await,
-        Closing::AsTaken | Closing::Reopen => guard.release_outcome().await,
+    let outcome: Pin<Box<dyn Future<Output = _> + Send>> = match closing {
+        Closing::For(cooldown) => Box::pin(guard.release_with_cooldown_outcome(cooldown)),
+        Closing::AsTaken | Closing::Reopen => Box::pin(guard.release_outcome()),
     };
-    (key, outcome)
+    async { (key, outcome.await) }
 }
 
 /// Views of leases that are held together: they hold while each of them does.

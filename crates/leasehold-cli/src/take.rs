@@ -385,13 +385,16 @@ pub(crate) fn state(info: &LockInfo) -> String {
 
 /// Does some work unless a signal asks to end first. What the work has begun is given up when the
 /// [context](Context::close) is closed.
+///
+/// The work begins even if the signal is there already: a release that never began would lose what
+/// it was to do besides, say the cool-down.
 pub(crate) async fn unless_interrupted<T>(
     signals: &mut Signals,
     work: impl Future<Output = T>,
 ) -> Outcome<T> {
     tokio::select! {
         biased;
-        signal = signals.next_fatal() => Err(Failure::silent(Exit::Signal(signals::number(signal)))),
         done = work => Ok(done),
+        signal = signals.next_fatal() => Err(Failure::silent(Exit::Signal(signals::number(signal)))),
     }
 }

@@ -468,9 +468,13 @@ impl Guard {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: if dropped, the release goes on in the background.
-    pub async fn release_with_cooldown(self, cooldown: Duration) -> Result<()> {
-        self.end_well(Closing::For(cooldown)).await
+    /// Cancel safe: if dropped, even before the first poll, the release goes on in the background,
+    /// with its cool-down.
+    pub fn release_with_cooldown(
+        self,
+        cooldown: Duration,
+    ) -> impl Future<Output = Result<()>> + Send + use<> {
+        self.end_well(Closing::For(cooldown))
     }
 
     /// As [`release_with_cooldown`](Self::release_with_cooldown), and says how that went.
@@ -482,19 +486,30 @@ impl Guard {
     /// # Cancel safety
     ///
     /// Cancel safe: if dropped, the release goes on in the background.
-    pub async fn release_with_cooldown_outcome(self, cooldown: Duration) -> Result<Release> {
-        release::outcome(self.end(Closing::For(cooldown)).await)
+    pub fn release_with_cooldown_outcome(
+        self,
+        cooldown: Duration,
+    ) -> impl Future<Output = Result<Release>> + Send + use<> {
+        let answer = self.end(Closing::For(cooldown));
+        async { release::outcome(answer.await) }
     }
 
     /// Ends the lease; an error unless it was held to its end.
-    pub(crate) async fn end_well(self, closing: Closing) -> Result<()> {
+    pub(crate) fn end_well(
+        self,
+        closing: Closing,
+    ) -> impl Future<Output = Result<()>> + Send + use<> {
         let lease = self.lease().clone();
-        lease.verdict(self.end(closing).await)
+        let answer = self.end(closing);
+        async move { lease.verdict(answer.await) }
     }
 
     /// Ends the lease. A store that did not answer is an error that says so by its effect.
-    pub(crate) async fn end(self, closing: Closing) -> Result<Release> {
-        self.into_lease().end(closing).await
+    pub(crate) fn end(
+        self,
+        closing: Closing,
+    ) -> impl Future<Output = Result<Release>> + Send + use<> {
+        self.into_lease().end(closing)
     }
 
     /// Gives back `n` of a semaphore's permits and keeps the others, under the same lease with the

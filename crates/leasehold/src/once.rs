@@ -184,9 +184,10 @@ impl OnceGuard {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: if dropped, the release goes on in the background.
-    pub async fn release_and_reopen(self) -> Result<()> {
-        self.0.end_well(Closing::Undo).await
+    /// Cancel safe: if dropped, even before the first poll, the release goes on in the background,
+    /// and reopens.
+    pub fn release_and_reopen(self) -> impl Future<Output = Result<()>> + Send + use<> {
+        self.0.end_well(Closing::Undo)
     }
 
     /// As [`release_and_reopen`](Self::release_and_reopen), and says how that went.
@@ -198,8 +199,11 @@ impl OnceGuard {
     /// # Cancel safety
     ///
     /// Cancel safe: if dropped, the release goes on in the background.
-    pub async fn release_and_reopen_outcome(self) -> Result<Release> {
-        release::outcome(self.0.end(Closing::Undo).await)
+    pub fn release_and_reopen_outcome(
+        self,
+    ) -> impl Future<Output = Result<Release>> + Send + use<> {
+        let answer = self.0.end(Closing::Undo);
+        async { release::outcome(answer.await) }
     }
 
     /// The plain guard, which can be [detached](Guard::detach).

@@ -180,28 +180,42 @@ impl<'a> IntoIterator for &'a Releases {
 impl HeldLease {
     /// Ends the lease, in this process's own line if somebody waits there. A store that did not
     /// answer is an error that says so by its effect.
-    pub(crate) async fn end(self, closing: Closing) -> Result<Release> {
-        if closing == Closing::No && Gates::hand_on(self.client(), self.hold()) {
-            return Ok(Release::Released);
+    ///
+    /// The end begins with the call, not with the first poll: a future that is dropped before that
+    /// must not end the lease in another way than its caller wanted.
+    pub(crate) fn end(
+        self,
+        closing: Closing,
+    ) -> impl Future<Output = Result<Release>> + Send + use<> {
+        let handed_on = closing == Closing::No && Gates::hand_on(self.client(), self.hold());
+        let given_back = (!handed_on).then(|| self.give_back(closing));
+        async {
+            match given_back {
+                Some(answer) => answer.await,
+                None => Ok(Release::Released),
+            }
         }
-        self.give_back(closing).await
     }
 
-    /// Ends the lease in the store; answers as [`end`](Self::end).
-    pub(crate) async fn give_back(self, closing: Closing) -> Result<Release> {
-        let Some(ending) = Ending::begin(&self, closing) else {
-            return Ok(Release::NotHeld);
-        };
-        let (client, hold) = (self.client(), self.hold());
-        hold.settled().await;
-        let answer = client.store.release(&ending.request, client.config.call_timeout).await;
-        let answer = answer.map_err(|error| self.explain(error, "release"))?;
-        ending.done();
-        Ok(match answer {
-            StoreRelease::Released | StoreRelease::StillHeld { .. } => Release::Released,
-            StoreRelease::Late => Release::Late,
-            _ => Release::NotHeld,
-        })
+    /// Ends the lease in the store; begins and answers as [`end`](Self::end).
+    pub(crate) fn give_back(
+        self,
+        closing: Closing,
+    ) -> impl Future<Output = Result<Release>> + Send + use<> {
+        let ending = Ending::begin(&self, closing);
+        async move {
+            let Some(ending) = ending else { return Ok(Release::NotHeld) };
+            let (client, hold) = (self.client(), self.hold());
+            hold.settled().await;
+            let answer = client.store.release(&ending.request, client.config.call_timeout).await;
+            let answer = answer.map_err(|error| self.explain(error, "release"))?;
+            ending.done();
+            Ok(match answer {
+                StoreRelease::Released | StoreRelease::StillHeld { .. } => Release::Released,
+                StoreRelease::Late => Release::Late,
+                _ => Release::NotHeld,
+            })
+        }
     }
 
     /// What an answer means for the work under this lease.

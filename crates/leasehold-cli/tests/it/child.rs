@@ -174,3 +174,13 @@ fn a_cool_down_keeps_the_lock_closed_after_the_command() {
     brief.expect(0);
     site.line("run brief -- true").expect(0);
 }
+
+#[test]
+fn a_signal_that_comes_with_the_end_of_the_command_leaves_the_cool_down() {
+    let site = Site::embedded();
+    let ends = "trap '' TERM; kill -TERM $PPID";
+    for key in (0..20).map(|n| format!("k{n}")) {
+        site.run(["run", &key, "--cooldown", "1h", "--", "sh", "-c", ends]);
+        site.line(&format!("run -n {key} -- echo never")).complains(75, "closed for another");
+    }
+}

@@ -208,6 +208,19 @@ async fn a_cool_down_keeps_the_lock_closed_to_everybody() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_release_that_nobody_polls_keeps_its_cool_down() {
+    let world = World::new();
+    let client = world.client();
+    drop(client.mutex("a").lock().await.unwrap().release_with_cooldown(secs(60)));
+    drop(client.mutex("b").lock().await.unwrap().release_with_cooldown_outcome(secs(60)));
+    tokio::time::sleep(secs(3)).await;
+    for key in ["a", "b"] {
+        let info = client.inspect(key).await.unwrap().unwrap();
+        assert!(info.holders.is_empty() && info.closed_for.is_some(), "{info:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_closed_client_locks_nothing_and_holds_nothing() {
     let world = World::new();
     let client = world.client();

@@ -109,6 +109,17 @@ async fn a_failure_opens_it_again_if_that_is_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_reopening_that_nobody_polls_reopens() {
+    let world = World::new();
+    let job = world.client().once_per("a", secs(100));
+    drop(job.try_start().await.unwrap().unwrap().release_and_reopen());
+    tokio::time::sleep(secs(3)).await;
+    drop(job.try_start().await.unwrap().unwrap().release_and_reopen_outcome());
+    tokio::time::sleep(secs(3)).await;
+    assert!(job.try_start().await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_start_whose_answer_was_lost_costs_nobody_the_period() {
     let world = World::new();
     let faults = FaultStore::new(Arc::new(world.store.clone()));

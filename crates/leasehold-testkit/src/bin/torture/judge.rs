@@ -103,7 +103,7 @@ pub(crate) fn judge(evidence: &Evidence<'_>) -> Verdict {
         let mine = of_command.remove(&done.op.id).unwrap_or_default();
         sections(done, &mine, found);
         for step in &done.steps {
-            if let Some(what) = exit(done, step, &mine, evidence.faults, &mut unprovoked) {
+            if let Some(what) = exit(done, step, &mine, evidence, &mut unprovoked) {
                 found.push(Violation::new(what, [done.op.id]));
             }
         }
@@ -304,7 +304,7 @@ fn exit(
     done: &Done,
     step: &Step,
     mine: &[&Event],
-    faults: &[Fault],
+    evidence: &Evidence<'_>,
     unprovoked: &mut usize,
 ) -> Option<String> {
     let Some(code) = code(step) else {
@@ -313,13 +313,14 @@ fn exit(
     let op = &done.op;
     let has = |what: &str| mine.iter().any(|event| event.what == what);
     let fault = |fault: &Fault| fault.begin <= step.end && fault.end + AFTERMATH >= step.begin;
-    let disturbed = faults.iter().any(fault);
+    let disturbed = evidence.faults.iter().any(fault);
     let acted = |of: &[fn(Act) -> bool]| {
         step.acts.iter().any(|(_, act)| of.iter().any(|matches| matches(*act)))
     };
     let killed =
         acted(&[|act| matches!(act, Act::KillSupervisor | Act::KillCommand | Act::KillGroup)]);
-    let ended = acted(&[|act| matches!(act, Act::TermSupervisor | Act::TermGroup | Act::Ask)]);
+    let ended = acted(&[|act| matches!(act, Act::TermSupervisor | Act::TermGroup)])
+        || (op.on_ask() && asked_for(&op.keys, step.end, evidence.done));
     let may_be_busy = op.wait != Wait::Forever || op.once();
     let supervised = matches!(op.verb, Verb::Run { .. } | Verb::Elect);
     let truthful = match (step.what.as_str(), code) {
@@ -351,6 +352,15 @@ fn exit(
         step.what,
         describe(op)
     ))
+}
+
+/// Whether somebody has asked for one of these locks until then. Who asks for the lock of one
+/// command may come late, and find another one there.
+fn asked_for(keys: &[&str], until: Duration, done: &[Done]) -> bool {
+    done.iter().filter(|done| done.op.keys.iter().any(|key| keys.contains(key))).any(|done| {
+        let mut acts = done.steps.iter().flat_map(|step| &step.acts);
+        acts.any(|(at, act)| *act == Act::Ask && *at <= until)
+    })
 }
 
 /// A command in a line.

@@ -156,6 +156,10 @@ impl Op {
         matches!(self.verb, Verb::Run { cooldown: true, .. })
     }
 
+    pub(crate) fn on_ask(&self) -> bool {
+        matches!(self.verb, Verb::Run { on_ask: true, .. })
+    }
+
     /// What leasehold is called with, before any command.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
