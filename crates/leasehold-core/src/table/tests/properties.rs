@@ -39,20 +39,36 @@ enum How {
 #[derive(Clone, Debug)]
 struct Line {
     window_ms: u64,
-    with_place: bool,
+    place: Option<Brought>,
     waiters_max: Option<u32>,
+}
+
+/// Which place a waiter asks to have back.
+#[derive(Clone, Copy, Debug)]
+enum Brought {
+    Own,
+    Of(u8),
+    /// One that may have been given at this moment, or soon will be.
+    Near {
+        us: u64,
+        preferred: bool,
+    },
 }
 
 fn op() -> impl Strategy<Value = Op> {
     let who = || 0..TOKENS;
     let ttl = || select(vec![40, 100, 300, 3_000]);
-    let line =
-        (select(vec![90, 300, 900]), any::<bool>(), proptest::option::weighted(0.2, 0..3_u32))
-            .prop_map(|(window_ms, with_place, waiters_max)| Line {
-                window_ms,
-                with_place,
-                waiters_max,
-            });
+    let brought = prop_oneof![
+        4 => Just(Brought::Own),
+        1 => who().prop_map(Brought::Of),
+        1 => (0..8_u64, any::<bool>()).prop_map(|(us, preferred)| Brought::Near { us, preferred }),
+    ];
+    let line = (
+        select(vec![90, 300, 900]),
+        proptest::option::weighted(0.6, brought),
+        proptest::option::weighted(0.2, 0..3_u32),
+    )
+        .prop_map(|(window_ms, place, waiters_max)| Line { window_ms, place, waiters_max });
     let queue = proptest::option::weighted(0.7, line);
     let how = prop_oneof![
         6 => Just(How::Plain),
@@ -159,6 +175,9 @@ struct Books {
     fences: BTreeMap<u8, FenceBlock>,
     places: BTreeMap<u8, Place>,
     beats: BTreeMap<u8, u32>,
+    /// The next places to give to those who are preferred and to the others, once some were given
+    /// since the line was empty.
+    next_places: [Option<Place>; 2],
     closed_until_us: u64,
     top_fence: Fence,
     /// Who got the latest lease, while the entry knows, and did not give it back.
@@ -174,6 +193,7 @@ impl Books {
             fences: BTreeMap::new(),
             places: BTreeMap::new(),
             beats: BTreeMap::new(),
+            next_places: [None; 2],
             closed_until_us: 0,
             top_fence: Fence::ZERO,
             latest: None,
@@ -200,6 +220,30 @@ impl Books {
 
     fn head(&self) -> Option<u8> {
         self.line.iter().min_by_key(|(_, waits)| waits.place).map(|(who, _)| *who)
+    }
+
+    /// Whether a place that is brought can be one that was given, and is nobody else's of those that
+    /// have something now: no place is given ahead of the time but behind another one.
+    fn may_have_given(&self, place: Place, in_line: &[Token], at_us: u64) -> bool {
+        let present = Place::on_arrival(at_us, place.is_preferred());
+        let next = self.next_places[usize::from(!place.is_preferred())].unwrap_or(present);
+        let mut others = self.line.iter().filter(|(who, _)| in_line.contains(&token(**who)));
+        (place <= present || place < next) && others.all(|(_, waits)| waits.place != place)
+    }
+
+    /// Enters that a newcomer got this place: the one that it brings, if that may be, or the next.
+    fn give(&mut self, place: Place, asked: &AcquireRequest, in_line: &[Token], at_us: u64) {
+        let mut others = self.line.keys().filter(|who| in_line.contains(&token(**who)));
+        if others.next().is_none() {
+            self.next_places = [None; 2];
+        }
+        let brought = asked.queue.as_ref().and_then(|queue| queue.place);
+        let brought = brought.filter(|place| self.may_have_given(*place, in_line, at_us));
+        let preferred = brought.map_or(asked.preferred, Place::is_preferred);
+        let next = &mut self.next_places[usize::from(!preferred)];
+        let following = next.unwrap_or_else(|| Place::on_arrival(at_us, preferred));
+        assert_eq!(place, brought.unwrap_or(following), "not the place that is due");
+        *next = Some(following.max(place.following()));
     }
 
     fn grant(&mut self, who: u8, held: Held) {
@@ -297,7 +341,14 @@ impl World {
             *beat += 1;
             let mut queue = QueueRequest::new(client(who), u64::from(who), ttl(line.window_ms));
             queue.heartbeat = *beat;
-            queue.place = self.books.places.get(&who).copied().filter(|_| line.with_place);
+            queue.place = match line.place {
+                None => None,
+                Some(Brought::Own) => self.books.places.get(&who).copied(),
+                Some(Brought::Of(other)) => self.books.places.get(&other).copied(),
+                Some(Brought::Near { us, preferred }) => {
+                    Some(Place::on_arrival(self.lock.at_us + us, preferred))
+                }
+            };
             queue.waiters_max = line.waiters_max;
             asked.queue = Some(queue);
         }
@@ -425,22 +476,18 @@ impl World {
     fn enter_answer(&mut self, call: &Call<'_>, answer: &Answer, closed: bool) {
         let at_us = self.lock.at_us;
         let queue = call.acquire.as_ref().and_then(|asked| asked.queue.as_ref());
+        let in_line: Vec<Token> = self.lock.entry.tokens().copied().collect();
         let books = &mut self.books;
         match (call.op, answer) {
             (&Op::Acquire { who, ttl_ms, holds, block, how, .. }, &Answer::Granted(fences)) => {
                 assert!(!closed, "granted during a cool-down");
                 let place = queue.and_then(|queue| queue.place);
                 let preferred = matches!(how, How::Preferred);
-                // A place that somebody else has, or that lies ahead of the time and may not have
-                // been given, makes a newcomer of whom brings it.
-                let taken =
-                    place.is_some_and(|place| books.line.values().any(|w| w.place == place));
-                let ahead = place.is_some_and(|place| place.arrival() > at_us);
+                let kept = place.filter(|place| books.may_have_given(*place, &in_line, at_us));
                 let mut before = books.line.values().filter(|other| {
-                    let past_as_new = preferred && !other.place.is_preferred();
-                    let behind = match place.filter(|_| !taken) {
-                        Some(place) => other.place > place || ahead && past_as_new,
-                        None => past_as_new,
+                    let behind = match kept {
+                        Some(place) => other.place > place,
+                        None => preferred && !other.place.is_preferred(),
                     };
                     !behind && other.servable(at_us)
                 });
@@ -463,6 +510,9 @@ impl World {
             (&Op::Acquire { who, .. }, Answer::Waiting(waiting)) => {
                 assert!(!books.held.contains_key(&who), "a holder is not put in line");
                 let known = books.line.get(&who).cloned();
+                if let (None, Some(asked)) = (&known, &call.acquire) {
+                    books.give(waiting.place, asked, &in_line, at_us);
+                }
                 let waits = match (queue, known) {
                     (Some(queue), known) => Waits {
                         place: waiting.place,
