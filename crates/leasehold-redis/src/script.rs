@@ -41,13 +41,14 @@ pub(crate) struct Scripts {
 
 pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts::with(str::to_owned));
 
-const FRAGMENTS: [(&str, &str); 6] = [
+const FRAGMENTS: [(&str, &str); 7] = [
     ("crowd", include_str!("scripts/crowd.lua")),
     ("line", include_str!("scripts/line.lua")),
     ("lock", include_str!("scripts/lock.lua")),
     ("now", include_str!("scripts/now.lua")),
     ("settle", include_str!("scripts/settle.lua")),
     ("take", include_str!("scripts/take.lua")),
+    ("usual", include_str!("scripts/usual.lua")),
 ];
 
 /// What the scripts write as `$NAME`.

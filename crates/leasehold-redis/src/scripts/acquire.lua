@@ -76,6 +76,70 @@ for i = 1, #KEYS do
   if not answer then rest[#rest + 1], rest[key] = i, true end
 end
 if #rest == 0 then return answers end
+-- include: usual
+-- Takes or renews a place behind an exclusive lease, for somebody who wants no permits and is not
+-- preferred, where the key lives long enough already. Who joins brings no place along, and gets the
+-- one behind the last in the line.
+--
+-- Returns the answer, or nil for the general way; then nothing is changed.
+local function wait(key, at)
+  local mode, channel, ticket, beat, window, told, most =
+    match(ARGV[at + 4], '^([xs]) 1 0 0 %d+ (%S+) (%d+) (%d+) (%d+) (%S+) (%S+)$')
+  if not mode then return end
+  local token = ARGV[at]
+  local got = redis.pcall('HMGET', key, 'lock', 'line', token, '#' .. told)
+  local stored, line, name = got[1], got[2], got[3]
+  local lease_ends = stored and usual_end(stored)
+  if not lease_ends or sub(stored, 111, 142) == token then return end
+  local ends = now + window * 1000
+  if sub(stored, 80, 92) * 1000 < ends + retention * 1000 then return end
+  local least_end, start, other, head, tail, number
+  if line then
+    least_end, start, other, head, tail, number = usual_line(line)
+    if not start or ends < least_end + 0 or ends < sub(line, 1, 16) + 0 then return end
+  end
+  local place, before, written
+  if name then
+    if not line or string.byte(name) ~= 35 then return end
+    local text = name == '#' .. told and got[4] or redis.call('HMGET', key, name)[1] or ''
+    local fixed = match(text, '^%d+ %d+( .*)$', 35)
+    if not fixed then return end
+    place = sub(name, 2) + 0
+    before = math.min(place - head, number - 1)
+    written = redis.pcall('HSET', key, name,
+      us .. ' ' .. sub(text, 18, 34) .. beat .. ' ' .. window .. fixed)
+  else
+    if told ~= '-' or most ~= '-' and (line and number or 0) + 0 >= most + 0 then return end
+    if line then
+      place, before = other + 0, math.min(other - head, number + 0)
+      if place <= tail + 0 or place > tail + $SLACK then return end
+      name, number = '#' .. other, number + 1
+      line = start .. format('%.0f', place + 1) .. ' ' .. number .. ' ' .. head .. '-' .. other .. '/'
+        .. number
+    else
+      place, before = now + $BEHIND, 0
+      local text, until_then = format('%.0f', place), format('%016.0f', ends)
+      name = '#' .. text
+      line = until_then .. ' ' .. until_then .. ' 0 0 ' .. format('%.0f', place + 1) .. ' 1 ' .. text
+        .. '-' .. text .. '/1'
+    end
+    written = redis.pcall('HSET', key, name, us .. ' ' .. us .. ' ' .. beat .. ' ' .. window .. ' '
+      .. mode .. ' 1 ' .. ARGV[at + 2] + 0 .. ' ' .. channel .. ' ' .. ticket .. ' ' .. token .. ' '
+      .. ARGV[at + 3], token, name, 'line', line)
+  end
+  if refusal_of(written) then return end
+  local left = lease_ends - now
+  return {'waiting', before, place, left, 'x', 1, 0, sub(stored, 158, 161) + 0,
+    sub(stored, 35, 50) + 0, math.max(now - sub(stored, 63, 78), 0), left, sub(stored, 163)}
+end
+local general = {}
+for _, i in ipairs(rest) do
+  local key = KEYS[i]
+  local answer = not general[key] and wait(key, 5 * i - 1)
+  answers[i] = answer or false
+  if not answer then general[#general + 1], general[key] = i, true end
+end
+if #general == 0 then return answers end
 local frees = false
 -- include: lock
 -- include: crowd
@@ -109,7 +173,7 @@ local function join(lock, wanted)
   keep_place(lock, now + wanted.window * 1000)
   return {'waiting'}, place
 end
-for _, i in ipairs(rest) do
+for _, i in ipairs(general) do
   local wanted = wanted_at(5 * i - 1)
   local token = wanted.token
   local lock, answer = open(KEYS[i], token, wanted.place and digits(wanted.place))

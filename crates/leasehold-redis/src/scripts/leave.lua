@@ -13,6 +13,30 @@
 --
 -- Atomic: one script. Works at the server's memory limit.
 -- include: now
+-- include: usual
+-- Takes a waiter out of the line behind an exclusive lease, where nobody becomes first by that.
+--
+-- Returns whether it is done; else the general way is open, and nothing is changed.
+local function leave_usual(key, token)
+  local got = redis.pcall('HMGET', key, 'lock', 'line', token)
+  local stored, line, name = got[1], got[2], got[3]
+  if not stored or not line or not name or string.byte(name) ~= 35 then return false end
+  if not usual_end(stored) or sub(stored, 111, 142) == token then return false end
+  local _, start, other, head, tail, number = usual_line(line)
+  if not start then return false end
+  if number == '1' then
+    if refusal_of(redis.pcall('HSET', key, name, '', token, '', 'line', '')) then return false end
+    redis.pcall('HDEL', key, name, token, 'line')
+    return true
+  end
+  if name == '#' .. head then return false end
+  local fewer = number - 1
+  line = start .. other .. ' ' .. fewer .. ' ' .. head .. '-' .. tail .. '/' .. fewer
+  if refusal_of(redis.pcall('HSET', key, name, '', token, '', 'line', line)) then return false end
+  redis.pcall('HDEL', key, name, token)
+  return true
+end
+if leave_usual(KEYS[1], ARGV[4]) then return {'left'} end
 local frees = true
 -- include: lock
 -- include: crowd

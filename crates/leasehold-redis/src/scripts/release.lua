@@ -20,7 +20,7 @@
 --
 -- Atomic: one script. Works at the server's memory limit.
 -- include: now
-local answers, rest = {}, {}
+local answers, rest, found = {}, {}, {}
 for i = 1, #KEYS do
   local key, at = KEYS[i], 4 * i
   local done = false
@@ -36,17 +36,75 @@ for i = 1, #KEYS do
       done = not refusal_of(
         redis.pcall('HSET', key, 'lock', 'leasehold/1 free' .. sub(stored, 17)))
     end
+    found[i] = got
   end
   -- What comes after it for the same lock waits for its turn, too.
   if done then answers[i] = 1 else rest[#rest + 1], rest[key] = i, true end
 end
 if #rest == 0 then return answers end
+-- include: usual
+-- Ends an exclusive lease and hands the lock over to the first in line, where that one wants it
+-- exclusively and was heard within half of its window, the next one is to be told nothing, and the
+-- key lives long enough already.
+--
+-- Returns whether it is done; else the general way is open, and nothing is changed.
+local function hand_on(key, token, stored, line)
+  if sub(stored, 111, 142) ~= token or not usual_end(stored) then return false end
+  local _, start, other, head, tail, number = usual_line(line)
+  if not start then return false end
+  local name, following = '#' .. head, head + 1
+  local got = redis.call('HMGET', key, name, format('#%.0f', following))
+  local seen, beat, window, block, channel, ticket, waiter, label = match(got[1] or '',
+    '^(%d+) %d+ (%d+) (%d+) x 1 (%d+) (%S+) (%d+) (%S+) %d+ ([^ ]* [^ ]*)$')
+  if not seen then return false end
+  local ends = seen + window * 1000
+  if 2 * (ends - now) < window * 1000 then return false end
+  local first, kept = sub(stored, 35, 50) + sub(stored, 52, 61), sub(stored, 80, 92)
+  if first > least + 0 then first = format('%016.0f', first) else first = least end
+  if kept * 1000 < math.max(first + block, now) + retention * 1000 then return false end
+  if number == '1' then
+    line = ''
+  else
+    local text = got[2]
+    for _ = 1, $STEP do
+      if text and text ~= '' then break end
+      -- The place was given up.
+      following = following + 1
+      text = redis.call('HMGET', key, format('#%.0f', following))[1]
+    end
+    local next_window = match(text or '', '^%d+ (%d+) ', 35)
+    if not next_window or ends < sub(text, 1, 16) + math.floor(next_window * 1000 / 3) then
+      return false
+    end
+    local fewer = number - 1
+    line = start .. other .. ' ' .. fewer .. format(' %.0f-', following) .. tail .. '/' .. fewer
+  end
+  local record = 'leasehold/1 held ' .. seen .. ' ' .. first .. ' ' .. sub('000000000' .. block, -10)
+    .. ' ' .. us .. ' ' .. kept .. ' 0000000000000000 ' .. waiter .. ' '
+    .. sub('000000000000' .. window, -13) .. ' ' .. epoch .. ' 1 ' .. label
+  local written = redis.pcall('HSET', key, 'lock', record, name, '', waiter, '', 'line', line)
+  if refusal_of(written) then return false end
+  redis.pcall('HDEL', key, name, waiter, line == '' and 'line' or '')
+  redis.pcall('PUBLISH', channel, 'granted ' .. ticket .. ' ' .. beat .. ' ' .. epoch + 0 .. ' ' .. first
+    .. ' ' .. block)
+  return true
+end
+local general = {}
+for _, i in ipairs(rest) do
+  local got = found[i]
+  if got and got[1] and got[2] and hand_on(KEYS[i], ARGV[4 * i], got[1], got[2]) then
+    answers[i] = 1
+  else
+    general[#general + 1] = i
+  end
+end
+if #general == 0 then return answers end
 local frees = true
 -- include: lock
 -- include: crowd
 -- include: line
 -- include: settle
-for _, i in ipairs(rest) do
+for _, i in ipairs(general) do
   local at = 4 * i
   local token, its_epoch, last = ARGV[at], ARGV[at + 1] + 0, ARGV[at + 2] + 0
   local remaining, cooldown, opens = 0, 0, false
