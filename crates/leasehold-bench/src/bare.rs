@@ -51,6 +51,8 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then
 end
 return 0";
 
+const NOTHING: &str = "return 1";
+
 pub(crate) const TTL_MS: u64 = 30_000;
 
 /// A connection of its own, with the settings that leasehold uses too where they matter here.
@@ -105,6 +107,16 @@ impl Bare {
 
     pub(crate) async fn compare_and_extend(&self) -> anyhow::Result<Loaded> {
         self.load(COMPARE_AND_EXTEND).await
+    }
+
+    pub(crate) async fn nothing(&self) -> anyhow::Result<Loaded> {
+        self.load(NOTHING).await
+    }
+
+    pub(crate) async fn run_nothing(&mut self, script: &Loaded) -> anyhow::Result<()> {
+        let mut run = redis::cmd("EVALSHA");
+        run.arg(&script.0).arg(0);
+        Ok(run.query_async(&mut self.connection).await?)
     }
 
     pub(crate) async fn ping(&mut self) -> anyhow::Result<()> {

@@ -72,6 +72,8 @@ pub(crate) enum What {
     Expiry,
     /// Many held locks, renewed in the background
     Renew,
+    /// What each operation costs the server
+    Scripts,
     /// All of it
     All,
 }
@@ -83,6 +85,7 @@ impl What {
             Self::Handoff => "handoff",
             Self::Expiry => "expiry",
             Self::Renew => "renew",
+            Self::Scripts => "scripts",
             Self::All => "all",
         }
     }

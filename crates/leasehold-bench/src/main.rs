@@ -19,6 +19,7 @@ mod machine;
 mod meter;
 mod renew;
 mod report;
+mod scripts;
 mod server;
 mod stats;
 mod uncontended;
@@ -62,6 +63,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
         }
         if all || args.what == What::Renew {
             document.renew = Some(renew::run(args).await?);
+        }
+        if all || args.what == What::Scripts {
+            document.scripts = Some(scripts::run(args).await?);
         }
         document.finish();
         report::print(&document, args.json)

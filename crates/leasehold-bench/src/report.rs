@@ -9,6 +9,7 @@ use crate::expiry::Expiry;
 use crate::handoff::Handoff;
 use crate::machine::Machine;
 use crate::renew::Renewals;
+use crate::scripts::Costs;
 use crate::stats::Spread;
 use crate::uncontended::Uncontended;
 
@@ -33,6 +34,8 @@ pub(crate) struct Document {
     pub(crate) expiry: Option<Expiry>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) renew: Option<Renewals>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) scripts: Option<Costs>,
 }
 
 impl Document {
@@ -48,6 +51,7 @@ impl Document {
             handoff_delayed: None,
             expiry: None,
             renew: None,
+            scripts: None,
         }
     }
 
@@ -213,6 +217,22 @@ fn people(document: &Document, text: &mut String) {
         }
         table.row(["renewals failed".to_owned(), renew.failed.to_string()]);
         table.row(["locks lost".to_owned(), renew.lost.to_string()]);
+        table.print(text);
+    }
+    if let Some(costs) = &document.scripts {
+        text.push_str(&format!(
+            "\nThe server's µs for each lock in scripts, {} times a round, {}\n",
+            costs.times, costs.server
+        ));
+        let mut table = Table::new(&["operation", "others", "locks in one", "server µs"]);
+        for row in &costs.rows {
+            table.row([
+                row.operation.to_owned(),
+                row.others.to_string(),
+                row.batch.to_string(),
+                ranged(row.server_us),
+            ]);
+        }
         table.print(text);
     }
 }

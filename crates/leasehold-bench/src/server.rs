@@ -58,6 +58,16 @@ impl Server {
         Calls(calls.collect())
     }
 
+    /// How long scripts have run so far, in µs.
+    pub(crate) fn script_us(&self) -> f64 {
+        let stats = self.0.info("commandstats");
+        let spent = |command: &str| -> Option<f64> {
+            let (_, spent) = stats.get(command)?.split_once("usec=")?;
+            spent.split(',').next()?.parse().ok()
+        };
+        ["cmdstat_evalsha", "cmdstat_eval"].into_iter().filter_map(spent).sum()
+    }
+
     pub(crate) fn command(&self, args: &[&str]) -> String {
         self.0.cli(args)
     }

@@ -113,3 +113,15 @@ fn renewed_locks_are_not_lost() {
     // They go together; one request each would be 1.
     assert!(median(part, "commands_per_renewal") < 0.5, "{part}");
 }
+
+#[test]
+fn every_operation_that_scripts_carry_out_is_measured() {
+    let document = document(&["scripts"]);
+    let rows = rows(&document["scripts"], "rows");
+    let mut operations = std::collections::BTreeSet::new();
+    for row in rows {
+        operations.insert(row["operation"].as_str().unwrap());
+        assert!(median(row, "server_us") >= 0.0, "{row}");
+    }
+    assert_eq!(operations.len(), 17, "{operations:?}");
+}

@@ -1,0 +1,336 @@
+//! What each operation costs the server, by its own count of the time that scripts take.
+
+use std::time::Duration;
+
+use anyhow::bail;
+use leasehold::Key;
+use leasehold::core::{
+    Acquire, AcquireAll, AcquireRequest, ClientId, FenceBlock, Leave, LeaveRequest, Mode,
+    OwnerName, QueueRequest, Release, ReleaseRequest, Renew, RenewRequest, Store as _, Token, Ttl,
+};
+use leasehold::redis::RedisStore;
+use serde::Serialize;
+
+use crate::bare::Bare;
+use crate::cli::Args;
+use crate::server::Server;
+use crate::stats::Spread;
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Costs {
+    pub(crate) server: String,
+    /// How often each operation is done in a round, for each row.
+    pub(crate) times: usize,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// One operation.
+#[derive(Debug, Serialize)]
+pub(crate) struct Row {
+    pub(crate) operation: &'static str,
+    /// Those who wait meanwhile, or share the lock.
+    pub(crate) others: usize,
+    /// Locks in one script.
+    pub(crate) batch: usize,
+    /// For each lock, in µs.
+    pub(crate) server_us: Option<Spread>,
+}
+
+const WITHIN: Duration = Duration::from_secs(20);
+const TTL: Duration = Duration::from_secs(60);
+const OWNER: &str = "web-7_4711";
+
+/// What one round measured: operation, others, batch, µs for each lock.
+type Measured = Vec<(&'static str, usize, usize, f64)>;
+
+pub(crate) async fn run(args: &Args) -> anyhow::Result<Costs> {
+    let server = Server::start(args)?;
+    let times = if args.quick { 64 } else { 2048 };
+    let mut rounds = Vec::new();
+    // The first one is for memory that the server has not touched yet.
+    for round in 0..=args.rounds() {
+        let mut bench = Bench {
+            server: &server,
+            bare: Bare::connect(&server.url()).await?,
+            store: RedisStore::connect(&server.url()).await?,
+            client: ClientId::generate()?,
+            round,
+            times,
+            measured: Vec::new(),
+        };
+        bench.all().await?;
+        rounds.push(bench.measured);
+    }
+    rounds.remove(0);
+    let first = rounds.first().map_or(&[][..], |round| round);
+    let rows = first.iter().enumerate().map(|(row, &(operation, others, batch, _))| {
+        let costs = rounds.iter().filter_map(|round| round.get(row));
+        let server_us = Spread::of(costs.map(|(.., cost)| *cost));
+        Row { operation, others, batch, server_us }
+    });
+    Ok(Costs { server: server.describe(), times, rows: rows.collect() })
+}
+
+struct Bench<'a> {
+    server: &'a Server,
+    bare: Bare,
+    store: RedisStore,
+    client: ClientId,
+    round: u32,
+    times: usize,
+    measured: Measured,
+}
+
+/// A lease, or a place in line.
+struct Party {
+    request: AcquireRequest,
+    fences: Option<FenceBlock>,
+}
+
+impl Party {
+    fn fences(&self) -> anyhow::Result<FenceBlock> {
+        self.fences.ok_or_else(|| anyhow::anyhow!("no lease of {}", self.request.key))
+    }
+
+    fn renewal(&self) -> anyhow::Result<RenewRequest> {
+        let Self { request, .. } = self;
+        Ok(RenewRequest::new(request.key.clone(), request.token, self.fences()?, request.ttl))
+    }
+}
+
+impl Bench<'_> {
+    async fn all(&mut self) -> anyhow::Result<()> {
+        self.empty().await?;
+        self.alone().await?;
+        for batch in [8, 32] {
+            self.batches(batch).await?;
+        }
+        self.contended(2, self.times, 1).await?;
+        self.contended(100, self.times / 32, 32).await?;
+        self.shared("shared", Mode::Shared).await?;
+        let (count, limit) = (1.try_into()?, 1000.try_into()?);
+        self.shared("permit", Mode::Permits { count, limit }).await
+    }
+
+    /// Notes the time that scripts took since `before`.
+    fn note(&mut self, operation: &'static str, others: usize, batch: usize, before: f64) {
+        let spent = self.server.script_us() - before;
+        self.measured.push((operation, others, batch, spent / self.times as f64));
+    }
+
+    fn party(&self, name: &str, number: usize) -> anyhow::Result<Party> {
+        let key = Key::new(format!("scripts/{}/{name}/{number}", self.round))?;
+        let mut request = AcquireRequest::new(key, Token::generate()?, Ttl::new(TTL)?);
+        request.owner = OwnerName::new(OWNER)?;
+        // What a client asks for that numbers its touches.
+        request.fence_block = 17.try_into()?;
+        Ok(Party { request, fences: None })
+    }
+
+    fn parties(&self, name: &str) -> anyhow::Result<Vec<Party>> {
+        (0..self.times).map(|number| self.party(name, number)).collect()
+    }
+
+    async fn grant(&self, party: &mut Party) -> anyhow::Result<()> {
+        let answer = self.store.acquire(&party.request, WITHIN).await?;
+        let (Acquire::Granted(_) | Acquire::Already(_)) = &answer else {
+            bail!("not granted: {answer:?}");
+        };
+        party.fences = answer.fences();
+        Ok(())
+    }
+
+    async fn wait(&self, party: &mut Party) -> anyhow::Result<()> {
+        match self.store.acquire(&party.request, WITHIN).await? {
+            Acquire::Waiting(waiting) => {
+                if let Some(queue) = &mut party.request.queue {
+                    queue.place = Some(waiting.place);
+                    queue.heartbeat += 1;
+                }
+                Ok(())
+            }
+            answer => bail!("not in line: {answer:?}"),
+        }
+    }
+
+    async fn release(&self, party: &Party, fences: FenceBlock) -> anyhow::Result<()> {
+        let Party { request, .. } = party;
+        let request = ReleaseRequest::new(request.key.clone(), request.token, fences);
+        match self.store.release(&request, WITHIN).await? {
+            Release::Released => Ok(()),
+            answer => bail!("not released: {answer:?}"),
+        }
+    }
+
+    async fn renew(&self, parties: &[Party]) -> anyhow::Result<()> {
+        let requests: anyhow::Result<Vec<_>> = parties.iter().map(Party::renewal).collect();
+        for answer in self.store.renew(&requests?, WITHIN).await {
+            let answer = answer?;
+            if answer != Renew::Renewed {
+                bail!("not renewed: {answer:?}");
+            }
+        }
+        Ok(())
+    }
+
+    /// What any script costs.
+    async fn empty(&mut self) -> anyhow::Result<()> {
+        let script = self.bare.nothing().await?;
+        let before = self.server.script_us();
+        for _ in 0..self.times {
+            self.bare.run_nothing(&script).await?;
+        }
+        self.note("an empty script", 0, 1, before);
+        Ok(())
+    }
+
+    /// Nobody else wants the lock.
+    async fn alone(&mut self) -> anyhow::Result<()> {
+        let mut parties = self.parties("alone")?;
+        for operation in ["acquire, never used", "acquire again"] {
+            let before = self.server.script_us();
+            for party in &mut parties {
+                self.grant(party).await?;
+            }
+            self.note(operation, 0, 1, before);
+        }
+        let before = self.server.script_us();
+        for party in &parties {
+            self.renew(std::slice::from_ref(party)).await?;
+        }
+        self.note("renew", 0, 1, before);
+        for batch in [8, 32] {
+            let before = self.server.script_us();
+            for parties in parties.chunks(batch) {
+                self.renew(parties).await?;
+            }
+            self.note("renew", 0, batch, before);
+        }
+        let before = self.server.script_us();
+        for party in &parties {
+            self.release(party, party.fences()?).await?;
+        }
+        self.note("release", 0, 1, before);
+        let mut parties = self.parties("alone")?;
+        let before = self.server.script_us();
+        for party in &mut parties {
+            self.grant(party).await?;
+        }
+        self.note("acquire, used before", 0, 1, before);
+        Ok(())
+    }
+
+    /// Several locks in one step.
+    async fn batches(&mut self, batch: usize) -> anyhow::Result<()> {
+        let requests: Vec<_> = self
+            .parties(&format!("batch{batch}"))?
+            .into_iter()
+            .map(|party| party.request)
+            .collect();
+        let before = self.server.script_us();
+        for requests in requests.chunks(batch) {
+            let answer = self.store.acquire_all(requests, WITHIN).await?;
+            let AcquireAll::Granted(_) = answer else { bail!("not granted: {answer:?}") };
+        }
+        self.note("acquire in one step", 0, batch, before);
+        Ok(())
+    }
+
+    /// Locks that so many wait for; each operation so often on each of them.
+    async fn contended(&mut self, line: usize, locks: usize, often: usize) -> anyhow::Result<()> {
+        let name = format!("line{line}");
+        let mut holders = Vec::new();
+        let mut lines = Vec::new();
+        for number in 0..locks {
+            let mut holder = self.party(&name, number)?;
+            self.grant(&mut holder).await?;
+            holders.push(holder);
+            let mut waiters = Vec::new();
+            for _ in 0..line {
+                let mut waiter = self.waiter(&name, number)?;
+                self.wait(&mut waiter).await?;
+                waiters.push(waiter);
+            }
+            lines.push(waiters);
+        }
+
+        let newcomers: anyhow::Result<Vec<_>> =
+            (0..locks * often).map(|number| self.waiter(&name, number % locks)).collect();
+        let mut newcomers = newcomers?;
+        let before = self.server.script_us();
+        for newcomer in &mut newcomers {
+            self.wait(newcomer).await?;
+        }
+        self.note("join the line", line, 1, before);
+
+        let before = self.server.script_us();
+        for waiters in &mut lines {
+            for waiter in waiters.iter_mut().rev().take(often) {
+                self.wait(waiter).await?;
+            }
+        }
+        self.note("heartbeat", line, 1, before);
+
+        let before = self.server.script_us();
+        for newcomer in &newcomers {
+            let request = &newcomer.request;
+            let request = LeaveRequest::new(request.key.clone(), request.token);
+            let answer = self.store.leave(&request, WITHIN).await?;
+            if answer != Leave::Left {
+                bail!("had no place: {answer:?}");
+            }
+        }
+        self.note("leave the line", line, 1, before);
+
+        let before = self.server.script_us();
+        for (holder, waiters) in holders.iter().zip(&lines) {
+            let fences = holder.fences()?;
+            for holder in std::iter::once(holder).chain(waiters).take(often) {
+                self.release(holder, fences).await?;
+            }
+        }
+        self.note("release and hand over", line, 1, before);
+        Ok(())
+    }
+
+    fn waiter(&self, name: &str, number: usize) -> anyhow::Result<Party> {
+        let mut party = self.party(name, number)?;
+        party.request.queue = Some(QueueRequest::new(self.client, 7, party.request.ttl));
+        Ok(party)
+    }
+
+    /// Locks that ten others share.
+    async fn shared(&mut self, name: &'static str, mode: Mode) -> anyhow::Result<()> {
+        const OTHERS: usize = 10;
+        let (acquire, renew, release) = match mode {
+            Mode::Shared => ("acquire, shared", "renew, shared", "release, shared"),
+            _ => ("acquire, permit", "renew, permit", "release, permit"),
+        };
+        let mut parties = self.parties(name)?;
+        for party in &mut parties {
+            party.request.mode = mode;
+            for _ in 0..OTHERS {
+                let token = Token::generate()?;
+                let mut request = party.request.clone();
+                request.token = token;
+                self.grant(&mut Party { request, fences: None }).await?;
+            }
+        }
+        let before = self.server.script_us();
+        for party in &mut parties {
+            self.grant(party).await?;
+        }
+        self.note(acquire, OTHERS, 1, before);
+        let before = self.server.script_us();
+        for party in &parties {
+            self.renew(std::slice::from_ref(party)).await?;
+        }
+        self.note(renew, OTHERS, 1, before);
+        let before = self.server.script_us();
+        for party in &parties {
+            self.release(party, party.fences()?).await?;
+        }
+        self.note(release, OTHERS, 1, before);
+        Ok(())
+    }
+}
