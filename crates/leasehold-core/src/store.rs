@@ -604,13 +604,23 @@ pub struct RenewRequest {
     pub ttl: Ttl,
     /// Whether it may end earlier than it would have.
     pub shorten: bool,
+    /// The secret that the lease is to have from now on, if it is handed over: `token` is spent
+    /// then, and whatever names it finds no lease. Sent again with the same successor, the request
+    /// renews again; with another one it is answered as by a stranger.
+    pub successor: Option<Token>,
 }
 
 impl RenewRequest {
-    /// A renewal that does not shorten.
+    /// A renewal that does not shorten and hands nothing over.
     #[must_use]
     pub const fn new(key: Key, token: Token, fences: FenceBlock, ttl: Ttl) -> Self {
-        Self { key, token, fences, ttl, shorten: false }
+        Self { key, token, fences, ttl, shorten: false, successor: None }
+    }
+
+    /// The secret of the lease once it is renewed.
+    #[must_use]
+    pub fn renewed_token(&self) -> Token {
+        self.successor.unwrap_or(self.token)
     }
 }
 

@@ -145,7 +145,16 @@ impl Nodes {
         for (said, request) in said.iter_mut().zip(&*requests) {
             if said.renewed.len() >= self.majority() {
                 let until = Self::holds_until(sent_at, request.ttl);
-                self.book.renewed(request.token, now, (request.fences, until), request.shorten);
+                if request.successor.is_some() {
+                    // What is still on its way for the spent token would grant it anew somewhere.
+                    self.book.end(request.token);
+                }
+                self.book.renewed(
+                    request.renewed_token(),
+                    now,
+                    (request.fences, until),
+                    request.shorten,
+                );
             }
         }
         self.heal(&said, &requests, self.patience(left, 2)).await;
@@ -168,8 +177,10 @@ impl Nodes {
             if said.renewed.len() < self.majority() {
                 continue;
             }
-            let holes: Vec<usize> =
-                said.holes().filter(|node| !self.book.is_undoing(request.token, *node)).collect();
+            let holes: Vec<usize> = said
+                .holes()
+                .filter(|node| !self.book.is_undoing(request.renewed_token(), *node))
+                .collect();
             if !holes.is_empty() {
                 healings.push((model, holes, request.clone()));
             }
@@ -212,7 +223,8 @@ impl Nodes {
         if holder.mode != Mode::Exclusive {
             return;
         }
-        let mut acquire = AcquireRequest::new(request.key.clone(), request.token, request.ttl);
+        let mut acquire =
+            AcquireRequest::new(request.key.clone(), request.renewed_token(), request.ttl);
         acquire.owner = holder.owner;
         acquire.metadata = holder.metadata;
         if let Some(count) = std::num::NonZeroU32::new(request.fences.count()) {

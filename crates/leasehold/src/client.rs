@@ -10,7 +10,7 @@ use leasehold_core::doctor::{self, Finding};
 use leasehold_core::{
     Ask, AskRequest, ClientId, Clock, Error, ErrorKind, Fence, ForceRelease, ForceReleaseRequest,
     IntoKey, Key, ListRequest, Listing, LockInfo, Moment, OwnerName, Release as StoreRelease,
-    ReleaseRequest, Renew, RenewRequest, Result, Store, Ttl,
+    ReleaseRequest, Result, Store, Ttl,
 };
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -423,27 +423,35 @@ impl Client {
     /// guard has the metadata, the permits and the grace that it had, and is renewed if it was; a
     /// longest hold and renewal by progress are not carried over.
     ///
+    /// The same step gives the lease a new secret, so `lease` and its text are spent: of several that
+    /// adopt it, one gets a guard, and the others change nothing. Detach the guard again for a text
+    /// that is valid.
+    ///
+    /// Costs one round trip, and one more when the first is not answered.
+    ///
     /// # Errors
     ///
     /// * [`ErrorKind::Late`] – it has run out; nobody has held the lock since.
-    /// * [`ErrorKind::Lost`] – it has run out, and somebody has.
-    /// * What the store says.
+    /// * [`ErrorKind::Lost`] – it has run out, and somebody has; or it was adopted before.
+    /// * What the store says. With [`Effect::Unknown`](leasehold_core::Effect::Unknown) the lease may
+    ///   be spent without anybody holding it; it ends with its ttl then.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: the lease stays detached.
+    /// If dropped, the lease stays detached or is spent; a spent one ends with its ttl.
     pub async fn adopt(&self, lease: &DetachedLease) -> Result<Guard> {
         self.inner.check_open()?;
         let settings = lease.settings(&self.inner.config);
         let terms = settings.terms().map_err(|error| self.inner.explain(error, "adopt"))?;
-        let sent_at = self.renew_detached(lease, lease.ttl()).await?;
+        let (proof, sent_at) = lease.take_over(&self.inner).await?;
         let now = self.inner.clock.now();
         let Some(state) = leasehold_core::LeaseState::granted(sent_at, terms.ttl, terms.grace, now)
         else {
             return Err(self.inner.explain(
                 Error::new(
                     ErrorKind::Unavailable,
-                    "the lease was renewed, but the answer came when it was all but over",
+                    "the lease was adopted, but the answer came when it was all but over; it ends \
+                     with its ttl",
                 )
                 .on_key(lease.key()),
                 "adopt",
@@ -451,7 +459,7 @@ impl Client {
         };
         let hold = Arc::new(Hold::new(
             self.inner.next_id(),
-            lease.proof().clone(),
+            proof,
             state,
             terms,
             Relay::default(),
@@ -476,36 +484,9 @@ impl Client {
         let explain = |error| self.inner.explain(error, "renew").on_key(lease.key());
         let ttl = Ttl::new(ttl).map_err(explain)?;
         self.inner.config.allows(ttl).map_err(explain)?;
-        self.renew_detached(lease, ttl).await?;
+        let answer = lease.renewed(&self.inner, ttl, None).await;
+        answer.map_err(|error| self.inner.explain(error, "renew").on_key(lease.key()))?;
         Ok(lease.with_ttl(ttl))
-    }
-
-    async fn renew_detached(
-        &self,
-        lease: &DetachedLease,
-        ttl: Ttl,
-    ) -> Result<leasehold_core::Moment> {
-        let sent_at = self.inner.clock.now();
-        let mut request =
-            RenewRequest::new(lease.key().clone(), lease.proof().token, lease.proof().fences, ttl);
-        request.shorten = true;
-        let Inner { store, config, .. } = &*self.inner;
-        let answer = store.renew(std::slice::from_ref(&request), config.call_timeout).await.pop();
-        let error = match answer {
-            Some(Ok(Renew::Renewed | Renew::Asked)) => return Ok(sent_at),
-            Some(Ok(Renew::Late)) => Error::new(
-                ErrorKind::Late,
-                "the lease had run out before, though nobody has held the lock since; take it \
-                 anew with a longer ttl",
-            ),
-            Some(Ok(_)) => Error::new(
-                ErrorKind::Lost,
-                "the lease is lost: it ran out or was taken away; stop what was done under it",
-            ),
-            Some(Err(error)) => error,
-            None => Error::new(ErrorKind::Protocol, "the store gave no answer to a renewal"),
-        };
-        Err(self.inner.explain(error, "renew").on_key(lease.key()))
     }
 
     /// Ends a detached lease, and keeps the lock closed for `cooldown` after if one is given. An

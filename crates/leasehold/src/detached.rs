@@ -7,15 +7,18 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use leasehold_core::{
-    Error, ErrorKind, Fence, FenceBlock, Key, Metadata, Mode, Result, Token, Ttl,
+    Effect, Error, ErrorKind, Fence, FenceBlock, Key, Metadata, Mode, Moment, Renew, RenewRequest,
+    Result, Token, Ttl,
 };
 
-use crate::client::Config;
+use crate::client::{Config, Inner};
 use crate::hold::{Hold, Proof};
 use crate::settings::Settings;
 
 /// A lease that nobody renews: it runs until its ttl ends, and whoever has this value can renew,
 /// adopt or release it.
+///
+/// [Adopting](crate::Client::adopt) it spends it: the lease has another secret from then on.
 ///
 /// [`to_secret_text`](Self::to_secret_text) writes it as one line of text and
 /// [`from_str`](str::parse) reads it back. **The text contains the lease's secret**: keep it in a
@@ -93,6 +96,54 @@ impl DetachedLease {
 
     pub(crate) fn with_ttl(&self, ttl: Ttl) -> Self {
         Self { ttl, ..self.clone() }
+    }
+
+    /// Renews it and gives it another token. Says what proves it from now on, and when that was
+    /// asked.
+    pub(crate) async fn take_over(&self, inner: &Inner) -> Result<(Proof, Moment)> {
+        let explain = |error| inner.explain(error, "adopt").on_key(self.key());
+        let proof = Proof { token: Token::generate().map_err(explain)?, ..self.proof.clone() };
+        let renew = || self.renewed(inner, self.ttl, Some(proof.token));
+        let mut answer = renew().await;
+        if answer.as_ref().is_err_and(|error| error.effect() == Effect::Unknown) {
+            // Asked again for the same successor, the store answers as it did, or would have.
+            answer = renew().await.map_err(|error| match error.kind() {
+                ErrorKind::Late | ErrorKind::Lost => error,
+                _ => error.with_effect(Effect::Unknown),
+            });
+        }
+        answer.map(|sent_at| (proof, sent_at)).map_err(explain)
+    }
+
+    /// Renews it, and says when that was asked.
+    pub(crate) async fn renewed(
+        &self,
+        inner: &Inner,
+        ttl: Ttl,
+        successor: Option<Token>,
+    ) -> Result<Moment> {
+        let sent_at = inner.clock.now();
+        let Proof { key, token, fences, .. } = &self.proof;
+        let mut request = RenewRequest::new(key.clone(), *token, *fences, ttl);
+        request.shorten = true;
+        request.successor = successor;
+        let Inner { store, config, .. } = inner;
+        let answer = store.renew(std::slice::from_ref(&request), config.call_timeout).await.pop();
+        Err(match answer {
+            Some(Ok(Renew::Renewed | Renew::Asked)) => return Ok(sent_at),
+            Some(Ok(Renew::Late)) => Error::new(
+                ErrorKind::Late,
+                "the lease had run out before, though nobody has held the lock since; take it \
+                 anew with a longer ttl",
+            ),
+            Some(Ok(_)) => Error::new(
+                ErrorKind::Lost,
+                "the lease is lost: it ran out, was taken away, or was adopted by somebody; stop \
+                 what was done under it",
+            ),
+            Some(Err(error)) => error,
+            None => Error::new(ErrorKind::Protocol, "the store gave no answer to a renewal"),
+        })
     }
 
     /// The lease as one line of text. Secret.

@@ -204,7 +204,10 @@ impl LockEntry {
         self.settle(now, notices);
         self.tell_new_first(first, None, now.at, notices);
         let higher = Some(request.fences.last()).filter(|last| Some(*last) > self.last_fence);
-        let Some(holder) = self.holder_mut(request.token) else {
+        if let Some(successor) = request.successor {
+            self.hand_to(successor, request.token);
+        }
+        let Some(holder) = self.holder_mut(request.renewed_token()) else {
             let late = self.is_late(request.fences);
             return if late { Renew::Late } else { Renew::NotHeld };
         };
@@ -276,7 +279,17 @@ impl LockEntry {
 
     /// Whether these are the last fences issued, of a lease that ran out and was not released.
     pub(super) fn is_late(&self, fences: FenceBlock) -> bool {
-        self.released.is_none() && self.last_fence == Some(fences.last())
+        // A lease that was handed over is alive under another token, with the same fences.
+        self.holders.is_empty() && self.released.is_none() && self.last_fence == Some(fences.last())
+    }
+
+    /// Gives a lease another token, unless the table knows that one already.
+    fn hand_to(&mut self, successor: Token, token: Token) {
+        if self.tokens().all(|known| *known != successor)
+            && let Some(holder) = self.holder_mut(token)
+        {
+            holder.token = successor;
+        }
     }
 
     /// Gives up whatever the token has.

@@ -49,6 +49,15 @@ impl Record {
         }
     }
 
+    /// Enters that a lease has another token, if it has: it stays with the session that it had.
+    pub(super) fn pass_on(&mut self, token: Token, successor: Token) {
+        if self.entry.tokens().all(|known| *known != token)
+            && let Some(session) = self.session_of(&token)
+        {
+            self.own(successor, Some(session));
+        }
+    }
+
     /// Forgets whose tokens were that have neither a lease nor a place any more.
     pub(super) fn tidy(&mut self) {
         let Self { entry, owners } = self;

@@ -216,6 +216,9 @@ pub(super) fn renew(
         answers.push(match step.load(&request.key) {
             Ok((mut record, is_new)) => {
                 let answer = record.entry.renew(request, step.now, &mut step.notices);
+                if let Some(successor) = request.successor {
+                    record.pass_on(request.token, successor);
+                }
                 step.save(&request.key, record, is_new, Write::Change)?;
                 Ok(answer)
             }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use leasehold_core::retry::{Exponential, RetryStrategy as _};
 use leasehold_core::{
     Acquire, Effect, ErrorKind, Leave, LeaveRequest, ListRequest, Release, ReleaseRequest, Renew,
-    RenewRequest, Store,
+    RenewRequest, Store, Token,
 };
 use leasehold_embedded::{EmbeddedStore, MemoryStore};
 use leasehold_quorum::QuorumStore;
@@ -66,6 +66,51 @@ async fn without_a_majority_an_error_comes_in_time_and_says_what_each_node_did()
         assert!(error.to_string().contains("no answer within"), "{error}");
         assert!(memories.iter().all(|memory| memory.in_use() == 0), "something was left behind");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_secret_that_a_majority_has_spent_is_nobodys_lease() {
+    let Faulty { quorum, nodes, .. } = faulty(3);
+    let key = key();
+    let asked = wish(&key, secs(30));
+    let fences = granted(&*quorum, &asked).await;
+    let [first, second] = [(); 2].map(|()| Token::generate().unwrap());
+    let hand_to = |successor: Token| {
+        let mut request = RenewRequest::new(key.clone(), asked.token, fences, asked.ttl);
+        request.successor = Some(successor);
+        [request]
+    };
+    // One node never hears of it, and goes on with the spent secret.
+    nodes[0].black_out(true);
+    for _ in 0..2 {
+        let answer = quorum.renew(&hand_to(first), CALL).await.remove(0).unwrap();
+        assert_eq!(answer, Renew::Renewed);
+    }
+    nodes[0].black_out(false);
+    let spent = [RenewRequest::new(key.clone(), asked.token, fences, asked.ttl)];
+    assert_eq!(quorum.renew(&spent, CALL).await.remove(0).unwrap(), Renew::NotHeld);
+    assert_eq!(quorum.renew(&hand_to(second), CALL).await.remove(0).unwrap(), Renew::NotHeld);
+    let release = |token| ReleaseRequest::new(key.clone(), token, fences);
+    assert_eq!(quorum.release(&release(second), CALL).await.unwrap(), Release::NotHeld);
+    assert_eq!(quorum.release(&release(first), CALL).await.unwrap(), Release::Released);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_missed_the_grant_has_the_secret_under_which_it_was_handed_on() {
+    let Faulty { quorum, nodes, memories } = faulty(3);
+    let key = key();
+    let asked = wish(&key, secs(30));
+    nodes[0].black_out(true);
+    let fences = granted(&*quorum, &asked).await;
+    nodes[0].black_out(false);
+    let mut request = RenewRequest::new(key.clone(), asked.token, fences, asked.ttl);
+    let successor = Token::generate().unwrap();
+    request.successor = Some(successor);
+    assert_eq!(quorum.renew(&[request], CALL).await.remove(0).unwrap(), Renew::Renewed);
+    assert_eq!(memories[0].in_use(), 1, "not healed");
+    let request = ReleaseRequest::new(key, successor, fences);
+    assert_eq!(quorum.release(&request, CALL).await.unwrap(), Release::Released);
+    assert!(memories.iter().all(|memory| memory.in_use() == 0), "something was left behind");
 }
 
 #[tokio::test(start_paused = true)]

@@ -80,6 +80,7 @@ pub(super) struct Renewal {
     raise: u32,
     ttl_ms: u64,
     shorten: bool,
+    successor: Option<u8>,
 }
 
 #[derive(Clone, Debug)]
@@ -149,6 +150,7 @@ impl Renewal {
         let fences = FenceBlock::new(first, fences.count());
         let mut request = RenewRequest::new(key.clone(), token(self.who), fences, ttl(self.ttl_ms));
         request.shorten = self.shorten;
+        request.successor = self.successor.map(token);
         request
     }
 }
@@ -298,15 +300,16 @@ fn fences_of(who: u8) -> impl Strategy<Value = (u8, u8)> {
 
 fn renewal() -> impl Strategy<Value = Renewal> {
     let raise = prop_oneof![3 => Just(0_u32), 1 => 1..9_u32, 1 => 1..4_000_000_u32];
-    (who().prop_flat_map(fences_of), raise, length_ms(), prop::bool::weighted(0.2)).prop_map(
-        |((who, fences_of), raise, ttl_ms, shorten)| Renewal {
+    let successor = option::weighted(0.2, who());
+    (who().prop_flat_map(fences_of), raise, length_ms(), prop::bool::weighted(0.2), successor)
+        .prop_map(|((who, fences_of), raise, ttl_ms, shorten, successor)| Renewal {
             who,
             fences_of,
             raise,
             ttl_ms,
             shorten,
-        },
-    )
+            successor,
+        })
 }
 
 fn ending() -> impl Strategy<Value = Ending> {

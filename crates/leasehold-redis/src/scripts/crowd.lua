@@ -140,5 +140,20 @@ end
 
 -- Whether these are the last fences issued, for a lease that ran out and was not released.
 local function is_late(lock, its_epoch, last)
-  return not lock.released and its_epoch == lock.epoch and last == lock.first + lock.count - 1
+  -- A lease that was handed over is alive under another token, with the same fences.
+  return not lock.holder and lock.holders == 0 and not lock.released and its_epoch == lock.epoch
+    and last == lock.first + lock.count - 1
+end
+
+-- Gives a lease another token.
+local function hand_to(lock, token, successor)
+  local hold = hold_of(lock, token)
+  if lock.holder == token then
+    lock.holder, lock.dirty = successor, true
+  elseif hold then
+    hold.token = successor
+    put_hold(lock, hold)
+    put(lock, token, false)
+    put(lock, successor, '@' .. hold.number)
+  end
 end

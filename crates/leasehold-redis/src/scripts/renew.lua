@@ -6,7 +6,8 @@
 --       epoch of the lease's fences
 --       sequence of the last of them; an exclusive lease takes over what is above all issued
 --       ttl, ms, from now, thirteen digits
---       1 when the lease may end earlier than it would have, else 0
+--       1 when the lease may end earlier than it would have, else 0; directly behind it the token
+--       that the lease is to have from now on, if it is handed over
 --
 -- Returns an array with one answer for each lock, which is one of
 --   1         an integer: renewed
@@ -26,7 +27,7 @@ for i = 1, #KEYS do
   local got = redis.pcall('HMGET', key, 'lock', 'line')
   local stored, line = got[1], got[2]
   -- Two renewals of one lease take effect in their order.
-  if not rest[key] and stored and sub(stored, 111, 142) == ARGV[at]
+  if not rest[key] and #ARGV[at + 4] == 1 and stored and sub(stored, 111, 142) == ARGV[at]
     and sub(stored, 1, 16) == 'leasehold/1 held'
     and sub(stored, 94, 109) == '0000000000000000' and (not line or sub(line, 1, 16) > us) then
     local ends = sub(stored, 18, 33) + sub(stored, 144, 156) * 1000
@@ -55,12 +56,17 @@ local frees = true
 for _, i in ipairs(rest) do
   local at = 5 * i - 1
   local token, its_epoch, last = ARGV[at], ARGV[at + 1] + 0, ARGV[at + 2] + 0
-  local wanted_ttl, shorten = ARGV[at + 3] + 0, ARGV[at + 4] == '1'
+  local wanted_ttl, shorten = ARGV[at + 3] + 0, sub(ARGV[at + 4], 1, 1) == '1'
+  local successor = sub(ARGV[at + 4], 2)
   local lock, answer = open(KEYS[i], token)
   if lock then
     local before = head_of(lock)
     settle(lock)
     tell_first(lock, before)
+    if successor ~= '' then
+      if lock.holder ~= successor and not get(lock, successor) then hand_to(lock, token, successor) end
+      token = successor
+    end
     local ends, asked = now + wanted_ttl * 1000, '^%d+ [^ ]* [^ ]* '
     local hold = hold_of(lock, token)
     if lock.holder == token or hold then lock.dirty = true end

@@ -162,11 +162,12 @@ impl RedisStore {
         let mut call = self.begin(&self.shared.scripts.renew, keys);
         for request in requests {
             let (epoch, sequence) = unix_parts(request.fences.last());
+            let successor = request.successor.map_or_else(String::new, |token| token.to_hex());
             call.arg(request.token.to_hex())
                 .arg(epoch)
                 .arg(sequence)
                 .arg(format!("{:013}", request.ttl.as_millis()))
-                .arg(u8::from(request.shorten));
+                .arg(format!("{}{successor}", u8::from(request.shorten)));
         }
         call
     }

@@ -34,6 +34,7 @@ macro_rules! conformance_list {
                 a_batch_of_renewals_is_answered_one_by_one_in_order,
                 an_empty_batch_is_answered_with_nothing,
                 one_lease_may_stand_twice_in_a_batch,
+                a_lease_that_is_handed_over_has_a_new_token_and_the_old_one_is_spent,
             }
             release [] {
                 a_released_lock_is_free_at_once,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Renew, RenewRequest};
+use leasehold_core::{Release, ReleaseRequest, Renew, RenewRequest};
 
 use super::context::{CALL, Context, LONG, Patience, SHORT, SLACK, no_fences, token, ttl};
 use super::party::Lease;
@@ -155,4 +155,32 @@ pub(super) async fn one_lease_may_stand_twice_in_a_batch(cx: &Context) {
     }
     assert!(cx.show(&key).await.holders[0].remaining > LONG * 3);
     lease.end().await;
+}
+
+pub(super) async fn a_lease_that_is_handed_over_has_a_new_token_and_the_old_one_is_spent(
+    cx: &Context,
+) {
+    let key = cx.key();
+    let lease = cx.party(&key).owner("worker").metadata("x").ttl(LONG * 2).take().await;
+    let before = cx.show(&key).await;
+    let to = |successor| {
+        let mut request = lease.renewal(LONG * 4);
+        request.successor = Some(successor);
+        request
+    };
+    let successor = token();
+    assert_eq!(cx.renew(to(successor)).await, Renew::Renewed);
+    assert_eq!(cx.renew(to(successor)).await, Renew::Renewed, "it may be sent again");
+    let after = cx.show(&key).await;
+    let [old, new] = [&before.holders[0], &after.holders[0]];
+    assert_eq!((&old.owner, &old.metadata, old.fence), (&new.owner, &new.metadata, new.fence));
+    assert_eq!((after.holders.len(), after.last_fence), (1, before.last_fence));
+    assert!(new.remaining > LONG * 2);
+    assert_eq!(cx.renew(to(token())).await, Renew::NotHeld);
+    assert_eq!(lease.renew(LONG).await, Renew::NotHeld);
+    assert_eq!(lease.release_and_close(LONG).await, Release::NotHeld);
+    assert_eq!(cx.show(&key).await.closed_for, None, "a spent token closed the lock");
+    let release = ReleaseRequest::new(key.clone(), successor, lease.fences);
+    assert_eq!(cx.release(&release).await, Release::Released);
+    cx.party(&key).take().await.end().await;
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use leasehold::{DetachedLease, Effect, ErrorKind, ForceRelease, Release};
 use leasehold_clock::ManualClock;
 use leasehold_core::Moment;
+use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 
 use crate::support::{World, secs};
 
@@ -324,4 +325,62 @@ async fn a_lease_handed_on_and_detached_keeps_the_fence_that_its_holder_showed()
 fn a_builder_shows_no_password() {
     let builder = leasehold::Client::builder().password("sesame");
     assert!(!format!("{builder:?}").contains("sesame"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_adopted_twice_has_one_holder_and_its_text_is_spent() {
+    let world = World::new();
+    let [first, second, third] = [world.client(), world.client(), world.client()];
+    for renewed in [false, true] {
+        let guard = first.mutex("a").ttl(secs(10)).renew(renewed).lock().await.unwrap();
+        let lease = guard.detach().await.unwrap();
+        let guard = second.adopt(&lease).await.unwrap();
+        assert_eq!(third.adopt(&lease).await.unwrap_err().kind(), ErrorKind::Lost);
+        assert_eq!(third.renew(&lease, secs(60)).await.unwrap_err().kind(), ErrorKind::Lost);
+        let closing = third.release_outcome(&lease, Some(secs(60))).await.unwrap();
+        assert_eq!(closing, Release::NotHeld);
+        assert!(guard.is_held() && guard.is_held_by_store().await.unwrap());
+        let again = guard.detach().await.unwrap();
+        assert!(again != lease, "the text of a spent lease was given out again");
+        let guard = third.adopt(&again).await.unwrap();
+        assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
+        world.idle("a").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_many_that_adopt_a_lease_at_once_one_gets_it() {
+    let world = World::new();
+    let client = world.client();
+    let lease = client.semaphore("a", 3).acquire_many(2).await.unwrap().detach().await.unwrap();
+    let tries = (0..8).map(|_| {
+        let (client, lease) = (world.client(), lease.clone());
+        tokio::spawn(async move { client.adopt(&lease).await })
+    });
+    let mut guards = Vec::new();
+    for attempt in tries.collect::<Vec<_>>() {
+        guards.extend(attempt.await.unwrap());
+    }
+    assert_eq!(guards.len(), 1);
+    assert_eq!(client.semaphore("a", 3).available_permits().await.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_adoption_whose_answer_is_lost_is_asked_for_again() {
+    let world = World::new();
+    let store = FaultStore::new(Arc::new(world.store.clone()));
+    let client = world.client_of(Arc::new(store.clone()));
+    let guard = client.mutex("a").ttl(secs(60)).renew(false).lock().await.unwrap();
+    let lease = guard.detach().await.unwrap();
+    store.next(Op::Renew, Fault::DropReply);
+    let guard = client.adopt(&lease).await.unwrap();
+    assert!(guard.is_held_by_store().await.unwrap());
+
+    let lease = guard.detach().await.unwrap();
+    store.next(Op::Renew, Fault::DropReply);
+    store.next(Op::Renew, Fault::Refuse);
+    let error = client.adopt(&lease).await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+    assert_eq!(client.adopt(&lease).await.unwrap_err().kind(), ErrorKind::Lost);
+    world.idle("a").await;
 }

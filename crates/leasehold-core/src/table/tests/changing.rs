@@ -233,3 +233,51 @@ fn an_upgrade_is_a_grant_after_which_an_old_release_finds_nothing() {
     fences_of(&converted(&mut lock, 1, first, Mode::Exclusive));
     assert_eq!(lock.release(2, second), Release::NotHeld);
 }
+
+fn adopt(lock: &mut Lock, who: u8, successor: u8, fences: FenceBlock) -> Renew {
+    let mut request = RenewRequest::new(key(), token(who), fences, ttl(5_000));
+    request.successor = Some(token(successor));
+    lock.entry.renew(&request, lock.now(), &mut lock.notices)
+}
+
+#[test]
+fn a_lease_that_is_handed_over_is_the_successors_and_its_old_token_is_spent() {
+    for mode in [Mode::Exclusive, Mode::Shared, permits(2, 3)] {
+        let mut lock = Lock::new();
+        let lease = granted(&lock.acquire(&with_mode(1, 10_000, mode)));
+        let before = lock.inspect().unwrap();
+        assert_eq!(adopt(&mut lock, 1, 2, lease), Renew::Renewed);
+        assert_eq!(adopt(&mut lock, 1, 2, lease), Renew::Renewed, "sent again");
+        let after = lock.inspect().unwrap();
+        assert_eq!(before.holders[0].fence, after.holders[0].fence);
+        assert_eq!(before.holders[0].owner, after.holders[0].owner);
+        assert_eq!((before.holders[0].mode, after.holders.len()), (after.holders[0].mode, 1));
+        let kept = lock.entry.clone();
+        assert_eq!(adopt(&mut lock, 1, 3, lease), Renew::NotHeld);
+        assert_eq!(lock.renew(1, lease, 60_000), Renew::NotHeld);
+        assert_eq!(lock.release_and_close(1, lease, 60_000), Release::NotHeld);
+        assert_eq!(lock.leave(1), Leave::NotHeld);
+        assert_eq!(lock.entry, kept, "a spent token changed something");
+        assert_eq!(lock.release(2, lease), Release::Released);
+        assert_eq!(lock.release(1, lease), Release::NotHeld);
+    }
+}
+
+#[test]
+fn a_lease_is_handed_over_to_no_token_that_is_in_use() {
+    let mut lock = Lock::new();
+    let lease = lock.take(1, 10_000);
+    waiting(&lock.acquire(&queued(2, 0)));
+    assert_eq!(adopt(&mut lock, 1, 2, lease), Renew::NotHeld);
+    assert_eq!(lock.renew(1, lease, 10_000), Renew::Renewed);
+    assert_eq!((lock.holders(), lock.waiters()), (vec![1], vec![2]));
+}
+
+#[test]
+fn a_lease_that_ran_out_before_it_was_handed_over_is_late_and_stays_ended() {
+    let mut lock = Lock::new();
+    let lease = lock.take(1, 100);
+    lock.pass(100);
+    assert_eq!(adopt(&mut lock, 1, 2, lease), Renew::Late);
+    assert!(lock.inspect().is_none());
+}

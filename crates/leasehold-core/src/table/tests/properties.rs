@@ -21,7 +21,7 @@ enum Op {
     Convert { who: u8, mode: Mode },
     SetLimit { limit: u32 },
     Ask { who: Option<u8> },
-    Renew { who: u8, ttl_ms: u64, shorten: bool },
+    Renew { who: u8, ttl_ms: u64, shorten: bool, to_and_fro: bool },
     Release { who: u8, cooldown: Option<u64>, remaining: u32, reopen: bool },
     Leave { who: u8 },
     ForceRelease { who: u8 },
@@ -92,8 +92,9 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (who(), mode).prop_map(|(who, mode)| Op::Convert { who, mode }),
         1 => (1..=LIMIT + 2).prop_map(|limit| Op::SetLimit { limit }),
         1 => proptest::option::of(who()).prop_map(|who| Op::Ask { who }),
-        2 => (who(), ttl(), any::<bool>())
-            .prop_map(|(who, ttl_ms, shorten)| Op::Renew { who, ttl_ms, shorten }),
+        2 => (who(), ttl(), any::<bool>(), proptest::bool::weighted(0.3)).prop_map(
+            |(who, ttl_ms, shorten, to_and_fro)| Op::Renew { who, ttl_ms, shorten, to_and_fro }
+        ),
         4 => (who(), cooldown, select(vec![0, 0, 0, 1]), proptest::bool::weighted(0.2)).prop_map(
             |(who, cooldown, remaining, reopen)| Op::Release { who, cooldown, remaining, reopen }
         ),
@@ -293,6 +294,10 @@ impl Books {
     }
 }
 
+fn renew(lock: &mut Lock, request: &RenewRequest) -> Renew {
+    lock.entry.renew(request, lock.now(), &mut lock.notices)
+}
+
 /// An operation as it was sent, so that the very same can be sent again.
 struct Call<'a> {
     op: &'a Op,
@@ -364,10 +369,23 @@ impl World {
                 Acquire::Busy(busy) => Answer::Busy(busy),
                 Acquire::Refused(refusal) => Answer::Refused(refusal),
             },
-            Op::Renew { who, ttl_ms, shorten } => {
+            Op::Renew { who, ttl_ms, shorten, to_and_fro } => {
                 let mut request = RenewRequest::new(key(), token(who), call.fences, ttl(ttl_ms));
                 request.shorten = shorten;
-                Answer::Renew(lock.entry.renew(&request, lock.now(), &mut lock.notices))
+                if !to_and_fro {
+                    return Answer::Renew(renew(lock, &request));
+                }
+                request.successor = Some(token(who + TOKENS));
+                let answer = renew(lock, &request);
+                if answer.proves().is_some() {
+                    assert_eq!(renew(lock, &request), answer, "handed over again");
+                    request.successor = None;
+                    assert_eq!(renew(lock, &request), Renew::NotHeld, "its token is not spent");
+                    request.token = token(who + TOKENS);
+                    request.successor = Some(token(who));
+                    assert_eq!(renew(lock, &request), answer);
+                }
+                Answer::Renew(answer)
             }
             Op::Convert { who, mode } => {
                 let request = ConvertRequest::new(key(), token(who), call.fences, mode);
@@ -533,7 +551,7 @@ impl World {
                 assert!(!busy.retry_after.is_zero(), "busy, and free at once");
             }
             (
-                &Op::Renew { who, ttl_ms, shorten },
+                &Op::Renew { who, ttl_ms, shorten, .. },
                 Answer::Renew(answer @ (Renew::Renewed | Renew::Asked)),
             ) => {
                 let expires_us = at_us + ttl_ms * 1_000;
@@ -544,7 +562,7 @@ impl World {
             }
             (&Op::Renew { who, .. }, Answer::Renew(answer)) => {
                 assert!(!books.held.contains_key(&who), "a holder was refused its renewal");
-                let late = books.latest == Some(who);
+                let late = books.latest == Some(who) && books.held.is_empty();
                 assert_eq!(*answer, if late { Renew::Late } else { Renew::NotHeld });
             }
             (&Op::Convert { who, mode }, Answer::Convert(answer)) => match *answer {
@@ -585,7 +603,7 @@ impl World {
                         .get(&who)
                         .is_none_or(|held| held.fences.last() == call.fences.last());
                     assert!(!knows || !books.held.contains_key(&who), "a holder was refused");
-                    assert!(!knows || books.latest != Some(who));
+                    assert!(!knows || books.latest != Some(who) || !books.held.is_empty());
                 }
             },
             (&Op::SetLimit { limit }, Answer::SetLimit(SetLimit::Set { .. })) => {
@@ -630,7 +648,8 @@ impl World {
                     }
                     Release::NotHeld => {
                         assert!(!books.held.contains_key(&who), "a holder's release was refused");
-                        assert_ne!(books.latest, Some(who), "nobody came, so it is only late");
+                        let late = books.latest == Some(who) && books.held.is_empty();
+                        assert!(!late, "nobody came, so it is only late");
                     }
                 }
             }
