@@ -378,7 +378,7 @@ impl Acquisition {
 
     /// Whether a wait goes on after this error, for a while at least.
     pub(crate) fn may_ride_out(&self, error: &Error) -> bool {
-        error.is_retryable() && self.limits.patience(&self.client) != Some(Duration::ZERO)
+        passes(error) && self.limits.patience(&self.client) != Some(Duration::ZERO)
     }
 
     pub(crate) fn ran_out(&self, sight: &Sight, why: &str) -> Error {
@@ -446,6 +446,13 @@ impl Limits {
         let why = format!("{why} after {waited:.1?}{place}");
         explain(Error::new(ErrorKind::Timeout, why).held_by(holder, retry_after))
     }
+}
+
+/// Whether it is of use to wait for this to pass. A store that is full takes no sign of life, so
+/// those who waited there would be passed over or, worse, handed a lock that they can't ask about;
+/// and it is still there to be told that they have gone.
+pub(crate) fn passes(error: &Error) -> bool {
+    error.is_retryable() && error.kind() != ErrorKind::Full
 }
 
 /// Gives up whatever these have. Returns once the store has answered that, or the time of one call

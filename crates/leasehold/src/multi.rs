@@ -12,7 +12,7 @@ use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Effect, Error, ErrorKind, Fence, Key, Mode, Result,
 };
 
-use crate::acquire::{Acquisition, Attempt, give_up, refused};
+use crate::acquire::{Acquisition, Attempt, give_up, passes, refused};
 use crate::client::{Client, Inner};
 use crate::guard::Guard;
 use crate::hold::Closing;
@@ -130,7 +130,7 @@ impl Multi {
             Ok(Some(guards)) => return Ok(self.guard(guards)),
             Ok(None) => {}
             // Each lock is waited for, and the store with it.
-            Err(error) if error.is_retryable() && patience != Some(Duration::ZERO) => {}
+            Err(error) if passes(&error) && patience != Some(Duration::ZERO) => {}
             Err(error) => return Err(error),
         }
         let mut guard = self.guard(Vec::new());

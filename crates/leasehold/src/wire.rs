@@ -27,7 +27,7 @@ use crate::wake::Line;
 const WINDOW_MAX: Duration = Duration::from_secs(30);
 /// How long a waiter waits for the wake channel before it takes its place without.
 const OPEN_WITHIN: Duration = Duration::from_secs(1);
-/// How many heartbeats back a grant may refer to.
+/// How many heartbeats back a grant may refer to, besides the last that was answered.
 const HEARTBEATS_KEPT: usize = 8;
 
 /// A request on its way, owned by itself so that it can be finished in the background.
@@ -43,6 +43,9 @@ pub(crate) struct Wire {
     window: Ttl,
     /// When each of the last heartbeats was sent.
     sent: VecDeque<(u32, Moment)>,
+    /// When the last one was sent that was answered: the store knows of it, however many come to
+    /// nothing after it.
+    acknowledged: Option<(u32, Moment)>,
     flight: Option<(Flight, Moment)>,
     /// When to ask again.
     next: Moment,
@@ -71,6 +74,7 @@ impl Wire {
             line: None,
             window: Ttl::new(window).map_or(terms.ttl, |window| window.min(terms.ttl)),
             sent: VecDeque::new(),
+            acknowledged: None,
             flight: None,
             next: acquisition.client.clock.now(),
             seen,
@@ -149,8 +153,9 @@ impl Wire {
         });
         tokio::select! {
             biased;
-            (answer, sent_at) = landed(flight) => Event::Answer(answer, sent_at),
+            // First: a lease that was told of is here, whatever becomes of the question about it.
             wake = next_message(line) => Event::Wake(wake),
+            (answer, sent_at) = landed(flight) => Event::Answer(answer, sent_at),
             () = rt::sleep_until_some(clock, until) => Event::RanOut,
             () = rt::sleep_until(clock, *next), if !asking => Event::AskAgain,
         }
@@ -214,6 +219,7 @@ impl Wire {
     fn heard(&mut self) {
         self.answered = true;
         self.failures = 0;
+        self.acknowledged = self.sent.back().copied().or(self.acknowledged);
     }
 
     fn failed(&mut self, error: Error) -> Result<()> {
@@ -283,7 +289,8 @@ impl Wire {
 
     /// Takes over a lease that the store has handed to this place.
     fn handed_over(&mut self, heartbeat: u32, fences: FenceBlock) -> Option<Guard> {
-        let sent_at = self.sent.iter().find(|(number, _)| *number == heartbeat).map(|sent| sent.1);
+        let mut sent = self.sent.iter().chain(&self.acknowledged);
+        let sent_at = sent.find(|(number, _)| *number == heartbeat).map(|sent| sent.1);
         let attempt = sent_at.map(|sent_at| self.acquisition.hold(fences, sent_at, self.window));
         let Some(Attempt::Held(guard)) = attempt else {
             // The message was long on its way; asking says what the token still has.

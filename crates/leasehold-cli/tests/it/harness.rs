@@ -117,6 +117,14 @@ impl Site {
     }
 }
 
+/// A lock that is in use, as `show --json` has it.
+#[track_caller]
+pub(crate) fn lock(site: &Site, key: &str) -> serde_json::Value {
+    let shown = site.run(["show", key, "--json"]).expect(0).stdout;
+    let document: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    document["lock"].clone()
+}
+
 /// Runs a command to its end, which must come.
 #[track_caller]
 pub(crate) fn finish(command: &mut Command) -> Done {

@@ -5,8 +5,9 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use leasehold_testkit::server::RedisServer;
+use rustix::process::Signal;
 
-use crate::harness::{Done, Site, finish};
+use crate::harness::{Done, Site, finish, lock, until};
 
 fn limited(command: &mut Command, resource: libc::__rlimit_resource_t, limit: u64) {
     let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
@@ -103,6 +104,22 @@ fn too_few_processes_are_told_in_words_on_one_machine() {
 fn too_few_processes_are_told_in_words_on_redis() {
     let server = RedisServer::start();
     too_few_processes(&Site::at(server.url()), NOBODY_ELSE + 1);
+}
+
+#[test]
+fn a_command_that_waits_at_a_server_without_memory_ends_and_leaves_the_lock_to_others() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    let mut holder = site.start_script("k --ttl 2s", "echo held; exec sleep 600");
+    let waiter = site.start(["run", "k", "--", "echo", "ran"]);
+    until("it stands in line", || lock(&site, "k")["waiters"].as_array().unwrap().len() == 1);
+    assert_eq!(server.cli(&["config", "set", "maxmemory", "1"]), "OK");
+    waiter.finish().complains(69, "memory limit");
+    assert!(lock(&site, "k")["waiters"].as_array().unwrap().is_empty());
+    holder.process().signal(Signal::TERM);
+    holder.finish();
+    assert_eq!(server.cli(&["config", "set", "maxmemory", "0"]), "OK");
+    site.line("run k -n -- true").expect(0);
 }
 
 #[test]

@@ -4,16 +4,9 @@ use std::fs;
 
 use leasehold_testkit::server::RedisServer;
 use rustix::process::Signal;
-use serde_json::Value;
 
-use crate::harness::{Running, Site, appears, finish, gone, state, until};
+use crate::harness::{Running, Site, appears, finish, gone, lock, state, until};
 use crate::watchdog::{send, watchdog};
-
-fn lock(site: &Site, key: &str) -> Value {
-    let document: Value =
-        serde_json::from_str(&site.run(["show", key, "--json"]).expect(0).stdout).unwrap();
-    document["lock"].clone()
-}
 
 fn fence(site: &Site, key: &str) -> String {
     lock(site, key)["holders"][0]["fence"].as_str().unwrap().to_owned()

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{ErrorKind, Owner};
+use leasehold::{Effect, ErrorKind, Order, Owner};
+use leasehold_core::Error;
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 use tokio::time::Instant;
 
@@ -93,6 +94,63 @@ async fn a_wait_that_is_refused_or_cut_short_is_told_when_its_place_is_given_up(
     client.close().await.unwrap();
     assert_eq!(world.waiters("a").await, 0, "closing has not waited for those that wait");
     assert_eq!(waiting.await.unwrap().kind(), ErrorKind::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_a_full_store_refuses_ends_at_once_without_its_place() {
+    let scene = Scene::new().await;
+    let Scene { world, faults, client, .. } = &scene;
+    let full = || {
+        let error = Error::new(ErrorKind::Full, "the server is at its memory limit");
+        Fault::Fail(error.with_effect(Effect::NotApplied))
+    };
+    for limit in [None, Some(secs(500))] {
+        let locks = [client.mutex("a"), client.mutex("a").order(Order::Barging), client.mutex("a")];
+        let waits = locks.map(|mutex| {
+            tokio::spawn(async move {
+                match limit {
+                    Some(limit) => mutex.lock_within(limit).await,
+                    None => mutex.lock().await,
+                }
+            })
+        });
+        while world.waiters("a").await == 0 {
+            tokio::time::sleep(ms(1)).await;
+        }
+        faults.decide(move |call| if call.op == Op::Acquire { full() } else { Fault::None });
+        let refused = Instant::now();
+        for wait in waits {
+            let error = wait.await.unwrap().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+        }
+        // It is refused with its next sign of life.
+        assert!(refused.elapsed() <= secs(11), "{:?}", refused.elapsed());
+        assert_eq!(world.waiters("a").await, 0);
+        let error = client.multi(["0", "a"]).lock().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+        faults.heal();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_whose_questions_come_to_nothing_still_hears_of_its_lease() {
+    let mut scene = Scene::new().await;
+    let Scene { world, faults, client, held } = &mut scene;
+    let mutex = client.mutex("a");
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    while world.waiters("a").await == 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    let asked = faults.count(Op::Acquire);
+    faults.decide(|call| if call.op == Op::Acquire { Fault::Refuse } else { Fault::None });
+    // More of them than a waiter could keep in mind.
+    while faults.count(Op::Acquire) < asked + 12 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    let released = Instant::now();
+    held.swap_remove(0).release().await.unwrap();
+    drop(waiting.await.unwrap().unwrap());
+    assert!(released.elapsed() <= ms(10), "{:?}", released.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

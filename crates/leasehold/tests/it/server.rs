@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Client, Mutex, Release};
+use leasehold::{Client, ErrorKind, Mutex, Release};
 use leasehold_core::{AcquireRequest, Key, Token, Ttl};
 use leasehold_testkit::proxy::{AfterLoss, Proxy};
 use leasehold_testkit::server::RedisServer;
@@ -193,6 +193,30 @@ async fn a_line_moves_on_though_its_subscriptions_are_killed_all_the_time() {
     }
     killer.abort();
     nothing_is_left(&holder).await;
+}
+
+#[tokio::test]
+async fn a_waiter_that_a_full_server_refuses_leaves_the_line_and_its_lock_to_others() {
+    let server = RedisServer::start();
+    let holder = Client::connect(server.url()).await.unwrap();
+    let waiter = Client::connect(server.url()).await.unwrap();
+    let guard = holder.mutex("a").ttl(secs(2)).lock().await.unwrap();
+    let mutex = waiter.mutex("a");
+    let waits = tokio::spawn(async move { mutex.lock().await });
+    patiently("the waiter to stand in line", async {
+        while waiting(&holder, "a").await == 0 {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+    assert_eq!(server.cli(&["config", "set", "maxmemory", "1"]), "OK");
+    let error = patiently("the refusal", waits).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert_eq!(waiting(&holder, "a").await, 0);
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
+    assert_eq!(holder.inspect("a").await.unwrap(), None, "somebody holds it without knowing");
+    assert_eq!(server.cli(&["config", "set", "maxmemory", "0"]), "OK");
+    assert!(waiter.mutex("a").try_lock().await.unwrap().is_some(), "it is not free");
 }
 
 #[tokio::test]
