@@ -11,15 +11,15 @@ use leasehold_testkit::server::{RedisServer, Reply};
 use crate::cell::{Cell, KEY, Rest, Verdict, in_step, ms, wait_for};
 use crate::naive::Servers;
 
-const CLUSTER: Cell =
+pub(crate) const CLUSTER: Cell =
     Cell { id: "", fault: "", topology: "cluster", verdict: Verdict::Exclusive, ttl: ms(1_000) };
 const NODE_TIMEOUT: Duration = ms(1_000);
 
-async fn start(options: ClusterBuilder) -> Arc<Cluster> {
+pub(crate) async fn start(options: ClusterBuilder) -> Arc<Cluster> {
     Arc::new(tokio::task::spawn_blocking(move || options.start()).await.unwrap())
 }
 
-async fn rest(cell: Cell, cluster: &Arc<Cluster>) -> Rest {
+pub(crate) async fn rest(cell: Cell, cluster: &Arc<Cluster>) -> Rest {
     let slot = cluster.slot_of(KEY);
     let find = {
         let cluster = Arc::clone(cluster);
@@ -44,7 +44,7 @@ fn members(cluster: &Cluster) -> (u16, &RedisServer, &RedisServer) {
 }
 
 /// Runs something that blocks.
-async fn block<T: Send + 'static>(
+pub(crate) async fn block<T: Send + 'static>(
     cluster: &Arc<Cluster>,
     what: impl FnOnce(&Cluster) -> T + Send + 'static,
 ) -> T {

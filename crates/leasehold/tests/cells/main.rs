@@ -24,6 +24,7 @@ mod load;
 mod naive;
 mod quorum;
 mod resource;
+mod restarts;
 mod sentinel;
 mod server;
 mod slots;

@@ -10,7 +10,7 @@ use crate::cell::{Cell, Rest, Verdict, ms, wait_for};
 use crate::naive::Servers;
 
 /// With the longest ttl of which nodes that forget have to be sure.
-const THREE: Cell = Cell {
+pub(crate) const THREE: Cell = Cell {
     id: "",
     fault: "",
     topology: "quorum of 3",
@@ -18,17 +18,17 @@ const THREE: Cell = Cell {
     ttl: ms(1_000),
 };
 
-fn start(count: usize, options: &RedisServerBuilder) -> Vec<RedisServer> {
+pub(crate) fn start(count: usize, options: &RedisServerBuilder) -> Vec<RedisServer> {
     (0..count).map(|_| options.clone().start()).collect()
 }
 
-fn addresses(nodes: &[RedisServer]) -> Vec<SocketAddr> {
+pub(crate) fn addresses(nodes: &[RedisServer]) -> Vec<SocketAddr> {
     nodes.iter().map(RedisServer::addr).collect()
 }
 
 /// A client of these nodes, which takes their word that they keep leases, or waits until they are
 /// sure to remember every one.
-async fn client(nodes: &[SocketAddr], keep_leases: bool) -> Client {
+pub(crate) async fn client(nodes: &[SocketAddr], keep_leases: bool) -> Client {
     let hosts: Vec<String> = nodes.iter().map(SocketAddr::to_string).collect();
     let keep = if keep_leases { "yes" } else { "no" };
     let url = format!("quorum+redis://{}?max_ttl=1s&keep_leases={keep}", hosts.join(","));
