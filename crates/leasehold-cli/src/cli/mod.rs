@@ -118,7 +118,9 @@ impl Command {
 /// usual, but a job that stays suspended for longer than the ttl loses its lock and is killed. A
 /// killed leasehold takes the whole group with it. Only processes that leave the group (daemons,
 /// setsid) or change their user (sudo) are out of reach. What the command leaves running when it
-/// ends is left alone, without the lock.
+/// ends is left alone, without the lock. When it was asked to end, by a signal or a key, so was all
+/// of its group: the lock is then kept until the rest has ended too, for the --grace at most or until
+/// another such signal.
 ///
 /// Several names before the `--` are taken together, all or none, and held together: when one is
 /// lost, all are. Whoever takes such sets never waits for another in a circle, whatever the order.

@@ -82,18 +82,25 @@ impl Supervisor<'_> {
     /// Returns when the command has ended, by itself or because its lock was lost.
     ///
     /// Normally that is when its first process has ended: what it leaves running was meant to
-    /// live on. After a signal that asked it to end, or a loss, the rest of the group is taken to
-    /// be still busy ending, and the lock is kept, and renewed, until they are done.
+    /// live on. Where the whole group was asked to end, the rest of it may be busy with that, and the
+    /// lock is kept, and renewed, until it is done, but for the grace at most: a part that does not
+    /// end at all must not keep the lock for ever. After a loss all of it is dead first.
     pub(crate) async fn watch(mut self) -> Verdict {
         let mut stage = Stage::Holding;
         let mut ended = None;
+        let mut rest_until = None;
         let mut may_be_asked = true;
         let mut look = LOOK_FIRST;
         let takes_orphans_in = child::takes_orphans_in();
         loop {
-            let on_purpose = matches!(stage, Stage::Holding) && !self.end_asked;
-            if ended.is_some() && (on_purpose || self.child.group_is_gone()) {
-                return self.verdict(ended, false);
+            if ended.is_some() {
+                let enough = rest_until.is_none_or(|until| Instant::now() >= until);
+                if matches!(stage, Stage::Holding) && enough {
+                    return self.leave_rest(ended);
+                }
+                if self.child.group_is_gone() {
+                    return self.verdict(ended, false);
+                }
             }
             let leases = self.leases;
             let next = match stage {
@@ -109,10 +116,20 @@ impl Supervisor<'_> {
                     Stage::Holding | Stage::Terminated { .. } => stage = self.kill(),
                 },
                 event = self.child.event() => match event {
-                    Event::Ended(ending) => ended = Some(ending),
+                    Event::Ended(ending) => {
+                        ended = Some(ending);
+                        let asked = self.end_asked || self.keyboard(ending).is_some();
+                        rest_until = asked.then(|| Instant::now() + self.grace);
+                    }
                     Event::Stopped(signal) => self.stopped(signal),
                 },
-                signal = self.signals.next() => self.forward(signal),
+                signal = self.signals.next() => {
+                    self.forward(signal);
+                    // Whoever says so twice does not want to wait for the rest.
+                    if ended.is_some() && signals::is_fatal(signal) {
+                        rest_until = None;
+                    }
+                }
                 asked = &mut self.asked, if may_be_asked => {
                     may_be_asked = false;
                     if let (Ok(asked), Stage::Holding) = (asked, stage) {
@@ -129,20 +146,37 @@ impl Supervisor<'_> {
         }
     }
 
+    /// The command has ended, and something of its group may go on.
+    fn leave_rest(&mut self, ended: Option<Ending>) -> Verdict {
+        if self.end_asked && !self.child.group_is_gone() {
+            output::message(
+                "the command has ended as it was asked to, but a part of it has not; it may run on \
+                 without the lock",
+            );
+        }
+        self.verdict(ended, false)
+    }
+
+    /// The signal of which the command died, if a key sent it to it alone. Had it come from
+    /// elsewhere, it would have been passed on from here.
+    fn keyboard(&self, ending: Ending) -> Option<u8> {
+        match ending {
+            Ending::Killed(signal @ (libc::SIGINT | libc::SIGQUIT))
+                if self.has_terminal && !self.end_asked =>
+            {
+                Some(signals::number(signal))
+            }
+            _ => None,
+        }
+    }
+
     fn verdict(&mut self, ending: Option<Ending>, survived: bool) -> Verdict {
         let late = ending == Some(Ending::Killed(libc::SIGKILL)) && self.watchdog.may_have_killed();
         let covered = ending.is_some() && !survived && self.leases.is_held() && !late;
         if !covered && !self.loss_told {
             self.tell_of_loss();
         }
-        // Had it come from elsewhere, it would have been passed on from here.
-        let from_keyboard = self.has_terminal && !self.end_asked;
-        let keyboard = match ending {
-            Some(Ending::Killed(signal @ (libc::SIGINT | libc::SIGQUIT))) if from_keyboard => {
-                Some(signals::number(signal))
-            }
-            _ => None,
-        };
+        let keyboard = ending.and_then(|ending| self.keyboard(ending));
         Verdict { ending, survived, covered, keyboard, interrupted: self.interrupted }
     }
 

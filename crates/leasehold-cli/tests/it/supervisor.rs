@@ -57,13 +57,78 @@ fn after_a_signal_to_end_the_lock_is_kept_until_the_whole_group_has_ended() {
     let script = "trap 'exit 3' TERM; \
                   sh -c 'trap \"while [ ! -e go ]; do sleep 0.02; done; echo > tidied; exit\" TERM; \
                   echo ready; while :; do sleep 0.02; done' & wait";
-    let running = site.start_script("k", script);
+    let running = site.start_script("k --ttl 1h --grace 10m", script);
     send(running.pid(), libc::SIGTERM);
     site.line("wait -w 0.3 k").complains(75, "held by");
     fs::write(site.path("go"), "").unwrap();
     running.finish().expect(3);
     assert!(site.path("tidied").exists());
     site.line("run -n k -- true").expect(0);
+}
+
+/// A shell that ends on TERM, and a child that does not; both write their process ids into `pids`.
+const LEAVES_A_REST: &str = "sh -c 'trap \"\" TERM INT HUP; echo $$ >> pids; \
+                             while :; do sleep 0.05; done' >/dev/null 2>&1 & \
+                             while [ ! -s pids ]; do sleep 0.02; done; echo $$ >> pids; echo ready; \
+                             while :; do sleep 0.05; done";
+
+fn leaves_a_rest(site: &Site, options: &str) -> (Running, u32, u32) {
+    let running = site.start_script(options, LEAVES_A_REST);
+    let pids: Vec<u32> = site.read("pids").lines().map(|line| line.parse().unwrap()).collect();
+    (running, pids[0], pids[1])
+}
+
+#[test]
+fn after_a_signal_to_end_a_rest_that_never_ends_keeps_the_lock_for_the_grace_only() {
+    for (site, _server) in [(Site::embedded(), None), on_redis()] {
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            let (running, rest, _) = leaves_a_rest(&site, "k --ttl 1h --grace 300ms");
+            send(running.pid(), signal);
+            let done = running.finish().expect(128 + signal);
+            assert!(done.stderr.contains("a part of it has not"), "{done:?}");
+            site.line("run -n k -- true").expect(0);
+            assert!(state(rest).is_some(), "it is left alone");
+            send(rest, libc::SIGKILL);
+            fs::remove_file(site.path("pids")).unwrap();
+        }
+    }
+}
+
+fn on_redis() -> (Site, Option<RedisServer>) {
+    let server = RedisServer::start();
+    (Site::at(server.url()), Some(server))
+}
+
+#[test]
+fn a_second_signal_ends_the_wait_for_the_rest_of_a_command() {
+    let site = Site::embedded();
+    let (running, rest, command) = leaves_a_rest(&site, "k --ttl 1h --grace 10m");
+    send(running.pid(), libc::SIGTERM);
+    gone(command);
+    site.line("run -n k -- true").expect(75);
+    // It may come before the end of the command is seen, and then it is one that asks for it.
+    until("it has ended", || {
+        state(running.pid()).is_none() || {
+            send(running.pid(), libc::SIGTERM);
+            false
+        }
+    });
+    running.finish().expect(128 + libc::SIGTERM);
+    site.line("run -n k -- true").expect(0);
+    send(rest, libc::SIGKILL);
+}
+
+#[test]
+fn a_candidate_that_is_told_to_end_waits_for_the_rest_for_the_grace_only() {
+    let site = Site::embedded();
+    let words = ["elect", "k", "--ttl", "1h", "--grace", "300ms", "--restart"];
+    let mut running = site.start(words.into_iter().chain(["--", "sh", "-c", LEAVES_A_REST]));
+    running.line();
+    let rest = site.read("pids").lines().next().unwrap().parse().unwrap();
+    send(running.pid(), libc::SIGTERM);
+    running.finish().expect(143);
+    site.line("run -n k -- true").expect(0);
+    send(rest, libc::SIGKILL);
 }
 
 #[test]
