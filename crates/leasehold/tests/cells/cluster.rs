@@ -126,11 +126,24 @@ async fn r6_a_slot_that_moves_while_the_lock_is_held_costs_nobody_a_lease() {
     assert!(outcome.kept, "{outcome:?}");
 }
 
+/// Whether a slot can be moved in one step by the servers at hand.
+pub(crate) fn can_move_at_once() -> bool {
+    let server = RedisServer::start();
+    server.info("server").contains_key("valkey_version") && server.version() >= (9, 0)
+}
+
+/// Moves a slot in one step, and returns once its new primary serves it.
+pub(crate) fn move_at_once(cluster: &Cluster, slot: u16, to: &RedisServer) {
+    let from = cluster.master_of(slot);
+    let (number, id) = (slot.to_string(), to.cli(&["CLUSTER", "MYID"]));
+    let order = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", &number, &number, "NODE", &id];
+    assert_eq!(from.cli(&order), "OK");
+    assert_eq!(cluster.master_after(from, slot).port(), to.port());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r7_a_slot_that_moves_in_one_step_while_the_lock_is_held_costs_nobody_a_lease() {
-    let version = RedisServer::start();
-    let is_valkey = version.info("server").contains_key("valkey_version");
-    if !is_valkey || version.version() < (9, 0) {
+    if !can_move_at_once() {
         println!("| R7 | not run: atomic slot migration needs Valkey 9 |");
         return;
     }
@@ -140,10 +153,7 @@ async fn r7_a_slot_that_moves_in_one_step_while_the_lock_is_held_costs_nobody_a_
     block(&cluster, |cluster| {
         let (slot, from, _) = members(cluster);
         let to = cluster.nodes().iter().find(|node| node.port() != from.port()).unwrap();
-        let (number, id) = (slot.to_string(), to.cli(&["CLUSTER", "MYID"]));
-        let order = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", &number, &number, "NODE", &id];
-        assert_eq!(from.cli(&order), "OK");
-        cluster.master_after(from, slot).port()
+        move_at_once(cluster, slot, to);
     })
     .await;
     play.over();
@@ -185,11 +195,16 @@ async fn r8_a_primary_on_the_minority_side_stops_in_time_and_the_fence_saves_the
     assert_eq!(outcome.fence_faults, 0, "{outcome:?}");
 }
 
+/// Whether the servers at hand tell replicas of a slot that moves.
+fn replicas_know_of_moves() -> bool {
+    let server = RedisServer::start();
+    server.info("server").contains_key("valkey_version") && server.version() >= (8, 0)
+}
+
 /// What the source of a move has not told its replica: that the lock's record is elsewhere by now.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r13_a_fail_over_in_the_middle_of_a_move_grants_twice_and_the_fence_saves_the_resource() {
-    let version = RedisServer::start();
-    if version.info("server").contains_key("valkey_version") && version.version() >= (8, 0) {
+    if replicas_know_of_moves() {
         println!("| R13 | not run: Valkey 8 tells replicas of a move, and the lease is kept |");
         return;
     }
@@ -212,6 +227,31 @@ async fn r13_a_fail_over_in_the_middle_of_a_move_grants_twice_and_the_fence_save
     *at.lock().unwrap() = replica.addr();
     let outcome = play.end().await;
     assert_eq!(outcome.fence_faults, 0, "{outcome:?}");
+}
+
+/// The source sends everybody on to the node that is gone, until it is told to keep the slot.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r13_a_target_that_fails_over_in_the_middle_of_a_move_lets_nobody_in() {
+    if replicas_know_of_moves() {
+        println!("| R13 | not run: Valkey 8 tells replicas of a move |");
+        return;
+    }
+    let cluster = start(Cluster::builder().node_timeout(NODE_TIMEOUT)).await;
+    let fault = "slot half moved, the target killed; the move given up when all leases were over";
+    let cell = Cell { id: "R13", fault, verdict: Verdict::Liveness, ttl: ms(2_000), ..CLUSTER };
+    let (slot, source, _) = members(&cluster);
+    let nodes = cluster.nodes();
+    let target = nodes.iter().take(3).position(|node| node.port() != source.port()).unwrap();
+    let mut play = rest_with(cell, &cluster, pointed_at(source).1).await.hold().await;
+    block(&cluster, move |cluster| cluster.half_migrate(slot, &cluster.nodes()[target])).await;
+    in_step(&nodes[target], &nodes[target + 3]).await;
+    nodes[target].kill();
+    promoted(&nodes[target + 3]).await;
+    play.outlast().await;
+    assert_eq!(play.granted(), 0, "somebody was granted what was moved away");
+    assert_eq!(source.cli(&["CLUSTER", "SETSLOT", &slot.to_string(), "STABLE"]), "OK");
+    play.over();
+    play.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

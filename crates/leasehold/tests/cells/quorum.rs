@@ -29,9 +29,13 @@ pub(crate) fn addresses(nodes: &[RedisServer]) -> Vec<SocketAddr> {
 /// A client of these nodes, which takes their word that they keep leases, or waits until they are
 /// sure to remember every one.
 pub(crate) async fn client(nodes: &[SocketAddr], keep_leases: bool) -> Client {
-    let hosts: Vec<String> = nodes.iter().map(SocketAddr::to_string).collect();
     let keep = if keep_leases { "yes" } else { "no" };
-    let url = format!("quorum+redis://{}?max_ttl=1s&keep_leases={keep}", hosts.join(","));
+    client_with(nodes, &format!("max_ttl=1s&keep_leases={keep}")).await
+}
+
+async fn client_with(nodes: &[SocketAddr], settings: &str) -> Client {
+    let hosts: Vec<String> = nodes.iter().map(SocketAddr::to_string).collect();
+    let url = format!("quorum+redis://{}?{settings}", hosts.join(","));
     Client::builder().call_timeout(ms(500)).connect(&url).await.unwrap()
 }
 
@@ -101,4 +105,29 @@ async fn r11_a_node_that_is_trusted_and_came_back_empty_grants_twice_and_the_fen
  {
     let fault = "a node restarted empty at once, which is said to keep its leases";
     r11(Cell { id: "R11", fault, verdict: Verdict::Fenced, ..THREE }, true).await;
+}
+
+/// The young node and the quick one grant first, and the slow one must not be left out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r16_a_young_node_beside_a_slow_one_costs_nobody_a_lease_and_keeps_nobody_out() {
+    let nodes = start(3, &RedisServer::builder());
+    let proxy = Proxy::start(nodes[2].addr());
+    let mut all = addresses(&nodes);
+    all[2] = proxy.addr();
+    let fault = "one node restarted empty, another one slow (20 ms each way)";
+    let cell = Cell { id: "R16", fault, ..THREE };
+    let servers = Servers::first(all.clone());
+    let client = async || client_with(&all, "max_ttl=10s").await;
+    let mut play = Rest::begin(cell, servers, client).await.hold().await;
+    proxy.set_latency(ms(20), ms(20));
+    nodes[0].restart();
+    for _ in 0..10 {
+        let other = play.client().mutex("other").ttl(cell.ttl);
+        wait_for("a grant", other.lock()).await.unwrap().release().await.unwrap();
+    }
+    let young = nodes[0].info("server")["uptime_in_seconds"].parse::<u64>().unwrap() < 10;
+    println!("ten grants while the node was young: {young}");
+    play.over();
+    let outcome = play.end().await;
+    assert!(outcome.kept, "{outcome:?}");
 }
