@@ -55,6 +55,15 @@ impl Context {
         Ok(self.connect_as(None, detached, None).await?)
     }
 
+    /// Connects to ask something, or says `None` of a store that has not been made yet, which a
+    /// question does not make.
+    pub(crate) async fn connect_to_look(&self) -> Outcome<Option<Client>> {
+        if self.settings.store_is_absent() {
+            return Ok(None);
+        }
+        self.connect(false).await.map(Some)
+    }
+
     /// Connects as `owner`, within `limit` if there is one. With `detached`, leases live on after
     /// this process.
     pub(crate) async fn connect_as(

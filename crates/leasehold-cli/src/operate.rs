@@ -47,7 +47,10 @@ pub(crate) async fn release_all(args: &Release, context: &Context) -> Outcome {
         ));
     };
     let owner = OwnerName::new(owner).map_err(|error| Failure::of_argument(&error))?;
-    let client = context.connect(false).await?;
+    let Some(client) = context.connect_to_look().await? else {
+        output::message(&format!("{owner} holds nothing: there is no store yet"));
+        return Ok(Exit::Success);
+    };
     let Listing { locks, unreadable, .. } = client.list("").await?;
     // Any of these may be the owner's too.
     let told = tell_unreadable(&unreadable);
@@ -59,13 +62,15 @@ pub(crate) async fn release_all(args: &Release, context: &Context) -> Outcome {
         return Ok(told);
     }
     if !args.yes {
-        let names: Vec<String> =
-            leases.iter().map(|(key, fence)| format!("\"{key}\" (fence {fence})")).collect();
-        return Err(Failure::usage(format!(
-            "this takes {} away from {owner} at {at}, who works on until the next renewal; add \
-             --yes to do it",
-            names.join(", "),
-        )));
+        let held = |(key, fence): &(Key, Fence)| {
+            vec![key.to_string(), fence.to_string(), "held".to_owned()]
+        };
+        output::data(&output::table(&leases.iter().map(held).collect::<Vec<_>>()))?;
+        output::message(&format!(
+            "nothing was done: add --yes to take these leases away from {owner} at {at}, who works on \
+             until the next renewal",
+        ));
+        return Ok(told);
     }
     let mut failed = 0_usize;
     let mut rows = Vec::new();

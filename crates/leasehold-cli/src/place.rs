@@ -1,38 +1,56 @@
 //! Which store a URL means: what can be said before anything is opened.
 
-use std::env;
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
+use std::{env, fs, io};
 
-use crate::failure::{Failure, Outcome};
-use crate::output;
+use leasehold::embedded::EmbeddedStore;
 
 const EMBEDDED: &str = "embedded:";
 
-/// Judges a store that was typed. A directory that is not absolute is one of where the command was
-/// typed, which is said, since others may mean another one by the same words.
-pub(crate) fn typed(url: &str) -> Outcome<String> {
-    let base = env::current_dir().unwrap_or_default();
-    let (absolute, changed) = made_absolute(url, &base).map_err(Failure::config)?;
-    check(&absolute).map_err(Failure::config)?;
-    if changed {
-        output::message(&format!("the store is {absolute}"));
-    }
-    Ok(absolute)
-}
-
-/// Judges a store that stands in a file or in the environment, which many places share.
+/// Judges a store, wherever it was said.
 pub(crate) fn check(url: &str) -> Result<(), String> {
     guess(url)?;
     for path in directories(url) {
         judge(path)?;
         if !path.is_empty() && !Path::new(path).is_absolute() {
+            let advice = std::path::absolute(path).map_or_else(
+                |_| "write embedded:/PATH".to_owned(),
+                |whole| {
+                    let whole = whole.display();
+                    format!("if you mean the one below here, write embedded:{whole}")
+                },
+            );
             return Err(format!(
                 "the directory {path} of the store is not absolute, so it would be another one \
-                 wherever the command is started; write embedded:/PATH"
+                 wherever the command is started; {advice}"
             ));
         }
     }
     Ok(())
+}
+
+/// Whether there is no store yet, so that no lock can be in use: a question makes none. What can't be
+/// told so is for whoever opens the store.
+pub(crate) fn is_absent(url: &str) -> bool {
+    let stores: Vec<&str> = match url.strip_prefix("quorum:") {
+        None => vec![url],
+        Some(list) => list.split('?').next().unwrap_or(list).split(',').collect(),
+    };
+    stores.into_iter().all(|store| {
+        let path = store.strip_prefix(EMBEDDED).filter(|path| !path.contains('?'));
+        path.is_some_and(|path| match path {
+            "" => is_empty(&EmbeddedStore::default_path()),
+            path => is_empty(Path::new(path)),
+        })
+    })
+}
+
+/// Whether nothing is at the path, or a directory with nothing in it.
+fn is_empty(path: &Path) -> bool {
+    match fs::symlink_metadata(path) {
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+        Ok(_) => fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none()),
+    }
 }
 
 /// What people type who mean a store.
@@ -72,38 +90,6 @@ fn judge(path: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The URL with absolute directories, and whether it had others.
-fn made_absolute(url: &str, base: &Path) -> Result<(String, bool), String> {
-    let mut changed = false;
-    let mut absolute = |store: &str| -> Result<String, String> {
-        let Some(path) = store.strip_prefix(EMBEDDED).filter(|path| !path.is_empty()) else {
-            return Ok(store.to_owned());
-        };
-        judge(path)?;
-        if Path::new(path).is_absolute() {
-            return Ok(store.to_owned());
-        }
-        changed = true;
-        let whole: PathBuf =
-            base.join(path).components().filter(|part| *part != Component::CurDir).collect();
-        match whole.to_str() {
-            Some(whole) if whole.starts_with('/') => Ok(format!("{EMBEDDED}{whole}")),
-            _ => Err(format!("the directory {path} of the store can't be made absolute here")),
-        }
-    };
-    let url = match url.strip_prefix("quorum:") {
-        None => absolute(url)?,
-        Some(list) => {
-            let (stores, settings) =
-                list.split_once('?').map_or((list, None), |(a, b)| (a, Some(b)));
-            let stores = stores.split(',').map(absolute).collect::<Result<Vec<_>, _>>()?.join(",");
-            let settings = settings.map_or_else(String::new, |settings| format!("?{settings}"));
-            format!("quorum:{stores}{settings}")
-        }
-    };
-    Ok((url, changed))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,19 +114,5 @@ mod tests {
         {
             check(url).unwrap();
         }
-    }
-
-    #[test]
-    fn a_typed_directory_is_that_of_the_place_where_it_was_typed() {
-        let absolute = |url| made_absolute(url, Path::new("/w"));
-        let yes = |url: &str| Ok((url.to_owned(), true));
-        assert_eq!(absolute("embedded:locks"), yes("embedded:/w/locks"));
-        assert_eq!(absolute("embedded:./a/b"), yes("embedded:/w/a/b"));
-        let quorum = "quorum:embedded:a,redis://h,embedded:/b?max_ttl=1s";
-        assert_eq!(absolute(quorum), yes("quorum:embedded:/w/a,redis://h,embedded:/b?max_ttl=1s"));
-        for url in ["embedded:", "embedded:/x", "redis://embedded:x@h", "quorum+redis://h"] {
-            assert_eq!(absolute(url), Ok((url.to_owned(), false)));
-        }
-        assert!(absolute("embedded:~/x").is_err());
     }
 }

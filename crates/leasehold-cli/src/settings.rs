@@ -60,13 +60,8 @@ impl Settings {
         let file = Config::find(named.as_deref())?;
         let store_was_typed = global.store.is_some();
         let store = match (&global.store, given(STORE_VARIABLE)) {
-            (Some(typed), _) => place::typed(&text(typed.clone(), "--store")?)?,
-            (None, Some(url)) => {
-                let url = text(url, STORE_VARIABLE)?;
-                place::check(&url)
-                    .map_err(|why| Failure::config(format!("{STORE_VARIABLE}: {why}")))?;
-                url
-            }
+            (Some(typed), _) => judged(typed.clone(), "--store")?,
+            (None, Some(url)) => judged(url, STORE_VARIABLE)?,
             (None, None) => file.store.unwrap_or_else(|| "embedded:".to_owned()),
         };
         let in_url = secret::secrets_of(&store);
@@ -133,6 +128,11 @@ impl Settings {
         secret::redact(&self.store)
     }
 
+    /// Whether the store has not been made yet, so that no lock can be in use.
+    pub(crate) fn store_is_absent(&self) -> bool {
+        place::is_absent(&self.store)
+    }
+
     /// Connects. With `detached`, leases live on after this process. Each failed try that is followed
     /// by another goes to `tell`.
     pub(crate) async fn connect(
@@ -153,6 +153,13 @@ impl Settings {
         }
         builder.connect(&self.store).await
     }
+}
+
+/// A store's URL, if it can be one.
+fn judged(value: OsString, name: &str) -> Outcome<String> {
+    let url = text(value, name)?;
+    place::check(&url).map_err(|why| Failure::config(format!("{name}: {why}")))?;
+    Ok(url)
 }
 
 fn text(value: OsString, name: &str) -> Outcome<String> {

@@ -26,6 +26,9 @@ pub(crate) async fn wait(args: &Wait, context: &Context) -> Outcome {
     let begun = Instant::now();
     // A limit too far off to be represented is none.
     let until = limit.and_then(|limit| begun.checked_add(limit));
+    if context.settings.store_is_absent() {
+        return Ok(Exit::Success);
+    }
     let watched = unless_interrupted(&mut signals, async {
         // Not to wait for the lock is not to have no time to ask for it.
         let connecting = context.connect_as(None, false, limit.filter(|limit| !limit.is_zero()));

@@ -285,7 +285,8 @@ pub(crate) struct Release {
     /// Take all leases of an owner away instead, for operators
     ///
     /// Each is taken away by its fence, as with `force-release`; nobody else's is touched. Says of
-    /// each how it went. Without --yes it only says which leases these are.
+    /// each how it went. Without --yes it only says which leases these are,
+    /// and exits with 0.
     #[arg(long, conflicts_with_all = ["lease_file", "cooldown"])]
     pub(crate) all: bool,
 

@@ -9,11 +9,24 @@ use crate::harness::{Site, finish};
 const SECRET: &str = "s3same-open";
 
 #[test]
-fn a_directory_that_depends_on_the_place_is_refused_where_many_share_it() {
+fn a_directory_that_depends_on_the_place_is_refused_with_the_absolute_one_wherever_it_is_said() {
     let site = Site::embedded();
-    for url in ["embedded:locks", "embedded:./locks", "quorum:embedded:a,embedded:b,embedded:c"] {
-        let mut command = site.command(["ls"]);
-        finish(command.env("LEASEHOLD_STORE", url)).complains(78, "not absolute");
+    let here = site.path("").canonicalize().unwrap();
+    for (url, name) in [
+        ("embedded:locks", "locks"),
+        ("embedded:./locks", "locks"),
+        ("quorum:embedded:a,embedded:b,embedded:c", "a"),
+    ] {
+        let meant = format!(
+            "not absolute, so it would be another one wherever the command is \
+                             started; if you mean the one below here, write embedded:{}",
+            here.join(name).display()
+        );
+        for line in ["ls", "run k -- echo never"] {
+            let mut command = site.command(line.split(' '));
+            finish(command.env("LEASEHOLD_STORE", url)).complains(78, &meant);
+            site.line(&format!("--store {url} {line}")).complains(78, &meant);
+        }
     }
     fs::write(site.path("config.toml"), "store = 'embedded:locks'\n").unwrap();
     let mut command = site.command(["--config", "config.toml", "ls"]);
@@ -25,16 +38,37 @@ fn a_directory_that_depends_on_the_place_is_refused_where_many_share_it() {
 }
 
 #[test]
-fn a_directory_that_was_typed_is_made_absolute_aloud() {
+fn a_question_makes_no_store() {
+    let questions =
+        ["ls", "ls --json", "show k", "show k --json", "wait k", "release --all --owner x --yes"];
+    let dir = Site::embedded();
+    let path = |name: &str| dir.path(name).display().to_string();
+    fs::create_dir(dir.path("empty")).unwrap();
+    let quorum = format!("quorum:embedded:{},embedded:{}", path("a"), path("b"));
+    for store in [dir.store().to_owned(), format!("embedded:{}", path("empty")), quorum] {
+        let site = Site::at(store);
+        for line in questions {
+            site.line(line).expect(0);
+        }
+        assert_eq!(site.line("ls").expect(0).stdout, "");
+        assert!(site.line("show k").expect(0).stdout.contains("free"));
+        assert!(site.line("show k --json").expect(0).stdout.contains("\"lock\":null"));
+    }
+    let left: Vec<_> = fs::read_dir(dir.path("")).unwrap().map(|entry| entry.unwrap()).collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+    assert_eq!(fs::read_dir(dir.path("empty")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_directory_of_somebody_elses_is_refused_and_left_as_it_is() {
     let site = Site::embedded();
-    let done = site.line("--store embedded:here run k -- true").expect(0);
-    let shown = site.path("here").canonicalize().unwrap();
-    assert!(
-        done.stderr.contains(&format!("the store is embedded:{}", shown.display())),
-        "{done:?}"
-    );
-    let typed = format!("embedded:{}", shown.display());
-    assert_eq!(site.run(["--store", &typed, "ls"]).expect(0).stderr, "");
+    fs::create_dir(site.path("locks")).unwrap();
+    fs::write(site.path("locks/store"), "precious").unwrap();
+    for line in ["ls", "show k", "wait k", "run k -- echo never", "acquire k"] {
+        site.line(line).complains(69, "store is in it, which no store has made");
+    }
+    assert_eq!(fs::read_dir(site.path("locks")).unwrap().count(), 1);
+    assert_eq!(site.read("locks/store"), "precious");
 }
 
 #[test]

@@ -164,7 +164,7 @@ impl Directory {
         }
         // A header is made before everything else, so it is there now if the rest was ours.
         match foreign {
-            Some(name) if !self.has(header::NAME) => Err(Error::new(
+            Some(name) if !self.has_header() => Err(Error::new(
                 ErrorKind::Foreign,
                 format!(
                     "this directory has no store in it, and {} is in it, which no store has made; \
@@ -176,9 +176,11 @@ impl Directory {
         }
     }
 
-    /// Whether anything in the directory has this name.
-    fn has(&self, name: &str) -> bool {
-        fs::symlink_metadata(self.file(name)).is_ok()
+    /// Whether a store's header is there, damaged or not. A file of its name is one if it begins like
+    /// one, or stands beside a gate, which is made before it.
+    fn has_header(&self) -> bool {
+        let is_file = |name| fs::symlink_metadata(self.file(name)).is_ok_and(|meta| meta.is_file());
+        is_file(header::NAME) && (is_file(GATE) || header::is_marked(&self.path))
     }
 
     /// Whether this user may use the store, and nobody else than those who should can write to it.

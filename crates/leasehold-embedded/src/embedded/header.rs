@@ -1,7 +1,7 @@
 //! The file `store`: what a store is, as text for people and for every later version.
 
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
@@ -184,6 +184,13 @@ impl Header {
              state {state}\n"
         )
     }
+}
+
+/// Whether the file begins like a header, of whatever version.
+pub(super) fn is_marked(directory: &Path) -> bool {
+    let mut begins = [0; MARK.len()];
+    File::open(directory.join(NAME)).and_then(|mut file| file.read_exact(&mut begins)).is_ok()
+        && begins == *MARK.as_bytes()
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, Unreadable> {

@@ -49,6 +49,8 @@ fn a_directory_with_anything_else_in_it_is_refused_and_left_as_it_is() {
         "sessions/0123456789abcdef",
         "wake/music.txt",
         "data.mdb",
+        "store",
+        "store/inner",
         "lock.mdb",
         "notes.txt",
         "gate/inner",
