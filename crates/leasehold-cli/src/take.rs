@@ -6,7 +6,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
 use leasehold::core::Kind as Stored;
-use leasehold::{Client, Effect, Error, ErrorKind, Key, LockInfo, Metadata, OwnerName, Ttl};
+use leasehold::{
+    Client, Effect, Error, ErrorKind, Key, LockInfo, LockOptions, Metadata, OwnerName, Ttl,
+};
 use tokio::time::Instant;
 
 use crate::cli::Taking;
@@ -67,18 +69,6 @@ pub(crate) struct Manner {
     pub(crate) renew: bool,
     /// How long before the deadline a loss is told.
     pub(crate) grace: Option<Duration>,
-}
-
-/// Sets what all kinds of locks have in common.
-macro_rules! prepared {
-    ($lock:expr, $request:expr, $manner:expr) => {{
-        let lock = $lock.ttl($request.ttl.duration()).metadata($request.metadata.as_str());
-        let lock = lock.renew($manner.renew);
-        match $manner.grace {
-            Some(grace) => lock.stop_grace(grace),
-            None => lock,
-        }
-    }};
 }
 
 /// Tries, waits for a while, or waits for as long as it takes.
@@ -217,11 +207,20 @@ impl Request {
         manner: Manner,
         limit: Option<Duration>,
     ) -> leasehold::Result<Option<Held>> {
-        let names = || self.keys.iter().map(Key::as_str);
-        let key = names().next().unwrap_or_default();
+        let options = LockOptions::new()
+            .ttl(self.ttl.duration())
+            .metadata(self.metadata.as_str())
+            .renew(manner.renew);
+        let options = match manner.grace {
+            Some(grace) => options.stop_grace(grace),
+            None => options,
+        };
+        let Some(key) = self.keys.first() else {
+            return Err(Error::new(ErrorKind::Config, "no lock was named; name at least one"));
+        };
         let guard = match self.kind {
             Kind::Exclusive if self.keys.len() > 1 => {
-                let locks = prepared!(client.multi(names()), self, manner);
+                let locks = client.multi(&self.keys).options(&options);
                 let taken = waited!(limit, locks, try_lock, lock, lock_within());
                 return Ok(taken.map(|all| {
                     let mut guards = all.into_guards();
@@ -233,20 +232,21 @@ impl Request {
                 }));
             }
             Kind::Exclusive => {
-                let lock = prepared!(client.mutex(key), self, manner);
+                let lock = client.mutex(key).options(&options);
                 waited!(limit, lock, try_lock, lock, lock_within())
             }
             Kind::Shared => {
-                let lock = prepared!(client.rwlock(key), self, manner);
+                let lock = client.rwlock(key).options(&options);
                 waited!(limit, lock, try_read, read, read_within())
                     .map(leasehold::ReadGuard::into_guard)
             }
             Kind::Permits { count, limit: all } => {
-                let lock = prepared!(client.semaphore(key, all), self, manner);
+                let lock = client.semaphore(key, all).options(&options);
                 waited!(limit, lock, try_acquire_many, acquire_many, acquire_many_within(count))
+                    .map(leasehold::SemaphoreGuard::into_guard)
             }
             Kind::OncePer(period) => {
-                let job = prepared!(client.once_per(key, period), self, manner);
+                let job = client.once_per(key, period).options(&options);
                 return Ok(job.try_start().await?.map(Held::once));
             }
         };

@@ -15,8 +15,9 @@ use crate::gate::Gates;
 use crate::guard::Guard;
 use crate::hold::{Hold, Proof, Relay, Terms};
 use crate::in_line;
+use crate::options::Order;
 use crate::rt;
-use crate::settings::{Order, Settings};
+use crate::settings::Settings;
 
 /// How long a waiter without a limit rides out the absence of a store that its client has reached.
 const OUTAGE_MAX: Duration = Duration::from_secs(30);

@@ -39,6 +39,11 @@ impl<G> NotChanged<G> {
         self.guard
     }
 
+    /// The same with the guard in another face.
+    pub(crate) fn map<H>(self, map: impl FnOnce(G) -> H) -> NotChanged<H> {
+        NotChanged { guard: map(self.guard), error: self.error }
+    }
+
     /// The guard and why.
     pub fn into_parts(self) -> (G, Error) {
         (self.guard, self.error)

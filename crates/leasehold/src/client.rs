@@ -1,5 +1,6 @@
 //! The client: a store, and everything that happens over time.
 
+use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,12 +55,11 @@ pub const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 /// makes them. Leases are renewed, their loss is noticed, and what dropped futures and guards leave
 /// behind is given up on a thread of the process's own, `leasehold`, which all clients share: so
 /// nothing that a runtime does, not even its end, costs a lease that it holds.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -166,6 +166,22 @@ impl Inner {
 
     pub(crate) fn explain(&self, error: Error, operation: &'static str) -> Error {
         error.during(operation).at_store(self.location())
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("store", &self.location)
+            .field("owner", &self.config.owner.as_str())
+            .field("closed", &self.closing.is_cancelled())
+            .finish()
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
     }
 }
 
@@ -390,7 +406,7 @@ impl Client {
 
     /// Asks all holders of a lock to let go, and says how many were asked; 0 when nobody holds it.
     /// They learn of it with their next renewal, or within a second where they
-    /// [wait for it](Guard::asked). Nobody is forced.
+    /// [wait for it](HeldLease::asked). Nobody is forced.
     ///
     /// # Errors
     ///

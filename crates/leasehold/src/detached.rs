@@ -54,7 +54,7 @@ impl DetachedLease {
             |settings| Manner {
                 mode: settings.mode,
                 renew: settings.renew,
-                grace: settings.grace,
+                grace: settings.stop_grace,
                 metadata: settings.metadata.clone(),
             },
         );
@@ -66,7 +66,7 @@ impl DetachedLease {
         let mut settings = Settings::new(config, self.proof.key.clone(), self.manner.mode);
         settings.ttl = self.ttl;
         settings.renew = self.manner.renew;
-        settings.grace = self.manner.grace;
+        settings.stop_grace = self.manner.grace;
         settings.metadata = self.manner.metadata.clone();
         settings.handed_on = false;
         settings

@@ -1,16 +1,15 @@
 //! An election: one leader at a time, and everybody can see who.
 
-use std::fmt;
-use std::ops::Deref;
 use std::time::Duration;
 
 use leasehold_core::{ErrorKind, Fence, Key, Metadata, Mode, Moment, OwnerName, Result};
 
 use crate::client::Client;
 use crate::guard::{Guard, HeldLease};
-use crate::release::Release;
+use crate::options::setters;
 use crate::rt;
-use crate::value::{LockValue, holding_setters, owner_setter, waiting_setters};
+use crate::typed_guard::typed_guard;
+use crate::value::{LockValue, lock};
 
 /// How often an observer looks by default.
 pub const DEFAULT_LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -34,16 +33,15 @@ pub const DEFAULT_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// # leadership.resign().await?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "nothing is done without a campaign"]
 pub struct Election {
     value: LockValue,
     look_every: Duration,
 }
 
-holding_setters!(Election);
-owner_setter!(Election);
-waiting_setters!(Election);
+lock!(Election);
+setters!(Election: holding_options owner_option waiting_options);
 
 /// Who leads.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -316,56 +314,13 @@ const LOOK_EVERY_MIN: Duration = Duration::from_millis(5);
 
 /// A leadership: the proof that this process leads.
 ///
-/// What can be asked of the lease, such as its [fence](Guard::fence) and whether it is
-/// [lost](Guard::lost), is asked of the [`Guard`] that this derefs to. Dropping it resigns in the
+/// What can be asked of the lease, such as its [fence](HeldLease::fence) and whether it is
+/// [lost](HeldLease::lost), is asked of the [`HeldLease`] that this derefs to. Dropping it resigns in the
 /// background.
 #[must_use = "dropping the leadership gives it up in the background; call resign().await to be sure"]
 #[clippy::has_significant_drop]
 pub struct Leadership(Guard);
 
-impl Leadership {
-    /// Gives the post up, to the next candidate if there is one. See [`Guard::release`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Guard::release`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: if dropped, the resignation goes on in the background.
-    pub async fn resign(self) -> Result<()> {
-        self.0.release().await
-    }
-
-    /// As [`resign`](Self::resign), and says how that went. See [`Guard::release_outcome`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Guard::release_outcome`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: if dropped, the resignation goes on in the background.
-    pub async fn resign_outcome(self) -> Result<Release> {
-        self.0.release_outcome().await
-    }
-
-    /// The plain guard, which can be [detached](Guard::detach).
-    pub fn into_guard(self) -> Guard {
-        self.0
-    }
-}
-
-impl Deref for Leadership {
-    type Target = Guard;
-
-    fn deref(&self) -> &Guard {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Leadership {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Leadership").field(&self.0).finish()
-    }
-}
+typed_guard!(
+    Leadership: resign, resign_outcome, resign_with_cooldown, resign_with_cooldown_outcome
+);

@@ -127,7 +127,7 @@ impl Offer {
 
     /// The lease, if it was not taken back, and still holds.
     pub(crate) fn claim(self) -> Option<Guard> {
-        self.0.take().filter(Guard::is_held)
+        self.0.take().filter(|guard| guard.is_held())
     }
 }
 
@@ -203,7 +203,7 @@ impl LocalPlace {
         let mut lock = gates.lock();
         let gate = lock.entry(key.clone()).or_default();
         let waiters = u32::try_from(gate.line.len()).unwrap_or(u32::MAX);
-        if waiters > 0 && settings.waiters_max.is_some_and(|max| waiters >= max) {
+        if waiters > 0 && settings.max_waiters.is_some_and(|max| waiters >= max) {
             return Err(Error::new(
                 ErrorKind::Conflict,
                 format!("{waiters} are waiting already, which is the limit asked for"),

@@ -1,6 +1,7 @@
 //! A held lock.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,22 +11,24 @@ use leasehold_core::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::change::{self, NotChanged};
+use crate::change::NotChanged;
 use crate::client::Inner;
 use crate::detached::DetachedLease;
 use crate::gate::Gates;
 use crate::hold::{Change, Closing, Hold, Phase};
 use crate::release::{self, Ending, Release};
-use crate::run::{RunError, run_under};
+use crate::run::{Leases, RunError, run_under};
 
 /// How often a holder that waits to be asked looks.
 const LOOK_FOR_ASKERS: Duration = Duration::from_secs(1);
 
 /// A held lock: the proof that this process may act.
 ///
-/// The proof is as good as [`is_held`](Self::is_held) says at the moment of asking, and no
-/// better: see the guarantees page for what a lease can't promise. Give
-/// [`fence`](Self::fence) to the resource that is protected, so that it can refuse a late holder.
+/// What can be asked of the lease, such as its [fence](HeldLease::fence), and whether it
+/// [is held](HeldLease::is_held) or [lost](HeldLease::lost), is asked of the [`HeldLease`] that this
+/// derefs to. The proof is as good as [`is_held`](HeldLease::is_held) says at the moment of asking,
+/// and no better: see the guarantees page for what a lease can't promise. Give
+/// [`fence`](HeldLease::fence) to the resource that is protected, so that it can refuse a late holder.
 ///
 /// # Dropping is not releasing
 ///
@@ -211,20 +214,70 @@ impl HeldLease {
     /// caller's. In a child made by `fork` it is cancelled.
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
-        let token = CancellationToken::new();
-        // Whatever ends the task cancels the token: nobody would tell of a loss any more.
-        let cancel = token.clone().drop_guard();
-        if self.hold.is_ours() {
-            let (lease, child) = (self.clone(), token.clone());
-            self.client.background.spawn(async move {
-                let _cancel = cancel;
-                tokio::select! {
-                    () = lease.lost() => {}
-                    () = child.cancelled() => {}
-                }
-            });
-        }
-        token
+        let lease = self.clone();
+        cancelled_after(&self.client, self.hold.is_ours(), async move { lease.lost().await })
+    }
+
+    /// Asks the store how long the lease runs on there; zero when it is not held there.
+    ///
+    /// For people and logs: decisions belong to [`is_held`](Self::is_held) and
+    /// [`remaining`](Self::remaining), which count on this process's own clock.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`] and the other ways in which a store can't be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn ttl(&self) -> Result<Duration> {
+        let Self { client, hold } = self;
+        let info = client.store.inspect(&hold.key, client.config.call_timeout).await;
+        let info = info.map_err(|error| self.explain(error, "inspect"))?;
+        let holders = info.map(|info| info.holders).unwrap_or_default();
+        let ours = holders.iter().find(|holder| hold.fences.contains(holder.fence));
+        Ok(ours.map(|holder| holder.remaining).unwrap_or_default())
+    }
+
+    /// Asks the store whether the lock is still held by this very lease.
+    ///
+    /// # Errors
+    ///
+    /// As [`ttl`](Self::ttl).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn is_held_by_store(&self) -> Result<bool> {
+        Ok(!self.ttl().await?.is_zero())
+    }
+
+    /// Gives the lease a new length: it ends `ttl` from now unless it is renewed, also when
+    /// that is earlier than before. Background renewals use the new length from here on.
+    ///
+    /// # Time
+    ///
+    /// One request, after a background renewal that may be on its way.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Late`] – the lease had run out, here or in the store, but nobody has held the
+    ///   lock since. It stays lost: [`Mutex::relock`](crate::Mutex::relock) takes the lock anew,
+    ///   under a new fence.
+    /// * [`ErrorKind::Lost`] – the lease is not ours any more, or it had run out here and the store
+    ///   could not be asked.
+    /// * [`ErrorKind::Config`] – the ttl is out of range, below the client's
+    ///   [minimum](crate::ClientBuilder::min_ttl), or leaves no time to work. Nothing was sent.
+    /// * [`ErrorKind::Unavailable`] – the store could not be asked, and the lease is what it was;
+    ///   or, with [`Effect::Unknown`], it did not answer, and the lease counts as the shorter of
+    ///   the two.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the store may or may not have taken the new length, and this side
+    /// counts on the shorter of the two.
+    pub async fn renew_to(&self, ttl: Duration) -> Result<()> {
+        self.change_length(Ttl::new(ttl)?).await.map_err(|error| self.explain(error, "renew"))
     }
 
     fn lost_error(&self) -> Error {
@@ -254,17 +307,49 @@ impl HeldLease {
     }
 }
 
+/// A token that is cancelled once `lost` returns, or at once in a fork's child.
+pub(crate) fn cancelled_after(
+    client: &Inner,
+    is_ours: bool,
+    lost: impl Future<Output = ()> + Send + 'static,
+) -> CancellationToken {
+    let token = CancellationToken::new();
+    // Whatever ends the task cancels the token: nobody would tell of a loss any more.
+    let cancel = token.clone().drop_guard();
+    if is_ours {
+        let child = token.clone();
+        client.background.spawn(async move {
+            let _cancel = cancel;
+            tokio::select! {
+                () = lost => {}
+                () = child.cancelled() => {}
+            }
+        });
+    }
+    token
+}
+
+impl Leases for HeldLease {
+    fn are_held(&self) -> bool {
+        self.is_held()
+    }
+
+    fn lost(&self) -> impl Future<Output = ()> + Send {
+        Self::lost(self)
+    }
+
+    fn were_held_for_longest(&self) -> bool {
+        self.hold.was_held_for_longest(self.client.clock.now())
+    }
+
+    fn at_fault(&self) -> Option<HeldLease> {
+        Some(self.clone())
+    }
+}
+
 impl Guard {
     pub(crate) fn new(client: &Arc<Inner>, hold: Arc<Hold>) -> Self {
         Self { lease: Some(HeldLease { client: Arc::clone(client), hold }) }
-    }
-
-    pub(crate) fn hold(&self) -> &Arc<Hold> {
-        &self.lease().hold
-    }
-
-    pub(crate) fn client(&self) -> &Arc<Inner> {
-        &self.lease().client
     }
 
     /// The lease, for whoever ends it by other means.
@@ -276,147 +361,6 @@ impl Guard {
     #[must_use]
     pub fn lease(&self) -> &HeldLease {
         self.lease.as_ref().expect("BUG: only methods that consume the guard take its lease")
-    }
-
-    /// The lock's name.
-    #[must_use]
-    pub fn key(&self) -> &Key {
-        self.lease().key()
-    }
-
-    /// The text that is kept with the lease. See [`HeldLease::metadata`].
-    #[must_use]
-    pub fn metadata(&self) -> &str {
-        self.lease().metadata()
-    }
-
-    /// How many of a semaphore's permits it is. See [`HeldLease::permits`].
-    #[must_use]
-    pub fn permits(&self) -> Option<u32> {
-        self.lease().permits()
-    }
-
-    /// The fencing token of this lease. See [`HeldLease::fence`].
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Lost`] once the lease is lost.
-    pub fn fence(&self) -> Result<Fence> {
-        self.lease().fence()
-    }
-
-    /// The fencing token, whether or not the lease still holds; for logs.
-    #[must_use]
-    pub fn fence_even_if_lost(&self) -> Fence {
-        self.lease().fence_even_if_lost()
-    }
-
-    /// Whether the lease is held at this moment; asks nobody.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.lease().is_held()
-    }
-
-    /// How long the lease is held for certain; zero once it is lost. Renewals push it on.
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
-        self.lease().remaining()
-    }
-
-    /// Returns when the lease is lost. See [`HeldLease::lost`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe.
-    pub async fn lost(&self) {
-        self.lease().lost().await;
-    }
-
-    /// Returns when somebody asks the holder to let go. See [`HeldLease::asked`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe.
-    pub async fn asked(&self) {
-        self.lease().asked().await;
-    }
-
-    /// Whether somebody has asked the holder to let go. See [`HeldLease::is_asked`].
-    #[must_use]
-    pub fn is_asked(&self) -> bool {
-        self.lease().is_asked()
-    }
-
-    /// Passes when the lease is held; for a look before each side effect.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Lost`] when it is not.
-    pub fn check(&self) -> Result<()> {
-        self.lease().check()
-    }
-
-    /// Asks the store how long the lease runs on there; zero when it is not held there.
-    ///
-    /// For people and logs: decisions belong to [`is_held`](Self::is_held) and
-    /// [`remaining`](Self::remaining), which count on this process's own clock.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Unavailable`] and the other ways in which a store can't be asked.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe.
-    pub async fn ttl(&self) -> Result<Duration> {
-        let HeldLease { client, hold } = self.lease();
-        let info = client.store.inspect(&hold.key, client.config.call_timeout).await;
-        let info = info.map_err(|error| self.lease().explain(error, "inspect"))?;
-        let holders = info.map(|info| info.holders).unwrap_or_default();
-        let ours = holders.iter().find(|holder| hold.fences.contains(holder.fence));
-        Ok(ours.map(|holder| holder.remaining).unwrap_or_default())
-    }
-
-    /// Asks the store whether the lock is still held by this very lease.
-    ///
-    /// # Errors
-    ///
-    /// As [`ttl`](Self::ttl).
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe.
-    pub async fn is_held_by_store(&self) -> Result<bool> {
-        Ok(!self.ttl().await?.is_zero())
-    }
-
-    /// Gives the held lock a new length: it ends `ttl` from now unless it is renewed, also when
-    /// that is earlier than before. Background renewals use the new length from here on.
-    ///
-    /// # Time
-    ///
-    /// One request, after a background renewal that may be on its way.
-    ///
-    /// # Errors
-    ///
-    /// * [`ErrorKind::Late`] – the lease had run out, here or in the store, but nobody has held the
-    ///   lock since. It stays lost: [`Mutex::relock`](crate::Mutex::relock) takes the lock anew,
-    ///   under a new fence.
-    /// * [`ErrorKind::Lost`] – the lease is not ours any more, or it had run out here and the store
-    ///   could not be asked.
-    /// * [`ErrorKind::Config`] – the ttl is out of range, below the client's
-    ///   [minimum](crate::ClientBuilder::min_ttl), or leaves no time to work. Nothing was sent.
-    /// * [`ErrorKind::Unavailable`] – the store could not be asked, and the lease is what it was;
-    ///   or, with [`Effect::Unknown`], it did not answer, and the lease counts as the shorter of
-    ///   the two.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: if dropped, the store may or may not have taken the new length, and this side
-    /// counts on the shorter of the two.
-    pub async fn renew_to(&self, ttl: Duration) -> Result<()> {
-        let lease = self.lease();
-        lease.renew_to(Ttl::new(ttl)?).await.map_err(|error| lease.explain(error, "renew"))
     }
 
     /// Ends the lease. An `Ok` says that it was held to its end: nobody else has had the lock
@@ -512,27 +456,6 @@ impl Guard {
         self.into_lease().end(closing)
     }
 
-    /// Gives back `n` of a semaphore's permits and keeps the others, under the same lease with the
-    /// same fence. Views of the lease that were handed out before hold nothing any more.
-    ///
-    /// # Errors
-    ///
-    /// A guard comes with every error:
-    ///
-    /// * [`ErrorKind::Config`] – it has no more permits than that; [`release`](Self::release)
-    ///   gives back all. [`ErrorKind::Misuse`] – it is no guard of a semaphore. Nothing was done.
-    /// * [`ErrorKind::Conflict`] – the limit was changed meanwhile. [`ErrorKind::Unavailable`] –
-    ///   the store did not answer. The guard counts as the smaller one here; the permits come
-    ///   back with its release at the latest.
-    /// * [`ErrorKind::Lost`], [`ErrorKind::Late`] – the lease is gone.
-    ///
-    /// # Cancel safety
-    ///
-    /// If dropped, the lease is given up in the background.
-    pub async fn release_permits(self, n: u32) -> std::result::Result<Self, NotChanged<Self>> {
-        change::release_permits(self, n).await
-    }
-
     /// Runs `body` under the held lock, and releases it; for locks of any kind what
     /// [`Mutex::run`](crate::Mutex::run) is for a mutex. When the lease is lost, the body is
     /// dropped where it stands, before the store could grant the lock to somebody else.
@@ -557,7 +480,8 @@ impl Guard {
     where
         F: Future<Output = T>,
     {
-        run_under(self, Closing::No, body, |_| Closing::No).await
+        let lease = self.lease().clone();
+        run_under(lease, |closing| self.end(closing), Closing::No, body, |_| Closing::No).await
     }
 
     /// Lets go of the lease without ending it: it lives on until its ttl, for whoever has the
@@ -588,7 +512,7 @@ impl Guard {
 }
 
 impl HeldLease {
-    pub(crate) async fn renew_to(&self, ttl: Ttl) -> Result<()> {
+    async fn change_length(&self, ttl: Ttl) -> Result<()> {
         let Self { client, hold } = self;
         let lost = || Error::new(ErrorKind::Lost, "the lease is lost; stop what was done under it");
         client.config.allows(ttl)?;
@@ -704,21 +628,39 @@ impl Drop for Guard {
     }
 }
 
+impl HeldLease {
+    /// The lease on one line, under the name of the type that stands for it.
+    pub(crate) fn describe(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct(name);
+        shown.field("key", &self.key().as_str()).field("fence", &self.hold.fence().value());
+        if self.is_held() {
+            let ms = Duration::from_millis(self.remaining().as_millis().try_into().unwrap_or(0));
+            shown.field("remaining", &ms).finish()
+        } else {
+            shown.field("held", &false).finish()
+        }
+    }
+}
+
 impl fmt::Debug for HeldLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HeldLease")
-            .field("key", self.key())
-            .field("fence", &self.hold.fence())
-            .field("remaining", &self.remaining())
-            .finish_non_exhaustive()
+        self.describe("HeldLease", f)
+    }
+}
+
+impl Deref for Guard {
+    type Target = HeldLease;
+
+    fn deref(&self) -> &HeldLease {
+        self.lease()
     }
 }
 
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.lease {
-            Some(lease) => f.debug_tuple("Guard").field(lease).finish(),
-            None => f.write_str("Guard(ended)"),
+            Some(lease) => lease.describe("Guard", f),
+            None => f.write_str("Guard { held: false }"),
         }
     }
 }

@@ -123,8 +123,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Work that can't be dropped at an await looks for itself: [`Guard::check`] before each side
-//! effect, [`Guard::lost`] to wait for it, [`HeldLease::cancellation_token`] to hand down.
+//! Work that can't be dropped at an await looks for itself: [`HeldLease::check`] before each side
+//! effect, [`HeldLease::lost`] to wait for it, [`HeldLease::cancellation_token`] to hand down.
 //!
 //! ## … protect the resource itself
 //!
@@ -292,11 +292,13 @@ mod election;
 pub mod fencing;
 mod gate;
 mod guard;
+mod held_leases;
 mod hold;
 mod in_line;
 mod multi;
 mod mutex;
 mod once;
+mod options;
 mod owned;
 mod owner;
 #[cfg(feature = "quorum")]
@@ -310,6 +312,7 @@ mod run;
 mod rwlock;
 mod semaphore;
 mod settings;
+mod typed_guard;
 mod value;
 mod wake;
 mod wire;
@@ -320,16 +323,17 @@ pub use client::{CLOSE_WITHIN, Client, DEFAULT_CALL_TIMEOUT, DEFAULT_LOCAL_HANDO
 pub use detached::DetachedLease;
 pub use election::{DEFAULT_LOOK_EVERY, Election, Leader, Leadership, Observer};
 pub use guard::{Guard, HeldLease};
+pub use held_leases::HeldLeases;
 pub use multi::{Multi, MultiGuard};
 pub use mutex::Mutex;
 pub use once::{OnceGuard, OncePer};
+pub use options::{LockOptions, Order};
 pub use owner::Owner;
 pub use reentrant::{Reentrant, ReentrantGuard};
 pub use release::{Release, Releases};
 pub use run::RunError;
 pub use rwlock::{Preference, ReadGuard, RwLock, WriteGuard};
-pub use semaphore::Semaphore;
-pub use settings::Order;
+pub use semaphore::{Semaphore, SemaphoreGuard};
 
 pub use leasehold_clock as clock;
 pub use leasehold_core as core;

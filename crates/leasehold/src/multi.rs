@@ -1,24 +1,25 @@
 //! Several locks as one: all of them or none.
 
 use std::fmt;
-use std::future::poll_fn;
-use std::pin::Pin;
+use std::ops::Deref;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use leasehold_core::retry::PAUSE_MIN;
 use leasehold_core::{
-    Acquire, AcquireAll, AcquireRequest, Effect, Error, ErrorKind, Fence, Key, Mode, Result,
+    Acquire, AcquireAll, AcquireRequest, Effect, Error, ErrorKind, Key, Mode, Result,
 };
 
 use crate::acquire::{Acquisition, Attempt, give_up, passes, refused};
 use crate::client::{Client, Inner};
 use crate::guard::Guard;
+use crate::held_leases::HeldLeases;
 use crate::hold::Closing;
-use crate::release::Releases;
+use crate::options::setters;
+use crate::release::{Release, Releases};
 use crate::rt;
-use crate::value::{LockValue, holding_setters, owner_setter, waiting_setters};
+use crate::run::{RunError, run_under};
+use crate::value::{LockValue, lock};
 
 /// Several locks that are taken together: all of them or none.
 ///
@@ -41,7 +42,7 @@ use crate::value::{LockValue, holding_setters, owner_setter, waiting_setters};
 /// # drop(guard); client.close().await
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "locks do nothing until they are locked"]
 pub struct Multi {
     value: LockValue,
@@ -49,9 +50,8 @@ pub struct Multi {
     keys: Arc<[Key]>,
 }
 
-holding_setters!(Multi);
-owner_setter!(Multi);
-waiting_setters!(Multi);
+lock!(Multi);
+setters!(Multi: holding_options owner_option waiting_options);
 
 impl Multi {
     pub(crate) fn new(client: &Client, keys: impl IntoIterator<Item = Result<Key>>) -> Self {
@@ -121,6 +121,54 @@ impl Multi {
         self.take(Some(limit)).await
     }
 
+    /// Takes all of the locks, runs `body` under them, and releases them. When one of them is lost,
+    /// the body is dropped where it stands, before the store could grant that lock to somebody else.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+    /// # let client = leasehold::Client::connect("memory:").await?;
+    /// let transfer = client.multi(["account/7", "account/3"]);
+    /// let booked = transfer.run(async |leases| leases.fences().map(|fences| fences.len())).await?;
+    /// assert_eq!(booked?, 2);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock) and [`Mutex::run`](crate::Mutex::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the body is dropped, and the leases given up in the background.
+    pub async fn run<T, F>(&self, body: impl FnOnce(HeldLeases) -> F) -> Result<T, RunError<T>>
+    where
+        F: Future<Output = T>,
+    {
+        self.lock().await?.run(body).await
+    }
+
+    /// As [`run`](Self::run), if all of the locks are free; `None` when somebody has one of them.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the body is dropped, and the leases given up in the background.
+    pub async fn try_run<T, F>(
+        &self,
+        body: impl FnOnce(HeldLeases) -> F,
+    ) -> Result<Option<T>, RunError<T>>
+    where
+        F: Future<Output = T>,
+    {
+        match self.try_lock().await? {
+            Some(guard) => guard.run(body).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
     async fn take(&self, limit: Option<Duration>) -> Result<MultiGuard> {
         let clock = &self.value.client.clock;
         let until = limit.map(|limit| clock.now().saturating_add(limit));
@@ -142,7 +190,7 @@ impl Multi {
                 error = self.keep(&guard) => Err(error),
             };
             match next.and_then(|next| next.check().map(|()| next)) {
-                Ok(next) => guard.guards.push(next),
+                Ok(next) => guard.push(next),
                 Err(error) => return Err(self.give_up(guard, error).await),
             }
         }
@@ -175,7 +223,7 @@ impl Multi {
         let progress_within = self.value.settings.as_ref().ok().and_then(|s| s.progress_within);
         while guard.is_held() {
             let again = progress_within.map(|limit| {
-                guard.guards.iter().for_each(|guard| guard.lease().progress());
+                guard.progress();
                 clock.now().saturating_add((limit / 3).max(PAUSE_MIN))
             });
             tokio::select! {
@@ -318,6 +366,9 @@ async fn try_one_by_one(all: Vec<Acquisition>) -> Result<Option<Vec<Guard>>> {
 
 /// Several held locks. Lost when any of them is lost.
 ///
+/// What can be asked of the leases, such as their [fences](HeldLeases::fences), is asked of the
+/// [`HeldLeases`] that this derefs to.
+///
 /// # Dropping is not releasing
 ///
 /// Dropped, it gives all leases up in the background. Use [`release`](Self::release) to know.
@@ -326,70 +377,25 @@ async fn try_one_by_one(all: Vec<Acquisition>) -> Result<Option<Vec<Guard>>> {
 pub struct MultiGuard {
     client: Arc<Inner>,
     guards: Vec<Guard>,
+    leases: HeldLeases,
 }
 
 impl MultiGuard {
-    pub(crate) const fn new(client: Arc<Inner>, guards: Vec<Guard>) -> Self {
-        Self { client, guards }
+    pub(crate) fn new(client: Arc<Inner>, guards: Vec<Guard>) -> Self {
+        let leases = guards.iter().map(|guard| guard.lease().clone()).collect();
+        let leases = HeldLeases::new(Arc::clone(&client), leases);
+        Self { client, guards, leases }
     }
 
-    #[cfg(feature = "blocking")]
-    pub(crate) const fn client(&self) -> &Arc<Inner> {
-        &self.client
+    fn push(&mut self, guard: Guard) {
+        self.leases.push(guard.lease().clone());
+        self.guards.push(guard);
     }
 
-    /// The guards of the single locks, in the order of their names.
-    pub fn guards(&self) -> &[Guard] {
-        &self.guards
-    }
-
-    /// Each lock with its fencing token, in the order of their names.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Lost`] once any of them is lost.
-    pub fn fences(&self) -> Result<Vec<(Key, Fence)>> {
-        self.guards.iter().map(|guard| Ok((guard.key().clone(), guard.fence()?))).collect()
-    }
-
-    /// Whether all of them are held at this moment; asks nobody.
+    /// A view of the leases, to be given to the work.
     #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.guards.iter().all(Guard::is_held)
-    }
-
-    /// How long all of them are held for certain; zero once any is lost. Renewals push it on.
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
-        self.guards.iter().map(Guard::remaining).min().unwrap_or_default()
-    }
-
-    /// Passes when all of them are held; for a look before each side effect.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Lost`] when one is not.
-    pub fn check(&self) -> Result<()> {
-        self.guards.iter().try_for_each(Guard::check)
-    }
-
-    /// Returns when any of them is lost. See [`HeldLease::lost`](crate::HeldLease::lost).
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe.
-    pub async fn lost(&self) {
-        any(self.guards.iter().map(Guard::lost)).await;
-    }
-
-    /// Returns when somebody asks to let go of any of them, or one is lost. See
-    /// [`HeldLease::asked`](crate::HeldLease::asked).
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe.
-    pub async fn asked(&self) {
-        any(self.guards.iter().map(Guard::asked)).await;
+    pub const fn lease(&self) -> &HeldLeases {
+        &self.leases
     }
 
     /// Ends all leases, at the same time. An `Ok` says that all were held to their end.
@@ -405,18 +411,77 @@ impl MultiGuard {
         self.release_outcomes().await.verdict()
     }
 
+    /// Ends all leases, at the same time, and keeps the locks closed to everybody for `cooldown`
+    /// after. See [`Guard::release_with_cooldown`].
+    ///
+    /// # Time
+    ///
+    /// One round trip for each lock, all at the same time.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, even before the first poll, the releases go on in the background,
+    /// with the cool-down.
+    pub fn release_with_cooldown(
+        self,
+        cooldown: Duration,
+    ) -> impl Future<Output = Result<()>> + Send + use<> {
+        let releases = self.end_all(Closing::For(cooldown));
+        async { releases.await.verdict() }
+    }
+
+    /// Runs `body` under all of the leases, and releases them. When one of them is lost, the body is
+    /// dropped where it stands, before the store could grant that lock to somebody else.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::run`](crate::Mutex::run), for the worst of what became of any of them.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the body is dropped, and the leases given up in the background.
+    pub async fn run<T, F>(self, body: impl FnOnce(HeldLeases) -> F) -> Result<T, RunError<T>>
+    where
+        F: Future<Output = T>,
+    {
+        let leases = self.leases.clone();
+        run_under(leases, |closing| self.end(closing), Closing::No, body, |_| Closing::No).await
+    }
+
     /// Ends all leases, at the same time, and says for each how its release went.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: if dropped, the releases go on in the background.
     pub async fn release_outcomes(self) -> Releases {
-        let client = Arc::clone(&self.client);
-        let releases = self
+        self.end_all(Closing::No).await
+    }
+
+    /// Ends all leases; the outcome is the one that weighs most.
+    pub(crate) fn end(
+        self,
+        closing: Closing,
+    ) -> impl Future<Output = Result<Release>> + Send + use<> {
+        let releases = self.end_all(closing);
+        async { releases.await.worst() }
+    }
+
+    /// Ends all leases. The end begins with the call, not with the first poll.
+    fn end_all(self, closing: Closing) -> impl Future<Output = Releases> + Send + use<> {
+        let client = self.client;
+        let releases: Vec<_> = self
             .guards
             .into_iter()
-            .map(|guard| async move { (guard.key().clone(), guard.end(Closing::No).await) });
-        Releases::of(&client, releases).await
+            .map(|guard| {
+                let (key, answer) = (guard.key().clone(), guard.end(closing));
+                async move { (key, answer.await) }
+            })
+            .collect();
+        async move { Releases::of(&client, releases.into_iter()).await }
     }
 
     /// The guards of the single locks, to be released one by one.
@@ -425,19 +490,16 @@ impl MultiGuard {
     }
 }
 
-/// Returns when any of these does.
-pub(crate) async fn any<'a, F: Future<Output = ()> + Send + 'a>(futures: impl Iterator<Item = F>) {
-    let mut futures: Vec<Pin<Box<dyn Future<Output = ()> + Send + 'a>>> =
-        futures.map(|future| Box::pin(future) as Pin<Box<_>>).collect();
-    poll_fn(|cx| {
-        let done = futures.iter_mut().any(|future| future.as_mut().poll(cx).is_ready());
-        if done { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
+impl Deref for MultiGuard {
+    type Target = HeldLeases;
+
+    fn deref(&self) -> &HeldLeases {
+        &self.leases
+    }
 }
 
 impl fmt::Debug for MultiGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("MultiGuard").field(&self.guards).finish()
+        f.debug_tuple("MultiGuard").field(&self.leases).finish()
     }
 }

@@ -9,8 +9,9 @@ use crate::change::NotChanged;
 use crate::client::Client;
 use crate::guard::{Guard, HeldLease};
 use crate::hold::Closing;
+use crate::options::setters;
 use crate::run::RunError;
-use crate::value::{LockValue, holding_setters, owner_setter, waiting_setters};
+use crate::value::{LockValue, lock};
 
 /// A lock that one holder has at a time, in any process that uses the same store.
 ///
@@ -34,15 +35,14 @@ use crate::value::{LockValue, holding_setters, owner_setter, waiting_setters};
 /// }
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "a mutex does nothing until it is locked"]
 pub struct Mutex {
     value: LockValue,
 }
 
-holding_setters!(Mutex);
-owner_setter!(Mutex);
-waiting_setters!(Mutex);
+lock!(Mutex);
+setters!(Mutex: holding_options owner_option waiting_options);
 
 impl Mutex {
     pub(crate) fn new(client: &Client, key: Result<Key>) -> Self {
@@ -181,7 +181,7 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// As [`try_lock`](Self::try_lock) and [`Guard::renew_to`], and [`ErrorKind::Misuse`] when the
+    /// As [`try_lock`](Self::try_lock) and [`HeldLease::renew_to`], and [`ErrorKind::Misuse`] when the
     /// guard is of another lock. The guard comes back with the error, and holds what it held: a
     /// refresh that was not answered, or a misuse, gives nothing up.
     ///

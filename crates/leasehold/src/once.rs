@@ -1,7 +1,5 @@
 //! Once per period: a job that runs at most once in it, on whichever host is first.
 
-use std::fmt;
-use std::ops::Deref;
 use std::time::Duration;
 
 use leasehold_core::{Error, ErrorKind, Key, Mode, Result};
@@ -9,9 +7,11 @@ use leasehold_core::{Error, ErrorKind, Key, Mode, Result};
 use crate::client::Client;
 use crate::guard::{Guard, HeldLease};
 use crate::hold::Closing;
+use crate::options::setters;
 use crate::release::{self, Release};
 use crate::run::{RunError, run_under};
-use crate::value::{LockValue, holding_setters, owner_setter};
+use crate::typed_guard::typed_guard;
+use crate::value::{LockValue, lock};
 
 /// A job that starts at most once per period, on all hosts together.
 ///
@@ -43,14 +43,14 @@ use crate::value::{LockValue, holding_setters, owner_setter};
 /// assert_eq!(report.run(async |_lease| "written twice").await?, None);
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "nothing is done until it is started"]
 pub struct OncePer {
     value: LockValue,
 }
 
-holding_setters!(OncePer);
-owner_setter!(OncePer);
+lock!(OncePer);
+setters!(OncePer: holding_options owner_option);
 
 impl OncePer {
     pub(crate) fn new(client: &Client, key: Result<Key>, period: Duration) -> Self {
@@ -110,7 +110,7 @@ impl OncePer {
         F: Future<Output = T>,
     {
         let Some(guard) = self.try_start().await? else { return Ok(None) };
-        run_under(guard.0, Closing::No, body, |_| Closing::No).await.map(Some)
+        guard.run(body).await.map(Some)
     }
 
     /// As [`run`](Self::run), for a body that can fail: when it does, the period is opened again,
@@ -135,7 +135,10 @@ impl OncePer {
             Ok(_) => Closing::No,
             Err(_) => Closing::Undo,
         };
-        run_under(guard.0, Closing::Undo, body, closing).await.map(Some)
+        let lease = guard.lease().clone();
+        run_under(lease, |closing| guard.0.end(closing), Closing::Undo, body, closing)
+            .await
+            .map(Some)
     }
 }
 
@@ -150,32 +153,6 @@ const PERIOD_MIN: Duration = Duration::from_millis(1);
 pub struct OnceGuard(Guard);
 
 impl OnceGuard {
-    /// The job is done. The period stays closed. See [`Guard::release`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Guard::release`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: if dropped, the release goes on in the background.
-    pub async fn release(self) -> Result<()> {
-        self.0.release().await
-    }
-
-    /// As [`release`](Self::release), and says how that went. See [`Guard::release_outcome`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Guard::release_outcome`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: if dropped, the release goes on in the background.
-    pub async fn release_outcome(self) -> Result<Release> {
-        self.0.release_outcome().await
-    }
-
     /// The job has failed, and may be started again in this period.
     ///
     /// # Errors
@@ -205,23 +182,6 @@ impl OnceGuard {
         let answer = self.0.end(Closing::Undo);
         async { release::outcome(answer.await) }
     }
-
-    /// The plain guard, which can be [detached](Guard::detach).
-    pub fn into_guard(self) -> Guard {
-        self.0
-    }
 }
 
-impl Deref for OnceGuard {
-    type Target = Guard;
-
-    fn deref(&self) -> &Guard {
-        &self.0
-    }
-}
-
-impl fmt::Debug for OnceGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("OnceGuard").field(&self.0).finish()
-    }
-}
+typed_guard!(OnceGuard);

@@ -257,18 +257,29 @@ impl Held {
         remaining
     }
 
-    /// Ends one of the holds, and the lease with the last.
-    pub(crate) async fn release(self: Arc<Self>) -> Result<Release> {
+    /// Ends one of the holds, and the lease with the last, which closes the lock as told. The end
+    /// begins with the call, not with the first poll.
+    pub(crate) fn release(
+        self: Arc<Self>,
+        closing: Closing,
+    ) -> impl Future<Output = Result<Release>> + Send + use<> {
         let remaining = self.count_down(|count| count.guards = count.guards.saturating_sub(1));
-        if remaining == 0 {
-            return self.lease.clone().give_back(Closing::No).await;
-        }
         let client = Arc::clone(self.lease.client());
-        let told = client.here().spawn(self.tell_count(remaining));
-        told.await.unwrap_or_else(|_| {
-            let why = "the runtime is shutting down; the lease ends with its ttl";
-            Err(Error::new(ErrorKind::Closed, why).with_effect(Effect::Unknown))
-        })
+        let (given_back, told) = if remaining == 0 {
+            (Some(self.lease.clone().give_back(closing)), None)
+        } else {
+            (None, Some(client.here().spawn(self.tell_count(remaining))))
+        };
+        async move {
+            match (given_back, told) {
+                (Some(answer), _) => answer.await,
+                (None, Some(told)) => told.await.unwrap_or_else(|_| {
+                    let why = "the runtime is shutting down; the lease ends with its ttl";
+                    Err(Error::new(ErrorKind::Closed, why).with_effect(Effect::Unknown))
+                }),
+                (None, None) => Ok(Release::NotHeld),
+            }
+        }
     }
 
     /// Ends one of the holds in the background.

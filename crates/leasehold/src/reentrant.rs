@@ -10,11 +10,14 @@ use leasehold_core::{Key, Mode, Result};
 use crate::acquire::{Acquisition, Attempt, Sight};
 use crate::client::Client;
 use crate::guard::HeldLease;
+use crate::hold::Closing;
+use crate::options::{LockOptions, setters};
 use crate::owned::{Held, Turn};
 use crate::owner::Owner;
 use crate::release::{self, Release};
 use crate::rt;
-use crate::value::{LockValue, holding_setters, waiting_setters};
+use crate::run::{RunError, run_under};
+use crate::value::{LockValue, shown};
 
 /// A lock that one [`Owner`] has at a time, and may take again while it has it.
 ///
@@ -40,15 +43,15 @@ use crate::value::{LockValue, holding_setters, waiting_setters};
 /// assert_eq!(outer.release().await?, 0, "the lock is free");
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "a lock does nothing until it is locked"]
 pub struct Reentrant {
     value: LockValue,
     owner: Owner,
 }
 
-holding_setters!(Reentrant);
-waiting_setters!(Reentrant);
+shown!(Reentrant);
+setters!(Reentrant: holding_options waiting_options);
 
 impl Reentrant {
     pub(crate) fn new(client: &Client, key: Result<Key>, owner: &Owner) -> Self {
@@ -57,6 +60,16 @@ impl Reentrant {
             value.set(|settings| name.clone().map(|name| settings.owner = name));
         }
         Self { value, owner: owner.clone() }
+    }
+
+    /// Takes over what these options set, but for the owner, who is this lock's [`Owner`]; the rest
+    /// stays as it is.
+    pub fn options(mut self, options: &LockOptions) -> Self {
+        self.value.set(|settings| {
+            let owner = settings.owner.clone();
+            settings.set(options).map(|()| settings.owner = owner)
+        });
+        self
     }
 
     /// The lock's name.
@@ -220,11 +233,57 @@ impl ReentrantGuard {
     ///
     /// Cancel safe: if dropped, the release goes on in the background.
     pub async fn release(self) -> Result<u32> {
+        self.end_well(Closing::No).await
+    }
+
+    /// Ends this hold; with the last one it ends the lease, and keeps the lock closed to everybody
+    /// for `cooldown` after. Returns how many holds of the same owner remain: unless that is 0,
+    /// nothing was closed.
+    ///
+    /// # Time
+    ///
+    /// One round trip.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, even before the first poll, the release goes on in the background,
+    /// with its cool-down.
+    pub fn release_with_cooldown(
+        self,
+        cooldown: Duration,
+    ) -> impl Future<Output = Result<u32>> + Send + use<> {
+        self.end_well(Closing::For(cooldown))
+    }
+
+    /// Runs `body` under this hold, and ends the hold. See [`Guard::run`](crate::Guard::run).
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::run`](crate::Guard::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the body is dropped, and the hold ended in the background.
+    pub async fn run<T, F>(self, body: impl FnOnce(HeldLease) -> F) -> Result<T, RunError<T>>
+    where
+        F: Future<Output = T>,
+    {
         let lease = self.lease().clone();
-        let answer = self.end().await;
-        match answer {
-            Ok(Release::StillHeld { holds }) => Ok(holds),
-            answer => lease.verdict(answer).map(|()| 0),
+        run_under(lease, |closing| self.end(closing), Closing::No, body, |_| Closing::No).await
+    }
+
+    fn end_well(self, closing: Closing) -> impl Future<Output = Result<u32>> + Send + use<> {
+        let lease = self.lease().clone();
+        let answer = self.end(closing);
+        async move {
+            match answer.await {
+                Ok(Release::StillHeld { holds }) => Ok(holds),
+                answer => lease.verdict(answer).map(|()| 0),
+            }
         }
     }
 
@@ -239,13 +298,20 @@ impl ReentrantGuard {
     ///
     /// Cancel safe: if dropped, the release goes on in the background.
     pub async fn release_outcome(self) -> Result<Release> {
-        release::outcome(self.end().await)
+        release::outcome(self.end(Closing::No).await)
     }
 
-    async fn end(mut self) -> Result<Release> {
-        match self.held.take() {
-            Some(held) => held.release().await,
-            None => Ok(Release::NotHeld),
+    /// Ends this hold. The end begins with the call, not with the first poll.
+    pub(crate) fn end(
+        mut self,
+        closing: Closing,
+    ) -> impl Future<Output = Result<Release>> + Send + use<> {
+        let answer = self.held.take().map(|held| held.release(closing));
+        async {
+            match answer {
+                Some(answer) => answer.await,
+                None => Ok(Release::NotHeld),
+            }
         }
     }
 }
@@ -272,6 +338,9 @@ impl Drop for ReentrantGuard {
 
 impl fmt::Debug for ReentrantGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ReentrantGuard").field(&self.held.as_ref().map(|held| &held.lease)).finish()
+        match &self.held {
+            Some(held) => held.lease.describe("ReentrantGuard", f),
+            None => f.write_str("ReentrantGuard { held: false }"),
+        }
     }
 }

@@ -152,10 +152,35 @@ impl Releases {
             .map_or(Ok(()), Err)
     }
 
+    /// The outcome that weighs most for the work under all of them.
+    pub(crate) fn worst(self) -> Result<Release> {
+        let weight = |answer: &Result<Release>| match answer {
+            Ok(Release::NotHeld) => 0,
+            Err(_) | Ok(Release::Unknown) => 1,
+            Ok(Release::Late) => 2,
+            Ok(Release::Released | Release::StillHeld { .. }) => 3,
+        };
+        let answers = self.answers.into_iter().map(|(_, answer)| answer);
+        answers.min_by_key(weight).unwrap_or(Ok(Release::Released))
+    }
+
     /// Each lock with its outcome, in the order of their names. An error is a store that refused
     /// the release or could not be asked at all.
     pub fn iter(&self) -> std::slice::Iter<'_, (Key, Result<Release>)> {
         self.outcomes.iter()
+    }
+}
+
+impl fmt::Display for Releases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (key, outcome)) in self.outcomes.iter().enumerate() {
+            let between = if at == 0 { "" } else { "; " };
+            match outcome {
+                Ok(release) => write!(f, "{between}\"{key}\": {release}")?,
+                Err(error) => write!(f, "{between}\"{key}\": {error}")?,
+            }
+        }
+        Ok(())
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use leasehold_core::{Error, ErrorKind, Result};
 
-use crate::guard::{Guard, HeldLease};
+use crate::guard::HeldLease;
 use crate::hold::Closing;
 use crate::release::Release;
 
@@ -77,43 +77,60 @@ impl<T> std::error::Error for RunError<T> {
     }
 }
 
-/// Runs a body under a lease and releases it, closing the lock by how the body ended;
+/// What a body runs under: one lease, or several.
+pub(crate) trait Leases: Clone {
+    fn are_held(&self) -> bool;
+
+    /// Returns when one is lost. Cancel safe.
+    fn lost(&self) -> impl Future<Output = ()> + Send;
+
+    /// Whether one is lost because it was held for as long as it may be.
+    fn were_held_for_longest(&self) -> bool;
+
+    /// The lease that an error is about: the one that is lost, where there are several. To be asked
+    /// before they are released.
+    fn at_fault(&self) -> Option<HeldLease>;
+}
+
+/// Runs a body under a lease, which `end` then releases, closing the lock by how the body ended;
 /// `if_cut_short` is for one that did not.
-pub(crate) async fn run_under<T, F>(
-    guard: Guard,
+pub(crate) async fn run_under<T, F, L: Leases, E>(
+    lease: L,
+    end: impl FnOnce(Closing) -> E,
     if_cut_short: Closing,
-    body: impl FnOnce(HeldLease) -> F,
+    body: impl FnOnce(L) -> F,
     closing: impl FnOnce(&T) -> Closing,
 ) -> Result<T, RunError<T>>
 where
     F: Future<Output = T>,
+    E: Future<Output = Result<Release>>,
 {
-    let lease = guard.lease().clone();
     let done = tokio::select! {
         biased;
         () = lease.lost() => None,
         done = body(lease.clone()) => Some(done),
     };
-    let in_time = guard.is_held();
-    let longest = guard.hold().was_held_for_longest(guard.client().clock.now());
+    let in_time = lease.are_held();
+    let longest = lease.were_held_for_longest();
+    let at_fault = lease.at_fault();
     let closing = done.as_ref().map_or(if_cut_short, closing);
-    let answer = guard.end(closing).await;
+    let answer = end(closing).await;
     match done {
-        Some(done) => judge(&lease, in_time, done, answer),
+        Some(done) => judge(at_fault.as_ref(), in_time, done, answer),
         None => {
             let why = if longest {
                 "the longest hold (`max_hold`) was over, and the body was cut short"
             } else {
                 "the lease was lost, and the body was cut short"
             };
-            Err(lease.explain(Error::new(ErrorKind::Lost, why), "run").into())
+            Err(explain(at_fault.as_ref(), Error::new(ErrorKind::Lost, why)).into())
         }
     }
 }
 
 /// What a release means for a body that came to its end.
 pub(crate) fn judge<T>(
-    lease: &HeldLease,
+    at_fault: Option<&HeldLease>,
     in_time: bool,
     done: T,
     answer: Result<Release>,
@@ -133,5 +150,12 @@ pub(crate) fn judge<T>(
             "the body ended after its lease was lost; it may have overlapped with another holder",
         ),
     };
-    Err(RunError { error: lease.explain(Error::new(kind, why), "run"), output: Some(done) })
+    Err(RunError { error: explain(at_fault, Error::new(kind, why)), output: Some(done) })
+}
+
+fn explain(at_fault: Option<&HeldLease>, error: Error) -> Error {
+    match at_fault {
+        Some(lease) => lease.explain(error, "run"),
+        None => error.during("run"),
+    }
 }

@@ -1,7 +1,5 @@
 //! The read-write lock: many readers or one writer, in any process.
 
-use std::fmt;
-use std::ops::Deref;
 use std::time::Duration;
 
 use leasehold_core::{Key, Mode, Result};
@@ -9,8 +7,9 @@ use leasehold_core::{Key, Mode, Result};
 use crate::change::{self, NotChanged};
 use crate::client::Client;
 use crate::guard::Guard;
-use crate::release::Release;
-use crate::value::{LockValue, holding_setters, owner_setter, waiting_setters};
+use crate::options::setters;
+use crate::typed_guard::typed_guard;
+use crate::value::{LockValue, lock};
 
 /// Who goes first where readers and writers wait for the same lock.
 ///
@@ -59,16 +58,15 @@ pub enum Preference {
 /// # drop(reader); client.close().await
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "a lock does nothing until it is locked"]
 pub struct RwLock {
     value: LockValue,
     preference: Preference,
 }
 
-holding_setters!(RwLock);
-owner_setter!(RwLock);
-waiting_setters!(RwLock);
+lock!(RwLock);
+setters!(RwLock: holding_options owner_option waiting_options);
 
 impl RwLock {
     pub(crate) fn new(client: &Client, key: Result<Key>) -> Self {
@@ -222,44 +220,7 @@ impl ReadGuard {
     ///
     /// If dropped, the lease is given up in the background.
     pub async fn upgrade(self) -> std::result::Result<WriteGuard, NotChanged<Self>> {
-        match change::upgrade(self.0).await {
-            Ok(guard) => Ok(WriteGuard(guard)),
-            Err(not) => {
-                let (guard, error) = not.into_parts();
-                Err(NotChanged::new(Self(guard), error))
-            }
-        }
-    }
-
-    /// Ends the lease. See [`Guard::release`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Guard::release`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: if dropped, the release goes on in the background.
-    pub async fn release(self) -> Result<()> {
-        self.0.release().await
-    }
-
-    /// As [`release`](Self::release), and says how that went. See [`Guard::release_outcome`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Guard::release_outcome`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: if dropped, the release goes on in the background.
-    pub async fn release_outcome(self) -> Result<Release> {
-        self.0.release_outcome().await
-    }
-
-    /// The plain guard, which can be [detached](Guard::detach).
-    pub fn into_guard(self) -> Guard {
-        self.0
+        change::upgrade(self.0).await.map(WriteGuard).map_err(|not| not.map(Self))
     }
 }
 
@@ -283,71 +244,15 @@ impl WriteGuard {
     ///
     /// If dropped, the lease is given up in the background.
     pub async fn downgrade(self) -> std::result::Result<ReadGuard, NotChanged<ReadGuard>> {
-        match change::downgrade(self.0).await {
-            Ok(guard) => Ok(ReadGuard(guard)),
-            Err(not) => {
-                let (guard, error) = not.into_parts();
-                Err(NotChanged::new(ReadGuard(guard), error))
-            }
-        }
+        change::downgrade(self.0).await.map(ReadGuard).map_err(|not| not.map(ReadGuard))
     }
 
-    /// Ends the lease. See [`Guard::release`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Guard::release`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: if dropped, the release goes on in the background.
-    pub async fn release(self) -> Result<()> {
-        self.0.release().await
-    }
-
-    /// As [`release`](Self::release), and says how that went. See [`Guard::release_outcome`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Guard::release_outcome`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: if dropped, the release goes on in the background.
-    pub async fn release_outcome(self) -> Result<Release> {
-        self.0.release_outcome().await
-    }
-
-    /// The plain guard, which can be [detached](Guard::detach).
-    pub fn into_guard(self) -> Guard {
-        self.0
+    /// What a downgrade that was never begun leaves: at least as much as a reader has.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn counts_as_reader(self) -> ReadGuard {
+        ReadGuard(self.0)
     }
 }
 
-impl Deref for ReadGuard {
-    type Target = Guard;
-
-    fn deref(&self) -> &Guard {
-        &self.0
-    }
-}
-
-impl Deref for WriteGuard {
-    type Target = Guard;
-
-    fn deref(&self) -> &Guard {
-        &self.0
-    }
-}
-
-impl fmt::Debug for ReadGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ReadGuard").field(&self.0).finish()
-    }
-}
-
-impl fmt::Debug for WriteGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("WriteGuard").field(&self.0).finish()
-    }
-}
+typed_guard!(ReadGuard);
+typed_guard!(WriteGuard);

@@ -6,14 +6,17 @@ use std::time::Duration;
 use leasehold_core::{Error, ErrorKind, Key, Kind, Mode, Result, SetLimit, SetLimitRequest};
 
 use crate::acquire::refused;
+use crate::change::{self, NotChanged};
 use crate::client::Client;
 use crate::guard::Guard;
-use crate::value::{LockValue, holding_setters, owner_setter, waiting_setters};
+use crate::options::setters;
+use crate::typed_guard::typed_guard;
+use crate::value::{LockValue, lock};
 
 /// Permits, of which there is a limited number for all processes that use the same store.
 ///
 /// A value: making one sends nothing and cannot fail. Each acquisition is a lease of its own, for
-/// one permit or several, with a [`Guard`] that renews it. A crashed holder's permits come back
+/// one permit or several, with a [`SemaphoreGuard`] that renews it. A crashed holder's permits come back
 /// when its lease ends; nobody has to count them back in. Waiters are served in the order in which
 /// they came, so that one who wants many is not passed over for ever by those who want few.
 ///
@@ -30,15 +33,14 @@ use crate::value::{LockValue, holding_setters, owner_setter, waiting_setters};
 /// # drop((one, two)); client.close().await
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "a semaphore does nothing until a permit is acquired"]
 pub struct Semaphore {
     value: LockValue,
 }
 
-holding_setters!(Semaphore);
-owner_setter!(Semaphore);
-waiting_setters!(Semaphore);
+lock!(Semaphore);
+setters!(Semaphore: holding_options owner_option waiting_options);
 
 impl Semaphore {
     pub(crate) fn new(client: &Client, key: Result<Key>, limit: u32) -> Self {
@@ -76,7 +78,7 @@ impl Semaphore {
     /// # Cancel safety
     ///
     /// Cancel safe: if the request was on its way, its token is given up in the background.
-    pub async fn try_acquire(&self) -> Result<Option<Guard>> {
+    pub async fn try_acquire(&self) -> Result<Option<SemaphoreGuard>> {
         self.try_acquire_many(1).await
     }
 
@@ -90,7 +92,7 @@ impl Semaphore {
     /// # Cancel safety
     ///
     /// Cancel safe: dropping the future gives up the place in line, in the background.
-    pub async fn acquire(&self) -> Result<Guard> {
+    pub async fn acquire(&self) -> Result<SemaphoreGuard> {
         self.acquire_many(1).await
     }
 
@@ -103,7 +105,7 @@ impl Semaphore {
     /// # Cancel safety
     ///
     /// Cancel safe: dropping the future gives up the place in line, in the background.
-    pub async fn acquire_within(&self, limit: Duration) -> Result<Guard> {
+    pub async fn acquire_within(&self, limit: Duration) -> Result<SemaphoreGuard> {
         self.acquire_many_within(1, limit).await
     }
 
@@ -117,8 +119,8 @@ impl Semaphore {
     /// # Cancel safety
     ///
     /// Cancel safe: if the request was on its way, its token is given up in the background.
-    pub async fn try_acquire_many(&self, n: u32) -> Result<Option<Guard>> {
-        self.many(n).try_take().await
+    pub async fn try_acquire_many(&self, n: u32) -> Result<Option<SemaphoreGuard>> {
+        Ok(self.many(n).try_take().await?.map(SemaphoreGuard))
     }
 
     /// Takes `n` permits at once, waiting for as long as it takes. See [`acquire`](Self::acquire).
@@ -131,8 +133,8 @@ impl Semaphore {
     /// # Cancel safety
     ///
     /// Cancel safe: dropping the future gives up the place in line, in the background.
-    pub async fn acquire_many(&self, n: u32) -> Result<Guard> {
-        self.many(n).take(None).await
+    pub async fn acquire_many(&self, n: u32) -> Result<SemaphoreGuard> {
+        self.many(n).take(None).await.map(SemaphoreGuard)
     }
 
     /// Takes `n` permits at once, waiting for at most `limit`. See
@@ -146,8 +148,8 @@ impl Semaphore {
     /// # Cancel safety
     ///
     /// Cancel safe: dropping the future gives up the place in line, in the background.
-    pub async fn acquire_many_within(&self, n: u32, limit: Duration) -> Result<Guard> {
-        self.many(n).take(Some(limit)).await
+    pub async fn acquire_many_within(&self, n: u32, limit: Duration) -> Result<SemaphoreGuard> {
+        self.many(n).take(Some(limit)).await.map(SemaphoreGuard)
     }
 
     /// How many permits nobody holds, as the store sees it now: the limit less those of all live
@@ -239,3 +241,78 @@ impl Semaphore {
         })
     }
 }
+
+/// Held permits of a semaphore.
+///
+/// What can be asked of the lease, such as how many [permits](crate::HeldLease::permits) it is and whether
+/// it is [lost](crate::HeldLease::lost), is asked of the [`HeldLease`](crate::HeldLease) that this derefs
+/// to. A guard of any other kind of lock has no permits to give back:
+///
+/// ```compile_fail,E0599
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// # let client = leasehold::Client::connect("memory:").await?;
+/// let guard = client.mutex("ledger").lock().await?;
+/// guard.release_permits(1).await?;
+/// # Ok(()) }
+/// ```
+///
+/// Dropped, it gives the permits up in the background. Use [`release`](Self::release) to know.
+#[must_use = "dropping the guard gives the permits up in the background; call release().await to be sure"]
+#[clippy::has_significant_drop]
+pub struct SemaphoreGuard(Guard);
+
+impl SemaphoreGuard {
+    /// Gives back `n` of the permits and keeps the others, under the same lease with the same fence.
+    /// Views of the lease that were handed out before hold nothing any more.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+    /// # let client = leasehold::Client::connect("memory:").await?;
+    /// let connections = client.semaphore("connections", 5);
+    /// let guard = connections.acquire_many(5).await?;
+    /// let guard = guard.release_permits(3).await?;
+    /// assert_eq!(guard.permits(), Some(2));
+    /// assert_eq!(connections.available_permits().await?, 3);
+    /// # guard.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Time
+    ///
+    /// One round trip, after a background renewal that may be on its way; none for zero permits.
+    ///
+    /// # Errors
+    ///
+    /// A guard comes with every error:
+    ///
+    /// * [`ErrorKind::Config`] – it has no more permits than that; [`release`](Self::release) gives
+    ///   back all. Nothing was done.
+    /// * [`ErrorKind::Conflict`] – the limit was changed meanwhile. [`ErrorKind::Unavailable`] –
+    ///   the store did not answer. The guard counts as the smaller one here; the permits come
+    ///   back with its release at the latest.
+    /// * [`ErrorKind::Lost`], [`ErrorKind::Late`] – the lease is gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the lease is given up in the background.
+    pub async fn release_permits(self, n: u32) -> Result<Self, NotChanged<Self>> {
+        change::release_permits(self.0, n).await.map(Self).map_err(|not| not.map(Self))
+    }
+}
+
+impl TryFrom<Guard> for SemaphoreGuard {
+    type Error = NotChanged<Guard>;
+
+    /// The guard of permits that were [detached](SemaphoreGuard::detach) and
+    /// [adopted](crate::Client::adopt).
+    fn try_from(guard: Guard) -> Result<Self, NotChanged<Guard>> {
+        if guard.permits().is_some() {
+            return Ok(Self(guard));
+        }
+        let error = Error::new(ErrorKind::Misuse, "this is no lease of a semaphore's permits");
+        let error = guard.explain(error, "convert");
+        Err(NotChanged::new(guard, error))
+    }
+}
+
+typed_guard!(SemaphoreGuard);

@@ -10,20 +10,7 @@ use leasehold_core::{
 
 use crate::client::Config;
 use crate::hold::Terms;
-
-/// How waiters come to their turn.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
-#[non_exhaustive]
-pub enum Order {
-    /// First come, first served. Waiters stand in the store's line, are woken one at a time, and
-    /// are handed the lease by whoever releases it.
-    #[default]
-    Fifo,
-    /// Whoever asks in the right moment. Waiters stand in no line and ask again by their
-    /// [retry strategy](crate::Mutex::retry); some may never have luck. Where others stand in line
-    /// for the same lock, the line goes first.
-    Barging,
-}
+use crate::options::{LockOptions, Order};
 
 /// All settings of a lock value.
 #[derive(Clone, Debug)]
@@ -35,7 +22,7 @@ pub(crate) struct Settings {
     /// For how long a grant closes the lock.
     pub(crate) close_for: Option<Duration>,
     pub(crate) ttl: Ttl,
-    pub(crate) grace: Option<Duration>,
+    pub(crate) stop_grace: Option<Duration>,
     pub(crate) renew: bool,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) progress_within: Option<Duration>,
@@ -44,7 +31,7 @@ pub(crate) struct Settings {
     pub(crate) retry: Arc<dyn RetryStrategy>,
     pub(crate) not_in_vain: bool,
     pub(crate) order: Order,
-    pub(crate) waiters_max: Option<u32>,
+    pub(crate) max_waiters: Option<u32>,
     /// Whether the lease may be handed on inside this process, of which the store learns nothing.
     pub(crate) handed_on: bool,
     pub(crate) min_ttl: Ttl,
@@ -60,7 +47,7 @@ impl Settings {
             preferred: false,
             close_for: None,
             ttl: config.ttl,
-            grace: None,
+            stop_grace: None,
             renew: true,
             max_hold: None,
             progress_within: None,
@@ -69,10 +56,34 @@ impl Settings {
             retry: Arc::new(retry.jitter(0.25)),
             not_in_vain: false,
             order: Order::Fifo,
-            waiters_max: None,
+            max_waiters: None,
             handed_on: true,
             min_ttl: config.min_ttl,
         }
+    }
+
+    /// Takes over what is set.
+    pub(crate) fn set(&mut self, options: &LockOptions) -> Result<()> {
+        fn put<T: Clone>(option: Option<&T>, setting: &mut T) {
+            if let Some(value) = option {
+                setting.clone_from(value);
+            }
+        }
+        if let Some(error) = &options.wrong {
+            return Err(error.clone());
+        }
+        put(options.ttl.as_ref(), &mut self.ttl);
+        put(options.stop_grace.map(Some).as_ref(), &mut self.stop_grace);
+        put(options.renew.as_ref(), &mut self.renew);
+        put(options.max_hold.as_ref(), &mut self.max_hold);
+        put(options.progress_within.as_ref(), &mut self.progress_within);
+        put(options.metadata.as_ref(), &mut self.metadata);
+        put(options.owner.as_ref(), &mut self.owner);
+        put(options.order.as_ref(), &mut self.order);
+        put(options.retry.as_ref(), &mut self.retry);
+        put(options.not_in_vain.as_ref(), &mut self.not_in_vain);
+        put(options.max_waiters.as_ref(), &mut self.max_waiters);
+        Ok(())
     }
 
     /// Checks what can only be checked together.
@@ -87,7 +98,7 @@ impl Settings {
             Some(Ok(max_hold)) => max_hold.min(*ttl),
             Some(Err(_)) | None => *ttl,
         };
-        let grace = self.grace.unwrap_or_else(|| LeaseState::default_grace(*ttl));
+        let grace = self.stop_grace.unwrap_or_else(|| LeaseState::default_grace(*ttl));
         if grace > ttl.part(2) {
             return refuse(format!(
                 "a grace of {grace:?} is more than half of the ttl of {ttl}, and would end the \

@@ -10,6 +10,7 @@ use leasehold_core::{
 
 use super::driven::Driven;
 use super::election::Election;
+use super::face::Face;
 use super::guard::Guard;
 use super::io::{Io, check_caller};
 use super::multi::Multi;
@@ -18,28 +19,78 @@ use super::once::OncePer;
 use super::reentrant::Reentrant;
 use super::rwlock::RwLock;
 use super::semaphore::Semaphore;
+use super::table::{methods, value};
 use crate::detached::DetachedLease;
 use crate::owner::Owner;
 use crate::release::{Release, Releases};
 
-/// A connection to a store of locks. The blocking twin of [`crate::Client`].
-///
-/// Cheap to clone; all clones share one store.
-///
-/// # Errors
-///
-/// Methods that ask the store fail with [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) inside an
-/// async runtime and in a fork's child, besides what their twins say.
-#[derive(Clone, Debug)]
-pub struct Client(Driven<crate::Client>);
+value! {
+    /// A connection to a store of locks. For threads what [`crate::Client`] is for tasks.
+    ///
+    /// Cheap to clone; all clones share one store.
+    #[derive(Clone)]
+    Client
+}
+
+methods! { Client {
+    /// A mutex of this name. A value: nothing is sent, and nothing can fail before it is locked.
+    makes mutex(key: impl IntoKey) -> Mutex;
+    /// A read-write lock of this name.
+    makes rwlock(key: impl IntoKey) -> RwLock;
+    /// A post of this name that one candidate has at a time.
+    makes election(key: impl IntoKey) -> Election;
+    /// A job of this name that starts at most once per `period`, on all hosts together.
+    makes once_per(key: impl IntoKey, period: Duration) -> OncePer;
+    /// A lock of this name that `owner` may take again while it has it.
+    makes reentrant(key: impl IntoKey, owner: &Owner) -> Reentrant;
+    /// A semaphore of this name with so many permits.
+    makes semaphore(key: impl IntoKey, limit: u32) -> Semaphore;
+    /// The store's name for people: scheme and host or path.
+    tells location() -> &str;
+    /// The store.
+    tells store() -> &Arc<dyn Store>;
+    /// The owner that this client's locks show by default.
+    tells owner() -> &OwnerName;
+    /// Describes a lock: who holds it, who waits. `None` when nobody uses it.
+    asks inspect(key: impl IntoKey) -> Option<LockInfo>, errors asking;
+    /// Describes the locks in use whose names start with `prefix`, ordered by name.
+    asks list(prefix: impl AsRef<str>) -> Listing, errors store;
+    /// Looks at where the locks are kept, and says what that means for them, the worst first.
+    asks examine() -> Vec<Finding>, errors store;
+    /// Takes a lease away from its holder, who learns of it at its next renewal. The fence must be
+    /// the one that [`inspect`](Self::inspect) showed; another holder is left alone.
+    asks force_release(key: impl IntoKey, fence: Fence) -> ForceRelease, errors asking;
+    /// Asks all holders of a lock to let go, and says how many were asked.
+    asks ask(key: impl IntoKey) -> u32, errors asking;
+    /// Asks the holder of one lease to let go, by the fence that [`inspect`](Self::inspect) showed.
+    asks ask_holder(key: impl IntoKey, fence: Fence) -> u32, errors asking;
+    /// Takes over a detached lease by renewing it.
+    asks adopt(lease: &DetachedLease) -> Guard, errors renewing;
+    /// Renews a detached lease without taking it over.
+    asks renew(lease: &DetachedLease, ttl: Duration) -> DetachedLease, errors renewing;
+    /// Ends a detached lease, and keeps the lock closed for `cooldown` after if one is given. An
+    /// `Ok` says that the lease was held to its end.
+    asks release(lease: &DetachedLease, cooldown: Option<Duration>) -> (), errors releasing_detached;
+    /// Ends a detached lease, and says how that went.
+    asks release_outcome(lease: &DetachedLease, cooldown: Option<Duration>) -> Release, errors store;
+    /// Releases every lease that this client holds, at the same time. An `Ok` says that all were
+    /// held to their end.
+    asks release_all() -> (), errors releasing_detached;
+    /// Releases every lease that this client holds, and says for each how its release went.
+    waits release_all_outcomes() -> Releases;
+    /// Closes the client: nothing new can be acquired, everything held is released, and what
+    /// dropped guards left behind is given up. Takes [`CLOSE_WITHIN`](crate::CLOSE_WITHIN) at most.
+    ///
+    /// Call it before `main` returns: the process does not wait for leasehold's thread.
+    asks close() -> (), errors store;
+} }
 
 impl Client {
     /// Connects to a store. See [`crate::Client::connect`] for the URLs.
     ///
     /// # Errors
     ///
-    /// As its twin, and [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no thread
-    /// can be started.
+    /// As [`ClientBuilder::connect`].
     pub fn connect(url: impl AsRef<str>) -> Result<Self> {
         Self::builder().connect(url)
     }
@@ -58,256 +109,71 @@ impl Client {
         Self::builder().store(store)
     }
 
-    /// A mutex of this name. A value: nothing is sent, and nothing can fail before it is locked.
-    pub fn mutex(&self, key: impl IntoKey) -> Mutex {
-        Mutex::new(self.0.with(self.0.part().mutex(key)))
-    }
-
-    /// A read-write lock of this name. See [`crate::Client::rwlock`].
-    pub fn rwlock(&self, key: impl IntoKey) -> RwLock {
-        RwLock::new(self.0.with(self.0.part().rwlock(key)))
-    }
-
-    /// Several locks that are taken together. See [`crate::Client::multi`].
+    /// Several locks that are taken together, all or none; their order does not matter. See
+    /// [`crate::Client::multi`].
     pub fn multi<K: IntoKey>(&self, keys: impl IntoIterator<Item = K>) -> Multi {
-        Multi::new(self.0.with(self.0.part().multi(keys)))
-    }
-
-    /// A post of this name that one candidate has at a time. See [`crate::Client::election`].
-    pub fn election(&self, key: impl IntoKey) -> Election {
-        Election::new(self.0.with(self.0.part().election(key)))
-    }
-
-    /// A job of this name that starts at most once per `period`. See
-    /// [`crate::Client::once_per`].
-    pub fn once_per(&self, key: impl IntoKey, period: Duration) -> OncePer {
-        OncePer::new(self.0.with(self.0.part().once_per(key, period)))
-    }
-
-    /// A lock of this name that `owner` may take again. See [`crate::Client::reentrant`].
-    pub fn reentrant(&self, key: impl IntoKey, owner: &Owner) -> Reentrant {
-        Reentrant::new(self.0.with(self.0.part().reentrant(key, owner)))
-    }
-
-    /// A semaphore of this name with so many permits. See [`crate::Client::semaphore`].
-    pub fn semaphore(&self, key: impl IntoKey, limit: u32) -> Semaphore {
-        Semaphore::new(self.0.with(self.0.part().semaphore(key, limit)))
-    }
-
-    /// The store's name for people: scheme and host or path.
-    #[must_use]
-    pub fn location(&self) -> &str {
-        self.0.part().location()
-    }
-
-    /// The store.
-    #[must_use]
-    pub fn store(&self) -> &Arc<dyn Store> {
-        self.0.part().store()
-    }
-
-    /// The owner that this client's locks show by default.
-    #[must_use]
-    pub fn owner(&self) -> &OwnerName {
-        self.0.part().owner()
-    }
-
-    /// Describes a lock: who holds it, who waits. `None` when nobody uses it.
-    ///
-    /// # Errors
-    ///
-    /// As [`crate::Client::inspect`].
-    pub fn inspect(&self, key: impl IntoKey) -> Result<Option<LockInfo>> {
-        self.0.wait(|client| client.inspect(key))?
-    }
-
-    /// Describes the locks in use whose names start with `prefix`. See [`crate::Client::list`].
-    ///
-    /// # Errors
-    ///
-    /// As its twin.
-    pub fn list(&self, prefix: impl AsRef<str>) -> Result<Listing> {
-        self.0.wait(|client| client.list(prefix))?
-    }
-
-    /// Looks at where the locks are kept, and says what that means for them. See
-    /// [`crate::Client::examine`].
-    ///
-    /// # Errors
-    ///
-    /// As its twin.
-    pub fn examine(&self) -> Result<Vec<Finding>> {
-        self.0.wait(crate::Client::examine)?
-    }
-
-    /// Takes a lease away from its holder. See [`crate::Client::force_release`].
-    ///
-    /// # Errors
-    ///
-    /// As its twin.
-    pub fn force_release(&self, key: impl IntoKey, fence: Fence) -> Result<ForceRelease> {
-        self.0.wait(|client| client.force_release(key, fence))?
-    }
-
-    /// Asks all holders of a lock to let go, and says how many were asked. See
-    /// [`crate::Client::ask`].
-    ///
-    /// # Errors
-    ///
-    /// As its twin.
-    pub fn ask(&self, key: impl IntoKey) -> Result<u32> {
-        self.0.wait(|client| client.ask(key))?
-    }
-
-    /// Asks the holder of one lease to let go. See [`crate::Client::ask_holder`].
-    ///
-    /// # Errors
-    ///
-    /// As its twin.
-    pub fn ask_holder(&self, key: impl IntoKey, fence: Fence) -> Result<u32> {
-        self.0.wait(|client| client.ask_holder(key, fence))?
-    }
-
-    /// Takes over a detached lease by renewing it. See [`crate::Client::adopt`].
-    ///
-    /// # Errors
-    ///
-    /// As its twin.
-    pub fn adopt(&self, lease: &DetachedLease) -> Result<Guard> {
-        let guard = self.0.wait(|client| client.adopt(lease))??;
-        Ok(Guard::new(self.0.with(guard)))
-    }
-
-    /// Renews a detached lease without taking it over. See [`crate::Client::renew`].
-    ///
-    /// # Errors
-    ///
-    /// As its twin.
-    pub fn renew(&self, lease: &DetachedLease, ttl: Duration) -> Result<DetachedLease> {
-        self.0.wait(|client| client.renew(lease, ttl))?
-    }
-
-    /// Ends a detached lease. See [`crate::Client::release`].
-    ///
-    /// # Errors
-    ///
-    /// As its twin.
-    pub fn release(&self, lease: &DetachedLease, cooldown: Option<Duration>) -> Result<()> {
-        self.0.wait(|client| client.release(lease, cooldown))?
-    }
-
-    /// Ends a detached lease, and says how that went. See [`crate::Client::release_outcome`].
-    ///
-    /// # Errors
-    ///
-    /// As its twin.
-    pub fn release_outcome(
-        &self,
-        lease: &DetachedLease,
-        cooldown: Option<Duration>,
-    ) -> Result<Release> {
-        self.0.wait(|client| client.release_outcome(lease, cooldown))?
-    }
-
-    /// Releases every lease that this client holds. See [`crate::Client::release_all`].
-    ///
-    /// # Errors
-    ///
-    /// As its twin; where waiting is wrong nothing was released.
-    pub fn release_all(&self) -> Result<()> {
-        self.0.wait(crate::Client::release_all)?
-    }
-
-    /// Releases every lease that this client holds, and says how each release went. See
-    /// [`crate::Client::release_all_outcomes`].
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) where waiting is wrong; nothing was
-    /// released then.
-    pub fn release_all_outcomes(&self) -> Result<Releases> {
-        self.0.wait(crate::Client::release_all_outcomes)
-    }
-
-    /// Closes the client: nothing new can be acquired, everything held is released, and what
-    /// dropped guards left behind is given up. Takes [`CLOSE_WITHIN`](crate::CLOSE_WITHIN) at
-    /// most.
-    ///
-    /// Call it before `main` returns: the process does not wait for the client's thread.
-    ///
-    /// # Errors
-    ///
-    /// As [`crate::Client::close`].
-    pub fn close(&self) -> Result<()> {
-        self.0.wait(crate::Client::close)?
+        Face::of(self.0.part().multi(keys), self.0.io())
     }
 }
 
-/// Settings of a [`Client`]. The blocking twin of [`crate::ClientBuilder`].
+/// Setters of the builder, which are those of the async one.
+macro_rules! setters {
+    ($type:ident { $(
+        $(#[$doc:meta])*
+        $name:ident($argument:ident: $argument_type:ty);
+    )* }) => {
+        impl $type { $(
+            $(#[$doc])*
+            #[doc = concat!("See [`", stringify!($name), "`](crate::", stringify!($type), "::", stringify!($name), ").")]
+            pub fn $name(self, $argument: $argument_type) -> Self {
+                Self(self.0.$name($argument))
+            }
+        )* }
+    };
+}
+
+/// Settings of a [`Client`]. For threads what [`crate::ClientBuilder`]
+/// is for tasks.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct ClientBuilder(crate::ClientBuilder);
 
-impl ClientBuilder {
-    /// The ttl of this client's locks. See [`crate::ClientBuilder::ttl`].
-    pub fn ttl(self, ttl: Duration) -> Self {
-        Self(self.0.ttl(ttl))
-    }
-
-    /// Refuses locks with a shorter ttl. See [`crate::ClientBuilder::min_ttl`].
-    pub fn min_ttl(self, min_ttl: Duration) -> Self {
-        Self(self.0.min_ttl(min_ttl))
-    }
-
-    /// Who holds this client's locks, for people. See [`crate::ClientBuilder::owner`].
-    pub fn owner(self, owner: impl Into<String>) -> Self {
-        Self(self.0.owner(owner))
-    }
-
-    /// How long one request to the store may take. See [`crate::ClientBuilder::call_timeout`].
-    pub fn call_timeout(self, call_timeout: Duration) -> Self {
-        Self(self.0.call_timeout(call_timeout))
-    }
-
-    /// How often in a row a released lock stays inside this client. See
-    /// [`crate::ClientBuilder::local_handoffs`].
-    pub fn local_handoffs(self, handoffs: u32) -> Self {
-        Self(self.0.local_handoffs(handoffs))
-    }
-
-    /// The clock on which leases are counted. See [`crate::ClientBuilder::clock`].
-    pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
-        Self(self.0.clock(clock))
-    }
-
-    /// Takes leases that outlive this process. See [`crate::ClientBuilder::detached`].
-    pub fn detached(self, detached: bool) -> Self {
-        Self(self.0.detached(detached))
-    }
-
+setters! { ClientBuilder {
+    /// The ttl of this client's locks.
+    ttl(ttl: Duration);
+    /// Refuses locks with a shorter ttl.
+    min_ttl(min_ttl: Duration);
+    /// Who holds this client's locks, for people.
+    owner(owner: impl Into<String>);
+    /// How long one request to the store may take.
+    call_timeout(call_timeout: Duration);
+    /// How often in a row a released lock stays inside this client.
+    local_handoffs(handoffs: u32);
+    /// The clock on which leases are counted.
+    clock(clock: Arc<dyn Clock>);
+    /// Takes leases that outlive this process.
+    detached(detached: bool);
     /// The store's password, where the URL has none. Shown nowhere.
-    pub fn password(self, password: impl Into<String>) -> Self {
-        Self(self.0.password(password))
-    }
+    password(password: impl Into<String>);
+    /// For how long to go on trying to reach a store that is away at first.
+    retry_store(length: Duration);
+    /// What to call after each failed try to reach the store.
+    on_retry_store(tell: impl Fn(&crate::Error) + Send + Sync + 'static);
+} }
 
-    /// For how long to go on trying to reach a store that is away at first. See
-    /// [`crate::ClientBuilder::retry_store`].
-    pub fn retry_store(self, length: Duration) -> Self {
-        Self(self.0.retry_store(length))
-    }
-
-    /// What to call after each failed try to reach the store. See
-    /// [`crate::ClientBuilder::on_retry_store`].
-    pub fn on_retry_store(self, tell: impl Fn(&crate::Error) + Send + Sync + 'static) -> Self {
-        Self(self.0.on_retry_store(tell))
-    }
-
+impl ClientBuilder {
     /// Connects to the store at a URL. See [`crate::Client::connect`].
     ///
     /// # Errors
     ///
-    /// As its twin, [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) inside an async runtime, and
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no thread can be started.
+    /// * [`ErrorKind::Config`](crate::ErrorKind::Config) – the URL or a setting can't be used.
+    /// * [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) – this build leaves that store
+    ///   out.
+    /// * [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) and others – the store can't be
+    ///   opened or reached, or no thread can be started.
+    /// * [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) – inside an async runtime.
+    ///
+    /// No message repeats the URL's password.
     pub fn connect(self, url: impl AsRef<str>) -> Result<Client> {
         check_caller()?;
         let io = Io::start()?;

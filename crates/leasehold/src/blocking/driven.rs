@@ -2,11 +2,12 @@
 
 use leasehold_core::Result;
 
+use super::face::Face;
 use super::io::Io;
+use crate::change::NotChanged;
 
 /// What every type here is made of. In a fork's child it does not go: that would touch locks and
 /// sockets of the parent's.
-#[derive(Debug)]
 pub(super) struct Driven<T> {
     inner: Option<(T, Io)>,
 }
@@ -50,6 +51,25 @@ impl<T> Driven<T> {
         self.io().check()?;
         let (part, io) = self.into_inner();
         io.wait(end(part))
+    }
+
+    /// Waits for what makes another part of this one, which comes back with an error as it is then;
+    /// where waiting is wrong, as `unchanged` says.
+    pub(super) fn change<U, N, V: Face<U>, M: Face<N>, F>(
+        self,
+        unchanged: impl FnOnce(T) -> N,
+        change: impl FnOnce(T) -> F,
+    ) -> Result<V, NotChanged<M>>
+    where
+        F: Future<Output = Result<U, NotChanged<N>>>,
+    {
+        let may_wait = self.io().check();
+        let (part, io) = self.into_inner();
+        if let Err(error) = may_wait {
+            return Err(NotChanged::new(M::of(unchanged(part), &io), error));
+        }
+        let changed = io.wait(change(part));
+        changed.map(|part| V::of(part, &io)).map_err(|not| not.map(|part| M::of(part, &io)))
     }
 
     /// Waits for what changes the part.

@@ -1,81 +1,49 @@
 //! An election, for threads.
 
-use std::ops::Deref;
 use std::time::Duration;
 
 use leasehold_core::{Key, Result};
 
-use super::driven::Driven;
-use super::guard::{Guard, HeldLease};
-use super::value::{holding_setters, owner_setter, waiting_setters};
+use super::face::Face as _;
+use super::guard::HeldLease;
+use super::table::{ends, guard, into_guard, methods, options, value};
 use crate::election::Leader;
-use crate::release::Release;
 
 /// How often it is looked whether to stop.
 const LOOK_FOR_STOP: Duration = Duration::from_millis(50);
 
-/// A post that one candidate has at a time. The blocking twin of [`crate::Election`].
-///
-/// # Errors
-///
-/// Methods that ask the store fail with [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) inside an
-/// async runtime and in a fork's child, besides what their twins say.
-#[derive(Clone, Debug)]
-#[must_use = "nothing is done without a campaign"]
-pub struct Election(Driven<crate::Election>);
+value! {
+    /// A post that one candidate has at a time. For threads what [`crate::Election`] is for tasks.
+    #[derive(Clone)]
+    #[must_use = "nothing is done without a campaign"]
+    Election
+}
 
-holding_setters!(Election);
-owner_setter!(Election);
-waiting_setters!(Election);
+options!(Election: holding_options owner_option waiting_options);
 
-impl Election {
-    pub(super) const fn new(driven: Driven<crate::Election>) -> Self {
-        Self(driven)
-    }
-
-    /// How often an observer looks. See [`crate::Election::look_every`].
-    pub fn look_every(self, look_every: Duration) -> Self {
-        Self(self.0.map(|election| election.look_every(look_every)))
-    }
-
+methods! { Election {
+    /// How often an observer looks.
+    sets look_every(look_every: Duration);
     /// The post's name.
     ///
     /// # Errors
     ///
     /// What is wrong with the name, or the first setting that is wrong.
-    pub fn key(&self) -> Result<&Key> {
-        self.0.part().key()
-    }
+    checks key() -> &Key;
+    /// Becomes the leader if nobody is. `None` when somebody leads.
+    asks try_campaign() -> Option<Leadership>, errors trying;
+    /// Becomes the leader, waiting for as long as it takes. Candidates come to the post in the order
+    /// in which they came.
+    asks campaign() -> Leadership, errors taking;
+    /// Becomes the leader, waiting for at most `limit`.
+    asks campaign_within(limit: Duration) -> Leadership, errors taking_within;
+    /// Who leads at this moment, as the store sees it. Takes no part in the election.
+    asks leader() -> Option<Leader>, errors asking;
+    /// Watches who leads.
+    makes observe() -> Observer;
+} }
 
-    /// Becomes the leader if nobody is. See [`crate::Election::try_campaign`].
-    ///
-    /// # Errors
-    ///
-    /// As its twin.
-    pub fn try_campaign(&self) -> Result<Option<Leadership>> {
-        let leadership = self.0.wait(crate::Election::try_campaign)??;
-        Ok(leadership.map(|leadership| self.leadership(leadership)))
-    }
-
-    /// Becomes the leader, waiting for as long as it takes. See [`crate::Election::campaign`].
-    ///
-    /// # Errors
-    ///
-    /// As its twin.
-    pub fn campaign(&self) -> Result<Leadership> {
-        self.0.wait(crate::Election::campaign)?.map(|leadership| self.leadership(leadership))
-    }
-
-    /// Becomes the leader, waiting for at most `limit`. See [`crate::Election::campaign_within`].
-    ///
-    /// # Errors
-    ///
-    /// As its twin.
-    pub fn campaign_within(&self, limit: Duration) -> Result<Leadership> {
-        let leadership = self.0.wait(|election| election.campaign_within(limit))?;
-        leadership.map(|leadership| self.leadership(leadership))
-    }
-
+impl Election {
     /// Campaigns, and runs `body` whenever this candidate leads. A thread can't be stopped from
     /// outside, so the body returns when the lease that it is given is lost; the next campaign
     /// begins then. Returns what a body returned that led to its end, or `None` when `stop` says so
@@ -83,7 +51,9 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// As its twin.
+    /// Those for which it is of no use to try again, such as
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config), [`ErrorKind::Closed`](crate::ErrorKind::Closed)
+    /// and [`ErrorKind::Misuse`](crate::ErrorKind::Misuse).
     pub fn run<T>(
         &self,
         stop: impl Fn() -> bool,
@@ -98,7 +68,7 @@ impl Election {
                 }
             });
             let Some(leadership) = campaign?? else { return Ok(None) };
-            let leadership = self.leadership(leadership);
+            let leadership = Leadership::of(leadership, self.0.io());
             let done = body(leadership.lease());
             let led = leadership.is_held();
             // What the body did is done, whatever becomes of the resignation.
@@ -114,7 +84,9 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// As its twin.
+    /// Those for which it is of no use to try again, such as
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config), [`ErrorKind::Closed`](crate::ErrorKind::Closed)
+    /// and [`ErrorKind::Misuse`](crate::ErrorKind::Misuse).
     pub fn run_callbacks(
         &self,
         stop: impl Fn() -> bool,
@@ -122,26 +94,8 @@ impl Election {
         stepped_down: impl FnMut(),
     ) -> Result<()> {
         let elected =
-            |lease: &crate::HeldLease| elected(&HeldLease::new(self.0.with(lease.clone())));
+            |lease: &crate::HeldLease| elected(&HeldLease::of(lease.clone(), self.0.io()));
         self.0.wait(|election| election.run_callbacks(stopped(&stop), elected, stepped_down))?
-    }
-
-    /// Who leads at this moment. See [`crate::Election::leader`].
-    ///
-    /// # Errors
-    ///
-    /// As its twin.
-    pub fn leader(&self) -> Result<Option<Leader>> {
-        self.0.wait(crate::Election::leader)?
-    }
-
-    /// Watches who leads. See [`crate::Election::observe`].
-    pub fn observe(&self) -> Observer {
-        Observer(self.0.with(self.0.part().observe()))
-    }
-
-    fn leadership(&self, leadership: crate::Leadership) -> Leadership {
-        Leadership(Guard::new(self.0.with(leadership.into_guard())))
     }
 }
 
@@ -153,10 +107,11 @@ async fn stopped(stop: &impl Fn() -> bool) {
     }
 }
 
-/// Sees leaders come and go. The blocking twin of [`crate::Observer`].
-#[derive(Debug)]
-#[must_use = "nothing is seen without looking"]
-pub struct Observer(Driven<crate::Observer>);
+value! {
+    /// Sees leaders come and go. For threads what [`crate::Observer`] is for tasks.
+    #[must_use = "nothing is seen without looking"]
+    Observer
+}
 
 impl Observer {
     /// Waits for the next leader, or for there being none any more. See
@@ -164,51 +119,20 @@ impl Observer {
     ///
     /// # Errors
     ///
-    /// As its twin.
+    #[doc = super::errors::errors!(asking)]
     #[expect(
         clippy::should_implement_trait,
-        reason = "named as its twin, and an error ends nothing"
+        reason = "named as in the async API, and an error ends nothing"
     )]
     pub fn next(&mut self) -> Result<Option<Leader>> {
         self.0.wait_mut(crate::Observer::next)?
     }
 }
 
-/// A leadership: the proof that this process leads. The blocking twin of [`crate::Leadership`].
-#[derive(Debug)]
-#[must_use = "dropping the leadership gives it up in the background; call resign() to be sure"]
-#[clippy::has_significant_drop]
-pub struct Leadership(Guard);
-
-impl Leadership {
-    /// Gives the post up. See [`crate::Leadership::resign`].
-    ///
-    /// # Errors
-    ///
-    /// As its twin.
-    pub fn resign(self) -> Result<()> {
-        self.0.release()
-    }
-
-    /// As [`resign`](Self::resign), and says how that went.
-    ///
-    /// # Errors
-    ///
-    /// As its twin.
-    pub fn resign_outcome(self) -> Result<Release> {
-        self.0.release_outcome()
-    }
-
-    /// The plain guard.
-    pub fn into_guard(self) -> Guard {
-        self.0
-    }
+guard! {
+    /// A leadership: the proof that this process leads. For threads what [`crate::Leadership`] is
+    /// for tasks.
+    Leadership: HeldLease
 }
-
-impl Deref for Leadership {
-    type Target = Guard;
-
-    fn deref(&self) -> &Guard {
-        &self.0
-    }
-}
+ends!(Leadership: resign, resign_outcome, resign_with_cooldown, resign_with_cooldown_outcome);
+into_guard!(Leadership);

@@ -47,6 +47,8 @@
 mod client;
 mod driven;
 mod election;
+mod errors;
+mod face;
 mod guard;
 mod io;
 mod multi;
@@ -56,14 +58,14 @@ mod reentrant;
 mod run;
 mod rwlock;
 mod semaphore;
-mod value;
+mod table;
 
 pub use client::{Client, ClientBuilder};
 pub use election::{Election, Leadership, Observer};
-pub use guard::{Guard, HeldLease};
+pub use guard::{Guard, HeldLease, HeldLeases};
 pub use multi::{Multi, MultiGuard};
 pub use mutex::Mutex;
 pub use once::{OnceGuard, OncePer};
 pub use reentrant::{Reentrant, ReentrantGuard};
 pub use rwlock::{ReadGuard, RwLock, WriteGuard};
-pub use semaphore::Semaphore;
+pub use semaphore::{Semaphore, SemaphoreGuard};

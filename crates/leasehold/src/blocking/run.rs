@@ -2,20 +2,34 @@
 
 use leasehold_core::Result;
 
-use super::guard::{Guard, HeldLease};
+use super::driven::Driven;
 use crate::hold::Closing;
-use crate::run::{RunError, judge};
+use crate::release::Release;
+use crate::run::{Leases, RunError, judge};
 
-/// Runs a body under a lease and releases it, closing the lock by how the body ended.
-pub(super) fn run_under<T>(
-    guard: Guard,
-    body: impl FnOnce(&HeldLease) -> T,
+/// A view of what a body runs under.
+pub(super) trait View {
+    type Part: Leases;
+
+    fn part(&self) -> &Self::Part;
+}
+
+/// Runs a body under a lease, which `end` then releases, closing the lock by how the body ended.
+pub(super) fn run_under<T, G, V: View, F>(
+    guard: Driven<G>,
+    lease: &V,
+    body: impl FnOnce(&V) -> T,
     closing: impl FnOnce(&T) -> Closing,
-) -> Result<T, RunError<T>> {
-    guard.can_wait()?;
-    let lease = guard.lease().clone();
-    let done = body(&lease);
-    let in_time = guard.is_held();
-    let answer = guard.end(closing(&done));
-    judge(lease.part(), in_time, done, answer)
+    end: impl FnOnce(G, Closing) -> F,
+) -> Result<T, RunError<T>>
+where
+    F: Future<Output = Result<Release>>,
+{
+    guard.io().check()?;
+    let done = body(lease);
+    let in_time = lease.part().are_held();
+    let at_fault = lease.part().at_fault();
+    let closing = closing(&done);
+    let answer = guard.end(|guard| end(guard, closing));
+    judge(at_fault.as_ref(), in_time, done, answer)
 }

@@ -4,117 +4,73 @@ use std::time::Duration;
 
 use leasehold_core::{Key, Result};
 
-use super::driven::Driven;
 use super::guard::Guard;
-use super::value::{holding_setters, owner_setter, waiting_setters};
+use super::table::{ends, guard, into_guard, methods, options, value};
+use crate::change::NotChanged;
 
-/// Permits, of which there is a limited number for all processes that use the same store. The
-/// blocking twin of [`crate::Semaphore`].
-///
-/// # Errors
-///
-/// Methods that ask the store fail with [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) inside an
-/// async runtime and in a fork's child, besides what their twins say.
-#[derive(Clone, Debug)]
-#[must_use = "a semaphore does nothing until a permit is acquired"]
-pub struct Semaphore(Driven<crate::Semaphore>);
+value! {
+    /// Permits, of which there is a limited number for all processes that use the same store. For
+    /// threads what [`crate::Semaphore`] is for tasks.
+    #[derive(Clone)]
+    #[must_use = "a semaphore does nothing until a permit is acquired"]
+    Semaphore
+}
 
-holding_setters!(Semaphore);
-owner_setter!(Semaphore);
-waiting_setters!(Semaphore);
+options!(Semaphore: holding_options owner_option waiting_options);
 
-impl Semaphore {
-    pub(super) const fn new(driven: Driven<crate::Semaphore>) -> Self {
-        Self(driven)
-    }
-
+methods! { Semaphore {
     /// The lock's name.
     ///
     /// # Errors
     ///
     /// What is wrong with the name, or the first setting that is wrong.
-    pub fn key(&self) -> Result<&Key> {
-        self.0.part().key()
-    }
+    checks key() -> &Key;
+    /// Tries to take a permit, once. `None` when none is free, or when others wait.
+    asks try_acquire() -> Option<SemaphoreGuard>, errors trying;
+    /// Takes a permit, waiting for as long as it takes.
+    asks acquire() -> SemaphoreGuard, errors taking;
+    /// Takes a permit, waiting for at most `limit`; with a limit of zero it tries once.
+    asks acquire_within(limit: Duration) -> SemaphoreGuard, errors taking_within;
+    /// Tries to take `n` permits at once, all or none.
+    asks try_acquire_many(n: u32) -> Option<SemaphoreGuard>, errors trying;
+    /// Takes `n` permits at once, waiting for as long as it takes.
+    asks acquire_many(n: u32) -> SemaphoreGuard, errors taking;
+    /// Takes `n` permits at once, waiting for at most `limit`.
+    asks acquire_many_within(n: u32, limit: Duration) -> SemaphoreGuard, errors taking_within;
+    /// How many permits nobody holds, as the store sees it now; the answer is old when it comes.
+    asks available_permits() -> u32, errors trying;
+    /// Changes the limit for everybody, and returns the semaphore with it.
+    asks set_limit(limit: u32) -> Self, errors trying;
+} }
 
-    /// Tries to take a permit, once. See [`crate::Semaphore::try_acquire`].
+guard! {
+    /// Held permits of a semaphore. For threads what [`crate::SemaphoreGuard`] is for tasks.
+    SemaphoreGuard: HeldLease
+}
+ends!(SemaphoreGuard);
+into_guard!(SemaphoreGuard);
+
+impl SemaphoreGuard {
+    /// Gives back `n` of the permits and keeps the others. See
+    /// [`crate::SemaphoreGuard::release_permits`].
     ///
     /// # Errors
     ///
-    /// As its twin.
-    pub fn try_acquire(&self) -> Result<Option<Guard>> {
-        self.try_acquire_many(1)
+    #[doc = super::errors::errors!(changing)]
+    pub fn release_permits(self, n: u32) -> Result<Self, NotChanged<Self>> {
+        self.0.change(|guard| guard, |guard| guard.release_permits(n))
     }
+}
 
-    /// Takes a permit, waiting for as long as it takes. See [`crate::Semaphore::acquire`].
-    ///
-    /// # Errors
-    ///
-    /// As its twin.
-    pub fn acquire(&self) -> Result<Guard> {
-        self.acquire_many(1)
-    }
+impl TryFrom<Guard> for SemaphoreGuard {
+    type Error = NotChanged<Guard>;
 
-    /// Takes a permit, waiting for at most `limit`. See [`crate::Semaphore::acquire_within`].
-    ///
-    /// # Errors
-    ///
-    /// As its twin.
-    pub fn acquire_within(&self, limit: Duration) -> Result<Guard> {
-        self.acquire_many_within(1, limit)
-    }
-
-    /// Tries to take `n` permits at once. See [`crate::Semaphore::try_acquire_many`].
-    ///
-    /// # Errors
-    ///
-    /// As its twin.
-    pub fn try_acquire_many(&self, n: u32) -> Result<Option<Guard>> {
-        let guard = self.0.wait(|semaphore| semaphore.try_acquire_many(n))??;
-        Ok(guard.map(|guard| self.guard(guard)))
-    }
-
-    /// Takes `n` permits at once, waiting for as long as it takes. See
-    /// [`crate::Semaphore::acquire_many`].
-    ///
-    /// # Errors
-    ///
-    /// As its twin.
-    pub fn acquire_many(&self, n: u32) -> Result<Guard> {
-        self.0.wait(|semaphore| semaphore.acquire_many(n))?.map(|guard| self.guard(guard))
-    }
-
-    /// Takes `n` permits at once, waiting for at most `limit`. See
-    /// [`crate::Semaphore::acquire_many_within`].
-    ///
-    /// # Errors
-    ///
-    /// As its twin.
-    pub fn acquire_many_within(&self, n: u32, limit: Duration) -> Result<Guard> {
-        let guard = self.0.wait(|semaphore| semaphore.acquire_many_within(n, limit))?;
-        guard.map(|guard| self.guard(guard))
-    }
-
-    /// How many permits nobody holds now. See [`crate::Semaphore::available_permits`].
-    ///
-    /// # Errors
-    ///
-    /// As its twin.
-    pub fn available_permits(&self) -> Result<u32> {
-        self.0.wait(crate::Semaphore::available_permits)?
-    }
-
-    /// Changes the limit for everybody. See [`crate::Semaphore::set_limit`].
-    ///
-    /// # Errors
-    ///
-    /// As its twin.
-    pub fn set_limit(&self, limit: u32) -> Result<Self> {
-        let semaphore = self.0.wait(|semaphore| semaphore.set_limit(limit))??;
-        Ok(Self(self.0.with(semaphore)))
-    }
-
-    fn guard(&self, guard: crate::Guard) -> Guard {
-        Guard::new(self.0.with(guard))
+    /// The guard of permits that were detached and [adopted](super::Client::adopt).
+    fn try_from(guard: Guard) -> Result<Self, NotChanged<Guard>> {
+        let (guard, io) = guard.into_driven().into_inner();
+        match crate::SemaphoreGuard::try_from(guard) {
+            Ok(guard) => Ok(super::face::Face::of(guard, &io)),
+            Err(not) => Err(not.map(|guard| super::face::Face::of(guard, &io))),
+        }
     }
 }

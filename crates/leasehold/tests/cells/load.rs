@@ -112,7 +112,7 @@ impl Worker {
             Use::Write => Hold::Once(rwlock().write_within(WAIT).await?.into_guard()),
             Use::Permit => {
                 let semaphore = client.semaphore(name, LIMIT).ttl(*ttl);
-                Hold::Once(semaphore.acquire_within(WAIT).await?)
+                Hold::Once(semaphore.acquire_within(WAIT).await?.into_guard())
             }
             Use::Reentrant => {
                 let lock = client.reentrant(name, &self.owner).ttl(*ttl);

@@ -43,7 +43,7 @@ impl Scene {
         let mut load = Load::new();
         let holder = client().await;
         load.keep(holder.mutex(KEPT).ttl(ttl).lock().await.unwrap());
-        load.keep(holder.semaphore(PERMITS, 3).ttl(ttl).acquire().await.unwrap());
+        load.keep(holder.semaphore(PERMITS, 3).ttl(ttl).acquire().await.unwrap().into_guard());
         load.keep(holder.rwlock(READING).ttl(ttl).read().await.unwrap().into_guard());
         let waiting = tokio::spawn({
             let other = client().await;

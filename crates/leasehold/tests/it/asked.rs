@@ -144,7 +144,7 @@ async fn all_guards_of_an_owner_are_asked() {
     let multi = client.multi(["b", "c"]).lock().await.unwrap();
     client.ask("c").await.unwrap();
     multi.asked().await;
-    assert!(multi.guards()[1].is_asked());
+    assert!(multi.leases()[1].is_asked());
 }
 
 #[tokio::test(start_paused = true)]

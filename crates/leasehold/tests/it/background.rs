@@ -137,7 +137,7 @@ fn a_runtime_that_stands_still_costs_no_lease(place: &Place) {
             (guard, others, contender)
         });
         assert!(!contender.got_it());
-        assert!(others.iter().all(Guard::is_held));
+        assert!(others.iter().all(|guard| guard.is_held()));
         runtime.block_on(async {
             guard.release().await.unwrap();
             for other in others {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{DetachedLease, Effect, ErrorKind, ForceRelease, Release};
+use leasehold::{DetachedLease, Effect, ErrorKind, ForceRelease, Release, SemaphoreGuard};
 use leasehold_clock::ManualClock;
 use leasehold_core::Moment;
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
@@ -133,7 +133,7 @@ async fn a_lease_that_is_adopted_is_held_as_it_was() {
 
     let permits = client.semaphore("b", 5).acquire_many(3).await.unwrap();
     let lease = permits.detach().await.unwrap();
-    let permits = world.client().adopt(&lease).await.unwrap();
+    let permits = SemaphoreGuard::try_from(world.client().adopt(&lease).await.unwrap()).unwrap();
     assert_eq!(permits.permits(), Some(3));
     let permits = permits.release_permits(2).await.unwrap();
     assert_eq!(client.semaphore("b", 5).available_permits().await.unwrap(), 4);

@@ -24,6 +24,7 @@ mod failover;
 mod faults;
 mod fencing;
 mod giving_up;
+mod guards;
 mod handed_over;
 mod hold;
 mod length;

@@ -40,7 +40,7 @@ async fn all_are_taken_in_one_request_or_none() {
     assert_eq!(fences.len(), 3);
     for (at, (key, fence)) in fences.iter().enumerate() {
         assert!(!free(&world.client(), key.as_str()).await);
-        assert_eq!(guard.guards()[at].fence().unwrap(), *fence);
+        assert_eq!(guard.leases()[at].fence().unwrap(), *fence);
     }
     tokio::time::sleep(secs(100)).await;
     assert!(guard.is_held() && guard.remaining() > secs(10));
@@ -167,7 +167,7 @@ async fn it_is_lost_when_any_of_them_is() {
     assert!(!guard.is_held() && guard.remaining().is_zero());
     assert_eq!(guard.check().unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(guard.fences().unwrap_err().kind(), ErrorKind::Lost);
-    assert!(guard.guards()[0].is_held());
+    assert!(guard.leases()[0].is_held());
     let outcomes = guard.release_outcomes().await;
     let verdict = outcomes.verdict().unwrap_err();
     assert_eq!((verdict.kind(), verdict.key().unwrap().as_str()), (ErrorKind::Lost, "b"));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leasehold::{ErrorKind, Guard, Release, Semaphore};
+use leasehold::{ErrorKind, Release, Semaphore, SemaphoreGuard};
 use leasehold_core::{Clock, Mode};
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 use leasehold_testkit::history::{Event, Recorder, fence_faults, overlaps};
@@ -57,7 +57,7 @@ async fn free_permits_are_taken_by_many_tasks_at_the_same_time() {
         }
         guards.push(task.await.unwrap());
     }
-    assert!(guards.iter().all(Guard::is_held));
+    assert!(guards.iter().all(|guard| guard.is_held()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -66,7 +66,7 @@ async fn permits_renew_themselves() {
     let semaphore = world.client().semaphore("a", 2).ttl(secs(2));
     let guards = [semaphore.acquire().await.unwrap(), semaphore.acquire().await.unwrap()];
     tokio::time::sleep(secs(60)).await;
-    assert!(guards.iter().all(Guard::is_held));
+    assert!(guards.iter().all(|guard| guard.is_held()));
     assert!(world.client().semaphore("a", 2).try_acquire().await.unwrap().is_none());
 }
 
@@ -213,7 +213,7 @@ async fn some_permits_can_be_given_back_and_the_others_kept() {
     assert_eq!(semaphore.available_permits().await.unwrap(), 3);
     drop(waited);
     let guard = world.client().mutex("b").lock().await.unwrap();
-    let (guard, error) = guard.release_permits(1).await.unwrap_err().into_parts();
+    let (guard, error) = SemaphoreGuard::try_from(guard).unwrap_err().into_parts();
     assert!(error.kind() == ErrorKind::Misuse && guard.is_held());
 }
 
@@ -253,7 +253,7 @@ async fn whichever_holders_crash_the_capacity_is_back_in_full_after_the_lease() 
         assert_eq!(semaphore.available_permits().await.unwrap(), 0, "{crashing:04b}");
         tokio::time::sleep(secs(4)).await;
         assert_eq!(semaphore.available_permits().await.unwrap(), crashed, "{crashing:04b}");
-        assert!(alive.iter().all(Guard::is_held), "{crashing:04b}");
+        assert!(alive.iter().all(|guard| guard.is_held()), "{crashing:04b}");
         if let Some(crashed) = Some(crashed).filter(|n| *n > 0) {
             drop(semaphore.try_acquire_many(crashed).await.unwrap().unwrap());
         }

@@ -87,7 +87,7 @@ fn several_locks_are_one() {
     client.ask("a").unwrap();
     guard.asked().unwrap();
     client.force_release("b", fence).unwrap();
-    assert_eq!(guard.guards().len(), 2);
+    assert_eq!(guard.leases().len(), 2);
     let outcomes: Vec<_> = guard.release_outcomes().unwrap().into_iter().collect();
     assert_eq!(*outcomes[0].1.as_ref().unwrap(), Release::Released);
     let fixed = multi.renew(false).ttl(Duration::from_millis(600));

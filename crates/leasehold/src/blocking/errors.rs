@@ -1,0 +1,99 @@
+//! Why calls fail, in words, for the documentation of all that fail in the same way.
+
+/// The errors of a class of calls, as text for their documentation.
+macro_rules! errors {
+    (waiting) => {
+        "* [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) – inside an async runtime, or in a fork's \
+         child: waiting is wrong there, and nothing was asked.\n"
+    };
+    (store) => {
+        concat!(
+            "* [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) and others – the store \
+             could not be asked; [`Error::effect`](crate::Error::effect) says whether it was done all \
+             the same.\n",
+            $crate::blocking::errors::errors!(waiting)
+        )
+    };
+    (asking) => {
+        concat!(
+            "* [`ErrorKind::Config`](crate::ErrorKind::Config) – a bad name or setting.\n",
+            $crate::blocking::errors::errors!(store)
+        )
+    };
+    (trying) => {
+        concat!(
+            "* [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) – the name is in use as another \
+             kind of lock, or with another limit.\n",
+            $crate::blocking::errors::errors!(asking)
+        )
+    };
+    (taking) => {
+        concat!(
+            "* [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) – the retry strategy gave up.\n",
+            $crate::blocking::errors::errors!(trying)
+        )
+    };
+    (taking_within) => {
+        concat!(
+            "* [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) – the limit was reached, or the \
+             retry strategy gave up. The error says who holds the lock \
+             ([`Error::holder`](crate::Error::holder)) and how long its lease still runs \
+             ([`Error::retry_after`](crate::Error::retry_after)).\n",
+            $crate::blocking::errors::errors!(trying)
+        )
+    };
+    (gone) => {
+        concat!(
+            "* [`ErrorKind::Late`](crate::ErrorKind::Late) – the lease had run out, though nobody \
+             has held the lock since.\n",
+            "* [`ErrorKind::Lost`](crate::ErrorKind::Lost) – the lease was not held any more, and \
+             another holder may have come.\n"
+        )
+    };
+    (renewing) => {
+        concat!(
+            $crate::blocking::errors::errors!(gone),
+            "* [`ErrorKind::Config`](crate::ErrorKind::Config) – the ttl is out of range; nothing \
+             was asked.\n",
+            $crate::blocking::errors::errors!(store)
+        )
+    };
+    (releasing) => {
+        concat!(
+            $crate::blocking::errors::errors!(gone),
+            $crate::blocking::errors::errors!(store),
+            "\nThe guard is gone with every error; what it held is given up in the background.\n"
+        )
+    };
+    (ending) => {
+        concat!(
+            $crate::blocking::errors::errors!(store),
+            "\nThe guard is gone with every error; what it held is given up in the background.\n"
+        )
+    };
+    (releasing_detached) => {
+        concat!(
+            $crate::blocking::errors::errors!(gone),
+            $crate::blocking::errors::errors!(store)
+        )
+    };
+    (changing) => {
+        concat!(
+            "A guard comes with every error, held as before where that can be proven:\n\n",
+            "* [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) – others are in the way.\n",
+            $crate::blocking::errors::errors!(renewing)
+        )
+    };
+    (running) => {
+        concat!(
+            "* [`ErrorKind::Late`](crate::ErrorKind::Late) – the lease had run out before the body \
+             ended, though nobody else took the lock.\n",
+            "* [`ErrorKind::Lost`](crate::ErrorKind::Lost) – the lease was lost before the body \
+             ended.\n",
+            $crate::blocking::errors::errors!(waiting),
+            "\nWhat the body has returned is in the error \
+             ([`RunError::into_output`](crate::RunError::into_output)).\n"
+        )
+    };
+}
+pub(super) use errors;

@@ -1,0 +1,50 @@
+//! What the answers of the async API are for threads.
+
+use std::time::Duration;
+
+use leasehold_core::doctor::Finding;
+use leasehold_core::{ForceRelease, Listing, LockInfo};
+
+use super::io::Io;
+use crate::detached::DetachedLease;
+use crate::election::Leader;
+use crate::release::{Release, Releases};
+
+/// What a part of the async API is for threads.
+pub(super) trait Face<Part>: Sized {
+    fn of(part: Part, io: &Io) -> Self;
+}
+
+/// What is the same for threads.
+pub(super) trait Plain {}
+
+impl Plain for () {}
+impl Plain for bool {}
+impl Plain for u32 {}
+impl Plain for DetachedLease {}
+impl Plain for Duration {}
+impl Plain for Finding {}
+impl Plain for ForceRelease {}
+impl Plain for Leader {}
+impl Plain for Listing {}
+impl Plain for LockInfo {}
+impl Plain for Release {}
+impl Plain for Releases {}
+
+impl<T: Plain> Face<T> for T {
+    fn of(part: T, _: &Io) -> Self {
+        part
+    }
+}
+
+impl<Part, T: Face<Part>> Face<Option<Part>> for Option<T> {
+    fn of(part: Option<Part>, io: &Io) -> Self {
+        part.map(|part| T::of(part, io))
+    }
+}
+
+impl<Part, T: Face<Part>> Face<Vec<Part>> for Vec<T> {
+    fn of(part: Vec<Part>, io: &Io) -> Self {
+        part.into_iter().map(|part| T::of(part, io)).collect()
+    }
+}

@@ -1,0 +1,270 @@
+//! The table from which the API for threads and its documentation are made: each row is a method
+//! of the async API, with what it takes and what it answers.
+
+/// A lock value for threads, made of its part of the async API.
+macro_rules! value {
+    ($(#[$meta:meta])* $type:ident) => {
+        $(#[$meta])*
+        ///
+        /// # Errors
+        ///
+        /// Each method says its own. Inside an async runtime and in a fork's child, calls that
+        /// would wait fail with [`ErrorKind::Misuse`](crate::ErrorKind::Misuse).
+        pub struct $type(super::driven::Driven<crate::$type>);
+
+        impl super::face::Face<crate::$type> for $type {
+            fn of(part: crate::$type, io: &super::io::Io) -> Self {
+                Self(super::driven::Driven::new(part, io.clone()))
+            }
+        }
+
+        impl std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0.part().fmt(f)
+            }
+        }
+    };
+}
+
+/// The setters of a lock value.
+macro_rules! options {
+    ($type:ident: $($group:ident)*) => {
+        impl $type {
+            /// Takes over what these options set; the rest stays as it is.
+            pub fn options(self, options: &crate::LockOptions) -> Self {
+                Self(self.0.map(|value| value.options(options)))
+            }
+        }
+
+        $crate::options::setters!($type: $($group)*);
+    };
+}
+
+/// The methods of a type. A row begins with what the method does:
+///
+/// * `asks` – waits for an answer that may be an error;
+/// * `waits` – waits for something to happen;
+/// * `ends` – waits for an answer, and uses the value up;
+/// * `makes` – returns another value for threads, at once;
+/// * `tells` – returns the same as in the async API, at once;
+/// * `checks` – returns the same or an error, at once;
+/// * `sets` – returns the value with something set.
+macro_rules! methods {
+    ($type:ident { $(
+        $(#[$doc:meta])*
+        $verb:ident $name:ident($($argument:ident: $argument_type:ty),*) $(-> $answer:ty)?
+            $(, errors $errors:ident)?;
+    )* }) => {
+        impl $type { $(
+            $crate::blocking::table::method!(
+                $verb $type [$(#[$doc])*] $name ($($argument: $argument_type),*) [$($answer)?]
+                [$($errors)?]
+            );
+        )* }
+    };
+}
+
+macro_rules! method {
+    (asks $type:ident [$(#[$doc:meta])*] $name:ident ($($argument:ident: $argument_type:ty),*)
+        [$answer:ty] [$errors:ident]
+    ) => {
+        $(#[$doc])*
+        ///
+        #[doc = concat!("The same for tasks: [`", stringify!($name), "`](crate::", stringify!($type), "::", stringify!($name), ").")]
+        ///
+        /// # Errors
+        ///
+        #[doc = $crate::blocking::errors::errors!($errors)]
+        pub fn $name(&self, $($argument: $argument_type),*) -> crate::Result<$answer> {
+            let answer = self.0.wait(|part| part.$name($($argument),*))??;
+            Ok(super::face::Face::of(answer, self.0.io()))
+        }
+    };
+    (waits $type:ident [$(#[$doc:meta])*] $name:ident ($($argument:ident: $argument_type:ty),*)
+        [$answer:ty] []
+    ) => {
+        $(#[$doc])*
+        ///
+        #[doc = concat!("The same for tasks: [`", stringify!($name), "`](crate::", stringify!($type), "::", stringify!($name), ").")]
+        ///
+        /// # Errors
+        ///
+        #[doc = $crate::blocking::errors::errors!(waiting)]
+        pub fn $name(&self, $($argument: $argument_type),*) -> crate::Result<$answer> {
+            let answer = self.0.wait(|part| part.$name($($argument),*))?;
+            Ok(super::face::Face::of(answer, self.0.io()))
+        }
+    };
+    (ends $type:ident [$(#[$doc:meta])*] $name:ident ($($argument:ident: $argument_type:ty),*)
+        [$answer:ty] [$errors:ident]
+    ) => {
+        $(#[$doc])*
+        ///
+        #[doc = concat!("The same for tasks: [`", stringify!($name), "`](crate::", stringify!($type), "::", stringify!($name), ").")]
+        ///
+        /// # Errors
+        ///
+        #[doc = $crate::blocking::errors::errors!($errors)]
+        pub fn $name(self, $($argument: $argument_type),*) -> crate::Result<$answer> {
+            self.0.end(|part| part.$name($($argument),*))
+        }
+    };
+    (makes $type:ident [$(#[$doc:meta])*] $name:ident ($($argument:ident: $argument_type:ty),*)
+        [$answer:ty] []
+    ) => {
+        $(#[$doc])*
+        ///
+        #[doc = concat!("The same for tasks: [`", stringify!($name), "`](crate::", stringify!($type), "::", stringify!($name), ").")]
+        pub fn $name(&self, $($argument: $argument_type),*) -> $answer {
+            super::face::Face::of(self.0.part().$name($($argument),*), self.0.io())
+        }
+    };
+    (tells $type:ident [$(#[$doc:meta])*] $name:ident ($($argument:ident: $argument_type:ty),*)
+        [$answer:ty] []
+    ) => {
+        $(#[$doc])*
+        #[must_use]
+        pub fn $name(&self, $($argument: $argument_type),*) -> $answer {
+            self.0.part().$name($($argument),*)
+        }
+    };
+    (checks $type:ident [$(#[$doc:meta])*] $name:ident () [$answer:ty] []) => {
+        $(#[$doc])*
+        pub fn $name(&self) -> crate::Result<$answer> {
+            self.0.part().$name()
+        }
+    };
+    (sets $type:ident [$(#[$doc:meta])*] $name:ident ($($argument:ident: $argument_type:ty),*)
+        [] []
+    ) => {
+        $(#[$doc])*
+        ///
+        #[doc = concat!("The same for tasks: [`", stringify!($name), "`](crate::", stringify!($type), "::", stringify!($name), ").")]
+        pub fn $name(self, $($argument: $argument_type),*) -> Self {
+            Self(self.0.map(|part| part.$name($($argument),*)))
+        }
+    };
+}
+
+/// A guard for threads, with the view of its lease that it derefs to, and a body run under it.
+macro_rules! guard {
+    ($(#[$meta:meta])* $type:ident: $lease:ident) => {
+        $crate::blocking::table::guard!(
+            $(#[$meta])* $type: $lease, |guard, closing| crate::Guard::from(guard).end(closing)
+        );
+    };
+    ($(#[$meta:meta])* $type:ident: $lease:ident, $end:expr) => {
+        $(#[$meta])*
+        ///
+        /// What can be asked of the lease is asked of the view that this derefs to.
+        ///
+        /// # Dropping is not releasing
+        ///
+        /// Dropped, it is given up on leasehold's own thread: soon, but not at a moment anybody can
+        /// tell, and when the process ends first, only when the ttl has run out. Drop never blocks
+        /// and never panics.
+        #[must_use = "dropping the guard gives it up in the background; end it by a call to be sure"]
+        #[clippy::has_significant_drop]
+        pub struct $type(super::driven::Driven<crate::$type>, super::guard::$lease);
+
+        impl $type {
+            /// A view of the lease, to be given to the work.
+            #[must_use]
+            pub const fn lease(&self) -> &super::guard::$lease {
+                &self.1
+            }
+
+            /// Runs `body` under the lease, and releases it.
+            ///
+            /// A thread can't be stopped from outside: when the lease is lost, the body goes on until
+            /// it looks. Let it look, with `check` before each side effect, and give the fence to what
+            /// it works on. A body that panics leaves the lease to be given up in the background.
+            ///
+            /// # Errors
+            ///
+            #[doc = $crate::blocking::errors::errors!(running)]
+            pub fn run<T>(
+                self,
+                body: impl FnOnce(&super::guard::$lease) -> T,
+            ) -> crate::Result<T, crate::RunError<T>> {
+                let closing = |_: &T| crate::hold::Closing::No;
+                super::run::run_under(self.0, &self.1, body, closing, $end)
+            }
+        }
+
+        impl super::face::Face<crate::$type> for $type {
+            fn of(part: crate::$type, io: &super::io::Io) -> Self {
+                let lease = super::face::Face::of(part.lease().clone(), io);
+                Self(super::driven::Driven::new(part, io.clone()), lease)
+            }
+        }
+
+        impl std::ops::Deref for $type {
+            type Target = super::guard::$lease;
+
+            fn deref(&self) -> &Self::Target {
+                &self.1
+            }
+        }
+
+        impl std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0.part().fmt(f)
+            }
+        }
+    };
+}
+
+/// The ways in which the guard of one lease ends, in the words of its kind.
+macro_rules! ends {
+    ($type:ident: $release:ident, $outcome:ident, $cooldown:ident, $cooldown_outcome:ident) => {
+        $crate::blocking::table::methods! { $type {
+            /// Ends the lease. An `Ok` says that it was held to its end.
+            ends $release() -> (), errors releasing;
+            /// Ends the lease, and says how that went.
+            ends $outcome() -> crate::Release, errors ending;
+            /// Ends the lease, and keeps the lock closed to everybody for `cooldown` after.
+            ends $cooldown(cooldown: std::time::Duration) -> (), errors releasing;
+            /// Ends the lease, keeps the lock closed to everybody for `cooldown` after, and says how
+            /// that went.
+            ends $cooldown_outcome(cooldown: std::time::Duration) -> crate::Release, errors ending;
+        } }
+
+        impl $type {
+            /// Lets go of the lease without ending it: it lives on until its ttl, for whoever has
+            /// the returned value.
+            ///
+            /// # Errors
+            ///
+            #[doc = $crate::blocking::errors::errors!(changing)]
+            pub fn detach(self) -> crate::Result<crate::DetachedLease, crate::NotChanged<Self>> {
+                self.0.change(|guard| guard, crate::$type::detach)
+            }
+        }
+    };
+    ($type:ident) => {
+        $crate::blocking::table::ends!(
+            $type: release, release_outcome, release_with_cooldown, release_with_cooldown_outcome
+        );
+    };
+}
+
+/// What the guard of one kind of lock has beside the plain [`Guard`](super::Guard).
+macro_rules! into_guard {
+    ($type:ident) => {
+        impl $type {
+            /// The plain guard of the same lease.
+            pub fn into_guard(self) -> super::Guard {
+                let (guard, io) = self.0.into_inner();
+                super::face::Face::of(guard.into_guard(), &io)
+            }
+        }
+
+        impl From<$type> for super::Guard {
+            fn from(guard: $type) -> Self {
+                guard.into_guard()
+            }
+        }
+    };
+}
+pub(super) use {ends, guard, into_guard, method, methods, options, value};

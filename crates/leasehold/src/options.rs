@@ -1,0 +1,240 @@
+//! How a lock is held and waited for: one table of options, from which [`LockOptions`] and the
+//! setters of every kind of lock are made, for tasks and for threads.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::retry::RetryStrategy;
+use leasehold_core::{Error, Metadata, OwnerName, Result, Ttl};
+
+/// How waiters come to their turn.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum Order {
+    /// First come, first served. Waiters stand in the store's line, are woken one at a time, and
+    /// are handed the lease by whoever releases it.
+    #[default]
+    Fifo,
+    /// Whoever asks in the right moment. Waiters stand in no line and ask again by their
+    /// [retry strategy](crate::Mutex::retry); some may never have luck. Where others stand in line
+    /// for the same lock, the line goes first.
+    Barging,
+}
+
+/// How a lock is held and waited for: a value that can be made once, and given to locks of any
+/// kind, async and blocking.
+///
+/// What is not set stays what it is in the lock, at first the client's defaults. What is wrong with
+/// a setting is told by the first method that locks. Options that mean nothing to a kind of lock
+/// are left out: a job [once per period](crate::OncePer) waits for nothing, and the owner of a
+/// [re-entrant lock](crate::Reentrant) is its [`Owner`](crate::Owner).
+///
+/// Locks have each of these as a setter of its own, too: `client.mutex("a").ttl(ttl)`.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// # let client = leasehold::Client::connect("memory:").await?;
+/// use leasehold::LockOptions;
+/// use std::time::Duration;
+///
+/// let nightly = LockOptions::new().ttl(Duration::from_secs(120)).owner("nightly").max_waiters(10);
+/// let ledger = client.mutex("ledger").options(&nightly);
+/// let prices = client.rwlock("prices").options(&nightly).ttl(Duration::from_secs(5));
+/// # drop((ledger.lock().await?, prices.read().await?)); client.close().await
+/// # }
+/// ```
+#[derive(Clone, Default)]
+#[must_use = "options do nothing until a lock has them"]
+pub struct LockOptions {
+    pub(crate) ttl: Option<Ttl>,
+    pub(crate) stop_grace: Option<Duration>,
+    pub(crate) renew: Option<bool>,
+    pub(crate) max_hold: Option<Option<Duration>>,
+    pub(crate) progress_within: Option<Option<Duration>>,
+    pub(crate) metadata: Option<Metadata>,
+    pub(crate) owner: Option<OwnerName>,
+    pub(crate) order: Option<Order>,
+    pub(crate) retry: Option<Arc<dyn RetryStrategy>>,
+    pub(crate) not_in_vain: Option<bool>,
+    pub(crate) max_waiters: Option<Option<u32>>,
+    /// The first setting that is wrong.
+    pub(crate) wrong: Option<Error>,
+}
+
+impl LockOptions {
+    /// Nothing set.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn set(&mut self, set: impl FnOnce(&mut Self) -> Result<()>) {
+        if self.wrong.is_none()
+            && let Err(error) = set(self)
+        {
+            self.wrong = Some(error);
+        }
+    }
+}
+
+impl fmt::Debug for LockOptions {
+    /// What is set.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("LockOptions");
+        macro_rules! show {
+            ($($option:ident)*) => {
+                $(if let Some(value) = &self.$option {
+                    shown.field(stringify!($option), value);
+                })*
+            };
+        }
+        show!(ttl stop_grace renew max_hold progress_within metadata owner order retry not_in_vain);
+        show!(max_waiters wrong);
+        shown.finish()
+    }
+}
+
+/// How a lock is held, for every kind of lock.
+macro_rules! holding_options {
+    ([$($make:tt)*] $type:ident) => {
+        $($make)*! { $type
+            /// The length of a lease: 1 ms to 30 days, by default the client's. A crashed holder's
+            /// lock comes free after at most this long; a live one renews it every third of it.
+            ttl(ttl: std::time::Duration) |options| {
+                crate::Ttl::new(ttl).map(|ttl| options.ttl = Some(ttl))
+            }
+
+            /// How long before the store could grant the lock to somebody else a loss is told, so
+            /// that the work can stop in time: at most half of the ttl. By default 5 % of it, at
+            /// least 20 ms and at most 5 s. A waiter that dies may hold up others for four times
+            /// this, or half a minute where that is longer, and for its ttl at most.
+            stop_grace(grace: std::time::Duration) |options| {
+                options.stop_grace = Some(grace);
+                Ok(())
+            }
+
+            /// Whether leases are renewed in the background; they are by default. A lease that is
+            /// not ends with its ttl.
+            renew(renew: bool) |options| {
+                options.renew = Some(renew);
+                Ok(())
+            }
+
+            /// The longest time for which one lease is held, renewals included; without limit by
+            /// default. After it the lease counts as lost, and the store keeps it no longer.
+            max_hold(max_hold: impl Into<Option<std::time::Duration>>) |options| {
+                options.max_hold = Some(max_hold.into());
+                Ok(())
+            }
+
+            /// Renews the lease only while its work gets on: while
+            /// [`HeldLease::progress`](crate::HeldLease::progress) is called at least this often.
+            /// Without it, which is the default, a lease is renewed for as long as its guard
+            /// lives, also when the work under it hangs.
+            progress_within(limit: impl Into<Option<std::time::Duration>>) |options| {
+                options.progress_within = Some(limit.into());
+                Ok(())
+            }
+
+            /// Text that is kept with the lease, readable by everybody who can inspect the lock.
+            metadata(metadata: impl AsRef<str>) |options| {
+                crate::Metadata::new(metadata).map(|metadata| options.metadata = Some(metadata))
+            }
+        }
+    };
+}
+
+/// Who holds a lock, for the kinds to which that is only a word.
+macro_rules! owner_option {
+    ([$($make:tt)*] $type:ident) => {
+        $($make)*! { $type
+            /// Who holds the lock, for people; by default the client's owner.
+            owner(owner: impl AsRef<str>) |options| {
+                crate::OwnerName::new(owner).map(|owner| options.owner = Some(owner))
+            }
+        }
+    };
+}
+
+/// How a lock is waited for, for the kinds that are.
+macro_rules! waiting_options {
+    ([$($make:tt)*] $type:ident) => {
+        $($make)*! { $type
+            /// Whether to wait in line, which is the default, or to compete: see
+            /// [`Order`](crate::Order).
+            order(order: crate::Order) |options| {
+                options.order = Some(order);
+                Ok(())
+            }
+
+            /// When to try again while waiting, and when to give up. By default 5 ms to 250 ms,
+            /// growing, with jitter, for ever. The end of the holder's lease cuts a pause short.
+            ///
+            /// Who waits in line is woken and has no use for pauses, so this also sets
+            /// [`Order::Barging`](crate::Order::Barging); with
+            /// [`Order::Fifo`](crate::Order::Fifo) set after it, the pauses are those after
+            /// errors.
+            retry(strategy: impl crate::retry::RetryStrategy) |options| {
+                options.retry = Some(std::sync::Arc::new(strategy));
+                options.order = Some(crate::Order::Barging);
+                Ok(())
+            }
+
+            /// Gives up at once when the holder's lease, as it stands, runs past the time to wait.
+            /// A holder that renews can only make that later.
+            not_in_vain(not_in_vain: bool) |options| {
+                options.not_in_vain = Some(not_in_vain);
+                Ok(())
+            }
+
+            /// Refuses to wait when so many wait already; without limit by default.
+            max_waiters(max: impl Into<Option<u32>>) |options| {
+                options.max_waiters = Some(max.into());
+                Ok(())
+            }
+        }
+    };
+}
+
+macro_rules! define {
+    ($type:ident $(
+        $(#[$doc:meta])*
+        $name:ident($argument:ident: $argument_type:ty) |$options:ident| $set:block
+    )*) => {
+        impl $type { $(
+            $(#[$doc])*
+            pub fn $name(mut self, $argument: $argument_type) -> Self {
+                self.set(|$options| $set);
+                self
+            }
+        )* }
+    };
+}
+
+/// Setters that make options of their one setting.
+macro_rules! delegate {
+    ($type:ident $(
+        $(#[$doc:meta])*
+        $name:ident($argument:ident: $argument_type:ty) |$options:ident| $set:block
+    )*) => {
+        impl $type { $(
+            $(#[$doc])*
+            pub fn $name(self, $argument: $argument_type) -> Self {
+                self.options(&crate::LockOptions::new().$name($argument))
+            }
+        )* }
+    };
+}
+
+/// The setters of one kind of lock, which has `options`.
+macro_rules! setters {
+    ($type:ident: $($group:ident)*) => {
+        $($crate::options::$group!([$crate::options::delegate] $type);)*
+    };
+}
+
+pub(crate) use {delegate, holding_options, owner_option, setters, waiting_options};
+
+holding_options!([define] LockOptions);
+owner_option!([define] LockOptions);
+waiting_options!([define] LockOptions);
