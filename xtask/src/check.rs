@@ -6,7 +6,7 @@ use std::env;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{features, hygiene, root, torture};
+use crate::{features, hygiene, root, surface, torture};
 
 /// How much to check.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -26,6 +26,7 @@ const STEPS: &[(&str, bool, Step)] = &[
     ("lints", false, lints),
     ("features", true, feature_sets),
     ("documentation", true, documentation),
+    ("public surface", true, || surface::run(root(), surface::Task::Compare)),
     ("doc tests", true, doc_tests),
     ("torture", true, || torture::run(&[])),
     ("tests", false, tests),

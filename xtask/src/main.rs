@@ -8,6 +8,7 @@ mod circles;
 mod commits;
 mod features;
 mod hygiene;
+mod surface;
 mod tests_named;
 mod torture;
 
@@ -23,6 +24,8 @@ Commands:
                   torture
   hygiene         what no compiler complains about: leftovers, white space, long files, tests that
                   documents name, circles of modules, commit messages
+  surface [--write]
+                  whether the public surface is what docs/api says, or makes docs/api say so
   torture [STORE SECONDS [SEED]]
                   the whole command under faults, see docs/reliability.md; STORE is embedded, redis,
                   sentinel, cluster, quorum or all; without arguments it is `all 30`
@@ -39,6 +42,8 @@ fn main() -> ExitCode {
         ["check"] => check::run(check::Scope::Everything),
         ["check", "--fast"] => check::run(check::Scope::Fast),
         ["hygiene"] => hygiene::run(root()),
+        ["surface"] => surface::run(root(), surface::Task::Compare),
+        ["surface", "--write"] => surface::run(root(), surface::Task::Write),
         ["torture", rest @ ..] => torture::run(rest),
         _ => {
             eprint!("xtask: no such command: {}\n\n{USAGE}", args.join(" "));
