@@ -60,7 +60,7 @@ impl Feature {
     pub(crate) const fn commands(self) -> &'static [&'static str] {
         match self {
             Self::Lock => &[
-                "ping", "evalsha", "eval", "time", "exists", "hmget", "hgetall", "hset", "hdel",
+                "ping", "evalsha", "eval", "time", "pttl", "hmget", "hgetall", "hset", "hdel",
                 "pexpire",
             ],
             Self::Wait => &["publish", "subscribe"],
@@ -78,7 +78,7 @@ const ORDER: [&str; 16] = [
     "evalsha",
     "eval",
     "time",
-    "exists",
+    "pttl",
     "hmget",
     "hgetall",
     "hset",

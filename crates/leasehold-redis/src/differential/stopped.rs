@@ -38,6 +38,9 @@ const RAISED: [&str; 3] = [
     "WRONGTYPE Operation against a key holding the wrong kind of value",
 ];
 
+/// Servers write a number as they like, round ones as 1e+08, and don't read that back as a length.
+const NO_TEXT: &str = "not every argument is text:";
+
 /// What makes a script fail at this call.
 fn prologue(call: usize) -> String {
     let error = RAISED[call % RAISED.len()];
@@ -51,6 +54,9 @@ fn prologue(call: usize) -> String {
                local function counted(pass, protected)
                  return function(command, ...)
                    calls = calls + 1
+                   for i = 1, select('#', ...) do
+                     if type(select(i, ...)) ~= 'string' then error('{NO_TEXT} ' .. command) end
+                   end
                    if calls == {call} then
                      server.call('SET', '{NOTE}', calls .. ' ' .. changes .. ' ' .. command)
                      local raised = {{err = \"{error}\"}}
@@ -241,7 +247,11 @@ impl Subject<'_> {
         *self.stop.lock().unwrap() = Some(call);
         let answers = self.attempt(step).await;
         *self.stop.lock().unwrap() = None;
-        let Some(noted) = self.noted().await else { return Ok(false) };
+        let Some(noted) = self.noted().await else {
+            // Nothing stopped it.
+            prop_assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+            return Ok(false);
+        };
         self.tally.stops += 1;
         self.tally.after_a_write += u64::from(noted.changes > 0);
         let after = self.kept().await;

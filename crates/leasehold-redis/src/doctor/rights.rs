@@ -43,7 +43,7 @@ pub(super) fn trials(names: &Names, spare: &Spare, digest: &str) -> Vec<(&'stati
         trial("evalsha", &[digest, "1", record, "0000", "0", "0"]),
         trial("eval", &["return 0", "1", record]),
         trial("time", &[]),
-        trial("exists", &[record]),
+        trial("pttl", &[record]),
         trial("hmget", &[record, "-"]),
         trial("hgetall", &[record]),
         // A field without a value is refused, but only after the rights were found to be there.

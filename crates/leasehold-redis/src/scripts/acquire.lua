@@ -43,6 +43,7 @@ for i = 1, #KEYS do
     -- A lock that was never used, or is free, is taken without looking any further.
     local got = redis.pcall('HMGET', key, 'lock', 'line')
     local stored, in_line = got[1], got[2]
+    local lives = not got.err and redis.call('PTTL', key)
     local free
     if got.err or in_line then
       free = false
@@ -50,13 +51,13 @@ for i = 1, #KEYS do
       free = sub(stored, 1, 16) == 'leasehold/1 free'
         and sub(stored, 35, 50) + sub(stored, 52, 61) <= least + 0
     else
-      free = redis.call('EXISTS', key) == 0
+      free = lives == -2
     end
     if free then
       local over = math.max(now + ARGV[at + 1] * 1000, least + ARGV[at + 2])
       local kept, left = stored and sub(stored, 80, 92), nil
       local refused
-      if not kept or kept * 1000 < over + retention * 1000 then
+      if not kept or kept * 1000 < over + retention * 1000 or lives == -1 then
         kept = math.ceil(over / 1000) + retention + math.floor(retention / 4)
         left, kept = format('%.0f', kept - math.floor(now / 1000)), format('%013.0f', kept)
         if stored then refused = refusal_of(redis.pcall('PEXPIRE', key, left)) end
@@ -92,7 +93,9 @@ local function wait(key, at)
   local lease_ends = stored and usual_end(stored)
   if not lease_ends or sub(stored, 111, 142) == token then return end
   local ends = now + window * 1000
-  if sub(stored, 80, 92) * 1000 < ends + retention * 1000 then return end
+  if sub(stored, 80, 92) * 1000 < ends + retention * 1000 or redis.call('PTTL', key) == -1 then
+    return
+  end
   local least_end, start, other, head, tail, number
   if line then
     least_end, start, other, head, tail, number = usual_line(line)

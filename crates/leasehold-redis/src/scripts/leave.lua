@@ -21,7 +21,9 @@ local function leave_usual(key, token)
   local got = redis.pcall('HMGET', key, 'lock', 'line', token)
   local stored, line, name = got[1], got[2], got[3]
   if not stored or not line or not name or string.byte(name) ~= 35 then return false end
-  if not usual_end(stored) or sub(stored, 111, 142) == token then return false end
+  if not usual_end(stored) or sub(stored, 111, 142) == token or redis.call('PTTL', key) == -1 then
+    return false
+  end
   local _, start, other, head, tail, number = usual_line(line)
   if not start then return false end
   if number == '1' then

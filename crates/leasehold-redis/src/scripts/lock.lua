@@ -61,10 +61,12 @@ local function open(key, token, place)
   }
   lock.fields[token] = known(got[3])
   if place then lock.fields['#' .. place] = known(got[4]) end
+  local lives = redis.call('PTTL', key)
   if not stored then
-    if redis.call('EXISTS', key) == 1 then return nil, {'foreign'} end
+    if lives ~= -2 then return nil, {'foreign'} end
     return lock
   end
+  lock.endless = lives == -1
   local shape, since, first, count, granted, kept, closed, who, ttl, its_epoch, rest = match(stored,
     '^leasehold/1 (%l+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+) (%d+) (.*)$')
   if shape == 'held' or shape == 'want' then
@@ -129,11 +131,15 @@ end
 -- Decides how long the key is to live. It is told seldom: then it gets a quarter of the retention
 -- more than it needs.
 --
+-- written: whether something is written anyway.
+--
 -- Returns whether to tell it that it lives longer, and whether to tell it that it ends earlier.
-local function keep(lock)
+local function keep(lock, written)
   local ahead = retention + math.floor(retention / 4)
   local needed = math.ceil(math.max(lock.needed, now) / 1000) + retention
-  if lock.needed > 0 and lock.kept < needed then
+  -- Somebody else took the expiry from an endless key.
+  local endless = lock.endless and written
+  if (lock.needed > 0 or endless) and lock.kept < needed then
     lock.kept = needed - retention + ahead
     return true, false
   end
@@ -145,7 +151,7 @@ local function keep(lock)
       return false, true
     end
   end
-  return false, false
+  return endless, false
 end
 
 -- Writes the fields. All that can be refused is tried before the one HSET, which is the whole of the
@@ -180,7 +186,6 @@ end
 --
 -- Returns nil, or the answer that says why nothing was written; then nothing is told either.
 local function commit(lock)
-  local longer, shorter = keep(lock)
   local sets, gone = {}, {}
   for i = 1, #lock.names do
     local name = lock.names[i]
@@ -192,6 +197,7 @@ local function commit(lock)
     sets[#sets + 1], sets[#sets + 2] = 'line', lock.waiters > 0 and line_of(lock) or ''
     if lock.waiters == 0 then gone[#gone + 1] = 'line' end
   end
+  local longer, shorter = keep(lock, #sets > 0 or lock.dirty)
   -- Who is next to end is found for an answer, and noted only where something is written anyway.
   if longer or shorter or lock.dirty or lock.found and #sets > 0 then
     sets[#sets + 1], sets[#sets + 2] = 'lock', record_of(lock)

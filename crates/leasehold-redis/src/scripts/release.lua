@@ -31,7 +31,7 @@ for i = 1, #KEYS do
     if stored and not got[2] and sub(stored, 111, 142) == ARGV[at]
       and sub(stored, 1, 16) == 'leasehold/1 held' and sub(stored, 94, 109) == '0000000000000000'
       and sub(stored, 18, 33) + sub(stored, 144, 156) * 1000 > now
-      and sub(stored, 144, 156) + 0 <= retention then
+      and sub(stored, 144, 156) + 0 <= retention and redis.call('PTTL', key) ~= -1 then
       -- At the memory limit the way below is open.
       done = not refusal_of(
         redis.pcall('HSET', key, 'lock', 'leasehold/1 free' .. sub(stored, 17)))
@@ -49,7 +49,9 @@ if #rest == 0 then return answers end
 --
 -- Returns whether it is done; else the general way is open, and nothing is changed.
 local function hand_on(key, token, stored, line)
-  if sub(stored, 111, 142) ~= token or not usual_end(stored) then return false end
+  if sub(stored, 111, 142) ~= token or not usual_end(stored) or redis.call('PTTL', key) == -1 then
+    return false
+  end
   local _, start, other, head, tail, number = usual_line(line)
   if not start then return false end
   local name, following = '#' .. head, head + 1

@@ -34,7 +34,8 @@ for i = 1, #KEYS do
     local ends_now = now + ARGV[at + 3] * 1000
     local beyond = ARGV[at + 2] - sub(stored, 35, 50) - sub(stored, 52, 61)
     if ends > now and (beyond < -1 or beyond == -1 and ARGV[at + 1] + 0 <= sub(stored, 158, 161) + 0)
-      and sub(stored, 80, 92) * 1000 >= ends_now + retention * 1000 then
+      and sub(stored, 80, 92) * 1000 >= ends_now + retention * 1000
+      and redis.call('PTTL', key) ~= -1 then
       -- Also what changes nothing is written: whoever waits for replicas waits for a write.
       local record = stored
       if ends_now > ends or ARGV[at + 4] == '1' then

@@ -98,3 +98,48 @@ async fn a_record_of_a_later_version_is_left_alone() {
     }
     assert_eq!(server.cli(&["HMGET", &record, "lock", "line"]), format!("{later}\ntoo"));
 }
+
+#[tokio::test]
+async fn what_can_not_be_read_is_told_beside_the_locks_that_can() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let [held, later, damaged] = [key(), key(), key()].map(|key| Caller::new(&store, &key));
+    held.take().await;
+    damaged.take().await;
+    let record = |caller: &Caller| format!("leasehold:{{{}}}", caller.request.key);
+    drop(server.cli(&["HSET", &record(&later), "lock", "leasehold/2 whatever that will be"]));
+    drop(server.cli(&["HSET", &record(&damaged), "#1", "nobody"]));
+    drop(server.cli(&["SET", "leasehold:{string}", "leasehold/1"]));
+    let listing = store.list(&ListRequest::new(""), WITHIN).await.unwrap();
+    let locks: Vec<_> = listing.locks.iter().map(|info| &info.key).collect();
+    assert_eq!(locks, [&held.request.key]);
+    let mut unreadable: Vec<_> =
+        listing.unreadable.iter().map(|error| (error.key().unwrap(), error.kind())).collect();
+    unreadable.sort_unstable_by_key(|(key, _)| *key);
+    let mut expected =
+        [(&later.request.key, ErrorKind::Unsupported), (&damaged.request.key, ErrorKind::Protocol)];
+    expected.sort_unstable_by_key(|(key, _)| *key);
+    assert_eq!(unreadable, expected);
+}
+
+#[tokio::test]
+async fn names_that_are_only_remembered_do_not_count_in_a_list() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let held = Caller::new(&store, &key());
+    held.take().await;
+    let model = Caller::new(&store, &key());
+    let fences = model.take().await;
+    store.release(&model.ending(fences), WITHIN).await.unwrap();
+    // More than a list may have.
+    let copy = "local stored = redis.call('HGET', KEYS[1], 'lock')
+         for i = 1, 100001 do redis.call('HSET', 'leasehold:{idle/' .. i .. '}', 'lock', stored) end";
+    let record = format!("leasehold:{{{}}}", model.request.key);
+    drop(server.cli(&["EVAL", copy, "1", &record]));
+    assert_eq!(server.cli(&["DBSIZE"]), "100003");
+    let patience = WITHIN * 6;
+    let listing = store.list(&ListRequest::new(""), patience).await.unwrap();
+    assert_eq!(listing.locks.len(), 1);
+    assert_eq!(listing.locks[0].key, held.request.key);
+    assert!(listing.unreadable.is_empty());
+}

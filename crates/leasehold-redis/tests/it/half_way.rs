@@ -1,9 +1,10 @@
 //! Servers that refuse one of the commands in the middle of a script: what is called undone is
-//! undone, and the lock goes on as if nothing had been asked.
+//! undone, and the lock goes on as if nothing had been asked. And keys from which somebody else took the
+//! expiry.
 
 use leasehold_core::{
     AskRequest, ClientId, ConvertRequest, Effect, Error, ErrorKind, FenceBlock,
-    ForceReleaseRequest, Mode, OwnerName, Store as _,
+    ForceReleaseRequest, Key, Mode, OwnerName, SetLimitRequest, Store as _,
 };
 use leasehold_redis::RedisStore;
 use leasehold_testkit::server::RedisServer;
@@ -75,6 +76,7 @@ impl Scene {
                 let requests = [holder.request.clone()];
                 store.acquire_all(&requests, WITHIN).await.map(drop)
             }
+            11 => store.leave(&self.waiters[2].leaving(), WITHIN).await.map(drop),
             _ => return None,
         })
     }
@@ -153,4 +155,66 @@ async fn a_full_server_refuses_scripts_before_they_change_anything() {
         &["CONFIG", "SET", "maxmemory", "0"] as &[&str],
     ];
     assert!(refuse(&server, &store, &store, full, ErrorKind::Full).await > 0);
+}
+
+/// Takes the expiry from the key, lets something happen, and says whether that changed the lock. What
+/// changed it gave the key its expiry again.
+async fn is_ended_again<T>(
+    server: &RedisServer,
+    key: &Key,
+    happens: impl Future<Output = Result<T, Error>>,
+) -> bool {
+    let record = format!("leasehold:{{{key}}}");
+    assert_eq!(server.cli(&["PERSIST", &record]), "1");
+    let before = content(server, &record);
+    happens.await.unwrap();
+    let changed = content(server, &record) != before;
+    let left: i64 = server.cli(&["PTTL", &record]).parse().unwrap();
+    // Something is remembered for ten minutes, and of a lease of an hour a little more.
+    assert!(!changed || (600_000..=4_500_000).contains(&left), "{left} after a change");
+    changed
+}
+
+#[tokio::test]
+async fn a_key_that_somebody_made_endless_expires_again_with_the_next_write_of_any_script() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let mut changes = 0;
+    for sharers in [0, 1, 3] {
+        for number in 0.. {
+            let scene = Scene::set(&store, sharers).await;
+            let key = &scene.holders[0].0.request.key;
+            let mut known = true;
+            let happens = async {
+                let outcome = scene.carry_out(number, &store).await;
+                known = outcome.is_some();
+                outcome.unwrap_or(Ok(()))
+            };
+            changes += usize::from(is_ended_again(&server, key, happens).await);
+            if !known {
+                break;
+            }
+        }
+    }
+    assert!(changes > 25, "{changes} operations changed something");
+
+    let holder = Caller::new(&store, &key());
+    let (key, first) = (&holder.request.key, holder.take().await);
+    let renewal = [holder.renewal(first)];
+    let renewed = async { store.renew(&renewal, WITHIN).await.remove(0) };
+    assert!(is_ended_again(&server, key, renewed).await, "renewed");
+    let ending = holder.ending(first);
+    assert!(is_ended_again(&server, key, store.release(&ending, WITHIN)).await, "released");
+    assert!(is_ended_again(&server, key, holder.try_take()).await, "taken again");
+    // Whoever looks only writes nothing.
+    let busy = Caller::new(&store, key);
+    assert!(!is_ended_again(&server, key, busy.try_take()).await, "found busy");
+
+    let mut permit = Caller::new(&store, &crate::common::key());
+    let (count, limit) = (1.try_into().unwrap(), 2.try_into().unwrap());
+    permit.request.mode = Mode::Permits { count, limit };
+    permit.take().await;
+    let key = &permit.request.key;
+    let raised = SetLimitRequest::new(key.clone(), 5.try_into().unwrap());
+    assert!(is_ended_again(&server, key, store.set_limit(&raised, WITHIN)).await, "raised");
 }
