@@ -22,6 +22,18 @@ pub(super) struct Step {
     pub(super) operation: Operation,
 }
 
+impl Step {
+    /// The ticket of whom gives up what it has.
+    pub(super) fn ends(&self) -> Option<u64> {
+        match &self.operation {
+            Operation::Leave { who, .. } | Operation::Release(Ending { who, .. }) => {
+                Some(u64::from(*who))
+            }
+            _ => None,
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(super) enum Operation {
     Acquire(Taking),

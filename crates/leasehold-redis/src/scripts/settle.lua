@@ -51,10 +51,13 @@ local function settle(lock)
   for _ = 1, $STEP do
     if lock.waiters == 0 or lock.holder then return end
     local waiter = waiter_at(lock, head_of(lock))
-    if not waiter then
+    if not waiter and not lock.trimmed then
+      -- More places were given up there than one call looks at; the next one goes on from here.
       trim(lock)
-      return
+      lock.trimmed, lock.line_dirty = true, true
+      waiter = waiter_at(lock, head_of(lock))
     end
+    if not waiter then return end
     -- One that wants more than there is, since the limit was lowered, is never served.
     local in_vain = waiter.mode == 'p' and waiter.permits > lock.limit
     if not in_vain and not admits(lock, waiter.mode, waiter.permits, lock.limit) then return end

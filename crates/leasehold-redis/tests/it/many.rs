@@ -46,6 +46,18 @@ fn fields(server: &RedisServer, key: &Key, start: &str) -> usize {
     names.lines().filter(|name| name.starts_with(start)).count()
 }
 
+/// When the first place of a line may run out.
+fn soonest(line: &str) -> u64 {
+    line.split(' ').next().unwrap().parse().unwrap()
+}
+
+/// The server's time, likewise in µs.
+fn present(server: &RedisServer) -> u64 {
+    let time = server.cli(&["TIME"]);
+    let mut parts = time.lines().map(|part| part.parse::<u64>().unwrap());
+    parts.next().unwrap() * 1_000_000 + parts.next().unwrap()
+}
+
 #[tokio::test]
 async fn thousands_of_dead_waiters_are_swept_in_steps_and_keep_nobody_from_the_lock() {
     let server = RedisServer::start();
@@ -73,6 +85,36 @@ async fn thousands_of_dead_waiters_are_swept_in_steps_and_keep_nobody_from_the_l
         sleep(Duration::from_millis(2)).await;
         Caller::new(&store, &key).try_take().await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_long_gap_in_the_line_keeps_nobody_from_a_free_lock() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let (key, client) = (key(), ClientId::generate().unwrap());
+    let holder = Caller::new(&store, &key);
+    let fences = holder.take().await;
+    let [front, back] = [(); 2].map(|()| waiting(&store, &key, client, 60_000));
+    front.wait().await;
+    let dead = (0..MANY).map(|_| waiting(&store, &key, client, 1).request).collect();
+    take_all(&store, dead).await;
+    back.wait().await;
+    // Until no place runs out soon, so that nothing is swept any more.
+    let line = || server.cli(&["HGET", &format!("leasehold:{{{key}}}"), "line"]);
+    let deadline = Instant::now() + WITHIN;
+    while fields(&server, &key, "#") > 2 || soonest(&line()) < present(&server) {
+        assert!(Instant::now() < deadline, "the dead are never forgotten");
+        Caller::new(&store, &key).try_take().await.unwrap();
+    }
+    // More places were given up between the two than one call looks at.
+    store.leave(&front.leaving(), WITHIN).await.unwrap();
+    assert_eq!(store.release(&holder.ending(fences), WITHIN).await.unwrap(), Release::Released);
+    for _ in 0..MANY / 256 {
+        if let Acquire::Already(_) = back.try_take().await.unwrap() {
+            return;
+        }
+    }
+    panic!("waits for a lock that is free: {}", line());
 }
 
 #[tokio::test]
