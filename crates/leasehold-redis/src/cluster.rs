@@ -178,8 +178,8 @@ impl Cluster {
         Ok(map)
     }
 
-    /// Asks nodes for their tables. The newest one counts; of equally new ones the first, so the
-    /// node that is most likely to know comes first.
+    /// Asks nodes for their tables, and [puts them together](Table::merged). The node that is most
+    /// likely to know comes first.
     async fn ask(&self, nodes: Vec<Endpoint>) -> Result<Table, Verdict> {
         let runtime = self.inner.access.runtime()?;
         let deadline = Deadline::after(ASK_MAX);
@@ -195,18 +195,13 @@ impl Cluster {
             asking.spawn_on(one, &runtime);
         }
         let mut until = deadline.at;
-        let mut best: Option<(usize, Table)> = None;
+        let mut tables: Vec<(usize, Table)> = Vec::new();
         let mut failure: Option<Verdict> = None;
         while let Ok(Some(answer)) = timeout_at(until, asking.join_next()).await {
             match answer {
                 Ok((place, Ok(table))) => {
                     until = until.min(Instant::now() + GRACE);
-                    let better = best.as_ref().is_none_or(|(best_place, best)| {
-                        (best.newest, place) < (table.newest, *best_place)
-                    });
-                    if better {
-                        best = Some((place, table));
-                    }
+                    tables.push((place, table));
                 }
                 Ok((_, Err(verdict))) => {
                     let tells_more = |old: &Verdict| old.kind == ErrorKind::Unavailable;
@@ -217,12 +212,14 @@ impl Cluster {
                 Err(_) => {}
             }
         }
-        match best {
-            Some((_, table)) => Ok(table),
-            None => Err(failure.unwrap_or_else(|| {
+        if tables.is_empty() {
+            return Err(failure.unwrap_or_else(|| {
                 Verdict::unconnected("no node of the cluster answers; are the addresses right")
-            })),
+            }));
         }
+        tables.sort_unstable_by_key(|(place, _)| *place);
+        let tables: Vec<Table> = tables.into_iter().map(|(_, table)| table).collect();
+        Ok(Table::merged(&tables))
     }
 
     /// Closes the connections to nodes that the cluster does not have any more.
@@ -345,7 +342,7 @@ impl Cluster {
                 map.doubted.store(true, Ordering::Relaxed);
                 return Err(Verdict::nobody_yet("no node of the cluster has the lock's slot"));
             };
-            let (owner, epoch) = (owner.endpoint.clone(), owner.epoch);
+            let (owner, epoch) = (owner.endpoint.clone(), owner.epoch());
             // While a slot is being moved, what is created at its next owner is in the epoch of
             // the present one, so that nothing created there before is above it.
             let how = How { asking: asking.is_some(), epoch };
@@ -382,7 +379,7 @@ impl Cluster {
         let any = any.first().ok_or_else(nobody)?;
         for (place, request) in requests.iter().enumerate() {
             let (endpoint, epoch) = match request.slot().map(|slot| map.table.owner(slot)) {
-                Some(Some(owner)) => (&owner.endpoint, owner.epoch),
+                Some(Some(owner)) => (&owner.endpoint, owner.epoch()),
                 Some(None) => continue,
                 None => (any, 0),
             };

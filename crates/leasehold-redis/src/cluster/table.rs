@@ -1,4 +1,6 @@
-//! What a node knows about its cluster: which primary has which slots, in which epoch.
+//! What nodes know about their cluster: which primary has which slots, in which epoch.
+
+use std::collections::HashMap;
 
 use leasehold_core::Fence;
 
@@ -10,7 +12,14 @@ use crate::slot::SLOTS;
 pub(crate) struct Primary {
     pub(crate) endpoint: Endpoint,
     /// Its configuration epoch: no two primaries ever had a slot in the same one.
-    pub(crate) epoch: u64,
+    epoch: u64,
+}
+
+impl Primary {
+    /// The epoch as it fits a fence.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.min(Fence::EPOCH_MAX)
+    }
 }
 
 /// Read from `CLUSTER NODES`.
@@ -23,8 +32,8 @@ pub(crate) struct Table {
     pub(crate) others: Vec<Endpoint>,
     /// The place of each slot's primary in the list; beyond its end for a slot that nobody has.
     owners: Vec<u16>,
-    /// The highest epoch in it, before it is made to fit a fence.
-    pub(crate) newest: u64,
+    /// The node whose table it is.
+    own: Option<Endpoint>,
 }
 
 const NOBODY: u16 = u16::MAX;
@@ -43,6 +52,9 @@ impl Table {
                 continue;
             }
             let Some(endpoint) = endpoint(address, asked) else { continue };
+            if flags.split(',').any(|flag| flag == "myself") {
+                table.own = Some(endpoint.clone());
+            }
             let is_primary = flags.split(',').any(|flag| flag == "master");
             let mut ranges = fields.filter(|range| !range.starts_with('[')).peekable();
             if !is_primary || ranges.peek().is_none() {
@@ -61,12 +73,85 @@ impl Table {
                 }
                 table.owners.get_mut(low..=high)?.fill(place);
             }
-            table.newest = table.newest.max(epoch);
-            table.primaries.push(Primary { endpoint, epoch: epoch.min(Fence::EPOCH_MAX) });
+            table.primaries.push(Primary { endpoint, epoch });
         }
         let known =
             [!table.primaries.is_empty(), !table.vacant.is_empty(), !table.others.is_empty()];
         known.contains(&true).then_some(table)
+    }
+
+    /// What several nodes know, put together; the table of the node that is most likely to know
+    /// comes first. Of each slot the claim in the highest epoch counts, but for one on behalf of a
+    /// node that does not make it itself.
+    ///
+    /// A table as a whole is no newer than another one: a node to which a slot is being moved takes
+    /// note of all that happens but for what becomes of this slot, and for ever thinks that it is
+    /// where it was, when that node fails over.
+    pub(crate) fn merged(tables: &[Self]) -> Self {
+        let mut nodes: Vec<Primary> = Vec::new();
+        let mut numbers: HashMap<&Endpoint, usize> = HashMap::new();
+        for primary in tables.iter().flat_map(|table| &table.primaries) {
+            let number = *numbers.entry(&primary.endpoint).or_insert(nodes.len());
+            match nodes.get_mut(number) {
+                Some(node) => node.epoch = node.epoch.max(primary.epoch),
+                None => nodes.push(primary.clone()),
+            }
+        }
+        // For each table, what it says of each slot: the number of a node, and in which epoch.
+        let claims: Vec<Vec<Option<(u64, usize)>>> = tables
+            .iter()
+            .map(|table| {
+                let known = |one: &Primary| (one.epoch, numbers.get(&one.endpoint).copied());
+                let known: Vec<_> = table.primaries.iter().map(known).collect();
+                let claim = |place: &u16| {
+                    let (epoch, number) = known.get(usize::from(*place))?;
+                    Some((*epoch, (*number)?))
+                };
+                table.owners.iter().map(claim).collect()
+            })
+            .collect();
+        let mut own: Vec<Option<&Vec<_>>> = vec![None; nodes.len()];
+        for (table, claims) in tables.iter().zip(&claims) {
+            let number = table.own.as_ref().and_then(|own| numbers.get(own));
+            if let Some(own) = number.and_then(|number| own.get_mut(*number)) {
+                *own = Some(claims);
+            }
+        }
+        let said = |claims: &Vec<Option<(u64, usize)>>, slot: usize| *claims.get(slot)?;
+        let mut merged = Self::default();
+        let mut places: Vec<Option<u16>> = vec![None; nodes.len()];
+        for slot in 0..usize::from(SLOTS) {
+            let stands = |(_, number): &(u64, usize)| match own.get(*number) {
+                Some(Some(own)) => said(own, slot).is_some_and(|(_, its)| its == *number),
+                _ => true,
+            };
+            let best = claims.iter().rev().filter_map(|claims| said(claims, slot)).filter(stands);
+            // The last of equal ones, which are in the reverse order.
+            let owner = best.max_by_key(|(epoch, _)| *epoch).and_then(|(_, number)| {
+                let place = places.get_mut(number)?;
+                if place.is_none() {
+                    *place = u16::try_from(merged.primaries.len()).ok();
+                    merged.primaries.push(nodes.get(number)?.clone());
+                }
+                *place
+            });
+            merged.owners.push(owner.unwrap_or(NOBODY));
+        }
+        let lost = nodes.iter().zip(&places).filter(|(_, place)| place.is_none());
+        let lost = lost.map(|(node, _)| &node.endpoint);
+        let vacant = tables.iter().flat_map(|table| &table.vacant);
+        for endpoint in vacant {
+            if !merged.has_primary(endpoint) && !merged.vacant.contains(endpoint) {
+                merged.vacant.push(endpoint.clone());
+            }
+        }
+        for endpoint in lost.chain(tables.iter().flat_map(|table| &table.others)) {
+            let known = merged.has_primary(endpoint) || merged.vacant.contains(endpoint);
+            if !known && !merged.others.contains(endpoint) {
+                merged.others.push(endpoint.clone());
+            }
+        }
+        merged
     }
 
     /// Whether every slot has a primary.
@@ -138,7 +223,7 @@ mod tests {
         }
         assert_eq!(table.owner(16_383), Some(&second));
         assert_eq!(table.others, [at("::1", 7002), at("10.0.0.4", 7003)]);
-        assert_eq!(table.newest, 9);
+        assert_eq!(table.own, Some(at("10.0.0.1", 7000)));
         assert!(table.is_whole());
         assert_eq!(table.slots_of(&at("10.0.0.1", 7000)).len(), 101);
     }
@@ -180,8 +265,67 @@ mod tests {
     #[test]
     fn epochs_that_do_not_fit_a_fence_count_as_the_highest_that_does() {
         let table = parse(&["aa h:7000@17000 master - 0 0 99999 connected 5"]).unwrap();
-        assert_eq!(table.owner(5).unwrap().epoch, Fence::EPOCH_MAX);
-        assert_eq!(table.newest, 99_999);
+        assert_eq!(table.owner(5).unwrap().epoch(), Fence::EPOCH_MAX);
+    }
+
+    /// The owner's port of a slot.
+    fn port(table: &Table, slot: u16) -> Option<u16> {
+        match &table.owner(slot)?.endpoint {
+            Endpoint::Tcp { port, .. } => Some(*port),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// As after the fail-over of a node from which a slot was being moved: the one to which it was
+    /// to go knows of the promotion, and says of the slot what was true before it.
+    #[test]
+    fn a_node_that_is_behind_in_one_slot_leads_nobody_astray() {
+        let behind = parse(&[
+            "dd h:1@1 master,fail - 0 0 3 connected 200",
+            "aa h:2@1 myself,master - 0 0 4 connected 0-99 [200-<-dd]",
+            "bb h:3@1 master - 0 0 5 connected 100-199 201-16383",
+        ])
+        .unwrap();
+        let promoted = parse(&[
+            "dd h:1@1 master,fail - 0 0 3 disconnected",
+            "aa h:2@1 master - 0 0 4 connected 0-99",
+            "bb h:3@1 myself,master - 0 0 5 connected 100-16383",
+        ])
+        .unwrap();
+        for tables in [[behind.clone(), promoted.clone()], [promoted, behind]] {
+            let table = Table::merged(&tables);
+            assert_eq!((port(&table, 200), port(&table, 99)), (Some(3), Some(2)));
+            assert!(!table.has_primary(&at("h", 1)) && table.others.contains(&at("h", 1)));
+            assert!(table.is_whole());
+        }
+    }
+
+    #[test]
+    fn a_node_is_not_said_to_have_what_it_does_not_claim_itself() {
+        // Its later epoch is about other slots.
+        let hearsay = parse(&[
+            "aa h:1@1 myself,master - 0 0 2 connected 0",
+            "bb h:2@1 master - 0 0 9 connected 1-2",
+        ])
+        .unwrap();
+        let own = parse(&[
+            "bb h:2@1 myself,master - 0 0 9 connected 1",
+            "cc h:3@1 master - 0 0 5 connected 2",
+        ])
+        .unwrap();
+        let table = Table::merged(&[hearsay.clone(), own]);
+        assert_eq!([0, 1, 2].map(|slot| port(&table, slot)), [Some(1), Some(2), Some(3)]);
+        let table = Table::merged(&[hearsay]);
+        assert_eq!(port(&table, 2), Some(2), "there is nothing better");
+    }
+
+    #[test]
+    fn of_equal_claims_the_first_counts_and_later_epochs_count_before_earlier_ones() {
+        let of = |port: u16, epoch: u64| {
+            parse(&[&*format!("aa h:{port}@1 master - 0 0 {epoch} connected 7")]).unwrap()
+        };
+        assert_eq!(port(&Table::merged(&[of(1, 4), of(2, 4)]), 7), Some(1));
+        assert_eq!(port(&Table::merged(&[of(1, 4), of(2, 5), of(3, 3)]), 7), Some(2));
     }
 
     #[test]
