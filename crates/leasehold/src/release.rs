@@ -12,7 +12,7 @@ use crate::client::Inner;
 use crate::gate::Gates;
 use crate::guard::HeldLease;
 use crate::hold::Closing;
-use crate::reap::Remains;
+use crate::reap::{Counted, Remains};
 
 /// How a release went, for callers that tell the outcomes apart: see
 /// [`Guard::release_outcome`](crate::Guard::release_outcome).
@@ -259,6 +259,8 @@ pub(crate) fn verdict_of(client: &Inner, key: &Key, answer: Result<Release>) -> 
 pub(crate) struct Ending {
     lease: Option<HeldLease>,
     request: ReleaseRequest,
+    /// So that a client that is closed waits for it. Dropped last, when the reaper has it.
+    _armed: Counted,
 }
 
 impl Ending {
@@ -268,7 +270,8 @@ impl Ending {
         }
         lease.client().wheel.remove(lease.hold());
         let request = lease.hold().release_request(closing);
-        Some(Self { lease: Some(lease.clone()), request })
+        let armed = lease.client().reaper.arm();
+        Some(Self { lease: Some(lease.clone()), request, _armed: armed })
     }
 
     pub(crate) fn done(mut self) {

@@ -43,7 +43,9 @@ fn nothing_is_left_of_waits_that_ran_out(site: &Site) {
     let _holders = [holder(site, "k"), holder(site, "s --limit 1")];
     for _ in 0..3 {
         for (key, contender, tail) in CONTENDERS {
-            let done = site.line(&format!("{contender} -w 300ms{tail}")).expect(75);
+            let done = site.line(&format!("{contender} -w 300ms{tail}"));
+            // 69 on a machine that is so busy that the wait runs out before the store's answer.
+            assert!(matches!(done.status.code(), Some(75 | 69)), "{contender}: {done:?}");
             assert_eq!(done.stdout, "", "{contender}");
             assert_eq!(waiters(site, key), 0, "after {contender}");
         }

@@ -299,3 +299,17 @@ async fn a_close_that_is_dropped_goes_on() {
     assert!(started.elapsed() < secs(5));
     assert!(!guard.is_held());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_close_waits_for_a_release_under_way_and_for_what_becomes_of_it() {
+    let world = World::new();
+    let client = world.client();
+    let release = client.mutex("a").lock().await.unwrap().release_with_cooldown(secs(60));
+    let mut close = pin!(client.close());
+    let early = tokio::time::timeout(secs(3), &mut close).await;
+    assert!(early.is_err(), "closed, and a release is neither done nor given up");
+    drop(release);
+    close.await.unwrap();
+    let info = world.client().inspect("a").await.unwrap().unwrap();
+    assert!(info.holders.is_empty() && info.closed_for.is_some(), "{info:?}");
+}
