@@ -55,6 +55,12 @@
 //! | `redis://[user:password@]host[:port][/database]` | one Redis or Valkey server | `redis` (default) |
 //! | `redis+unix:///path/to/socket` | the same, through a Unix socket | `redis` (default) |
 //! | `rediss://…` | the same, through TLS | `tls-rustls` or `tls-native` |
+//! | `redis+sentinel://host,host/name` | primaries that sentinels fail over; `rediss+sentinel://` through TLS | `redis` (default) |
+//! | `redis+cluster://host,host` | a cluster; `rediss+cluster://` through TLS | `redis` (default) |
+//! | `quorum+redis://host,host,host` | a majority of several servers | `quorum` and `redis` |
+//! | `quorum:STORE,STORE,STORE` | a majority of several stores of any sort | `quorum` |
+//!
+//! [`Client::connect`] says what else a URL may have in it.
 //!
 //! The feature `blocking` (off by default) adds [the same API for threads](#threads). No
 //! feature changes how anything behaves that is there without it. A store of one's own is anything
@@ -103,7 +109,26 @@
 //! # Ok(()) }
 //! ```
 //!
-//! With [`Mutex::not_in_vain`] it gives up at once when the holder's lease runs past the limit.
+//! With a limit of zero it tries once, in one round trip, and says the same. With
+//! [`Mutex::not_in_vain`] it gives up at once when the holder's lease runs past the limit.
+//!
+//! ## … say once how locks are held
+//!
+//! [`LockOptions`] are for locks of every kind; what one lock needs besides is set on it.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+//! # let client = leasehold::Client::connect("memory:").await?;
+//! use leasehold::LockOptions;
+//! use std::time::Duration;
+//!
+//! let nightly = LockOptions::new().ttl(Duration::from_secs(120)).owner("nightly");
+//! let ledger = client.mutex("ledger").options(&nightly).lock().await?;
+//! let seats = client.semaphore("seats", 3).options(&nightly).metadata("row 7").acquire().await?;
+//! # seats.release().await?;
+//! # ledger.release().await?;
+//! # Ok(()) }
+//! ```
 //!
 //! ## … be stopped when the lock is lost
 //!

@@ -58,7 +58,15 @@ impl Mutex {
         self.value.key()
     }
 
-    /// Tries to take the lock, once. `None` when somebody else has it.
+    /// Tries to take the lock, once. `None` when somebody else has it; who that is, and for how long,
+    /// is in the error of [`lock_within`](Self::lock_within) with a limit of zero, which tries once as
+    /// well.
+    ///
+    /// # Time
+    ///
+    /// One round trip. Where the store does not
+    /// answer, giving up what it may have taken takes the [call
+    /// time-out](crate::ClientBuilder::call_timeout) more at most.
     ///
     /// # Errors
     ///
