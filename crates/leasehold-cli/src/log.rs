@@ -14,7 +14,7 @@ const FILTER_VARIABLE: &str = "LEASEHOLD_LOG";
 pub(crate) fn start(verbose: u8) {
     let level = match verbose {
         0 => None,
-        1 => Some("leasehold=info"),
+        1 => Some("leasehold=info,leasehold::lock=debug"),
         2 => Some("leasehold=debug"),
         _ => Some("leasehold=trace,debug"),
     };

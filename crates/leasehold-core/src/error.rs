@@ -80,6 +80,7 @@ struct Inner {
     key: Option<Key>,
     store: Option<Arc<str>>,
     contention: Option<Contention>,
+    passes_in: Option<Duration>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
     nodes: Vec<Error>,
 }
@@ -104,6 +105,7 @@ impl Error {
                 key: None,
                 store: None,
                 contention: None,
+                passes_in: None,
                 source: None,
                 nodes: Vec::new(),
             }),
@@ -158,6 +160,12 @@ impl Error {
         self.change(|inner| inner.contention = Some(Contention { holder, retry_after }))
     }
 
+    /// Says after how long the store, which has answered, can do what was asked.
+    #[must_use]
+    pub fn passes_in(self, retry_after: Duration) -> Self {
+        self.change(|inner| inner.passes_in = Some(retry_after))
+    }
+
     fn change(mut self, change: impl FnOnce(&mut Inner)) -> Self {
         change(Arc::make_mut(&mut self.inner));
         self
@@ -199,10 +207,13 @@ impl Error {
         self.inner.contention.as_ref().and_then(|contention| contention.holder.as_ref())
     }
 
-    /// For [`ErrorKind::Timeout`]: when the lock could come free at the earliest, as last seen.
+    /// For [`ErrorKind::Timeout`]: when the lock could come free at the earliest, as last seen. For
+    /// [`ErrorKind::Unavailable`]: when the store says that it can do what was asked, as a quorum
+    /// whose nodes have just started does.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        self.inner.contention.as_ref().and_then(|contention| contention.retry_after)
+        let free = self.inner.contention.as_ref().and_then(|contention| contention.retry_after);
+        free.or(self.inner.passes_in)
     }
 
     /// Whether the same call may succeed later without anybody changing anything.

@@ -322,19 +322,17 @@ impl Attempt {
         let enough = max_ttl.duration().saturating_add(leasehold_core::margin(max_ttl));
         let location = self.nodes.stores.get(node).map(|store| store.location());
         self.round.ask(node, async move {
-            Said::Age(question.await.and_then(|age| {
-                match age.filter(|age| *age < enough) {
+            Said::Age(question.await.and_then(|age| match age.filter(|age| *age < enough) {
                 None => Ok(()),
-                Some(age) => Err(Error::new(
-                    ErrorKind::Unavailable,
-                    format!(
+                Some(age) => {
+                    let left = enough.saturating_sub(age);
+                    let why = format!(
                         "it was started not long ago and may have forgotten leases; it counts in \
-                         {:.1?}",
-                        enough.saturating_sub(age)
-                    ),
-                )
-                .at_store(location.unwrap_or_default())),
-            }
+                         {left:.1?}"
+                    );
+                    let error = Error::new(ErrorKind::Unavailable, why).passes_in(left);
+                    Err(error.at_store(location.unwrap_or_default()))
+                }
             }))
         });
     }

@@ -113,7 +113,15 @@ impl Nodes {
         let effect = if not_applied && did == 0 { Effect::NotApplied } else { Effect::Unknown };
         let why =
             format!("{did} of {} nodes {what}, and it takes {}", self.count(), self.majority());
-        Error::new(kind.unwrap_or(ErrorKind::Unavailable), why).with_effect(effect).at_nodes(errors)
+        let error = Error::new(kind.unwrap_or(ErrorKind::Unavailable), why).with_effect(effect);
+        let mut ends: Vec<Duration> = errors.iter().filter_map(Error::retry_after).collect();
+        ends.sort_unstable();
+        let missing = self.majority().saturating_sub(did).max(1);
+        match ends.get(missing.saturating_sub(1)) {
+            Some(enough_count_in) => error.passes_in(*enough_count_in),
+            None => error,
+        }
+        .at_nodes(errors)
     }
 
     /// Until when a lease holds at least that was asked for at `sent_at`.

@@ -9,6 +9,7 @@ use leasehold_core::{
     LeaseState, Mode, Moment, Refusal, Result, Token, Ttl, Waiting,
 };
 
+use crate::LOCK;
 use crate::armed::Armed;
 use crate::client::{Inner, LOCAL_HANDOFFS_FOR};
 use crate::gate::Gates;
@@ -72,6 +73,8 @@ struct Outage {
     since: Moment,
     /// How the last request failed.
     error: Error,
+    /// When it passes, if the store has said so.
+    passes_at: Moment,
 }
 
 impl Contact {
@@ -84,8 +87,8 @@ impl Contact {
     /// for ever.
     pub(crate) fn given_up(&self, now: Moment, patience: Option<Duration>) -> Option<&Error> {
         let outage = self.outage.as_ref()?;
-        let patience = patience?;
-        (now.saturating_since(outage.since) >= patience).then_some(&outage.error)
+        let over_at = outage.since.saturating_add(patience?).max(outage.passes_at);
+        (now >= over_at).then_some(&outage.error)
     }
 }
 
@@ -136,6 +139,7 @@ impl Acquisition {
     /// Tries once; contention is `None`.
     pub(crate) async fn try_once(mut self) -> Result<Option<Guard>> {
         let outcome = self.only_try().await;
+        tell_failure(&outcome);
         if !matches!(outcome, Ok(Some(_))) {
             self.give_up().await;
         }
@@ -145,7 +149,14 @@ impl Acquisition {
     async fn only_try(&mut self) -> Result<Option<Guard>> {
         match self.attempt().await? {
             Attempt::Held(guard) => Ok(Some(guard)),
-            Attempt::Busy(_) | Attempt::Waiting(_) => Ok(None),
+            Attempt::Busy(busy) => {
+                let Busy { holder, retry_after, .. } = &busy;
+                let holder = holder.as_ref().map(|holder| holder.owner.as_str());
+                let key = &self.request.key;
+                tracing::debug!(target: LOCK, %key, holder, free_in = ?retry_after, "busy");
+                Ok(None)
+            }
+            Attempt::Waiting(_) => Ok(None),
             Attempt::TooLate if self.client.closing.is_cancelled() => Err(self.client.closed()),
             Attempt::TooLate => Err(self.too_late()),
         }
@@ -167,6 +178,7 @@ impl Acquisition {
             return in_line::wait(self, capability.wake).await;
         }
         let outcome = self.poll().await;
+        tell_failure(&outcome);
         if outcome.is_err() {
             self.give_up().await;
         }
@@ -200,14 +212,18 @@ impl Acquisition {
                     sight.contact.is_good();
                     let after = busy.retry_after;
                     let free_at = Some(now.saturating_add(after));
+                    if tries == 1 {
+                        self.tell_of_waiting(busy.holder.as_ref());
+                    }
                     sight.in_the_way = InTheWay { holder: busy.holder, free_at, position: None };
                     self.refuse_in_vain(&sight)?;
                     Some(after)
                 }
                 Ok(Attempt::Waiting(_) | Attempt::TooLate) => None,
                 Err(error) => {
+                    let passes_in = error.retry_after();
                     self.ride_out(error, &mut sight)?;
-                    None
+                    passes_in
                 }
             };
             let Some(pause) = self.limits.settings.retry.pause(tries) else {
@@ -264,7 +280,8 @@ impl Acquisition {
     }
 
     pub(crate) fn take_in(&mut self, answer: Result<Acquire>, sent_at: Moment) -> Result<Attempt> {
-        if answer.is_ok() {
+        // Who says when to come again is there.
+        if answer.as_ref().map_or_else(|error| error.retry_after().is_some(), |_| true) {
             self.client.heard();
         }
         match answer {
@@ -338,10 +355,18 @@ impl Acquisition {
         ));
         self.client.wheel.add(&hold, sent_at);
         self.armed.disarm();
+        let (key, fence) = (&hold.key, hold.fence());
+        let waited = now.saturating_since(self.limits.started);
+        tracing::debug!(target: LOCK, %key, %fence, ttl = %length, ?waited, "acquired");
         let guard = Guard::new(&self.client, hold);
         // Closing begins before it looks for what is held: either it sees this lease, or it is
         // seen here.
         if self.client.closing.is_cancelled() { Attempt::TooLate } else { Attempt::Held(guard) }
+    }
+
+    pub(crate) fn tell_of_waiting(&self, holder: Option<&HolderInfo>) {
+        let holder = holder.map(|holder| holder.owner.as_str());
+        tracing::debug!(target: LOCK, key = %self.request.key, holder, "waiting");
     }
 
     /// How long one request may take, whatever is left of the time to wait: one that was cut short
@@ -369,7 +394,8 @@ impl Acquisition {
         }
         let now = self.client.clock.now();
         let since = sight.contact.outage.as_ref().map_or(now, |outage| outage.since);
-        sight.contact.outage = Some(Outage { since, error });
+        let passes_at = now.saturating_add(error.retry_after().unwrap_or_default());
+        sight.contact.outage = Some(Outage { since, error, passes_at });
         if self.limits.until.is_some_and(|until| now >= until) {
             return Err(self.ran_out(sight, "the wait ran out"));
         }
@@ -446,6 +472,12 @@ impl Limits {
         };
         let why = format!("{why} after {waited:.1?}{place}");
         explain(Error::new(ErrorKind::Timeout, why).held_by(holder, retry_after))
+    }
+}
+
+pub(crate) fn tell_failure<T>(outcome: &Result<T>) {
+    if let Err(error) = outcome {
+        tracing::debug!(target: LOCK, %error, "not acquired");
     }
 }
 

@@ -30,6 +30,7 @@ type OnRetryStore = Arc<dyn Fn(&Error) + Send + Sync>;
 pub struct ClientBuilder {
     ttl: Duration,
     min_ttl: Duration,
+    min_renewal: Duration,
     owner: Option<String>,
     call_timeout: Duration,
     local_handoffs: u32,
@@ -46,6 +47,7 @@ impl fmt::Debug for ClientBuilder {
         let Self {
             ttl,
             min_ttl,
+            min_renewal,
             owner,
             call_timeout,
             local_handoffs,
@@ -59,6 +61,7 @@ impl fmt::Debug for ClientBuilder {
         f.debug_struct("ClientBuilder")
             .field("ttl", ttl)
             .field("min_ttl", min_ttl)
+            .field("min_renewal", min_renewal)
             .field("owner", owner)
             .field("call_timeout", call_timeout)
             .field("local_handoffs", local_handoffs)
@@ -76,6 +79,7 @@ impl Default for ClientBuilder {
         Self {
             ttl: DEFAULT_TTL,
             min_ttl: Ttl::MIN.duration(),
+            min_renewal: Ttl::MIN.duration(),
             owner: None,
             call_timeout: DEFAULT_CALL_TIMEOUT,
             local_handoffs: DEFAULT_LOCAL_HANDOFFS,
@@ -101,6 +105,14 @@ impl ClientBuilder {
     /// that no lock can vanish by mistake. By default any ttl is taken.
     pub const fn min_ttl(mut self, min_ttl: Duration) -> Self {
         self.min_ttl = min_ttl;
+        self
+    }
+
+    /// Refuses to give a lease that is held a shorter length than this, counted from then
+    /// ([`Guard::renew_to`](crate::Guard::renew_to), [`Client::renew`]), so that no lock is shortened
+    /// to nothing by mistake. By default, and at least, the [shortest ttl](Self::min_ttl).
+    pub const fn min_renewal(mut self, min_renewal: Duration) -> Self {
+        self.min_renewal = min_renewal;
         self
     }
 
@@ -270,7 +282,15 @@ impl ClientBuilder {
         let here = rt::current()?;
         let clock = self.own_clock();
         let Self {
-            ttl, min_ttl, owner, call_timeout, local_handoffs, tokio_time, retry_store, ..
+            ttl,
+            min_ttl,
+            min_renewal,
+            owner,
+            call_timeout,
+            local_handoffs,
+            tokio_time,
+            retry_store,
+            ..
         } = self;
         if call_timeout.is_zero() {
             return Err(Error::new(ErrorKind::Config, "a call timeout of zero leaves no time"));
@@ -278,6 +298,7 @@ impl ClientBuilder {
         let config = Config {
             ttl: Ttl::new(ttl)?,
             min_ttl: Ttl::new(min_ttl)?,
+            min_renewal: Ttl::new(min_renewal.max(min_ttl))?,
             owner: owner.map_or_else(|| Ok(owner::of_this_process()), OwnerName::new)?,
             call_timeout,
             local_handoffs,

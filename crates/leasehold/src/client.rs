@@ -16,6 +16,7 @@ use leasehold_core::{
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
+use crate::LOCK;
 use crate::builder::ClientBuilder;
 use crate::detached::DetachedLease;
 use crate::election::Election;
@@ -84,6 +85,7 @@ pub(crate) struct Inner {
 pub(crate) struct Config {
     pub(crate) ttl: Ttl,
     pub(crate) min_ttl: Ttl,
+    pub(crate) min_renewal: Ttl,
     pub(crate) owner: OwnerName,
     pub(crate) call_timeout: Duration,
     pub(crate) local_handoffs: u32,
@@ -91,10 +93,11 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Passes when a lease may be this short.
+    /// Passes when a lease that is held may be made this short.
     pub(crate) fn allows(&self, ttl: Ttl) -> Result<()> {
-        if ttl < self.min_ttl {
-            let why = format!("a ttl of {ttl} is below this client's minimum of {}", self.min_ttl);
+        if ttl < self.min_renewal {
+            let least = self.min_renewal;
+            let why = format!("a ttl of {ttl} is below this client's minimum of {least}");
             return Err(Error::new(ErrorKind::Config, why));
         }
         Ok(())
@@ -483,6 +486,8 @@ impl Client {
             now,
         ));
         self.inner.wheel.add(&hold, sent_at);
+        let (key, fence) = (&hold.key, hold.fence());
+        tracing::debug!(target: LOCK, %key, %fence, ttl = %lease.ttl(), "adopted");
         let guard = Guard::new(&self.inner, hold);
         self.inner.check_open().map(|()| guard)
     }
@@ -502,6 +507,7 @@ impl Client {
         self.inner.config.allows(ttl).map_err(explain)?;
         let answer = lease.renewed(&self.inner, ttl, None).await;
         answer.map_err(|error| self.inner.explain(error, "renew").on_key(lease.key()))?;
+        tracing::debug!(target: LOCK, key = %lease.key(), fence = %lease.fence(), %ttl, "renewed");
         Ok(lease.with_ttl(ttl))
     }
 
@@ -538,7 +544,9 @@ impl Client {
             ReleaseRequest::new(lease.key().clone(), lease.proof().token, lease.proof().fences);
         request.cooldown = cooldown;
         let Inner { store, config, .. } = &*self.inner;
-        match store.release(&request, config.call_timeout).await {
+        let answer = store.release(&request, config.call_timeout).await;
+        release::tell(lease.key(), lease.fence(), &answer);
+        match answer {
             Ok(StoreRelease::Released | StoreRelease::StillHeld { .. }) => Ok(Release::Released),
             Ok(StoreRelease::Late) => Ok(Release::Late),
             Ok(_) => Ok(Release::NotHeld),

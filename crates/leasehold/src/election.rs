@@ -21,6 +21,9 @@ pub const DEFAULT_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// store could give the post to somebody else, so that it can step down in time. What it
 /// [says about itself](Self::metadata), such as its address, everybody can see.
 ///
+/// The post is the lock of its name: whoever holds a [`Mutex`](crate::Mutex) of that name keeps all
+/// candidates out, and is who is seen as the leader. Give posts names that no lock has.
+///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
 /// # let client = leasehold::Client::connect("memory:").await?;

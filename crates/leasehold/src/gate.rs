@@ -9,6 +9,7 @@ use std::time::Duration;
 use leasehold_core::{Error, ErrorKind, Key, Metadata, Mode, Moment, OwnerName, Result};
 use tokio::sync::mpsc;
 
+use crate::LOCK;
 use crate::acquire::{InTheWay, Sight};
 use crate::client::Inner;
 use crate::guard::Guard;
@@ -127,7 +128,10 @@ impl Offer {
 
     /// The lease, if it was not taken back, and still holds.
     pub(crate) fn claim(self) -> Option<Guard> {
-        self.0.take().filter(|guard| guard.is_held())
+        let guard = self.0.take().filter(|guard| guard.is_held())?;
+        let (key, fence) = (guard.key(), guard.hold().fence());
+        tracing::debug!(target: LOCK, %key, %fence, "acquired inside the process");
+        Some(guard)
     }
 }
 

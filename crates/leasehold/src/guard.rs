@@ -11,6 +11,7 @@ use leasehold_core::{
 };
 use tokio_util::sync::CancellationToken;
 
+use crate::LOCK;
 use crate::change::NotChanged;
 use crate::client::Inner;
 use crate::detached::DetachedLease;
@@ -507,6 +508,7 @@ impl Guard {
         if let Some(ending) = ending {
             ending.done();
         }
+        tracing::debug!(target: LOCK, key = %detached.key(), fence = %detached.fence(), "detached");
         Ok(detached)
     }
 }

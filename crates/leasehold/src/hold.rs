@@ -11,6 +11,7 @@ use leasehold_core::{
 };
 use tokio::sync::Notify;
 
+use crate::LOCK;
 use crate::gate::Offered;
 use crate::guard::Guard;
 use crate::rt;
@@ -384,7 +385,7 @@ impl Hold {
 
     fn announce_loss(&self) {
         if !self.lost.swap(true, Ordering::AcqRel) {
-            tracing::warn!(target: "leasehold", key = %self.key, fence = %self.fence(), "lease lost");
+            tracing::warn!(target: LOCK, key = %self.key, fence = %self.fence(), "lease lost");
             self.changed.notify_waiters();
         }
     }

@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use leasehold_core::{ErrorKind, Result};
 
-use crate::acquire::{Acquisition, Limits};
+use crate::acquire::{Acquisition, Limits, tell_failure};
 use crate::gate::{BEAT, Baton, LocalPlace};
 use crate::guard::Guard;
 use crate::rt;
@@ -37,7 +37,9 @@ pub(crate) async fn wait(acquisition: Acquisition, wakes: bool) -> Result<Guard>
         wire.give_up().await;
     }
     left.give_up().await;
-    Err(error)
+    let outcome = Err(error);
+    tell_failure(&outcome);
+    outcome
 }
 
 async fn stand(

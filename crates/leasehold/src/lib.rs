@@ -342,6 +342,9 @@ mod value;
 mod wake;
 mod wire;
 
+/// The target of the events that tell what becomes of a single lock.
+const LOCK: &str = "leasehold::lock";
+
 pub use builder::ClientBuilder;
 pub use change::NotChanged;
 pub use client::{CLOSE_WITHIN, Client, DEFAULT_CALL_TIMEOUT, DEFAULT_LOCAL_HANDOFFS, DEFAULT_TTL};

@@ -173,12 +173,13 @@ impl Multi {
         let clock = &self.value.client.clock;
         let until = limit.map(|limit| clock.now().saturating_add(limit));
         let all = self.acquisitions(limit)?;
-        let patience = all.first().and_then(|first| first.limits.patience(&self.value.client));
+        let limits = all.first().map(|first| first.limits.clone());
+        let patience = || limits.as_ref().and_then(|one| one.patience(&self.value.client));
         match try_all(all).await {
             Ok(Some(guards)) => return Ok(self.guard(guards)),
             Ok(None) => {}
             // Each lock is waited for, and the store with it.
-            Err(error) if passes(&error) && patience != Some(Duration::ZERO) => {}
+            Err(error) if passes(&error) && patience() != Some(Duration::ZERO) => {}
             Err(error) => return Err(error),
         }
         let mut guard = self.guard(Vec::new());

@@ -14,6 +14,7 @@ use leasehold_core::{
 };
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
+use crate::LOCK;
 use crate::hold::Hold;
 use crate::rt;
 
@@ -187,6 +188,7 @@ impl Remains {
                 request.reopen = reopen;
                 let leave = |tries| stores.way(tries).leave(&request, ATTEMPT);
                 let first = persist(clock, places, until, leave).await;
+                tracing::debug!(target: LOCK, key = %request.key, answer = ?first, "gave up");
                 drop(answered);
                 if in_doubt && first == Some(Leave::NotHeld) {
                     // A request that is still in a dead connection's buffers can be carried out
@@ -199,7 +201,9 @@ impl Remains {
                 hold.settled().await;
                 let until = hold.deadline().saturating_add(hold.ttl().duration() / 50);
                 let release = |tries| stores.way(tries).release(&request, ATTEMPT);
-                persist(clock, places, until, release).await;
+                let answer = persist(clock, places, until, release).await;
+                let (key, fence) = (&hold.key, hold.fence());
+                tracing::debug!(target: LOCK, %key, %fence, ?answer, "release in the background");
                 hold.ended();
             }
         }

@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use leasehold_core::{
-    Effect, Error, ErrorKind, Key, Release as StoreRelease, ReleaseRequest, Result,
+    Effect, Error, ErrorKind, Fence, Key, Release as StoreRelease, ReleaseRequest, Result,
 };
 use tokio::task::JoinSet;
 
+use crate::LOCK;
 use crate::client::Inner;
 use crate::gate::Gates;
 use crate::guard::HeldLease;
@@ -213,6 +214,10 @@ impl HeldLease {
         closing: Closing,
     ) -> impl Future<Output = Result<Release>> + Send + use<> {
         let handed_on = closing == Closing::No && Gates::hand_on(self.client(), self.hold());
+        if handed_on {
+            let (key, fence) = (&self.hold().key, self.hold().fence());
+            tracing::debug!(target: LOCK, %key, %fence, "released inside the process");
+        }
         let given_back = (!handed_on).then(|| self.give_back(closing));
         async {
             match given_back {
@@ -233,6 +238,7 @@ impl HeldLease {
             let (client, hold) = (self.client(), self.hold());
             hold.settled().await;
             let answer = client.store.release(&ending.request, client.config.call_timeout).await;
+            tell(&hold.key, hold.fence(), &answer);
             let answer = answer.map_err(|error| self.explain(error, "release"))?;
             ending.done();
             Ok(match answer {
@@ -246,6 +252,15 @@ impl HeldLease {
     /// What an answer means for the work under this lease.
     pub(crate) fn verdict(&self, answer: Result<Release>) -> Result<()> {
         answer.and_then(Release::verdict).map_err(|error| self.explain(error, "release"))
+    }
+}
+
+/// Tells in the log how the store answered a release.
+pub(crate) fn tell(key: &Key, fence: Fence, answer: &Result<StoreRelease>) {
+    match answer {
+        Ok(StoreRelease::Released) => tracing::debug!(target: LOCK, %key, %fence, "released"),
+        Ok(outcome) => tracing::debug!(target: LOCK, %key, %fence, ?outcome, "release"),
+        Err(error) => tracing::debug!(target: LOCK, %key, %fence, %error, "not released"),
     }
 }
 

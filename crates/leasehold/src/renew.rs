@@ -10,6 +10,7 @@ use leasehold_core::{Clock, LeaseStatus, Moment, Renew, RenewRequest, Store, Ttl
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::LOCK;
 use crate::hold::{Hold, Phase, as_nanos};
 use crate::rt;
 
@@ -192,6 +193,7 @@ impl Wheel {
                         hold.ask();
                     }
                     self.answered.store(true, Ordering::Relaxed);
+                    tracing::trace!(target: LOCK, key = %hold.key, ttl = %request.ttl, "renewed");
                     hold.renewed(sent_at, request.ttl, now)
                         .then(|| renewal_due(sent_at, hold.length(), 3))
                 }

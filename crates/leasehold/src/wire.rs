@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use leasehold_core::retry::PAUSE_MIN;
 use leasehold_core::{
-    Acquire, BoxFuture, Error, FenceBlock, Moment, QueueRequest, Result, Ttl, Wake,
+    Acquire, BoxFuture, Busy, Error, FenceBlock, Moment, QueueRequest, Result, Ttl, Waiting, Wake,
 };
 
 use crate::acquire::{Acquisition, Attempt, InTheWay, Limits};
@@ -233,6 +233,12 @@ impl Wire {
     fn answered(&mut self, answer: Result<Attempt>, sent_at: Moment) -> Result<Option<Guard>> {
         let now = self.now();
         let every = QueueRequest::heartbeat_every(self.window);
+        if !self.answered
+            && let Ok(Attempt::Busy(Busy { holder, .. }) | Attempt::Waiting(Waiting { holder, .. })) =
+                &answer
+        {
+            self.acquisition.tell_of_waiting(holder.as_ref());
+        }
         match answer {
             Ok(Attempt::Held(guard)) => {
                 self.seen.set(InTheWay::default());

@@ -1,8 +1,9 @@
 //! Messages name what is wrong and what to do, in the command's words.
 
 use leasehold_testkit::server::RedisServer;
+use rustix::process::Signal;
 
-use crate::harness::{Site, finish};
+use crate::harness::{Site, finish, lock, until};
 
 #[test]
 fn a_refused_user_learns_where_a_password_and_rights_come_from() {
@@ -50,4 +51,40 @@ fn a_renewal_after_a_release_is_not_blamed_on_the_ttl_alone() {
     };
     with("release").expect(0);
     with("renew").complains(76, "was released before");
+}
+
+fn what_becomes_of_a_lock_is_said(site: &Site) {
+    let done = site.line("-v run k -n --ttl 20s -- true").expect(0);
+    let [acquired, released] = ["acquired key=k fence=", "released key=k fence="].map(|event| {
+        let line = done.stderr.lines().find(|line| line.contains(event));
+        line.unwrap_or_else(|| panic!("{event:?} is not in {done:?}"))
+    });
+    let fence =
+        |line: &str| line.split("fence=").nth(1).unwrap().split(' ').next().unwrap().to_owned();
+    assert_eq!(fence(acquired), fence(released));
+    assert!(acquired.contains("ttl=20s"), "{acquired}");
+    assert_eq!(site.line("run k -n -- true").expect(0).stderr, "", "nobody asked");
+
+    let mut holder = site.start_script("k", "echo held; exec sleep 600");
+    let busy = site.line("-v run k -n -- true").expect(75);
+    assert!(busy.stderr.contains("busy key=k"), "{busy:?}");
+    let waiter = site.start(["-v", "run", "k", "--", "true"]);
+    until("it stands in line", || lock(site, "k")["waiters"].as_array().unwrap().len() == 1);
+    holder.process().signal(Signal::TERM);
+    let served = waiter.finish().expect(0);
+    for event in ["waiting key=k", "acquired key=k", "released key=k"] {
+        assert!(served.stderr.contains(event), "{event:?} is not in {served:?}");
+    }
+    holder.finish();
+}
+
+#[test]
+fn a_verbose_command_says_what_becomes_of_its_lock_on_one_machine() {
+    what_becomes_of_a_lock_is_said(&Site::embedded());
+}
+
+#[test]
+fn a_verbose_command_says_what_becomes_of_its_lock_on_redis() {
+    let server = RedisServer::start();
+    what_becomes_of_a_lock_is_said(&Site::at(server.url()));
 }

@@ -94,6 +94,8 @@ async fn a_server_that_was_restarted_empty_lets_no_second_holder_in() {
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
                 assert!(error.to_string().contains("it counts in"), "{error}");
+                let after = error.retry_after().expect("they say when");
+                assert!(after <= max_ttl + ms(100), "{error}");
                 assert!(began.elapsed() < secs(60), "the nodes never come of age: {error}");
             }
         }

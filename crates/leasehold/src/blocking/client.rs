@@ -143,6 +143,8 @@ setters! { ClientBuilder {
     ttl(ttl: Duration);
     /// Refuses locks with a shorter ttl.
     min_ttl(min_ttl: Duration);
+    /// Refuses shorter lengths for leases that are held.
+    min_renewal(min_renewal: Duration);
     /// Who holds this client's locks, for people.
     owner(owner: impl Into<String>);
     /// How long one request to the store may take.

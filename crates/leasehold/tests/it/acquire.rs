@@ -50,6 +50,17 @@ async fn bad_names_and_settings_are_told_when_locking() {
     assert_eq!(careful.renew(&lease, secs(4)).await.unwrap_err().kind(), ErrorKind::Config);
     careful.release(&lease, None).await.unwrap();
     assert!(world.is_idle("a").await);
+
+    // What is held has a minimum of its own.
+    let builder = leasehold::Client::builder().min_ttl(secs(2)).min_renewal(secs(5));
+    let careful = builder.store(Arc::new(world.store.clone())).unwrap();
+    let guard = careful.mutex("a").ttl(secs(3)).lock().await.unwrap();
+    assert_eq!(guard.renew_to(secs(4)).await.unwrap_err().kind(), ErrorKind::Config);
+    guard.renew_to(secs(5)).await.unwrap();
+    let lease = guard.detach().await.unwrap();
+    let error = careful.renew(&lease, secs(4)).await.unwrap_err();
+    assert!(error.to_string().contains("minimum of 5"), "{error}");
+    careful.adopt(&lease).await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -112,3 +112,53 @@ async fn a_store_that_was_never_reached_is_waited_for_as_long_as_was_asked() {
     let (guard, ()) = tokio::join!(mutex.lock(), back);
     drop(guard.unwrap());
 }
+
+/// Nodes that know that they have just started count after a while, and say when.
+#[cfg(feature = "quorum")]
+#[tokio::test(start_paused = true)]
+async fn nodes_that_say_when_they_count_are_waited_for_within_the_limit() {
+    use leasehold_core::{Error, Store};
+    use leasehold_embedded::MemoryStore;
+    use leasehold_quorum::QuorumStore;
+    use leasehold_testkit::fault_store::{Fault, Op};
+
+    let clock = World::new().clock;
+    let count_at = Instant::now() + secs(45);
+    let young = || {
+        let node = FaultStore::new(Arc::new(MemoryStore::with_clock(Arc::clone(&clock))));
+        node.decide(move |call| {
+            let left = count_at.saturating_duration_since(Instant::now());
+            if call.op == Op::RemembersFor && !left.is_zero() {
+                Fault::Fail(Error::new(ErrorKind::Unavailable, "young").passes_in(left))
+            } else {
+                Fault::None
+            }
+        });
+        node
+    };
+    let nodes: Vec<Arc<dyn Store>> = (0..3).map(|_| Arc::new(young()) as Arc<dyn Store>).collect();
+    let quorum = QuorumStore::builder(nodes).clock(Arc::clone(&clock)).build().unwrap();
+    let client = Client::builder().tokio_time().clock(clock).store(Arc::new(quorum)).unwrap();
+    let owner = Owner::new();
+    let [one, two] = ["one", "two"];
+
+    let error = client.mutex("a").try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.retry_after().is_some_and(|after| after > secs(40)), "{error}");
+    let error = client.mutex("a").lock_within(secs(5)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let (again, both) = (client.reentrant("again", &owner), client.multi([one, two]));
+    let (mutex, post) = (client.mutex("a"), client.election("post"));
+    let outcomes = tokio::join!(
+        async { mutex.lock_within(secs(60)).await.map(drop) },
+        async { mutex.clone().metadata("without a limit").lock().await.map(drop) },
+        async { again.lock_within(secs(60)).await.map(drop) },
+        async { both.lock_within(secs(60)).await.map(drop) },
+        async { post.campaign().await.map(drop) },
+    );
+    for outcome in <[_; 5]>::from(outcomes) {
+        outcome.unwrap();
+    }
+    let late = Instant::now().saturating_duration_since(count_at);
+    assert!(late < secs(5), "the nodes had counted for {late:?}");
+}
