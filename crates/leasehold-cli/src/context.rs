@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold::{Client, Error, ErrorKind};
+use tokio::time::Instant;
 
 use crate::failure::{Failure, Outcome};
 use crate::inherited::Inherited;
@@ -15,6 +16,8 @@ use crate::signals::Signals;
 
 /// How long a command tries at its end to leave nothing behind.
 const TIDY_WITHIN: Duration = Duration::from_secs(2);
+/// And at least, for a store that answers again just then.
+const TIDY_LEAST: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -31,6 +34,8 @@ pub(crate) struct Context {
 struct Connections {
     clients: Vec<Client>,
     tidy_within: Duration,
+    /// When there has to be an answer, whatever is left behind.
+    answer_by: Option<Instant>,
 }
 
 impl Context {
@@ -40,7 +45,8 @@ impl Context {
         files: Vec<RawFd>,
         quiet: bool,
     ) -> Self {
-        let connections = Connections { clients: Vec::new(), tidy_within: TIDY_WITHIN };
+        let connections =
+            Connections { clients: Vec::new(), tidy_within: TIDY_WITHIN, answer_by: None };
         Self { settings, inherited, files, quiet, connections: Mutex::new(connections) }
     }
 
@@ -81,16 +87,34 @@ impl Context {
         let client = match limit {
             None => connecting.await?,
             Some(limit) => {
-                let silent = |_| {
-                    let why = "the store did not answer before the wait ran out, so the state of \
-                               the lock is unknown";
-                    Error::new(ErrorKind::Unavailable, why).at_store(self.settings.place())
-                };
-                tokio::time::timeout(limit, connecting).await.map_err(silent)??
+                tokio::time::timeout(limit, connecting).await.map_err(|_| self.silent())??
             }
         };
         self.connections().clients.push(client.clone());
         Ok(client)
+    }
+
+    /// When a question with this limit, which began then, is to be answered if the store does not
+    /// answer: one time for connecting, asking, and giving up what was asked for.
+    pub(crate) fn answer_by(&self, limit: Option<Duration>, begun: Instant) -> Option<Instant> {
+        let patience = match limit? {
+            // Not to wait for the lock is not to have no time to ask for it.
+            Duration::ZERO => self.settings.retry_store().unwrap_or_default(),
+            limit => limit,
+        };
+        begun.checked_add(patience.saturating_add(TIDY_WITHIN))
+    }
+
+    /// The store did not answer in time.
+    pub(crate) fn silent(&self) -> Error {
+        let why = "the store did not answer before the wait ran out, so the state of the lock is \
+                   unknown";
+        Error::new(ErrorKind::Unavailable, why).at_store(self.settings.place())
+    }
+
+    /// Leaves for [`close`](Self::close) what is left until then, or all of its time.
+    pub(crate) fn close_by(&self, moment: Option<Instant>) {
+        self.connections().answer_by = moment;
     }
 
     /// Leaves less time for [`close`](Self::close): nothing that is held is worth more.
@@ -103,7 +127,10 @@ impl Context {
     pub(crate) async fn close(&self) {
         let (clients, within) = {
             let mut connections = self.connections();
-            (std::mem::take(&mut connections.clients), connections.tidy_within)
+            let left = connections.answer_by.map_or(TIDY_WITHIN, |moment| {
+                moment.saturating_duration_since(Instant::now()).max(TIDY_LEAST)
+            });
+            (std::mem::take(&mut connections.clients), connections.tidy_within.min(left))
         };
         for client in clients {
             // What can't be given up in time ends with its ttl.

@@ -40,7 +40,7 @@ pub(crate) async fn elect(args: &Elect, context: &Context) -> Outcome {
         let taken = match connected {
             Ok(connected) => {
                 let connected = client.insert(connected);
-                request.attempt(connected, &mut signals, runner.manner(), campaign).await?
+                request.attempt(context, connected, &mut signals, runner.manner(), campaign).await?
             }
             Err(error) => Err(error),
         };

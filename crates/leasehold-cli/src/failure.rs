@@ -54,6 +54,9 @@ impl From<Error> for Failure {
         if TOO_MANY_FILES.iter().any(|code| text.contains(code)) {
             return Self::new(Exit::System, format!("{text}; raise the limit (`ulimit -n`)"));
         }
+        if text.contains(NO_MEMORY) {
+            return Self::new(Exit::System, format!("{text}; raise the limit (`ulimit -v`)"));
+        }
         if text.contains("thread") && text.contains(TOO_MANY_THREADS) {
             return Self::new(Exit::System, format!("{text}; raise the limit (`ulimit -u`)"));
         }
@@ -87,6 +90,8 @@ fn advice(error: &Error, text: &str) -> Option<&'static str> {
 /// How an error of the system ends that has no file descriptor left, whatever library tells it.
 const TOO_MANY_FILES: [&str; 2] = ["(os error 23)", "(os error 24)"];
 const TOO_MANY_THREADS: &str = "(os error 11)";
+/// Such as for the map of a store's file, which takes addresses for all that it may grow to.
+const NO_MEMORY: &str = "(os error 12)";
 
 /// An error and its causes on one line.
 pub(crate) fn chain(error: &Error) -> String {
@@ -122,6 +127,9 @@ mod tests {
     fn a_system_without_descriptors_is_no_fault_of_the_store() {
         let cause = std::io::Error::from_raw_os_error(libc::EMFILE);
         let error = Error::new(ErrorKind::Unavailable, "can't connect").caused_by(cause);
+        assert_eq!(Failure::from(error).exit, Exit::System);
+        let cause = std::io::Error::from_raw_os_error(libc::ENOMEM);
+        let error = Error::new(ErrorKind::Unavailable, "can't use it").caused_by(cause);
         assert_eq!(Failure::from(error).exit, Exit::System);
     }
 

@@ -184,7 +184,7 @@ fn description(info: &LockInfo) -> String {
             rows.push(row("  meta", notes(&waiter.metadata)));
         }
     }
-    rows.push(row("last fence", info.last_fence));
+    rows.push(row("fences up to", info.last_fence));
     output::table(&rows)
 }
 

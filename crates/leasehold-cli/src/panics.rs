@@ -51,8 +51,8 @@ fn failure(text: &str) -> Failure {
         return Failure::new(
             Exit::System,
             format!(
-                "the system has no thread or file descriptor left for leasehold; raise the limits \
-                 (`ulimit -u`, `ulimit -n`): {text}"
+                "the system has no thread, file descriptor or memory left for leasehold; raise the \
+                 limits (`ulimit -u`, `ulimit -n`, `ulimit -v`): {text}"
             ),
         );
     }

@@ -128,6 +128,11 @@ impl Settings {
         secret::redact(&self.store)
     }
 
+    /// For how long a store that is away is waited for when it is first needed.
+    pub(crate) const fn retry_store(&self) -> Option<Duration> {
+        self.retry_store
+    }
+
     /// Whether the store has not been made yet, so that no lock can be in use.
     pub(crate) fn store_is_absent(&self) -> bool {
         place::is_absent(&self.store)

@@ -130,7 +130,7 @@ impl Request {
         let begun = Instant::now();
         let detached = !manner.renew;
         let client = unless_interrupted(signals, self.connect(context, detached, begun)).await??;
-        let taken = self.attempt(&client, signals, manner, begun).await?;
+        let taken = self.attempt(context, &client, signals, manner, begun).await?;
         let held = self.judge(taken, &client).await?;
         Ok((client, held))
     }
@@ -161,18 +161,25 @@ impl Request {
     /// store said.
     pub(crate) async fn attempt(
         &self,
+        context: &Context,
         client: &Client,
         signals: &mut Signals,
         manner: Manner,
         begun: Instant,
     ) -> Outcome<leasehold::Result<Option<Held>>> {
-        unless_interrupted(signals, async {
+        let answer_by = context.answer_by(self.limit, begun);
+        let taken = unless_interrupted(signals, async {
             tokio::select! {
                 taken = self.ask_store(client, manner, self.left(begun)) => taken,
+                () = until(answer_by) => Err(context.silent()),
                 never = self.explain_the_wait(client) => match never {},
             }
-        })
-        .await
+        });
+        let taken = taken.await;
+        // The time of a question that came to nothing is that of giving up, too.
+        let came_to_nothing = !matches!(taken, Ok(Ok(Some(_))));
+        context.close_by(answer_by.filter(|_| came_to_nothing));
+        taken
     }
 
     pub(crate) async fn judge(
@@ -310,6 +317,14 @@ impl Request {
                 )),
             }
         }
+    }
+}
+
+/// Comes at a moment, or never without one.
+pub(crate) async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -29,7 +29,8 @@ pub(crate) async fn wait(args: &Wait, context: &Context) -> Outcome {
     if context.settings.store_is_absent() {
         return Ok(Exit::Success);
     }
-    let watched = unless_interrupted(&mut signals, async {
+    let answer_by = context.answer_by(limit, begun);
+    let watching = async {
         // Not to wait for the lock is not to have no time to ask for it.
         let connecting = context.connect_as(None, false, limit.filter(|limit| !limit.is_zero()));
         let client = connecting.await?;
@@ -79,6 +80,12 @@ pub(crate) async fn wait(args: &Wait, context: &Context) -> Outcome {
             let again = now + pause.min(earliest).max(PAUSE_MIN);
             tokio::time::sleep_until(until.map_or(again, |until| until.min(again))).await;
             pause = pause.saturating_mul(2).min(PAUSE_MAX);
+        }
+    };
+    let watched = unless_interrupted(&mut signals, async {
+        tokio::select! {
+            watched = watching => watched,
+            () = take::until(answer_by) => Err(context.silent().into()),
         }
     });
     watched.await?

@@ -815,7 +815,8 @@ pub struct LockInfo {
     pub waiters: Vec<WaiterInfo>,
     /// How long it stays closed after a release with a cool-down.
     pub closed_for: Option<Duration>,
-    /// The last fence issued for the name.
+    /// The last fence of all that were issued or reserved for the name: the end of the block of its
+    /// last grant, which nobody need have had.
     pub last_fence: Fence,
 }
 

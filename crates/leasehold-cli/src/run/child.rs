@@ -90,7 +90,9 @@ impl Child {
         // SAFETY: the hook runs between fork and exec. It makes system calls only, allocates
         // nothing and takes no lock; what it uses was made before the fork.
         unsafe {
-            command.pre_exec(move || prepare(parent, inherited, &caught, &page, tty));
+            command.pre_exec(move || {
+                unless_orphaned(parent, || prepare(parent, inherited, &caught, &page, tty))
+            });
         }
         let (sender, events) = mpsc::unbounded_channel();
         let (introduce, introduced) = std::sync::mpsc::sync_channel(1);
@@ -142,6 +144,17 @@ impl Child {
             waitid(WaitId::Pid(self.pid), WaitIdOptions::EXITED).ok();
         }
     }
+}
+
+/// Ends the forked process without a word where it can't go on since its parent is gone: with nobody
+/// left to be told, the standard library would abort it aloud, on an output that may be somebody's.
+fn unless_orphaned(parent: Pid, prepare: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    let prepared = prepare();
+    if prepared.is_err() && rustix::process::getppid() != Some(parent) {
+        // SAFETY: `_exit` runs no destructors and no handlers, which belong to the parent.
+        unsafe { libc::_exit(Exit::CannotExecute.code().into()) };
+    }
+    prepared
 }
 
 /// Makes the forked process what the command should find itself in.
@@ -271,5 +284,30 @@ fn not_started(program: &OsStr, error: &io::Error) -> Failure {
             };
             Failure::new(exit, format!("can't run {program}: {error}"))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As it ends after this hook, with a parent that is this process or another.
+    fn started_with(parent: Pid) -> io::Result<std::process::Output> {
+        let mut command = Command::new("true");
+        // SAFETY: the hook makes system calls only.
+        unsafe {
+            command.pre_exec(move || {
+                unless_orphaned(parent, || Err(io::ErrorKind::NotConnected.into()))
+            });
+        }
+        command.output()
+    }
+
+    #[test]
+    fn a_command_that_can_not_start_tells_its_parent_and_nobody_else() {
+        assert!(started_with(rustix::process::getpid()).is_err());
+        let orphan = started_with(Pid::INIT).unwrap();
+        assert_eq!(orphan.status.code(), Some(126));
+        assert_eq!((orphan.stdout.len(), orphan.stderr.len()), (0, 0), "{orphan:?}");
     }
 }

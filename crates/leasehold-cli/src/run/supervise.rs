@@ -17,6 +17,7 @@ use crate::run::child::{self, Child, Ending, Event};
 use crate::run::terminal::{self, Terminal};
 use crate::run::watchdog::Watchdog;
 use crate::signals::{self, Signals};
+use crate::take::until;
 
 /// A killed process that is still there after this time is waiting for a device that does not
 /// answer, or belongs to another user. It is waited for until its lease is over, if that is later.
@@ -94,7 +95,7 @@ impl Supervisor<'_> {
         let takes_orphans_in = child::takes_orphans_in();
         loop {
             if ended.is_some() {
-                let enough = rest_until.is_none_or(|until| Instant::now() >= until);
+                let enough = rest_until.is_none_or(|moment| Instant::now() >= moment);
                 if matches!(stage, Stage::Holding) && enough {
                     return self.leave_rest(ended);
                 }
@@ -111,7 +112,7 @@ impl Supervisor<'_> {
             tokio::select! {
                 biased;
                 () = leases.lost(), if next.is_none() => stage = self.terminate(),
-                () = sleep_until(next) => match stage {
+                () = until(next) => match stage {
                     Stage::Killed { .. } => return self.verdict(ended, true),
                     Stage::Holding | Stage::Terminated { .. } => stage = self.kill(),
                 },
@@ -307,13 +308,5 @@ impl Supervisor<'_> {
             _ => {}
         }
         terminal::wake(self.child.pid());
-    }
-}
-
-/// Sleeps until a moment, or for ever without one.
-async fn sleep_until(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => tokio::time::sleep_until(moment).await,
-        None => std::future::pending().await,
     }
 }

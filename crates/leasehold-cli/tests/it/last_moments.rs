@@ -1,9 +1,11 @@
 //! What a command leaves behind when it ends early, judged from outside: by `show`, by the next
 //! contender, by its exit code.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use leasehold_testkit::server::RedisServer;
 use rustix::process::Signal;
@@ -133,6 +135,41 @@ fn a_limit_bounds_connecting_too_and_a_silent_store_is_not_busy() {
     site.line("wait k -w 200ms").complains(69, "did not answer before");
     site.line("elect k -w 200ms -- echo never").complains(69, "did not answer before");
     site.line("run k -n -- echo never").complains(69, "redis://127.0.0.1");
+}
+
+/// Somebody who answers everything with OK.
+fn store_that_nods() -> Site {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let site = Site::at(format!("redis://{}", listener.local_addr().unwrap()));
+    thread::spawn(move || {
+        for mut connection in listener.incoming().flatten() {
+            thread::spawn(move || {
+                let mut bytes = [0; 65_536];
+                while let Ok(length @ 1..) = connection.read(&mut bytes) {
+                    let commands = bytes[..length].iter().filter(|byte| **byte == b'*').count();
+                    if connection.write_all("+OK\r\n".repeat(commands).as_bytes()).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    site
+}
+
+#[test]
+fn connecting_asking_and_giving_up_have_one_time_together() {
+    let site = store_that_nods();
+    for line in ["run k -n -- echo never", "acquire k -w 100ms", "hold a b -n"] {
+        // Each part may take 2 s by itself. The quickest of three, since the machine may be busy.
+        let took = (0..3).map(|_| {
+            let begun = Instant::now();
+            site.line(line).expect(69);
+            begun.elapsed()
+        });
+        let quickest = took.min().unwrap();
+        assert!(quickest < Duration::from_secs(4), "{line}: {quickest:?}");
+    }
 }
 
 #[test]

@@ -50,6 +50,17 @@ fn too_few_descriptors(site: &Site) {
 }
 
 #[test]
+fn too_little_memory_for_the_map_of_a_store_is_the_systems_shortage() {
+    let site = Site::embedded();
+    site.line("run k -- true").expect(0);
+    let mut command = site.command(RUN);
+    // Enough for the command, and less than the 256 MiB to which a store may grow.
+    limited(&mut command, libc::RLIMIT_AS, 250 << 20);
+    finish(&mut command).complains(71, "ulimit -v");
+    site.line("run k -n -- true").expect(0);
+}
+
+#[test]
 fn too_few_descriptors_are_told_in_words_on_one_machine() {
     too_few_descriptors(&Site::embedded());
 }
