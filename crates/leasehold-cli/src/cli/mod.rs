@@ -119,8 +119,8 @@ impl Command {
 /// killed leasehold takes the whole group with it. Only processes that leave the group (daemons,
 /// setsid) or change their user (sudo) are out of reach. What the command leaves running when it
 /// ends is left alone, without the lock. When it was asked to end, by a signal or a key, so was all
-/// of its group: the lock is then kept until the rest has ended too, for the --grace at most or until
-/// another such signal.
+/// of its group: the lock is then kept until the rest has ended too, however long that takes, and
+/// another such signal kills the rest.
 ///
 /// Several names before the `--` are taken together, all or none, and held together: when one is
 /// lost, all are. Whoever takes such sets never waits for another in a circle, whatever the order.

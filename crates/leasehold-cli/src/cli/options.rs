@@ -162,8 +162,7 @@ pub(crate) struct Job {
     /// When the lock is lost: the time for ending the command, all of it before the deadline
     /// [default: 5% of the ttl, within 20ms and 5s, a quarter of the ttl at most]
     ///
-    /// TERM comes at its start, KILL when three quarters of it are over. At most half of the ttl. Also
-    /// for so long at most the lock is kept for what is left of a command that was asked to end.
+    /// TERM comes at its start, KILL when three quarters of it are over. At most half of the ttl.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
 

@@ -83,25 +83,23 @@ impl Supervisor<'_> {
     /// Returns when the command has ended, by itself or because its lock was lost.
     ///
     /// Normally that is when its first process has ended: what it leaves running was meant to
-    /// live on. Where the whole group was asked to end, the rest of it may be busy with that, and the
-    /// lock is kept, and renewed, until it is done, but for the grace at most: a part that does not
-    /// end at all must not keep the lock for ever. After a loss all of it is dead first.
+    /// live on. Where the whole group was asked to end, the rest of it is busy with that, perhaps
+    /// with what the lock is held for, so the lock is kept, and renewed, until it is done; if that
+    /// takes longer than the grace, a message says so, and a second signal kills it. After a loss
+    /// all of it is dead first.
     pub(crate) async fn watch(mut self) -> Verdict {
         let mut stage = Stage::Holding;
         let mut ended = None;
-        let mut rest_until = None;
+        let mut keyboard = None;
+        let mut tell_of_rest_at = None;
         let mut may_be_asked = true;
         let mut look = LOOK_FIRST;
         let takes_orphans_in = child::takes_orphans_in();
         loop {
-            if ended.is_some() {
-                let enough = rest_until.is_none_or(|moment| Instant::now() >= moment);
-                if matches!(stage, Stage::Holding) && enough {
-                    return self.leave_rest(ended);
-                }
-                if self.child.group_is_gone() {
-                    return self.verdict(ended, false);
-                }
+            let on_purpose =
+                matches!(stage, Stage::Holding) && !self.end_asked && keyboard.is_none();
+            if ended.is_some() && (on_purpose || self.child.group_is_gone()) {
+                return self.verdict(ended, keyboard, false);
             }
             let leases = self.leases;
             let next = match stage {
@@ -113,24 +111,35 @@ impl Supervisor<'_> {
                 biased;
                 () = leases.lost(), if next.is_none() => stage = self.terminate(),
                 () = until(next) => match stage {
-                    Stage::Killed { .. } => return self.verdict(ended, true),
+                    Stage::Killed { .. } => return self.verdict(ended, keyboard, true),
                     Stage::Holding | Stage::Terminated { .. } => stage = self.kill(),
                 },
                 event = self.child.event() => match event {
                     Event::Ended(ending) => {
                         ended = Some(ending);
-                        let asked = self.end_asked || self.keyboard(ending).is_some();
-                        rest_until = asked.then(|| Instant::now() + self.grace);
+                        keyboard = self.keyboard(ending);
+                        tell_of_rest_at = Some(Instant::now() + self.grace);
+                        if let (Some(_), Some(terminal)) = (keyboard, self.terminal) {
+                            // For the next key to reach this process.
+                            terminal.take_back(Some(self.child.pid()));
+                            self.has_terminal = false;
+                        }
                     }
                     Event::Stopped(signal) => self.stopped(signal),
                 },
-                signal = self.signals.next() => {
-                    self.forward(signal);
-                    // Whoever says so twice does not want to wait for the rest.
-                    if ended.is_some() && signals::is_fatal(signal) {
-                        rest_until = None;
-                    }
+                () = until(tell_of_rest_at), if tell_of_rest_at.is_some() => {
+                    tell_of_rest_at = None;
+                    output::message(
+                        "the command has ended as it was asked to, but a part of it has not; the \
+                         lock is kept for it. The same signal again kills it",
+                    );
                 }
+                signal = self.signals.next() => match stage {
+                    Stage::Holding if ended.is_some() && signals::is_fatal(signal) => {
+                        stage = self.kill();
+                    }
+                    _ => self.forward(signal),
+                },
                 asked = &mut self.asked, if may_be_asked => {
                     may_be_asked = false;
                     if let (Ok(asked), Stage::Holding) = (asked, stage) {
@@ -147,17 +156,6 @@ impl Supervisor<'_> {
         }
     }
 
-    /// The command has ended, and something of its group may go on.
-    fn leave_rest(&mut self, ended: Option<Ending>) -> Verdict {
-        if self.end_asked && !self.child.group_is_gone() {
-            output::message(
-                "the command has ended as it was asked to, but a part of it has not; it may run on \
-                 without the lock",
-            );
-        }
-        self.verdict(ended, false)
-    }
-
     /// The signal of which the command died, if a key sent it to it alone. Had it come from
     /// elsewhere, it would have been passed on from here.
     fn keyboard(&self, ending: Ending) -> Option<u8> {
@@ -171,13 +169,12 @@ impl Supervisor<'_> {
         }
     }
 
-    fn verdict(&mut self, ending: Option<Ending>, survived: bool) -> Verdict {
+    fn verdict(&mut self, ending: Option<Ending>, keyboard: Option<u8>, survived: bool) -> Verdict {
         let late = ending == Some(Ending::Killed(libc::SIGKILL)) && self.watchdog.may_have_killed();
         let covered = ending.is_some() && !survived && self.leases.is_held() && !late;
         if !covered && !self.loss_told {
             self.tell_of_loss();
         }
-        let keyboard = ending.and_then(|ending| self.keyboard(ending));
         Verdict { ending, survived, covered, keyboard, interrupted: self.interrupted }
     }
 

@@ -158,6 +158,7 @@ fn store_that_nods() -> Site {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "how long it takes is what is tried")]
 fn connecting_asking_and_giving_up_have_one_time_together() {
     let site = store_that_nods();
     for line in ["run k -n -- echo never", "acquire k -w 100ms", "hold a b -n"] {

@@ -24,7 +24,7 @@ fn a_refused_user_learns_where_a_password_and_rights_come_from() {
 #[test]
 fn an_error_of_the_system_is_told_once() {
     let site = Site::embedded();
-    let mut command = site.command(["ls"]);
+    let mut command = site.command(["run", "k", "-n", "--", "true"]);
     let done = finish(command.env("LEASEHOLD_STORE", "embedded:/proc/nothing"));
     assert_eq!(done.stderr.matches("(os error").count(), 1, "{done:?}");
 }

@@ -79,16 +79,25 @@ fn leaves_a_rest(site: &Site, options: &str) -> (Running, u32, u32) {
 }
 
 #[test]
-fn after_a_signal_to_end_a_rest_that_never_ends_keeps_the_lock_for_the_grace_only() {
+fn a_rest_that_does_not_end_keeps_the_lock_until_a_second_signal_kills_it() {
     for (site, _server) in [(Site::embedded(), None), on_redis()] {
         for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-            let (running, rest, _) = leaves_a_rest(&site, "k --ttl 1h --grace 300ms");
+            let (running, rest, command) = leaves_a_rest(&site, "k --ttl 1h --grace 0s");
             send(running.pid(), signal);
+            gone(command);
+            site.line("run -n k -- true").expect(75);
+            assert!(state(rest).is_some(), "it is waited for");
+            // It may come before the end of the command is seen, and then asks for that.
+            until("it has ended", || {
+                state(running.pid()).is_none() || {
+                    send(running.pid(), signal);
+                    false
+                }
+            });
             let done = running.finish().expect(128 + signal);
             assert!(done.stderr.contains("a part of it has not"), "{done:?}");
+            gone(rest);
             site.line("run -n k -- true").expect(0);
-            assert!(state(rest).is_some(), "it is left alone");
-            send(rest, libc::SIGKILL);
             fs::remove_file(site.path("pids")).unwrap();
         }
     }
@@ -100,35 +109,22 @@ fn on_redis() -> (Site, Option<RedisServer>) {
 }
 
 #[test]
-fn a_second_signal_ends_the_wait_for_the_rest_of_a_command() {
-    let site = Site::embedded();
-    let (running, rest, command) = leaves_a_rest(&site, "k --ttl 1h --grace 10m");
-    send(running.pid(), libc::SIGTERM);
-    gone(command);
-    site.line("run -n k -- true").expect(75);
-    // It may come before the end of the command is seen, and then it is one that asks for it.
-    until("it has ended", || {
-        state(running.pid()).is_none() || {
-            send(running.pid(), libc::SIGTERM);
-            false
-        }
-    });
-    running.finish().expect(128 + libc::SIGTERM);
-    site.line("run -n k -- true").expect(0);
-    send(rest, libc::SIGKILL);
-}
-
-#[test]
-fn a_candidate_that_is_told_to_end_waits_for_the_rest_for_the_grace_only() {
+fn a_candidate_that_is_told_to_end_waits_for_the_rest() {
     let site = Site::embedded();
     let words = ["elect", "k", "--ttl", "1h", "--grace", "300ms", "--restart"];
     let mut running = site.start(words.into_iter().chain(["--", "sh", "-c", LEAVES_A_REST]));
     running.line();
-    let rest = site.read("pids").lines().next().unwrap().parse().unwrap();
+    let pids = site.read("pids");
+    let [rest, command] = pids.lines().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>()[..]
+    else {
+        panic!("{pids}");
+    };
     send(running.pid(), libc::SIGTERM);
+    gone(command);
+    site.line("run -n k -- true").expect(75);
+    send(rest, libc::SIGKILL);
     running.finish().expect(143);
     site.line("run -n k -- true").expect(0);
-    send(rest, libc::SIGKILL);
 }
 
 #[test]

@@ -323,6 +323,10 @@ fn exit(
         || (op.on_ask() && asked_for(&op.keys, step.end, evidence.done));
     let may_be_busy = op.wait != Wait::Forever || op.once();
     let supervised = matches!(op.verb, Verb::Run { .. } | Verb::Elect);
+    // On a busy machine a short wait is over before a store that nothing befell has answered.
+    let unanswered = ["before the wait ran out", "could not be asked any more"];
+    let too_short =
+        op.wait != Wait::Forever && unanswered.iter().any(|says| step.stderr.contains(says));
     let truthful = match (step.what.as_str(), code) {
         // The section's own, which says that it ran to its end.
         (_, code) if supervised && code == i32::from(op.code) && has("end") => true,
@@ -331,7 +335,7 @@ fn exit(
         ("run" | "elect", 143) => ended,
         ("run" | "hold" | "acquire", 75) => may_be_busy && (!supervised || !has("begin")),
         ("run" | "hold" | "acquire" | "renew" | "release" | "ls" | "show", 69) => {
-            disturbed && (!supervised || !has("begin"))
+            (disturbed || too_short) && (!supervised || !has("begin"))
         }
         ("run" | "elect" | "hold" | "renew" | "release", 76) => {
             if !disturbed && step.acts.is_empty() {
