@@ -109,7 +109,7 @@ impl ClientBuilder {
     }
 
     /// Refuses to give a lease that is held a shorter length than this, counted from then
-    /// ([`Guard::renew_to`](crate::Guard::renew_to), [`Client::renew`]), so that no lock is shortened
+    /// ([`Guard::renew_to`](crate::HeldLease::renew_to), [`Client::renew`]), so that no lock is shortened
     /// to nothing by mistake. By default, and at least, the [shortest ttl](Self::min_ttl).
     pub const fn min_renewal(mut self, min_renewal: Duration) -> Self {
         self.min_renewal = min_renewal;
