@@ -277,13 +277,24 @@ impl Nodes {
     pub(crate) async fn examine(self: &Arc<Self>, within: Duration) -> Result<Vec<Finding>> {
         let (answers, silent) =
             self.look((within, Wait::All), |store, within| store.examine(within)).await?;
+        let voteless = self.voteless(answers.iter().map(|(node, _)| *node), within).await;
+        let counts = |node: &usize| {
+            let answered = answers.iter().any(|(answered, _)| answered == node);
+            answered && voteless.iter().all(|(voteless, _)| voteless != node)
+        };
+        let location = |node: usize| self.stores.get(node).map(|store| store.location());
+        let missing: Vec<String> =
+            (0..self.count()).filter(|node| !counts(node)).filter_map(location).collect();
+        let silent = silent.saturating_add(voteless.len());
         let mut findings = Vec::new();
-        let missing: Vec<String> = (0..self.count())
-            .filter(|node| answers.iter().all(|(answered, _)| answered != node))
-            .filter_map(|node| self.stores.get(node).map(|store| store.location()))
-            .collect();
+        for (node, error) in voteless {
+            let found = format!("this node has no vote: {error}");
+            let finding =
+                Finding::new(Severity::Warning, "quorum", found, "it counts as one that is gone");
+            findings.push(finding.at_store(location(node).unwrap_or_default()));
+        }
         for (node, found) in answers {
-            let store = self.stores.get(node).map(|store| store.location()).unwrap_or_default();
+            let store = location(node).unwrap_or_default();
             findings.extend(found.into_iter().map(|finding| finding.at_store(store.clone())));
         }
         let (count, spare) = (self.count(), self.spare());
@@ -299,7 +310,12 @@ impl Nodes {
             0 => "no further node may fail, or no lock can be had".to_owned(),
             more => format!("locks can be had until {more} more fail"),
         };
-        let severity = if silent > 0 || spare == 0 { Severity::Warning } else { Severity::Fine };
+        let means = if silent > spare { "no lock can be had".to_owned() } else { means };
+        let severity = match (silent, spare) {
+            (silent, spare) if silent > spare => Severity::Problem,
+            (0, 1..) => Severity::Fine,
+            _ => Severity::Warning,
+        };
         let finding = Finding::new(severity, "quorum", found, means);
         findings.push(match (silent, spare) {
             (0, 0) => finding.advise("use 3 or 5 nodes"),
@@ -307,6 +323,36 @@ impl Nodes {
             _ => finding.advise("bring the missing nodes back, one at a time"),
         });
         Ok(findings)
+    }
+
+    /// Those of these nodes that don't answer what every grant asks them, and why.
+    async fn voteless(
+        self: &Arc<Self>,
+        nodes: impl Iterator<Item = usize>,
+        within: Duration,
+    ) -> Vec<(usize, Error)> {
+        let mut round = Round::new();
+        for node in nodes {
+            if self.keep_leases {
+                let look = self.ask(node, within, |store, within| {
+                    Box::pin(async move {
+                        let key = Key::new("leasehold")?;
+                        store.inspect(&key, within).await
+                    }) as BoxFuture<'_, _>
+                });
+                round.ask(node, async { look.await.map(drop) });
+            } else {
+                let age = self.ask(node, within, |store, within| store.remembers_for(within));
+                round.ask(node, async { age.await.map(drop) });
+            }
+        }
+        let mut voteless = Vec::new();
+        while let Some((node, answer)) = round.next().await {
+            if let Err(error) = answer {
+                voteless.push((node, error));
+            }
+        }
+        voteless
     }
 
     pub(crate) async fn force_release(

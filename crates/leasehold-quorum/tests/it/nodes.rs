@@ -7,10 +7,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use leasehold_core::doctor::{Finding, Severity};
 use leasehold_core::retry::{Exponential, RetryStrategy as _};
 use leasehold_core::{
-    Acquire, Effect, ErrorKind, Leave, LeaveRequest, ListRequest, Release, ReleaseRequest, Renew,
-    RenewRequest, Store, Token,
+    Acquire, Effect, Error, ErrorKind, Leave, LeaveRequest, ListRequest, Release, ReleaseRequest,
+    Renew, RenewRequest, Store, Token,
 };
 use leasehold_embedded::{EmbeddedStore, MemoryStore};
 use leasehold_quorum::QuorumStore;
@@ -270,6 +271,22 @@ async fn an_examination_names_the_nodes_that_are_missing_and_whom_each_finding_i
     assert_eq!(about.found, "2 of 3 nodes answer, not memory:");
     assert!(about.advice.is_some() && about.store.is_none());
     assert!(findings.iter().filter(|one| one.topic != "quorum").all(|one| one.store.is_some()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_examination_tells_of_nodes_that_answer_and_have_no_vote() {
+    let Faulty { quorum, nodes, .. } = faulty(3);
+    for (count, severity) in [(1, Severity::Warning), (2, Severity::Problem)] {
+        for node in &nodes[..count] {
+            node.next(Op::RemembersFor, Fault::Fail(Error::new(ErrorKind::Denied, "no")));
+        }
+        let findings = quorum.examine(secs(5)).await.unwrap();
+        let about = |one: &&Finding| one.topic == "quorum";
+        let (all, of_nodes): (Vec<_>, Vec<_>) =
+            findings.iter().filter(about).partition(|finding| finding.store.is_none());
+        assert_eq!(of_nodes.len(), count, "{findings:?}");
+        assert_eq!(all[0].severity, severity, "{findings:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

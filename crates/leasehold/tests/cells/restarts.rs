@@ -68,7 +68,7 @@ async fn r15_a_quorum_whose_nodes_are_restarted_in_turn_costs_nobody_a_lease() {
     let nodes = quorum::start(3, &RedisServer::builder().appendonly());
     let all = quorum::addresses(&nodes);
     let fault = "each node restarted with its append-only file";
-    let cell = Cell { id: "R15", fault, ttl: ms(2_000), ..THREE };
+    let cell = Cell { id: "R15", fault, ttl: ms(6_000), ..THREE };
     let client = async || quorum::client(&all, true).await;
     let rest = Rest::begin(cell, Servers::majority(all.clone()), client).await;
     let mut play = rest.hold().await;
