@@ -6,14 +6,14 @@ use std::env;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{features, hygiene, root, surface, torture};
+use crate::{features, hygiene, interop, root, surface, torture};
 
 /// How much to check.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Scope {
     /// What CI checks.
     Everything,
-    /// What changes most often: no feature combinations, no documentation, no torture.
+    /// What changes most often: no feature combinations, no documentation, no other libraries, no torture.
     Fast,
 }
 
@@ -28,6 +28,7 @@ const STEPS: &[(&str, bool, Step)] = &[
     ("documentation", true, documentation),
     ("public surface", true, || surface::run(root(), surface::Task::Compare)),
     ("doc tests", true, doc_tests),
+    ("other libraries", true, || interop::run(&[])),
     ("torture", true, || torture::run(&[])),
     ("tests", false, tests),
 ];
@@ -115,7 +116,7 @@ fn tests() -> Result<(), String> {
     cargo(&[&["nextest", "run", "--profile", profile], &all[..]].concat(), &[])
 }
 
-fn cargo(args: &[&str], environment: &[(&str, &str)]) -> Result<(), String> {
+pub(crate) fn cargo(args: &[&str], environment: &[(&str, &str)]) -> Result<(), String> {
     let status = command(args)
         .envs(environment.iter().copied())
         .status()
@@ -147,7 +148,7 @@ fn has(subcommand: &str) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-fn command(args: &[&str]) -> Command {
+pub(crate) fn command(args: &[&str]) -> Command {
     // Set by cargo for what it runs: the same toolchain all the way down.
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root()).stdin(Stdio::null());

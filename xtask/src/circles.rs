@@ -1,8 +1,8 @@
 //! Modules that import each other in a circle are drawn in ARCHITECTURE.md, and no others exist.
 //!
-//! A room is a file or folder directly below `src` of a crate. An arrow goes from a room to each
-//! room that its text names by `crate::ROOM`, or by `super::ROOM` where that is the same. Tests
-//! import what they like.
+//! A room is a file below `src` of a crate, `folder/mod.rs` being the room `folder`. An arrow goes
+//! from a room to each that its text names: by a path from `crate`, `super` or `self`, or by the name
+//! of a module below it. The crate's root has no arrows, and tests import what they like.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,18 +15,16 @@ type Arrows = BTreeMap<String, BTreeSet<String>>;
 
 /// Circles that are not drawn as they are, and drawn ones that are gone.
 pub(crate) fn findings(root: &Path, files: &[PathBuf]) -> Vec<String> {
-    let mut crates: BTreeMap<String, Arrows> = BTreeMap::new();
+    let mut crates: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
     for path in files {
         let name = path.strip_prefix(root).unwrap_or(path).display().to_string();
         let Some((of, room)) = room(&name) else { continue };
         let Ok(text) = fs::read_to_string(path) else { continue };
-        let top = name.matches('/').count() == 3;
-        let arrows = crates.entry(of.to_owned()).or_default();
-        arrows.entry(room.to_owned()).or_default().extend(named(&text, top));
+        crates.entry(of.to_owned()).or_default().insert(room.to_owned(), code(&text));
     }
     let mut exist = BTreeSet::new();
-    for (of, arrows) in &crates {
-        for circle in circles(arrows) {
+    for (of, texts) in &crates {
+        for circle in circles(&arrows(texts)) {
             let names: Vec<&str> = circle.iter().map(String::as_str).collect();
             exist.insert(format!("{of}: {}", names.join(" ")));
         }
@@ -43,39 +41,124 @@ pub(crate) fn findings(root: &Path, files: &[PathBuf]) -> Vec<String> {
     new.chain(gone).collect()
 }
 
-/// Crate and room of `crates/CRATE/src/ROOM.rs` or `crates/CRATE/src/ROOM/…`; `None` for the roots
-/// and for tests.
+/// Crate and room of `crates/CRATE/src/PATH.rs`; `None` for the roots and for tests.
 fn room(name: &str) -> Option<(&str, &str)> {
     let (of, path) = name.strip_prefix("crates/")?.split_once("/src/")?;
     let path = path.strip_suffix(".rs")?;
+    let path = path.strip_suffix("/mod").unwrap_or(path);
     let first = path.split('/').next()?;
     let tests = path.split('/').any(|part| part == "tests" || part.ends_with("_tests"));
-    (!tests && !of.contains('/') && !matches!(first, "lib" | "main" | "bin")).then_some((of, first))
+    (!tests && !of.contains('/') && !matches!(first, "lib" | "main" | "bin")).then_some((of, path))
 }
 
-/// The rooms that a text names. `super` is the root of the crate in a file directly below `src`.
-fn named(text: &str, top: bool) -> BTreeSet<String> {
+/// A text without its comments and unit tests.
+fn code(text: &str) -> String {
     let text = text.split("#[cfg(test)]").next().unwrap_or_default();
-    let mut rooms = BTreeSet::new();
-    for line in text.lines() {
-        let code = line.split("//").next().unwrap_or_default();
-        let roots: &[&str] = if top { &["crate::", "super::"] } else { &["crate::"] };
-        for root in roots {
-            for rest in code.split(root).skip(1) {
-                if let Some(group) = rest.strip_prefix('{') {
-                    let parts = group.split(['{', '}', ',']).map(first_word);
-                    rooms.extend(parts.map(str::to_owned));
-                } else {
-                    rooms.insert(first_word(rest).to_owned());
-                }
+    text.lines().map(|line| line.split("//").next().unwrap_or_default()).fold(
+        String::new(),
+        |mut code, line| {
+            code.push_str(line);
+            code.push('\n');
+            code
+        },
+    )
+}
+
+fn arrows(texts: &BTreeMap<String, String>) -> Arrows {
+    texts
+        .iter()
+        .map(|(room, text)| {
+            let here: Vec<&str> = room.split('/').collect();
+            let mut to = BTreeSet::new();
+            for path in paths(text) {
+                to.extend(target(&here, &path, texts));
             }
+            to.remove(room);
+            (room.clone(), to)
+        })
+        .collect()
+}
+
+/// The room that a path leads to, from the room `here`.
+fn target(here: &[&str], path: &[String], rooms: &BTreeMap<String, String>) -> Option<String> {
+    let (first, rest) = path.split_first()?;
+    let mut whole: Vec<&str> = match first.as_str() {
+        "crate" => Vec::new(),
+        "super" => here.get(..here.len().checked_sub(1)?)?.to_vec(),
+        _ => here.to_vec(),
+    };
+    let named = !matches!(first.as_str(), "crate" | "super" | "self");
+    whole.extend(named.then_some(first.as_str()));
+    let least = if named { whole.len() } else { 1 };
+    for part in rest {
+        match part.as_str() {
+            "super" => drop(whole.pop()),
+            "self" => {}
+            name => whole.push(name),
         }
     }
-    rooms
+    (least..=whole.len())
+        .rev()
+        .filter_map(|length| whole.get(..length).map(|parts| parts.join("/")))
+        .find(|room| rooms.contains_key(room))
+}
+
+/// All paths in a text, a group such as `a::{b, c::d}` as several.
+fn paths(text: &str) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(|c: char| c.is_ascii_alphabetic() || c == '_') {
+        let (before, from) = rest.split_at(at);
+        let (path, after) = path(from);
+        // What follows `::` belongs to a path that did not begin with a word.
+        if !before.ends_with("::") {
+            found.extend(path.into_iter().filter(|path| path.len() > 1));
+        }
+        rest = after;
+    }
+    found
+}
+
+/// The path, or the paths of the group, at the beginning of a text, and what follows.
+fn path(text: &str) -> (Vec<Vec<String>>, &str) {
+    let mut parts = Vec::new();
+    let mut rest = text;
+    loop {
+        let word = first_word(rest);
+        if word.is_empty() {
+            break;
+        }
+        parts.push(word.to_owned());
+        rest = rest.get(word.len()..).unwrap_or_default();
+        match rest.trim_start().strip_prefix("::") {
+            Some(next) => rest = next.trim_start(),
+            None => return (vec![parts], rest),
+        }
+    }
+    let Some(mut group) = rest.strip_prefix('{') else { return (vec![parts], rest) };
+    let mut all = Vec::new();
+    loop {
+        group = group.trim_start_matches(|c: char| c.is_whitespace() || c == ',');
+        if let Some(after) = group.strip_prefix('}') {
+            return (all, after);
+        }
+        let (inner, after) = path(group);
+        if after.len() == group.len() {
+            return (all, after);
+        }
+        all.extend(inner.into_iter().map(|inner| [parts.clone(), inner].concat()));
+        let after = after.trim_start();
+        group = match after.strip_prefix("as ") {
+            Some(name) => {
+                let name = name.trim_start();
+                name.get(first_word(name).len()..).unwrap_or_default()
+            }
+            None => after,
+        };
+    }
 }
 
 fn first_word(text: &str) -> &str {
-    let text = text.trim_start();
     let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(text.len());
     text.get(..end).unwrap_or_default()
 }
@@ -117,10 +200,15 @@ fn reachable<'a>(arrows: &'a Arrows, from: &'a str) -> BTreeSet<&'a str> {
 mod tests {
     use super::*;
 
+    fn texts(list: &[(&str, &str)]) -> BTreeMap<String, String> {
+        list.iter().map(|(room, text)| ((*room).to_owned(), code(text))).collect()
+    }
+
     #[test]
-    fn rooms_are_files_and_folders_below_src() {
+    fn rooms_are_files_below_src() {
         assert_eq!(room("crates/a/src/b.rs"), Some(("a", "b")));
-        assert_eq!(room("crates/a/src/b/c.rs"), Some(("a", "b")));
+        assert_eq!(room("crates/a/src/b/c.rs"), Some(("a", "b/c")));
+        assert_eq!(room("crates/a/src/b/mod.rs"), Some(("a", "b")));
         assert_eq!(room("crates/a/src/lib.rs"), None);
         assert_eq!(room("crates/a/src/b/tests/c.rs"), None);
         assert_eq!(room("crates/a/tests/it/b.rs"), None);
@@ -128,14 +216,36 @@ mod tests {
 
     #[test]
     fn arrows_are_read_from_imports_and_paths_but_not_from_comments_and_tests() {
-        let text = "use crate::b::X;\nuse crate::{c, d::{E, F}};\n// crate::no\nlet x = super::g::h();\n\
-                    #[cfg(test)]\nmod tests { use crate::t; }";
-        let rooms = named(text, true);
-        for room in ["b", "c", "d", "g"] {
-            assert!(rooms.contains(room), "{room} in {rooms:?}");
-        }
-        assert!(!rooms.contains("no") && !rooms.contains("t"), "{rooms:?}");
-        assert!(!named(text, false).contains("g"));
+        let text = "use crate::b::X;\nuse crate::{c, d::{self, E as _, e::F}};\n// crate::no\n\
+                    let x = super::super::g::h(); let y = super::i::J { k: 1 }; z::below();\n\
+                    other::b::no();\n#[cfg(test)]\nmod tests { use crate::t; }";
+        let rooms = texts(&[
+            ("f/a", text),
+            ("b", ""),
+            ("c", ""),
+            ("d", ""),
+            ("d/e", ""),
+            ("f", ""),
+            ("f/a/z", ""),
+            ("f/i", ""),
+            ("g", ""),
+            ("no", ""),
+            ("t", ""),
+        ]);
+        let arrows = arrows(&rooms);
+        let to: Vec<&str> = arrows["f/a"].iter().map(String::as_str).collect();
+        assert_eq!(to, ["b", "c", "d", "d/e", "f/a/z", "f/i", "g"]);
+    }
+
+    #[test]
+    fn a_circle_inside_a_folder_is_found() {
+        let rooms = texts(&[
+            ("a", "mod b;\nuse b::B;\npub struct A;"),
+            ("a/b", "use super::A;\npub struct B;"),
+            ("a/c", "use super::b::B;"),
+        ]);
+        let expected: BTreeSet<String> = ["a", "a/b"].map(str::to_owned).into();
+        assert_eq!(circles(&arrows(&rooms)), vec![expected]);
     }
 
     #[test]

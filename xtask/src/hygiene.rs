@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{circles, commits, tests_named};
+use crate::{book, circles, commits, links, tests_named};
 
 /// What must not be committed in Rust source, and why. Split, so that this file passes.
 const LEFTOVERS: &[(&str, &str)] = &[
@@ -48,7 +48,10 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
         let name = path.strip_prefix(root).unwrap_or(path).display();
         let text = fs::read_to_string(path).unwrap_or_default();
         findings.errors.extend(tests.missing(&text).iter().map(|what| format!("{name}:{what}")));
+        let links = links::findings(path.parent().unwrap_or(root), &text);
+        findings.errors.extend(links.iter().map(|what| format!("{name}:{what}")));
     }
+    findings.errors.extend(book::findings(root));
     match commits::findings(root) {
         Ok(wrong) => findings.errors.extend(wrong),
         Err(reason) => {

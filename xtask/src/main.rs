@@ -3,11 +3,16 @@
 //! Nothing here ships. Commands live in modules of their own; this one only picks.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool for the terminal")]
 
+mod book;
 mod check;
 mod circles;
 mod commits;
+mod dist;
 mod features;
 mod hygiene;
+mod interop;
+mod links;
+mod picture;
 mod surface;
 mod tests_named;
 mod torture;
@@ -22,10 +27,17 @@ Usage: cargo xtask <command>
 Commands:
   check [--fast]  everything CI checks; --fast leaves out features, documentation, doc tests and
                   torture
-  hygiene         what no compiler complains about: leftovers, white space, long files, tests that
-                  documents name, circles of modules, commit messages
+  hygiene         what no compiler complains about: leftovers, white space, long files, links, tests
+                  that documents name, circles of modules, commit messages
+  book            the documents as a book in target/book
+  interop [NAME…] the lock libraries of other languages and leasehold on the same locks, see
+                  docs/interop.md; all of them, or those of these names
+  picture         draws docs/picture.svg from a session that it records
   surface [--write]
                   whether the public surface is what docs/api says, or makes docs/api say so
+  dist [PART...]  what is given to users, into target/dist: package (Debian, and its files alone), static
+                  (the same with musl), image (with podman or docker), crates (as they are published);
+                  without arguments all of it
   torture [STORE SECONDS [SEED]]
                   the whole command under faults, see docs/reliability.md; STORE is embedded, redis,
                   sentinel, cluster, quorum or all; without arguments it is `all 30`
@@ -42,8 +54,12 @@ fn main() -> ExitCode {
         ["check"] => check::run(check::Scope::Everything),
         ["check", "--fast"] => check::run(check::Scope::Fast),
         ["hygiene"] => hygiene::run(root()),
+        ["book"] => book::run(root()),
+        ["picture"] => picture::run(root()),
         ["surface"] => surface::run(root(), surface::Task::Compare),
         ["surface", "--write"] => surface::run(root(), surface::Task::Write),
+        ["interop", names @ ..] => interop::run(names),
+        ["dist", parts @ ..] => dist::run(parts),
         ["torture", rest @ ..] => torture::run(rest),
         _ => {
             eprint!("xtask: no such command: {}\n\n{USAGE}", args.join(" "));

@@ -12,9 +12,9 @@ const PACKAGES: [&str; 4] = ["--package", "leasehold-cli", "--package", "leaseho
 
 pub(crate) fn run(args: &[&str]) -> Result<(), String> {
     let args = if args.is_empty() { &ALL[..] } else { args };
-    let format = "--message-format=json-render-diagnostics";
-    let built = check::output(&[&["build", "--quiet", "--bins", format], &PACKAGES[..]].concat())?;
-    let (torture, program) = (executable(&built, "torture")?, executable(&built, "leasehold")?);
+    let messages = build(&PACKAGES)?;
+    let torture = executable(&messages, "torture")?;
+    let program = executable(&messages, "leasehold")?;
     let status = Command::new(&torture)
         .args(["--program", &program])
         .args(args)
@@ -24,8 +24,18 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("torture {}: {status}", args.join(" "))) }
 }
 
+/// Builds a program of the packages that the arguments name, and says where it is.
+pub(crate) fn built(program: &str, packages: &[&str]) -> Result<String, String> {
+    executable(&build(packages)?, program)
+}
+
+fn build(packages: &[&str]) -> Result<String, String> {
+    let format = "--message-format=json-render-diagnostics";
+    check::output(&[&["build", "--quiet", "--bins", format], packages].concat())
+}
+
 /// Where cargo says that it has put a program.
-fn executable(messages: &str, name: &str) -> Result<String, String> {
+pub(crate) fn executable(messages: &str, name: &str) -> Result<String, String> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let mut artifacts = messages.filter(|message| message["target"]["name"] == name);
     artifacts

@@ -1,16 +1,13 @@
 //! Many held locks, kept alive in the background.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use leasehold::core::{
-    Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
-    ConvertRequest, ForceReleaseRequest, Leave, LeaveRequest, ListRequest, Listener, Listing,
-    ReleaseRequest, Renew, RenewRequest, SetLimit, SetLimitRequest, Store,
-};
-use leasehold::{Client, ForceRelease, Guard, Key, LockInfo, Release};
+use leasehold::store::{BoxFuture, Call, Capability, Renew, Store, StoreLayer};
+use leasehold::{Client, Guard, Release, Result};
 use serde::Serialize;
 use tokio::task::JoinSet;
 
@@ -187,119 +184,29 @@ struct Counting {
     failed: AtomicU64,
 }
 
-type Result<T> = leasehold::Result<T>;
-
-impl Store for Counting {
-    fn acquire<'a>(
+impl StoreLayer for Counting {
+    fn carry<'a, C: Call + ?Sized>(
         &'a self,
-        request: &'a AcquireRequest,
+        call: &'a C,
         within: Duration,
-    ) -> BoxFuture<'a, Result<Acquire>> {
-        self.inner.acquire(request, within)
-    }
-
-    fn renew<'a>(
-        &'a self,
-        requests: &'a [RenewRequest],
-        within: Duration,
-    ) -> BoxFuture<'a, Vec<Result<Renew>>> {
+    ) -> BoxFuture<'a, C::Answer> {
         Box::pin(async move {
-            let answers = self.inner.renew(requests, within).await;
-            let renewed = answers
-                .iter()
-                .filter(|answer| matches!(answer, Ok(Renew::Renewed | Renew::Asked)))
-                .count();
-            self.renewed.fetch_add(renewed as u64, Ordering::Relaxed);
-            self.failed.fetch_add((requests.len() - renewed) as u64, Ordering::Relaxed);
-            answers
+            let answer = call.send(&*self.inner, within).await;
+            if let Some(answers) = (&answer as &dyn Any).downcast_ref::<Vec<Result<Renew>>>() {
+                let proves = |answer: &&Result<Renew>| {
+                    answer.as_ref().is_ok_and(|answer| answer.proves().is_some())
+                };
+                let renewed = answers.iter().filter(proves).count();
+                self.renewed.fetch_add(renewed as u64, Ordering::Relaxed);
+                self.failed.fetch_add((answers.len() - renewed) as u64, Ordering::Relaxed);
+            }
+            answer
         })
     }
 
-    fn release<'a>(
-        &'a self,
-        request: &'a ReleaseRequest,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<leasehold::core::Release>> {
-        self.inner.release(request, within)
-    }
-
-    fn leave<'a>(
-        &'a self,
-        request: &'a LeaveRequest,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Leave>> {
-        self.inner.leave(request, within)
-    }
-
-    fn acquire_all<'a>(
-        &'a self,
-        requests: &'a [AcquireRequest],
-        within: Duration,
-    ) -> BoxFuture<'a, Result<AcquireAll>> {
-        self.inner.acquire_all(requests, within)
-    }
-
-    fn convert<'a>(
-        &'a self,
-        request: &'a ConvertRequest,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Convert>> {
-        self.inner.convert(request, within)
-    }
-
-    fn set_limit<'a>(
-        &'a self,
-        request: &'a SetLimitRequest,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<SetLimit>> {
-        self.inner.set_limit(request, within)
-    }
-
-    fn ask<'a>(&'a self, request: &'a AskRequest, within: Duration) -> BoxFuture<'a, Result<Ask>> {
-        self.inner.ask(request, within)
-    }
-
-    fn inspect<'a>(
-        &'a self,
-        key: &'a Key,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Option<LockInfo>>> {
-        self.inner.inspect(key, within)
-    }
-
-    fn list<'a>(
-        &'a self,
-        request: &'a ListRequest,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Listing>> {
-        self.inner.list(request, within)
-    }
-
-    fn force_release<'a>(
-        &'a self,
-        request: &'a ForceReleaseRequest,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<ForceRelease>> {
-        self.inner.force_release(request, within)
-    }
-
-    fn listen<'a>(
-        &'a self,
-        client: ClientId,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Box<dyn Listener>>> {
-        self.inner.listen(client, within)
-    }
-
-    fn remembers_for(&self, within: Duration) -> BoxFuture<'_, Result<Option<Duration>>> {
-        self.inner.remembers_for(within)
-    }
-
-    fn examine<'a>(
-        &'a self,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Vec<leasehold::core::doctor::Finding>>> {
-        self.inner.examine(within)
+    /// None: what goes through another handle would not be counted.
+    fn separate(&self) -> Option<Arc<dyn Store>> {
+        None
     }
 
     fn capability(&self) -> Capability {

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use anyhow::bail;
 use leasehold::Key;
-use leasehold::core::{
+use leasehold::redis::RedisStore;
+use leasehold::store::{
     Acquire, AcquireAll, AcquireRequest, ClientId, FenceBlock, Leave, LeaveRequest, Mode,
     OwnerName, QueueRequest, Release, ReleaseRequest, Renew, RenewRequest, Store as _, Token, Ttl,
 };
-use leasehold::redis::RedisStore;
 use serde::Serialize;
 
 use crate::bare::Bare;

@@ -56,18 +56,23 @@ impl Context {
             .map_err(|error| Failure::system("catch signals", &error))
     }
 
-    /// Connects as whoever the settings say.
-    pub(crate) async fn connect(&self, detached: bool) -> Outcome<Client> {
-        Ok(self.connect_as(None, detached, None).await?)
-    }
-
     /// Connects to ask something, or says `None` of a store that has not been made yet, which a
     /// question does not make.
     pub(crate) async fn connect_to_look(&self) -> Outcome<Option<Client>> {
+        self.connect_if_made(None, false).await
+    }
+
+    /// Connects as `owner` to do something about locks that are held, or says `None` of a store that
+    /// has not been made yet, in which none is.
+    pub(crate) async fn connect_if_made(
+        &self,
+        owner: Option<&str>,
+        detached: bool,
+    ) -> Outcome<Option<Client>> {
         if self.settings.store_is_absent() {
             return Ok(None);
         }
-        self.connect(false).await.map(Some)
+        Ok(Some(self.connect_as(owner, detached, None).await?))
     }
 
     /// Connects as `owner`, within `limit` if there is one. With `detached`, leases live on after

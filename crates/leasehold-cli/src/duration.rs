@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
+const GIVE: &str = "give seconds or a length with units, such as 10, 0.5, 30s, 1m30s";
+
 /// Reads `10`, `0.5` (seconds, as flock takes them), `30s`, `1m30s`, `250ms`.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let text = text.trim();
-    if text.starts_with('-') {
-        return Err("a length of time can't be negative".to_owned());
+    if let Some(rest) = text.strip_prefix('-') {
+        // Else it is the next option, or what ends them.
+        let is_length = rest.starts_with(|c: char| c.is_ascii_digit() || c == '.');
+        let why = if is_length { "a length of time can't be negative" } else { GIVE };
+        return Err(why.to_owned());
     }
     // `inf`, `nan` and `1e9` are numbers for Rust, and slips of the finger here.
     if text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
@@ -15,8 +20,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         return Duration::try_from_secs_f64(seconds)
             .map_err(|_| "this many seconds are out of range".to_owned());
     }
-    humantime::parse_duration(text)
-        .map_err(|_| "give seconds or a length with units, such as 10, 0.5, 30s, 1m30s".to_owned())
+    humantime::parse_duration(text).map_err(|_| GIVE.to_owned())
 }
 
 /// `250ms`, `7s`, `3m 5s`: nobody needs the nanoseconds.
@@ -66,6 +70,14 @@ mod tests {
         ] {
             assert!(parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn an_option_in_the_place_of_a_length_is_not_called_negative() {
+        for text in ["--", "-n", "--ttl"] {
+            assert_eq!(parse(text), Err(GIVE.to_owned()), "{text}");
+        }
+        assert!(parse("-.5").unwrap_err().contains("negative"));
     }
 
     #[test]

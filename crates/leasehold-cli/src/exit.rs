@@ -17,6 +17,8 @@ pub(crate) enum Exit {
     Lost,
     Config,
     Unwell,
+    /// The command took longer than it may hold the lock.
+    Overtime,
     CannotExecute,
     NotFound,
     /// The command's own code.
@@ -43,6 +45,7 @@ Exit codes:
          what was to be taken away, asked for or changed
   78     bad configuration: the config file, the store's URL, a password file
   79     `doctor` found something worse than a note
+  80     the command was ended because it took longer than --max-hold allows
   126    the command can't be executed
   127    the command is not found
   128+n  the command, or the wait for the lock, was ended by signal n
@@ -61,6 +64,7 @@ impl Exit {
             Self::Lost => 76,
             Self::Config => 78,
             Self::Unwell => 79,
+            Self::Overtime => 80,
             Self::CannotExecute => 126,
             Self::NotFound => 127,
             Self::Code(code) => code,
@@ -81,6 +85,7 @@ impl Exit {
             Self::Lost => "lost",
             Self::Config => "config",
             Self::Unwell => "unwell",
+            Self::Overtime => "overtime",
             Self::CannotExecute | Self::NotFound | Self::Code(_) => "command",
             Self::Signal(_) | Self::Keyboard(_) => "signal",
         }
@@ -104,6 +109,7 @@ mod tests {
             Exit::Lost,
             Exit::Config,
             Exit::Unwell,
+            Exit::Overtime,
             Exit::CannotExecute,
             Exit::NotFound,
         ];

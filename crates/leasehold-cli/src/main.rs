@@ -3,33 +3,30 @@
 #[cfg(not(unix))]
 compile_error!("the leasehold command looks after Unix processes; elsewhere, use the library");
 
+mod arguments;
 mod cli;
+mod cmd;
 mod context;
-mod doctor;
+mod describe;
 mod duration;
-mod elect;
 mod exit;
 mod failure;
-mod generate;
-mod held;
-mod hold;
 mod inherited;
+mod job;
 mod kind;
-mod lease;
+mod lease_file;
+mod leases;
 mod log;
-mod look;
-mod operate;
 mod outage;
 mod output;
 mod panics;
+mod pauses;
 mod place;
 mod printer;
-mod run;
+mod request;
 mod secret;
 mod settings;
 mod signals;
-mod take;
-mod wait;
 
 use std::os::fd::RawFd;
 use std::process::ExitCode;
@@ -79,12 +76,12 @@ fn start(inherited: Inherited) -> Outcome {
         _ => Vec::new(),
     };
     match &cli.command {
-        Command::Completions(args) => return generate::completions(args),
-        Command::Man(args) => return generate::man(args),
+        Command::Completions(args) => return cmd::completions::completions(args),
+        Command::Man(args) => return cmd::man::man(args),
         _ => {}
     }
     log::start(cli.global.verbose);
-    let settings = Settings::gather(&cli.global)?;
+    let settings = Settings::gather(&cli.global)?.shared_with(cli.command.layout())?;
     let context = Context::new(settings, inherited, files, cli.global.quiet);
     // One worker beside this thread: what holds this one up must not keep a lease from being
     // renewed.
@@ -93,7 +90,7 @@ fn start(inherited: Inherited) -> Outcome {
         .enable_all()
         .build()
         .map_err(|error| Failure::system("start", &error))?;
-    let outcome = panics::caught(|| runtime.block_on(carry_out(&cli.command, &context)));
+    let outcome = panics::caught(|| runtime.block_on(cmd::carry_out(&cli.command, &context)));
     // However that ended.
     let closed = panics::caught(|| {
         runtime.block_on(context.close());
@@ -129,28 +126,6 @@ fn files_for(job: &Job) -> Outcome<Vec<RawFd>> {
         return Ok(Vec::new());
     }
     inherited::open_files().map_err(|error| Failure::system("look at the open files", &error))
-}
-
-async fn carry_out(command: &Command, context: &Context) -> Outcome {
-    match command {
-        Command::Run(args) => run::run(args, context).await,
-        Command::Elect(args) => elect::elect(args, context).await,
-        Command::Observe(args) => elect::observe(args, context).await,
-        Command::Acquire(args) => lease::acquire(args, context).await,
-        Command::Renew(args) => lease::renew(args, context).await,
-        Command::Release(args) if args.all => operate::release_all(args, context).await,
-        Command::Release(args) => lease::release(args, context).await,
-        Command::Hold(args) => hold::hold(args, context).await,
-        Command::Wait(args) => wait::wait(args, context).await,
-        Command::Ls(args) => look::ls(args, context).await,
-        Command::Show(args) => look::show(args, context).await,
-        Command::Ask(args) => operate::ask(args, context).await,
-        Command::ForceRelease(args) => operate::force_release(args, context).await,
-        Command::SetLimit(args) => operate::set_limit(args, context).await,
-        Command::Doctor(args) => doctor::doctor(args, context).await,
-        Command::Completions(args) => generate::completions(args),
-        Command::Man(args) => generate::man(args),
-    }
 }
 
 /// A parser's error repeats what it does not understand, which may be a URL in the wrong place.

@@ -1,11 +1,11 @@
 //! A store that is away.
 
-use leasehold::Error;
+use leasehold::{Error, ErrorKind};
 use tokio::time::Instant;
 
 use crate::failure::chain;
 use crate::output;
-use crate::take::Pauses;
+use crate::pauses::Pauses;
 
 /// A store that is away, told at growing intervals.
 #[derive(Debug, Default)]
@@ -23,4 +23,9 @@ impl Outage {
             self.quiet_until = now.checked_add(self.pauses.next());
         }
     }
+}
+
+/// Whether it is of use to try again.
+pub(crate) fn may_pass(error: &Error) -> bool {
+    error.is_retryable() && error.kind() != ErrorKind::Timeout
 }

@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use leasehold::core::escape;
+use leasehold::store::escape;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 
@@ -21,6 +21,8 @@ pub(crate) const JSON_VERSION: u32 = 1;
 const PIECE: usize = 4096;
 /// How often to look whether a reader that stalls reads on.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How often to look whether there is still a reader.
+const READER_EVERY: Duration = Duration::from_millis(250);
 
 /// Prints a message for people, without secrets and without anything that steers a terminal.
 ///
@@ -41,12 +43,16 @@ pub(crate) fn flush(within: Duration) {
     printer::flush(within);
 }
 
-/// Prints data. A reader that went away is no error: it has what it wanted.
+/// Prints data. A reader that went away is no error: it has what it wanted. Where there never was
+/// one, since stdout was closed from the start, nobody gets it.
 pub(crate) fn data(text: &str) -> Outcome<()> {
     data_bytes(text.as_bytes())
 }
 
 fn data_bytes(bytes: &[u8]) -> Outcome<()> {
+    if is_closed() {
+        return Err(Failure::new(Exit::Output, "standard output is closed"));
+    }
     let written = {
         let mut stdout = io::stdout().lock();
         stdout.write_all(bytes).and_then(|()| stdout.flush())
@@ -67,6 +73,20 @@ pub(crate) async fn data_patiently(text: &str) -> Outcome<()> {
         data_bytes(piece)?;
     }
     Ok(())
+}
+
+/// Returns when whoever reads stdout is gone. A file, or a terminal that is there, has no reader that
+/// could go.
+pub(crate) async fn reader_gone() {
+    let stdout = rustix::stdio::stdout();
+    let is_gone = || {
+        let mut fds = [PollFd::new(&stdout, PollFlags::empty())];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
+    };
+    while !is_gone() {
+        tokio::time::sleep(READER_EVERY).await;
+    }
 }
 
 /// Whether a write of a piece would not have to wait, or fail at once.

@@ -45,6 +45,14 @@ pub(crate) fn is_absent(url: &str) -> bool {
     })
 }
 
+/// The URL, with the directory that stands for none.
+pub(crate) fn in_full(url: &str) -> String {
+    match url {
+        EMBEDDED => format!("{EMBEDDED}{}", EmbeddedStore::default_path().display()),
+        _ => url.to_owned(),
+    }
+}
+
 /// Whether nothing is at the path, or a directory with nothing in it.
 fn is_empty(path: &Path) -> bool {
     match fs::symlink_metadata(path) {

@@ -9,6 +9,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use leasehold::interop::Layout;
 use leasehold::{Client, ClientBuilder, Error};
 
 use crate::cli::Global;
@@ -38,17 +39,19 @@ pub(crate) struct Settings {
     ttl: Option<Duration>,
     owner: Option<String>,
     retry_store: Option<Duration>,
+    layout: Option<Layout>,
 }
 
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { store, password: _, ttl, owner, retry_store } = self;
+        let Self { store, password: _, ttl, owner, retry_store, layout } = self;
         let store = secret::redact(store);
         f.debug_struct("Settings")
             .field("store", &store)
             .field("ttl", ttl)
             .field("owner", owner)
             .field("retry_store", retry_store)
+            .field("layout", layout)
             .finish_non_exhaustive()
     }
 }
@@ -100,7 +103,26 @@ impl Settings {
             secret::remember(password);
         }
         let retry_store = global.retry_store.or(file.retry_store);
-        Ok(Self { store, password, ttl: file.ttl, owner: file.owner, retry_store })
+        let (ttl, owner) = (file.ttl, file.owner);
+        Ok(Self { store, password, ttl, owner, retry_store, layout: None })
+    }
+
+    /// The same for locks in the layout of another library.
+    pub(crate) fn shared_with(mut self, layout: Option<&Layout>) -> Outcome<Self> {
+        if let Some(layout) = layout
+            && (!self.is_on_a_server() || self.store.starts_with("quorum"))
+        {
+            return Err(Failure::config(format!(
+                "locks of {layout} are in a Redis server; name it, as in --store redis://HOST"
+            )));
+        }
+        self.layout = layout.cloned();
+        Ok(self)
+    }
+
+    /// The other library in whose layout locks are kept.
+    pub(crate) const fn layout(&self) -> Option<&Layout> {
+        self.layout.as_ref()
     }
 
     /// The store's URL, which may contain a password.
@@ -125,7 +147,7 @@ impl Settings {
 
     /// The store for people, without a password.
     pub(crate) fn place(&self) -> String {
-        secret::redact(&self.store)
+        secret::redact(&place::in_full(&self.store))
     }
 
     /// For how long a store that is away is waited for when it is first needed.
@@ -155,6 +177,9 @@ impl Settings {
         }
         if let Some(password) = &self.password {
             builder = builder.password(password);
+        }
+        if let Some(layout) = &self.layout {
+            builder = builder.interop(layout.clone());
         }
         builder.connect(&self.store).await
     }

@@ -1,35 +1,42 @@
 //! Signals as a stream.
 
+use std::future::Future;
 use std::io;
 
 use libc::c_int;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
 use crate::inherited::Inherited;
 
 /// Signals that people and shells send to end a process.
 const FATAL: [c_int; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
 
-/// Further signals that end a process which does not expect them. A command gets those that are sent
-/// to this process while it runs.
+/// Further signals that end a process which does not expect them, besides the real-time ones. A
+/// command gets those that are sent to this process while it runs.
+///
+/// Faults of this process (ILL, FPE, SEGV, BUS, SYS) are not among them: a program can't go on after
+/// one. What is written to a reader that is gone (PIPE) or beyond a limit (XFSZ) is an error like
+/// others.
 const UNEXPECTED: &[c_int] = &[
+    libc::SIGABRT,
     libc::SIGALRM,
     libc::SIGIO,
+    libc::SIGPROF,
+    libc::SIGTRAP,
     libc::SIGUSR1,
     libc::SIGUSR2,
+    libc::SIGVTALRM,
     #[cfg(target_os = "linux")]
     libc::SIGPWR,
-];
-
-/// The same, but about the processor time and the timers of this process alone.
-const OWN: &[c_int] = &[
-    libc::SIGPROF,
-    libc::SIGVTALRM,
-    libc::SIGXCPU,
     #[cfg(target_os = "linux")]
     libc::SIGSTKFLT,
 ];
+
+/// The same, but from the system about this process alone: it has used up its processor time.
+const OWN: [c_int; 1] = [libc::SIGXCPU];
 
 /// The signals that arrive, of those that were asked for.
 #[derive(Debug)]
@@ -46,17 +53,17 @@ impl Signals {
     pub(crate) fn catch_fatal(inherited: Inherited) -> io::Result<Self> {
         let (sender, arrived) = mpsc::unbounded_channel();
         let mut signals = Self { inherited, caught: Vec::new(), sender, arrived };
-        let wanted = FATAL.iter().chain(UNEXPECTED).chain(OWN);
+        let wanted = FATAL.iter().chain(UNEXPECTED).chain(&OWN);
         wanted.copied().try_for_each(|signal| signals.catch(signal))?;
+        #[cfg(target_os = "linux")]
+        (libc::SIGRTMIN()..=libc::SIGRTMAX()).try_for_each(|signal| signals.catch(signal))?;
         Ok(signals)
     }
 
-    /// Catches everything that can be caught and is not about this process alone: neither its own
-    /// faults, nor its children, nor its own use of terminal and pipes.
+    /// Catches everything else that can be caught and is not about this process alone: neither its
+    /// children, nor its own use of terminal and pipes.
     pub(crate) fn catch_all(&mut self) -> io::Result<()> {
-        let mut wanted = vec![libc::SIGCONT, libc::SIGTSTP, libc::SIGWINCH];
-        #[cfg(target_os = "linux")]
-        wanted.extend(libc::SIGRTMIN()..=libc::SIGRTMAX());
+        let wanted = [libc::SIGCONT, libc::SIGTSTP, libc::SIGURG, libc::SIGWINCH];
         wanted.into_iter().try_for_each(|signal| self.catch(signal))
     }
 
@@ -84,7 +91,7 @@ impl Signals {
         loop {
             match self.next().await {
                 libc::SIGTSTP => suspend_own_group(),
-                libc::SIGCONT | libc::SIGWINCH => {}
+                libc::SIGCONT | libc::SIGURG | libc::SIGWINCH => {}
                 signal => return signal,
             }
         }
@@ -208,6 +215,22 @@ pub(crate) fn die_with_own_group(signal: c_int) {
             libc::kill(0, signal);
             libc::raise(signal);
         }
+    }
+}
+
+/// Does some work unless a signal asks to end first. What the work has begun is given up when the
+/// [context](crate::context::Context::close) is closed.
+///
+/// The work begins even if the signal is there already: a release that never began would lose what
+/// it was to do besides, say the cool-down.
+pub(crate) async fn unless_interrupted<T>(
+    signals: &mut Signals,
+    work: impl Future<Output = T>,
+) -> Outcome<T> {
+    tokio::select! {
+        biased;
+        done = work => Ok(done),
+        signal = signals.next_fatal() => Err(Failure::silent(Exit::Signal(number(signal)))),
     }
 }
 

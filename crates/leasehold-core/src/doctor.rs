@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// How much a finding matters to somebody who relies on locks.
+/// How much a finding matters to a user that relies on locks.
 ///
 /// The order is from harmless to harmful.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -95,6 +95,18 @@ impl Finding {
         self
     }
 }
+
+/// The topic of who a store is. Two that find the same of it are one store under two names.
+pub const IDENTITY: &str = "identity";
+
+/// The topic of what is found about a store's clock.
+pub const CLOCK: &str = "clock";
+
+/// The topic of what a restart leaves of a store's locks.
+pub const PERSISTENCE: &str = "persistence";
+
+/// The topic of how those who wait are woken.
+pub const WAKE: &str = "wake";
 
 /// Puts the worst findings first; those that matter as much stay in the order in which they came.
 pub fn sort(findings: &mut [Finding]) {

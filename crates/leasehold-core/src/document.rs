@@ -101,11 +101,12 @@ impl Serialize for HolderInfo {
 
 impl Serialize for WaiterInfo {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut document = to.serialize_struct("WaiterInfo", 4)?;
+        let mut document = to.serialize_struct("WaiterInfo", 5)?;
         document.serialize_field("owner", &self.owner)?;
         document.serialize_field("metadata", &self.metadata)?;
         document.serialize_field("mode", &ModeObject(self.mode))?;
         document.serialize_field("waited_ms", &ms(self.waited))?;
+        document.serialize_field("behind", &self.behind)?;
         document.end()
     }
 }
@@ -154,6 +155,7 @@ mod tests {
                     "metadata": "",
                     "mode": { "name": "shared" },
                     "waited_ms": 1500,
+                    "behind": 0,
                 }],
                 "closed_for_ms": 1500,
                 "last_fence": "9007199254740993",

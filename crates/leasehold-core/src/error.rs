@@ -154,7 +154,7 @@ impl Error {
         self.change(|inner| inner.nodes = nodes)
     }
 
-    /// Says who stood in the way, and after how long it is worth trying again.
+    /// Names the holder that stood in the way, and after how long it is worth trying again.
     #[must_use]
     pub fn held_by(self, holder: Option<HolderInfo>, retry_after: Option<Duration>) -> Self {
         self.change(|inner| inner.contention = Some(Contention { holder, retry_after }))
@@ -201,7 +201,7 @@ impl Error {
         &self.inner.nodes
     }
 
-    /// For [`ErrorKind::Timeout`]: who held the lock when last seen.
+    /// For [`ErrorKind::Timeout`]: the holder of the lock when last seen.
     #[must_use]
     pub fn holder(&self) -> Option<&HolderInfo> {
         self.inner.contention.as_ref().and_then(|contention| contention.holder.as_ref())
@@ -226,6 +226,15 @@ impl Error {
                 | ErrorKind::Timeout
                 | ErrorKind::Unavailable
         )
+    }
+
+    /// Whether a wait for a lock goes on after this error, since it may pass meanwhile: the rule of
+    /// all stores. A store that is full takes no sign of life, so those who waited there would be
+    /// passed over or, worse, handed a lock that they can't ask about; and it is still there to be
+    /// told that they have gone.
+    #[must_use]
+    pub fn passes(&self) -> bool {
+        self.is_retryable() && self.inner.kind != ErrorKind::Full
     }
 }
 

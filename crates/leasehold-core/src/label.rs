@@ -1,4 +1,4 @@
-//! Who holds a lock and what they say about it: text for people, never used for decisions.
+//! The owner of a lock and its notes: text for people, never used for decisions.
 
 use std::fmt;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ macro_rules! label {
 }
 
 label! {
-    /// Who holds a lock, for people: by default `host_pid`.
+    /// The owner of a lock, for people: by default `host_pid`.
     OwnerName, "an owner's name", 256
 }
 

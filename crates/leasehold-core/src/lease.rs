@@ -33,7 +33,7 @@ pub enum LeaseStatus {
 
 /// A holder's view of one lease: a pure state machine over its own clock.
 ///
-/// The lease counts as lost `grace` before its deadline, so that whoever works under it has time
+/// The lease counts as lost `grace` before its deadline, so that the holder has time
 /// to stop before the store may grant it to somebody else. Once lost it stays lost, whatever is
 /// answered later and wherever the clock goes.
 #[derive(Clone, Copy, Debug)]

@@ -10,7 +10,6 @@
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
-mod change;
 mod clock;
 pub mod doctor;
 #[cfg(feature = "serde")]
@@ -28,9 +27,6 @@ pub mod table;
 mod token;
 mod ttl;
 
-pub use change::{
-    AcquireAll, Ask, AskRequest, Convert, ConvertRequest, Converted, SetLimit, SetLimitRequest,
-};
 pub use clock::{Clock, Moment};
 pub use error::{Effect, Error, ErrorKind, Result};
 pub use fence::{Fence, FenceBlock};
@@ -38,10 +34,11 @@ pub use key::{IntoKey, Key};
 pub use label::{Metadata, OwnerName};
 pub use lease::{LeaseState, LeaseStatus, margin};
 pub use store::{
-    Acquire, AcquireRequest, Already, BoxFuture, Busy, Capability, ForceRelease,
-    ForceReleaseRequest, Granted, HolderInfo, Kind, Leave, LeaveRequest, ListRequest, Listener,
-    Listing, LockInfo, Mode, Place, QueueRequest, Refusal, Release, ReleaseRequest, Renew,
-    RenewRequest, Store, WaiterInfo, Waiting, Wake,
+    Acquire, AcquireAll, AcquireRequest, Already, Ask, AskRequest, BoxFuture, Busy, Call,
+    Capability, Convert, ConvertRequest, Converted, Examine, ForceRelease, ForceReleaseRequest,
+    Granted, HolderInfo, Kind, Leave, LeaveRequest, ListRequest, Listener, Listing, LockInfo,
+    Method, Mode, Place, QueueRequest, Refusal, Release, ReleaseRequest, RemembersFor, Renew,
+    RenewRequest, SetLimit, SetLimitRequest, Store, StoreLayer, WaiterInfo, Waiting, Wake,
 };
 pub use token::{ClientId, Token};
 pub use ttl::Ttl;

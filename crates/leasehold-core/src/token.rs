@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The secret of one acquisition: 128 bits from the operating system.
 ///
-/// Whoever knows a token can renew and release its lease, so `Debug` shows only a short
+/// Knowing a token is enough to renew and release its lease, so `Debug` shows only a short
 /// fingerprint and there is no `Display`. A new one is made for every acquisition and never used
 /// again; all retries of one acquisition share it, which makes them idempotent.
 #[derive(Clone, Copy, Eq, Hash, PartialEq)]

@@ -209,17 +209,17 @@ impl World {
         let mut notices = Vec::new();
         match message {
             Message::Ask { client, request, sent_at } => {
-                let answer = self.entry.acquire(&request, store_now, &mut notices);
+                let answer = self.entry.perform(&request, store_now, &mut notices);
                 let token = request.token;
                 self.send(Message::Answer { client, token, answer, sent_at });
             }
             Message::Renew { client, request, sent_at } => {
-                if self.entry.renew(&request, store_now, &mut notices) == Renew::Renewed {
+                if self.entry.perform(&request, store_now, &mut notices) == Renew::Renewed {
                     self.send(Message::Renewed { client, token: request.token, sent_at });
                 }
             }
             Message::Release { request } => {
-                self.entry.release(&request, store_now, &mut notices);
+                self.entry.perform(&request, store_now, &mut notices);
             }
             Message::Answer { client, token, answer, sent_at } => {
                 self.answered(client, token, answer, sent_at);

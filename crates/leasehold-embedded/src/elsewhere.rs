@@ -3,15 +3,10 @@
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::doctor::Finding;
-use leasehold_core::{
-    Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
-    ConvertRequest, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
-    ListRequest, Listener, Listing, LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Result,
-    SetLimit, SetLimitRequest, Store,
-};
+use leasehold_core::{BoxFuture, Call, Capability, Error, ErrorKind, Result, Store, StoreLayer};
 
 /// A store for the processes of one machine. There is none on this system.
 #[derive(Clone, Debug)]
@@ -88,82 +83,13 @@ impl EmbeddedStoreOptions {
     }
 }
 
-impl Store for EmbeddedStore {
-    fn acquire<'a>(&'a self, _: &'a AcquireRequest, _: Duration) -> BoxFuture<'a, Result<Acquire>> {
+impl StoreLayer for EmbeddedStore {
+    fn carry<'a, C: Call + ?Sized>(&'a self, _: &'a C, _: Duration) -> BoxFuture<'a, C::Answer> {
         match self.never {}
     }
 
-    fn renew<'a>(
-        &'a self,
-        _: &'a [RenewRequest],
-        _: Duration,
-    ) -> BoxFuture<'a, Vec<Result<Renew>>> {
-        match self.never {}
-    }
-
-    fn release<'a>(&'a self, _: &'a ReleaseRequest, _: Duration) -> BoxFuture<'a, Result<Release>> {
-        match self.never {}
-    }
-
-    fn leave<'a>(&'a self, _: &'a LeaveRequest, _: Duration) -> BoxFuture<'a, Result<Leave>> {
-        match self.never {}
-    }
-
-    fn acquire_all<'a>(
-        &'a self,
-        _: &'a [AcquireRequest],
-        _: Duration,
-    ) -> BoxFuture<'a, Result<AcquireAll>> {
-        match self.never {}
-    }
-
-    fn convert<'a>(&'a self, _: &'a ConvertRequest, _: Duration) -> BoxFuture<'a, Result<Convert>> {
-        match self.never {}
-    }
-
-    fn set_limit<'a>(
-        &'a self,
-        _: &'a SetLimitRequest,
-        _: Duration,
-    ) -> BoxFuture<'a, Result<SetLimit>> {
-        match self.never {}
-    }
-
-    fn ask<'a>(&'a self, _: &'a AskRequest, _: Duration) -> BoxFuture<'a, Result<Ask>> {
-        match self.never {}
-    }
-
-    fn inspect<'a>(&'a self, _: &'a Key, _: Duration) -> BoxFuture<'a, Result<Option<LockInfo>>> {
-        match self.never {}
-    }
-
-    fn list<'a>(&'a self, _: &'a ListRequest, _: Duration) -> BoxFuture<'a, Result<Listing>> {
-        match self.never {}
-    }
-
-    fn force_release<'a>(
-        &'a self,
-        _: &'a ForceReleaseRequest,
-        _: Duration,
-    ) -> BoxFuture<'a, Result<ForceRelease>> {
-        match self.never {}
-    }
-
-    fn listen<'a>(&'a self, _: ClientId, _: Duration) -> BoxFuture<'a, Result<Box<dyn Listener>>> {
-        match self.never {}
-    }
-
-    fn remembers_for(&self, _: Duration) -> BoxFuture<'_, Result<Option<Duration>>> {
-        match self.never {}
-    }
-
-    fn examine<'a>(&'a self, _: Duration) -> BoxFuture<'a, Result<Vec<Finding>>> {
-        match self.never {}
-    }
-
-    /// It needs no runtime.
     fn separate(&self) -> Option<Arc<dyn Store>> {
-        None
+        match self.never {}
     }
 
     fn capability(&self) -> Capability {

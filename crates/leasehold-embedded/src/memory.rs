@@ -1,13 +1,14 @@
 //! A store in this process's memory, for tests and for locks within one process.
 
 use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_clock::SystemClock;
 use leasehold_clock::wall::fence_floor;
 use leasehold_core::doctor::{Finding, Severity};
-use leasehold_core::table::{LockEntry, Notice, Now, StoreTime};
+use leasehold_core::table::{self, Entries, LockEntry, Notice, Now, Operation, StoreTime};
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Clock,
     Convert, ConvertRequest, Fence, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
@@ -132,79 +133,60 @@ impl MemoryStore {
         Now { at: StoreTime::from_micros(us), fence_floor: fence_floor() }
     }
 
-    /// Carries out one operation on one name.
-    fn step<T>(
-        &self,
-        key: &Key,
-        operation: impl FnOnce(&mut LockEntry, Now, &mut Vec<Notice>) -> T,
-    ) -> T {
+    /// Carries operations out in one step.
+    fn step<T>(&self, operations: impl FnOnce(&mut Step<'_>) -> T) -> T {
         let mut state = self.state();
         let now = self.now();
-        let mut notices = Vec::new();
-        let outcome = state.step(key, now, &mut notices, operation);
+        let mut step = Step { state: &mut state, now, notices: Vec::new() };
+        let answer = operations(&mut step);
+        let notices = step.notices;
         state.end(notices, now);
-        outcome
+        answer
     }
 
-    fn acquire_several(&self, requests: &[AcquireRequest]) -> Result<AcquireAll> {
-        AcquireAll::check(requests)?;
-        let mut state = self.state();
-        let now = self.now();
-        let mut notices = Vec::new();
-        let answer = state.acquire_all(requests, now, &mut notices);
-        state.end(notices, now);
+    /// Carries out one operation on one lock.
+    fn perform<'a, O>(&'a self, key: &'a Key, operation: &'a O) -> BoxFuture<'a, Result<O::Answer>>
+    where
+        O: Operation<Answer: Send> + Sync,
+    {
+        Box::pin(async move {
+            let Ok(answer) = self.step(|step| step.perform(key, operation));
+            Ok(answer)
+        })
+    }
+}
+
+/// Operations that are carried out together.
+struct Step<'a> {
+    state: &'a mut State,
+    now: Now,
+    notices: Vec<Notice>,
+}
+
+impl Entries for Step<'_> {
+    type Error = Infallible;
+
+    fn perform<O: Operation>(
+        &mut self,
+        key: &Key,
+        operation: &O,
+    ) -> std::result::Result<O::Answer, Infallible> {
+        let Self { state, now, notices } = self;
+        if let Some(slot) = state.slots.get_mut(key) {
+            slot.touched_at = now.at;
+            return Ok(slot.entry.perform(operation, *now, notices));
+        }
+        let fence_floor = now.fence_floor.max(state.forgotten.saturating_add(1));
+        let mut entry = LockEntry::default();
+        let answer = entry.perform(operation, Now { fence_floor, ..*now }, notices);
+        if entry.in_use_until().is_some() || entry.last_fence().is_some() {
+            state.slots.insert(key.clone(), Slot { entry, touched_at: now.at });
+        }
         Ok(answer)
     }
 }
 
 impl State {
-    fn step<T>(
-        &mut self,
-        key: &Key,
-        now: Now,
-        notices: &mut Vec<Notice>,
-        operation: impl FnOnce(&mut LockEntry, Now, &mut Vec<Notice>) -> T,
-    ) -> T {
-        if let Some(slot) = self.slots.get_mut(key) {
-            slot.touched_at = now.at;
-            return operation(&mut slot.entry, now, notices);
-        }
-        let fence_floor = now.fence_floor.max(self.forgotten.saturating_add(1));
-        let mut entry = LockEntry::default();
-        let outcome = operation(&mut entry, Now { fence_floor, ..now }, notices);
-        if entry.in_use_until().is_some() || entry.last_fence().is_some() {
-            self.slots.insert(key.clone(), Slot { entry, touched_at: now.at });
-        }
-        outcome
-    }
-
-    fn acquire_all(
-        &mut self,
-        requests: &[AcquireRequest],
-        now: Now,
-        notices: &mut Vec<Notice>,
-    ) -> AcquireAll {
-        for (index, request) in requests.iter().enumerate() {
-            let obstacle = self.step(&request.key, now, notices, |entry, now, notices| {
-                entry.obstacle(request, now, notices)
-            });
-            if let Some(answer) = obstacle {
-                return AcquireAll::Blocked { index, answer };
-            }
-        }
-        let mut all = Vec::with_capacity(requests.len());
-        for (index, request) in requests.iter().enumerate() {
-            let answer = self.step(&request.key, now, notices, |entry, now, notices| {
-                entry.acquire(request, now, notices)
-            });
-            match answer.fences() {
-                Some(fences) => all.push(fences),
-                None => return AcquireAll::Blocked { index, answer },
-            }
-        }
-        AcquireAll::Granted(all)
-    }
-
     /// Delivers what a step has to say, and tidies up.
     fn end(&mut self, notices: Vec<Notice>, now: Now) {
         for Notice { client, wake, .. } in notices {
@@ -250,9 +232,7 @@ impl Store for MemoryStore {
         request: &'a AcquireRequest,
         _within: Duration,
     ) -> BoxFuture<'a, Result<Acquire>> {
-        Box::pin(async move {
-            Ok(self.step(&request.key, |entry, now, notices| entry.acquire(request, now, notices)))
-        })
+        self.perform(&request.key, request)
     }
 
     fn renew<'a>(
@@ -262,8 +242,8 @@ impl Store for MemoryStore {
     ) -> BoxFuture<'a, Vec<Result<Renew>>> {
         Box::pin(async move {
             let renew = |request: &RenewRequest| {
-                Ok(self
-                    .step(&request.key, |entry, now, notices| entry.renew(request, now, notices)))
+                let Ok(answer) = self.step(|step| step.perform(&request.key, request));
+                Ok(answer)
             };
             requests.iter().map(renew).collect()
         })
@@ -274,9 +254,7 @@ impl Store for MemoryStore {
         request: &'a ReleaseRequest,
         _within: Duration,
     ) -> BoxFuture<'a, Result<Release>> {
-        Box::pin(async move {
-            Ok(self.step(&request.key, |entry, now, notices| entry.release(request, now, notices)))
-        })
+        self.perform(&request.key, request)
     }
 
     fn leave<'a>(
@@ -284,9 +262,7 @@ impl Store for MemoryStore {
         request: &'a LeaveRequest,
         _within: Duration,
     ) -> BoxFuture<'a, Result<Leave>> {
-        Box::pin(async move {
-            Ok(self.step(&request.key, |entry, now, notices| entry.leave(request, now, notices)))
-        })
+        self.perform(&request.key, request)
     }
 
     fn acquire_all<'a>(
@@ -294,7 +270,11 @@ impl Store for MemoryStore {
         requests: &'a [AcquireRequest],
         _within: Duration,
     ) -> BoxFuture<'a, Result<AcquireAll>> {
-        Box::pin(async move { self.acquire_several(requests) })
+        Box::pin(async move {
+            AcquireAll::check(requests)?;
+            let Ok(answer) = self.step(|step| table::acquire_all(requests, step));
+            Ok(answer)
+        })
     }
 
     fn convert<'a>(
@@ -302,9 +282,7 @@ impl Store for MemoryStore {
         request: &'a ConvertRequest,
         _within: Duration,
     ) -> BoxFuture<'a, Result<Convert>> {
-        Box::pin(async move {
-            Ok(self.step(&request.key, |entry, now, notices| entry.convert(request, now, notices)))
-        })
+        self.perform(&request.key, request)
     }
 
     fn set_limit<'a>(
@@ -312,16 +290,11 @@ impl Store for MemoryStore {
         request: &'a SetLimitRequest,
         _within: Duration,
     ) -> BoxFuture<'a, Result<SetLimit>> {
-        Box::pin(async move {
-            Ok(self
-                .step(&request.key, |entry, now, notices| entry.set_limit(request, now, notices)))
-        })
+        self.perform(&request.key, request)
     }
 
     fn ask<'a>(&'a self, request: &'a AskRequest, _within: Duration) -> BoxFuture<'a, Result<Ask>> {
-        Box::pin(async move {
-            Ok(self.step(&request.key, |entry, now, notices| entry.ask(request, now, notices)))
-        })
+        self.perform(&request.key, request)
     }
 
     fn inspect<'a>(
@@ -356,11 +329,7 @@ impl Store for MemoryStore {
         request: &'a ForceReleaseRequest,
         _within: Duration,
     ) -> BoxFuture<'a, Result<ForceRelease>> {
-        Box::pin(async move {
-            Ok(self.step(&request.key, |entry, now, notices| {
-                entry.force_release(request, now, notices)
-            }))
-        })
+        self.perform(&request.key, request)
     }
 
     fn listen<'a>(

@@ -110,15 +110,17 @@ impl QuorumStoreBuilder {
             }
         }
         let paces = stores.iter().map(|_| Arc::default()).collect();
+        let debts = stores.iter().map(|_| Arc::default()).collect();
         let nodes = Nodes {
             paces,
+            debts,
             location: format!("quorum:{}", names.join(",")).into(),
             stores,
             node_timeout,
             max_ttl,
             keep_leases,
             clock,
-            book: Arc::default(),
+            tokens: Arc::default(),
         };
         Ok(QuorumStore { nodes: Arc::new(nodes) })
     }

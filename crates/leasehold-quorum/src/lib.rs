@@ -9,15 +9,20 @@
 //! This crate knows stores, not servers: nodes may be of any sort, and of several.
 
 mod acquire;
-mod book;
+mod attempt;
 mod builder;
-mod look;
+mod debts;
+mod doctor;
+mod inspect;
 mod nodes;
+mod operator;
 mod pace;
 mod release;
 mod renew;
 mod round;
 mod store;
+mod tokens;
+mod undoing;
 
 pub use builder::QuorumStoreBuilder;
 pub use store::QuorumStore;

@@ -6,8 +6,9 @@ use std::time::Duration;
 use leasehold_core::{BoxFuture, Clock, Effect, Error, ErrorKind, Moment, Store, Ttl};
 use tokio::time::{Instant, timeout};
 
-use crate::book::Book;
+use crate::debts::Debts;
 use crate::pace::Pace;
+use crate::tokens::Tokens;
 
 /// The least time that a node is given, however short the lease.
 pub(crate) const PATIENCE_MIN: Duration = Duration::from_millis(100);
@@ -21,9 +22,11 @@ pub(crate) struct Nodes {
     pub(crate) max_ttl: Ttl,
     pub(crate) keep_leases: bool,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) book: Arc<Book>,
+    pub(crate) tokens: Arc<Tokens>,
     /// How each node answers.
     pub(crate) paces: Vec<Arc<Pace>>,
+    /// What each node was to give up and could not be told.
+    pub(crate) debts: Vec<Arc<Debts>>,
 }
 
 impl Nodes {
@@ -82,8 +85,9 @@ impl Nodes {
         + 'static,
     ) -> impl Future<Output = Result<T, Error>> + Send + 'static {
         let asked = self.stores.get(node).cloned().zip(self.paces.get(node).cloned());
+        let asked = asked.zip(self.debts.get(node).cloned());
         async move {
-            let Some((store, pace)) = asked else {
+            let Some(((store, pace), debts)) = asked else {
                 return Err(Error::new(ErrorKind::Misuse, "there is no such node"));
             };
             let limit = patience.saturating_add(patience / 4);
@@ -95,14 +99,37 @@ impl Nodes {
                     Err(Error::new(ErrorKind::Unavailable, why).with_effect(Effect::Unknown))
                 })
                 .map_err(|error| error.at_store(store.location()));
-            pace.answered(&*store, answer.as_ref().err(), sent_at.elapsed());
+            if pace.answered(&*store, answer.as_ref().err(), sent_at.elapsed()) {
+                debts.back.notify_one();
+            }
             answer
+        }
+    }
+
+    /// Asks whether a node surely remembers every lease that may still run. The error of one that
+    /// is too young says when it counts.
+    pub(crate) fn ask_age(
+        &self,
+        node: usize,
+        patience: Duration,
+    ) -> impl Future<Output = Result<(), Error>> + Send + 'static {
+        let question = self.ask(node, patience, |store, within| store.remembers_for(within));
+        let enough = self.max_ttl.duration().saturating_add(leasehold_core::margin(self.max_ttl));
+        let location = self.stores.get(node).map(|store| store.location());
+        async move {
+            let Some(age) = question.await?.filter(|age| *age < enough) else { return Ok(()) };
+            let left = enough.saturating_sub(age);
+            let why = format!(
+                "it was started not long ago and may have forgotten leases; it counts in {left:.1?}"
+            );
+            let error = Error::new(ErrorKind::Unavailable, why).passes_in(left);
+            Err(error.at_store(location.unwrap_or_default()))
         }
     }
 
     /// The error when too few nodes could do what was asked.
     pub(crate) fn too_few(&self, did: usize, what: &str, errors: Vec<Error>) -> Error {
-        let final_kinds = errors.iter().filter(|error| !error.is_retryable());
+        let final_kinds = errors.iter().filter(|error| !error.passes());
         // Waiting helps as long as the nodes that can't be helped are few enough to be spared.
         let kind = if final_kinds.clone().count() > self.spare() {
             final_kinds.map(Error::kind).next()

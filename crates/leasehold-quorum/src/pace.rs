@@ -19,9 +19,14 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Takes an answer in, and says when a node begins to fail and when it answers again: a
-    /// majority without it hides that.
-    pub(crate) fn answered(&self, store: &dyn Store, error: Option<&Error>, took: Duration) {
+    /// Takes an answer in, and logs when a node begins to fail and when it answers again: a
+    /// majority without it hides that. Says whether it is back.
+    pub(crate) fn answered(
+        &self,
+        store: &dyn Store,
+        error: Option<&Error>,
+        took: Duration,
+    ) -> bool {
         let was_failing = self.failing.swap(error.is_some(), Ordering::Relaxed);
         match error {
             Some(error) if !was_failing => {
@@ -40,6 +45,7 @@ impl Pace {
             let slowest = took.max(before.saturating_sub(before / 8));
             self.usual.store(slowest, Ordering::Relaxed);
         }
+        was_failing && error.is_none()
     }
 
     /// How long to wait for an answer that only might help: twice what the node takes, little when

@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{
-    BoxFuture, Error, Leave, LeaveRequest, Release, ReleaseRequest, Result, Store, Token,
-};
+use leasehold_core::{BoxFuture, Error, Leave, LeaveRequest, Release, ReleaseRequest, Result};
 
-use crate::acquire::arrived;
+use crate::debts::Undoing;
 use crate::nodes::Nodes;
 use crate::round::Round;
 
@@ -29,12 +27,22 @@ impl Nodes {
         within: Duration,
     ) -> Result<Release> {
         let patience = self.patience(within, 1);
-        let token = (request.remaining == 0).then_some(request.token);
         let request = Arc::new(request.clone());
-        let mut round = self.undo_everywhere(token, patience, move |store, within| {
+        let undoing = Undoing::Release(Arc::clone(&request));
+        let ends = request.remaining == 0;
+        let ask = |node| {
             let request = Arc::clone(&request);
-            Box::pin(async move { store.release(&request, within).await })
-        });
+            Box::pin(self.ask(node, patience, move |store, within| {
+                Box::pin(async move { store.release(&request, within).await })
+            })) as BoxFuture<'static, _>
+        };
+        let mut round = if ends {
+            self.undo_everywhere(&undoing, ask)
+        } else {
+            let mut round = Round::new();
+            (0..self.count()).for_each(|node| round.ask(node, ask(node)));
+            round
+        };
         let mut said = Said::default();
         let answer = loop {
             if let Some(answer) = self.decide(&said, round.is_over()) {
@@ -82,11 +90,13 @@ impl Nodes {
         within: Duration,
     ) -> Result<Leave> {
         let patience = self.patience(within, 1);
-        let token = Some(request.token);
         let request = Arc::new(request.clone());
-        let mut round = self.undo_everywhere(token, patience, move |store, within| {
+        let undoing = Undoing::Leave(Arc::clone(&request));
+        let mut round = self.undo_everywhere(&undoing, |node| {
             let request = Arc::clone(&request);
-            Box::pin(async move { store.leave(&request, within).await })
+            Box::pin(self.ask(node, patience, move |store, within| {
+                Box::pin(async move { store.leave(&request, within).await })
+            }))
         });
         let (mut released, mut not_held, mut errors) = (0_usize, 0_usize, Vec::new());
         let answer = loop {
@@ -109,39 +119,6 @@ impl Nodes {
         };
         go_on(round);
         answer
-    }
-
-    /// Sends all nodes what ends a lease, also those that may never have had it: a request that
-    /// was not answered may have been carried out. With a token, it has no vote until it is
-    /// answered.
-    fn undo_everywhere<T: Send + 'static>(
-        self: &Arc<Self>,
-        token: Option<Token>,
-        patience: Duration,
-        question: impl for<'a> Fn(&'a dyn Store, Duration) -> BoxFuture<'a, Result<T>>
-        + Clone
-        + Send
-        + 'static,
-    ) -> Round<Result<T>> {
-        if let Some(token) = token {
-            self.book.end(token);
-        }
-        let mut round = Round::new();
-        for node in 0..self.count() {
-            if let Some(token) = token {
-                self.book.undoing(token, node, self.now());
-            }
-            let asked = self.ask(node, patience, question.clone());
-            let nodes = Arc::clone(self);
-            round.ask(node, async move {
-                let answer = asked.await;
-                if let Some(token) = token {
-                    nodes.book.undone(token, node, arrived(&answer));
-                }
-                answer
-            });
-        }
-        round
     }
 }
 

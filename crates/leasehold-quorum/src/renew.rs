@@ -147,9 +147,9 @@ impl Nodes {
                 let until = Self::holds_until(sent_at, request.ttl);
                 if request.successor.is_some() {
                     // What is still on its way for the spent token would grant it anew somewhere.
-                    self.book.end(request.token);
+                    self.tokens.end(request.token);
                 }
-                self.book.renewed(
+                self.tokens.renewed(
                     request.renewed_token(),
                     now,
                     (request.fences, until),
@@ -179,7 +179,7 @@ impl Nodes {
             }
             let holes: Vec<usize> = said
                 .holes()
-                .filter(|node| !self.book.is_undoing(request.renewed_token(), *node))
+                .filter(|node| !self.tokens.is_undoing(request.renewed_token(), *node))
                 .collect();
             if !holes.is_empty() {
                 healings.push((model, holes, request.clone()));

@@ -332,6 +332,40 @@ impl Access {
         Ok((connection, found, heard))
     }
 
+    /// Opens a connection whose server tells of changes to what was read through it.
+    #[cfg(feature = "interop")]
+    pub(crate) async fn open_tracking(&self) -> Result<Tracking, Verdict> {
+        let found = self.find().await?;
+        let attempt = async {
+            let socket = dial(&found.endpoint, &self.tls).await?;
+            let heard = socket.first_words();
+            let opened = self.track(socket, &found).await;
+            opened.map_err(|verdict| heard.explain(verdict))
+        };
+        self.in_time(&found.endpoint, attempt).await
+    }
+
+    #[cfg(feature = "interop")]
+    async fn track(&self, socket: Socket, found: &Found) -> Result<Tracking, Verdict> {
+        use redis::aio::ConnectionLike as _;
+
+        let asked = |error| classify::judge(&error, Stage::Connecting);
+        let (pushed, pushes) = tokio::sync::mpsc::unbounded_channel();
+        let config = AsyncConnectionConfig::new()
+            .set_response_timeout(None)
+            .set_connection_timeout(None)
+            .set_push_sender(pushed);
+        let login = self.login.clone().set_protocol(ProtocolVersion::RESP3);
+        let (mut connection, driver) =
+            MultiplexedConnection::new_with_config(&login, socket, config).await.map_err(asked)?;
+        let driver = Driver(tokio::spawn(driver).abort_handle());
+        let mut track = redis::cmd("CLIENT");
+        track.arg("TRACKING").arg("ON");
+        connection.req_packed_command(&track).await.map_err(asked)?;
+        Role::ask(&mut connection).await?.check()?;
+        Ok(Tracking { connection, pushes, from: found.clone(), _driver: driver })
+    }
+
     /// Follows the primary from now on, on the runtime that this is called on.
     fn follow(&self, sentinels: &Arc<Sentinels>) {
         let mut following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
@@ -410,6 +444,28 @@ fn login(user: Option<&str>, password: Option<&str>) -> RedisConnectionInfo {
 fn login_to_sentinel(address: &Address) -> RedisConnectionInfo {
     login(address.sentinel_user.as_deref(), address.sentinel_password.as_deref())
         .set_protocol(ProtocolVersion::RESP2)
+}
+
+/// A connection whose server tells of changes to what was read through it.
+#[cfg(feature = "interop")]
+pub(crate) struct Tracking {
+    pub(crate) connection: MultiplexedConnection,
+    /// Bounded by the keys that are tracked: the server tells of each once until it is read again.
+    pub(crate) pushes: tokio::sync::mpsc::UnboundedReceiver<redis::PushInfo>,
+    /// The server.
+    pub(crate) from: Found,
+    _driver: Driver,
+}
+
+/// Ends a connection when it is dropped.
+#[cfg(feature = "interop")]
+struct Driver(AbortHandle);
+
+#[cfg(feature = "interop")]
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// One connection and what is known of it.

@@ -313,14 +313,17 @@ impl RedisStoreBuilder {
         let longest = if keep_leases || fsync { None } else { Ttl::new(max_ttl).ok() };
         let replication =
             (replicas > 0 || fsync).then_some(Replication { replicas, timeout, fsync, longest });
+        let combiner = transport.combines().then(Arc::default);
         let shared = Shared {
             transport: Arc::new(transport),
+            combiner,
             wake: wake.map(Arc::new),
             scripts: &SCRIPTS,
             names: self.names,
             fence_retention: self.fence_retention,
             epoch: 0,
             seen: Arc::default(),
+            unsent: Arc::default(),
             replication,
             location: location.into(),
             door,

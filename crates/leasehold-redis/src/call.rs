@@ -2,6 +2,7 @@
 //! if it said that it did not run it.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::Fence;
@@ -12,14 +13,15 @@ use crate::classify::{Next, Verdict};
 use crate::script::Script;
 use crate::slot::slot_of;
 use crate::transport::{Answer, Body, Care, Deadline, Request, Transport};
+use crate::unsent::{Messages, Unsent};
 
 /// Pauses before a request that the server did not carry out is sent again.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// What most requests take with their keys and arguments.
-const BYTES: usize = 640;
-const ARGUMENTS: usize = 24;
+/// What most requests take for a lock with its key and arguments.
+const BYTES: usize = 320;
+const ARGUMENTS: usize = 12;
 
 /// Before the first key stand the command, the digest or source, and the number of keys.
 const FIRST_KEY: usize = 3;
@@ -32,6 +34,7 @@ pub(crate) struct Call<'a> {
     brief: Cmd,
     /// Which of its arguments is the fail-over epoch, and the least that it is.
     epoch: Option<(usize, u64)>,
+    unsent: Option<Arc<Unsent>>,
 }
 
 /// An epoch as scripts take it: four digits, since records have a place for that many.
@@ -40,11 +43,18 @@ fn digits(epoch: u64) -> String {
 }
 
 impl<'a> Call<'a> {
-    pub(crate) fn new(script: &'a Script, keys: impl AsRef<[String]>) -> Self {
-        let keys = keys.as_ref();
-        let mut brief = Cmd::with_capacity(ARGUMENTS, BYTES);
+    pub(crate) fn new(script: &'a Script, keys: &[impl ToRedisArgs]) -> Self {
+        let locks = keys.len().max(1);
+        let mut brief =
+            Cmd::with_capacity(ARGUMENTS.saturating_mul(locks), BYTES.saturating_mul(locks));
         brief.arg("EVALSHA").arg(&script.digest).arg(keys.len()).arg(keys);
-        Self { script, brief, epoch: None }
+        Self { script, brief, epoch: None, unsent: None }
+    }
+
+    /// Sends the messages that the server lets no script send.
+    pub(crate) fn telling(mut self, unsent: &Arc<Unsent>) -> Self {
+        self.unsent = Some(Arc::clone(unsent));
+        self
     }
 
     pub(crate) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {
@@ -72,7 +82,7 @@ impl<'a> Call<'a> {
         if !whole && later.is_none() {
             return Cow::Borrowed(&self.brief);
         }
-        let mut request = Cmd::with_capacity(ARGUMENTS, BYTES);
+        let mut request = Cmd::new();
         for (place, argument) in self.brief.args_iter().enumerate() {
             match argument {
                 Arg::Simple(_) if place == 0 && whole => request.arg("EVAL"),
@@ -85,6 +95,21 @@ impl<'a> Call<'a> {
             };
         }
         Cow::Owned(request)
+    }
+
+    /// An answer to it, after the messages that came with it were sent.
+    pub(crate) async fn told(
+        &self,
+        mut answer: Answer,
+        transport: &dyn Transport,
+        deadline: Deadline,
+    ) -> Answer {
+        if let Some(unsent) = &self.unsent
+            && let Some(messages) = Messages::take_from(&mut answer.value)
+        {
+            unsent.send(&messages, transport, deadline).await;
+        }
+        answer
     }
 
     /// As a part of many.
@@ -105,7 +130,7 @@ impl<'a> Call<'a> {
         loop {
             let request = Request { body: Body::Script { call: self, whole }, care };
             let verdict = match transport.one(&request, deadline).await {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => return Ok(self.told(answer, transport, deadline).await),
                 Err(verdict) => verdict,
             };
             match verdict.next {

@@ -232,6 +232,13 @@ pub(crate) fn other_version(version: &str) -> Error {
     server("LEASEHOLDVERSION", version).to_error()
 }
 
+/// What was asked of one lock of several ended half-way, with this error.
+pub(crate) fn stopped(said: &str) -> Verdict {
+    let coded = said.split_once(' ').filter(|(code, _)| CODES.contains(code));
+    let (code, detail) = coded.unwrap_or(("ERR", said));
+    server(code, detail).half_way()
+}
+
 /// Judges an error of the client library.
 pub(crate) fn judge(error: &RedisError, stage: Stage) -> Verdict {
     use redis::ErrorKind as Kind;
@@ -521,6 +528,14 @@ fn general(detail: &str) -> Verdict {
             ErrorKind::Config,
             Next::Fail,
             "a server of the URL is no sentinel; write redis://host:port for the server itself",
+        );
+    }
+    if detail.starts_with("unknown command") && detail.to_ascii_uppercase().contains("CLUSTER") {
+        return refused(
+            ErrorKind::Config,
+            Next::Fail,
+            "a server of the URL is no node of a cluster; write redis://host:port for a single \
+             server, and redis+sentinel://host:port/NAME for a sentinel",
         );
     }
     if detail.contains("WAITAOF cannot be used") {

@@ -407,20 +407,26 @@ impl Cluster {
     }
 }
 
+fn senseless() -> Verdict {
+    Verdict::unconnected("the server's answer to CLUSTER NODES makes no sense")
+}
+
+async fn nodes_of(node: &Supervised, deadline: Deadline) -> Result<String, Verdict> {
+    let nodes = redis::cmd("CLUSTER").arg("NODES").to_owned();
+    match node.one(&Request::plain(&nodes), deadline).await?.value {
+        Value::BulkString(bytes) => String::from_utf8(bytes).map_err(|_| senseless()),
+        Value::VerbatimString { text, .. } => Ok(text),
+        _ => Err(senseless()),
+    }
+}
+
 async fn table_of(
     node: &Supervised,
     endpoint: &Endpoint,
     deadline: Deadline,
 ) -> Result<Table, Verdict> {
-    let nodes = redis::cmd("CLUSTER").arg("NODES").to_owned();
-    let answer = node.one(&Request::plain(&nodes), deadline).await?;
-    let text = match &answer.value {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        Value::VerbatimString { text, .. } => Some(&**text),
-        _ => None,
-    };
-    text.and_then(|text| Table::parse(text, endpoint))
-        .ok_or_else(|| Verdict::unconnected("the server's answer to CLUSTER NODES makes no sense"))
+    let text = nodes_of(node, deadline).await?;
+    Table::parse(&text, endpoint).ok_or_else(senseless)
 }
 
 /// Runs all of them, and returns when the last one is done.
@@ -488,7 +494,17 @@ impl Transport for Cluster {
                 .map(|one| part(&one.endpoint, table.slots_of(&one.endpoint)))
                 .collect();
             servers.extend(table.vacant.iter().map(|endpoint| part(endpoint, Vec::new())));
-            Ok(Some(Parts { servers, whole: table.is_whole() }))
+            let mut views = JoinSet::new();
+            for seed in &self.inner.seeds {
+                let (node, seed) = (self.node(seed), seed.clone());
+                views.spawn(async move {
+                    let text = nodes_of(&node, deadline.at_most(ASK_MAX)).await.ok()?;
+                    Some((seed.location(), text))
+                });
+            }
+            let mut views: Vec<_> = views.join_all().await.into_iter().flatten().collect();
+            views.sort_unstable();
+            Ok(Some(Parts { servers, whole: table.is_whole(), views }))
         })
     }
 }

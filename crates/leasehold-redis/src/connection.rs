@@ -50,6 +50,11 @@ pub(crate) fn pause_after(failures: u32) -> Duration {
     pause.saturating_add(pause.mul_f64(fastrand::f64() / 2.0))
 }
 
+/// Which of them a slot's requests go over.
+pub(crate) fn lane_of(slot: u16) -> u16 {
+    slot % LANES
+}
+
 type Attempt = watch::Receiver<Option<Result<Arc<Link>, Verdict>>>;
 
 enum Phase {
@@ -136,7 +141,7 @@ impl Supervised {
             let Inner { access, patient, .. } = &*self.inner;
             (0..LANES).map(|_| Self::with(Arc::clone(access), *patient)).collect()
         });
-        lanes.get(usize::from(slot % LANES)).unwrap_or(self)
+        lanes.get(usize::from(lane_of(slot))).unwrap_or(self)
     }
 
     /// Waits for a connection until the deadline.
@@ -198,12 +203,19 @@ impl Supervised {
         }
     }
 
+    /// The connection, if there is one.
+    fn open_link(&self, state: &State) -> Option<Arc<Link>> {
+        let Phase::Open(link) = &state.phase else { return None };
+        let usable = !link.closed.load(Ordering::Acquire) && !self.inner.access.has_left(&link.at);
+        usable.then(|| Arc::clone(link))
+    }
+
     fn step(&self) -> Result<Step, Verdict> {
         let mut state = self.inner.state();
-        if let Phase::Open(link) = &state.phase {
-            if !link.closed.load(Ordering::Acquire) && !self.inner.access.has_left(&link.at) {
-                return Ok(Step::Use(Arc::clone(link)));
-            }
+        if let Some(link) = self.open_link(&state) {
+            return Ok(Step::Use(link));
+        }
+        if let Phase::Open(_) = state.phase {
             state.phase = Phase::Idle;
         }
         if let Phase::Connecting(attempt) = &state.phase {
@@ -243,16 +255,31 @@ impl Supervised {
         if let Err(verdict) = here() {
             return all_failed(requests.len(), &verdict);
         }
-        let lane = match requests.first() {
+        let lane = self.lane_for(requests);
+        match lane.link(deadline).await {
+            Ok(link) => lane.send_over(&link, requests, how, deadline).await,
+            Err(verdict) => all_failed(requests.len(), &verdict),
+        }
+    }
+
+    /// The connection that requests are to be sent over.
+    fn lane_for(&self, requests: &[Request<'_>]) -> &Self {
+        match requests.first() {
             Some(Request { care: Care::None, .. }) | None => self,
             Some(request) => self.lane(request.slot().unwrap_or(0)),
-        };
-        let link = match lane.link(deadline).await {
-            Ok(link) => link,
-            Err(verdict) => return all_failed(requests.len(), &verdict),
-        };
+        }
+    }
+
+    /// Sends requests over this connection and no other.
+    async fn send_over(
+        &self,
+        link: &Arc<Link>,
+        requests: &[Request<'_>],
+        how: How,
+        deadline: Deadline,
+    ) -> Vec<Result<Answer, Verdict>> {
         if let Some(Request { care: Care::Confirmed { replication, .. }, .. }) = requests.first()
-            && let Err(verdict) = lane.remembers(&link, *replication, deadline).await
+            && let Err(verdict) = self.remembers(link, *replication, deadline).await
         {
             return all_failed(requests.len(), &verdict);
         }
@@ -262,12 +289,12 @@ impl Supervised {
         commands.extend(asks_role.then(|| Cow::Owned(Role::question())));
         commands.extend(how.asking.then(|| Cow::Owned(cmd("ASKING"))));
         commands.extend(requests.iter().map(|request| request.packed(epoch)));
-        let mut values = lane.ask(&link, commands, deadline).await;
+        let mut values = self.ask(link, commands, deadline).await;
         if asks_role
             && let Ok(hello) = values.remove(0)
             && let Err(verdict) = Role::of_hello(&hello).check()
         {
-            lane.inner.discard(&link);
+            self.inner.discard(link);
             // A replica that lets clients write has done it, and nobody will know.
             let verdict = verdict.with_effect(Effect::Unknown).give_up();
             return values
@@ -291,7 +318,7 @@ impl Supervised {
             if !to_confirm.is_empty() {
                 // The other half is for giving back what is not confirmed.
                 let wait = replication.wait(deadline.left() / 2);
-                let answer = lane.ask(&link, vec![Cow::Owned(wait)], deadline).await.pop();
+                let answer = self.ask(link, vec![Cow::Owned(wait)], deadline).await.pop();
                 let answer = answer.unwrap_or_else(|| Err(deadline.missed()));
                 let missing = replication.missing(answer);
                 for answer in &mut to_confirm {
@@ -492,6 +519,28 @@ impl Transport for Supervised {
         deadline: Deadline,
     ) -> BoxFuture<'a, Vec<Result<Answer, Verdict>>> {
         Box::pin(self.send(requests, How::default(), deadline))
+    }
+
+    fn at_once<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        deadline: Deadline,
+    ) -> Option<BoxFuture<'a, Result<Answer, Verdict>>> {
+        let requests = std::slice::from_ref(request);
+        let lane = self.lane_for(requests);
+        let link = lane.open_link(&lane.inner.state())?;
+        let asks_age = matches!(request.care, Care::Confirmed { replication, .. }
+            if replication.longest.is_some() && link.age.get().is_none());
+        (!asks_age).then(|| -> BoxFuture<'a, _> {
+            Box::pin(async move {
+                let answers = lane.send_over(&link, requests, How::default(), deadline).await;
+                answers.into_iter().next().unwrap_or_else(|| Err(deadline.missed()))
+            })
+        })
+    }
+
+    fn combines(&self) -> bool {
+        true
     }
 
     fn separate(&self) -> Option<Arc<dyn Transport>> {

@@ -7,6 +7,9 @@
 //! `LEASEHOLD_DIFFERENTIAL_CASES` sets how many sequences each test tries.
 #![expect(clippy::future_not_send, reason = "each test runs on one thread")]
 
+mod combined;
+mod kept;
+mod lost;
 mod operation;
 mod stopped;
 mod stored;
@@ -17,10 +20,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use leasehold_core::table::{LockEntry, Notice, Now, StoreTime};
+use leasehold_core::table::{LockEntry, Notice, Now, Obstacle, StoreTime};
 use leasehold_core::{
-    Acquire, AcquireAll, ClientId, Convert, Fence, FenceBlock, Key, ListRequest, Listener, Place,
-    Store as _, Token, Wake,
+    Acquire, AcquireAll, AcquireRequest, ClientId, Convert, Fence, FenceBlock, Key, ListRequest,
+    Listener, Mode, Place, Store as _, Token, Wake,
 };
 use leasehold_testkit::server::RedisServer;
 use proptest::prelude::*;
@@ -61,13 +64,26 @@ impl Known {
     }
 }
 
+/// A lock as the table has it, and its callers.
+#[derive(Debug)]
+struct Lock {
+    key: Key,
+    entry: LockEntry,
+    known: Known,
+}
+
+impl Lock {
+    fn new(number: u64) -> Self {
+        let key = Key::new(format!("differential {{{number}}}")).unwrap();
+        Self { key, entry: LockEntry::default(), known: Known::default() }
+    }
+}
+
 /// One lock, on both sides.
 struct Both<'a> {
     world: &'a mut World,
-    key: Key,
-    entry: LockEntry,
+    lock: Lock,
     at_us: u64,
-    known: Known,
 }
 
 /// What all sequences share.
@@ -81,8 +97,12 @@ struct World {
 
 impl World {
     async fn new() -> Self {
+        Self::with(Scripts::at_time_in(CLOCK)).await
+    }
+
+    async fn with(scripts: Scripts) -> Self {
         let server = RedisServer::start();
-        let scripts: &'static Scripts = Box::leak(Box::new(Scripts::at_time_in(CLOCK)));
+        let scripts: &'static Scripts = Box::leak(Box::new(scripts));
         let mut stores = Vec::new();
         for epoch in 0..EPOCHS {
             let mut store = RedisStore::connect(&server.url()).await.unwrap();
@@ -96,6 +116,22 @@ impl World {
             listeners.push(stores[0].listen(client(number), WITHIN).await.unwrap());
         }
         Self { server, stores, listeners, sequences: 0 }
+    }
+
+    /// Somebody who was never there before asks for all of a lock.
+    async fn stranger(&self, key: &Key, mode: Mode) -> leasehold_core::Result<Acquire> {
+        let ttl = leasehold_core::Ttl::new(Duration::from_secs(1)).unwrap();
+        let mut request = AcquireRequest::new(key.clone(), Token::from_bytes([0xee; 16]), ttl);
+        request.mode = mode;
+        self.stores[0].acquire(&request, WITHIN).await
+    }
+
+    /// The present, for a client of a store that has seen what it has seen.
+    fn now(&self, at_us: u64, epoch: u64) -> Now {
+        let seen = self.stores[usize::try_from(epoch).unwrap()].shared.seen.load(Ordering::Relaxed);
+        let sequence = at_us.max(seen) - Fence::ORIGIN_UNIX_US;
+        let at = StoreTime::from_micros(at_us);
+        Now { at, fence_floor: Fence::new(epoch, sequence).unwrap() }
     }
 
     async fn ask(&self, pipeline: &redis::Pipeline) -> Vec<redis::Value> {
@@ -130,42 +166,48 @@ impl World {
     }
 }
 
-impl Both<'_> {
-    /// The present, for a client that has seen what it has seen.
-    fn now(&self, epoch: u64, store: &RedisStore) -> Now {
-        let at = StoreTime::from_micros(self.at_us);
-        let seen = store.shared.seen.load(Ordering::Relaxed);
-        let sequence = self.at_us.max(seen) - Fence::ORIGIN_UNIX_US;
-        Now { at, fence_floor: Fence::new(epoch, sequence).unwrap() }
+/// What each client is told.
+fn by_client(notices: &[Notice]) -> Vec<Vec<Wake>> {
+    let mut all = vec![Vec::new(); CLIENTS.into()];
+    for Notice { client: to, wake, .. } in notices {
+        let to = (0..CLIENTS).position(|number| client(number) == *to).unwrap();
+        all[to].push(wake.clone());
     }
+    all
+}
 
+impl Known {
+    /// Takes in what waiters are told.
+    fn hear(&mut self, notices: &[Notice]) {
+        for notice in notices {
+            if let Wake::Granted { ticket, fences, .. } = &notice.wake {
+                self.fences.insert(token(u8::try_from(*ticket).unwrap()), *fences);
+            }
+        }
+    }
+}
+
+impl Both<'_> {
     /// Carries a step out on both sides and compares them.
     async fn step(&mut self, step: &Step, before: &Stored) -> Result<Stored, TestCaseError> {
         self.at_us = self.at_us.checked_add_signed(step.pass_us).unwrap();
-        let mut clock = redis::pipe();
-        let (seconds, micros) = (self.at_us / 1_000_000, self.at_us % 1_000_000);
-        clock.cmd("MSET").arg("clock:s").arg(seconds).arg("clock:us").arg(micros);
-        self.world.ask(&clock).await;
+        self.world.set_clock(self.at_us).await;
 
         let mut notices = Vec::new();
         let store = self.world.stores[usize::try_from(step.epoch).unwrap()].clone();
-        let now = self.now(step.epoch, &store);
+        let now = self.world.now(self.at_us, step.epoch);
         let (table, scripts) = self.carry_out(&step.operation, &store, now, &mut notices).await;
         prop_assert_eq!(table, scripts, "the answers differ");
 
-        let mut expected = vec![Vec::new(); CLIENTS.into()];
-        for Notice { client: to, wake, .. } in &notices {
-            let to = (0..CLIENTS).position(|number| client(number) == *to).unwrap();
-            expected[to].push(wake.clone());
-        }
         let heard = self.world.messages().await;
-        prop_assert_eq!(heard, expected, "the messages differ");
+        prop_assert_eq!(heard, by_client(&notices), "the messages differ");
 
-        let info = store.inspect(&self.key, WITHIN).await.unwrap();
-        prop_assert_eq!(info, self.entry.inspect(&self.key, now.at), "what is shown differs");
+        let Lock { key, entry, .. } = &self.lock;
+        let info = store.inspect(key, WITHIN).await.unwrap();
+        prop_assert_eq!(info, entry.inspect(key, now.at), "what is shown differs");
 
-        let after = Stored::read(self).await;
-        let table = Stored::of(&self.entry, now);
+        let after = Stored::read(self.world, key).await;
+        let table = Stored::of(entry, now);
         prop_assert_eq!(&after.state, &table.state, "what is stored differs");
         prop_assert_eq!(after.emptied, 0, "fields are left empty: {:?}", after);
         after.check_expiry(before, &table, now)?;
@@ -179,11 +221,11 @@ impl Both<'_> {
         now: Now,
         notices: &mut Vec<Notice>,
     ) -> (String, String) {
-        let Self { entry, key, known, .. } = self;
+        let Lock { entry, key, known } = &mut self.lock;
         let (table, scripts) = match operation {
             Operation::Acquire(acquire) => {
                 let request = acquire.request(key, known);
-                let table = entry.acquire(&request, now, notices);
+                let table = entry.perform(&request, now, notices);
                 match &table {
                     Acquire::Granted(granted) => {
                         known.fences.insert(request.token, granted.fences);
@@ -207,10 +249,10 @@ impl Both<'_> {
             Operation::AcquireAll(acquire) => {
                 let requests = [acquire.request(key, known)];
                 let [request] = &requests;
-                let table = match entry.obstacle(request, now, notices) {
+                let table = match entry.perform(&Obstacle(request), now, notices) {
                     Some(answer) => AcquireAll::Blocked { index: 0, answer },
                     None => {
-                        let fences = entry.acquire(request, now, notices).fences().unwrap();
+                        let fences = entry.perform(request, now, notices).fences().unwrap();
                         known.fences.insert(request.token, fences);
                         AcquireAll::Granted(vec![fences])
                     }
@@ -220,7 +262,7 @@ impl Both<'_> {
             }
             Operation::Convert(change) => {
                 let request = change.request(key, known);
-                let table = entry.convert(&request, now, notices);
+                let table = entry.perform(&request, now, notices);
                 if let Convert::Converted(converted) = &table {
                     known.fences.insert(request.token, converted.fences);
                 }
@@ -230,7 +272,7 @@ impl Both<'_> {
             Operation::SetLimit(limit) => {
                 let limit = NonZeroU32::new(*limit).unwrap();
                 let request = leasehold_core::SetLimitRequest::new(key.clone(), limit);
-                let table = entry.set_limit(&request, now, notices);
+                let table = entry.perform(&request, now, notices);
                 let scripts = store.set_limit(&request, WITHIN).await.unwrap();
                 (format!("{table:?}"), format!("{scripts:?}"))
             }
@@ -238,7 +280,7 @@ impl Both<'_> {
                 let mut request = leasehold_core::AskRequest::new(key.clone(), owner(*by));
                 request.fence =
                     who.map(|who| known.fences(token(who)).first().saturating_add(*later));
-                let table = entry.ask(&request, now, notices);
+                let table = entry.perform(&request, now, notices);
                 let scripts = store.ask(&request, WITHIN).await.unwrap();
                 (format!("{table:?}"), format!("{scripts:?}"))
             }
@@ -246,37 +288,33 @@ impl Both<'_> {
                 let requests: Vec<_> =
                     renewals.iter().map(|renewal| renewal.request(key, known)).collect();
                 let table: Vec<_> =
-                    requests.iter().map(|request| entry.renew(request, now, notices)).collect();
+                    requests.iter().map(|request| entry.perform(request, now, notices)).collect();
                 let scripts: Vec<_> = store.renew(&requests, WITHIN).await;
                 let scripts: Vec<_> = scripts.into_iter().map(Result::unwrap).collect();
                 (format!("{table:?}"), format!("{scripts:?}"))
             }
             Operation::Release(release) => {
                 let request = release.request(key, known);
-                let table = entry.release(&request, now, notices);
+                let table = entry.perform(&request, now, notices);
                 let scripts = store.release(&request, WITHIN).await.unwrap();
                 (format!("{table:?}"), format!("{scripts:?}"))
             }
             Operation::Leave { who, reopen } => {
                 let mut request = leasehold_core::LeaveRequest::new(key.clone(), token(*who));
                 request.reopen = *reopen;
-                let table = entry.leave(&request, now, notices);
+                let table = entry.perform(&request, now, notices);
                 let scripts = store.leave(&request, WITHIN).await.unwrap();
                 (format!("{table:?}"), format!("{scripts:?}"))
             }
             Operation::ForceRelease { who, later } => {
                 let fence = known.fences(token(*who)).first().saturating_add(*later);
                 let request = leasehold_core::ForceReleaseRequest::new(key.clone(), fence);
-                let table = entry.force_release(&request, now, notices);
+                let table = entry.perform(&request, now, notices);
                 let scripts = store.force_release(&request, WITHIN).await.unwrap();
                 (format!("{table:?}"), format!("{scripts:?}"))
             }
         };
-        for notice in notices.iter() {
-            if let Wake::Granted { ticket, fences, .. } = &notice.wake {
-                known.fences.insert(token(u8::try_from(*ticket).unwrap()), *fences);
-            }
-        }
+        known.hear(notices);
         (table, scripts)
     }
 }
@@ -289,10 +327,9 @@ async fn agree(world: &mut World, steps: &[Step]) -> Result<(), TestCaseError> {
             store.shared.seen.store(0, Ordering::Relaxed);
         }
     }
-    let key = Key::new(format!("differential {{{}}}", world.sequences)).unwrap();
-    let mut both =
-        Both { world, key, entry: LockEntry::default(), at_us: START_US, known: Known::default() };
-    let mut stored = Stored::read(&both).await;
+    let lock = Lock::new(world.sequences);
+    let mut stored = Stored::read(world, &lock.key).await;
+    let mut both = Both { world, lock, at_us: START_US };
     for step in steps {
         stored = both.step(step, &stored).await?;
     }
@@ -307,18 +344,54 @@ fn cases() -> u32 {
 }
 
 fn check(home: Home) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let world = std::cell::RefCell::new(runtime.block_on(World::new()));
-    let config = Config { cases: cases(), failure_persistence: None, ..Config::default() };
-    let outcome = TestRunner::new(config)
-        .run(&sequence(home), |steps| runtime.block_on(agree(&mut world.borrow_mut(), &steps)));
-    if let Err(failure) = outcome {
-        panic!("{failure}\nthe server said: {}", world.borrow().server.log());
-    }
-    let list = world.borrow().stores[0].clone();
-    let infos =
-        runtime.block_on(list.list(&ListRequest::new("differential"), WITHIN)).unwrap().locks;
+    check_with(home, Scripts::at_time_in(CLOCK));
+}
+
+fn check_with(home: Home, scripts: Scripts) {
+    let (world, runtime) =
+        try_sequences(cases(), sequence(home), World::with(scripts), async |world, steps| {
+            agree(world, &steps).await
+        });
+    let request = ListRequest::new("differential");
+    let infos = runtime.block_on(world.stores[0].list(&request, WITHIN)).unwrap().locks;
     assert!(infos.iter().all(|info| info.key.as_str().starts_with("differential {")));
+}
+
+/// What all sequences of a test share.
+trait Bench {
+    fn world(&self) -> &World;
+
+    /// What was tried, to be printed.
+    fn tried(&self) -> String {
+        format!("{} sequences", self.world().sequences)
+    }
+}
+
+impl Bench for World {
+    fn world(&self) -> &World {
+        self
+    }
+}
+
+/// Tries random sequences.
+fn try_sequences<S: Strategy, B: Bench>(
+    cases: u32,
+    sequences: S,
+    bench: impl Future<Output = B>,
+    try_one: impl AsyncFn(&mut B, S::Value) -> Result<(), TestCaseError>,
+) -> (B, tokio::runtime::Runtime) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let bench = std::cell::RefCell::new(runtime.block_on(bench));
+    let config =
+        Config { cases, failure_persistence: None, max_shrink_iters: 200, ..Config::default() };
+    let outcome = TestRunner::new(config)
+        .run(&sequences, |one| runtime.block_on(try_one(&mut bench.borrow_mut(), one)));
+    let bench = bench.into_inner();
+    println!("{}", bench.tried());
+    if let Err(failure) = outcome {
+        panic!("{failure}\nthe server said: {}", bench.world().server.log());
+    }
+    (bench, runtime)
 }
 
 #[test]
@@ -339,4 +412,10 @@ fn scripts_and_table_agree_on_semaphores() {
 #[test]
 fn scripts_and_table_agree_on_names_that_are_used_as_anything() {
     check(Home::Any);
+}
+
+/// Each message is sent by the client then, in a command of its own.
+#[test]
+fn scripts_and_table_agree_where_no_script_can_publish() {
+    check_with(Home::Any, Scripts::publishing_by("FORBIDDEN", Some(CLOCK)));
 }

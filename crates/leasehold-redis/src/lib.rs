@@ -23,6 +23,8 @@ mod dial;
 #[cfg(test)]
 mod differential;
 mod doctor;
+#[cfg(feature = "interop")]
+pub mod interop;
 mod listen;
 mod names;
 mod replication;
@@ -35,6 +37,8 @@ mod store;
 mod stored;
 mod tls;
 mod transport;
+mod unsent;
+mod words;
 
 pub use builder::RedisStoreBuilder;
 pub use store::RedisStore;

@@ -42,11 +42,16 @@ impl Names {
     /// The key of a lock.
     pub(crate) fn record(&self, key: &Key) -> String {
         let mut name = String::with_capacity(self.prefix.len() + key.as_str().len() + 12);
-        name.push_str(&self.prefix);
-        name.push_str(":{");
-        escape_into(&mut name, key.as_str(), in_name);
-        name.push('}');
+        self.record_into(key, &mut name);
         name
+    }
+
+    /// The same, appended to a text.
+    pub(crate) fn record_into(&self, key: &Key, out: &mut String) {
+        out.push_str(&self.prefix);
+        out.push_str(":{");
+        escape_into(out, key.as_str(), in_name);
+        out.push('}');
     }
 
     /// The channel on which a client is told of its grants.
@@ -88,12 +93,10 @@ fn in_text(byte: u8) -> bool {
 }
 
 /// Owner and metadata as one part of a record: neither has a blank, one stands between them.
-pub(crate) fn label(owner: &OwnerName, metadata: &Metadata) -> String {
-    let mut text = String::with_capacity(owner.as_str().len() + metadata.as_str().len() + 1);
-    escape_into(&mut text, owner.as_str(), in_text);
-    text.push(' ');
-    escape_into(&mut text, metadata.as_str(), in_text);
-    text
+pub(crate) fn label_into(owner: &OwnerName, metadata: &Metadata, out: &mut String) {
+    escape_into(out, owner.as_str(), in_text);
+    out.push(' ');
+    escape_into(out, metadata.as_str(), in_text);
 }
 
 /// Somebody who asks a holder to let go, as one more part of a record after its label.
@@ -108,7 +111,7 @@ pub(crate) fn read_asker(text: &str) -> Option<OwnerName> {
     OwnerName::new(unescape(text)?).ok()
 }
 
-/// Reads what [`label`] wrote. What somebody else wrote there is no label: labels are for people,
+/// Reads what [`label_into`] wrote. What somebody else wrote there is no label: labels are for people,
 /// and no reason to refuse a lock.
 pub(crate) fn read_label(text: &str) -> (OwnerName, Metadata) {
     let (owner, metadata) = text.split_once(' ').unwrap_or((text, ""));
@@ -117,6 +120,10 @@ pub(crate) fn read_label(text: &str) -> (OwnerName, Metadata) {
 }
 
 fn escape_into(out: &mut String, text: &str, special: fn(u8) -> bool) {
+    if !text.bytes().any(special) {
+        out.push_str(text);
+        return;
+    }
     for c in text.chars() {
         match u8::try_from(c) {
             Ok(byte) if byte.is_ascii() && special(byte) => {
@@ -192,7 +199,8 @@ mod tests {
         {
             let owner = OwnerName::new(owner).unwrap();
             let metadata = Metadata::new(metadata).unwrap();
-            let text = label(&owner, &metadata);
+            let mut text = String::new();
+            label_into(&owner, &metadata, &mut text);
             assert_eq!(text.matches(' ').count(), 1, "{text:?}");
             assert!(!text.contains(|c: char| c.is_ascii_control()), "{text:?}");
             assert_eq!(read_label(&text), (owner, metadata));

@@ -156,6 +156,7 @@ fn checked(value: Value) -> Result<Value> {
     match &*text(0) {
         "foreign" => Err(classify::foreign()),
         "version" => Err(classify::other_version(&text(1))),
+        "stopped" => Err(classify::stopped(&text(1)).to_error()),
         "failed" => {
             let said = text(1);
             // Before Redis 7 a script is told of what its user may not do by its own place first.
@@ -180,13 +181,23 @@ fn each(value: Value, count: usize) -> Result<Vec<Result<Value>>> {
     })
 }
 
-/// The answer about the one lock that such a script was given.
-fn only(value: Value) -> Result<Value> {
-    each(value, 1)?.pop().unwrap_or_else(|| read(Value::Nil, |_| None))
+/// Whether nothing was done about a lock, because the call took long already.
+pub(crate) fn is_put_off(value: &Value) -> bool {
+    let Value::Array(parts) = value else { return false };
+    matches!(&**parts, [Value::BulkString(word)] if word == b"later")
 }
 
+/// The answers about `count` locks, as far as there are so many; else what no reader understands.
+pub(crate) fn parts(value: Value, count: usize) -> Vec<Value> {
+    match value {
+        Value::Array(parts) if parts.len() == count => parts,
+        _ => vec![Value::Nil; count],
+    }
+}
+
+/// The answer about one lock of those that the script was given.
 pub(crate) fn acquire(value: Value, asked: &Asked) -> Result<Acquire> {
-    read(only(value)?, |value| read_acquire(value, asked))
+    read(checked(value)?, |value| read_acquire(value, asked))
 }
 
 fn read_acquire(value: Value, asked: &Asked) -> Option<Acquire> {
@@ -300,8 +311,9 @@ pub(crate) fn ask(value: Value) -> Result<(u32, u32)> {
     })
 }
 
+/// The answer about one lock of those that the script was given.
 pub(crate) fn release(value: Value) -> Result<Release> {
-    read(only(value)?, |value| {
+    read(checked(value)?, |value| {
         if value == Value::Int(1) {
             return Some(Release::Released);
         }
@@ -365,7 +377,7 @@ fn read_renewal(value: Value) -> Option<Renew> {
 
 /// Describes a lock, from the present and all that is stored for it.
 pub(crate) fn inspect(value: Value, key: &Key) -> Result<Option<LockInfo>> {
-    let parts = read(value, |value| {
+    let parts = read(checked(value)?, |value| {
         let mut parts = Parts::of(value)?;
         let now: u64 = parts.number()?;
         let fields = Parts::of(parts.0.next()?)?.0;

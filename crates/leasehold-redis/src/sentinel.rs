@@ -1,8 +1,9 @@
 //! Asking sentinels where the primary is, and in which fail-over epoch.
 //!
-//! All of them are asked at once, and the answer with the highest epoch counts: one that was cut
-//! off, or is behind, may still name a primary that has been replaced. What they say is where to
-//! connect to; whether that is a primary, it is asked itself.
+//! All of them are asked at once, and `deployment` says whose answer counts. What they say is where
+//! to connect to; whether that is a primary, it is asked itself.
+
+pub(crate) mod deployment;
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,6 +22,8 @@ use crate::classify::{self, Stage, Verdict};
 use crate::connection::pause_after;
 use crate::dial::{Socket, dial};
 use crate::listen::next_message;
+use crate::sentinel::deployment::Circle;
+pub(crate) use crate::sentinel::deployment::{Found, Said};
 use crate::tls::Tls;
 use crate::transport::judged;
 
@@ -67,20 +70,6 @@ impl fmt::Debug for Sentinels {
             .field("tls", tls)
             .finish_non_exhaustive()
     }
-}
-
-/// What one sentinel says.
-#[derive(Clone, Debug)]
-pub(crate) struct Said {
-    pub(crate) sentinel: Endpoint,
-    pub(crate) found: Result<Found, Verdict>,
-}
-
-/// A primary.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Found {
-    pub(crate) endpoint: Endpoint,
-    pub(crate) epoch: u64,
 }
 
 impl Sentinels {
@@ -167,20 +156,26 @@ impl Sentinels {
     fn ask_each(&self) -> JoinSet<Said> {
         let mut asking = JoinSet::new();
         for host in &self.hosts {
-            let one = self.one(host);
-            asking.spawn(async move {
-                let found = timeout(ASK_MAX, one.ask()).await.unwrap_or_else(|_| {
-                    Err(Verdict::unconnected(format!("sentinel {} does not answer", one.host)))
-                });
-                Said { sentinel: one.host, found }
-            });
+            asking.spawn(self.one(host).say());
         }
         asking
     }
 
     /// What each of them says, in the order in which they were named.
     pub(crate) async fn survey(&self) -> Vec<Said> {
-        let mut asking = self.ask_each();
+        let mut asking = JoinSet::new();
+        for host in &self.hosts {
+            let (one, again) = (self.one(host), self.one(host));
+            asking.spawn(async move {
+                let said = one.say().await;
+                // Who does not say where the primary is would hold this up as well.
+                let no_quorum = match said.found {
+                    Ok(_) => timeout(ASK_MAX, again.lacks_quorum()).await.unwrap_or_default(),
+                    Err(_) => None,
+                };
+                Said { no_quorum, ..said }
+            });
+        }
         let mut said = Vec::with_capacity(self.hosts.len());
         while let Some(answer) = asking.join_next().await {
             said.extend(answer);
@@ -193,33 +188,29 @@ impl Sentinels {
     async fn ask_all(&self) -> Result<Found, Verdict> {
         let mut asking = self.ask_each();
         let mut until = None;
-        let mut best: Option<Found> = None;
-        let mut failure: Option<Verdict> = None;
+        let mut said = Vec::with_capacity(self.hosts.len());
         loop {
             let next = match until {
                 Some(until) => timeout_at(until, asking.join_next()).await.unwrap_or(None),
                 None => asking.join_next().await,
             };
-            match next {
-                Some(Ok(Said { found: Ok(found), .. })) => {
-                    until.get_or_insert_with(|| Instant::now() + GRACE);
-                    if best.as_ref().is_none_or(|best| best.epoch < found.epoch) {
-                        best = Some(found);
-                    }
-                }
-                Some(Ok(Said { found: Err(verdict), .. })) => {
-                    // What somebody has to set right tells more than who is not there.
-                    let tells_more = |old: &Verdict| old.kind == ErrorKind::Unavailable;
-                    if failure.as_ref().is_none_or(tells_more) {
-                        failure = Some(verdict);
-                    }
-                }
-                Some(Err(_)) => {}
-                None => break,
+            let Some(answer) = next else { break };
+            said.extend(answer);
+            if said.last().is_some_and(|one| one.found.is_ok()) {
+                until.get_or_insert_with(|| Instant::now() + GRACE);
             }
         }
-        best.ok_or_else(|| failure.unwrap_or_else(|| Verdict::unconnected("no sentinel answers")))
+        deployment::believed(&said).unwrap_or_else(|| Err(told_most(said)))
     }
+}
+
+/// The most telling of these failures: what somebody has to set right tells more than who is not
+/// there.
+fn told_most(said: Vec<Said>) -> Verdict {
+    let mut failures: Vec<Verdict> = said.into_iter().filter_map(|one| one.found.err()).collect();
+    failures.sort_by_key(|verdict| verdict.kind == ErrorKind::Unavailable);
+    let none = || Verdict::unconnected("no sentinel answers");
+    failures.into_iter().next().unwrap_or_else(none)
 }
 
 /// What listeners hear.
@@ -255,7 +246,46 @@ struct One {
 }
 
 impl One {
-    async fn ask(&self) -> Result<Found, Verdict> {
+    async fn say(self) -> Said {
+        let answer = timeout(ASK_MAX, self.ask()).await.unwrap_or_else(|_| {
+            Err(Verdict::unconnected(format!("sentinel {} does not answer", self.host)))
+        });
+        let (found, circle) = match answer {
+            Ok((found, circle)) => (Ok(found), circle),
+            Err(verdict) => (Err(verdict), None),
+        };
+        Said { sentinel: self.host, found, circle, no_quorum: None }
+    }
+
+    /// Why the sentinels could not agree on a fail-over now, as this one sees it. `None` also where
+    /// it does not say.
+    async fn lacks_quorum(&self) -> Option<String> {
+        let socket = dial(&self.host, &self.tls).await.ok()?;
+        let (mut connection, _driver) = self.connect(socket).await.ok()?;
+        let check = cmd("SENTINEL").arg("CKQUORUM").arg(&self.name).to_owned();
+        let error = match connection.send_packed_command(&check).await {
+            Ok(Value::ServerError(error)) => {
+                (error.code().to_owned(), error.details().map(str::to_owned))
+            }
+            Err(error) => (error.code()?.to_owned(), error.detail().map(str::to_owned)),
+            Ok(_) => return None,
+        };
+        (error.0 == "NOQUORUM").then(|| error.1.unwrap_or_default())
+    }
+
+    async fn connect(
+        &self,
+        socket: Socket,
+    ) -> Result<(MultiplexedConnection, AbortOnDrop), Verdict> {
+        let config =
+            AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+        let opening = MultiplexedConnection::new_with_config(&self.login, socket, config);
+        let opened = opening.await.map_err(|error| classify::judge(&error, Stage::Connecting));
+        let (connection, driver) = opened?;
+        Ok((connection, AbortOnDrop(tokio::spawn(driver).abort_handle())))
+    }
+
+    async fn ask(&self) -> Result<(Found, Option<Circle>), Verdict> {
         let socket = dial(&self.host, &self.tls).await;
         let asked = match socket {
             Ok(socket) => {
@@ -329,27 +359,27 @@ impl One {
         Verdict::refused(ErrorKind::Denied, verdict.next, format!("{sentinel} {what}"))
     }
 
-    async fn ask_over(&self, socket: Socket) -> Result<Found, Verdict> {
+    async fn ask_over(&self, socket: Socket) -> Result<(Found, Option<Circle>), Verdict> {
         let judge = |error| classify::judge(&error, Stage::Connecting);
-        let config =
-            AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
-        let opening = MultiplexedConnection::new_with_config(&self.login, socket, config);
-        let (mut connection, driver) = opening.await.map_err(judge)?;
-        let driver = AbortOnDrop(tokio::spawn(driver).abort_handle());
+        let (mut connection, driver) = self.connect(socket).await?;
         let ask = |what: &str| cmd("SENTINEL").arg(what).arg(&self.name).to_owned();
-        let mut all = Pipeline::with_capacity(3);
+        let mut all = Pipeline::with_capacity(5);
         all.add_command(ask(ADDRESS));
         all.add_command(ask("MASTER"));
         all.add_command(ask(ADDRESS));
-        let answers = connection.send_packed_commands(&all, 0, 3).await.map_err(judge)?;
+        all.add_command(cmd("SENTINEL").arg("MYID").to_owned());
+        all.add_command(ask("SENTINELS"));
+        let answers = connection.send_packed_commands(&all, 0, 5).await.map_err(judge)?;
         drop(driver);
-        let answers: Vec<Value> =
-            answers.into_iter().map(|answer| judged(Ok(answer))).collect::<Result<_, _>>()?;
-        let [before, master, after] = &*answers else { return Err(senseless()) };
+        let mut answers = answers.into_iter().map(|answer| judged(Ok(answer)));
+        let mut answer = || answers.next().unwrap_or_else(|| Err(senseless()));
+        let (before, master, after) = (answer()?, answer()?, answer()?);
         if before != after {
             return Err(Verdict::nobody_yet("the sentinels are failing over to another primary"));
         }
-        read(&self.host, master, before)
+        // A user who may not ask for these can do without.
+        let circle = answer().ok().zip(answer().ok()).and_then(|(id, others)| circle(&id, &others));
+        Ok((read(&self.host, &master, &before)?, circle))
     }
 }
 
@@ -372,7 +402,26 @@ fn senseless() -> Verdict {
 /// and has raised the epoch in the same step; the address in its description changes last. The
 /// others may be behind, so its word has to count.
 fn read(sentinel: &Endpoint, master: &Value, address: &Value) -> Result<Found, Verdict> {
-    let field = |wanted: &str| match master {
+    let Value::Array(address) = address else { return Err(senseless()) };
+    let [host, port] = &**address else { return Err(senseless()) };
+    let (Some(host), Some(port)) = (text(host), text(port)) else { return Err(senseless()) };
+    let epoch = field(master, "config-epoch").and_then(|epoch| epoch.parse::<u64>().ok());
+    let (Some(epoch), Ok(number)) = (epoch, port.parse()) else { return Err(senseless()) };
+    let epoch = epoch.min(Fence::EPOCH_MAX);
+    Ok(Found { endpoint: sentinel.sibling(host, number), epoch })
+}
+
+/// Reads a sentinel's own id and its descriptions of the others.
+fn circle(id: &Value, others: &Value) -> Option<Circle> {
+    let Value::Array(others) = others else { return None };
+    let ids = others.iter().filter_map(|other| field(other, "runid"));
+    // One of which only the address is known so far has none.
+    let others = ids.filter(|id| !id.is_empty()).map(str::to_owned).collect();
+    Some(Circle { own: text(id)?.to_owned(), others })
+}
+
+fn field<'a>(description: &'a Value, wanted: &str) -> Option<&'a str> {
+    match description {
         Value::Array(parts) => {
             let mut pairs = parts.chunks_exact(2);
             pairs
@@ -384,14 +433,7 @@ fn read(sentinel: &Endpoint, master: &Value, address: &Value) -> Result<Found, V
             pairs.find(|(name, _)| text(name) == Some(wanted)).and_then(|(_, value)| text(value))
         }
         _ => None,
-    };
-    let Value::Array(address) = address else { return Err(senseless()) };
-    let [host, port] = &**address else { return Err(senseless()) };
-    let (Some(host), Some(port)) = (text(host), text(port)) else { return Err(senseless()) };
-    let epoch = field("config-epoch").and_then(|epoch| epoch.parse::<u64>().ok());
-    let (Some(epoch), Ok(number)) = (epoch, port.parse()) else { return Err(senseless()) };
-    let epoch = epoch.min(Fence::EPOCH_MAX);
-    Ok(Found { endpoint: sentinel.sibling(host, number), epoch })
+    }
 }
 
 fn text(value: &Value) -> Option<&str> {

@@ -1,6 +1,8 @@
 //! The store: every operation of the lock table as one script on the server.
 
+mod combine;
 mod list;
+mod queue;
 mod requests;
 
 use std::collections::BTreeMap;
@@ -19,6 +21,7 @@ use leasehold_core::{
 };
 use redis::Value;
 
+use self::queue::{Combiner, Kind};
 use crate::builder::{Door, RedisStoreBuilder};
 use crate::call::Call;
 use crate::classify::{Next, Verdict};
@@ -29,6 +32,7 @@ use crate::reply;
 use crate::script::Scripts;
 use crate::slot::slot_of;
 use crate::transport::{Answer, Care, Deadline, Request, Transport};
+use crate::unsent::Unsent;
 
 /// Locks renewed by one script: a hundred keep a server for about a fifth of a millisecond.
 const RENEW_CHUNK: usize = 100;
@@ -66,6 +70,8 @@ pub struct RedisStore {
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) transport: Arc<dyn Transport>,
+    /// Where one call can be about several locks.
+    pub(crate) combiner: Option<Arc<Combiner>>,
     pub(crate) wake: Option<Arc<Source>>,
     pub(crate) scripts: &'static Scripts,
     pub(crate) names: Names,
@@ -74,6 +80,7 @@ pub(crate) struct Shared {
     pub(crate) epoch: u64,
     /// The highest sequence that the store told of, counted from the Unix epoch.
     pub(crate) seen: Arc<AtomicU64>,
+    pub(crate) unsent: Arc<Unsent>,
     pub(crate) replication: Option<Replication>,
     pub(crate) location: Arc<str>,
     /// How the server is reached, and in which version of its protocol: for people.
@@ -85,12 +92,14 @@ impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Shared {
             transport,
+            combiner: _,
             wake,
             scripts: _,
             names,
             fence_retention,
             epoch: _,
             seen: _,
+            unsent,
             replication,
             location,
             door: _,
@@ -103,6 +112,7 @@ impl fmt::Debug for RedisStore {
             .field("replication", replication)
             .field("transport", transport)
             .field("wake", wake)
+            .field("unsent", unsent)
             .finish()
     }
 }
@@ -192,6 +202,16 @@ impl RedisStore {
         RedisStoreBuilder::new()
     }
 
+    /// How many messages to waiters could not be sent by this store and its clones: that the waiter
+    /// was granted the lock, or became first in line. A server that forbids scripts to publish is sent
+    /// each message in a command of its own, so this counts only what it refused then too, mostly for
+    /// want of a right. The lock was handed over all the same, and the waiter finds out at its next
+    /// heartbeat, up to a third of its window later. The log tells the first refusal as a warning.
+    #[must_use]
+    pub fn messages_lost(&self) -> u64 {
+        self.shared.unsent.lost()
+    }
+
     /// Asks the server for a sign of life.
     pub(crate) async fn ping(&self, within: Duration) -> Result<()> {
         let ping = redis::cmd("PING");
@@ -220,13 +240,13 @@ impl RedisStore {
     }
 
     /// How a request is sent that must not overtake an acquisition.
-    fn in_order(&self) -> Care {
+    pub(crate) fn in_order(&self) -> Care {
         if self.shared.replication.is_some() { Care::InOrder } else { Care::None }
     }
 
     /// How a request is sent whose outcome must be on replicas before it counts. A server that may
     /// have forgotten leases is not asked for one.
-    fn confirmed(&self, ttl: Duration, needed: fn(&Value) -> bool) -> Care {
+    pub(crate) fn confirmed(&self, ttl: Duration, needed: fn(&Value) -> bool) -> Care {
         match self.shared.replication {
             Some(replication) => {
                 let timeout = replication.timeout.min(ttl / 4);
@@ -237,7 +257,7 @@ impl RedisStore {
     }
 
     /// The same for renewals: what has forgotten a lease does not renew it.
-    fn confirmed_renewal(&self, ttl: Duration) -> Care {
+    pub(crate) fn confirmed_renewal(&self, ttl: Duration) -> Care {
         match self.confirmed(ttl, |_| true) {
             Care::Confirmed { replication, needed } => {
                 let replication = Replication { longest: None, ..replication };
@@ -248,7 +268,7 @@ impl RedisStore {
     }
 
     /// Refuses a lease that would outlast the time for which a restarted server is not believed.
-    fn check_ttl(&self, ttl: Ttl) -> Result<()> {
+    pub(crate) fn check_ttl(&self, ttl: Ttl) -> Result<()> {
         match self.shared.replication.and_then(|replication| replication.longest) {
             Some(longest) if ttl > longest => Err(Error::new(
                 ErrorKind::Config,
@@ -265,11 +285,12 @@ impl RedisStore {
     async fn take(&self, request: &AcquireRequest, deadline: Deadline) -> Result<Acquire> {
         let named = |error| self.named(error, "acquire", Some(&request.key));
         self.check_ttl(request.ttl).map_err(named)?;
-        let call = self.acquire_call(request).map_err(named)?;
         let care = self.confirmed(request.ttl.duration(), reply::is_grant);
-        let Answer { value, epoch, unconfirmed } = call
-            .run(&*self.shared.transport, care, deadline)
+        let words = || self.acquire_words(request);
+        let Answer { value, epoch, unconfirmed } = self
+            .combined(Kind::Acquire, words, care, deadline)
             .await
+            .map_err(named)?
             .map_err(|verdict| named(verdict.to_error()))?;
         if let Some(missing) = unconfirmed {
             let effect = self.give_back(request, deadline).await;
@@ -344,17 +365,23 @@ impl RedisStore {
         let mut leave = LeaveRequest::new(request.key.clone(), request.token);
         leave.reopen = request.close_for.is_some();
         let call = self.leave_call(&leave);
+        self.settle_order();
         match call.run(&*self.shared.transport, self.in_order(), deadline).await {
             Ok(_) => Effect::NotApplied,
             Err(_) => Effect::Unknown,
         }
     }
 
-    fn error(&self, verdict: &Verdict, operation: &'static str, key: Option<&Key>) -> Error {
+    pub(crate) fn error(
+        &self,
+        verdict: &Verdict,
+        operation: &'static str,
+        key: Option<&Key>,
+    ) -> Error {
         self.named(verdict.to_error(), operation, key)
     }
 
-    fn named(&self, error: Error, operation: &'static str, key: Option<&Key>) -> Error {
+    pub(crate) fn named(&self, error: Error, operation: &'static str, key: Option<&Key>) -> Error {
         let error = error.during(operation).at_store(Arc::clone(&self.shared.location));
         match key {
             Some(key) => error.on_key(key),
@@ -363,7 +390,7 @@ impl RedisStore {
     }
 
     /// Runs all of them, sent at once.
-    async fn run_all(
+    pub(crate) async fn run_all(
         &self,
         calls: &[Call<'static>],
         care: Care,
@@ -376,8 +403,11 @@ impl RedisStore {
         while pending.len() > 1 {
             let requests: Vec<_> = pending.iter().map(|(call, _)| call.by_digest(care)).collect();
             let answers = transport.many(&requests, deadline).await;
-            for ((_, outcome), answer) in pending.iter_mut().zip(answers) {
-                **outcome = answer;
+            for ((call, outcome), answer) in pending.iter_mut().zip(answers) {
+                **outcome = match answer {
+                    Ok(answer) => Ok(call.told(answer, transport, deadline).await),
+                    Err(verdict) => Err(verdict),
+                };
             }
             pending.retain(|(_, outcome)| {
                 matches!(outcome, Err(Verdict { next: Next::SendSource | Next::Retry, .. }))
@@ -522,10 +552,11 @@ impl Store for RedisStore {
         within: Duration,
     ) -> BoxFuture<'a, Result<Release>> {
         Box::pin(async move {
-            let call = self
-                .release_call(request)
-                .map_err(|error| self.named(error, "release", Some(&request.key)))?;
-            self.run(call, Care::None, within, "release", &request.key, reply::release).await
+            let named = |error| self.named(error, "release", Some(&request.key));
+            let (words, deadline) = (|| self.release_words(request), Deadline::after(within));
+            let outcome = self.combined(Kind::Release, words, Care::None, deadline).await;
+            let answer = outcome.map_err(named)?.map_err(|verdict| named(verdict.to_error()))?;
+            reply::release(answer.value).map_err(named)
         })
     }
 
@@ -536,6 +567,7 @@ impl Store for RedisStore {
     ) -> BoxFuture<'a, Result<Leave>> {
         Box::pin(async move {
             let call = self.leave_call(request);
+            self.settle_order();
             self.run(call, self.in_order(), within, "leave", &request.key, reply::leave).await
         })
     }
@@ -703,7 +735,9 @@ impl Store for RedisStore {
 
     fn separate(&self) -> Option<Arc<dyn Store>> {
         let transport = self.shared.transport.separate()?;
-        Some(Arc::new(Self { shared: Arc::new(Shared { transport, ..(*self.shared).clone() }) }))
+        let combiner = transport.combines().then(Arc::default);
+        let shared = Shared { transport, combiner, ..(*self.shared).clone() };
+        Some(Arc::new(Self { shared: Arc::new(shared) }))
     }
 
     fn capability(&self) -> Capability {

@@ -54,6 +54,7 @@ pub(crate) struct Waiter {
     pub(crate) ticket: u64,
     pub(crate) heartbeat: u32,
     pub(crate) window_ms: u64,
+    pub(crate) behind: u32,
     pub(crate) seen: u64,
     pub(crate) arrived: u64,
     pub(crate) owner: OwnerName,
@@ -180,7 +181,7 @@ fn read_holder(value: &str, limit: u32) -> Option<Holder> {
 fn read_waiter(place: u64, value: &str, limit: u32) -> Option<Waiter> {
     let mut words = Words(value);
     let (seen, arrived) = (words.number()?, words.number()?);
-    let (heartbeat, window_ms) = (words.number()?, words.number()?);
+    let (heartbeat, window_ms, behind) = (words.number()?, words.number()?, words.number()?);
     let (mode, block) = (words.mode(limit)?, words.number()?);
     let channel = words.word()?.to_owned();
     let (ticket, token) = (words.number()?, words.word()?.to_owned());
@@ -194,6 +195,7 @@ fn read_waiter(place: u64, value: &str, limit: u32) -> Option<Waiter> {
         ticket,
         heartbeat,
         window_ms,
+        behind,
         seen,
         arrived,
         owner,
@@ -237,6 +239,7 @@ impl Stored {
         for waiter in self.waiters.iter().filter(|waiter| waiter.ends() > now) {
             let mut of = WaiterInfo::new(waiter.mode, since(waiter.arrived));
             (of.owner, of.metadata) = (waiter.owner.clone(), waiter.metadata.clone());
+            of.behind = waiter.behind;
             info.waiters.push(of);
         }
         if self.closed_until > now {

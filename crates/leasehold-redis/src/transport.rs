@@ -84,6 +84,19 @@ pub(crate) enum Care {
     Confirmed { replication: Replication, needed: fn(&Value) -> bool },
 }
 
+impl Care {
+    /// Whether what is confirmed for one request is confirmed for the other.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::None, Self::None) | (Self::InOrder, Self::InOrder) => true,
+            (Self::Confirmed { replication, .. }, Self::Confirmed { replication: other, .. }) => {
+                replication == other
+            }
+            _ => false,
+        }
+    }
+}
+
 /// A request, whose epoch is known only when a server was found for it.
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
@@ -145,6 +158,21 @@ pub(crate) trait Transport: Debug + Send + Sync + 'static {
         deadline: Deadline,
     ) -> BoxFuture<'a, Vec<Result<Answer, Verdict>>>;
 
+    /// One request on a connection that is there already; `None`, and nothing is sent, when there
+    /// is none. The request keeps its place among others from the first poll on.
+    fn at_once<'a>(
+        &'a self,
+        _request: &'a Request<'a>,
+        _deadline: Deadline,
+    ) -> Option<BoxFuture<'a, Result<Answer, Verdict>>> {
+        None
+    }
+
+    /// Whether it has [connections](Self::at_once) over which all locks are reached.
+    fn combines(&self) -> bool {
+        false
+    }
+
     /// The same servers over connections of its own, on whichever runtime uses them first; `None`
     /// where connections are somebody else's.
     fn separate(&self) -> Option<Arc<dyn Transport>> {
@@ -182,6 +210,8 @@ pub(crate) struct Parts {
     pub(crate) servers: Vec<Part>,
     /// Whether every slot is with one of them.
     pub(crate) whole: bool,
+    /// What each server that was named answers to `CLUSTER NODES`, if it does.
+    pub(crate) views: Vec<(String, String)>,
 }
 
 /// One server of several.

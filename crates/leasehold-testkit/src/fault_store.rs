@@ -18,17 +18,10 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::doctor::Finding;
-use leasehold_core::{
-    Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
-    ConvertRequest, Error, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
-    ListRequest, Listener, Listing, LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Result,
-    SetLimit, SetLimitRequest, Store,
-};
+pub use leasehold_core::Method as Op;
+use leasehold_core::{Error, Key, Store};
 use tokio::sync::watch;
 use tokio::time::Instant;
-
-use carry::{Batch, Examination, Memory, Several};
 
 /// What happens to a call.
 #[derive(Clone, Debug, Default)]
@@ -80,60 +73,6 @@ pub enum Messages {
     Vanish,
     /// They arrive twice.
     ArriveTwice,
-}
-
-/// An operation of the [`Store`] trait.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-#[non_exhaustive]
-pub enum Op {
-    /// [`Store::acquire`].
-    Acquire,
-    /// [`Store::acquire_all`].
-    AcquireAll,
-    /// [`Store::convert`].
-    Convert,
-    /// [`Store::set_limit`].
-    SetLimit,
-    /// [`Store::ask`].
-    Ask,
-    /// [`Store::renew`].
-    Renew,
-    /// [`Store::release`].
-    Release,
-    /// [`Store::leave`].
-    Leave,
-    /// [`Store::inspect`].
-    Inspect,
-    /// [`Store::list`].
-    List,
-    /// [`Store::force_release`].
-    ForceRelease,
-    /// [`Store::listen`].
-    Listen,
-    /// [`Store::remembers_for`].
-    RemembersFor,
-    /// [`Store::examine`].
-    Examine,
-}
-
-impl Op {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Acquire | Self::AcquireAll => "acquire",
-            Self::Convert => "convert",
-            Self::SetLimit => "set-limit",
-            Self::Ask => "ask",
-            Self::Renew => "renew",
-            Self::Release => "release",
-            Self::Leave => "leave",
-            Self::Inspect => "inspect",
-            Self::List => "list",
-            Self::ForceRelease => "force-release",
-            Self::Listen => "listen",
-            Self::RemembersFor => "remembers-for",
-            Self::Examine => "examine",
-        }
-    }
 }
 
 /// A call that was made.
@@ -333,124 +272,5 @@ impl fmt::Debug for FaultStore {
             .field("always", &state.always)
             .field("calls", &state.calls.len())
             .finish_non_exhaustive()
-    }
-}
-
-#[deny(clippy::missing_trait_methods)]
-impl Store for FaultStore {
-    fn acquire<'a>(
-        &'a self,
-        request: &'a AcquireRequest,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Acquire>> {
-        self.carry(request.clone(), within)
-    }
-
-    fn renew<'a>(
-        &'a self,
-        requests: &'a [RenewRequest],
-        within: Duration,
-    ) -> BoxFuture<'a, Vec<Result<Renew>>> {
-        self.carry(Batch(requests.to_vec()), within)
-    }
-
-    fn release<'a>(
-        &'a self,
-        request: &'a ReleaseRequest,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Release>> {
-        self.carry(request.clone(), within)
-    }
-
-    fn leave<'a>(
-        &'a self,
-        request: &'a LeaveRequest,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Leave>> {
-        self.carry(request.clone(), within)
-    }
-
-    fn acquire_all<'a>(
-        &'a self,
-        requests: &'a [AcquireRequest],
-        within: Duration,
-    ) -> BoxFuture<'a, Result<AcquireAll>> {
-        self.carry(Several(requests.to_vec()), within)
-    }
-
-    fn convert<'a>(
-        &'a self,
-        request: &'a ConvertRequest,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Convert>> {
-        self.carry(request.clone(), within)
-    }
-
-    fn set_limit<'a>(
-        &'a self,
-        request: &'a SetLimitRequest,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<SetLimit>> {
-        self.carry(request.clone(), within)
-    }
-
-    fn ask<'a>(&'a self, request: &'a AskRequest, within: Duration) -> BoxFuture<'a, Result<Ask>> {
-        self.carry(request.clone(), within)
-    }
-
-    fn inspect<'a>(
-        &'a self,
-        key: &'a Key,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Option<LockInfo>>> {
-        self.carry(key.clone(), within)
-    }
-
-    fn list<'a>(
-        &'a self,
-        request: &'a ListRequest,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Listing>> {
-        self.carry(request.clone(), within)
-    }
-
-    fn force_release<'a>(
-        &'a self,
-        request: &'a ForceReleaseRequest,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<ForceRelease>> {
-        self.carry(request.clone(), within)
-    }
-
-    fn listen<'a>(
-        &'a self,
-        client: ClientId,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Box<dyn Listener>>> {
-        Box::pin(async move {
-            let inner = self.carry(client, within).await?;
-            Ok(listener::wrap(inner, &self.shared))
-        })
-    }
-
-    fn remembers_for(&self, within: Duration) -> BoxFuture<'_, Result<Option<Duration>>> {
-        self.carry(Memory, within)
-    }
-
-    fn examine<'a>(&'a self, within: Duration) -> BoxFuture<'a, Result<Vec<Finding>>> {
-        self.carry(Examination, within)
-    }
-
-    /// All calls go through the one record, and suffer what was foreseen for them.
-    fn separate(&self) -> Option<Arc<dyn Store>> {
-        None
-    }
-
-    fn capability(&self) -> Capability {
-        self.shared.inner.capability()
-    }
-
-    fn location(&self) -> String {
-        self.shared.inner.location()
     }
 }

@@ -78,6 +78,13 @@ fn a_command_that_locks_nothing_is_found() {
     finds(&said, "ex/", "had closed it");
     finds(&said, "report/0", "in its period");
     finds(&said, "order/0", "served were");
+    finds(&said, "ex/", "ended though it was held");
+}
+
+#[test]
+fn writers_that_no_fence_tells_apart_are_found() {
+    let said = tortured("export LEASEHOLD_FENCE=\"1\n1\n1\"\n\"$@\"\n", FREE);
+    finds(&said, "ex/", "the fence let section");
 }
 
 #[test]

@@ -1,52 +1,34 @@
 //! The client: a store, and everything that happens over time.
 
 use std::fmt;
-use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_clock::Process;
 use leasehold_core::doctor::{self, Finding};
 use leasehold_core::{
-    Ask, AskRequest, ClientId, Clock, Error, ErrorKind, Fence, ForceRelease, ForceReleaseRequest,
-    IntoKey, Key, ListRequest, Listing, LockInfo, Moment, OwnerName, Release as StoreRelease,
-    ReleaseRequest, Result, Store, Ttl,
+    AskRequest, Error, ErrorKind, Fence, ForceRelease, ForceReleaseRequest, IntoKey, ListRequest,
+    Listing, LockInfo, OwnerName, Result, Store, Ttl,
 };
-use tokio::runtime::Handle;
-use tokio_util::sync::CancellationToken;
 
 use crate::LOCK;
-use crate::builder::ClientBuilder;
-use crate::detached::DetachedLease;
-use crate::election::Election;
-use crate::gate::Gates;
-use crate::guard::{Guard, HeldLease};
-use crate::hold::{Closing, Hold, Relay, as_nanos};
-use crate::multi::Multi;
-use crate::mutex::Mutex;
-use crate::once::OncePer;
-use crate::owned::Owned;
+use crate::kinds::election::Election;
+use crate::kinds::multi::Multi;
+use crate::kinds::mutex::Mutex;
+use crate::kinds::once::OncePer;
+use crate::kinds::reentrant::Reentrant;
+use crate::kinds::reentrant_lease::Owned;
+use crate::kinds::rwlock::RwLock;
+use crate::kinds::semaphore::Semaphore;
+use crate::lease::detached::DetachedLease;
+use crate::lease::guard::Guard;
+use crate::lease::handle::Closing;
+use crate::lease::held_lease::HeldLease;
+use crate::lease::release::{self, Release, Releases};
 use crate::owner::Owner;
-use crate::reap::Reaper;
-use crate::reentrant::Reentrant;
-use crate::release::{self, Release, Releases};
-use crate::renew::Wheel;
 use crate::rt;
-use crate::rwlock::RwLock;
-use crate::semaphore::Semaphore;
-use crate::wake::Hub;
+use crate::shared::Inner;
+use crate::waiting::gate::Gates;
 
-/// The default length of a lease: long enough to ride out a fail-over, short enough for somebody
-/// to wait for after a crash. It is renewed every third of it.
-pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
-/// How long one request to the store may take by default.
-pub const DEFAULT_CALL_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often in a row a lease is handed on inside the process by default before others, who may
-/// wait elsewhere, get their turn.
-pub const DEFAULT_LOCAL_HANDOFFS: u32 = 16;
-/// For how long a lease is handed on inside the process, counted from its grant.
-pub(crate) const LOCAL_HANDOFFS_FOR: Duration = Duration::from_millis(50);
 /// How long [`Client::close`] tries to give everything up.
 pub const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
@@ -58,281 +40,82 @@ pub const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 /// nothing that a runtime does, not even its end, costs a lease that it holds.
 #[derive(Clone)]
 pub struct Client {
-    inner: Arc<Inner>,
-}
-
-pub(crate) struct Inner {
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) clock: Arc<dyn Clock>,
-    /// Where the work goes on that must not depend on any caller.
-    pub(crate) background: Handle,
-    pub(crate) wheel: Arc<Wheel>,
-    pub(crate) reaper: Reaper,
-    pub(crate) hub: Hub,
-    pub(crate) gates: Arc<Gates>,
-    pub(crate) owned: Arc<Owned>,
-    pub(crate) config: Config,
-    location: Arc<str>,
-    next_id: AtomicU64,
-    process: Process,
-    pub(crate) closing: CancellationToken,
-    stop: CancellationToken,
-    /// When the store last answered, in nanoseconds; 0 before it ever did.
-    heard_ns: AtomicU64,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Config {
-    pub(crate) ttl: Ttl,
-    pub(crate) min_ttl: Ttl,
-    pub(crate) min_renewal: Ttl,
-    pub(crate) owner: OwnerName,
-    pub(crate) call_timeout: Duration,
-    pub(crate) local_handoffs: u32,
-    pub(crate) retry_store: Duration,
-}
-
-impl Config {
-    /// Passes when a lease that is held may be made this short.
-    pub(crate) fn allows(&self, ttl: Ttl) -> Result<()> {
-        if ttl < self.min_renewal {
-            let least = self.min_renewal;
-            let why = format!("a ttl of {ttl} is below this client's minimum of {least}");
-            return Err(Error::new(ErrorKind::Config, why));
-        }
-        Ok(())
-    }
-
-    /// The fences to reserve with each grant: the holder's own, and one for each hand-off inside
-    /// the process.
-    pub(crate) const fn fence_block(&self) -> NonZeroU32 {
-        NonZeroU32::MIN.saturating_add(self.local_handoffs)
-    }
-}
-
-impl Inner {
-    pub(crate) fn next_id(&self) -> u64 {
-        self.next_id.fetch_add(1, Ordering::Relaxed)
-    }
-
-    pub(crate) fn location(&self) -> Arc<str> {
-        Arc::clone(&self.location)
-    }
-
-    /// The runtime of the caller, or the background's for one that has none.
-    pub(crate) fn here(&self) -> Handle {
-        Handle::try_current().unwrap_or_else(|_| self.background.clone())
-    }
-
-    /// Takes in that the store has answered.
-    pub(crate) fn heard(&self) {
-        self.heard_ns.store(as_nanos(self.clock.now()).max(1), Ordering::Relaxed);
-    }
-
-    /// When the store last answered, if it ever did.
-    pub(crate) fn heard_at(&self) -> Option<Moment> {
-        match self.heard_ns.load(Ordering::Relaxed) {
-            0 => None,
-            ns => Some(Moment::from_origin(Duration::from_nanos(ns))),
-        }
-    }
-
-    pub(crate) fn check_open(&self) -> Result<()> {
-        if self.closing.is_cancelled() {
-            return Err(self.closed());
-        }
-        if !self.process.is_current() {
-            let why = "this client belongs to the parent process; a fork's child must connect anew";
-            return Err(Error::new(ErrorKind::Misuse, why).at_store(self.location()));
-        }
-        Ok(())
-    }
-
-    pub(crate) fn closed(&self) -> Error {
-        Error::new(ErrorKind::Closed, "the client was closed").at_store(self.location())
-    }
-
-    /// Asks the store what there is under a name.
-    pub(crate) async fn look(&self, key: &Key) -> Result<Option<LockInfo>> {
-        let info = self.store.inspect(key, self.config.call_timeout).await;
-        info.map_err(|error| self.explain(error, "inspect").on_key(key))
-    }
-
-    /// Asks holders to let go.
-    pub(crate) async fn ask(&self, request: AskRequest) -> Result<u32> {
-        let answer = self.store.ask(&request, self.config.call_timeout).await;
-        match answer.map_err(|error| self.explain(error, "ask").on_key(&request.key))? {
-            Ask::Asked { holders } => Ok(holders),
-            _ => Ok(0),
-        }
-    }
-
-    pub(crate) fn explain(&self, error: Error, operation: &'static str) -> Error {
-        error.during(operation).at_store(self.location())
-    }
-}
-
-impl fmt::Debug for Inner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client")
-            .field("store", &self.location)
-            .field("owner", &self.config.owner.as_str())
-            .field("closed", &self.closing.is_cancelled())
-            .finish()
-    }
+    gates: Arc<Gates>,
+    owned: Arc<Owned>,
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.stop.cancel();
+        self.inner().fmt(f)
     }
 }
 
 impl Client {
-    /// Connects to a store: `memory:`, `embedded:` (one directory per user of this machine),
-    /// `embedded:/path`, `redis://…`, `rediss://…`, `redis+unix:///path`,
-    /// `redis+sentinel://host,host/name`, `redis+cluster://host,host` (both also as `rediss+…`), and
-    /// with the feature `quorum` a majority of several:
-    ///
-    /// ```text
-    /// quorum+redis://[user:password@]host,host,host[/database][?setting=value&…]
-    /// quorum:STORE,STORE,STORE       stores of any sort; settings may stand among them
-    /// ```
-    ///
-    /// with the settings `max_ttl` (the longest lease that anybody takes there, `60s`; a node
-    /// that was restarted counts after so long), `node_timeout` (`500ms`) and `keep_leases` (`yes`
-    /// if no node loses a lease by a restart; `no`).
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Config`] for a URL that can't be used, [`ErrorKind::Unsupported`] for a store
-    /// that this build leaves out, and what the store says when it can't be opened or reached.
-    /// No message repeats the URL's password.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe.
-    pub async fn connect(url: impl AsRef<str>) -> Result<Self> {
-        Self::builder().connect(url).await
+    pub(crate) fn of(inner: Arc<Inner>) -> Self {
+        Self { gates: Arc::new(Gates::new(inner)), owned: Arc::default() }
     }
 
-    /// A client with settings of its own.
-    pub fn builder() -> ClientBuilder {
-        ClientBuilder::default()
-    }
-
-    /// A client of this store, with default settings.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Misuse`] outside a tokio runtime.
-    pub fn new(store: Arc<dyn Store>) -> Result<Self> {
-        Self::builder().store(store)
-    }
-
-    /// Starts what a client does over time, on `background`.
-    pub(crate) fn start(
-        store: Arc<dyn Store>,
-        clock: Arc<dyn Clock>,
-        config: Config,
-        background: Handle,
-    ) -> Result<Self> {
-        // What lives on the background's runtime already need not be separated from others.
-        let separate = if background.id() == rt::current()?.id() { None } else { store.separate() };
-        let stop = CancellationToken::new();
-        let wheel = Wheel::new(&store, separate.clone(), Arc::clone(&clock));
-        background.spawn(Arc::clone(&wheel).run(stop.clone()));
-        let reaper = Reaper::start(&background, Arc::clone(&store), separate, Arc::clone(&clock));
-        let client = ClientId::generate()?;
-        let hub = Hub::new(Arc::clone(&store), background.clone(), client, stop.clone());
-        Ok(Self {
-            inner: Arc::new(Inner {
-                location: store.location().into(),
-                store,
-                clock,
-                background,
-                wheel,
-                reaper,
-                hub,
-                gates: Arc::default(),
-                owned: Arc::default(),
-                config,
-                next_id: AtomicU64::new(1),
-                process: Process::current(),
-                closing: CancellationToken::new(),
-                stop,
-                heard_ns: AtomicU64::new(0),
-            }),
-        })
-    }
-
-    pub(crate) const fn inner(&self) -> &Arc<Inner> {
-        &self.inner
+    fn inner(&self) -> &Arc<Inner> {
+        self.gates.client()
     }
 
     /// A mutex of this name. A value: nothing is sent, and nothing can fail before it is locked.
     pub fn mutex(&self, key: impl IntoKey) -> Mutex {
-        Mutex::new(self, key.into_key())
+        Mutex::new(&self.gates, key.into_key())
     }
 
     /// A read-write lock of this name. A value: nothing is sent, and nothing can fail before it is
     /// locked.
     pub fn rwlock(&self, key: impl IntoKey) -> RwLock {
-        RwLock::new(self, key.into_key())
+        RwLock::new(&self.gates, key.into_key())
     }
 
     /// Several locks that are taken together, all or none; their order does not matter. A value:
     /// nothing is sent, and nothing can fail before they are locked.
     pub fn multi<K: IntoKey>(&self, keys: impl IntoIterator<Item = K>) -> Multi {
-        Multi::new(self, keys.into_iter().map(IntoKey::into_key))
+        Multi::new(&self.gates, keys.into_iter().map(IntoKey::into_key))
     }
 
     /// A post of this name that one candidate has at a time. A value: nothing is sent, and nothing
     /// can fail before a campaign.
     pub fn election(&self, key: impl IntoKey) -> Election {
-        Election::new(self, key.into_key())
+        Election::new(&self.gates, key.into_key())
     }
 
     /// A job of this name that starts at most once per `period`, on all hosts together. A value:
     /// nothing is sent, and nothing can fail before it is started.
     pub fn once_per(&self, key: impl IntoKey, period: Duration) -> OncePer {
-        OncePer::new(self, key.into_key(), period)
+        OncePer::new(&self.gates, key.into_key(), period)
     }
 
     /// A lock of this name that `owner` may take again while it has it. A value: nothing is sent,
     /// and nothing can fail before it is locked.
     pub fn reentrant(&self, key: impl IntoKey, owner: &Owner) -> Reentrant {
-        Reentrant::new(self, key.into_key(), owner)
+        Reentrant::new(&self.gates, &self.owned, key.into_key(), owner)
     }
 
     /// A semaphore of this name with so many permits. A value: nothing is sent, and nothing can
     /// fail before a permit is acquired.
     pub fn semaphore(&self, key: impl IntoKey, limit: u32) -> Semaphore {
-        Semaphore::new(self, key.into_key(), limit)
+        Semaphore::new(&self.gates, key.into_key(), limit)
     }
 
     /// The store's name for people: scheme and host or path.
     #[must_use]
     pub fn location(&self) -> &str {
-        &self.inner.location
+        &self.inner().location
     }
 
     /// The store.
     #[must_use]
     pub fn store(&self) -> &Arc<dyn Store> {
-        &self.inner.store
+        &self.inner().store
     }
 
     /// The owner that this client's locks show by default.
     #[must_use]
     pub fn owner(&self) -> &OwnerName {
-        &self.inner.config.owner
+        &self.inner().config.owner
     }
 
     /// Describes a lock: who holds it, who waits. `None` when nobody uses it.
@@ -345,7 +128,7 @@ impl Client {
     ///
     /// Cancel safe.
     pub async fn inspect(&self, key: impl IntoKey) -> Result<Option<LockInfo>> {
-        self.inner.look(&key.into_key()?).await
+        self.inner().look(&key.into_key()?).await
     }
 
     /// Describes the locks in use whose names start with `prefix`, ordered by name. A `*` at the
@@ -362,9 +145,9 @@ impl Client {
     pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Listing> {
         let prefix = prefix.as_ref();
         let request = ListRequest::new(prefix.strip_suffix('*').unwrap_or(prefix));
-        let Inner { store, config, .. } = &*self.inner;
+        let Inner { store, config, .. } = &**self.inner();
         let list = store.list(&request, config.call_timeout.saturating_mul(10)).await;
-        list.map_err(|error| self.inner.explain(error, "list"))
+        list.map_err(|error| self.inner().explain(error, "list"))
     }
 
     /// Looks at where the locks are kept (settings of the server, rights, clocks, room) and says
@@ -379,9 +162,9 @@ impl Client {
     ///
     /// Cancel safe.
     pub async fn examine(&self) -> Result<Vec<Finding>> {
-        let Inner { store, config, .. } = &*self.inner;
+        let Inner { store, config, .. } = &**self.inner();
         let findings = store.examine(config.call_timeout.saturating_mul(10)).await;
-        let mut findings = findings.map_err(|error| self.inner.explain(error, "examine"))?;
+        let mut findings = findings.map_err(|error| self.inner().explain(error, "examine"))?;
         doctor::sort(&mut findings);
         Ok(findings)
     }
@@ -399,10 +182,10 @@ impl Client {
     pub async fn force_release(&self, key: impl IntoKey, fence: Fence) -> Result<ForceRelease> {
         let key = key.into_key()?;
         let request = ForceReleaseRequest::new(key.clone(), fence);
-        let Inner { store, config, .. } = &*self.inner;
+        let Inner { store, config, .. } = &**self.inner();
         let answer = store.force_release(&request, config.call_timeout).await;
         let answer =
-            answer.map_err(|error| self.inner.explain(error, "force-release").on_key(&key))?;
+            answer.map_err(|error| self.inner().explain(error, "force-release").on_key(&key))?;
         tracing::info!(target: "leasehold", %key, %fence, ?answer, "force release");
         Ok(answer)
     }
@@ -420,7 +203,7 @@ impl Client {
     /// If dropped, they may or may not have been asked.
     pub async fn ask(&self, key: impl IntoKey) -> Result<u32> {
         let key = key.into_key()?;
-        self.inner.ask(AskRequest::new(key, self.inner.config.owner.clone())).await
+        self.inner().ask(AskRequest::new(key, self.inner().config.owner.clone())).await
     }
 
     /// As [`ask`](Self::ask), of the one lease whose fence [`inspect`](Self::inspect) showed.
@@ -433,9 +216,9 @@ impl Client {
     ///
     /// If dropped, it may or may not have been asked.
     pub async fn ask_holder(&self, key: impl IntoKey, fence: Fence) -> Result<u32> {
-        let mut request = AskRequest::new(key.into_key()?, self.inner.config.owner.clone());
+        let mut request = AskRequest::new(key.into_key()?, self.inner().config.owner.clone());
         request.fence = Some(fence);
-        self.inner.ask(request).await
+        self.inner().ask(request).await
     }
 
     /// Takes over a lease that was [detached](Guard::detach), here or elsewhere, by renewing it. The
@@ -459,37 +242,8 @@ impl Client {
     ///
     /// If dropped, the lease stays detached or is spent; a spent one ends with its ttl.
     pub async fn adopt(&self, lease: &DetachedLease) -> Result<Guard> {
-        self.inner.check_open()?;
-        let settings = lease.settings(&self.inner.config);
-        let terms = settings.terms().map_err(|error| self.inner.explain(error, "adopt"))?;
-        let (proof, sent_at) = lease.take_over(&self.inner).await?;
-        let now = self.inner.clock.now();
-        let Some(state) = leasehold_core::LeaseState::granted(sent_at, terms.ttl, terms.grace, now)
-        else {
-            return Err(self.inner.explain(
-                Error::new(
-                    ErrorKind::Unavailable,
-                    "the lease was adopted, but the answer came when it was all but over; it ends \
-                     with its ttl",
-                )
-                .on_key(lease.key()),
-                "adopt",
-            ));
-        };
-        let hold = Arc::new(Hold::new(
-            self.inner.next_id(),
-            proof,
-            state,
-            terms,
-            Relay::default(),
-            Some(Arc::new(settings)),
-            now,
-        ));
-        self.inner.wheel.add(&hold, sent_at);
-        let (key, fence) = (&hold.key, hold.fence());
-        tracing::debug!(target: LOCK, %key, %fence, ttl = %lease.ttl(), "adopted");
-        let guard = Guard::new(&self.inner, hold);
-        self.inner.check_open().map(|()| guard)
+        self.inner().check_open()?;
+        lease.adopt(self.inner()).await
     }
 
     /// Renews a detached lease without taking it over.
@@ -502,11 +256,11 @@ impl Client {
     ///
     /// If dropped, the lease may or may not have been renewed.
     pub async fn renew(&self, lease: &DetachedLease, ttl: Duration) -> Result<DetachedLease> {
-        let explain = |error| self.inner.explain(error, "renew").on_key(lease.key());
+        let explain = |error| self.inner().explain(error, "renew").on_key(lease.key());
         let ttl = Ttl::new(ttl).map_err(explain)?;
-        self.inner.config.allows(ttl).map_err(explain)?;
-        let answer = lease.renewed(&self.inner, ttl, None).await;
-        answer.map_err(|error| self.inner.explain(error, "renew").on_key(lease.key()))?;
+        self.inner().config.allows(ttl).map_err(explain)?;
+        let answer = lease.renewed(self.inner(), ttl, None).await;
+        answer.map_err(|error| self.inner().explain(error, "renew").on_key(lease.key()))?;
         tracing::debug!(target: LOCK, key = %lease.key(), fence = %lease.fence(), %ttl, "renewed");
         Ok(lease.with_ttl(ttl))
     }
@@ -523,7 +277,7 @@ impl Client {
     /// If dropped, the lease may or may not have ended.
     pub async fn release(&self, lease: &DetachedLease, cooldown: Option<Duration>) -> Result<()> {
         let answer = self.release_outcome(lease, cooldown).await;
-        release::verdict_of(&self.inner, lease.key(), answer)
+        release::verdict_of(self.inner(), lease.key(), answer)
     }
 
     /// As [`release`](Self::release), and says how that went.
@@ -540,18 +294,7 @@ impl Client {
         lease: &DetachedLease,
         cooldown: Option<Duration>,
     ) -> Result<Release> {
-        let mut request =
-            ReleaseRequest::new(lease.key().clone(), lease.proof().token, lease.proof().fences);
-        request.cooldown = cooldown;
-        let Inner { store, config, .. } = &*self.inner;
-        let answer = store.release(&request, config.call_timeout).await;
-        release::tell(lease.key(), lease.fence(), &answer);
-        match answer {
-            Ok(StoreRelease::Released | StoreRelease::StillHeld { .. }) => Ok(Release::Released),
-            Ok(StoreRelease::Late) => Ok(Release::Late),
-            Ok(_) => Ok(Release::NotHeld),
-            Err(error) => Err(self.inner.explain(error, "release").on_key(lease.key())),
-        }
+        lease.release(self.inner(), cooldown).await
     }
 
     /// Releases every lease that this client holds, at the same time; the guards that remain hold
@@ -575,11 +318,11 @@ impl Client {
     ///
     /// As [`release_all`](Self::release_all).
     pub async fn release_all_outcomes(&self) -> Releases {
-        let releases = self.inner.wheel.holds().into_iter().map(|hold| {
-            let lease = HeldLease::of(&self.inner, &hold);
-            async move { (hold.key.clone(), lease.give_back(Closing::No).await) }
+        let releases = self.inner().schedule.holds().into_iter().map(|handle| {
+            let lease = HeldLease::of(self.inner(), &handle);
+            async move { (handle.key.clone(), lease.give_back(Closing::No).await) }
         });
-        Releases::of(&self.inner, releases).await
+        Releases::of(self.inner(), releases).await
     }
 
     /// Closes the client: nothing new can be acquired, everything held is released, and what
@@ -594,19 +337,19 @@ impl Client {
     ///
     /// Cancel safe: the client stays closed, and giving up goes on in the background.
     pub async fn close(&self) -> Result<()> {
-        self.inner.closing.cancel();
+        self.inner().closing.cancel();
         let client = self.clone();
         // In the background, so that it goes on when this future is dropped, or its runtime ends.
-        let clean_up = self.inner.background.spawn(async move {
+        let clean_up = self.inner().background.spawn(async move {
             let outcomes = client.release_all_outcomes().await;
-            client.inner.reaper.idle_for_good().await;
-            client.inner.stop.cancel();
+            client.inner().reaper.idle_for_good().await;
+            client.inner().stop.cancel();
             outcomes.into_iter().try_for_each(|(_, outcome)| outcome.map(drop))
         });
-        let limit = self.inner.clock.now().saturating_add(CLOSE_WITHIN);
+        let limit = self.inner().clock.now().saturating_add(CLOSE_WITHIN);
         let outcome = tokio::select! {
             Ok(outcome) = clean_up => outcome,
-            () = rt::sleep_until(&*self.inner.clock, limit) => Err(self.inner.explain(
+            () = rt::sleep_until(&*self.inner().clock, limit) => Err(self.inner().explain(
                 Error::new(
                     ErrorKind::Unavailable,
                     format!("not all leases could be given up within {CLOSE_WITHIN:?}; they end \
@@ -616,7 +359,7 @@ impl Client {
                 "close",
             )),
         };
-        self.inner.stop.cancel();
+        self.inner().stop.cancel();
         outcome
     }
 }

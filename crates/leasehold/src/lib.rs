@@ -39,7 +39,8 @@
 //! | that the holder makes room | [`Client::ask`] | [below](#-ask-the-holder-to-let-go) |
 //!
 //! All of them have leases with fences, renewed and lost alike, and the same setters. The examples
-//! are in the crate's `examples` folder and run as they are.
+//! are in the crate's `examples` folder and run as they are; [whole programs](docs::programs) to copy
+//! are among the [pages](docs) that come with the crate, beside what is [guaranteed](docs::guarantees).
 //!
 //! A name is used as one kind at a time. Mutexes, re-entrant and read-write locks, elections and
 //! jobs are one kind (they exclude each other under one name); a semaphore with its limit is
@@ -62,9 +63,12 @@
 //!
 //! [`Client::connect`] says what else a URL may have in it.
 //!
-//! The feature `blocking` (off by default) adds [the same API for threads](#threads). No
+//! The feature `interop` (off by default) adds `interop`: locks shared with programs that use Redisson,
+//! redis-py, redislock, redsync and others. The feature `blocking` (off by default) adds [the same API
+//! for threads](#threads), the feature `metrics` counts waits, holds, hand-offs and losses through the
+//! `metrics` facade. No
 //! feature changes how anything behaves that is there without it. A store of one's own is anything
-//! that implements [`core::Store`], given to [`Client::new`].
+//! that implements [`store::Store`], given to [`Client::new`].
 //!
 //! # How to …
 //!
@@ -110,7 +114,7 @@
 //! ```
 //!
 //! With a limit of zero it tries once, in one round trip, and says the same. With
-//! [`Mutex::not_in_vain`] it gives up at once when the holder's lease runs past the limit.
+//! [`Mutex::give_up_early`] it gives up at once when the holder's lease runs past the limit.
 //!
 //! ## … say once how locks are held
 //!
@@ -155,7 +159,7 @@
 //!
 //! A process can be paused between a look at its guard and its write. Only the resource can refuse
 //! that write, by the fence; [`fencing`] has that check for values in this process, for SQL
-//! databases and for Redis.
+//! databases and for Redis. A column of an SQL table takes [`Fence::as_i64`].
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -303,68 +307,55 @@
 //! awaited to its end needs no such care: a release has been answered, and a wait that fails has
 //! left the line before it says so.
 
-mod acquire;
-mod armed;
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod background;
 #[cfg(feature = "blocking")]
 pub mod blocking;
-mod builder;
-mod change;
 mod client;
+mod config;
 mod connect;
-mod detached;
-mod election;
+#[cfg(doc)]
+pub mod docs;
+mod events;
 pub mod fencing;
-mod gate;
-mod guard;
-mod held_leases;
-mod hold;
-mod in_line;
-mod multi;
-mod mutex;
-mod once;
+#[cfg(feature = "interop")]
+pub mod interop;
+mod kinds;
+mod lease;
 mod options;
-mod owned;
 mod owner;
-#[cfg(feature = "quorum")]
-mod quorum_url;
-mod reap;
-mod reentrant;
-mod release;
-mod renew;
+mod refusal;
 mod rt;
-mod run;
-mod rwlock;
-mod semaphore;
 mod settings;
-mod typed_guard;
-mod value;
-mod wake;
-mod wire;
+mod shared;
+pub mod store;
+mod waiting;
 
 /// The target of the events that tell what becomes of a single lock.
 const LOCK: &str = "leasehold::lock";
 
-pub use builder::ClientBuilder;
-pub use change::NotChanged;
-pub use client::{CLOSE_WITHIN, Client, DEFAULT_CALL_TIMEOUT, DEFAULT_LOCAL_HANDOFFS, DEFAULT_TTL};
-pub use detached::DetachedLease;
-pub use election::{DEFAULT_LOOK_EVERY, Election, Leader, Leadership, Observer};
-pub use guard::{Guard, HeldLease};
-pub use held_leases::HeldLeases;
-pub use multi::{Multi, MultiGuard};
-pub use mutex::Mutex;
-pub use once::{OnceGuard, OncePer};
-pub use options::{LockOptions, Order};
+pub use client::{CLOSE_WITHIN, Client};
+pub use config::{DEFAULT_CALL_TIMEOUT, DEFAULT_LOCAL_HANDOFFS, DEFAULT_TTL};
+pub use connect::builder::ClientBuilder;
+pub use kinds::election::{DEFAULT_LOOK_EVERY, Election, Leader, Leadership, Observer};
+pub use kinds::multi::{Multi, MultiGuard};
+pub use kinds::mutex::Mutex;
+pub use kinds::once::{OnceGuard, OncePer};
+pub use kinds::reentrant::{Reentrant, ReentrantGuard};
+pub use kinds::rwlock::{ReadGuard, RwLock, RwPreference, WriteGuard};
+pub use kinds::semaphore::{Semaphore, SemaphoreGuard};
+pub use lease::detached::DetachedLease;
+pub use lease::guard::Guard;
+pub use lease::held_lease::HeldLease;
+pub use lease::held_leases::HeldLeases;
+pub use lease::not_changed::NotChanged;
+pub use lease::release::{Release, Releases};
+pub use lease::run::RunError;
+pub use options::{Fairness, LockOptions};
 pub use owner::Owner;
-pub use reentrant::{Reentrant, ReentrantGuard};
-pub use release::{Release, Releases};
-pub use run::RunError;
-pub use rwlock::{Preference, ReadGuard, RwLock, WriteGuard};
-pub use semaphore::{Semaphore, SemaphoreGuard};
 
 pub use leasehold_clock as clock;
-pub use leasehold_core as core;
 pub use leasehold_core::{
     Effect, Error, ErrorKind, Fence, ForceRelease, HolderInfo, IntoKey, Key, Listing, LockInfo,
     Metadata, OwnerName, Result, Ttl, WaiterInfo, retry,

@@ -11,7 +11,7 @@ use leasehold_core::{Error, Metadata, OwnerName, Result, Ttl};
 /// How waiters come to their turn.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
-pub enum Order {
+pub enum Fairness {
     /// First come, first served. Waiters stand in the store's line, are woken one at a time, and
     /// are handed the lease by whoever releases it.
     #[default]
@@ -54,9 +54,9 @@ pub struct LockOptions {
     pub(crate) progress_within: Option<Option<Duration>>,
     pub(crate) metadata: Option<Metadata>,
     pub(crate) owner: Option<OwnerName>,
-    pub(crate) order: Option<Order>,
+    pub(crate) fairness: Option<Fairness>,
     pub(crate) retry: Option<Arc<dyn RetryStrategy>>,
-    pub(crate) not_in_vain: Option<bool>,
+    pub(crate) give_up_early: Option<bool>,
     pub(crate) max_waiters: Option<Option<u32>>,
     /// The first setting that is wrong.
     pub(crate) wrong: Option<Error>,
@@ -88,7 +88,7 @@ impl fmt::Debug for LockOptions {
                 })*
             };
         }
-        show!(ttl stop_grace renew max_hold progress_within metadata owner order retry not_in_vain);
+        show!(ttl stop_grace renew max_hold progress_within metadata owner fairness retry give_up_early);
         show!(max_waiters wrong);
         shown.finish()
     }
@@ -161,9 +161,9 @@ macro_rules! waiting_options {
     ([$($make:tt)*] $type:ident) => {
         $($make)*! { $type
             /// Whether to wait in line, which is the default, or to compete: see
-            /// [`Order`](crate::Order).
-            order(order: crate::Order) |options| {
-                options.order = Some(order);
+            /// [`Fairness`](crate::Fairness).
+            fairness(fairness: crate::Fairness) |options| {
+                options.fairness = Some(fairness);
                 Ok(())
             }
 
@@ -171,19 +171,19 @@ macro_rules! waiting_options {
             /// growing, with jitter, for ever. The end of the holder's lease cuts a pause short.
             ///
             /// Who waits in line is woken and has no use for pauses, so this also sets
-            /// [`Order::Barging`](crate::Order::Barging); with
-            /// [`Order::Fifo`](crate::Order::Fifo) set after it, the pauses are those after
+            /// [`Fairness::Barging`](crate::Fairness::Barging); with
+            /// [`Fairness::Fifo`](crate::Fairness::Fifo) set after it, the pauses are those after
             /// errors.
             retry(strategy: impl crate::retry::RetryStrategy) |options| {
                 options.retry = Some(std::sync::Arc::new(strategy));
-                options.order = Some(crate::Order::Barging);
+                options.fairness = Some(crate::Fairness::Barging);
                 Ok(())
             }
 
             /// Gives up at once when the holder's lease, as it stands, runs past the time to wait.
             /// A holder that renews can only make that later.
-            not_in_vain(not_in_vain: bool) |options| {
-                options.not_in_vain = Some(not_in_vain);
+            give_up_early(give_up_early: bool) |options| {
+                options.give_up_early = Some(give_up_early);
                 Ok(())
             }
 

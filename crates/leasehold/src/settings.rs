@@ -8,9 +8,8 @@ use leasehold_core::{
     Error, ErrorKind, Key, LeaseState, Metadata, Mode, Moment, OwnerName, Result, Ttl,
 };
 
-use crate::client::Config;
-use crate::hold::Terms;
-use crate::options::{LockOptions, Order};
+use crate::config::Config;
+use crate::options::{Fairness, LockOptions};
 
 /// All settings of a lock value.
 #[derive(Clone, Debug)]
@@ -29,12 +28,22 @@ pub(crate) struct Settings {
     pub(crate) owner: OwnerName,
     pub(crate) metadata: Metadata,
     pub(crate) retry: Arc<dyn RetryStrategy>,
-    pub(crate) not_in_vain: bool,
-    pub(crate) order: Order,
+    pub(crate) give_up_early: bool,
+    pub(crate) fairness: Fairness,
     pub(crate) max_waiters: Option<u32>,
     /// Whether the lease may be handed on inside this process, of which the store learns nothing.
     pub(crate) handed_on: bool,
     pub(crate) min_ttl: Ttl,
+}
+
+/// How a lease is to be held.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(crate) struct Terms {
+    pub(crate) ttl: Ttl,
+    pub(crate) grace: Duration,
+    pub(crate) renew: bool,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) progress_within: Option<Duration>,
 }
 
 impl Settings {
@@ -54,8 +63,8 @@ impl Settings {
             owner: config.owner.clone(),
             metadata: Metadata::default(),
             retry: Arc::new(retry.jitter(0.25)),
-            not_in_vain: false,
-            order: Order::Fifo,
+            give_up_early: false,
+            fairness: Fairness::Fifo,
             max_waiters: None,
             handed_on: true,
             min_ttl: config.min_ttl,
@@ -79,9 +88,9 @@ impl Settings {
         put(options.progress_within.as_ref(), &mut self.progress_within);
         put(options.metadata.as_ref(), &mut self.metadata);
         put(options.owner.as_ref(), &mut self.owner);
-        put(options.order.as_ref(), &mut self.order);
+        put(options.fairness.as_ref(), &mut self.fairness);
         put(options.retry.as_ref(), &mut self.retry);
-        put(options.not_in_vain.as_ref(), &mut self.not_in_vain);
+        put(options.give_up_early.as_ref(), &mut self.give_up_early);
         put(options.max_waiters.as_ref(), &mut self.max_waiters);
         Ok(())
     }

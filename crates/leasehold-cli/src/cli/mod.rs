@@ -13,10 +13,12 @@ use clap::{
     ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
 };
 
+use leasehold::interop::Layout;
+
 use crate::duration;
 use crate::exit;
 
-pub(crate) use self::options::{Global, Job, Kinds, LeaseSource, Taking, Waiting};
+pub(crate) use self::options::{Global, Job, Kinds, LeaseSource, Sharing, Taking, Waiting};
 
 /// Run jobs under a distributed lock: one at a time, on one machine or on many.
 #[derive(Debug, Parser)]
@@ -83,6 +85,9 @@ pub(crate) enum Command {
     Wait(Wait),
     Ls(Ls),
     Show(Show),
+    Top(Top),
+    Metrics(Metrics),
+    Why(Why),
     Ask(Ask),
     ForceRelease(ForceRelease),
     SetLimit(SetLimit),
@@ -92,6 +97,16 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// The layout of another library, where its lock is meant.
+    pub(crate) const fn layout(&self) -> Option<&Layout> {
+        match self {
+            Self::Run(args) => args.sharing.interop.as_ref(),
+            Self::Hold(args) => args.sharing.interop.as_ref(),
+            Self::Show(args) => args.sharing.interop.as_ref(),
+            _ => None,
+        }
+    }
+
     /// Whether it prints documents.
     pub(crate) const fn prints_documents(&self) -> bool {
         match self {
@@ -100,6 +115,7 @@ impl Command {
             Self::Hold(args) => args.json,
             Self::Ls(args) => args.json,
             Self::Show(args) => args.json,
+            Self::Why(args) => args.json,
             Self::Doctor(args) => args.json,
             _ => false,
         }
@@ -114,10 +130,13 @@ impl Command {
 /// anybody else can get the lock, KILL; the exit code is then 76.
 ///
 /// The command has leasehold's stdin, stdout and stderr and a process group of its own, to which
-/// every signal is forwarded. On a terminal it is the foreground job: Ctrl-C and Ctrl-Z work as
-/// usual, but a job that stays suspended for longer than the ttl loses its lock and is killed. A
-/// killed leasehold takes the whole group with it. Only processes that leave the group (daemons,
-/// setsid) or change their user (sudo) are out of reach. What the command leaves running when it
+/// signals are forwarded. Not forwarded are those that concern leasehold alone: KILL and STOP, faults
+/// (BUS, FPE, ILL, SEGV, SYS), limits (XCPU, XFSZ) and its own use of pipes and terminal (PIPE, TTIN,
+/// TTOU). On a terminal it is the foreground job: Ctrl-C and Ctrl-Z work as usual, but a job that
+/// stays suspended for longer than the ttl loses its lock and is killed. A leasehold that is killed,
+/// also by a fault, takes the whole group with it, and one that is stopped does when its lease is
+/// over. Only processes that leave the group (daemons, setsid) or change their user (sudo) are out of
+/// reach. What the command leaves running when it
 /// ends is left alone, without the lock. When it was asked to end, by a signal or a key, so was all
 /// of its group: the lock is then kept until the rest has ended too, however long that takes, and
 /// another such signal kills the rest.
@@ -158,6 +177,17 @@ pub(crate) struct Run {
     /// Keep the lock closed to everybody for so long after the command has ended
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) cooldown: Option<Duration>,
+
+    /// The command's time-out: hold the lock for no longer, and end the command before that
+    ///
+    /// Counted from when the lock was taken. The command gets TERM, then KILL, in the last --grace
+    /// of that time, and the exit code is 80 whatever the command makes of it. Nobody else gets the
+    /// lock before, and nobody is kept out after, even if leasehold itself is killed.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
+    pub(crate) max_hold: Option<Duration>,
+
+    #[command(flatten)]
+    pub(crate) sharing: Sharing,
 
     #[command(flatten)]
     pub(crate) job: Job,
@@ -212,7 +242,7 @@ leasehold elect [OPTIONS] <KEY> [--] <CMD>...
 /// Print who leads, and again whenever that changes
 ///
 /// One line for each leader: its fence, its owner, its notes; `-` for each when nobody leads. Looks
-/// once a second. Ends with a signal.
+/// once a second. Ends with a signal, or when nobody reads its output any more.
 #[derive(Args, Debug)]
 pub(crate) struct Observe {
     /// The name of the post
@@ -302,7 +332,8 @@ pub(crate) struct Release {
 /// Hold a lock until standard input closes, or a signal comes
 ///
 /// Prints the fence and the name on one line once the lock is held, and renews it until then. Of
-/// several names, which are taken together, each has a line. In a script:
+/// several names, which are taken together, each has a line. Any signal that ends a process gives the
+/// lock back first, but for KILL and faults (BUS, FPE, ILL, SEGV, SYS). In a script:
 ///
 ///   leasehold hold backup --while-pid $$ > held &
 ///   while [ ! -s held ] && kill -0 $!; do sleep 0.1; done
@@ -336,6 +367,9 @@ pub(crate) struct Hold {
     pub(crate) json: bool,
 
     #[command(flatten)]
+    pub(crate) sharing: Sharing,
+
+    #[command(flatten)]
     pub(crate) kinds: Kinds,
 }
 
@@ -364,6 +398,15 @@ pub(crate) struct Ls {
     /// Only those whose names start with this
     pub(crate) prefix: Option<OsString>,
 
+    /// List them again every so often, 2s by default, until a signal comes
+    ///
+    /// On a terminal each list takes the place of the last. A store that goes away is asked again.
+    #[arg(
+        long, value_name = "TIME", num_args = 0..=1, require_equals = true,
+        default_missing_value = "2s", value_parser = duration::parse, allow_hyphen_values = true,
+    )]
+    pub(crate) watch: Option<Duration>,
+
     /// Print a JSON document
     #[arg(long)]
     pub(crate) json: bool,
@@ -372,6 +415,113 @@ pub(crate) struct Ls {
 /// Show who holds a lock and who waits for it
 #[derive(Args, Debug)]
 pub(crate) struct Show {
+    /// The name of the lock
+    pub(crate) key: OsString,
+
+    /// Print a JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) sharing: Sharing,
+}
+
+/// Watch the locks in use
+///
+/// For each its holder, how long that has held it, how long the lease runs on unless renewed, and how
+/// many wait. Lists the store now and then; in between asks only for the locks on the screen.
+///
+///   up, down, page up, page down, home, end    choose a lock; enter shows all about it
+///   s, r                                       sort by something else; the other way round
+///   /                                          show only names and owners with this text
+///   x                                          take it away, when you type the end of its fence
+///   q, ctrl-c                                  end
+#[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Top {
+    /// Only those whose names start with this
+    pub(crate) prefix: Option<OsString>,
+
+    /// Print all as a table, and end
+    #[arg(long)]
+    pub(crate) once: bool,
+
+    /// What they are sorted by
+    #[arg(long, value_enum, default_value_t = Sort::Held)]
+    pub(crate) sort: Sort,
+
+    /// How often the locks on the screen are asked for, 100ms or more
+    #[arg(
+        long, value_name = "TIME", default_value = "1s",
+        value_parser = duration::parse, allow_hyphen_values = true,
+    )]
+    pub(crate) every: Duration,
+}
+
+/// An order of locks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Sort {
+    /// By name
+    Name,
+    /// Held for longest first
+    Held,
+    /// Whose lease ends first
+    Left,
+    /// With most waiters first
+    Waiting,
+}
+
+impl Sort {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Name => "name",
+            Self::Held => "time held",
+            Self::Left => "time left",
+            Self::Waiting => "waiters",
+        }
+    }
+
+    /// The one after this, around.
+    pub(crate) const fn next(self) -> Self {
+        match self {
+            Self::Name => Self::Held,
+            Self::Held => Self::Left,
+            Self::Left => Self::Waiting,
+            Self::Waiting => Self::Name,
+        }
+    }
+}
+
+/// Print the locks in use as numbers for Prometheus, or serve them
+///
+/// How many are held, closed and waited for, how long the oldest hold and the longest wait are, and
+/// whether the store could be asked. Each scrape lists the store. It prints the address at which it
+/// serves, with the port that was free if none was given; anybody who reaches it may read. Ends with a
+/// signal.
+#[derive(Args, Debug)]
+pub(crate) struct Metrics {
+    /// Only locks whose names start with this
+    pub(crate) prefix: Option<OsString>,
+
+    /// Serve them at this address, such as 127.0.0.1:9464, instead of printing them once
+    #[arg(long, value_name = "IP:PORT")]
+    pub(crate) listen: Option<std::net::SocketAddr>,
+
+    /// Give each lock numbers of its own too, the first 1000 by name
+    #[arg(long)]
+    pub(crate) per_lock: bool,
+}
+
+/// Explain what keeps a lock from those who want it
+///
+/// Says who holds it, since when, what that says about itself, and on the holder's own machine what its
+/// process does; who waits, in order; what the holders wait for themselves, and whether that leads back
+/// to them in a circle; of a closed lock when it was taken last; and what can be done. Changes nothing.
+///
+/// To find what the holders wait for it lists the store. Holders and waiters are told apart by
+/// their names, so tasks of one process look like one.
+#[derive(Args, Debug)]
+pub(crate) struct Why {
     /// The name of the lock
     pub(crate) key: OsString,
 

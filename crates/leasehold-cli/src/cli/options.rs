@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
+use leasehold::interop::Layout;
 
 use crate::duration;
 use crate::signals;
@@ -52,6 +53,24 @@ pub(crate) struct Global {
     pub(crate) verbose: u8,
 }
 
+/// In whose layout a lock is kept.
+#[derive(Args, Debug)]
+pub(crate) struct Sharing {
+    /// Keep the lock as another library does, so that its programs and this keep each other out
+    ///
+    /// LAYOUT is redis-py, python-redis-lock, node-redlock, redis-semaphore, redislock, redsync,
+    /// symfony, spring:REGISTRY, shedlock:ENVIRONMENT, redisson, redisson-fenced, or plain for
+    /// another that keeps a string at the lock's name. The store is a Redis server, and the name is
+    /// the library's. There are no readers, semaphores, periods, cool-downs and no order of
+    /// arrival, no notes with shedlock and redisson, and no fence but with redisson-fenced.
+    #[arg(long, value_name = "LAYOUT", value_parser = layout)]
+    pub(crate) interop: Option<Layout>,
+}
+
+fn layout(text: &str) -> Result<Layout, String> {
+    text.parse().map_err(|error: leasehold::Error| error.to_string())
+}
+
 /// How long to wait for a lock.
 #[derive(Args, Debug)]
 pub(crate) struct Waiting {
@@ -86,7 +105,7 @@ pub(crate) struct Taking {
     #[command(flatten)]
     pub(crate) waiting: Waiting,
 
-    /// How long the lease runs unless renewed, 1ms to 30days [default: 30s]
+    /// How long the lease runs unless renewed, 3ms to 30days [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) ttl: Option<Duration>,
 

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use leasehold_testkit::server::RedisServer;
 
-use crate::harness::Site;
+use crate::harness::{Running, Site, finish};
 
 #[test]
 fn an_embedded_store_that_can_not_be_there_is_named() {
@@ -44,6 +44,57 @@ fn the_default_store_is_one_for_a_shell_and_for_cron_and_private_to_the_user() {
     started.env_remove("LEASEHOLD_STORE").current_dir(site.path("."));
     let done = crate::harness::finish(&mut started).expect(0);
     assert_eq!(done.stdout, "cron: 75\n", "{done:?}");
+}
+
+/// As a job of cron may find itself.
+#[test]
+fn an_environment_that_is_empty_is_enough() {
+    let site = Site::embedded();
+    let store = site.store().to_owned();
+    let empty = |words: &[&str]| {
+        let mut command = site.command(["--store", &store].iter().chain(words));
+        command.env_clear();
+        command
+    };
+    let done = finish(&mut empty(&["run", "k", "-c", "echo $LEASEHOLD_KEY; exit 3"])).expect(3);
+    assert_eq!(done.stdout, "k\n");
+    finish(&mut empty(&["run", "k", "--", "/bin/sh", "-c", "exit 4"])).expect(4);
+    let lease = finish(&mut empty(&["acquire", "k", "--ttl", "1h"])).expect(0).stdout;
+    finish(&mut empty(&["run", "k", "-n", "--", "/bin/true"])).complains(75, "held by");
+    finish(empty(&["release"]).env("LEASEHOLD_LEASE", lease.trim())).expect(0);
+    finish(&mut empty(&["ls"])).expect(0);
+    finish(&mut empty(&["doctor"])).expect(0);
+}
+
+/// Process numbers mean other processes there, or none.
+#[test]
+fn a_lock_is_one_in_two_process_namespaces_and_free_when_its_holder_dies() {
+    let apart = ["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"];
+    let possible = Command::new("unshare").args(apart).arg("true").output();
+    if !possible.is_ok_and(|tried| tried.status.success()) {
+        println!("NOT TRIED: this machine makes no namespaces");
+        return;
+    }
+    let site = Site::embedded();
+    site.line("run k -- true").expect(0);
+    let inside = |words: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(apart).arg(env!("CARGO_BIN_EXE_leasehold")).args(words).env_clear();
+        command.env("PATH", std::env::var_os("PATH").unwrap()).env("LEASEHOLD_STORE", site.store());
+        command.stdin(std::process::Stdio::null()).current_dir(site.path(""));
+        command
+    };
+    let mut holder = Running::start(inside(&["hold", "k", "--ttl", "1h", "--ignore-stdin"]));
+    holder.line();
+    site.line("run k -n -- true").complains(75, "held by");
+    finish(&mut inside(&["run", "k", "-n", "--", "true"])).complains(75, "held by");
+    holder.process().kill();
+    site.line("run k -w 60 -- true").expect(0);
+    let mut holder = site.start(["hold", "k", "--ttl", "1h", "--ignore-stdin"]);
+    holder.line();
+    finish(&mut inside(&["run", "k", "-n", "--", "true"])).complains(75, "held by");
+    holder.process().kill();
+    finish(&mut inside(&["run", "k", "-w", "60", "--", "true"])).expect(0);
 }
 
 #[test]

@@ -50,6 +50,7 @@ fn a_length_of_time_that_can_not_be_one_is_refused() {
         ("--ttl 0.0001", "out of range; give 1 ms to 30 days"),
         ("--ttl 31days", "out of range; give 1 ms to 30 days"),
         ("--ttl 99999999999999999999", "out of range"),
+        ("--ttl 2ms", "leaves no time to work"),
         ("--ttl -30s", "can't be negative"),
         ("--ttl soon", "give seconds or a length with units"),
         ("-w -1", "can't be negative"),

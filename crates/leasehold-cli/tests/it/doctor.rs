@@ -8,6 +8,7 @@ use crate::harness::Site;
 #[test]
 fn a_directory_of_locks_is_examined() {
     let site = Site::embedded();
+    site.line("run k -- true").expect(0);
     let report = site.line("doctor").expect(0).stdout;
     assert!(report.starts_with(site.store()), "{report}");
     for topic in ["file system", "room", "rights", "place", "boot", "wake", "death"] {

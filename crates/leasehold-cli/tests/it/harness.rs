@@ -196,6 +196,19 @@ impl Running {
     }
 }
 
+/// Runs a line of a shell that has the command's path in `$0`.
+pub(crate) fn shell(site: &Site, line: &str) -> Command {
+    let mut command = site.command(["-c", line, env!("CARGO_BIN_EXE_leasehold")]);
+    let template = command;
+    command = Command::new("sh");
+    command.args(template.get_args()).env_clear().stdin(Stdio::null());
+    for (name, value) in template.get_envs() {
+        command.env(name, value.unwrap_or_default());
+    }
+    command.current_dir(template.get_current_dir().unwrap());
+    command
+}
+
 /// Waits until something is so.
 #[track_caller]
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {

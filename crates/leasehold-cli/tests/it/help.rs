@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::harness::Site;
 
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 19] = [
     "run",
     "elect",
     "observe",
@@ -16,6 +16,9 @@ const COMMANDS: [&str; 16] = [
     "wait",
     "ls",
     "show",
+    "top",
+    "metrics",
+    "why",
     "ask",
     "force-release",
     "set-limit",

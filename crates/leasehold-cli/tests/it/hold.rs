@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use leasehold_testkit::server::RedisServer;
 use rustix::process::Signal;
 
-use crate::harness::{Running, Site, finish, until};
+use crate::harness::{Running, Site, finish, shell, until};
+use crate::watchdog::send;
 
 #[test]
 fn a_hold_in_the_background_of_a_script_holds_and_says_until_when() {
@@ -27,11 +28,14 @@ fn a_hold_in_the_background_of_a_script_holds_and_says_until_when() {
 fn a_hold_ends_and_gives_back_on_every_signal_that_ends_a_process() {
     let server = RedisServer::start();
     let site = Site::at(server.url());
-    for signal in [Signal::USR1, Signal::ALARM, Signal::XCPU, Signal::VTALARM, Signal::HUP] {
+    let named = [Signal::USR1, Signal::ALARM, Signal::XCPU, Signal::VTALARM, Signal::HUP];
+    let named = named.map(Signal::as_raw);
+    let others = [libc::SIGABRT, libc::SIGTRAP, libc::SIGRTMIN(), libc::SIGRTMAX()];
+    for signal in named.into_iter().chain(others) {
         let mut holder = site.start(["hold", "k", "--ignore-stdin"]);
         holder.line();
-        holder.process().signal(signal);
-        holder.finish();
+        send(holder.pid(), signal);
+        holder.finish().expect(0);
         site.line("run k -n -- true").expect(0);
     }
 }
@@ -71,6 +75,18 @@ fn a_hold_of_which_nobody_can_learn_is_given_back_with_words() {
     let status = command.stdout(full).stderr(Stdio::null()).status().unwrap();
     assert_eq!(status.code(), Some(74));
     finish(&mut site.command(["run", "k", "-n", "--", "true"])).expect(0);
+}
+
+#[test]
+fn a_hold_whose_output_is_closed_from_the_start_is_refused_before_it_begins() {
+    let site = Site::embedded();
+    finish(&mut shell(&site, "\"$0\" hold k --ignore-stdin >&-")).complains(74, "is closed");
+    assert!(!site.path("locks").exists());
+    // Who wants to learn nothing says so.
+    let mut holder = Running::start(shell(&site, "exec \"$0\" hold k --ignore-stdin >/dev/null"));
+    until("it is held", || !crate::harness::lock(&site, "k").is_null());
+    holder.process().signal(Signal::TERM);
+    holder.finish().expect(0);
 }
 
 #[test]

@@ -153,6 +153,7 @@ fn another_limit_is_refused_until_it_is_changed() {
         site.line("run -n floor -- true").complains(69, "semaphore with limit 2");
         site.line("wait -n floor").complains(69, "give --permits");
         site.line("wait -n floor --permits 1").expect(75);
+        site.line("wait floor --permits 3").complains(69, "it has 2 permits, so 3 never come free");
         let done = site.line("set-limit floor 3").expect(0);
         assert!(done.stderr.contains("limit changed from 2 to 3"), "{done:?}");
         site.line("run -n floor --limit 3 -- true").expect(0);

@@ -3,7 +3,6 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
-use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,7 +10,8 @@ use leasehold_testkit::server::RedisServer;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{Running, Site, finish, until};
+use crate::harness::{Running, Site, finish, shell, until};
+use crate::watchdog::send;
 
 fn shown(site: &Site, key: &str) -> Value {
     let text = site.run(["show", key, "--json"]).expect(0).stdout;
@@ -71,17 +71,19 @@ fn a_wait_that_a_signal_ends_leaves_no_place_in_line_on_redis() {
     let server = RedisServer::start();
     let site = Site::at(server.url());
     let _holders = [holder(&site, "k"), holder(&site, "s --limit 1")];
-    let asking = [Signal::TERM, Signal::INT, Signal::HUP];
+    let asking = [Signal::TERM, Signal::INT, Signal::HUP].map(Signal::as_raw);
     let others =
         [Signal::USR1, Signal::USR2, Signal::ALARM, Signal::XCPU, Signal::PROF, Signal::IO];
+    let mut others = others.map(Signal::as_raw).to_vec();
+    others.extend([libc::SIGABRT, libc::SIGTRAP, libc::SIGRTMIN(), libc::SIGRTMAX()]);
     for (key, contender, tail) in CONTENDERS.into_iter().filter(|(_, line, _)| *line != "wait k") {
         // Nobody expects the others, which end a process all the same.
         let others = others.iter().filter(|_| matches!(contender, "run k" | "acquire k"));
         for signal in asking.iter().chain(others).copied() {
-            let mut waiter = site.start(format!("{contender}{tail}").split(' '));
+            let waiter = site.start(format!("{contender}{tail}").split(' '));
             until("it waits", || waiters(&site, key) == 1);
-            waiter.process().signal(signal);
-            let done = waiter.finish().expect(128 + signal.as_raw());
+            send(waiter.pid(), signal);
+            let done = waiter.finish().expect(128 + signal);
             assert_eq!(done.stdout, "", "{contender}");
             assert_eq!(waiters(&site, key), 0, "after {contender}");
         }
@@ -123,6 +125,30 @@ fn a_signal_ends_a_command_that_is_still_connecting() {
             drop(connection);
         }
     }
+}
+
+#[test]
+fn a_signal_ends_a_release_that_is_not_answered_and_the_command_keeps_its_code() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    let script = "echo $$; while [ ! -e end ]; do sleep 0.02; done; exit 5";
+    let mut running = site.start(["run", "k", "--ttl", "1h", "--", "sh", "-c", script]);
+    let command: u32 = running.line().parse().unwrap();
+    server.pause();
+    std::fs::write(site.path("end"), "").unwrap();
+    crate::harness::gone(command);
+    send(running.pid(), libc::SIGTERM);
+    running.finish().expect(5);
+    server.resume();
+    let mut hold = site.start(["hold", "other", "--ttl", "1h", "--ignore-stdin"]);
+    hold.line();
+    server.pause();
+    // The second one finds it at its release.
+    send(hold.pid(), libc::SIGTERM);
+    send(hold.pid(), libc::SIGTERM);
+    let done = hold.finish().expect(0);
+    assert!(done.stderr.contains("the store did not answer"), "{done:?}");
+    server.resume();
 }
 
 #[test]
@@ -231,19 +257,6 @@ fn an_election_begins_and_goes_on_whatever_the_store_does() {
     site.line("run -n post -- true").expect(0);
 }
 
-/// Runs a line of a shell that has the command's path in `$0`.
-fn shell(site: &Site, line: &str) -> std::process::Command {
-    let mut command = site.command(["-c", line, env!("CARGO_BIN_EXE_leasehold")]);
-    let template = command;
-    command = std::process::Command::new("sh");
-    command.args(template.get_args()).env_clear().stdin(Stdio::null());
-    for (name, value) in template.get_envs() {
-        command.env(name, value.unwrap_or_default());
-    }
-    command.current_dir(template.get_current_dir().unwrap());
-    command
-}
-
 #[test]
 fn a_lease_that_goes_nowhere_is_given_back() {
     let site = Site::embedded();
@@ -255,6 +268,51 @@ fn a_lease_that_goes_nowhere_is_given_back() {
     let done = finish(&mut shell(&site, "\"$0\" acquire k --lease-file lease >&-")).expect(0);
     assert_eq!(done.stderr, "");
     site.line("release --lease-file lease").expect(0);
+}
+
+#[test]
+fn a_lease_that_is_given_back_leaves_no_file() {
+    let server = RedisServer::start();
+    for site in [Site::embedded(), Site::at(server.url())] {
+        let line = "\"$0\" acquire k --ttl 1h --json --lease-file lease";
+        for redirect in ["> /dev/full", ">&-"] {
+            finish(&mut shell(&site, &format!("{line} {redirect}")))
+                .complains(74, "standard output");
+            assert!(!site.path("lease").exists(), "{redirect}");
+            site.line("run -n k -- true").expect(0);
+        }
+        site.line("acquire k --lease-file lease").expect(0);
+        site.line("release --lease-file lease").expect(0);
+    }
+}
+
+#[test]
+fn what_nobody_can_get_is_no_success() {
+    let site = Site::embedded();
+    let _holder = holder(&site, "k");
+    for line in [
+        "show k",
+        "show k --json",
+        "ls",
+        "ls --json",
+        "doctor",
+        "observe k",
+        "man",
+        "--help",
+        "completions bash",
+    ] {
+        finish(&mut shell(&site, &format!("\"$0\" {line} >&-"))).complains(74, "is closed");
+    }
+}
+
+#[test]
+fn who_watches_ends_when_nobody_reads_on() {
+    let site = Site::embedded();
+    let _holder = holder(&site, "post");
+    for line in ["observe post", "observe nobody"] {
+        let done = finish(&mut shell(&site, &format!("\"$0\" {line} | head -n 1"))).expect(0);
+        assert_eq!(done.stdout.lines().count(), 1, "{done:?}");
+    }
 }
 
 #[test]
@@ -300,15 +358,24 @@ fn a_reader_of_stderr_that_stalls_does_not_keep_a_command_from_being_ended() {
 }
 
 #[test]
-fn contenders_that_are_killed_at_any_instant_leave_nothing_that_lasts() {
-    let site = Site::embedded();
+fn contenders_that_are_killed_at_any_instant_leave_nothing_that_lasts_on_one_machine() {
+    nothing_lasts_of_the_killed(&Site::embedded(), "1h");
+}
+
+#[test]
+fn contenders_that_are_killed_at_any_instant_leave_nothing_that_lasts_on_redis() {
+    let server = RedisServer::start();
+    nothing_lasts_of_the_killed(&Site::at(server.url()), "2s");
+}
+
+fn nothing_lasts_of_the_killed(site: &Site, ttl: &str) {
     for round in 0..40_u64 {
-        let mut running = site.start(["run", "k", "--ttl", "1h", "--", "sleep", "0.01"]);
+        let mut running = site.start(["run", "k", "--ttl", ttl, "--", "sleep", "0.01"]);
         std::thread::sleep(std::time::Duration::from_micros(round * 700));
         running.process().kill();
     }
     site.line("run k -w 60 -- true").expect(0);
-    until("nobody waits", || waiters(&site, "k") == 0);
-    let lock = shown(&site, "k");
+    until("nobody waits", || waiters(site, "k") == 0);
+    let lock = shown(site, "k");
     assert_eq!(lock["holders"].as_array().map_or(0, Vec::len), 0, "{lock}");
 }

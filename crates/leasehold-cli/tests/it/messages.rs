@@ -42,6 +42,15 @@ fn what_is_no_number_or_name_is_told_as_what_it_should_be() {
 }
 
 #[test]
+fn a_lease_that_was_not_given_at_all_is_told_with_the_ways_to_give_one() {
+    let site = Site::embedded();
+    for line in ["renew", "release"] {
+        site.line(line).complains(64, "name its file with --lease-file, or give it in");
+    }
+    site.line("run k -w -- true").complains(64, "give seconds or a length with units");
+}
+
+#[test]
 fn a_renewal_after_a_release_is_not_blamed_on_the_ttl_alone() {
     let site = Site::embedded();
     let lease = site.line("acquire k --ttl 1h").expect(0).stdout;

@@ -38,18 +38,39 @@ fn a_directory_that_depends_on_the_place_is_refused_with_the_absolute_one_wherev
 }
 
 #[test]
-fn a_question_makes_no_store() {
-    let questions =
-        ["ls", "ls --json", "show k", "show k --json", "wait k", "release --all --owner x --yes"];
+fn what_only_asks_or_acts_on_what_is_held_makes_no_store() {
+    let questions = [
+        ("ls", 0),
+        ("ls --json", 0),
+        ("show k", 0),
+        ("show k --json", 0),
+        ("wait k", 0),
+        ("doctor", 0),
+        ("doctor --json", 0),
+        ("release --all --owner x --yes", 0),
+        ("ask k", 76),
+        ("ask k --fence 1", 76),
+        ("force-release k --fence 1", 76),
+        ("set-limit k 3", 76),
+        ("renew", 76),
+        ("release", 76),
+    ];
+    let lease = Site::embedded().line("acquire k").expect(0).stdout;
     let dir = Site::embedded();
     let path = |name: &str| dir.path(name).display().to_string();
     fs::create_dir(dir.path("empty")).unwrap();
     let quorum = format!("quorum:embedded:{},embedded:{}", path("a"), path("b"));
     for store in [dir.store().to_owned(), format!("embedded:{}", path("empty")), quorum] {
         let site = Site::at(store);
-        for line in questions {
-            site.line(line).expect(0);
+        for (line, code) in questions {
+            let mut command = site.command(line.split(' '));
+            finish(command.env("LEASEHOLD_LEASE", lease.trim())).expect(code);
         }
+        let mut observer = site.start(["observe", "k"]);
+        assert_eq!(observer.line(), "- - -");
+        drop(observer);
+        let doctor = site.line("doctor").expect(0).stdout;
+        assert!(doctor.contains("there is no store here yet"), "{doctor}");
         assert_eq!(site.line("ls").expect(0).stdout, "");
         assert!(site.line("show k").expect(0).stdout.contains("free"));
         assert!(site.line("show k --json").expect(0).stdout.contains("\"lock\":null"));
@@ -57,6 +78,44 @@ fn a_question_makes_no_store() {
     let left: Vec<_> = fs::read_dir(dir.path("")).unwrap().map(|entry| entry.unwrap()).collect();
     assert_eq!(left.len(), 1, "{left:?}");
     assert_eq!(fs::read_dir(dir.path("empty")).unwrap().count(), 0);
+}
+
+#[test]
+fn who_watches_a_post_before_there_is_a_store_sees_its_first_leader() {
+    let site = Site::embedded();
+    let mut observer = site.start(["observe", "post"]);
+    assert_eq!(observer.line(), "- - -");
+    let mut leader = site.start("elect post --owner me -- sleep 1000".split(' '));
+    assert!(observer.line().ends_with(" me -"));
+    leader.process().kill();
+}
+
+#[test]
+fn a_way_back_from_a_directory_that_is_not_there_leads_nowhere_and_makes_nothing() {
+    let site = Site::embedded();
+    let url = format!("embedded:{}", site.path("x/../locks").display());
+    site.run(["--store", &url, "run", "k", "--", "echo", "never"]).complains(78, "check the path");
+    assert_eq!(fs::read_dir(site.path("")).unwrap().count(), 0);
+    fs::create_dir(site.path("x")).unwrap();
+    site.run(["--store", &url, "run", "k", "--", "true"]).expect(0);
+    assert!(site.path("locks/store").exists());
+}
+
+#[test]
+fn who_is_neither_owner_nor_of_the_group_is_told_so_root_included() {
+    if !rustix::process::geteuid().is_root() {
+        println!("NOT TRIED: this user can't make a directory of another's");
+        return;
+    }
+    let site = Site::embedded();
+    fs::create_dir(site.path("locks")).unwrap();
+    std::os::unix::fs::chown(site.path("locks"), Some(61_236), Some(61_237)).unwrap();
+    fs::set_permissions(site.path("locks"), fs::Permissions::from_mode(0o700)).unwrap();
+    site.line("run k -- echo never").complains(69, "belongs to user 61236, not to 0");
+    fs::set_permissions(site.path("locks"), fs::Permissions::from_mode(0o2770)).unwrap();
+    site.line("run k -- echo never")
+        .complains(69, "is for user 61236 and the members of group 61237; user 0 is neither");
+    assert_eq!(fs::read_dir(site.path("locks")).unwrap().count(), 0);
 }
 
 #[test]

@@ -1,24 +1,71 @@
-//! What the README tells people to type.
+//! What the documents tell people to type.
 
 use std::env;
+use std::fs;
 use std::path::Path;
+use std::process::Command;
 
-use crate::harness::{Site, finish};
+use crate::harness::{Done, Site, finish};
 
-#[test]
-fn the_examples_of_every_kind_of_lock_work_as_they_are_typed() {
-    let site = Site::embedded();
+fn document(name: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let text = std::fs::read_to_string(root.join("README.md")).unwrap();
-    let block = text.split("```sh\n").find(|block| block.starts_with("leasehold run prices -s"));
-    let (script, _) = block.unwrap().split_once("```").unwrap();
+    fs::read_to_string(root.join(name)).unwrap()
+}
+
+/// Runs a script as somebody would who types it, in a directory and with a store of its own.
+fn typed(script: &str) -> Done {
+    let site = Site::embedded();
+    let here = site.path("here");
+    fs::create_dir(&here).unwrap();
     let program = Path::new(env!("CARGO_BIN_EXE_leasehold")).parent().unwrap();
     let mut path = program.as_os_str().to_owned();
     path.push(":");
     path.push(env::var_os("PATH").unwrap());
-    let mut command = std::process::Command::new("sh");
-    command.args(["-e", "-c", script]).env("LEASEHOLD_STORE", site.store()).env("PATH", path);
-    let done = finish(&mut command).expect(0);
+    let mut command = Command::new("sh");
+    command.args(["-e", "-c", script]).current_dir(here);
+    command.env("LEASEHOLD_STORE", site.store()).env("PATH", path);
+    finish(&mut command).expect(0)
+}
+
+/// The scripts of a document, each with the output that stands below it.
+fn recipes(text: &str) -> Vec<(&str, &str)> {
+    let mut blocks = text.split("```").skip(1).step_by(2).peekable();
+    let mut recipes = Vec::new();
+    while let Some(block) = blocks.next() {
+        let Some(script) = block.strip_prefix("sh\n") else { continue };
+        let output = blocks.next_if(|next| next.starts_with("text\n"));
+        let output = output.unwrap_or_else(|| panic!("without its output: {script}"));
+        recipes.push((script, &output["text\n".len()..]));
+    }
+    recipes
+}
+
+#[track_caller]
+fn prints_what_it_says(name: &str) {
+    let text = document(name);
+    let recipes = recipes(&text);
+    assert!(recipes.len() >= 4, "{name} has {} recipes", recipes.len());
+    for (script, output) in recipes {
+        assert_eq!(typed(script).stdout, output, "{name}:\n{script}");
+    }
+}
+
+#[test]
+fn the_examples_of_every_kind_of_lock_work_as_they_are_typed() {
+    let text = document("README.md");
+    let block = text.split("```sh\n").find(|block| block.starts_with("leasehold run prices -s"));
+    let (script, _) = block.unwrap().split_once("```").unwrap();
+    let done = typed(script);
     assert_eq!(done.stdout, "reads\nin\ntransfers\nreports\nleads\nbacks up\n");
     assert_eq!(done.stderr, "");
+}
+
+#[test]
+fn the_quick_start_prints_what_it_says() {
+    prints_what_it_says("docs/quick-start.md");
+}
+
+#[test]
+fn the_recipes_of_the_cookbook_print_what_they_say() {
+    prints_what_it_says("docs/cookbook.md");
 }

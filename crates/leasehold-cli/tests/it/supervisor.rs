@@ -25,7 +25,7 @@ fn stubborn(site: &Site, options: &str) -> (Running, Vec<u32>) {
 }
 
 #[test]
-fn every_signal_reaches_the_command() {
+fn every_signal_reaches_the_command_but_those_about_the_supervisor_itself() {
     let site = Site::embedded();
     let signals = [
         libc::SIGHUP,
@@ -36,11 +36,23 @@ fn every_signal_reaches_the_command() {
         libc::SIGALRM,
         libc::SIGTERM,
         libc::SIGWINCH,
+        libc::SIGABRT,
+        libc::SIGTRAP,
+        libc::SIGPROF,
+        libc::SIGVTALRM,
+        libc::SIGSTKFLT,
+        libc::SIGPWR,
+        libc::SIGIO,
+        libc::SIGURG,
         libc::SIGRTMIN() + 3,
+        libc::SIGRTMAX(),
     ];
-    let traps: String = signals.iter().map(|n| format!("trap 'echo {n}' {n}; ")).collect();
+    let own = [libc::SIGXCPU, libc::SIGXFSZ, libc::SIGPIPE];
+    let traps: String =
+        signals.iter().chain(&own).map(|n| format!("trap 'echo {n}' {n}; ")).collect();
     let script = format!("{traps} echo ready; while [ ! -e end ]; do sleep 0.02; done; exit 5");
     let mut running = site.start_script("k", &script);
+    own.into_iter().for_each(|signal| send(running.pid(), signal));
     for signal in signals {
         send(running.pid(), signal);
         assert_eq!(running.line(), signal.to_string());

@@ -10,16 +10,18 @@ use std::thread;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::OpenptFlags;
+use rustix::termios::Winsize;
 
-use crate::harness::{Site, gone, until};
+use crate::harness::{Site, gone, state, until};
 
 const CTRL_C: &str = "\x03";
 const CTRL_Z: &str = "\x1a";
 
 /// A program in a session of its own on a terminal of its own.
-struct Terminal {
+pub(crate) struct Terminal {
     keyboard: File,
-    screen: Arc<Mutex<String>>,
+    /// All that was written to it.
+    screen: Arc<Mutex<Vec<u8>>>,
     child: Child,
 }
 
@@ -46,20 +48,20 @@ impl Terminal {
         drop(command);
         let keyboard = File::from(master);
         let mut output = keyboard.try_clone().unwrap();
-        let screen = Arc::new(Mutex::new(String::new()));
+        let screen = Arc::new(Mutex::new(Vec::new()));
         let written = Arc::clone(&screen);
         thread::spawn(move || {
             let mut buffer = [0; 1024];
             // Reading fails when the last process on the terminal is gone.
             while let Ok(count @ 1..) = output.read(&mut buffer) {
-                written.lock().unwrap().push_str(&String::from_utf8_lossy(&buffer[..count]));
+                written.lock().unwrap().extend_from_slice(&buffer[..count]);
             }
         });
         Self { keyboard, screen, child }
     }
 
     /// The command itself on a terminal.
-    fn leasehold(site: &Site, args: &[&str]) -> Self {
+    pub(crate) fn leasehold(site: &Site, args: &[&str]) -> Self {
         Self::start(site.command(args))
     }
 
@@ -75,25 +77,45 @@ impl Terminal {
         Self::start(command)
     }
 
-    fn type_in(&mut self, keys: &str) {
+    pub(crate) fn type_in(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
+    }
+
+    pub(crate) fn send(&self, signal: libc::c_int) {
+        crate::watchdog::send(self.child.id(), signal);
+    }
+
+    /// Gives it another size, in lines and columns, which the program is told by a signal.
+    pub(crate) fn resize(&self, rows: u16, columns: u16) {
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        rustix::termios::tcsetwinsize(&self.keyboard, size).unwrap();
+    }
+
+    /// What somebody would see who looks at a terminal of this size.
+    pub(crate) fn looks(&self, rows: u16, columns: u16) -> String {
+        let mut screen = vt100::Parser::new(rows, columns, 0);
+        screen.process(&self.screen.lock().unwrap());
+        screen.screen().contents()
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.screen.lock().unwrap()).into_owned()
     }
 
     #[track_caller]
     fn shows(&self, text: &str) {
         let mut seen = String::new();
         until(&format!("{text:?} is shown"), || {
-            seen.clone_from(&self.screen.lock().unwrap());
+            seen = self.text();
             seen.contains(text)
         });
     }
 
     #[track_caller]
-    fn ends(&mut self) -> ExitStatus {
-        let screen = Arc::clone(&self.screen);
+    pub(crate) fn ends(&mut self) -> ExitStatus {
         until("the program ends", || self.child.try_wait().unwrap().is_some());
         let status = self.child.wait().unwrap();
-        println!("{}", screen.lock().unwrap());
+        println!("{}", self.text());
         status
     }
 }
@@ -103,7 +125,7 @@ impl Drop for Terminal {
         drop(self.child.kill());
         drop(self.child.wait());
         if thread::panicking() {
-            println!("the screen: {}", self.screen.lock().unwrap());
+            println!("the screen: {}", self.text());
         }
     }
 }
@@ -132,7 +154,51 @@ fn ctrl_c_ends_the_script_around_the_command() {
     terminal.shows("ready");
     terminal.type_in(CTRL_C);
     assert_eq!(terminal.ends().signal(), Some(libc::SIGINT));
-    assert!(!terminal.screen.lock().unwrap().contains("not reached"));
+    assert!(!terminal.text().contains("not reached"));
+    site.line("run -n k -- true").expect(0);
+}
+
+#[test]
+fn the_rest_of_a_command_that_ctrl_c_has_ended_keeps_the_lock_until_the_next_ctrl_c() {
+    let site = Site::embedded();
+    script(
+        &site,
+        "job",
+        "sh -c 'trap \"\" TERM INT HUP; echo $$ > rest; while :; do sleep 0.05; done' & \
+         while [ ! -s rest ]; do sleep 0.02; done; echo job-is-ready; while :; do sleep 0.05; done",
+    );
+    let line = "leasehold run k --ttl 1h --grace 0s -- sh job; echo not reached";
+    let mut terminal = Terminal::shell(&site, line);
+    terminal.shows("job-is-ready");
+    terminal.type_in(CTRL_C);
+    terminal.shows("a part of it has not");
+    site.line("run -n k -- true").expect(75);
+    let rest: u32 = site.read("rest").trim().parse().unwrap();
+    assert!(state(rest).is_some(), "it is waited for");
+    terminal.type_in(CTRL_C);
+    assert_eq!(terminal.ends().signal(), Some(libc::SIGINT));
+    gone(rest);
+    assert!(!terminal.text().contains("not reached"));
+    site.line("run -n k -- true").expect(0);
+}
+
+#[test]
+fn a_rest_that_ctrl_c_has_left_and_that_ends_by_itself_frees_the_lock() {
+    let site = Site::embedded();
+    script(
+        &site,
+        "job",
+        "sh -c 'trap \"\" TERM INT HUP; echo > begun; while [ ! -e go ]; do sleep 0.02; done; \
+         echo > tidied' & \
+         while [ ! -e begun ]; do sleep 0.02; done; echo job-is-ready; while :; do sleep 0.05; done",
+    );
+    let mut terminal = Terminal::leasehold(&site, &["run", "k", "--ttl", "1h", "--", "sh", "job"]);
+    terminal.shows("job-is-ready");
+    terminal.type_in(CTRL_C);
+    site.line("wait -w 0.3 k").complains(75, "held by");
+    fs::write(site.path("go"), "").unwrap();
+    assert_eq!(terminal.ends().signal(), Some(libc::SIGINT));
+    assert!(site.path("tidied").exists());
     site.line("run -n k -- true").expect(0);
 }
 

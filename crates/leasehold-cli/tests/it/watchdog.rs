@@ -103,6 +103,57 @@ fn a_watchdog_that_is_killed_is_followed_by_another() {
     site.line("run -w 30 k -- true").expect(0);
 }
 
+/// The command's first process, and the other one of [`STUBBORN`].
+fn first_and_rest(site: &Site, supervisor: u32) -> (u32, u32) {
+    let pids = pids(site, 2);
+    let own = children(supervisor);
+    let is_first = |pid: &&u32| own.iter().any(|(child, _)| child == *pid);
+    let first = *pids.iter().find(is_first).unwrap();
+    (first, *pids.iter().find(|pid| **pid != first).unwrap())
+}
+
+fn on_every_store(test: impl Fn(&Site)) {
+    test(&Site::embedded());
+    let server = RedisServer::start();
+    test(&Site::at(server.url()));
+}
+
+#[test]
+fn where_supervisor_and_watchdog_are_killed_at_once_only_the_first_process_dies_with_them() {
+    on_every_store(|site| {
+        let mut running = site.start_script("k --ttl 10s", STUBBORN);
+        let (first, rest) = first_and_rest(site, running.pid());
+        let watchdog = watchdog(running.pid());
+        // For there to be no time in which it could put another in its place.
+        send(running.pid(), libc::SIGSTOP);
+        send(watchdog, libc::SIGKILL);
+        running.process().kill();
+        gone(first);
+        site.line("run -w 60 k -- true").expect(0);
+        assert!(state(rest).is_some(), "this is the gap that the guarantee names");
+        send(rest, libc::SIGKILL);
+        gone(rest);
+    });
+}
+
+#[test]
+fn where_supervisor_and_watchdog_stand_still_at_once_the_command_lives_until_either_goes_on() {
+    on_every_store(|site| {
+        let running = site.start_script("k --ttl 2s", STUBBORN);
+        let (first, rest) = first_and_rest(site, running.pid());
+        let watchdog = watchdog(running.pid());
+        send(running.pid(), libc::SIGSTOP);
+        send(watchdog, libc::SIGSTOP);
+        site.line("run -w 60 k -- true").expect(0);
+        assert!(state(first).is_some(), "this is the gap that the guarantee names");
+        send(watchdog, libc::SIGCONT);
+        gone(first);
+        gone(rest);
+        send(running.pid(), libc::SIGCONT);
+        running.finish().expect(76);
+    });
+}
+
 #[test]
 fn a_watchdog_that_is_killed_at_birth_costs_nobody_anything() {
     let site = Site::embedded();

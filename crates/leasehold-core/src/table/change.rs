@@ -1,50 +1,42 @@
-//! Operations that change a lock without taking or ending a lease.
+//! Changing a lock without taking or ending a lease.
 
-use super::Now;
-use super::entry::{LockEntry, Notice};
-use crate::change::{
-    Ask, AskRequest, Convert, ConvertRequest, Converted, SetLimit, SetLimitRequest,
-};
+use super::operation::{Current, Operation};
 use crate::fence::FenceBlock;
-use crate::store::{Kind, Mode, Refusal};
+use crate::store::{
+    Ask, AskRequest, Convert, ConvertRequest, Converted, Kind, Mode, Refusal, SetLimit,
+    SetLimitRequest,
+};
+use crate::token::Token;
 
-impl LockEntry {
-    /// Changes the mode in which a lease is held, at once or not at all.
-    ///
-    /// An upgrade needs nobody else to share the lock, but may pass those who wait: they would
-    /// wait for this reader in any case. More permits are for whoever is next, so not while
-    /// somebody waits.
-    pub fn convert(
-        &mut self,
-        request: &ConvertRequest,
-        now: Now,
-        notices: &mut Vec<Notice>,
-    ) -> Convert {
-        let first = self.first_in_line();
-        self.settle(now, notices);
-        let answer = self.convert_settled(request, now);
-        self.settle(now, notices);
-        self.tell_new_first(first, None, now.at, notices);
-        answer
+/// Changes the mode in which a lease is held, at once or not at all.
+///
+/// An upgrade needs nobody else to share the lock, but may pass the waiters: they would wait for
+/// this reader in any case. More permits go to the next in line, so not to a holder while somebody
+/// waits.
+impl Operation for ConvertRequest {
+    type Answer = Convert;
+
+    fn token(&self) -> Option<Token> {
+        Some(self.token)
     }
 
-    fn convert_settled(&mut self, request: &ConvertRequest, now: Now) -> Convert {
-        let Some(at) = self.holders.iter().position(|h| h.token == request.token) else {
-            let late = self.is_late(request.fences);
+    fn apply(&self, Current { entry, now }: Current<'_>) -> Convert {
+        let Some(at) = entry.holders.iter().position(|h| h.token == self.token) else {
+            let late = entry.is_late(self.fences);
             return if late { Convert::Late } else { Convert::NotHeld };
         };
-        let sharers = u32::try_from(self.holders.len()).unwrap_or(u32::MAX).saturating_sub(1);
-        let waited_for = !self.waiters.is_empty();
-        let stored = self.kind_in_use().unwrap_or(Kind::Lock);
-        let taken = self.permits_taken();
-        let Some(holder) = self.holders.get_mut(at) else { return Convert::NotHeld };
+        let sharers = u32::try_from(entry.holders.len()).unwrap_or(u32::MAX).saturating_sub(1);
+        let waited_for = !entry.waiters.is_empty();
+        let stored = entry.kind_in_use().unwrap_or(Kind::Lock);
+        let taken = entry.permits_taken();
+        let Some(holder) = entry.holders.get_mut(at) else { return Convert::NotHeld };
         let same = |fences: FenceBlock| Convert::Converted(Converted::new(fences));
-        match (holder.mode, request.mode) {
+        match (holder.mode, self.mode) {
             (Mode::Exclusive, Mode::Exclusive) | (Mode::Shared, Mode::Shared) => {
                 same(holder.fences)
             }
             // A downgrade that arrives again after a later upgrade must not undo it.
-            (Mode::Exclusive, Mode::Shared) if holder.fences.last() != request.fences.last() => {
+            (Mode::Exclusive, Mode::Shared) if holder.fences.last() != self.fences.last() => {
                 Convert::NotHeld
             }
             (Mode::Exclusive, Mode::Shared) => {
@@ -53,8 +45,8 @@ impl LockEntry {
             }
             (Mode::Shared, Mode::Exclusive) if sharers > 0 => Convert::Busy { others: sharers },
             (Mode::Shared, Mode::Exclusive) => {
-                let fences = self.issue(request.fence_block, now);
-                if let Some(holder) = self.holders.get_mut(at) {
+                let fences = entry.issue(self.fence_block, now);
+                if let Some(holder) = entry.holders.get_mut(at) {
                     holder.mode = Mode::Exclusive;
                     holder.fences = fences;
                 }
@@ -71,33 +63,30 @@ impl LockEntry {
                 if more > 0 && (waited_for || more > limit.get().saturating_sub(taken)) {
                     return Convert::Busy { others: taken.saturating_sub(held.get()) };
                 }
-                holder.mode = request.mode;
+                holder.mode = self.mode;
                 same(holder.fences)
             }
             _ => Convert::Refused(Refusal::WrongKind { stored }),
         }
     }
+}
 
-    /// Changes the limit of a semaphore in use.
-    pub fn set_limit(
-        &mut self,
-        request: &SetLimitRequest,
-        now: Now,
-        notices: &mut Vec<Notice>,
-    ) -> SetLimit {
-        let first = self.first_in_line();
-        self.settle(now, notices);
-        let answer = match self.kind_in_use() {
+/// Changes the limit of a semaphore in use.
+impl Operation for SetLimitRequest {
+    type Answer = SetLimit;
+
+    fn apply(&self, Current { entry, .. }: Current<'_>) -> SetLimit {
+        match entry.kind_in_use() {
             None => SetLimit::NotInUse,
             Some(Kind::Semaphore { limit: before }) => {
-                let limit = request.limit;
-                self.kind = Some(Kind::Semaphore { limit });
-                self.waiters.retain(|waiter| match waiter.mode {
+                let limit = self.limit;
+                entry.kind = Some(Kind::Semaphore { limit });
+                entry.waiters.retain(|waiter| match waiter.mode {
                     Mode::Permits { count, .. } => count <= limit,
                     Mode::Exclusive | Mode::Shared => true,
                 });
-                let modes = self.holders.iter_mut().map(|holder| &mut holder.mode);
-                for mode in modes.chain(self.waiters.iter_mut().map(|waiter| &mut waiter.mode)) {
+                let modes = entry.holders.iter_mut().map(|holder| &mut holder.mode);
+                for mode in modes.chain(entry.waiters.iter_mut().map(|waiter| &mut waiter.mode)) {
                     if let Mode::Permits { limit: of, .. } = mode {
                         *of = limit;
                     }
@@ -105,21 +94,19 @@ impl LockEntry {
                 SetLimit::Set { before }
             }
             Some(stored @ Kind::Lock) => SetLimit::Refused(Refusal::WrongKind { stored }),
-        };
-        self.settle(now, notices);
-        self.tell_new_first(first, None, now.at, notices);
-        answer
+        }
     }
+}
 
-    /// Notes that holders are asked to let go.
-    pub fn ask(&mut self, request: &AskRequest, now: Now, notices: &mut Vec<Notice>) -> Ask {
-        let first = self.first_in_line();
-        self.settle(now, notices);
-        self.tell_new_first(first, None, now.at, notices);
+/// Notes that holders are asked to let go.
+impl Operation for AskRequest {
+    type Answer = Ask;
+
+    fn apply(&self, Current { entry, .. }: Current<'_>) -> Ask {
         let mut holders: u32 = 0;
-        for holder in &mut self.holders {
-            if request.fence.is_none_or(|fence| holder.fences.contains(fence)) {
-                holder.asked_by = Some(request.by.clone());
+        for holder in &mut entry.holders {
+            if self.fence.is_none_or(|fence| holder.fences.contains(fence)) {
+                holder.asked_by = Some(self.by.clone());
                 holders = holders.saturating_add(1);
             }
         }

@@ -1,29 +1,37 @@
 //! The lock table: what acquiring, waiting, renewing and releasing mean.
 //!
-//! A [`LockEntry`] is all that a store keeps about one name, and each of its methods is one
-//! operation, carried out on the store's time ([`Now`]). A store's work is to make such a step
-//! atomic, to keep the entry in between, and to deliver the [`Notice`]s that it returns. The
-//! memory and embedded stores run this code; the Redis store's scripts are its second
-//! implementation, and a property test holds the two together.
+//! A [`LockEntry`] is all that a store keeps about one name, and each [`Operation`] is one step on
+//! it, carried out on the store's time ([`Now`]). A store's work is to make such a step atomic, to
+//! keep the entry in between, and to deliver the [`Notice`]s of the step. The memory and embedded
+//! stores run this code; the Redis store's scripts are its second implementation, and a property
+//! test holds the two together.
 //!
 //! The invariants to keep:
 //!
-//! * Each operation first *settles* the entry: holders whose time is over are dropped, and what
-//!   came free goes to the head of the line in the same step. So a free lock never has a live
-//!   waiter whom it could serve.
+//! * [`LockEntry::perform`] is the one way to an operation. Before each, it drops the holders and
+//!   waiters whose time is over and grants what came free to the line; after each, it grants again
+//!   and tells a new head. So a free lock never has a live waiter that it could serve.
 //! * Every operation is idempotent per token: repeating one never counts twice, and never touches
 //!   what another token has.
 //! * Free is what live holders leave: there is no counter to give back.
 //! * A fence is larger than every fence issued for the name before, also when the entry was
-//!   forgotten in between, because it is at least the time, and an entry is kept until the time
-//!   has passed its last fence ([`LockEntry::may_be_forgotten`]).
+//!   forgotten in between: it is at least the time, and an entry is kept until the time has passed
+//!   its last fence ([`LockEntry::may_be_forgotten`]).
 
+mod acquire;
 mod change;
 mod entry;
+mod line;
+mod operation;
+mod release;
+mod renew;
 #[cfg(test)]
 mod tests;
 
+pub use acquire::{Entries, Obstacle, acquire_all};
 pub use entry::{LockEntry, Notice};
+pub use operation::{Current, Operation};
+pub use release::Bury;
 
 use std::time::Duration;
 

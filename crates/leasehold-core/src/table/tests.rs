@@ -3,15 +3,14 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::{LockEntry, Notice, Now, StoreTime};
-use crate::change::{Ask, AskRequest, Convert, ConvertRequest, SetLimit, SetLimitRequest};
+use super::{Bury, LockEntry, Notice, Now, Obstacle, StoreTime};
 use crate::fence::{Fence, FenceBlock};
 use crate::key::Key;
 use crate::label::{Metadata, OwnerName};
 use crate::store::{
-    Acquire, AcquireRequest, Already, Busy, ForceRelease, ForceReleaseRequest, Kind, Leave,
-    LeaveRequest, LockInfo, Mode, Place, QueueRequest, Refusal, Release, ReleaseRequest, Renew,
-    RenewRequest, Waiting, Wake,
+    Acquire, AcquireRequest, Already, Ask, AskRequest, Busy, Convert, ConvertRequest, ForceRelease,
+    ForceReleaseRequest, Kind, Leave, LeaveRequest, LockInfo, Mode, Place, QueueRequest, Refusal,
+    Release, ReleaseRequest, Renew, RenewRequest, SetLimit, SetLimitRequest, Waiting, Wake,
 };
 use crate::token::{ClientId, Token};
 use crate::ttl::Ttl;
@@ -57,7 +56,7 @@ impl Lock {
     }
 
     fn acquire(&mut self, request: &AcquireRequest) -> Acquire {
-        self.entry.acquire(request, self.now(), &mut self.notices)
+        self.entry.perform(request, self.now(), &mut self.notices)
     }
 
     fn take(&mut self, who: u8, ttl_ms: u64) -> FenceBlock {
@@ -74,11 +73,11 @@ impl Lock {
 
     fn renew(&mut self, who: u8, fences: FenceBlock, ttl_ms: u64) -> Renew {
         let request = RenewRequest::new(key(), token(who), fences, ttl(ttl_ms));
-        self.entry.renew(&request, self.now(), &mut self.notices)
+        self.entry.perform(&request, self.now(), &mut self.notices)
     }
 
     fn release_with(&mut self, request: &ReleaseRequest) -> Release {
-        self.entry.release(request, self.now(), &mut self.notices)
+        self.entry.perform(request, self.now(), &mut self.notices)
     }
 
     fn release(&mut self, who: u8, fences: FenceBlock) -> Release {
@@ -93,17 +92,17 @@ impl Lock {
 
     fn leave(&mut self, who: u8) -> Leave {
         let request = LeaveRequest::new(key(), token(who));
-        self.entry.leave(&request, self.now(), &mut self.notices)
+        self.entry.perform(&request, self.now(), &mut self.notices)
     }
 
     fn force_release(&mut self, fence: Fence) -> ForceRelease {
         let request = ForceReleaseRequest::new(key(), fence);
-        self.entry.force_release(&request, self.now(), &mut self.notices)
+        self.entry.perform(&request, self.now(), &mut self.notices)
     }
 
     fn bury(&mut self, dead: &[u8]) {
         let dead: Vec<Token> = dead.iter().copied().map(token).collect();
-        self.entry.bury(|token| dead.contains(token), self.now(), &mut self.notices);
+        self.entry.perform(&Bury(&dead), self.now(), &mut self.notices);
     }
 
     fn inspect(&self) -> Option<LockInfo> {

@@ -4,7 +4,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use leasehold_core::{Error, ErrorKind, Result, escape};
 use rustix::fs::{Mode, OFlags};
@@ -196,6 +196,14 @@ impl Directory {
             ));
         }
         let for_group = access == Access::Group;
+        if mode & 0o020 != 0 && !for_group && meta.uid() != user {
+            return refuse(format!(
+                "this directory is for user {} and the members of group {}; user {user} is neither, \
+                 so become a member, or name another directory",
+                meta.uid(),
+                meta.gid()
+            ));
+        }
         if mode & 0o020 != 0 && !for_group {
             return refuse(format!(
                 "the group {} can write to this directory (mode {:o}); take that right away, or \
@@ -317,6 +325,14 @@ fn check_absolute(path: &Path) -> Result<()> {
 }
 
 fn make(path: &Path, access: Access) -> Result<()> {
+    // What the system finds before a `..` has to be there: made for the way back, it would be left.
+    let mut before = PathBuf::new();
+    for part in path.components() {
+        if part == Component::ParentDir && !before.exists() {
+            return Err(unusable("find", io::ErrorKind::NotFound.into()));
+        }
+        before.push(part);
+    }
     let mode = access.directory_mode();
     match DirBuilder::new().recursive(true).mode(mode).create(path) {
         Ok(()) if access == Access::Private => Ok(()),

@@ -28,11 +28,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold_core::doctor::Finding;
+use leasehold_core::table::Operation;
 use leasehold_core::{
-    Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
-    ConvertRequest, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
-    ListRequest, Listener, Listing, LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Result,
-    SetLimit, SetLimitRequest, Store,
+    Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Call, Capability, ClientId,
+    Convert, ConvertRequest, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave,
+    LeaveRequest, ListRequest, Listener, Listing, LockInfo, Release, ReleaseRequest, Renew,
+    RenewRequest, Result, SetLimit, SetLimitRequest, Store,
 };
 
 pub use options::EmbeddedStoreOptions;
@@ -157,6 +158,29 @@ impl EmbeddedStore {
         self.environment.run(&(), within, |store, pass, ()| table::count(store, pass)).await
     }
 
+    /// Carries out one operation on one lock.
+    fn perform<'a, O>(
+        &'a self,
+        key: &'a Key,
+        operation: &'a O,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<<O as Operation>::Answer>>
+    where
+        O: Operation<Answer: Send> + Call + Clone,
+    {
+        Box::pin(async move {
+            let asked = (key.clone(), operation.clone(), Arc::clone(&self.client));
+            let step = |store: &Environment,
+                        pass: &gate::Pass<'_>,
+                        (key, operation, client): &(Key, O, Arc<Client>)| {
+                let session = if O::TAKES { client.session(store, pass)? } else { None };
+                table::perform(store, pass, session, key, operation)
+            };
+            let answer = self.environment.run(&asked, within, step).await;
+            answer.map_err(|error| error.during(O::METHOD.name()).on_key(key))
+        })
+    }
+
     fn new(environment: Arc<Environment>, detached: bool) -> Self {
         Self { environment, client: Arc::new(Client { detached, session: Mutex::new(None) }) }
     }
@@ -194,16 +218,7 @@ impl Store for EmbeddedStore {
         request: &'a AcquireRequest,
         within: Duration,
     ) -> BoxFuture<'a, Result<Acquire>> {
-        Box::pin(async move {
-            let asked = (request.clone(), Arc::clone(&self.client));
-            let step = |store: &Environment, pass: &gate::Pass<'_>, asked: &Asked| {
-                let (request, client) = asked;
-                let session = client.session(store, pass)?;
-                table::acquire(store, pass, session, request)
-            };
-            let answer = self.environment.run(&asked, within, step).await;
-            answer.map_err(|error| error.during("acquire").on_key(&request.key))
-        })
+        self.perform(&request.key, request, within)
     }
 
     fn renew<'a>(
@@ -231,10 +246,7 @@ impl Store for EmbeddedStore {
         request: &'a ReleaseRequest,
         within: Duration,
     ) -> BoxFuture<'a, Result<Release>> {
-        Box::pin(async move {
-            let answer = self.environment.run(request, within, table::release).await;
-            answer.map_err(|error| error.during("release").on_key(&request.key))
-        })
+        self.perform(&request.key, request, within)
     }
 
     fn leave<'a>(
@@ -242,10 +254,7 @@ impl Store for EmbeddedStore {
         request: &'a LeaveRequest,
         within: Duration,
     ) -> BoxFuture<'a, Result<Leave>> {
-        Box::pin(async move {
-            let answer = self.environment.run(request, within, table::leave).await;
-            answer.map_err(|error| error.during("leave").on_key(&request.key))
-        })
+        self.perform(&request.key, request, within)
     }
 
     fn acquire_all<'a>(
@@ -256,13 +265,13 @@ impl Store for EmbeddedStore {
         Box::pin(async move {
             AcquireAll::check(requests).map_err(|error| error.during("acquire"))?;
             let asked = (requests.to_vec(), Arc::clone(&self.client));
-            let step = |store: &Environment,
-                        pass: &gate::Pass<'_>,
-                        asked: &(Vec<AcquireRequest>, Arc<Client>)| {
-                let (requests, client) = asked;
-                let session = client.session(store, pass)?;
-                table::acquire_all(store, pass, session, requests)
-            };
+            let step =
+                |store: &Environment,
+                 pass: &gate::Pass<'_>,
+                 (requests, client): &(Vec<AcquireRequest>, Arc<Client>)| {
+                    let session = client.session(store, pass)?;
+                    table::acquire_all(store, pass, session, requests)
+                };
             let answer = self.environment.run(&asked, within, step).await;
             answer.map_err(|error| error.during("acquire"))
         })
@@ -273,10 +282,7 @@ impl Store for EmbeddedStore {
         request: &'a ConvertRequest,
         within: Duration,
     ) -> BoxFuture<'a, Result<Convert>> {
-        Box::pin(async move {
-            let answer = self.environment.run(request, within, table::convert).await;
-            answer.map_err(|error| error.during("convert").on_key(&request.key))
-        })
+        self.perform(&request.key, request, within)
     }
 
     fn set_limit<'a>(
@@ -284,17 +290,11 @@ impl Store for EmbeddedStore {
         request: &'a SetLimitRequest,
         within: Duration,
     ) -> BoxFuture<'a, Result<SetLimit>> {
-        Box::pin(async move {
-            let answer = self.environment.run(request, within, table::set_limit).await;
-            answer.map_err(|error| error.during("set-limit").on_key(&request.key))
-        })
+        self.perform(&request.key, request, within)
     }
 
     fn ask<'a>(&'a self, request: &'a AskRequest, within: Duration) -> BoxFuture<'a, Result<Ask>> {
-        Box::pin(async move {
-            let answer = self.environment.run(request, within, table::ask).await;
-            answer.map_err(|error| error.during("ask").on_key(&request.key))
-        })
+        self.perform(&request.key, request, within)
     }
 
     fn inspect<'a>(
@@ -333,10 +333,7 @@ impl Store for EmbeddedStore {
         request: &'a ForceReleaseRequest,
         within: Duration,
     ) -> BoxFuture<'a, Result<ForceRelease>> {
-        Box::pin(async move {
-            let answer = self.environment.run(request, within, table::force_release).await;
-            answer.map_err(|error| error.during("force-release").on_key(&request.key))
-        })
+        self.perform(&request.key, request, within)
     }
 
     fn listen<'a>(
@@ -380,8 +377,6 @@ impl Store for EmbeddedStore {
         self.environment.location.to_string()
     }
 }
-
-type Asked = (AcquireRequest, Arc<Client>);
 
 /// A store's name for people.
 fn location(path: &Path) -> String {

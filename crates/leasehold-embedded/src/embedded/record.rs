@@ -188,7 +188,7 @@ mod tests {
         let ttl = Ttl::new(Duration::from_secs(30)).unwrap();
         let request = AcquireRequest::new(Key::new("k").unwrap(), token, ttl);
         let now = Now { at: StoreTime::from_micros(5), fence_floor: Fence::from_value(9).unwrap() };
-        record.entry.acquire(&request, now, &mut Vec::new());
+        record.entry.perform(&request, now, &mut Vec::new());
         record.own(token, Some(77));
         record
     }

@@ -4,11 +4,10 @@
 use std::ops::Bound;
 
 use heed::RwTxn;
-use leasehold_core::table::{LockEntry, Notice, Now, StoreTime};
+use leasehold_core::table::{Bury, Entries, Notice, Now, Operation, StoreTime};
 use leasehold_core::{
-    Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, Convert, ConvertRequest, Error,
-    ErrorKind, Fence, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest, LockInfo,
-    Release, ReleaseRequest, Renew, RenewRequest, Result, SetLimit, SetLimitRequest, Token,
+    AcquireAll, AcquireRequest, Error, ErrorKind, Fence, Key, LockInfo, Renew, RenewRequest,
+    Result, Token,
 };
 
 use super::environment::Environment;
@@ -42,22 +41,20 @@ pub(super) const BATCH: usize = 256;
 
 type Answer<T> = Result<(T, Vec<Notice>)>;
 
-pub(super) fn acquire(
+/// Carries one operation on one lock out. What it takes belongs to the session.
+pub(super) fn perform<O: Operation>(
     store: &Environment,
     pass: &Pass<'_>,
     session: Option<SessionId>,
-    request: &AcquireRequest,
-) -> Answer<Acquire> {
-    where_there_is_room(store, pass, || {
-        let mut step = Step::begin(store, pass)?;
-        let answer =
-            step.change(&request.key, Write::Add, Some(request.token), |record, now, notices| {
-                let answer = record.entry.acquire(request, now, notices);
-                record.own(request.token, session);
-                answer
-            })?;
+    key: &Key,
+    operation: &O,
+) -> Answer<O::Answer> {
+    let attempt = || {
+        let mut step = Step::begin(store, pass, session)?;
+        let answer = step.perform(key, operation)?;
         step.end(answer)
-    })
+    };
+    if O::TAKES { where_there_is_room(store, pass, attempt) } else { attempt() }
 }
 
 /// Tries again what found no room, once idle names have been forgotten.
@@ -84,7 +81,7 @@ fn where_there_is_room<T>(
 fn forget_idle(store: &Environment, pass: &Pass<'_>) -> bool {
     (0..FORGET_TURNS).fold(false, |any, _| {
         let turn = || {
-            let mut step = Step::begin(store, pass)?;
+            let mut step = Step::begin(store, pass, None)?;
             store.reserve(&step.txn, Write::Change, 0)?;
             let forgotten = step.forget(FORGET_STEPS, |stored, now| stored.used_until <= now)?;
             store.commit(step.txn)?;
@@ -94,8 +91,8 @@ fn forget_idle(store: &Environment, pass: &Pass<'_>) -> bool {
     })
 }
 
-/// Takes all or none. Where one is not to be had, nothing is written but what the look at the
-/// others has settled.
+/// Takes all or none. Where one is not to be had, only what has run out or is granted to waiters of
+/// the others is written.
 pub(super) fn acquire_all(
     store: &Environment,
     pass: &Pass<'_>,
@@ -103,104 +100,10 @@ pub(super) fn acquire_all(
     requests: &[AcquireRequest],
 ) -> Answer<AcquireAll> {
     where_there_is_room(store, pass, || {
-        let mut step = Step::begin(store, pass)?;
-        for (index, request) in requests.iter().enumerate() {
-            let obstacle = step.change(
-                &request.key,
-                Write::Add,
-                Some(request.token),
-                |record, now, notices| record.entry.obstacle(request, now, notices),
-            )?;
-            if let Some(answer) = obstacle {
-                return step.end(AcquireAll::Blocked { index, answer });
-            }
-        }
-        let mut all = Vec::with_capacity(requests.len());
-        for (index, request) in requests.iter().enumerate() {
-            let answer = step.change(
-                &request.key,
-                Write::Add,
-                Some(request.token),
-                |record, now, notices| {
-                    let answer = record.entry.acquire(request, now, notices);
-                    record.own(request.token, session);
-                    answer
-                },
-            )?;
-            match answer.fences() {
-                Some(fences) => all.push(fences),
-                None => return step.end(AcquireAll::Blocked { index, answer }),
-            }
-        }
-        step.end(AcquireAll::Granted(all))
+        let mut step = Step::begin(store, pass, session)?;
+        let answer = leasehold_core::table::acquire_all(requests, &mut step)?;
+        step.end(answer)
     })
-}
-
-pub(super) fn convert(
-    store: &Environment,
-    pass: &Pass<'_>,
-    request: &ConvertRequest,
-) -> Answer<Convert> {
-    let mut step = Step::begin(store, pass)?;
-    let answer =
-        step.change(&request.key, Write::Change, Some(request.token), |record, now, notices| {
-            record.entry.convert(request, now, notices)
-        })?;
-    step.end(answer)
-}
-
-pub(super) fn set_limit(
-    store: &Environment,
-    pass: &Pass<'_>,
-    request: &SetLimitRequest,
-) -> Answer<SetLimit> {
-    let mut step = Step::begin(store, pass)?;
-    let answer = step.change(&request.key, Write::Change, None, |record, now, notices| {
-        record.entry.set_limit(request, now, notices)
-    })?;
-    step.end(answer)
-}
-
-pub(super) fn ask(store: &Environment, pass: &Pass<'_>, request: &AskRequest) -> Answer<Ask> {
-    let mut step = Step::begin(store, pass)?;
-    let answer = step.change(&request.key, Write::Change, None, |record, now, notices| {
-        record.entry.ask(request, now, notices)
-    })?;
-    step.end(answer)
-}
-
-pub(super) fn release(
-    store: &Environment,
-    pass: &Pass<'_>,
-    request: &ReleaseRequest,
-) -> Answer<Release> {
-    let mut step = Step::begin(store, pass)?;
-    let answer =
-        step.change(&request.key, Write::Change, Some(request.token), |record, now, notices| {
-            record.entry.release(request, now, notices)
-        })?;
-    step.end(answer)
-}
-
-pub(super) fn leave(store: &Environment, pass: &Pass<'_>, request: &LeaveRequest) -> Answer<Leave> {
-    let mut step = Step::begin(store, pass)?;
-    let answer =
-        step.change(&request.key, Write::Change, Some(request.token), |record, now, notices| {
-            record.entry.leave(request, now, notices)
-        })?;
-    step.end(answer)
-}
-
-pub(super) fn force_release(
-    store: &Environment,
-    pass: &Pass<'_>,
-    request: &ForceReleaseRequest,
-) -> Answer<ForceRelease> {
-    let mut step = Step::begin(store, pass)?;
-    let answer = step.change(&request.key, Write::Change, None, |record, now, notices| {
-        record.entry.force_release(request, now, notices)
-    })?;
-    step.end(answer)
 }
 
 /// Renews all in one transaction. An entry that can't be read fails its own request only; a
@@ -210,15 +113,12 @@ pub(super) fn renew(
     pass: &Pass<'_>,
     requests: &[RenewRequest],
 ) -> Answer<Vec<Result<Renew>>> {
-    let mut step = Step::begin(store, pass)?;
+    let mut step = Step::begin(store, pass, None)?;
     let mut answers = Vec::with_capacity(requests.len());
     for request in requests {
         answers.push(match step.load(&request.key) {
             Ok((mut record, is_new)) => {
-                let answer = record.entry.renew(request, step.now, &mut step.notices);
-                if let Some(successor) = request.successor {
-                    record.pass_on(request.token, successor);
-                }
+                let answer = step.apply(&mut record, request, step.now);
                 step.save(&request.key, record, is_new, Write::Change)?;
                 Ok(answer)
             }
@@ -242,10 +142,8 @@ pub(super) fn inspect(store: &Environment, pass: &Pass<'_>, key: &Key) -> Answer
     if store.sessions.dead(record.sessions(None), at, pass).is_empty() {
         return Ok((record.entry.inspect(key, at), Vec::new()));
     }
-    let mut step = Step::begin(store, pass)?;
-    let at = step.now.at;
-    let info =
-        step.change(key, Write::Change, None, |record, _, _| record.entry.inspect(key, at))?;
+    let mut step = Step::begin(store, pass, None)?;
+    let info = step.inspect_the_living(key)?;
     step.end(info)
 }
 
@@ -317,12 +215,9 @@ pub(super) fn list(store: &Environment, pass: &Pass<'_>, from: &ListFrom) -> Ans
             }
         }
     }
-    let mut step = Step::begin(store, pass)?;
+    let mut step = Step::begin(store, pass, None)?;
     for key in with_dead {
-        let at = step.now.at;
-        locks.extend(
-            step.change(&key, Write::Change, None, |record, _, _| record.entry.inspect(&key, at))?,
-        );
+        locks.extend(step.inspect_the_living(&key)?);
     }
     step.end(Listed { locks, unreadable, next })
 }
@@ -375,7 +270,7 @@ pub(super) fn has_detached(store: &Environment, pass: &Pass<'_>) -> Result<bool>
 /// Forgets everything except how high fences were.
 pub(super) fn clear(store: &Environment, pass: &Pass<'_>) -> Result<()> {
     let failed = |error| store.lmdb_error(error);
-    let mut step = Step::begin(store, pass)?;
+    let mut step = Step::begin(store, pass, None)?;
     let mut last_fence = step.forgotten()?;
     for item in store.records.iter(&step.txn).map_err(failed)? {
         let (name, value) = item.map_err(failed)?;
@@ -394,16 +289,37 @@ struct Step<'a> {
     store: &'a Environment,
     pass: &'a Pass<'a>,
     txn: RwTxn<'a>,
+    /// Whose the leases and places are that the operations take.
+    session: Option<SessionId>,
     now: Now,
     notices: Vec<Notice>,
     changed: bool,
 }
 
+impl Entries for Step<'_> {
+    type Error = Error;
+
+    /// Carries an operation out on one lock, after the dead in its way were buried.
+    fn perform<O: Operation>(&mut self, key: &Key, operation: &O) -> Result<O::Answer> {
+        let (mut record, is_new) = self.load(key)?;
+        self.bury_dead(&mut record, operation.token());
+        let now = if is_new { self.floor_of_the_forgotten()? } else { self.now };
+        let answer = self.apply(&mut record, operation, now);
+        let write = if O::TAKES { Write::Add } else { Write::Change };
+        self.save(key, record, is_new, write)?;
+        Ok(answer)
+    }
+}
+
 impl<'a> Step<'a> {
-    fn begin(store: &'a Environment, pass: &'a Pass<'_>) -> Result<Self> {
+    fn begin(
+        store: &'a Environment,
+        pass: &'a Pass<'_>,
+        session: Option<SessionId>,
+    ) -> Result<Self> {
         let txn = store.write_txn(pass)?;
         let now = store.now();
-        Ok(Self { store, pass, txn, now, notices: Vec::new(), changed: false })
+        Ok(Self { store, pass, txn, session, now, notices: Vec::new(), changed: false })
     }
 
     fn end<T>(mut self, answer: T) -> Answer<T> {
@@ -416,23 +332,40 @@ impl<'a> Step<'a> {
         Ok((answer, self.notices))
     }
 
-    /// Carries out an operation on one lock, after what stands in its way and is dead was buried.
-    fn change<T>(
-        &mut self,
-        key: &Key,
-        write: Write,
-        asking: Option<Token>,
-        operation: impl FnOnce(&mut Record, Now, &mut Vec<Notice>) -> T,
-    ) -> Result<T> {
-        let (mut record, is_new) = self.load(key)?;
-        let dead = self.store.sessions.dead(record.sessions(asking), self.now.at, self.pass);
-        if !dead.is_empty() {
-            bury(&mut record, &dead, asking, self.now, &mut self.notices);
+    fn apply<O: Operation>(&mut self, record: &mut Record, operation: &O, now: Now) -> O::Answer {
+        let answer = record.entry.perform(operation, now, &mut self.notices);
+        if let Some(token) = operation.token() {
+            if O::TAKES {
+                record.own(token, self.session);
+            }
+            if let Some(successor) = operation.successor() {
+                record.pass_on(token, successor);
+            }
         }
-        let now = if is_new { self.floor_of_the_forgotten()? } else { self.now };
-        let answer = operation(&mut record, now, &mut self.notices);
-        self.save(key, record, is_new, write)?;
-        Ok(answer)
+        answer
+    }
+
+    /// Describes a lock whose dead holders and waiters are buried first.
+    fn inspect_the_living(&mut self, key: &Key) -> Result<Option<LockInfo>> {
+        let (mut record, is_new) = self.load(key)?;
+        self.bury_dead(&mut record, None);
+        let info = record.entry.inspect(key, self.now.at);
+        self.save(key, record, is_new, Write::Change)?;
+        Ok(info)
+    }
+
+    /// Takes what the dead had, except what belongs to the token that asks and so is alive.
+    fn bury_dead(&mut self, record: &mut Record, asking: Option<Token>) {
+        let dead = self.store.sessions.dead(record.sessions(asking), self.now.at, self.pass);
+        if dead.is_empty() {
+            return;
+        }
+        let is_gone = |token: &Token| {
+            Some(*token) != asking
+                && record.session_of(token).is_some_and(|session| dead.contains(&session))
+        };
+        let gone: Vec<Token> = record.entry.tokens().copied().filter(is_gone).collect();
+        record.entry.perform(&Bury(&gone), self.now, &mut self.notices);
     }
 
     fn load(&self, key: &Key) -> Result<(Record, bool)> {
@@ -550,27 +483,6 @@ impl<'a> Step<'a> {
     }
 }
 
-/// Takes what the dead had, except what belongs to the token that asks and so is alive.
-fn bury(
-    record: &mut Record,
-    dead: &[SessionId],
-    asking: Option<Token>,
-    now: Now,
-    notices: &mut Vec<Notice>,
-) {
-    let gone: Vec<Token> = record
-        .entry
-        .tokens()
-        .filter(|token| {
-            Some(**token) != asking
-                && record.session_of(token).is_some_and(|session| dead.contains(&session))
-        })
-        .copied()
-        .collect();
-    let entry: &mut LockEntry = &mut record.entry;
-    entry.bury(|token| gone.contains(token), now, notices);
-}
-
 fn decode(store: &Environment, name: &[u8], value: &[u8]) -> Result<Record> {
     Record::decode(name, value).map_err(|why| unreadable(store, why))
 }
@@ -598,7 +510,7 @@ fn damaged(store: &Environment, what: &str) -> Error {
 mod tests {
     use std::time::Duration;
 
-    use leasehold_core::{Acquire, FenceBlock, Ttl};
+    use leasehold_core::{Acquire, FenceBlock, LeaveRequest, Ttl};
 
     use super::super::EmbeddedStore;
     use super::*;
@@ -613,20 +525,15 @@ mod tests {
     /// Acquires and leaves, by a time of the test's.
     fn use_name(store: &Environment, name: &str, now: Now) -> FenceBlock {
         let pass = store.enter(WITHIN).unwrap();
-        let mut step = Step::begin(store, &pass).unwrap();
+        let mut step = Step::begin(store, &pass, None).unwrap();
         step.now = now;
         let asked = request(name);
-        let fences = step
-            .change(&asked.key, Write::Add, None, |record, now, notices| {
-                let Acquire::Granted(grant) = record.entry.acquire(&asked, now, notices) else {
-                    panic!("{name} is not free")
-                };
-                let leaving = LeaveRequest::new(asked.key.clone(), asked.token);
-                record.entry.leave(&leaving, now, notices);
-                grant.fences
-            })
-            .unwrap();
-        step.end(fences).unwrap().0
+        let Acquire::Granted(grant) = step.perform(&asked.key, &asked).unwrap() else {
+            panic!("{name} is not free")
+        };
+        let leaving = LeaveRequest::new(asked.key.clone(), asked.token);
+        step.perform(&asked.key, &leaving).unwrap();
+        step.end(grant.fences).unwrap().0
     }
 
     fn names(store: &Environment) -> usize {

@@ -7,18 +7,19 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use leasehold_clock::TokioClock;
 use leasehold_core::doctor::{Finding, Severity};
 use leasehold_core::retry::{Exponential, RetryStrategy as _};
 use leasehold_core::{
-    Acquire, Effect, Error, ErrorKind, Leave, LeaveRequest, ListRequest, Release, ReleaseRequest,
-    Renew, RenewRequest, Store, Token,
+    Acquire, Effect, Error, ErrorKind, Key, Leave, LeaveRequest, ListRequest, OwnerName, Release,
+    ReleaseRequest, Renew, RenewRequest, Store, Token,
 };
 use leasehold_embedded::{EmbeddedStore, MemoryStore};
 use leasehold_quorum::QuorumStore;
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 use tokio::task::JoinSet;
 
-use crate::support::{CALL, granted, key, ms, secs, wish};
+use crate::support::{CALL, granted, key, memories, ms, secs, wish};
 
 /// A quorum of stores in memory, each behind its own faults.
 struct Faulty {
@@ -197,6 +198,192 @@ async fn a_node_that_missed_the_grant_has_it_after_the_next_renewal() {
     assert_eq!(*quorum.renew(&renewal, secs(5)).await[0].as_ref().unwrap(), Renew::Renewed);
     let shown = quorum.inspect(&key, CALL).await.unwrap().unwrap();
     assert_eq!((shown.holders.len(), shown.holders[0].owner.as_str()), (1, "web-7"));
+}
+
+/// Takes a node for somebody who got no majority.
+async fn in_the_hands_of(owner: &str, node: &MemoryStore, key: &Key) -> LeaveRequest {
+    let mut asked = wish(key, secs(30));
+    asked.owner = OwnerName::new(owner).unwrap();
+    granted(node, &asked).await;
+    LeaveRequest::new(key.clone(), asked.token)
+}
+
+async fn owner_at(node: &MemoryStore, key: &Key) -> Option<OwnerName> {
+    let info = node.inspect(key, CALL).await.unwrap()?;
+    info.holders.into_iter().next().map(|holder| holder.owner)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_in_anothers_hands_has_the_lease_long_before_a_renewal() {
+    let Faulty { quorum, memories, .. } = faulty(3);
+    let key = key();
+    let leave = in_the_hands_of("another", &memories[0], &key).await;
+    let mut asked = wish(&key, secs(30));
+    asked.owner = OwnerName::new("web-7").unwrap();
+    granted(&*quorum, &asked).await;
+    tokio::time::sleep(ms(5)).await;
+    memories[0].leave(&leave, CALL).await.unwrap();
+    let free_at = tokio::time::Instant::now();
+    while owner_at(&memories[0], &key).await.as_ref() != Some(&asked.owner) {
+        assert!(free_at.elapsed() < secs(1), "the lease stays at a bare majority");
+        tokio::time::sleep(ms(1)).await;
+    }
+    // As if the next one had forgotten it, the holder is in everybody's way all the same.
+    let leave = LeaveRequest::new(key.clone(), asked.token);
+    memories[1].leave(&leave, CALL).await.unwrap();
+    let other = quorum.acquire(&wish(&key, secs(30)), CALL).await.unwrap();
+    assert!(matches!(other, Acquire::Busy(_)), "{other:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn bringing_a_lease_to_all_nodes_is_bounded_and_costs_nothing_where_all_have_granted_it() {
+    let Faulty { quorum, nodes, memories } = faulty(3);
+    let asked_of = |node: usize| nodes[node].count(Op::Acquire);
+    granted(&*quorum, &wish(&key(), secs(30))).await;
+    tokio::time::sleep(secs(30)).await;
+    assert_eq!([0, 1, 2].map(asked_of), [1, 1, 1]);
+
+    nodes[0].always(Fault::Refuse);
+    granted(&*quorum, &wish(&key(), secs(30))).await;
+    tokio::time::sleep(secs(30)).await;
+    assert!((5..20).contains(&asked_of(0)), "asked {} times", asked_of(0));
+    assert_eq!([1, 2].map(asked_of), [2, 2]);
+
+    // What was given back is not brought to anybody any more.
+    let before = asked_of(0);
+    let asked = wish(&key(), secs(30));
+    let fences = granted(&*quorum, &asked).await;
+    let release = ReleaseRequest::new(asked.key.clone(), asked.token, fences);
+    quorum.release(&release, CALL).await.unwrap();
+    nodes[0].always(Fault::None);
+    tokio::time::sleep(secs(30)).await;
+    assert!(asked_of(0) <= before + 2, "asked {} times", asked_of(0) - before);
+    assert_eq!(memories[0].in_use(), 1, "but for the first");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_gives_up_what_was_given_back_while_it_was_away_as_soon_as_it_is_back() {
+    for used in [false, true] {
+        let Faulty { quorum, nodes, memories } = faulty(3);
+        let key = key();
+        let asked = wish(&key, secs(30));
+        let fences = granted(&*quorum, &asked).await;
+        nodes[0].black_out(true);
+        let release = ReleaseRequest::new(key.clone(), asked.token, fences);
+        assert_eq!(quorum.release(&release, CALL).await.unwrap(), Release::Released);
+        tokio::time::sleep(secs(5)).await;
+        assert_eq!(memories[0].in_use(), 1);
+        nodes[0].black_out(false);
+        let back = tokio::time::Instant::now();
+        if used {
+            // Whoever asks that node for anything else learns that it is back.
+            quorum.inspect(&key, CALL).await.unwrap();
+        }
+        while memories[0].in_use() > 0 {
+            assert!(back.elapsed() < secs(3), "it keeps the lease to its end");
+            tokio::time::sleep(ms(10)).await;
+        }
+        // With another node gone, the lock is to be had.
+        nodes[1].black_out(true);
+        granted(&*quorum, &wish(&key, secs(30))).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_node_owes_is_bounded_by_the_leases_end_and_in_number() {
+    let nodes: Vec<FaultStore> = memories(3).into_iter().map(FaultStore::new).collect();
+    let stores = nodes.iter().map(|node| Arc::new(node.clone()) as Arc<dyn Store>).collect();
+    let quorum = QuorumStore::builder(stores).clock(Arc::new(TokioClock::new())).build().unwrap();
+    nodes[0].always(Fault::Refuse);
+    for _ in 0..1_100 {
+        let asked = wish(&key(), secs(30));
+        let fences = granted(&quorum, &asked).await;
+        let release = ReleaseRequest::new(asked.key.clone(), asked.token, fences);
+        quorum.release(&release, CALL).await.unwrap();
+    }
+    let sent = nodes[0].count(Op::Release);
+    tokio::time::sleep(secs(40)).await;
+    let tries = nodes[0].count(Op::Release) - sent;
+    assert!((20..60).contains(&tries), "one at a time while it is away: {tries}");
+    let sent = nodes[0].count(Op::Release);
+    nodes[0].always(Fault::None);
+    tokio::time::sleep(secs(40)).await;
+    assert_eq!(nodes[0].count(Op::Release), sent, "there is nothing left to undo");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_in_their_own_way() {
+    let Faulty { quorum, nodes, memories } = faulty(3);
+    for node in &nodes[1..] {
+        node.always(Fault::Delay { before: ms(100), after: ms(100) });
+    }
+    let key = key();
+    let asked = wish(&key, secs(30));
+    let asking = {
+        let (quorum, asked) = (Arc::clone(&quorum), asked.clone());
+        tokio::spawn(async move { quorum.acquire(&asked, CALL).await })
+    };
+    tokio::time::sleep(ms(50)).await;
+    assert_eq!(memories[0].in_use(), 1, "the quick node has granted it");
+    let shown = quorum.inspect(&key, CALL).await.unwrap();
+    assert!(shown.is_none_or(|lock| lock.holders.is_empty()), "its own try is shown");
+    assert!(matches!(asking.await.unwrap(), Ok(Acquire::Granted(_))));
+    let shown = quorum.inspect(&key, CALL).await.unwrap().unwrap();
+    assert_eq!(shown.holders.len(), 1, "a lease is shown");
+
+    // What could not be undone yet is nobody's.
+    for node in &nodes {
+        node.always(Fault::None);
+    }
+    let key = Key::new("other").unwrap();
+    nodes[0].next(Op::Leave, Fault::DropRequest);
+    nodes[1].next(Op::Acquire, Fault::Refuse);
+    nodes[2].next(Op::Acquire, Fault::Refuse);
+    quorum.acquire(&wish(&key, secs(30)), CALL).await.unwrap_err();
+    assert_eq!(memories[0].inspect(&key, CALL).await.unwrap().unwrap().holders.len(), 1);
+    nodes[1].next(Op::Inspect, Fault::Refuse);
+    let shown = quorum.inspect(&key, CALL).await.unwrap();
+    assert!(shown.is_none_or(|lock| lock.holders.is_empty()), "its own try is shown");
+}
+
+/// The others have what the first one has granted, and say so before it does.
+#[tokio::test(start_paused = true)]
+async fn a_store_under_three_names_has_one_vote_though_its_first_answer_is_the_last() {
+    let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let names: Vec<FaultStore> = (0..3).map(|_| FaultStore::new(Arc::clone(&memory))).collect();
+    names[0].always(Fault::Delay { before: ms(0), after: ms(50) });
+    for late in &names[1..] {
+        late.always(Fault::Delay { before: ms(5), after: ms(0) });
+    }
+    let stores = names.into_iter().map(|name| Arc::new(name) as Arc<dyn Store>).collect();
+    let quorum = QuorumStore::new(stores).unwrap();
+    let error = quorum.acquire(&wish(&key(), secs(30)), CALL).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_named_who_has_no_majority() {
+    let Faulty { quorum, memories, .. } = faulty(3);
+    let key = key();
+    for (memory, owner) in memories.iter().zip(["one", "two", "three"]) {
+        in_the_hands_of(owner, memory, &key).await;
+    }
+    match quorum.acquire(&wish(&key, secs(30)), secs(2)).await.unwrap() {
+        Acquire::Busy(busy) => assert!(busy.is_contended(), "{busy:?}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quorum_is_full_when_a_majority_of_its_nodes_is() {
+    let Faulty { quorum, nodes, .. } = faulty(3);
+    let full = || Fault::Fail(Error::new(ErrorKind::Full, "no room"));
+    nodes[0].always(full());
+    granted(&*quorum, &wish(&key(), secs(30))).await;
+    nodes[1].always(full());
+    let error = quorum.acquire(&wish(&key(), secs(30)), CALL).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert!(!error.passes());
 }
 
 /// As a holder sends it that only wants to know whether it is asked to let go.

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_core::doctor::{Finding, IDENTITY, Severity, worst};
 use leasehold_core::{Acquire, ErrorKind, Release, ReleaseRequest, Renew, RenewRequest, Store};
 use leasehold_quorum::{QuorumStore, QuorumStoreBuilder};
+use leasehold_redis::RedisStore;
 use leasehold_testkit::server::RedisServer;
 use tokio::time::Instant;
 
@@ -206,4 +208,96 @@ async fn a_server_under_two_names_has_one_vote() {
     assert!(matches!(busy, Acquire::Busy(_)), "{busy:?}");
     let renewal = [RenewRequest::new(key.clone(), asked.token, fences, asked.ttl)];
     assert_eq!(*both.renew(&renewal, CALL).await[0].as_ref().unwrap(), Renew::Renewed);
+}
+
+#[tokio::test]
+async fn one_server_under_two_names_is_found_and_well_set_nodes_give_no_warning() {
+    let rule = "u on >pw ~* resetchannels +@all -publish -subscribe";
+    let servers: Vec<_> = (0..3).map(|_| RedisServer::builder().acl_user(rule).start()).collect();
+    let connected = |urls: Vec<String>| async {
+        let mut stores: Vec<Arc<dyn Store>> = Vec::new();
+        for url in urls {
+            stores.push(Arc::new(RedisStore::connect(&url).await.unwrap()));
+        }
+        QuorumStore::builder(stores).max_ttl(secs(1)).build().unwrap()
+    };
+    let urls: Vec<_> = servers.iter().map(|server| server.url_for("u", "pw")).collect();
+    let (whole, began) = (connected(urls.clone()).await, Instant::now());
+    loop {
+        let findings = whole.examine(CALL).await.unwrap();
+        if worst(&findings) <= Severity::Note {
+            break;
+        }
+        assert!(began.elapsed() < secs(60), "{findings:#?}");
+        tokio::time::sleep(ms(100)).await;
+    }
+    let twice = vec![urls[0].clone(), urls[1].clone(), urls[1].replace("127.0.0.1", "localhost")];
+    let findings = connected(twice).await.examine(CALL).await.unwrap();
+    let twins: Vec<_> = findings.iter().filter(|it| it.severity == Severity::Problem).collect();
+    assert!(matches!(&*twins, [one] if one.topic == IDENTITY), "{findings:#?}");
+    assert!(twins[0].found.contains("localhost"), "{twins:?}");
+    assert!(twins[0].means.contains("one vote"), "{twins:?}");
+    let whole = findings.iter().find(|one| one.topic == "quorum").unwrap();
+    assert!(whole.found.starts_with("2 of 3 nodes have a vote"), "{whole:?}");
+}
+
+#[tokio::test]
+async fn a_quorum_of_servers_that_do_not_count_yet_is_told_with_when_they_do() {
+    let servers: Vec<_> = (0..3).map(|_| RedisServer::builder().appendonly().start()).collect();
+    let of_all = |findings: Vec<Finding>| {
+        findings.into_iter().find(|one| one.topic == "quorum" && one.store.is_none()).unwrap()
+    };
+    let young = quorum(&servers).max_ttl(secs(3_600)).build().unwrap();
+    let finding = of_all(young.examine(CALL).await.unwrap());
+    assert_eq!(finding.severity, Severity::Problem, "{finding:?}");
+    assert!(finding.found.starts_with("0 of 3 nodes have a vote"), "{finding:?}");
+    assert!(finding.means.starts_with("no lock can be had for another 36"), "{finding:?}");
+    let error = young.acquire(&wish(&key(), secs(30)), CALL).await.unwrap_err();
+    assert!(error.to_string().contains("it counts in 36"), "{error}");
+    let keeping = quorum(&servers).nodes_keep_leases(true).build().unwrap();
+    let finding = of_all(keeping.examine(CALL).await.unwrap());
+    assert_eq!(finding.severity, Severity::Fine, "{finding:?}");
+}
+
+#[tokio::test]
+async fn a_node_that_is_a_replica_is_told_as_one() {
+    let servers = servers(2);
+    let replica = RedisServer::builder().replica_of(&servers[0]).start();
+    let mut stores = connected(&servers);
+    stores.extend(connected(std::slice::from_ref(&replica)));
+    let quorum = QuorumStore::builder(stores).nodes_keep_leases(true).build().unwrap();
+    let findings = quorum.examine(CALL).await.unwrap();
+    let finding = findings.iter().find(|one| one.topic == "node").unwrap();
+    assert!(finding.found.contains("is a replica of"), "{finding:?}");
+    assert!(finding.store.as_deref().is_some_and(|at| at.contains(&replica.addr().to_string())));
+}
+
+/// A look while a server under two names has granted a try and the third one does not answer.
+#[tokio::test]
+async fn a_try_at_a_server_under_two_names_is_nobodys() {
+    let servers = servers(2);
+    let mut stores = connected(&servers);
+    stores.extend(connected(&servers[..1]));
+    let [server] = &*connected(&servers[..1]) else { unreachable!() };
+    let quorum = QuorumStore::builder(stores).nodes_keep_leases(true).node_timeout(secs(5));
+    let quorum = Arc::new(quorum.build().unwrap());
+    use_a_lock(&*quorum).await;
+    servers[1].pause();
+    let key = key();
+    let asking = {
+        let (quorum, asked) = (Arc::clone(&quorum), wish(&key, secs(30)));
+        tokio::spawn(async move { quorum.acquire(&asked, CALL).await })
+    };
+    let mut tried = false;
+    loop {
+        tried |= server.inspect(&key, CALL).await.unwrap().is_some();
+        let shown = quorum.inspect(&key, secs(1)).await.unwrap();
+        assert!(!asking.is_finished(), "the try was shown to the end: {shown:?}");
+        if tried && shown.is_none() {
+            break;
+        }
+        tokio::time::sleep(ms(20)).await;
+    }
+    servers[1].resume();
+    asking.await.unwrap().unwrap();
 }

@@ -70,6 +70,7 @@ pub(super) struct Change {
 #[derive(Clone, Debug)]
 struct Waiting {
     heartbeat: u32,
+    behind: u32,
     window_ms: u64,
     place: Where,
     waiters_max: Option<u32>,
@@ -97,7 +98,7 @@ pub(super) struct Renewal {
 
 #[derive(Clone, Debug)]
 pub(super) struct Ending {
-    who: u8,
+    pub(super) who: u8,
     fences_of: u8,
     remaining: u32,
     cooldown: Option<Duration>,
@@ -126,6 +127,11 @@ impl Change {
 }
 
 impl Taking {
+    /// The same without a place in line.
+    pub(super) fn at_once(self) -> Self {
+        Self { wait: None, ..self }
+    }
+
     pub(super) fn request(&self, key: &Key, known: &Known) -> AcquireRequest {
         let token = token(self.who);
         let mut request = AcquireRequest::new(key.clone(), token, ttl(self.ttl_ms));
@@ -142,6 +148,7 @@ impl Taking {
             let mut queue =
                 QueueRequest::new(client(self.who), self.who.into(), ttl(wait.window_ms));
             queue.heartbeat = wait.heartbeat;
+            queue.behind = wait.behind;
             queue.waiters_max = wait.waiters_max;
             queue.place = match wait.place {
                 Where::None => None,
@@ -192,7 +199,7 @@ pub(super) enum Home {
     Any,
 }
 
-fn step(home: Home) -> impl Strategy<Value = Step> {
+pub(super) fn step(home: Home) -> impl Strategy<Value = Step> {
     let pass_us = prop_oneof![
         6 => Just(0_i64),
         2 => Just(1_i64),
@@ -216,9 +223,7 @@ fn operation(home: Home) -> impl Strategy<Value = Operation> {
     prop_oneof![
         10 => taking(home).prop_map(Operation::Acquire),
         3 => vec(renewal(), 1..3).prop_map(Operation::Renew),
-        1 => taking(home).prop_map(|taking| {
-            Operation::AcquireAll(Taking { wait: None, ..taking })
-        }),
+        1 => taking(home).prop_map(|taking| Operation::AcquireAll(taking.at_once())),
         2 => change(home).prop_map(Operation::Convert),
         1 => (1..6_u32).prop_map(Operation::SetLimit),
         1 => (option::of(who()), 0..3_u32, who())
@@ -255,7 +260,7 @@ fn mode(home: Home) -> BoxedStrategy<Mode> {
     }
 }
 
-fn taking(home: Home) -> impl Strategy<Value = Taking> {
+pub(super) fn taking(home: Home) -> impl Strategy<Value = Taking> {
     let block = prop_oneof![4 => Just(1_u32), 2 => 1..65_u32, 1 => Just(3_000_000)];
     let place = prop_oneof![
         4 => Just(Where::None),
@@ -263,9 +268,11 @@ fn taking(home: Home) -> impl Strategy<Value = Taking> {
         1 => who().prop_map(Where::Of),
         1 => (0..9_u64).prop_map(Where::Number),
     ];
-    let wait = (0..9_u32, length_ms(), place, option::weighted(0.2, 0..4_u32)).prop_map(
-        |(heartbeat, window_ms, place, waiters_max)| Waiting {
+    let behind = prop_oneof![3 => Just(0), 2 => 1..20_u32, 1 => Just(u32::MAX)];
+    let wait = (0..9_u32, behind, length_ms(), place, option::weighted(0.2, 0..4_u32)).prop_map(
+        |(heartbeat, behind, window_ms, place, waiters_max)| Waiting {
             heartbeat,
+            behind,
             window_ms,
             place,
             waiters_max,
@@ -310,7 +317,7 @@ fn fences_of(who: u8) -> impl Strategy<Value = (u8, u8)> {
     (Just(who), prop_oneof![9 => Just(who), 1 => 0..TOKENS])
 }
 
-fn renewal() -> impl Strategy<Value = Renewal> {
+pub(super) fn renewal() -> impl Strategy<Value = Renewal> {
     let raise = prop_oneof![3 => Just(0_u32), 1 => 1..9_u32, 1 => 1..4_000_000_u32];
     let successor = option::weighted(0.2, who());
     (who().prop_flat_map(fences_of), raise, length_ms(), prop::bool::weighted(0.2), successor)
@@ -324,7 +331,7 @@ fn renewal() -> impl Strategy<Value = Renewal> {
         })
 }
 
-fn ending() -> impl Strategy<Value = Ending> {
+pub(super) fn ending() -> impl Strategy<Value = Ending> {
     let remaining = prop_oneof![5 => Just(0_u32), 1 => 1..3_u32];
     let cooldown = option::weighted(0.2, closing());
     let reopen = prop::bool::weighted(0.1);

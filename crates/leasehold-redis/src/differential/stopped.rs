@@ -11,17 +11,16 @@
 //!
 //! `LEASEHOLD_STOPPED_CASES` sets how many sequences each test tries.
 
-use std::collections::BTreeMap;
-use std::num::NonZeroU32;
+mod batches;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use leasehold_core::{
-    AcquireAll, AcquireRequest, AskRequest, BoxFuture, Convert, Effect, Error, ForceReleaseRequest,
-    LeaveRequest, Renew, SetLimitRequest,
-};
-use redis::{Arg, Cmd, Value};
+use leasehold_core::{BoxFuture, Effect, Error};
+use redis::{Arg, Cmd};
 
+use self::batches::Batch;
+use super::kept::{Kept, KeptLock};
 use super::*;
 use crate::classify::Verdict;
 use crate::transport::{Answer, Body, Transport};
@@ -122,16 +121,6 @@ impl Transport for Stopper {
     }
 }
 
-/// All that is known of one lock.
-struct Kept {
-    /// Its keys, what brings them back, and how long they live, ms.
-    keys: Vec<(Vec<u8>, Vec<u8>, i64)>,
-    /// What is in them.
-    content: Vec<BTreeMap<String, String>>,
-    /// The highest sequence that each store was told of.
-    seen: Vec<u64>,
-}
-
 /// What a stopped script did before it was stopped.
 #[derive(Debug)]
 struct Noted {
@@ -150,14 +139,60 @@ struct Tally {
     proofs: u64,
 }
 
-struct Bench {
+/// An operation that is stopped: on one lock, or on several at once.
+#[derive(Debug)]
+enum Trial<'a> {
+    Step(&'a Step, &'a Key, &'a Known),
+    Batch(&'a Batch, &'a [Lock]),
+}
+
+/// An answer, and the locks that it is about.
+#[derive(Debug)]
+struct Answered {
+    locks: Vec<usize>,
+    /// Whether it proves something.
+    outcome: Result<bool, Error>,
+}
+
+impl Trial<'_> {
+    /// On the server alone.
+    async fn attempt(&self, world: &World) -> Vec<Answered> {
+        match self {
+            Self::Step(step, key, known) => {
+                let outcomes = world.attempt(step, key, known).await.into_iter();
+                outcomes.map(|outcome| Answered { locks: vec![0], outcome }).collect()
+            }
+            Self::Batch(batch, locks) => batch.attempt(world, locks).await,
+        }
+    }
+
+    /// Whether the waiter with this ticket may give up what it has.
+    fn ends(&self, ticket: u64) -> bool {
+        match self {
+            Self::Step(step, ..) => step.ends() == Some(ticket),
+            Self::Batch(batch, ..) => batch.ends(ticket),
+        }
+    }
+}
+
+struct Stops {
     world: World,
     stop: Arc<Mutex<Option<usize>>>,
     runs: Arc<AtomicU64>,
     tally: Tally,
 }
 
-impl Bench {
+impl Bench for Stops {
+    fn world(&self) -> &World {
+        &self.world
+    }
+
+    fn tried(&self) -> String {
+        format!("{:?}", self.tally)
+    }
+}
+
+impl Stops {
     async fn new() -> Self {
         let mut world = World::new().await;
         let (stop, runs) = (Arc::default(), Arc::default());
@@ -173,122 +208,128 @@ impl Bench {
         Self { world, stop, runs, tally: Tally::default() }
     }
 
+    /// Carries out a sequence, and stops each of its steps everywhere first.
     async fn try_all(&mut self, steps: &[Step]) -> Result<(), TestCaseError> {
-        let Self { world, stop, runs, tally } = self;
-        world.sequences += 1;
+        self.world.sequences += 1;
         // Of a sequence that failed.
-        world.messages().await;
-        let key = Key::new(format!("differential {{{}}}", world.sequences)).unwrap();
-        let (entry, known) = (LockEntry::default(), Known::default());
-        let both = Both { world, key, entry, at_us: START_US, known };
-        let mut subject = Subject { both, stop, runs, tally };
-        let mut stored = Stored::read(&subject.both).await;
+        self.world.messages().await;
+        let mut lock = Lock::new(self.world.sequences);
+        let mut stored = Stored::read(&self.world, &lock.key).await;
+        let mut at_us = START_US;
         for step in steps {
-            subject.stop_everywhere(step).await?;
-            stored = subject.both.step(step, &stored).await?;
+            let keys = [lock.key.clone()];
+            let then_us = at_us.checked_add_signed(step.pass_us).unwrap();
+            let (key, known) = (&lock.key, &lock.known);
+            self.stop_everywhere(&keys, &Trial::Step(step, key, known), then_us).await?;
+            let mut both = Both { world: &mut self.world, lock, at_us };
+            stored = both.step(step, &stored).await?;
+            (at_us, lock) = (both.at_us, both.lock);
         }
         Ok(())
     }
-}
 
-struct Subject<'a> {
-    both: Both<'a>,
-    stop: &'a Mutex<Option<usize>>,
-    runs: &'a AtomicU64,
-    tally: &'a mut Tally,
-}
-
-impl Subject<'_> {
-    /// Carries the step out to each of its calls, from the same state each time, and leaves all as
-    /// it was.
-    async fn stop_everywhere(&mut self, step: &Step) -> Result<(), TestCaseError> {
-        let before = self.kept().await;
-        let at_us = self.both.at_us.checked_add_signed(step.pass_us).unwrap();
+    /// Carries it out to each of its calls, from the same state each time, and leaves all as it was.
+    async fn stop_everywhere(
+        &mut self,
+        keys: &[Key],
+        trial: &Trial<'_>,
+        at_us: u64,
+    ) -> Result<(), TestCaseError> {
+        let before = self.world.kept(keys).await;
         self.tally.states += 1;
-        self.set_clock(at_us).await;
-        self.proofs_are_written(step).await?;
+        self.world.set_clock(at_us).await;
+        self.proofs_are_written(trial).await?;
         for call in 1.. {
-            self.put_back(&before).await;
-            self.set_clock(at_us).await;
-            let telling = Telling { step, call };
-            let reached = self.stop_at(step, call, &before, at_us).await?;
+            self.world.put_back(&before).await;
+            self.world.set_clock(at_us).await;
+            let telling = Telling { trial, call };
+            let reached = self.stop_at(trial, call, keys, &before, at_us).await?;
             drop(telling);
             if !reached {
                 break;
             }
         }
         // Of the run that reached no such call.
-        self.both.world.messages().await;
-        self.put_back(&before).await;
+        self.world.messages().await;
+        self.world.put_back(&before).await;
         Ok(())
     }
 
     /// Whoever waits for replicas waits for the last write of a connection: an answer that proves
     /// something without one would be confirmed by nothing.
-    async fn proofs_are_written(&mut self, step: &Step) -> Result<(), TestCaseError> {
+    async fn proofs_are_written(&mut self, trial: &Trial<'_>) -> Result<(), TestCaseError> {
         let before = self.changes().await;
-        let answers = self.attempt(step).await;
+        let answers = trial.attempt(&self.world).await;
         let wrote = self.changes().await > before;
-        let proves = answers.iter().flatten().any(|proves| *proves);
+        let proves = answers.iter().any(|answer| matches!(answer.outcome, Ok(true)));
         self.tally.proofs += u64::from(proves);
         prop_assert!(wrote || !proves, "an answer that proves something without a write");
-        self.both.world.messages().await;
+        self.world.messages().await;
         Ok(())
     }
 
     async fn stop_at(
         &mut self,
-        step: &Step,
+        trial: &Trial<'_>,
         call: usize,
+        keys: &[Key],
         before: &Kept,
         at_us: u64,
     ) -> Result<bool, TestCaseError> {
         self.runs.store(0, Ordering::Relaxed);
         *self.stop.lock().unwrap() = Some(call);
-        let answers = self.attempt(step).await;
+        let answers = trial.attempt(&self.world).await;
         *self.stop.lock().unwrap() = None;
         let Some(noted) = self.noted().await else {
             // Nothing stopped it.
-            prop_assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+            prop_assert!(answers.iter().all(|answer| answer.outcome.is_ok()), "{answers:?}");
             return Ok(false);
         };
         self.tally.stops += 1;
         self.tally.after_a_write += u64::from(noted.changes > 0);
-        let after = self.kept().await;
-        let same = after.content == before.content;
+        let after = self.world.kept(keys).await;
+        let same: Vec<bool> =
+            after.locks.iter().zip(&before.locks).map(|(a, b)| a.content == b.content).collect();
         // A group of renewals is sent again one by one when it failed as a whole.
-        if self.runs.load(Ordering::Relaxed) == 1 && answers.iter().all(Result::is_err) {
-            prop_assert!(noted.changes > 0 || same, "changed before the first write: {noted:?}");
+        let failed = answers.iter().all(|answer| answer.outcome.is_err());
+        if self.runs.load(Ordering::Relaxed) == 1 && failed && noted.changes == 0 {
+            let changed = same.iter().any(|same| !same);
+            prop_assert!(!changed, "changed before the first write: {noted:?} {answers:?}");
         }
-        let undone = |answer: &Result<bool, Error>| {
-            answer.as_ref().is_err_and(|error| error.effect() == Effect::NotApplied)
-        };
-        if answers.iter().all(undone) {
-            let (before, after) = (&before.content, &after.content);
-            prop_assert!(same, "called undone: {noted:?} {answers:?}\n{before:?}\n{after:?}");
+        for (number, same) in same.iter().enumerate() {
+            let mut about = answers.iter().filter(|answer| answer.locks.contains(&number));
+            let undone = |answer: &Answered| {
+                answer.outcome.as_ref().is_err_and(|error| error.effect() == Effect::NotApplied)
+            };
+            if about.clone().next().is_some() && about.all(undone) {
+                let [before, after] = [before, &after].map(|kept| &kept.locks[number].content);
+                prop_assert!(same, "called undone: {noted:?} {answers:?}\n{before:?}\n{after:?}");
+            }
         }
-        for (key, _, lives_ms) in &after.keys {
-            let key = String::from_utf8_lossy(key);
-            prop_assert!(*lives_ms > 0, "{key} lives for ever: {noted:?} {answers:?}");
+        for KeptLock { lives_ms, content, .. } in &after.locks {
+            let ends = content.is_empty() || *lives_ms > 0;
+            prop_assert!(ends, "{content:?} lives for ever: {noted:?} {answers:?}");
         }
-        self.what_was_told_is_so(step, &noted, &answers).await?;
+        self.what_was_told_is_so(trial, keys, &noted, &answers).await?;
         // Holders, waiters and what the record says of them fit together.
-        self.tally.left_empty += u64::from(Stored::read(&self.both).await.emptied > 0);
+        for key in keys {
+            let stored = Stored::read(&self.world, key).await;
+            self.tally.left_empty += u64::from(stored.emptied > 0);
+        }
         // In every other case nobody comes before all is over.
         if call.is_multiple_of(2) {
-            for answer in self.attempt(step).await {
-                prop_assert!(answer.is_ok(), "sent again: {answer:?} after {noted:?}");
+            for Answered { outcome, .. } in trial.attempt(&self.world).await {
+                prop_assert!(outcome.is_ok(), "sent again: {outcome:?} after {noted:?}");
             }
-            self.what_was_told_is_so(step, &noted, &answers).await?;
+            self.what_was_told_is_so(trial, keys, &noted, &answers).await?;
         }
-        self.set_clock(at_us + ALL_OVER_US).await;
-        let stranger = Token::from_bytes([0xee; 16]);
-        let ttl = leasehold_core::Ttl::new(Duration::from_secs(1)).unwrap();
-        let request = AcquireRequest::new(self.both.key.clone(), stranger, ttl);
-        let answer = self.both.world.stores[0].acquire(&request, WITHIN).await;
-        let granted = matches!(answer, Ok(Acquire::Granted(_)));
-        prop_assert!(granted, "kept out: {answer:?} after {noted:?}");
-        self.both.world.messages().await;
+        self.world.set_clock(at_us + ALL_OVER_US).await;
+        for key in keys {
+            let answer = self.world.stranger(key, Mode::Exclusive).await;
+            let granted = matches!(answer, Ok(Acquire::Granted(_)));
+            prop_assert!(granted, "kept out: {answer:?} after {noted:?}");
+        }
+        self.world.messages().await;
         Ok(true)
     }
 
@@ -296,24 +337,26 @@ impl Subject<'_> {
     /// and gave up in the same step.
     async fn what_was_told_is_so(
         &mut self,
-        step: &Step,
+        trial: &Trial<'_>,
+        keys: &[Key],
         noted: &Noted,
-        answers: &[Result<bool, Error>],
+        answers: &[Answered],
     ) -> Result<(), TestCaseError> {
-        let heard = self.both.world.messages().await;
+        let heard = self.world.messages().await;
         let told: Vec<_> = heard
             .into_iter()
             .flatten()
             .filter_map(|wake| match wake {
-                Wake::Granted { ticket, fences, .. } if step.ends() != Some(ticket) => {
-                    Some(fences.first())
-                }
+                Wake::Granted { ticket, fences, .. } if !trial.ends(ticket) => Some(fences.first()),
                 _ => None,
             })
             .collect();
-        let info = self.both.world.stores[0].inspect(&self.both.key, WITHIN).await;
-        prop_assert!(info.is_ok(), "unreadable: {info:?} after {noted:?}");
-        let holders = info.unwrap().map(|info| info.holders).unwrap_or_default();
+        let mut holders = Vec::new();
+        for key in keys {
+            let info = self.world.stores[0].inspect(key, WITHIN).await;
+            prop_assert!(info.is_ok(), "unreadable: {info:?} after {noted:?}");
+            holders.extend(info.unwrap().map(|info| info.holders).unwrap_or_default());
+        }
         for fence in told {
             let has = holders.iter().any(|holder| holder.fence == fence);
             prop_assert!(has, "told, but not so: {fence} {holders:?} {noted:?} {answers:?}");
@@ -321,18 +364,11 @@ impl Subject<'_> {
         Ok(())
     }
 
-    async fn set_clock(&self, at_us: u64) {
-        let mut clock = redis::pipe();
-        let (seconds, micros) = (at_us / 1_000_000, at_us % 1_000_000);
-        clock.cmd("MSET").arg("clock:s").arg(seconds).arg("clock:us").arg(micros);
-        self.both.world.ask(&clock).await;
-    }
-
     /// How often anything at all was changed on the server.
     async fn changes(&self) -> u64 {
         let mut question = redis::pipe();
         question.cmd("INFO").arg("persistence");
-        let answer = self.both.world.ask(&question).await.remove(0);
+        let answer = self.world.ask(&question).await.remove(0);
         let text: String = redis::from_redis_value(answer).unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix("rdb_changes_since_last_save:"));
         line.unwrap().trim().parse().unwrap()
@@ -341,117 +377,25 @@ impl Subject<'_> {
     async fn noted(&self) -> Option<Noted> {
         let mut question = redis::pipe();
         question.cmd("GETDEL").arg(NOTE);
-        let answer = self.both.world.ask(&question).await.remove(0);
+        let answer = self.world.ask(&question).await.remove(0);
         let text: Option<String> = redis::from_redis_value(answer).unwrap();
         let text = text?;
         let mut words = text.split(' ').skip(1);
         let changes = words.next().unwrap().parse().unwrap();
         Some(Noted { changes, command: words.next().unwrap().to_owned() })
     }
-
-    async fn kept(&self) -> Kept {
-        let mut question = redis::pipe();
-        let record = self.both.world.stores[0].shared.names.record(&self.both.key);
-        question.cmd("KEYS").arg(format!("{record}*"));
-        let answer = self.both.world.ask(&question).await.remove(0);
-        let mut keys: Vec<Vec<u8>> = redis::from_redis_value(answer).unwrap();
-        keys.sort_unstable();
-        let mut questions = redis::pipe();
-        for key in &keys {
-            questions.cmd("DUMP").arg(key);
-            questions.cmd("PTTL").arg(key);
-            questions.cmd("HGETALL").arg(key);
-        }
-        let answers = self.both.world.ask(&questions).await;
-        let (mut kept, mut content) = (Vec::new(), Vec::new());
-        for (key, answer) in keys.into_iter().zip(answers.chunks(3)) {
-            let [Value::BulkString(dump), Value::Int(lives_ms), fields] = answer else {
-                panic!("{answer:?}");
-            };
-            kept.push((key, dump.clone(), *lives_ms));
-            content.push(redis::from_redis_value(fields.clone()).unwrap());
-        }
-        let stores = self.both.world.stores.iter();
-        let seen = stores.map(|store| store.shared.seen.load(Ordering::Relaxed)).collect();
-        Kept { keys: kept, content, seen }
-    }
-
-    async fn put_back(&self, before: &Kept) {
-        for (store, seen) in self.both.world.stores.iter().zip(&before.seen) {
-            store.shared.seen.store(*seen, Ordering::Relaxed);
-        }
-        let mut commands = redis::pipe();
-        for (key, _, _) in self.kept().await.keys {
-            commands.cmd("DEL").arg(key);
-        }
-        for (key, dump, lives_ms) in &before.keys {
-            commands.cmd("RESTORE").arg(key).arg(*lives_ms).arg(dump).arg("REPLACE");
-        }
-        self.both.world.ask(&commands).await;
-    }
-
-    /// The operation on the server alone. For each answer, whether it proves something.
-    async fn attempt(&self, step: &Step) -> Vec<Result<bool, Error>> {
-        let Both { world, key, known, .. } = &self.both;
-        let store = &world.stores[usize::try_from(step.epoch).unwrap()];
-        match &step.operation {
-            Operation::Acquire(taking) => {
-                let answer = store.acquire(&taking.request(key, known), WITHIN).await;
-                vec![answer.map(|answer| answer.fences().is_some())]
-            }
-            Operation::AcquireAll(taking) => {
-                let answer = store.acquire_all(&[taking.request(key, known)], WITHIN).await;
-                vec![answer.map(|answer| matches!(answer, AcquireAll::Granted(_)))]
-            }
-            Operation::Convert(change) => {
-                let answer = store.convert(&change.request(key, known), WITHIN).await;
-                vec![answer.map(|answer| matches!(answer, Convert::Converted(_)))]
-            }
-            Operation::SetLimit(limit) => {
-                let limit = NonZeroU32::new(*limit).unwrap();
-                let request = SetLimitRequest::new(key.clone(), limit);
-                vec![store.set_limit(&request, WITHIN).await.map(|_| false)]
-            }
-            Operation::Ask { who, later, by } => {
-                let mut request = AskRequest::new(key.clone(), owner(*by));
-                request.fence =
-                    who.map(|who| known.fences(token(who)).first().saturating_add(*later));
-                vec![store.ask(&request, WITHIN).await.map(|_| false)]
-            }
-            Operation::Renew(renewals) => {
-                let requests: Vec<_> =
-                    renewals.iter().map(|renewal| renewal.request(key, known)).collect();
-                let answers = store.renew(&requests, WITHIN).await.into_iter();
-                let proves = |answer| matches!(answer, Renew::Renewed | Renew::Asked);
-                answers.map(|answer| answer.map(proves)).collect()
-            }
-            Operation::Release(ending) => {
-                vec![store.release(&ending.request(key, known), WITHIN).await.map(|_| false)]
-            }
-            Operation::Leave { who, reopen } => {
-                let mut request = LeaveRequest::new(key.clone(), token(*who));
-                request.reopen = *reopen;
-                vec![store.leave(&request, WITHIN).await.map(|_| false)]
-            }
-            Operation::ForceRelease { who, later } => {
-                let fence = known.fences(token(*who)).first().saturating_add(*later);
-                let request = ForceReleaseRequest::new(key.clone(), fence);
-                vec![store.force_release(&request, WITHIN).await.map(|_| false)]
-            }
-        }
-    }
 }
 
 /// Says where a script was stopped if what follows panics.
 struct Telling<'a> {
-    step: &'a Step,
+    trial: &'a Trial<'a>,
     call: usize,
 }
 
 impl Drop for Telling<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("stopped at call {} in {:?}", self.call, self.step);
+            eprintln!("stopped at call {} in {:?}", self.call, self.trial);
         }
     }
 }
@@ -464,21 +408,16 @@ fn cases() -> u32 {
 }
 
 fn check(home: Home) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let bench = std::cell::RefCell::new(runtime.block_on(Bench::new()));
-    let config = Config {
-        cases: cases(),
-        failure_persistence: None,
-        max_shrink_iters: 100,
-        ..Config::default()
-    };
-    let outcome = TestRunner::new(config)
-        .run(&sequence(home), |steps| runtime.block_on(bench.borrow_mut().try_all(&steps)));
-    println!("{home:?}: {:?}", bench.borrow().tally);
-    if let Err(failure) = outcome {
-        panic!("{failure}\nthe server said: {}", bench.borrow().world.server.log());
-    }
-    assert!(bench.borrow().tally.after_a_write > 0, "no script was stopped after a write");
+    run(sequence(home), async |stops, steps| stops.try_all(&steps).await);
+}
+
+/// Tries random sequences, and prints how many states and stops that were.
+fn run<S: Strategy>(
+    sequences: S,
+    try_all: impl AsyncFn(&mut Stops, S::Value) -> Result<(), TestCaseError>,
+) {
+    let (stops, _) = try_sequences(cases(), sequences, Stops::new(), try_all);
+    assert!(stops.tally.after_a_write > 0, "no script was stopped after a write");
 }
 
 #[test]

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 
 use leasehold_core::table::{LockEntry, Now};
-use leasehold_core::{Fence, FenceBlock, Kind, Mode};
+use leasehold_core::{Fence, FenceBlock, Key, Kind, Mode};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use redis::Value;
 use serde_json::Value as Json;
 
-use super::Both;
+use super::World;
 use crate::stored::{self, Holder, Waiter};
 
 /// What is stored, and until when the key lives.
@@ -60,20 +60,20 @@ const SLACK_MS: i64 = 30_000;
 
 impl Stored {
     /// What the server has: one key at most, which is a hash.
-    pub(super) async fn read(both: &Both<'_>) -> Self {
-        let key = both.world.stores[0].shared.names.record(&both.key);
+    pub(super) async fn read(world: &World, key: &Key) -> Self {
+        let key = world.stores[0].shared.names.record(key);
         let mut questions = redis::pipe();
         questions.cmd("HGETALL").arg(&key);
         questions.cmd("PTTL").arg(&key);
         questions.cmd("DBSIZE");
-        let mut answers = both.world.ask(&questions).await.into_iter();
+        let mut answers = world.ask(&questions).await.into_iter();
         let bytes: HashMap<Vec<u8>, Vec<u8>> =
             redis::from_redis_value(answers.next().unwrap()).unwrap();
         let (Some(Value::Int(key_ms)), Some(Value::Int(keys))) = (answers.next(), answers.next())
         else {
             panic!("no numbers")
         };
-        let locks = both.world.sequences.cast_signed();
+        let locks = world.sequences.cast_signed();
         assert!(keys <= 2 + locks, "{keys} keys for {locks} locks and the clock");
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         let fields: BTreeMap<_, _> = bytes
@@ -198,8 +198,17 @@ fn table_waiter(json: &Json) -> String {
         &hex(&json["token"]),
         mode(&json["mode"]),
         &format!("leasehold:wake:{}", hex(&json["client"])),
-        ["place", "ticket", "heartbeat", "window", "fence_block", "arrived_at", "seen_at"]
-            .map(|name| json[name].as_u64().unwrap()),
+        [
+            "place",
+            "ticket",
+            "heartbeat",
+            "window",
+            "behind",
+            "fence_block",
+            "arrived_at",
+            "seen_at",
+        ]
+        .map(|name| json[name].as_u64().unwrap()),
         (&text("owner"), &text("metadata")),
     )
 }
@@ -210,6 +219,7 @@ fn stored_waiter(of: &Waiter) -> String {
         of.ticket,
         of.heartbeat.into(),
         of.window_ms,
+        of.behind.into(),
         of.block.into(),
         of.arrived,
         of.seen,
@@ -222,7 +232,7 @@ fn waiter(
     token: &str,
     mode: (char, u32),
     channel: &str,
-    numbers: [u64; 7],
+    numbers: [u64; 8],
     label: (&str, &str),
 ) -> String {
     format!("{token} {mode:?} {channel} {numbers:?} {label:?}")

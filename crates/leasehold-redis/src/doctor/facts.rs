@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use leasehold_core::escape;
 
 /// The settings that are asked for with `CONFIG GET`, one at a time as Redis 6.2 wants it.
-pub(super) const SETTINGS: [&str; 10] = [
+pub(super) const SETTINGS: [&str; 11] = [
     "appendfsync",
     "appendonly",
     "client-output-buffer-limit",
+    "cluster-replica-no-failover",
     "maxclients",
     "maxmemory",
     "maxmemory-clients",
@@ -105,6 +106,15 @@ impl Facts {
         let number = |field: &str| field.strip_prefix("slave")?.parse::<u32>().ok();
         let lines = self.info.iter().filter(|(field, _)| number(field).is_some());
         lines.filter_map(|(_, line)| Follower::read(line)).collect()
+    }
+
+    /// Whether it is set never to take over from its primary.
+    pub(super) fn stays_replica(&self, in_cluster: bool) -> bool {
+        if in_cluster {
+            return self.setting("cluster-replica-no-failover") == Some("yes");
+        }
+        let priority = self.number("slave_priority").or_else(|| self.number("replica_priority"));
+        priority == Some(0)
     }
 
     /// How many replicas have to be in step for a write; 0 for none.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::doctor::{Finding, Severity};
+use leasehold_core::doctor::{CLOCK, Finding, IDENTITY, PERSISTENCE, Severity};
 
 use super::facts::{Facts, Product, word};
 use super::{replicas, room};
@@ -34,7 +34,7 @@ pub(super) fn settings(
     as_cluster: bool,
     confirming: Option<Replication>,
 ) -> Vec<Finding> {
-    let mut findings = vec![unasked(facts)];
+    let mut findings = vec![unasked(facts), identity(facts)];
     findings.push(version(facts, confirming));
     findings.push(topology(facts, as_cluster));
     findings.push(role(facts));
@@ -47,6 +47,13 @@ pub(super) fn settings(
     findings.push(replicas::replication(facts, confirming));
     findings.push(uptime(facts));
     findings.into_iter().flatten().collect()
+}
+
+/// Which server it is, whatever the names under which it is reached.
+fn identity(facts: &Facts) -> Option<Finding> {
+    let id = facts.info("run_id").filter(|id| !id.is_empty())?;
+    let found = format!("it calls itself {}", word(id));
+    Some(Finding::new(Severity::Fine, IDENTITY, found, "no other server does"))
 }
 
 /// What this user was not told.
@@ -231,7 +238,7 @@ pub(super) fn memory(facts: &Facts) -> Option<Finding> {
 }
 
 fn persistence(facts: &Facts, confirming: Option<Replication>) -> Option<Finding> {
-    let topic = "persistence";
+    let topic = PERSISTENCE;
     if confirming.is_some_and(|it| it.fsync) {
         return Some(on_disk(facts.appends()?, facts.setting("appendfsync")));
     }
@@ -296,7 +303,7 @@ fn persistence(facts: &Facts, confirming: Option<Replication>) -> Option<Finding
 
 /// What becomes of a store that waits for the server's disk.
 fn on_disk(appends: bool, how: Option<&str>) -> Finding {
-    let topic = "persistence";
+    let topic = PERSISTENCE;
     let none = "no lock can be taken: none is ever known to be on the disk";
     if !appends {
         let found = "fsync=yes is asked for, and appendonly is off";
@@ -435,12 +442,12 @@ pub(super) fn clock(reading: ClockReading) -> Finding {
     };
     if certain < CLOCK_OFF {
         let means = "leases run on the server's clock alone; nobody has to set it right";
-        return Finding::new(Severity::Fine, "clock", found, means);
+        return Finding::new(Severity::Fine, CLOCK, found, means);
     }
     let severity = if certain < CLOCK_WRONG { Severity::Note } else { Severity::Warning };
     Finding::new(
         severity,
-        "clock",
+        CLOCK,
         found,
         "leases run on the server's clock alone, so the difference does no harm; but when the \
          server's clock is set right in one step, leases end early or late by that step",

@@ -53,11 +53,13 @@ impl RedisStore {
             None => self.look_at(transport, self.spare(client, &[])?, deadline).await?,
             Some(parts) => {
                 findings.extend(topology::whole(parts.whole));
+                findings.extend(topology::strangers(&parts.views));
                 self.look_at_each(parts.servers, client, &mut findings, deadline).await?
             }
         };
         if let Some(said) = transport.sentinels().await {
             findings.push(topology::sentinels(&said));
+            findings.extend(topology::no_quorum(&said));
         }
         findings.push(judge::door(&self.shared.door));
         findings.extend(judge::protocol(self.shared.resp3));
@@ -71,6 +73,7 @@ impl RedisStore {
             findings.extend(rights::judge(&lacking, user.as_deref(), &self.shared.names));
         }
         findings.extend(wake);
+        findings.extend(wake::lost(self.messages_lost()));
         Ok(findings)
     }
 
@@ -161,7 +164,7 @@ impl RedisStore {
         let (transport, confirming) = (&self.shared.transport, self.shared.replication);
         let all = primary.followers();
         let mut findings = Vec::new();
-        let (mut looked_at, mut appending) = (0_usize, 0_usize);
+        let (mut looked_at, mut appending, mut staying) = (0_usize, 0_usize, 0_usize);
         // What comes after them is to have its share of the time, too.
         let deadline = deadline.at_most(deadline.left() / 2);
         for (place, follower) in all.iter().enumerate().take(replicas::LOOKED_AT_MAX) {
@@ -172,6 +175,7 @@ impl RedisStore {
                 Ok((facts, its_clock)) => {
                     looked_at += 1;
                     appending += usize::from(facts.appends() == Some(true));
+                    staying += usize::from(facts.stays_replica(transport.is_spread()));
                     let apart = its_clock.zip(clock).map(|(its, other)| its.less(other));
                     replicas::examined(&facts, primary, apart, confirming)
                 }
@@ -184,6 +188,9 @@ impl RedisStore {
         }
         if all.len() > replicas::LOOKED_AT_MAX {
             findings.push(replicas::too_many(all.len() - replicas::LOOKED_AT_MAX));
+        }
+        if !all.is_empty() && staying == all.len() {
+            findings.push(replicas::none_takes_over(transport.is_spread(), transport.fails_over()));
         }
         if let Some(wanted) = confirming.filter(|it| it.fsync) {
             findings.extend(replicas::on_disk(appending, looked_at, all.len(), wanted.replicas));

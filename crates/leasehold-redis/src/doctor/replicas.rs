@@ -123,6 +123,26 @@ pub(super) fn too_many(more: usize) -> Finding {
     Finding::new(Severity::Note, TOPIC, found, "how they are set shows when one takes over")
 }
 
+/// Replicas all of which are set never to take over.
+pub(super) fn none_takes_over(in_cluster: bool, fails_over: bool) -> Finding {
+    let (found, advice) = if in_cluster {
+        (
+            "cluster-replica-no-failover is yes on every replica",
+            "CONFIG SET cluster-replica-no-failover no on those that may take over, and the same in \
+             their files",
+        )
+    } else {
+        (
+            "replica-priority is 0 on every replica",
+            "CONFIG SET replica-priority 100 on those that may take over, and the same in their files",
+        )
+    };
+    let means = "none of them ever takes over: while the primary is away, no lock can be taken, \
+                 renewed and released";
+    let severity = if fails_over { Severity::Warning } else { Severity::Note };
+    Finding::new(severity, "fail-over", found, means).advise(advice)
+}
+
 /// What of a replica would surprise when it takes over from its primary; one finding if nothing.
 ///
 /// `apart` is its clock less its primary's.

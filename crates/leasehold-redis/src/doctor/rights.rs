@@ -6,7 +6,7 @@
 //! refusal in its `ACL LOG`.
 
 use leasehold_core::Key;
-use leasehold_core::doctor::{Finding, Severity};
+use leasehold_core::doctor::{Finding, Severity, WAKE};
 use redis::Cmd;
 
 use super::facts::word;
@@ -69,7 +69,8 @@ pub(super) fn judge(lacking: &[Lacking], user: Option<&str>, names: &Names) -> V
         }
         let (severity, means) = meaning(feature, &of_feature);
         let found = format!("{who} {}", what_is_lacking(&of_feature));
-        let finding = Finding::new(severity, "rights", found, means);
+        let topic = if only_messages(&of_feature) { WAKE } else { "rights" };
+        let finding = Finding::new(severity, topic, found, means);
         findings.push(finding.advise(what_to_give(&of_feature, user, names)));
     }
     let of_url: Vec<Lacking> =
@@ -96,11 +97,14 @@ pub(super) fn judge(lacking: &[Lacking], user: Option<&str>, names: &Names) -> V
     findings
 }
 
+/// Whether waiters are lacking nothing but messages.
+fn only_messages(lacking: &[Lacking]) -> bool {
+    lacking.iter().all(|(command, _)| matches!(*command, "publish" | "subscribe"))
+}
+
 fn meaning(feature: Feature, lacking: &[Lacking]) -> (Severity, &'static str) {
-    let only_messages =
-        lacking.iter().all(|(command, _)| matches!(*command, "publish" | "subscribe"));
     match feature {
-        Feature::Wait if only_messages => (
+        Feature::Wait if only_messages(lacking) => (
             Severity::Warning,
             "who waits is not woken and finds out by asking, so hand-overs take longer",
         ),

@@ -1,11 +1,12 @@
 //! What a cluster's nodes and a primary's sentinels say. Pure: answers in, findings out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_core::doctor::{Finding, Severity};
 use leasehold_core::escape;
 
 use crate::sentinel::Said;
+use crate::sentinel::deployment::{Answer, deployments, newest, twins, voters};
 
 /// How many slots or sentinels a finding names.
 const NAMED_MAX: usize = 4;
@@ -19,14 +20,14 @@ pub(super) fn whole(whole: bool) -> Option<Finding> {
         Severity::Problem,
         "slots",
         "some slots of the cluster are with no node",
-        "locks in them can't be taken, renewed and released",
+        "locks in them can't be taken, renewed or released",
     );
     Some(finding.advise("redis-cli --cluster check, and --cluster fix"))
 }
 
 /// A node of a cluster that could not be looked at.
 pub(super) fn unexamined_node(found: String) -> Finding {
-    let means = "the locks in its slots can't be taken, renewed and released until it is back, or \
+    let means = "the locks in its slots can't be taken, renewed or released until it is back, or \
                  a replica takes its place";
     Finding::new(Severity::Problem, "node", found, means)
 }
@@ -34,10 +35,7 @@ pub(super) fn unexamined_node(found: String) -> Finding {
 /// The slots that a node has begun to give away or to take in, by its own answer to
 /// `CLUSTER NODES`: nobody else is told.
 pub(super) fn half_moved(nodes: &str) -> Option<Finding> {
-    let own = nodes.lines().find(|line| {
-        let flags = line.split(' ').nth(2);
-        flags.is_some_and(|flags| flags.split(',').any(|flag| flag == "myself"))
-    })?;
+    let own = own_line(nodes)?;
     let mut slots: BTreeMap<u16, bool> = BTreeMap::new();
     for open in own.split(' ').filter_map(|word| word.strip_prefix('[')) {
         let Some((slot, way)) = open.split_once('-') else { continue };
@@ -75,14 +73,69 @@ fn count(slots: usize) -> String {
     if slots == 1 { "1 slot has".to_owned() } else { format!("{slots} slots have") }
 }
 
+/// What sentinels say about agreeing on a fail-over.
+pub(super) fn no_quorum(said: &[Said]) -> Option<Finding> {
+    let lacking = said.iter().filter_map(|one| Some((&one.sentinel, one.no_quorum.as_ref()?)));
+    let (sentinel, why) = lacking.clone().next()?;
+    let found = format!(
+        "{} of {} sentinels could not fail over; {sentinel} says: {}",
+        lacking.count(),
+        said.len(),
+        escape::terminal(why)
+    );
+    let means = "when the primary is gone nobody takes its place, and no lock can be taken, renewed \
+                 or released";
+    let finding = Finding::new(Severity::Warning, "fail-over", found, means);
+    Some(finding.advise(
+        "bring the missing sentinels back, SENTINEL SET quorum to what the others can reach, and \
+         SENTINEL RESET on each if some were taken away for good",
+    ))
+}
+
+/// Nodes of the store's URL that are not of one cluster, by what each answers to `CLUSTER NODES`.
+pub(super) fn strangers(views: &[(String, String)]) -> Option<Finding> {
+    let ids = |text: &str| {
+        let ids = text.lines().filter_map(|line| Some(line.split_once(' ')?.0.to_owned()));
+        ids.collect::<BTreeSet<_>>()
+    };
+    let views: Vec<_> =
+        views.iter().filter_map(|(at, text)| Some((at, own_line(text)?, ids(text)))).collect();
+    let id = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
+    let apart = views.iter().enumerate().find_map(|(place, (at, own, known))| {
+        let others = views.iter().skip(place.saturating_add(1));
+        let stranger = others
+            .into_iter()
+            .find(|(_, other, knows)| !known.contains(&id(other)) || !knows.contains(&id(own)));
+        stranger.map(|(other, ..)| (*at, *other))
+    });
+    let (one, other) = apart?;
+    let found = format!("{one} and {other} are not of one cluster");
+    let means = "the slots of whichever has the higher epoch are believed, so that locks move to it \
+                 while others hold them, and two hold one";
+    let finding = Finding::new(Severity::Problem, "cluster", found, means);
+    Some(finding.advise("name the nodes of one cluster only in the store's URL"))
+}
+
+/// A node's word about itself, in its answer to `CLUSTER NODES`.
+fn own_line(nodes: &str) -> Option<&str> {
+    nodes.lines().find(|line| {
+        let flags = line.split(' ').nth(2);
+        flags.is_some_and(|flags| flags.split(',').any(|flag| flag == "myself"))
+    })
+}
+
 /// What all sentinels say that the URL names.
 pub(super) fn sentinels(said: &[Said]) -> Finding {
     let topic = "sentinels";
-    let best = said.iter().filter_map(|one| one.found.as_ref().ok()).max_by_key(|it| it.epoch);
-    let (mut agreeing, mut others) = (0_usize, Vec::new());
+    let deployments = deployments(said);
+    if let [most, strangers, ..] = &*deployments {
+        return of_two_deployments(voters(said.iter()), most, strangers);
+    }
+    let best = deployments.first().and_then(|all| newest(all));
+    let (mut agree, mut others) = (Vec::new(), Vec::new());
     for one in said {
         match &one.found {
-            Ok(found) if Some(found) == best => agreeing += 1,
+            Ok(found) if Some(found) == best => agree.push(one),
             Ok(found) => others.push(format!(
                 "{} names {} in epoch {}",
                 one.sentinel, found.endpoint, found.epoch
@@ -90,10 +143,17 @@ pub(super) fn sentinels(said: &[Said]) -> Finding {
             Err(verdict) => others.push(verdict.message().to_owned()),
         }
     }
-    let named = said.len();
+    let (agreeing, named) = (voters(agree.into_iter()), voters(said.iter()));
     let mut found = format!("{agreeing} of {named} sentinels answer and name the same primary");
     if let Some(best) = best {
         found.push_str(&format!(", {} in epoch {}", best.endpoint, best.epoch));
+    }
+    if let Some((one, other)) = twins(said) {
+        found.push_str(&format!("; {one} and {other} are one sentinel"));
+        let means =
+            "it counts once, so fewer sentinels than the URL names tell where the primary is";
+        let finding = Finding::new(Severity::Warning, topic, found, means);
+        return finding.advise("name each sentinel once in the store's URL");
     }
     if named < 2 {
         let means = "when it is gone, nobody tells where the primary is";
@@ -115,6 +175,23 @@ pub(super) fn sentinels(said: &[Said]) -> Finding {
         .advise("look after the others, or take them out of the store's URL");
     }
     Finding::new(Severity::Fine, topic, found, "a primary that is replaced is found again")
+}
+
+/// Sentinels that know nothing of each other, and name different primaries.
+fn of_two_deployments(named: usize, most: &[Answer<'_>], strangers: &[Answer<'_>]) -> Finding {
+    let count = voters(most.iter().map(|(one, _)| *one));
+    let primary = newest(most).map(|best| best.endpoint.to_string());
+    let names = |(one, found): &Answer<'_>| format!("{} names {}", one.sentinel, found.endpoint);
+    let strangers: Vec<String> = strangers.iter().take(NAMED_MAX).map(names).collect();
+    let found = format!(
+        "of {named} sentinels {count} know each other and name {}; another deployment's are: {}",
+        primary.unwrap_or_default(),
+        escape::terminal(&strangers.join("; "))
+    );
+    let means = "the primary that most of those name that answer is believed; while the others \
+                 can't be reached, a lock that is held is granted again at the wrong one";
+    let finding = Finding::new(Severity::Problem, "sentinels", found, means);
+    finding.advise("name the sentinels of one deployment alone in the store's URL")
 }
 
 #[cfg(test)]
@@ -146,8 +223,14 @@ mod tests {
         let says = |port, epoch| Ok(Found { endpoint: at(port), epoch });
         let said = |all: Vec<Result<Found, Verdict>>| {
             let numbered = all.into_iter().zip(1_u16..);
-            let all: Vec<Said> =
-                numbered.map(|(found, port)| Said { sentinel: at(port), found }).collect();
+            let all: Vec<Said> = numbered
+                .map(|(found, port)| Said {
+                    sentinel: at(port),
+                    found,
+                    circle: None,
+                    no_quorum: None,
+                })
+                .collect();
             sentinels(&all)
         };
         let agreed = said(vec![says(100, 4), says(100, 4)]);

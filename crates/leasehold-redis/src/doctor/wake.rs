@@ -1,25 +1,49 @@
 //! Whether who waits is woken.
 
-use std::sync::LazyLock;
-
-use leasehold_core::doctor::{Finding, Severity};
+use leasehold_core::doctor::{Finding, Severity, WAKE};
 use leasehold_core::{ClientId, ErrorKind, Store as _, Wake};
 use tokio::time::timeout_at;
 
+use super::facts::word;
 use super::rights::{Lacking, Spare};
-use crate::call::Call;
 use crate::classify::Lack;
-use crate::script::Script;
 use crate::store::RedisStore;
 use crate::transport::{Body, Care, Deadline, Request};
+use crate::unsent::Messages;
 
 /// A number that no waiter has: clients count theirs from 0.
 const TICKET: u64 = u64::MAX;
 
-/// Publishes as every script does that tells a waiter: about one lock, to a channel that is no key.
-/// Some servers, and some users of them, may publish in a command of their own only.
-static PUBLISH: LazyLock<Script> =
-    LazyLock::new(|| Script::new("return redis.call('PUBLISH', ARGV[1], ARGV[2])".to_owned()));
+/// Whether there were messages of this store's that could not be sent.
+pub(super) fn lost(messages: u64) -> Option<Finding> {
+    let finding = Finding::new(
+        Severity::Warning,
+        WAKE,
+        format!("the server has refused {messages} messages to waiters since the store was opened"),
+        "those waiters found out by asking, so their hand-overs took longer",
+    );
+    (messages > 0).then(|| finding.advise("allow PUBLISH; the log has the server's error"))
+}
+
+/// A message came; `unsent` if no script could send it.
+fn woken(unsent: Option<&Messages>) -> Finding {
+    let Some(messages) = unsent else {
+        return Finding::new(
+            Severity::Fine,
+            WAKE,
+            "a message of a script came through a subscription",
+            "who waits is woken when the lock comes free",
+        );
+    };
+    let finding = Finding::new(
+        Severity::Note,
+        WAKE,
+        format!("the server lets no script send messages: {}", word(&messages.why)),
+        "who hands a lock on sends them itself, which takes a command more; if it is cut off in \
+         between, who waits finds out by asking",
+    );
+    finding.advise("allow PUBLISH in scripts, if the server can")
+}
 
 impl RedisStore {
     /// Subscribes as a client that waits does, publishes as a script does, and sees whether the
@@ -34,7 +58,7 @@ impl RedisStore {
         if !self.capability().wake {
             let finding = Finding::new(
                 Severity::Note,
-                "wake",
+                WAKE,
                 "a store on a lent connection has no wake channel",
                 "who waits finds out by asking, so hand-overs take longer",
             );
@@ -43,13 +67,13 @@ impl RedisStore {
         let silent = |why: String| {
             let finding = Finding::new(
                 Severity::Warning,
-                "wake",
+                WAKE,
                 why,
                 "who waits is not woken and finds out by asking, so hand-overs take longer",
             );
-            Some(
-                finding.advise("let clients subscribe and scripts publish, and keep proxies that can't out of the way"),
-            )
+            Some(finding.advise(
+                "let clients subscribe and publish, and keep proxies that can't out of the way",
+            ))
         };
         let mut listener = match self.listen(client, deadline.left() / 2).await {
             Ok(listener) => listener,
@@ -64,25 +88,30 @@ impl RedisStore {
         if lacking.iter().any(|(command, _)| *command == "publish") {
             return None;
         }
-        let mut call = Call::new(&PUBLISH, [spare.record.clone()]);
-        call.arg(&spare.channel).arg(format!("first {TICKET} 0"));
+        let text = format!("first {TICKET} 0");
+        let call = self.publish_call(&spare.key, &spare.channel, &text);
         let request = Request { body: Body::Script { call: &call, whole: true }, care: Care::None };
-        if let Err(verdict) = self.shared.transport.one(&request, deadline).await {
-            return silent(format!("a script could publish no message: {}", verdict.message()));
+        let transport = &*self.shared.transport;
+        let mut answer = match transport.one(&request, deadline).await {
+            Ok(answer) => answer,
+            Err(verdict) => {
+                return silent(format!("no message could be sent: {}", verdict.message()));
+            }
+        };
+        let unsent = Messages::take_from(&mut answer.value);
+        if let Some(messages) = &unsent {
+            let sent = messages.send(transport, deadline).await;
+            if sent.iter().any(Result::is_err) {
+                let why = word(&messages.why);
+                return silent(format!("the server refuses messages to waiters: {why}"));
+            }
         }
         loop {
             match timeout_at(deadline.at, listener.next()).await {
-                Ok(Wake::First { ticket: TICKET, .. }) => {
-                    return Some(Finding::new(
-                        Severity::Fine,
-                        "wake",
-                        "a message of a script came through a subscription",
-                        "who waits is woken when the lock comes free",
-                    ));
-                }
+                Ok(Wake::First { ticket: TICKET, .. }) => return Some(woken(unsent.as_ref())),
                 Ok(_) => {}
                 Err(_) => {
-                    return silent("a message that a script published did not arrive".to_owned());
+                    return silent("a message that was published did not arrive".to_owned());
                 }
             }
         }

@@ -18,6 +18,7 @@
 --         ticket, repeated in messages
 --         heartbeat, counted up with each request
 --         window, ms: how long the place is kept, and a lease handed over runs, from now
+--         how many more wait behind it in its process
 --         place told before, or -
 --         how many may wait at most, or -
 --
@@ -32,11 +33,13 @@
 --   foreign             what stands at the key is not a lock's record; left as it is
 --   version n           it is one of another version; left as it is
 --   failed error        the server refused what this lock needs; left as it is
+--   stopped error       of several locks: what was asked of this one was not done to the end
+--   later               of several locks: the call took long already; nothing was done
 --
 -- Atomic: one script. It reads and writes its keys only.
 -- include: now
 local answers, rest = {}, {}
-for i = 1, #KEYS do
+local function short_way(i)
   local key, at = KEYS[i], 5 * i - 1
   local answer
   if ARGV[at + 4] == '' and not rest[key] then
@@ -76,6 +79,14 @@ for i = 1, #KEYS do
   -- What comes after it for the same lock waits for its turn, too.
   if not answer then rest[#rest + 1], rest[key] = i, true end
 end
+if #KEYS == 1 then
+  short_way(1)
+  if #rest == 0 then return answers end
+end
+-- include: each
+if #KEYS > 1 then
+  each(all, 0, short_way, function(i) rest[#rest + 1], rest[KEYS[i]] = i, true end)
+end
 if #rest == 0 then return answers end
 -- include: usual
 -- Takes or renews a place behind an exclusive lease, for somebody who wants no permits and is not
@@ -84,8 +95,8 @@ if #rest == 0 then return answers end
 --
 -- Returns the answer, or nil for the general way; then nothing is changed.
 local function wait(key, at)
-  local mode, channel, ticket, beat, window, told, most =
-    match(ARGV[at + 4], '^([xs]) 1 0 0 %d+ (%S+) (%d+) (%d+) (%d+) (%S+) (%S+)$')
+  local mode, channel, ticket, beat, window, behind, told, most =
+    match(ARGV[at + 4], '^([xs]) 1 0 0 %d+ (%S+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+)$')
   if not mode then return end
   local token = ARGV[at]
   local got = redis.pcall('HMGET', key, 'lock', 'line', token, '#' .. told)
@@ -105,12 +116,13 @@ local function wait(key, at)
   if name then
     if not line or string.byte(name) ~= 35 then return end
     local text = name == '#' .. told and got[4] or redis.call('HMGET', key, name)[1] or ''
-    local fixed = match(text, '^%d+ %d+( .*)$', 35)
+    local fixed = match(text, '^%d+ %d+ %d+( .*)$', 35)
     if not fixed then return end
     place = sub(name, 2) + 0
+    if place < head + 0 or place > tail + 0 then return end
     before = math.min(place - head, number - 1)
     written = redis.pcall('HSET', key, name,
-      us .. ' ' .. sub(text, 18, 34) .. beat .. ' ' .. window .. fixed)
+      us .. ' ' .. sub(text, 18, 34) .. beat .. ' ' .. window .. ' ' .. behind .. fixed)
   else
     if told ~= '-' or most ~= '-' and (line and number or 0) + 0 >= most + 0 then return end
     if line then
@@ -127,7 +139,7 @@ local function wait(key, at)
         .. '-' .. text .. '/1'
     end
     written = redis.pcall('HSET', key, name, us .. ' ' .. us .. ' ' .. beat .. ' ' .. window .. ' '
-      .. mode .. ' 1 ' .. ARGV[at + 2] + 0 .. ' ' .. channel .. ' ' .. ticket .. ' ' .. token .. ' '
+      .. behind .. ' ' .. mode .. ' 1 ' .. ARGV[at + 2] + 0 .. ' ' .. channel .. ' ' .. ticket .. ' ' .. token .. ' '
       .. ARGV[at + 3], token, name, 'line', line)
   end
   if refusal_of(written) then return end
@@ -136,18 +148,20 @@ local function wait(key, at)
     sub(stored, 35, 50) + 0, math.max(now - sub(stored, 63, 78), 0), left, sub(stored, 163)}
 end
 local general = {}
-for _, i in ipairs(rest) do
+local function go_on(i) general[#general + 1], general[KEYS[i]] = i, true end
+each(rest, 1, function(i)
   local key = KEYS[i]
   local answer = not general[key] and wait(key, 5 * i - 1)
   answers[i] = answer or false
-  if not answer then general[#general + 1], general[key] = i, true end
-end
+  if not answer then go_on(i) end
+  return answer
+end, go_on)
 if #general == 0 then return answers end
 local frees = false
 -- include: lock
 -- include: crowd
 -- include: line
--- include: settle
+-- include: expire_and_grant
 -- include: take
 local function join(lock, wanted)
   if not wanted.place and wanted.most and lock.waiters >= wanted.most then
@@ -169,14 +183,14 @@ local function join(lock, wanted)
   following = math.max(following, place + 1)
   if preferred then lock.next_preferred = following else lock.next_other = following end
   put(lock, field_of(place), us .. ' ' .. us .. ' ' .. wanted.beat .. ' ' .. digits(wanted.window)
-    .. ' ' .. wanted.mode .. ' ' .. wanted.permits .. ' ' .. digits(wanted.count) .. ' '
+    .. ' ' .. wanted.behind .. ' ' .. wanted.mode .. ' ' .. wanted.permits .. ' ' .. digits(wanted.count) .. ' '
     .. wanted.channel .. ' ' .. wanted.ticket .. ' ' .. wanted.token .. ' ' .. wanted.profile)
   put(lock, wanted.token, field_of(place))
   lock.waiters, lock.dirty, lock.line_dirty = lock.waiters + 1, true, true
   keep_place(lock, now + wanted.window * 1000)
   return {'waiting'}, place
 end
-for _, i in ipairs(general) do
+each(general, 3, function(i)
   local wanted = wanted_at(5 * i - 1)
   local token = wanted.token
   local lock, answer = open(KEYS[i], token, wanted.place and digits(wanted.place))
@@ -185,12 +199,13 @@ for _, i in ipairs(general) do
     local place = wanted.channel and place_of(lock, token)
     if place then
       -- A waiter is heard before the line is served, or it would be passed over while it asks.
-      local arrived, fixed = match(get(lock, field_of(place)), '^%d+ (%d+) %d+ %d+( .*)$')
+      local arrived, fixed = match(get(lock, field_of(place)), '^%d+ (%d+) %d+ %d+ %d+( .*)$')
       put(lock, field_of(place),
-        us .. ' ' .. arrived .. ' ' .. wanted.beat .. ' ' .. digits(wanted.window) .. fixed)
+        us .. ' ' .. arrived .. ' ' .. wanted.beat .. ' ' .. digits(wanted.window) .. ' '
+          .. wanted.behind .. fixed)
       keep_place(lock, now + wanted.window * 1000)
     end
-    settle(lock)
+    expire_and_grant(lock)
     local closed = lock.closed
     local mine, hold = lock.holder == token, hold_of(lock, token)
     place = place_of(lock, token)
@@ -219,6 +234,6 @@ for _, i in ipairs(general) do
     answer = commit(lock) or answer
   end
   answers[i] = answer
-end
-tell()
-return answers
+  return true
+end, function(i, why) answers[i] = {'stopped', why} end)
+return tell(answers)

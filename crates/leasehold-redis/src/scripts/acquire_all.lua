@@ -14,24 +14,24 @@ local frees = false
 -- include: lock
 -- include: crowd
 -- include: line
--- include: settle
+-- include: expire_and_grant
 -- include: take
 local opened, blocked = {}, nil
 for i = 1, #KEYS do
   local wanted = wanted_at(5 * i - 1)
   local lock, answer = open(KEYS[i], wanted.token)
-  if lock then
-    local before = head_of(lock)
-    settle(lock)
-    tell_first(lock, before)
-    local mine, hold = lock.holder == wanted.token, hold_of(lock, wanted.token)
-    local waits = place_of(lock, wanted.token)
-    answer = refusal(lock, wanted, mine or hold or waits)
-    if not answer and not mine and not hold and (waits or not is_free(lock, wanted)) then
-      answer = add_contention(lock, {'busy'})
-    end
-    opened[i] = {lock = lock, wanted = wanted, mine = mine, hold = hold}
+  -- Nothing is changed then, of the others either.
+  if not lock then return {'blocked', i - 1, answer} end
+  local before = head_of(lock)
+  expire_and_grant(lock)
+  tell_first(lock, before)
+  local mine, hold = lock.holder == wanted.token, hold_of(lock, wanted.token)
+  local waits = place_of(lock, wanted.token)
+  answer = refusal(lock, wanted, mine or hold or waits)
+  if not answer and not mine and not hold and (waits or not is_free(lock, wanted)) then
+    answer = add_contention(lock, {'busy'})
   end
+  opened[i] = {lock = lock, wanted = wanted, mine = mine, hold = hold}
   if answer then
     blocked = {'blocked', i - 1, answer}
     break
@@ -63,5 +63,4 @@ for i = 1, #opened do
     return {'blocked', 0, failed}
   end
 end
-tell()
-return blocked or {'granted', fences}
+return tell(blocked or {'granted', fences})

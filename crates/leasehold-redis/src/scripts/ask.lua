@@ -17,7 +17,7 @@ local frees = false
 -- include: lock
 -- include: crowd
 -- include: line
--- include: settle
+-- include: expire_and_grant
 local all, its_epoch, sequence = ARGV[4] == '', tonumber(ARGV[4]), tonumber(ARGV[5])
 local lock, foreign = open(KEYS[1], '')
 if not lock then return foreign end
@@ -26,7 +26,7 @@ local function is_meant(lease)
     and sequence < lease.first + lease.count
 end
 local before = head_of(lock)
-settle(lock)
+expire_and_grant(lock)
 tell_first(lock, before)
 local asked, onward = 0, 0
 if lock.holder then
@@ -48,5 +48,4 @@ else
   if to < lock.holders then onward = to + 1 end
 end
 local failed = commit(lock)
-tell()
-return failed or {'asked', asked, onward}
+return tell(failed or {'asked', asked, onward})

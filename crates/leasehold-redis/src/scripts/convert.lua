@@ -23,13 +23,13 @@ local frees = true
 -- include: lock
 -- include: crowd
 -- include: line
--- include: settle
+-- include: expire_and_grant
 local token, its_epoch, last = ARGV[4], ARGV[5] + 0, ARGV[6] + 0
 local mode, permits, limit, block = ARGV[7], ARGV[8] + 0, ARGV[9] + 0, ARGV[10] + 0
 local lock, foreign = open(KEYS[1], token)
 if not lock then return foreign end
 local before = head_of(lock)
-settle(lock)
+expire_and_grant(lock)
 local answer
 local mine, hold = lock.holder == token, hold_of(lock, token)
 local more = hold and permits - hold.permits
@@ -76,8 +76,7 @@ else
 end
 -- Also what changes nothing is written: whoever waits for replicas waits for a write.
 if answer[1] == 'converted' then lock.dirty = true end
-settle(lock)
+expire_and_grant(lock)
 tell_first(lock, before)
 answer = commit(lock) or answer
-tell()
-return answer
+return tell(answer)

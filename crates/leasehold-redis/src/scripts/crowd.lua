@@ -2,12 +2,41 @@
 --
 -- in: lock.lua
 
--- The holder with this number.
+-- Reads the holds with these numbers in one go.
+local function fetch_holds(lock, from, to)
+  local names = {}
+  for number = from, to do
+    if lock.fields['@' .. number] == nil then names[#names + 1] = '@' .. number end
+  end
+  if #names == 0 then return end
+  local values = redis.call('HMGET', lock.key, unpack(names))
+  for i = 1, #names do lock.fields[names[i]] = known(values[i]) end
+end
+
+-- What holders have whose field somebody else removed.
+local function permits_of_lost(lock)
+  if lock.limit == 0 or lock.holders > $STEP then return 1 end
+  local permits = lock.taken
+  fetch_holds(lock, 1, lock.holders)
+  for number = 1, lock.holders do
+    permits = permits - (match(get(lock, '@' .. number) or '', '^%l (%d+)') or 0)
+  end
+  return math.max(permits, 1)
+end
+
+-- The holder with this number. One whose field somebody else removed holds, under the fence 0, until
+-- all is over that was stored then: nothing says when its lease ends, and its holder uses the lock.
 local function hold_at(lock, number)
+  local name = '@' .. number
+  if not get(lock, name) then
+    put(lock, name, format('%s %.0f %.0f %.0f 0 $ORIGIN 1 $NOBODY 1  ', lock.limit > 0 and 'p' or 's',
+      permits_of_lost(lock), math.max((lock.kept - retention) * 1000, lock.ends), now))
+    if lock.nearest == number then lock.nearest, lock.dirty = 0, true end
+  end
   local hold = {number = number}
   local permits, expires, granted, its_epoch, first, count
-  hold.mode, permits, expires, granted, its_epoch, first, count, hold.token, hold.profile = match(
-    get(lock, '@' .. number) or '', '^(%l) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (.*)$')
+  hold.mode, permits, expires, granted, its_epoch, first, count, hold.token, hold.profile =
+    match(get(lock, name), '^(%l) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (.*)$')
   hold.permits, hold.expires, hold.granted = permits + 0, expires + 0, granted + 0
   hold.epoch, hold.first, hold.count = its_epoch + 0, first + 0, count + 0
   return hold
@@ -44,9 +73,9 @@ end
 local function drop_hold(lock, hold)
   local number, last = hold.number, lock.holders
   if number < last then
-    local text = get(lock, '@' .. last)
-    put(lock, '@' .. number, text)
-    put(lock, match(text, '^%l %d+ %d+ %d+ %d+ %d+ %d+ (%S+)'), '@' .. number)
+    local moved = hold_at(lock, last)
+    put(lock, '@' .. number, get(lock, '@' .. last))
+    if moved.token ~= '$NOBODY' then put(lock, moved.token, '@' .. number) end
   end
   put(lock, '@' .. last, false)
   put(lock, hold.token, false)
@@ -55,18 +84,7 @@ local function drop_hold(lock, hold)
     lock.nearest = number
   end
   if lock.cursor > lock.holders then lock.cursor = lock.holders end
-  if lock.holders == 0 then lock.ends, lock.nearest, lock.soonest_end = 0, 0, 0 end
-end
-
--- Reads the holds with these numbers in one go.
-local function fetch_holds(lock, from, to)
-  local names = {}
-  for number = from, to do
-    if lock.fields['@' .. number] == nil then names[#names + 1] = '@' .. number end
-  end
-  if #names == 0 then return end
-  local values = redis.call('HMGET', lock.key, unpack(names))
-  for i = 1, #names do lock.fields[names[i]] = known(values[i]) end
+  if lock.holders == 0 then lock.taken, lock.ends, lock.nearest, lock.soonest_end = 0, 0, 0, 0 end
 end
 
 local function is_before(hold, other)
@@ -95,7 +113,9 @@ local function sweep_crowd(lock)
   lock.cursor, lock.dirty = to, true
   if to == 0 and lock.holders > 0 then
     lock.ends, lock.nearest = lock.soonest_end, 0
-    if whole then lock.nearest = sub(get(lock, soonest.token), 2) + 0 end
+    -- It has another number if it took that of one that is over.
+    local name = whole and get(lock, soonest.token)
+    if name and string.byte(name) == 64 then lock.nearest = sub(name, 2) + 0 end
   end
 end
 
@@ -117,7 +137,11 @@ end
 -- What the token holds of a shared lock, or nil.
 local function hold_of(lock, token)
   local name = lock.holders > 0 and get(lock, token)
-  if name and string.byte(name) == 64 then return hold_at(lock, sub(name, 2) + 0) end
+  local number = name and string.byte(name) == 64 and sub(name, 2) + 0
+  if not number or number > lock.holders then return end
+  local hold = hold_at(lock, number)
+  if hold.token == '$NOBODY' then hold.token = token end
+  if hold.token == token then return hold end
 end
 
 -- Remembers that the holder released its lease, so that it is told so when it asks again.

@@ -20,7 +20,7 @@ local frees = true
 -- include: lock
 -- include: crowd
 -- include: line
--- include: settle
+-- include: expire_and_grant
 local its_epoch, sequence = ARGV[4] + 0, ARGV[5] + 0
 local lock, foreign = open(KEYS[1], '')
 if not lock then return foreign end
@@ -29,7 +29,7 @@ local function is_meant(lease)
     and sequence < lease.first + lease.count
 end
 local before = head_of(lock)
-settle(lock)
+expire_and_grant(lock)
 local answer, found = {'not-held'}, false
 if lock.holder then
   answer = {'other-fence', 0, lock.epoch, lock.first}
@@ -55,8 +55,7 @@ if found then
   keep_until(lock, lock.first + lock.count)
   answer = {'released'}
 end
-settle(lock)
+expire_and_grant(lock)
 tell_first(lock, before)
 answer = commit(lock) or answer
-tell()
-return answer
+return tell(answer)

@@ -25,7 +25,8 @@ local function leave_usual(key, token)
     return false
   end
   local _, start, other, head, tail, number = usual_line(line)
-  if not start then return false end
+  local place = sub(name, 2) + 0
+  if not start or place < head + 0 or place > tail + 0 then return false end
   if number == '1' then
     if refusal_of(redis.pcall('HSET', key, name, '', token, '', 'line', '')) then return false end
     redis.pcall('HDEL', key, name, token, 'line')
@@ -43,12 +44,12 @@ local frees = true
 -- include: lock
 -- include: crowd
 -- include: line
--- include: settle
+-- include: expire_and_grant
 local token = ARGV[4]
 local lock, foreign = open(KEYS[1], token)
 if not lock then return foreign end
 local before = head_of(lock)
-settle(lock)
+expire_and_grant(lock)
 local answer = {'not-held'}
 local mine, hold, place = lock.holder == token, hold_of(lock, token), place_of(lock, token)
 if place then
@@ -60,8 +61,7 @@ elseif mine or hold then
   if ARGV[5] == '1' then reopen(lock) end
   answer = {'released'}
 end
-settle(lock)
+expire_and_grant(lock)
 tell_first(lock, before)
 answer = commit(lock) or answer
-tell()
-return answer
+return tell(answer)

@@ -13,18 +13,32 @@ local function waiter_at(lock, place)
   local seen, window, permits, count
   seen, waiter.arrived, waiter.beat, window, waiter.mode, permits, count, waiter.channel,
     waiter.ticket, waiter.token, waiter.label =
-    match(text, '^(%d+) (%d+) (%d+) (%d+) (%l) (%d+) (%d+) (%S+) (%d+) (%S+) %d+ (.*)$')
+    match(text, '^(%d+) (%d+) (%d+) (%d+) %d+ (%l) (%d+) (%d+) (%S+) (%d+) (%S+) %d+ (.*)$')
   waiter.seen, waiter.window, waiter.permits, waiter.count = seen + 0, window + 0, permits + 0,
     count + 0
   return waiter
 end
 
--- Moves the head of the line up to the first who waits, over places that were given up.
+local function forget_line(lock)
+  lock.next_preferred, lock.next_other, lock.walk = 0, 0, 0
+  lock.soonest, lock.soonest_seen = $FAR, $FAR
+end
+
+-- Moves the head of the line up to the first who waits, over places that were given up. A range in
+-- which nobody waits, though it says so, has places that somebody else removed.
 local function trim(lock)
-  local range = lock.ranges[1]
   for _ = 1, $STEP do
+    local range = lock.ranges[1]
     if not range or get(lock, field_of(range.head)) then return end
     range.head = range.head + 1
+    if range.head > range.tail then
+      lock.waiters, lock.dirty = lock.waiters - range.number, true
+      table.remove(lock.ranges, 1)
+      if #lock.ranges == 0 then
+        lock.waiters = 0
+        forget_line(lock)
+      end
+    end
   end
 end
 
@@ -42,10 +56,7 @@ local function leave_line(lock, place, token)
       break
     end
   end
-  if lock.waiters == 0 then
-    lock.next_preferred, lock.next_other, lock.walk = 0, 0, 0
-    lock.soonest, lock.soonest_seen = $FAR, $FAR
-  end
+  if lock.waiters == 0 then forget_line(lock) end
 end
 
 -- Makes room for a place in the ranges; more than $RANGES of them only for places that are given.
@@ -118,7 +129,7 @@ local function sweep_line(lock)
   lock.line_dirty = true
   local onward = walk(lock, lock.walk, function(place, text)
     local seen, window, token =
-      match(text, '^(%d+) %d+ %d+ (%d+) %l %d+ %d+ %S+ %d+ (%S+)')
+      match(text, '^(%d+) %d+ %d+ (%d+) %d+ %l %d+ %d+ %S+ %d+ (%S+)')
     local ends = seen + window * 1000
     if ends <= now then
       leave_line(lock, place, token)
@@ -134,8 +145,16 @@ end
 
 -- The place of the token in line, or nil.
 local function place_of(lock, token)
-  local name = lock.waiters > 0 and get(lock, token)
-  if name and string.byte(name) == 35 then return sub(name, 2) + 0 end
+  local name = get(lock, token)
+  if not name or string.byte(name) ~= 35 then return end
+  local place = sub(name, 2) + 0
+  for i = 1, #lock.ranges do
+    local range = lock.ranges[i]
+    if place >= range.head and place <= range.tail and get(lock, name) then return place end
+  end
+  -- Somebody else removed the place, or the line.
+  put(lock, token, false)
+  put(lock, name, false)
 end
 
 -- How many are before a place, at most; exact for the first, and where nobody gave up.

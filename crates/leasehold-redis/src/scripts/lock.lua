@@ -5,6 +5,7 @@
 -- are in µs, lengths (ttl, window) in ms, unless said otherwise.
 --
 -- in: now.lua; frees: whether to work at the server's memory limit
+-- include: send
 local messages = {}
 
 local function digits(number) return format('%.0f', number) end
@@ -208,6 +209,9 @@ local function commit(lock)
 end
 
 -- Sends the messages: all that they tell is written.
-local function tell()
-  for i = 1, #messages do redis.pcall('PUBLISH', messages[i][1], messages[i][2]) end
+--
+-- Returns the answer, with what could not be sent.
+local function tell(answer)
+  for i = 1, #messages do send(messages[i][1], messages[i][2]) end
+  return with_unsent(answer)
 end

@@ -16,12 +16,12 @@
 --   still-held holds
 --   late               it had run out, and nobody has held the lock since
 --   not-held
--- or foreign, version or failed, as acquire says it.
+-- or foreign, version, failed, stopped or later, as acquire says it.
 --
 -- Atomic: one script. Works at the server's memory limit.
 -- include: now
 local answers, rest, found = {}, {}, {}
-for i = 1, #KEYS do
+local function short_way(i)
   local key, at = KEYS[i], 4 * i
   local done = false
   if ARGV[at + 3] == '' and not rest[key] then
@@ -41,7 +41,16 @@ for i = 1, #KEYS do
   -- What comes after it for the same lock waits for its turn, too.
   if done then answers[i] = 1 else rest[#rest + 1], rest[key] = i, true end
 end
+if #KEYS == 1 then
+  short_way(1)
+  if #rest == 0 then return answers end
+end
+-- include: each
+if #KEYS > 1 then
+  each(all, 0, short_way, function(i) rest[#rest + 1], rest[KEYS[i]] = i, true end)
+end
 if #rest == 0 then return answers end
+-- include: send
 -- include: usual
 -- Ends an exclusive lease and hands the lock over to the first in line, where that one wants it
 -- exclusively and was heard within half of its window, the next one is to be told nothing, and the
@@ -57,7 +66,7 @@ local function hand_on(key, token, stored, line)
   local name, following = '#' .. head, head + 1
   local got = redis.call('HMGET', key, name, format('#%.0f', following))
   local seen, beat, window, block, channel, ticket, waiter, label = match(got[1] or '',
-    '^(%d+) %d+ (%d+) (%d+) x 1 (%d+) (%S+) (%d+) (%S+) %d+ ([^ ]* [^ ]*)$')
+    '^(%d+) %d+ (%d+) (%d+) %d+ x 1 (%d+) (%S+) (%d+) (%S+) %d+ ([^ ]* [^ ]*)$')
   if not seen then return false end
   local ends = seen + window * 1000
   if 2 * (ends - now) < window * 1000 then return false end
@@ -87,26 +96,26 @@ local function hand_on(key, token, stored, line)
   local written = redis.pcall('HSET', key, 'lock', record, name, '', waiter, '', 'line', line)
   if refusal_of(written) then return false end
   redis.pcall('HDEL', key, name, waiter, line == '' and 'line' or '')
-  redis.pcall('PUBLISH', channel, 'granted ' .. ticket .. ' ' .. beat .. ' ' .. epoch + 0 .. ' ' .. first
-    .. ' ' .. block)
+  send(channel, 'granted ' .. ticket .. ' ' .. beat .. ' ' .. epoch + 0 .. ' ' .. first .. ' ' .. block)
   return true
 end
 local general = {}
-for _, i in ipairs(rest) do
+local function go_on(i) general[#general + 1] = i end
+each(rest, 1, function(i)
   local got = found[i]
   if got and got[1] and got[2] and hand_on(KEYS[i], ARGV[4 * i], got[1], got[2]) then
     answers[i] = 1
-  else
-    general[#general + 1] = i
+    return true
   end
-end
-if #general == 0 then return answers end
+  go_on(i)
+end, go_on)
+if #general == 0 then return with_unsent(answers) end
 local frees = true
 -- include: lock
 -- include: crowd
 -- include: line
--- include: settle
-for _, i in ipairs(general) do
+-- include: expire_and_grant
+each(general, 3, function(i)
   local at = 4 * i
   local token, its_epoch, last = ARGV[at], ARGV[at + 1] + 0, ARGV[at + 2] + 0
   local remaining, cooldown, opens = 0, 0, false
@@ -118,7 +127,7 @@ for _, i in ipairs(general) do
   local lock, answer = open(KEYS[i], token)
   if lock then
     local before = head_of(lock)
-    settle(lock)
+    expire_and_grant(lock)
     local closed, ended = lock.closed, false
     local mine, hold = lock.holder == token, hold_of(lock, token)
     if remaining > 0 and (mine or hold) then
@@ -146,11 +155,11 @@ for _, i in ipairs(general) do
     end
     -- A head that reckons with the end of a lease has to reckon with the cool-down now.
     if lock.closed > closed then before = nil end
-    settle(lock)
+    expire_and_grant(lock)
     tell_first(lock, before)
     answer = commit(lock) or answer
   end
   answers[i] = answer
-end
-tell()
-return answers
+  return true
+end, function(i, why) answers[i] = {'stopped', why} end)
+return tell(answers)

@@ -53,7 +53,7 @@ local frees = true
 -- include: lock
 -- include: crowd
 -- include: line
--- include: settle
+-- include: expire_and_grant
 for _, i in ipairs(rest) do
   local at = 5 * i - 1
   local token, its_epoch, last = ARGV[at], ARGV[at + 1] + 0, ARGV[at + 2] + 0
@@ -62,8 +62,7 @@ for _, i in ipairs(rest) do
   local lock, answer = open(KEYS[i], token)
   if lock then
     local before = head_of(lock)
-    settle(lock)
-    tell_first(lock, before)
+    expire_and_grant(lock)
     if successor ~= '' then
       if lock.holder ~= successor and not get(lock, successor) then hand_to(lock, token, successor) end
       token = successor
@@ -94,9 +93,9 @@ for _, i in ipairs(rest) do
     else
       answer = {'not-held'}
     end
+    tell_first(lock, before)
     answer = commit(lock) or answer
   end
   answers[i] = answer
 end
-tell()
-return answers
+return tell(answers)

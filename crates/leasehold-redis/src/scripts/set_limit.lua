@@ -17,12 +17,12 @@ local frees = true
 -- include: lock
 -- include: crowd
 -- include: line
--- include: settle
+-- include: expire_and_grant
 local limit = ARGV[4] + 0
 local lock, foreign = open(KEYS[1], '')
 if not lock then return foreign end
 local before = head_of(lock)
-settle(lock)
+expire_and_grant(lock)
 local answer
 if not (lock.holder or lock.holders > 0 or lock.waiters > 0 or lock.closed > 0) then
   answer = {'not-in-use'}
@@ -32,12 +32,11 @@ else
   answer = {'set', lock.limit}
   lock.limit, lock.dirty = limit, true
   walk(lock, 0, function(place, text)
-    local permits, token = match(text, '^%d+ %d+ %d+ %d+ p (%d+) %d+ %S+ %d+ (%S+)')
+    local permits, token = match(text, '^%d+ %d+ %d+ %d+ %d+ p (%d+) %d+ %S+ %d+ (%S+)')
     if permits and permits + 0 > limit then leave_line(lock, place, token) end
   end)
 end
-settle(lock)
+expire_and_grant(lock)
 tell_first(lock, before)
 answer = commit(lock) or answer
-tell()
-return answer
+return tell(answer)

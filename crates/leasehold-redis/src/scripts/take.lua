@@ -1,6 +1,6 @@
 -- What it takes to get a lease.
 --
--- in: settle.lua
+-- in: expire_and_grant.lua
 
 -- Reads the five words in ARGV from one on that say what is wanted.
 local function wanted_at(at)
@@ -16,8 +16,8 @@ local function wanted_at(at)
     wanted.preferred, wanted.close = preferred == '1', length + 0
     if rest ~= '' then
       local window, place, most
-      wanted.channel, wanted.ticket, wanted.beat, window, place, most =
-        match(rest, '^ (%S+) (%d+) (%d+) (%d+) (%S+) (%S+)$')
+      wanted.channel, wanted.ticket, wanted.beat, window, wanted.behind, place, most =
+        match(rest, '^ (%S+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+)$')
       wanted.window = window + 0
       if place ~= '-' then wanted.place = place + 0 end
       if most ~= '-' then wanted.most = most + 0 end

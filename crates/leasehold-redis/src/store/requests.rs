@@ -10,9 +10,10 @@ use leasehold_core::{
 
 use super::RedisStore;
 use crate::call::Call;
-use crate::names::{asker, label};
+use crate::names::{asker, label_into};
 use crate::reply::{Asked, unix_parts};
 use crate::script::Script;
+use crate::words::{Words, push};
 
 /// The longest cool-down: a year.
 const COOLDOWN_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -28,10 +29,28 @@ impl RedisStore {
         keys: impl IntoIterator<Item = &'k Key>,
     ) -> Call<'static> {
         let keys: Vec<String> = keys.into_iter().map(|key| self.shared.names.record(key)).collect();
-        let mut call = Call::new(script, keys);
+        self.opened(Call::new(script, &keys))
+    }
+
+    fn opened(&self, call: Call<'static>) -> Call<'static> {
+        let mut call = call.telling(&self.shared.unsent);
         call.epoch(self.shared.epoch)
             .arg(format!("{:016}", self.shared.seen.load(Ordering::Relaxed)))
             .arg(self.shared.fence_retention.as_millis());
+        call
+    }
+
+    /// A call about the locks that these words are about.
+    pub(crate) fn call_about<'w>(
+        &self,
+        script: &'static Script,
+        each: impl Iterator<Item = &'w Words> + Clone,
+    ) -> Call<'static> {
+        let keys: Vec<&str> = each.clone().map(Words::key).collect();
+        let mut call = self.opened(Call::new(script, &keys));
+        for argument in each.flat_map(Words::arguments) {
+            call.arg(argument);
+        }
         call
     }
 
@@ -48,27 +67,17 @@ impl RedisStore {
         call
     }
 
-    pub(super) fn acquire_call(&self, request: &AcquireRequest) -> Result<Call<'static>> {
-        let mut call = self.begin(&self.shared.scripts.acquire, [&request.key]);
-        self.wanted(&mut call, request)?;
-        Ok(call)
-    }
-
-    pub(super) fn acquire_all_call(&self, requests: &[AcquireRequest]) -> Result<Call<'static>> {
-        let keys = requests.iter().map(|request| &request.key);
-        let mut call = self.begin(&self.shared.scripts.acquire_all, keys);
-        for request in requests {
-            self.wanted(&mut call, request)?;
-        }
-        Ok(call)
-    }
-
     /// What is wanted of one lock, in five words.
-    fn wanted(&self, call: &mut Call<'static>, request: &AcquireRequest) -> Result<()> {
+    pub(crate) fn acquire_words(&self, request: &AcquireRequest) -> Result<Words> {
         let close_for = closing(request.close_for)?;
         let (mode, permits, limit) = mode_words(request.mode)?;
         let preferred = u8::from(request.preferred);
-        let mut how = format!("{mode} {permits} {limit} {preferred} {close_for}");
+        let mut words = Words::about(&self.shared.names, &request.key);
+        words
+            .add_token(&request.token)
+            .add(format_args!("{:013}", request.ttl.as_millis()))
+            .add(format_args!("{:010}", request.fence_block))
+            .add_with(|out| profile(request, out));
         if let Some(queue) = &request.queue {
             let place = match queue.place {
                 Some(place) if place.number() >= SCRIPT_NUMBER_MAX => {
@@ -79,27 +88,31 @@ impl RedisStore {
                 }
                 place => or_dash(place.map(Place::number)),
             };
-            how = format!(
-                "{how} {} {} {} {} {place} {}",
+            words.add(format_args!(
+                "{mode} {permits} {limit} {preferred} {close_for} {} {} {} {} {} {place} {}",
                 self.shared.names.channel(queue.client),
                 queue.ticket,
                 queue.heartbeat,
                 queue.window.as_millis(),
+                queue.behind,
                 or_dash(queue.waiters_max)
-            );
+            ));
         } else if request.mode == Mode::Exclusive && !request.preferred && close_for == 0 {
-            how.clear();
+            words.add("");
+        } else {
+            words.add(format_args!("{mode} {permits} {limit} {preferred} {close_for}"));
         }
-        call.arg(request.token.to_hex())
-            .arg(format!("{:013}", request.ttl.as_millis()))
-            .arg(format!("{:010}", request.fence_block))
-            .arg(profile(request))
-            .arg(how);
-        Ok(())
+        Ok(words)
+    }
+
+    pub(super) fn acquire_all_call(&self, requests: &[AcquireRequest]) -> Result<Call<'static>> {
+        let each: Vec<Words> =
+            requests.iter().map(|request| self.acquire_words(request)).collect::<Result<_>>()?;
+        Ok(self.call_about(&self.shared.scripts.acquire_all, each.iter()))
     }
 
     /// `epoch` is that of the server which answered.
-    pub(super) fn asked(&self, request: &AcquireRequest, epoch: u64) -> Asked {
+    pub(crate) fn asked(&self, request: &AcquireRequest, epoch: u64) -> Asked {
         let epoch = epoch.max(self.shared.epoch);
         Asked { epoch, block: request.fence_block, mode: request.mode }
     }
@@ -145,16 +158,19 @@ impl RedisStore {
         call
     }
 
-    pub(super) fn release_call(&self, request: &ReleaseRequest) -> Result<Call<'static>> {
+    /// What is to end, in four words.
+    pub(crate) fn release_words(&self, request: &ReleaseRequest) -> Result<Words> {
         let cooldown = closing(request.cooldown)?;
         let (epoch, sequence) = unix_parts(request.fences.last());
-        let mut how = String::new();
+        let mut words = Words::about(&self.shared.names, &request.key);
+        words.add_token(&request.token).add(epoch).add(sequence);
         if request.remaining > 0 || cooldown > 0 || request.reopen {
-            how = format!("{} {cooldown} {}", request.remaining, u8::from(request.reopen));
+            let reopen = u8::from(request.reopen);
+            words.add(format_args!("{} {cooldown} {reopen}", request.remaining));
+        } else {
+            words.add("");
         }
-        let mut call = self.begin(&self.shared.scripts.release, [&request.key]);
-        call.arg(request.token.to_hex()).arg(epoch).arg(sequence).arg(how);
-        Ok(call)
+        Ok(words)
     }
 
     pub(super) fn renew_call(&self, requests: &[&RenewRequest]) -> Call<'static> {
@@ -172,6 +188,12 @@ impl RedisStore {
         call
     }
 
+    pub(crate) fn publish_call(&self, near: &Key, channel: &str, message: &str) -> Call<'static> {
+        let mut call = self.begin(&self.shared.scripts.publish, [near]);
+        call.arg(channel).arg(message);
+        call
+    }
+
     pub(crate) fn inspect_call(&self, key: &Key) -> Call<'static> {
         self.begin(&self.shared.scripts.inspect, [key])
     }
@@ -183,8 +205,10 @@ fn or_dash(number: Option<impl ToString>) -> String {
 }
 
 /// `holds owner metadata`, as records have it.
-fn profile(request: &AcquireRequest) -> String {
-    format!("{} {}", request.holds, label(&request.owner, &request.metadata))
+fn profile(request: &AcquireRequest, out: &mut String) {
+    push(out, request.holds);
+    out.push(' ');
+    label_into(&request.owner, &request.metadata, out);
 }
 
 /// A mode as scripts take it: its letter, the permits, and the limit or 0.

@@ -4,13 +4,17 @@
 use std::future::poll_fn;
 use std::net::TcpStream;
 use std::pin::pin;
+use std::time::Duration;
 
 use futures_core::Stream as _;
+use leasehold_core::Store as _;
 use leasehold_core::doctor::{Finding, Severity};
-use leasehold_redis::redis;
+use leasehold_redis::{RedisStore, redis};
 use leasehold_testkit::server::RedisServer;
 use leasehold_testkit::server::cluster::Cluster;
-use tokio::time::timeout;
+use leasehold_testkit::server::sentinel::SentinelSet;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, timeout};
 
 use crate::common::WITHIN;
 use crate::doctor::{about, examined, until};
@@ -171,4 +175,78 @@ async fn slots_that_are_half_moved_are_told_of_both_nodes() {
         assert_eq!(node.cli(&["CLUSTER", "SETSLOT", "7", "STABLE"]), "OK");
     }
     assert_eq!(of_slots(&examined(&cluster.url()).await), []);
+}
+
+#[tokio::test]
+async fn replicas_that_never_take_over_are_told_of_sentinels_and_of_a_cluster() {
+    let start = || SentinelSet::builder().replicas(1).start();
+    let set = spawn_blocking(start).await.unwrap();
+    let at_fail_over = |findings: &[Finding]| {
+        findings.iter().filter(|one| one.topic == "fail-over").cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(at_fail_over(&examined(&set.url()).await), []);
+    let primary = set.master().port();
+    for replica in set.servers().iter().filter(|server| server.port() != primary) {
+        self::set(replica, "replica-priority", "0");
+    }
+    let findings = examined(&set.url()).await;
+    let finding = about(&findings, "fail-over");
+    assert_eq!(finding.severity, Severity::Warning, "{finding:?}");
+    assert!(finding.found.contains("replica-priority is 0 on every replica"), "{finding:?}");
+
+    let cluster = spawn_blocking(|| Cluster::builder().replicas(1).start()).await.unwrap();
+    assert_eq!(at_fail_over(&examined(&cluster.url()).await), []);
+    for node in cluster.nodes() {
+        self::set(node, "cluster-replica-no-failover", "yes");
+    }
+    let told = at_fail_over(&examined(&cluster.url()).await);
+    assert_eq!(told.len(), 3, "one of each primary: {told:?}");
+    for finding in told {
+        assert_eq!(finding.severity, Severity::Warning, "{finding:?}");
+        assert!(finding.found.contains("cluster-replica-no-failover is yes"), "{finding:?}");
+    }
+}
+
+#[tokio::test]
+async fn sentinels_that_can_not_agree_on_a_fail_over_are_told() {
+    let quick = Duration::from_secs(2);
+    let start = move || SentinelSet::builder().replicas(1).down_after(quick).start();
+    let set = spawn_blocking(start).await.unwrap();
+    let sentinels = set.sentinels();
+    for sentinel in sentinels {
+        let more = (sentinels.len() + 1).to_string();
+        assert_eq!(sentinel.cli(&["SENTINEL", "SET", "mymaster", "quorum", &more]), "OK");
+    }
+    let findings = examined(&set.url()).await;
+    let finding = about(&findings, "fail-over");
+    assert_eq!(finding.severity, Severity::Warning, "{finding:?}");
+    assert!(finding.found.starts_with("3 of 3 sentinels could not fail over"), "{finding:?}");
+    assert_eq!(about(&findings, "sentinels").severity, Severity::Fine, "{findings:#?}");
+    // Two of three that are gone are no majority.
+    for sentinel in sentinels {
+        assert_eq!(sentinel.cli(&["SENTINEL", "SET", "mymaster", "quorum", "1"]), "OK");
+    }
+    sentinels.iter().take(2).for_each(RedisServer::kill);
+    let store = RedisStore::connect(&set.url()).await.unwrap();
+    let deadline = Instant::now() + WITHIN;
+    loop {
+        let findings = store.examine(WITHIN).await.unwrap();
+        if let Some(finding) = findings.iter().find(|finding| finding.topic == "fail-over") {
+            assert!(finding.found.starts_with("1 of 3 sentinels"), "{finding:?}");
+            return;
+        }
+        assert!(Instant::now() < deadline, "{findings:#?}");
+    }
+}
+
+#[tokio::test]
+async fn nodes_of_two_clusters_in_one_url_are_a_problem() {
+    let start = || [(); 2].map(|()| Cluster::builder().replicas(0).start());
+    let [one, other] = spawn_blocking(start).await.unwrap();
+    assert!(examined(&one.url()).await.iter().all(|finding| finding.topic != "cluster"));
+    let url = format!("{},{}", one.url(), other.nodes()[0].addr());
+    let findings = examined(&url).await;
+    let finding = about(&findings, "cluster");
+    assert_eq!(finding.severity, Severity::Problem, "{finding:?}");
+    assert!(finding.found.contains(&other.nodes()[0].addr().to_string()), "{finding:?}");
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod access;
+mod combined;
 mod common;
 mod conformance;
 mod doctor;

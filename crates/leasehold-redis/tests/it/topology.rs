@@ -66,6 +66,9 @@ async fn servers_of_another_sort_are_named_as_what_they_are() {
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert!(error.to_string().contains("write redis://"), "{error}");
     let set = spawn_blocking(|| SentinelSet::builder().replicas(0).start()).await.unwrap();
+    let error = refused(&format!("redis+cluster://{}", set.sentinels()[0].addr())).await;
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    assert!(error.to_string().contains("is no node of a cluster"), "{error}");
     let error = refused(&format!("redis://{}", set.sentinels()[0].addr())).await;
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert!(error.to_string().contains("write redis+sentinel://"), "{error}");
@@ -96,6 +99,59 @@ async fn a_primary_that_no_sentinel_knows_is_a_wrong_setting() {
     // One sentinel that answers is enough.
     set.sentinels().iter().take(2).for_each(RedisServer::kill);
     let store = RedisStore::connect(&set.url()).await.unwrap();
+    Caller::new(&store, &key()).take().await;
+}
+
+/// The list of one deployment, with a sentinel of another one in front that has the higher epoch.
+#[tokio::test]
+async fn a_sentinel_of_another_deployment_is_outvoted_and_told() {
+    let start = || {
+        let ours = SentinelSet::builder().replicas(0).start();
+        let theirs = SentinelSet::builder().replicas(1).start();
+        theirs.fail_over();
+        (ours, theirs)
+    };
+    let (ours, theirs) = spawn_blocking(start).await.unwrap();
+    let stranger = theirs.sentinels()[0].addr();
+    let url = ours.url().replace("sentinel://", &format!("sentinel://{stranger},"));
+    for _ in 0..10 {
+        let store = RedisStore::connect(&url).await.unwrap();
+        let name = key();
+        Caller::new(&store, &name).take().await;
+        assert_eq!(ours.servers()[0].cli(&["EXISTS", &format!("leasehold:{{{name}}}")]), "1");
+    }
+    let store = RedisStore::connect(&url).await.unwrap();
+    let findings = store.examine(WITHIN).await.unwrap();
+    let about = findings.iter().find(|finding| finding.topic == "sentinels").unwrap();
+    assert!(
+        about.found.contains(&format!("another deployment's are: {stranger} names")),
+        "{about:?}"
+    );
+
+    // Under more names than the others are, it is one all the same.
+    let port = stranger.port();
+    let names = format!("sentinel://localhost:{port},127.1:{port},{stranger},");
+    let crowded = ours.url().replace("sentinel://", &names);
+    ours.sentinels()[0].kill();
+    for _ in 0..10 {
+        let store = RedisStore::connect(&crowded).await.unwrap();
+        let name = key();
+        Caller::new(&store, &name).take().await;
+        assert_eq!(ours.servers()[0].cli(&["EXISTS", &format!("leasehold:{{{name}}}")]), "1");
+    }
+    let twice = theirs.url().replace("sentinel://", &format!("sentinel://localhost:{port},"));
+    let store = RedisStore::connect(&twice).await.unwrap();
+    let findings = store.examine(WITHIN).await.unwrap();
+    let about = findings.iter().find(|finding| finding.topic == "sentinels").unwrap();
+    assert!(about.found.starts_with("3 of 3 sentinels answer"), "{about:?}");
+    assert!(about.found.ends_with("are one sentinel"), "{about:?}");
+
+    // One against one decides nothing; one alone is enough.
+    ours.sentinels().iter().take(2).for_each(RedisServer::kill);
+    let error = refused(&url).await;
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("neither knows the other"), "{error}");
+    let store = RedisStore::connect(&ours.url()).await.unwrap();
     Caller::new(&store, &key()).take().await;
 }
 

@@ -1,6 +1,6 @@
 //! The wake channel.
 
-use leasehold_core::{Acquire, ClientId, Release, Store as _, Wake};
+use leasehold_core::{Acquire, ClientId, Mode, Release, Store as _, Wake};
 use leasehold_redis::{RedisStore, redis};
 use leasehold_testkit::proxy::{Fault, Proxy};
 use leasehold_testkit::server::{self, RedisServer};
@@ -147,4 +147,39 @@ async fn a_pool_of_any_kind_can_be_used() {
     assert_eq!(error.kind(), leasehold_core::ErrorKind::Unavailable);
     assert_eq!(error.effect(), leasehold_core::Effect::NotApplied);
     assert!(error.to_string().contains("all connections are in use"), "{error}");
+}
+
+#[tokio::test]
+async fn messages_that_the_server_refuses_are_counted_and_the_lock_is_handed_over() {
+    let rule = "u on >pw ~* &* +@all -publish";
+    let server = RedisServer::builder().acl_user(rule).start();
+    let store = RedisStore::connect(&server.url_for("u", "pw")).await.unwrap();
+    let found = |findings: &[leasehold_core::doctor::Finding]| {
+        findings.iter().any(|finding| finding.found.contains("refused 2 messages"))
+    };
+    assert!(!found(&store.examine(WITHIN).await.unwrap()));
+    for (sharers, refused) in [(0, 1), (2, 2)] {
+        let key = key();
+        let mut holders = vec![Caller::new(&store, &key)];
+        if sharers > 0 {
+            // Released the general way, not the short one.
+            holders = (0..sharers).map(|_| Caller::new(&store, &key)).collect();
+            holders.iter_mut().for_each(|holder| holder.request.mode = Mode::Shared);
+        }
+        let mut fences = Vec::new();
+        for holder in &holders {
+            fences.push(holder.take().await);
+        }
+        let waiter = Caller::patient(&store, &key, ClientId::generate().unwrap());
+        waiter.wait().await;
+        for (holder, fences) in holders.iter().zip(fences) {
+            let released = store.release(&holder.ending(fences), WITHIN).await.unwrap();
+            assert_eq!(released, Release::Released);
+        }
+        assert_eq!(store.messages_lost(), refused);
+        let answer = waiter.try_take().await.unwrap();
+        assert!(matches!(answer, Acquire::Already(_)), "{answer:?}");
+    }
+    assert_eq!(store.clone().messages_lost(), 2);
+    assert!(found(&store.examine(WITHIN).await.unwrap()));
 }

@@ -184,6 +184,7 @@ macro_rules! conformance_list {
             }
             show [queue] {
                 waiters_are_shown_with_who_they_are,
+                contenders_behind_a_waiter_are_shown_as_its_last_heartbeat_told,
             }
             show [list] {
                 locks_in_use_are_listed_in_the_order_of_their_names,

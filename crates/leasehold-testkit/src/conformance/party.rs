@@ -82,6 +82,11 @@ impl Party {
         self
     }
 
+    pub(super) fn behind(mut self, contenders: u32) -> Self {
+        self.queue_mut().behind = contenders;
+        self
+    }
+
     pub(super) fn place(mut self, place: Place) -> Self {
         self.queue_mut().place = Some(place);
         self

@@ -57,6 +57,25 @@ pub(super) async fn waiters_are_shown_with_who_they_are(cx: &Context) {
     waiter.leave().await;
 }
 
+pub(super) async fn contenders_behind_a_waiter_are_shown_as_its_last_heartbeat_told(cx: &Context) {
+    let key = cx.key();
+    let lease = cx.party(&key).take().await;
+    let first = cx.party(&key).in_line().behind(2);
+    let second = cx.party(&key).in_line();
+    first.wait().await;
+    second.wait().await;
+    let behind = |info: &LockInfo| info.waiters.iter().map(|it| it.behind).collect::<Vec<_>>();
+    let info = cx.show(&key).await;
+    assert_eq!((behind(&info), info.waiting()), (vec![2, 0], 4));
+    let (first, second) = (first.behind(u32::MAX).next_beat(), second.behind(7).next_beat());
+    first.wait().await;
+    second.wait().await;
+    assert_eq!(behind(&cx.show(&key).await), [u32::MAX, 7]);
+    lease.end().await;
+    first.leave().await;
+    second.leave().await;
+}
+
 pub(super) async fn shared_holders_are_shown_in_the_order_of_their_grants(cx: &Context) {
     let key = cx.key();
     let owners = ["c", "a", "d", "b"];

@@ -1,9 +1,10 @@
 //! Small windows of calls at the same time, explained by the lock table one after the other.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use leasehold_core::table::{LockEntry, Now, StoreTime};
+use leasehold_core::table::{self, Entries, LockEntry, Now, Operation, StoreTime};
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, ConvertRequest, Fence, Key, LeaveRequest, Mode,
     QueueRequest, ReleaseRequest, RenewRequest, Store, Token,
@@ -88,38 +89,50 @@ impl Ask {
             at: StoreTime::from_micros(1_000_000),
             fence_floor: Fence::from_value(1).expect("a small fence"),
         };
-        let notices = &mut Vec::new();
-        let at = |key: &Key| usize::from(*key == keys[1]);
+        let table = &mut Two { keys, entries, now };
         match self {
-            Self::Acquire(request) => {
-                acquired(&entries[at(&request.key)].acquire(request, now, notices))
-            }
+            Self::Acquire(request) => acquired(&table.perform_one(&request.key, request)),
             Self::AcquireAll(requests) => {
-                for (index, request) in requests.iter().enumerate() {
-                    let entry = &mut entries[at(&request.key)];
-                    if let Some(answer) = entry.obstacle(request, now, notices) {
-                        return all_acquired(&AcquireAll::Blocked { index, answer });
-                    }
-                }
-                let take = |request: &AcquireRequest| {
-                    let answer = entries[at(&request.key)].acquire(request, now, notices);
-                    answer.fences().expect("nothing stands in the way")
-                };
-                all_acquired(&AcquireAll::Granted(requests.iter().map(take).collect()))
+                let Ok(answer) = table::acquire_all(requests, table);
+                all_acquired(&answer)
             }
             Self::Renew(request) => {
-                format!("{:?}", Some(entries[at(&request.key)].renew(request, now, notices)))
+                format!("{:?}", Some(table.perform_one(&request.key, request)))
             }
             Self::Release(request) => {
-                format!("{:?}", entries[at(&request.key)].release(request, now, notices))
+                format!("{:?}", table.perform_one(&request.key, request))
             }
             Self::Leave(request) => {
-                format!("{:?}", entries[at(&request.key)].leave(request, now, notices))
+                format!("{:?}", table.perform_one(&request.key, request))
             }
-            Self::Convert(request) => {
-                converted(&entries[at(&request.key)].convert(request, now, notices))
-            }
+            Self::Convert(request) => converted(&table.perform_one(&request.key, request)),
         }
+    }
+}
+
+/// Both locks, by the table.
+struct Two<'a> {
+    keys: &'a [Key; 2],
+    entries: &'a mut [LockEntry; 2],
+    now: Now,
+}
+
+impl Two<'_> {
+    fn perform_one<O: Operation>(&mut self, key: &Key, operation: &O) -> O::Answer {
+        let entry = &mut self.entries[usize::from(*key == self.keys[1])];
+        entry.perform(operation, self.now, &mut Vec::new())
+    }
+}
+
+impl Entries for Two<'_> {
+    type Error = Infallible;
+
+    fn perform<O: Operation>(
+        &mut self,
+        key: &Key,
+        operation: &O,
+    ) -> std::result::Result<O::Answer, Infallible> {
+        Ok(self.perform_one(key, operation))
     }
 }
 

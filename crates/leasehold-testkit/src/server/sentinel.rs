@@ -267,37 +267,62 @@ impl SentinelSet {
     pub fn master_after(&self, old: &RedisServer) -> &RedisServer {
         let deadline = Instant::now() + FAIL_OVER_TIMEOUT;
         loop {
-            let master = self.known_master().filter(|master| master.port() != old.port());
-            if let Some(master) = master
-                && let Ok(Reply::Array(role)) = master.try_cli(&["ROLE"])
-                && role.first().is_some_and(|role| role.to_string() == "master")
-            {
+            if let Some(master) = self.promoted(old) {
                 return master;
             }
-            let log = self.sentinels.first().map(RedisServer::log).unwrap_or_default();
-            assert!(Instant::now() < deadline, "no fail-over; a sentinel's log:\n{log}");
-            thread::sleep(POLL);
+            self.wait_for_fail_over(deadline, "no sentinel has promoted a replica");
         }
     }
 
     /// Has the sentinels promote a replica though nothing is wrong, and waits for it.
     ///
+    /// Asks again when they give the fail-over up, as they do when the replica needs longer than
+    /// their `failover-timeout` to say that it is a primary.
+    ///
     /// # Panics
     ///
-    /// When they do not.
+    /// When that takes longer than a minute.
     pub fn fail_over(&self) -> &RedisServer {
         let old = self.master();
         let deadline = Instant::now() + FAIL_OVER_TIMEOUT;
-        let ask = || self.sentinels.first()?.try_cli(&["SENTINEL", "FAILOVER", NAME]).ok();
+        let mut told = "nobody asked for one";
         loop {
-            match ask() {
-                Some(Reply::Error(error)) => {
-                    assert!(Instant::now() < deadline, "no fail-over: {error}");
-                    thread::sleep(POLL);
-                }
-                _ => return self.master_after(old),
+            // In this order: that the fail-over is over and that it has a result become true in the
+            // same moment, and one with a result must not be followed by another.
+            let at_rest = !self.fails_over();
+            if let Some(master) = self.promoted(old) {
+                return master;
             }
+            if at_rest && self.known_master().is_some_and(|master| master.port() == old.port()) {
+                told = match self.ask_first(&["SENTINEL", "FAILOVER", NAME]) {
+                    Some(Reply::Error(_)) => "the sentinel refuses one",
+                    Some(_) => "the sentinel began one",
+                    None => "the sentinel does not answer",
+                };
+            }
+            self.wait_for_fail_over(deadline, told);
         }
+    }
+
+    fn promoted(&self, old: &RedisServer) -> Option<&RedisServer> {
+        let master = self.known_master().filter(|master| master.port() != old.port())?;
+        let Ok(Reply::Array(role)) = master.try_cli(&["ROLE"]) else { return None };
+        (role.first()?.to_string() == "master").then_some(master)
+    }
+
+    fn fails_over(&self) -> bool {
+        self.ask_first(&["SENTINEL", "MASTER", NAME])
+            .is_some_and(|fields| fields.to_string().contains("failover_in_progress"))
+    }
+
+    fn ask_first(&self, command: &[&str]) -> Option<Reply> {
+        self.sentinels.first()?.try_cli(command).ok()
+    }
+
+    fn wait_for_fail_over(&self, deadline: Instant, told: &str) {
+        let log = self.sentinels.first().map(RedisServer::log).unwrap_or_default();
+        assert!(Instant::now() < deadline, "no fail-over ({told}); a sentinel's log:\n{log}");
+        thread::sleep(POLL);
     }
 
     /// Waits until every replica follows the primary and is known to every sentinel.
@@ -362,6 +387,25 @@ mod tests {
         old.restart();
         set.await_agreement();
         assert!(old.cli(&["ROLE"]).starts_with("slave"));
+    }
+
+    #[test]
+    fn a_fail_over_that_the_sentinels_gave_up_is_asked_for_again() {
+        let set = SentinelSet::builder().replicas(1).start();
+        let old = set.master();
+        let replica = set.servers().iter().find(|server| server.port() != old.port()).unwrap();
+        replica.pause();
+        let deadline = Instant::now() + FAIL_OVER_TIMEOUT;
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !set.sentinels()[0].log().contains("-failover-abort") {
+                    assert!(Instant::now() < deadline, "the sentinel has given nothing up");
+                    thread::sleep(POLL);
+                }
+                replica.resume();
+            });
+            assert_eq!(set.fail_over().port(), replica.port());
+        });
     }
 
     #[test]

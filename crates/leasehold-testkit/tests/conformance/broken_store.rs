@@ -24,6 +24,7 @@ pub(crate) enum Fault {
     BatchIsAnsweredInReverse,
     BlockIsNotReserved,
     BusyIsGranted,
+    ContendersAreForgotten,
     ConversionIsForgotten,
     CooldownIsForgotten,
     ExaminationGivesNoReason,
@@ -109,6 +110,7 @@ impl BrokenStore {
         }
         if let Some(queue) = &mut asked.queue {
             match self.fault {
+                Fault::ContendersAreForgotten => queue.behind = 0,
                 Fault::HandedLeaseRunsForTheTtl => queue.window = asked.ttl,
                 Fault::PlaceIsForgotten => queue.place = None,
                 Fault::WaitersMaxIsIgnored => queue.waiters_max = None,

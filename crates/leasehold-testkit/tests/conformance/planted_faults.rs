@@ -25,6 +25,10 @@ const FOUND_BY: &[(Fault, &[&str])] = &[
         ],
     ),
     (
+        Fault::ContendersAreForgotten,
+        &["contenders_behind_a_waiter_are_shown_as_its_last_heartbeat_told"],
+    ),
+    (
         Fault::ConversionIsForgotten,
         &[
             "a_downgrade_lets_readers_in_and_keeps_its_fence_and_end",

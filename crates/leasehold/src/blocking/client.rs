@@ -20,9 +20,9 @@ use super::reentrant::Reentrant;
 use super::rwlock::RwLock;
 use super::semaphore::Semaphore;
 use super::table::{methods, value};
-use crate::detached::DetachedLease;
+use crate::lease::detached::DetachedLease;
+use crate::lease::release::{Release, Releases};
 use crate::owner::Owner;
-use crate::release::{Release, Releases};
 
 value! {
     /// A connection to a store of locks. For threads what [`crate::Client`] is for tasks.
@@ -161,6 +161,10 @@ setters! { ClientBuilder {
     retry_store(length: Duration);
     /// What to call after each failed try to reach the store.
     on_retry_store(tell: impl Fn(&crate::Error) + Send + Sync + 'static);
+    /// Keeps locks as another library does, so that its programs and this client's keep each other
+    /// out.
+    #[cfg(feature = "interop")]
+    interop(layout: leasehold_redis::interop::Layout);
 } }
 
 impl ClientBuilder {

@@ -4,7 +4,7 @@ use leasehold_core::Result;
 
 use super::face::Face;
 use super::io::Io;
-use crate::change::NotChanged;
+use crate::lease::not_changed::NotChanged;
 
 /// What every type here is made of. In a fork's child it does not go: that would touch locks and
 /// sockets of the parent's.

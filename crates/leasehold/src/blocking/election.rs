@@ -5,9 +5,9 @@ use std::time::Duration;
 use leasehold_core::{Key, Result};
 
 use super::face::Face as _;
-use super::guard::HeldLease;
-use super::table::{ends, guard, into_guard, methods, options, value};
-use crate::election::Leader;
+use super::guard::{HeldLease, into_guard};
+use super::table::{ends, guard, methods, options, value};
+use crate::kinds::election::Leader;
 
 /// How often it is looked whether to stop.
 const LOOK_FOR_STOP: Duration = Duration::from_millis(50);

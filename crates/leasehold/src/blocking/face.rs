@@ -6,9 +6,9 @@ use leasehold_core::doctor::Finding;
 use leasehold_core::{ForceRelease, Listing, LockInfo};
 
 use super::io::Io;
-use crate::detached::DetachedLease;
-use crate::election::Leader;
-use crate::release::{Release, Releases};
+use crate::kinds::election::Leader;
+use crate::lease::detached::DetachedLease;
+use crate::lease::release::{Release, Releases};
 
 /// What a part of the async API is for threads.
 pub(super) trait Face<Part>: Sized {

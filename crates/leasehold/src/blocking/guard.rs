@@ -53,6 +53,9 @@ methods! { HeldLease {
     checks fence() -> Fence;
     /// The fencing token, whether or not the lease still holds; for logs.
     tells fence_even_if_lost() -> Fence;
+    /// Whether the longest hold (`max_hold`) is over, or so nearly that the lease runs to its end and no
+    /// further. Tells a loss that had to come from any other.
+    tells is_max_hold_over() -> bool;
 } }
 
 /// A view of the leases that were taken together. For threads what [`crate::HeldLeases`] is for
@@ -199,3 +202,23 @@ async fn within(limit: Duration, happens: impl Future<Output = ()>) -> bool {
         () = rt::sleep_until(&clock, until) => false,
     }
 }
+
+/// What the guard of one kind of lock has beside the plain [`Guard`].
+macro_rules! into_guard {
+    ($type:ident) => {
+        impl $type {
+            /// The plain guard of the same lease.
+            pub fn into_guard(self) -> super::guard::Guard {
+                let (guard, io) = self.0.into_inner();
+                super::face::Face::of(guard.into_guard(), &io)
+            }
+        }
+
+        impl From<$type> for super::guard::Guard {
+            fn from(guard: $type) -> Self {
+                guard.into_guard()
+            }
+        }
+    };
+}
+pub(super) use into_guard;

@@ -7,8 +7,8 @@ use leasehold_core::{Key, Result};
 use super::face::Face as _;
 use super::guard::{Guard, HeldLeases};
 use super::table::{guard, methods, options, value};
-use crate::release::Releases;
-use crate::run::RunError;
+use crate::lease::release::Releases;
+use crate::lease::run::RunError;
 
 value! {
     /// Several locks that are taken together: all of them or none. For threads what

@@ -7,8 +7,8 @@ use leasehold_core::{Key, Result};
 use super::face::Face;
 use super::guard::{Guard, HeldLease};
 use super::table::{methods, options, value};
-use crate::change::NotChanged;
-use crate::run::RunError;
+use crate::lease::not_changed::NotChanged;
+use crate::lease::run::RunError;
 
 value! {
     /// A lock that one holder has at a time, in any process that uses the same store. For threads

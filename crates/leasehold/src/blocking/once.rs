@@ -2,12 +2,12 @@
 
 use leasehold_core::{Key, Result};
 
-use super::guard::HeldLease;
+use super::guard::{HeldLease, into_guard};
 use super::run::run_under;
-use super::table::{ends, guard, into_guard, methods, options, value};
-use crate::hold::Closing;
-use crate::release::Release;
-use crate::run::RunError;
+use super::table::{ends, guard, methods, options, value};
+use crate::lease::handle::Closing;
+use crate::lease::release::Release;
+use crate::lease::run::RunError;
 
 value! {
     /// A job that starts at most once per period, on all hosts together. For threads what

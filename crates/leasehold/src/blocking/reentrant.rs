@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use leasehold_core::Key;
 
+use super::guard::HeldLease;
 use super::table::{guard, methods, options, value};
-use crate::release::Release;
+use crate::lease::release::Release;
 
 value! {
     /// A lock that one [`Owner`](crate::Owner) has at a time, and may take again while it has it. For

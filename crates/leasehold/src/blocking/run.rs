@@ -3,9 +3,9 @@
 use leasehold_core::Result;
 
 use super::driven::Driven;
-use crate::hold::Closing;
-use crate::release::Release;
-use crate::run::{Leases, RunError, judge};
+use crate::lease::handle::Closing;
+use crate::lease::release::Release;
+use crate::lease::run::{Leases, RunError, judge};
 
 /// A view of what a body runs under.
 pub(super) trait View {

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use leasehold_core::{Key, Result};
 
-use super::table::{ends, guard, into_guard, methods, options, value};
-use crate::change::NotChanged;
-use crate::rwlock::Preference;
+use super::guard::{HeldLease, into_guard};
+use super::table::{ends, guard, methods, options, value};
+use crate::kinds::rwlock::RwPreference;
+use crate::lease::not_changed::NotChanged;
 
 value! {
     /// A lock that many readers share, or one writer has alone. For threads what [`crate::RwLock`]
@@ -19,8 +20,8 @@ value! {
 options!(RwLock: holding_options owner_option waiting_options);
 
 methods! { RwLock {
-    /// Who goes first; by default [in the order of arrival](Preference::Fifo).
-    sets preference(preference: Preference);
+    /// Who goes first; by default [in the order of arrival](RwPreference::Fifo).
+    sets preference(preference: RwPreference);
     /// The lock's name.
     ///
     /// # Errors

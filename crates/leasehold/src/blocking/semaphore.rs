@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use leasehold_core::{Key, Result};
 
-use super::guard::Guard;
-use super::table::{ends, guard, into_guard, methods, options, value};
-use crate::change::NotChanged;
+use super::guard::{Guard, HeldLease, into_guard};
+use super::table::{ends, guard, methods, options, value};
+use crate::lease::not_changed::NotChanged;
 
 value! {
     /// Permits, of which there is a limited number for all processes that use the same store. For

@@ -165,12 +165,12 @@ macro_rules! guard {
         /// and never panics.
         #[must_use = "dropping the guard gives it up in the background; end it by a call to be sure"]
         #[clippy::has_significant_drop]
-        pub struct $type(super::driven::Driven<crate::$type>, super::guard::$lease);
+        pub struct $type(super::driven::Driven<crate::$type>, $lease);
 
         impl $type {
             /// A view of the lease, to be given to the work.
             #[must_use]
-            pub const fn lease(&self) -> &super::guard::$lease {
+            pub const fn lease(&self) -> &$lease {
                 &self.1
             }
 
@@ -185,9 +185,9 @@ macro_rules! guard {
             #[doc = $crate::blocking::errors::errors!(running)]
             pub fn run<T>(
                 self,
-                body: impl FnOnce(&super::guard::$lease) -> T,
+                body: impl FnOnce(&$lease) -> T,
             ) -> crate::Result<T, crate::RunError<T>> {
-                let closing = |_: &T| crate::hold::Closing::No;
+                let closing = |_: &T| crate::lease::handle::Closing::No;
                 super::run::run_under(self.0, &self.1, body, closing, $end)
             }
         }
@@ -200,7 +200,7 @@ macro_rules! guard {
         }
 
         impl std::ops::Deref for $type {
-            type Target = super::guard::$lease;
+            type Target = $lease;
 
             fn deref(&self) -> &Self::Target {
                 &self.1
@@ -232,7 +232,9 @@ macro_rules! ends {
 
         impl $type {
             /// Lets go of the lease without ending it: it lives on until its ttl, for whoever has
-            /// the returned value.
+            /// the returned value. On the embedded store it ends with this process all the same,
+            /// unless the client takes leases that outlive it
+            /// ([`ClientBuilder::detached`](crate::blocking::ClientBuilder::detached)).
             ///
             /// # Errors
             ///
@@ -249,22 +251,4 @@ macro_rules! ends {
     };
 }
 
-/// What the guard of one kind of lock has beside the plain [`Guard`](super::Guard).
-macro_rules! into_guard {
-    ($type:ident) => {
-        impl $type {
-            /// The plain guard of the same lease.
-            pub fn into_guard(self) -> super::Guard {
-                let (guard, io) = self.0.into_inner();
-                super::face::Face::of(guard.into_guard(), &io)
-            }
-        }
-
-        impl From<$type> for super::Guard {
-            fn from(guard: $type) -> Self {
-                guard.into_guard()
-            }
-        }
-    };
-}
-pub(super) use {ends, guard, into_guard, method, methods, options, value};
+pub(super) use {ends, guard, method, methods, options, value};

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use leasehold_core::Fence;
 
-use super::StaleFence;
+use super::stale::StaleFence;
 
 /// A value that can only be touched with a fence at least as high as every one before it.
 ///

@@ -1,6 +1,7 @@
 //! One fault: who is there while it lasts, and what is checked afterwards.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ use crate::naive::{Grief, Naive, Servers};
 use crate::resource::Fenced;
 
 pub(crate) const KEY: &str = "cells";
+/// By which the holder's lease is told from those of workers.
+const HOLDER: &str = "holder";
 const WORKERS: usize = 3;
 /// How long one attempt of a worker waits; then it asks anew.
 const WAIT: Duration = Duration::from_secs(1);
@@ -200,6 +203,12 @@ async fn give_back(guard: Guard, held: Held) {
     }
 }
 
+async fn has_holder(node: &Client) -> bool {
+    let info = node.inspect(KEY).await.unwrap();
+    let mut holders = info.iter().flat_map(|info| &info.holders);
+    holders.any(|holder| holder.metadata.as_str() == HOLDER)
+}
+
 /// How many acquisitions came to a hold.
 pub(crate) fn grants(history: &[Record]) -> usize {
     history.iter().filter(|record| matches!(record.event, Event::Granted { .. })).count()
@@ -267,7 +276,7 @@ impl Rest {
     pub(crate) async fn hold(self) -> Play {
         let this = self.calm().await;
         let attempt = this.stage.ask();
-        let mutex = this.stage.mutex(&this.clients[0]);
+        let mutex = this.stage.mutex(&this.clients[0]).metadata(HOLDER);
         let guard = wait_for("the holder's grant", mutex.lock_within(PATIENCE)).await.unwrap();
         let held = attempt.granted(guard.fence_even_if_lost());
         let before = *this.stage.granted.borrow();
@@ -291,6 +300,20 @@ pub(crate) struct Play {
 }
 
 impl Play {
+    /// Waits until each node of a quorum has the holder's lease: one that was in a worker's hands
+    /// when it was granted has it later.
+    pub(crate) async fn is_at_all(&self, nodes: &[SocketAddr]) {
+        for node in nodes {
+            let node = Client::connect(format!("redis://{node}")).await.unwrap();
+            wait_for("a node to have the holder's lease", async {
+                while !has_holder(&node).await {
+                    tokio::time::sleep(ms(5)).await;
+                }
+            })
+            .await;
+        }
+    }
+
     /// Lets time pass under the fault: enough for all leases to end that nobody can renew.
     pub(crate) async fn outlast(&self) {
         tokio::time::sleep(self.rest.cell.ttl * 5 / 2).await;

@@ -124,7 +124,7 @@ async fn who_would_wait_in_vain_gives_up_at_once() {
     for strategy in [false, true] {
         let world = World::new();
         let _held = world.stranger_takes("a", secs(60)).await;
-        let mutex = world.client().mutex("a").not_in_vain(true);
+        let mutex = world.client().mutex("a").give_up_early(true);
         let mutex = if strategy { mutex.retry(Linear::new(ms(10))) } else { mutex };
         let started = tokio::time::Instant::now();
         let error = mutex.lock_within(secs(30)).await.unwrap_err();

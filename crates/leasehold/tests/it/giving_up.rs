@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Effect, ErrorKind, Order, Owner};
+use leasehold::{Effect, ErrorKind, Fairness, Owner};
 use leasehold_core::Error;
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 use tokio::time::Instant;
@@ -57,6 +57,22 @@ async fn runs_out<T>(
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_stands_at_a_key_and_is_not_ours_keeps_no_client_from_closing() {
+    for kind in [ErrorKind::Foreign, ErrorKind::Corrupt] {
+        let scene = Scene::new().await;
+        scene.faults.decide(move |call| match call.op {
+            Op::Acquire => Fault::Hang { applied: false },
+            Op::Leave => Fault::Fail(Error::new(kind, "it is not ours")),
+            _ => Fault::None,
+        });
+        let mutex = scene.client.mutex("b").ttl(secs(600));
+        let dropped = tokio::time::timeout(ms(10), mutex.try_lock()).await;
+        dropped.unwrap_err();
+        scene.client.close().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_wait_that_ran_out_is_told_when_its_place_is_given_up() {
     let scene = Scene::new().await;
     scene.slow_leave(700);
@@ -81,7 +97,7 @@ async fn a_wait_that_is_refused_or_cut_short_is_told_when_its_place_is_given_up(
     let scene = Scene::new().await;
     let Scene { world, client, .. } = &scene;
     scene.slow_leave(700);
-    let vain = client.mutex("c").not_in_vain(true).lock_within(secs(5)).await.unwrap_err();
+    let vain = client.mutex("c").give_up_early(true).lock_within(secs(5)).await.unwrap_err();
     assert_eq!((vain.kind(), world.waiters("c").await), (ErrorKind::Timeout, 0));
 
     let waiting = tokio::spawn({
@@ -105,7 +121,8 @@ async fn a_wait_that_a_full_store_refuses_ends_at_once_without_its_place() {
         Fault::Fail(error.with_effect(Effect::NotApplied))
     };
     for limit in [None, Some(secs(500))] {
-        let locks = [client.mutex("a"), client.mutex("a").order(Order::Barging), client.mutex("a")];
+        let locks =
+            [client.mutex("a"), client.mutex("a").fairness(Fairness::Barging), client.mutex("a")];
         let waits = locks.map(|mutex| {
             tokio::spawn(async move {
                 match limit {
@@ -262,7 +279,7 @@ async fn a_store_that_is_down_when_a_wait_runs_out_is_not_called_busy() {
     let scene = Scene::new().await;
     let Scene { world, faults, client, .. } = &scene;
     let mutex = client.mutex("a").ttl(secs(3));
-    let barging = client.mutex("a").order(leasehold::Order::Barging);
+    let barging = client.mutex("a").fairness(leasehold::Fairness::Barging);
     let down = async {
         while world.waiters("a").await == 0 {
             tokio::time::sleep(ms(1)).await;
@@ -319,7 +336,7 @@ mod processes {
         match kind {
             "mutex" => client.mutex("a").lock_within(limit).await.unwrap_err(),
             "barging" => {
-                let mutex = client.mutex("a").order(leasehold::Order::Barging);
+                let mutex = client.mutex("a").fairness(leasehold::Fairness::Barging);
                 mutex.lock_within(limit).await.unwrap_err()
             }
             "read" => client.rwlock("a").read_within(limit).await.unwrap_err(),

@@ -73,6 +73,36 @@ async fn contenders_of_one_client_are_one_waiter_at_the_store_and_served_in_orde
 }
 
 #[tokio::test(start_paused = true)]
+async fn contenders_that_wait_behind_a_waiter_in_its_process_are_counted() {
+    let world = World::new();
+    let holder = world.client();
+    let guard = holder.mutex("a").lock().await.unwrap();
+    let client = world.client();
+    let lock = || {
+        let mutex = client.mutex("a");
+        tokio::spawn(async move { mutex.lock_within(secs(600)).await })
+    };
+    let waiting = async |contenders| loop {
+        let info = holder.inspect("a").await.unwrap().unwrap();
+        if info.waiting() == contenders {
+            return info.waiters;
+        }
+        tokio::time::sleep(ms(100)).await;
+    };
+    let mut tasks = vec![lock(), lock(), lock()];
+    let waiters = waiting(3).await;
+    assert_eq!((waiters.len(), waiters[0].behind), (1, 2));
+    tasks.pop().unwrap().abort();
+    waiting(2).await;
+    // The one in the store's line passes its place on, and has nobody behind it then.
+    tasks.swap_remove(0).abort();
+    waiting(1).await;
+    guard.release().await.unwrap();
+    tasks.pop().unwrap().await.unwrap().unwrap().release().await.unwrap();
+    assert!(world.is_idle("a").await);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_waiter_that_gives_up_leaves_nothing_and_delays_nobody() {
     let world = World::new();
     let guard = world.client().mutex("a").lock().await.unwrap();
@@ -205,7 +235,7 @@ async fn whoever_waits_behind_another_learns_who_holds_the_lock() {
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert_eq!(error.holder().unwrap().owner.as_str(), "web-7");
     let started = tokio::time::Instant::now();
-    let error = mutex.not_in_vain(true).lock_within(secs(30)).await.unwrap_err();
+    let error = mutex.give_up_early(true).lock_within(secs(30)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(started.elapsed() < secs(1));
     first.abort();

@@ -27,6 +27,8 @@ mod giving_up;
 mod guards;
 mod handed_over;
 mod hold;
+#[cfg(feature = "interop")]
+mod interop;
 mod length;
 mod line;
 mod multi;
@@ -35,6 +37,10 @@ mod outages;
 mod parallel;
 #[cfg(feature = "redis")]
 mod processes;
+#[cfg(all(feature = "embedded", feature = "redis"))]
+mod programs;
+#[cfg(feature = "redis")]
+mod proofs;
 #[cfg(all(feature = "embedded", feature = "quorum", feature = "redis"))]
 mod quorum;
 mod reentrant;

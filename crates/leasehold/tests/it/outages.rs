@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Client, ErrorKind, Order, Owner};
+use leasehold::{Client, ErrorKind, Fairness, Owner};
 use leasehold_testkit::fault_store::FaultStore;
 use tokio::time::Instant;
 
@@ -21,7 +21,7 @@ fn scene(retry_store: Duration) -> (World, FaultStore, Client) {
 /// Takes every kind of lock, each within this time.
 async fn take_all(client: &Client, limit: Duration) -> Vec<leasehold::Result<()>> {
     let owner = Owner::new();
-    let barging = client.mutex("barging").order(Order::Barging);
+    let barging = client.mutex("barging").fairness(Fairness::Barging);
     let all = [
         tokio::spawn({
             let lock = client.mutex("fifo");

@@ -96,3 +96,38 @@ async fn a_server_that_is_written_in_two_ways_has_no_two_votes() {
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert!(error.to_string().contains("twice"), "{error}");
 }
+
+fn three() -> (Vec<RedisServer>, String) {
+    let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
+    let url = format!("quorum+redis://{}?keep_leases=yes", hosts(&servers));
+    (servers, url)
+}
+
+#[tokio::test]
+async fn a_wait_at_nodes_of_which_most_are_full_ends_at_once() {
+    let (servers, url) = three();
+    let client = Client::connect(&url).await.unwrap();
+    for server in &servers[1..] {
+        assert_eq!(server.cli(&["config", "set", "maxmemory", "1"]), "OK");
+    }
+    let mutex = client.mutex("k");
+    let waiting = tokio::time::timeout(Duration::from_secs(20), mutex.lock());
+    let error = waiting.await.expect("it is waited for as if it were away").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert_eq!(servers[1].cli(&["config", "set", "maxmemory", "0"]), "OK");
+    client.mutex("k").lock().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_wait_among_contenders_of_whom_nobody_has_a_majority_names_none_of_them() {
+    let (servers, url) = three();
+    let mut guards = Vec::new();
+    for (server, owner) in servers.iter().zip(["one", "two", "three"]) {
+        let client = Client::connect(server.url()).await.unwrap();
+        guards.push(client.mutex("k").owner(owner).lock().await.unwrap());
+    }
+    let client = Client::connect(&url).await.unwrap();
+    let error = client.mutex("k").lock_within(Duration::from_millis(300)).await.unwrap_err();
+    assert_eq!((error.kind(), error.holder()), (ErrorKind::Timeout, None), "{error}");
+    assert!(error.to_string().contains("several contended"), "{error}");
+}

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leasehold::{Client, Effect, Error, ErrorKind, Preference, ReadGuard, Release, WriteGuard};
+use leasehold::{Client, Effect, Error, ErrorKind, ReadGuard, Release, RwPreference, WriteGuard};
 use leasehold_core::{Clock, Mode};
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 use leasehold_testkit::history::{Event, Record, Recorder, fence_faults, overlaps};
@@ -79,7 +79,7 @@ async fn readers_of_one_client_do_not_wait_for_each_other() {
         })
         .collect();
     waiters_are(&world, 5).await;
-    let next = world.client().rwlock("a").preference(Preference::Writers);
+    let next = world.client().rwlock("a").preference(RwPreference::Writers);
     let next = tokio::spawn(async move { next.write().await.unwrap() });
     waiters_are(&world, 6).await;
     // With the preference for writers, the next writer goes before all of them …
@@ -110,7 +110,7 @@ async fn a_body_runs_under_any_kind_of_guard_and_is_cut_short_on_loss() {
 
 /// Whether a reader that comes while a reader reads and a writer waits is let in, and who of a
 /// waiting reader and a waiting writer is first.
-async fn order(preference: Preference) -> (bool, &'static str) {
+async fn order(preference: RwPreference) -> (bool, &'static str) {
     let world = World::new();
     let lock = |client: Client| client.rwlock("a").preference(preference);
     let first = lock(world.client()).read().await.unwrap();
@@ -149,10 +149,10 @@ async fn order(preference: Preference) -> (bool, &'static str) {
 
 #[tokio::test(start_paused = true)]
 async fn the_first_comes_first_unless_something_else_is_preferred() {
-    assert_eq!(order(Preference::default()).await, (false, "reader"));
-    assert_eq!(order(Preference::Fifo).await, (false, "reader"));
-    assert_eq!(order(Preference::Writers).await, (false, "writer"));
-    assert_eq!(order(Preference::Readers).await, (true, "reader"));
+    assert_eq!(order(RwPreference::default()).await, (false, "reader"));
+    assert_eq!(order(RwPreference::Fifo).await, (false, "reader"));
+    assert_eq!(order(RwPreference::Writers).await, (false, "writer"));
+    assert_eq!(order(RwPreference::Readers).await, (true, "reader"));
 }
 
 #[tokio::test(start_paused = true)]

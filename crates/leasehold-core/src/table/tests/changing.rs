@@ -4,7 +4,7 @@ use super::*;
 
 fn converted(lock: &mut Lock, who: u8, fences: FenceBlock, mode: Mode) -> Convert {
     let request = ConvertRequest::new(key(), token(who), fences, mode);
-    lock.entry.convert(&request, lock.now(), &mut lock.notices)
+    lock.entry.perform(&request, lock.now(), &mut lock.notices)
 }
 
 fn fences_of(answer: &Convert) -> FenceBlock {
@@ -16,13 +16,13 @@ fn fences_of(answer: &Convert) -> FenceBlock {
 
 fn resize(lock: &mut Lock, limit: u32) -> SetLimit {
     let request = SetLimitRequest::new(key(), count(limit));
-    lock.entry.set_limit(&request, lock.now(), &mut lock.notices)
+    lock.entry.perform(&request, lock.now(), &mut lock.notices)
 }
 
 fn ask(lock: &mut Lock, fence: Option<Fence>) -> Ask {
     let mut request = AskRequest::new(key(), OwnerName::new("ops").unwrap());
     request.fence = fence;
-    lock.entry.ask(&request, lock.now(), &mut lock.notices)
+    lock.entry.perform(&request, lock.now(), &mut lock.notices)
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn an_acquisition_that_is_undone_leaves_nothing_closed_if_it_says_so() {
         let closing = AcquireRequest { close_for: Some(ms(1_000)), ..request(1, 100) };
         granted(&lock.acquire(&closing));
         let undoing = LeaveRequest { reopen, ..LeaveRequest::new(key(), token(1)) };
-        assert_eq!(lock.entry.leave(&undoing, lock.now(), &mut lock.notices), Leave::Released);
+        assert_eq!(lock.entry.perform(&undoing, lock.now(), &mut lock.notices), Leave::Released);
         assert_eq!(lock.inspect().is_none(), reopen);
     }
 }
@@ -237,7 +237,7 @@ fn an_upgrade_is_a_grant_after_which_an_old_release_finds_nothing() {
 fn adopt(lock: &mut Lock, who: u8, successor: u8, fences: FenceBlock) -> Renew {
     let mut request = RenewRequest::new(key(), token(who), fences, ttl(5_000));
     request.successor = Some(token(successor));
-    lock.entry.renew(&request, lock.now(), &mut lock.notices)
+    lock.entry.perform(&request, lock.now(), &mut lock.notices)
 }
 
 #[test]

@@ -184,7 +184,7 @@ fn a_renewal_extends_and_shortens_only_when_asked() {
     assert_eq!(lock.inspect().unwrap().holders[0].remaining, ms(500));
     let mut shorter = RenewRequest::new(key(), token(1), lease, ttl(50));
     shorter.shorten = true;
-    assert_eq!(lock.entry.renew(&shorter, lock.now(), &mut lock.notices), Renew::Renewed);
+    assert_eq!(lock.entry.perform(&shorter, lock.now(), &mut lock.notices), Renew::Renewed);
     assert_eq!(lock.inspect().unwrap().holders[0].remaining, ms(50));
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use leasehold_core::doctor::Finding;
-use leasehold_core::table::{LockEntry, Notice, Now, StoreTime};
+use leasehold_core::table::{LockEntry, Now, Operation, StoreTime};
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
     ConvertRequest, Error, ErrorKind, Fence, FenceBlock, ForceRelease, ForceReleaseRequest, Key,
@@ -66,11 +66,8 @@ impl Node {
         Now { at: StoreTime::from_micros(us), fence_floor }
     }
 
-    fn step<T: Send + 'static>(
-        &self,
-        step: impl FnOnce(&mut LockEntry, Now, &mut Vec<Notice>) -> T + Send,
-    ) -> T {
-        step(&mut self.state.lock().unwrap().entry, self.now(), &mut Vec::new())
+    fn perform<O: Operation>(&self, operation: &O) -> O::Answer {
+        self.state.lock().unwrap().entry.perform(operation, self.now(), &mut Vec::new())
     }
 }
 
@@ -85,7 +82,7 @@ impl Store for Node {
         request: &'a AcquireRequest,
         _: Duration,
     ) -> BoxFuture<'a, Result<Acquire>> {
-        Box::pin(async move { Ok(self.step(|entry, now, told| entry.acquire(request, now, told))) })
+        Box::pin(async move { Ok(self.perform(request)) })
     }
 
     fn renew<'a>(
@@ -99,7 +96,7 @@ impl Store for Node {
                 if self.lacks == Lacks::WriteBack {
                     request.fences = FenceBlock::new(Fence::ZERO, 1);
                 }
-                Ok(self.step(|entry, now, told| entry.renew(&request, now, told)))
+                Ok(self.perform(&request))
             };
             requests.iter().map(renew).collect()
         })
@@ -110,15 +107,15 @@ impl Store for Node {
         request: &'a ReleaseRequest,
         _: Duration,
     ) -> BoxFuture<'a, Result<Release>> {
-        Box::pin(async move { Ok(self.step(|entry, now, told| entry.release(request, now, told))) })
+        Box::pin(async move { Ok(self.perform(request)) })
     }
 
     fn leave<'a>(&'a self, request: &'a LeaveRequest, _: Duration) -> BoxFuture<'a, Result<Leave>> {
-        Box::pin(async move { Ok(self.step(|entry, now, told| entry.leave(request, now, told))) })
+        Box::pin(async move { Ok(self.perform(request)) })
     }
 
     fn inspect<'a>(&'a self, key: &'a Key, _: Duration) -> BoxFuture<'a, Result<Option<LockInfo>>> {
-        Box::pin(async move { Ok(self.step(|entry, now, _| entry.inspect(key, now.at))) })
+        Box::pin(async move { Ok(self.state.lock().unwrap().entry.inspect(key, self.now().at)) })
     }
 
     fn remembers_for(&self, _: Duration) -> BoxFuture<'_, Result<Option<Duration>>> {

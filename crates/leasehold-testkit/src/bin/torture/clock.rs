@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
+/// How long the thread that watches the machine sleeps between two looks.
+pub(crate) const NAP: Duration = Duration::from_millis(5);
+
 /// Time since the machine was started.
 pub(crate) fn now() -> Duration {
     let time = clock_gettime(ClockId::Boottime);

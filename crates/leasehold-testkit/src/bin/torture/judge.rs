@@ -4,11 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
-use crate::plan::{Act, COOLDOWN, EXCLUSIVE, Mode, Op, PERIOD, REPORT, Verb, Wait, ms};
+use crate::clock::NAP;
+use crate::plan::{Act, COOLDOWN, EXCLUSIVE, LIMIT, Mode, Op, PERIOD, REPORT, Verb, Wait, ms};
 use crate::worker::{Done, Fault, Step};
 
 /// How long after a fault commands may still be refused, because they began to ask under it.
 const AFTERMATH: Duration = Duration::from_secs(5);
+/// How long after the machine went on the first may look, before those that are to be killed are.
+const JUST_NOW: Duration = ms(10);
 /// For roundings, where two times of one machine are compared.
 const ROUNDING: Duration = ms(3);
 
@@ -60,6 +63,8 @@ pub(crate) struct Evidence<'a> {
     pub(crate) stalls: &'a [(Duration, Duration)],
     /// The numbers as they were at the end.
     pub(crate) numbers: &'a BTreeMap<String, u64>,
+    /// Whether the store forgets leases that are held.
+    pub(crate) forgets: bool,
 }
 
 /// Something that must not be.
@@ -80,8 +85,10 @@ impl Violation {
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
     pub(crate) violations: Vec<Violation>,
-    /// Overlaps in which the machine stood still for longer than a lease leaves for that.
+    /// Overlaps that began while the machine stood still for longer than a lease leaves for that.
     pub(crate) unjudged: Vec<Violation>,
+    /// Overlaps of a store that forgets.
+    pub(crate) expected: usize,
     /// Leases lost though nothing was done to anybody: the machine was too slow for them.
     pub(crate) lost_unprovoked: usize,
 }
@@ -89,11 +96,20 @@ pub(crate) struct Verdict {
 /// Judges everything.
 pub(crate) fn judge(evidence: &Evidence<'_>) -> Verdict {
     let mut verdict = Verdict::default();
-    overlaps(evidence, &mut verdict);
+    if evidence.forgets {
+        // What two holders at once do to one another; the resource that looks at fences stands it.
+        verdict.expected = named(evidence.events, "overlap").count();
+    } else {
+        overlaps(evidence, &mut verdict);
+        fences(evidence.events, &mut verdict.violations);
+        updates(evidence, &mut verdict.violations);
+        closings(evidence, &mut verdict.violations);
+    }
     let found = &mut verdict.violations;
-    fences(evidence.events, found);
-    updates(evidence, found);
-    closings(evidence, found);
+    fenced(evidence.events, found);
+    if !evidence.forgets {
+        waits(evidence, found);
+    }
     let mut of_command: HashMap<u64, Vec<&Event>> = HashMap::new();
     for event in evidence.events {
         of_command.entry(event.id).or_default().push(event);
@@ -112,8 +128,12 @@ pub(crate) fn judge(evidence: &Evidence<'_>) -> Verdict {
     verdict
 }
 
+pub(crate) fn named<'a>(events: &'a [Event], what: &str) -> impl Iterator<Item = &'a Event> {
+    events.iter().filter(move |event| event.what == what)
+}
+
 fn begins(events: &[Event]) -> impl Iterator<Item = &Event> {
-    events.iter().filter(|event| event.what == "begin")
+    named(events, "begin")
 }
 
 /// The promise: nobody is inside with somebody who must not be.
@@ -147,26 +167,33 @@ fn overlaps(evidence: &Evidence<'_>, verdict: &mut Verdict) {
             if with.is_empty() { event.detail.clone() } else { with.join(", ") },
         );
         let ids: Vec<u64> = others.iter().map(|other| other.id).chain([event.id]).collect();
-        let late = others.iter().any(|other| stood_still(evidence, other.id, event.time));
-        let violation = Violation::new(what, ids);
-        if late { &mut verdict.unjudged } else { &mut verdict.violations }.push(violation);
+        match others.iter().find_map(|other| stood_still(evidence, other.id, event.time)) {
+            Some(stall) => {
+                let what = format!("{what}; the machine had stood still for {stall:?}");
+                verdict.unjudged.push(Violation::new(what, ids));
+            }
+            None => verdict.violations.push(Violation::new(what, ids)),
+        }
     }
 }
 
-/// Whether the end of a lease, not of a process, let the other in, at a time at which the machine
-/// stood still for longer than the watchdog has to end the command.
-fn stood_still(evidence: &Evidence<'_>, holder: u64, at: Duration) -> bool {
-    let Some(done) = evidence.done.iter().find(|done| done.op.id == holder) else { return false };
+/// For how long the machine stood still, if that is why a holder still acts though its lease has
+/// ended: a thread with the watchdog's priority was left to wait, until now, for longer than the
+/// watchdog has between its moment and the store's.
+fn stood_still(evidence: &Evidence<'_>, holder: u64, at: Duration) -> Option<Duration> {
+    let done = evidence.done.iter().find(|done| done.op.id == holder)?;
     let killed = |step: &Step| step.acts.iter().any(|(_, act)| *act == Act::KillSupervisor);
+    // Then it was no end of a lease that let the other in.
     if done.steps.iter().any(killed) {
-        return false;
+        return None;
     }
     let ttl = done.op.ttl;
     let usual = (ttl / 20).clamp(ms(20), Duration::from_secs(5)).min(ttl / 4);
     let spare = done.op.grace.unwrap_or(usual) / 8 + ttl / 100;
-    evidence.stalls.iter().any(|(time, late)| {
-        *late > spare / 2 && *time + Duration::from_secs(1) > at && *time < at + ms(200)
-    })
+    let covers = |(time, late): &&(Duration, Duration)| {
+        *late >= spare && *time <= at && *time + NAP + *late + JUST_NOW >= at
+    };
+    evidence.stalls.iter().find(covers).map(|(_, late)| *late)
 }
 
 /// The promise: fences of a name grow, from lease to lease.
@@ -192,6 +219,47 @@ fn fences(events: &[Event], found: &mut Vec<Violation>) {
         }
         if any.get(key).is_none_or(|highest| highest.fence < event.fence) {
             any.insert(key, event);
+        }
+    }
+}
+
+/// The promise: a resource that checks fences takes no write from whom another came after.
+fn fenced(events: &[Event], found: &mut Vec<Violation>) {
+    for event in named(events, "torn") {
+        let what =
+            format!("{}: the fence let section {} in: {}", event.key, event.id, event.detail);
+        found.push(Violation::new(what, [event.id]));
+    }
+}
+
+/// The promise: what is waited for could be had. It could not where sections that leave no room for it
+/// were inside all the time.
+fn waits(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
+    let ends: HashMap<(u64, &str), Duration> =
+        named(evidence.events, "end").map(|end| ((end.id, &*end.key), end.time)).collect();
+    for done in evidence.done {
+        let (Verb::Wait { mode }, [step]) = (done.op.verb, &*done.steps) else { continue };
+        if code(step) != Some(0) {
+            continue;
+        }
+        for key in &done.op.keys {
+            let inside: Vec<&Event> = begins(evidence.events)
+                .filter(|begin| begin.key == *key && begin.time <= step.begin)
+                .filter(|begin| ends.get(&(begin.id, key)).is_some_and(|end| *end >= step.end))
+                .collect();
+            let permits = |mode| if let Mode::Permits(count) = mode { count } else { 0 };
+            let held: u64 = inside.iter().map(|begin| permits(begin.mode)).sum();
+            let full = match mode {
+                Mode::Exclusive => !inside.is_empty(),
+                Mode::Shared => inside.iter().any(|begin| begin.mode == Mode::Exclusive),
+                Mode::Permits(count) => held + count > LIMIT,
+            };
+            if full {
+                let ids = inside.iter().map(|begin| begin.id).chain([done.op.id]);
+                let what =
+                    format!("{key}: `wait` of {} ended though it was held", describe(&done.op));
+                found.push(Violation::new(what, ids.collect::<Vec<_>>()));
+            }
         }
     }
 }
@@ -333,8 +401,8 @@ fn exit(
         ("section", code) if code == i32::from(op.code) => true,
         ("run" | "elect" | "hold" | "section", 137) => killed,
         ("run" | "elect", 143) => ended,
-        ("run" | "hold" | "acquire", 75) => may_be_busy && (!supervised || !has("begin")),
-        ("run" | "hold" | "acquire" | "renew" | "release" | "ls" | "show", 69) => {
+        ("run" | "hold" | "acquire" | "wait", 75) => may_be_busy && (!supervised || !has("begin")),
+        ("run" | "hold" | "acquire" | "renew" | "release" | "wait" | "ls" | "show", 69) => {
             (disturbed || too_short) && (!supervised || !has("begin"))
         }
         ("run" | "elect" | "hold" | "renew" | "release", 76) => {
@@ -343,7 +411,7 @@ fn exit(
             }
             true
         }
-        ("hold" | "acquire" | "renew" | "release" | "ls" | "show", 0) => true,
+        ("hold" | "acquire" | "renew" | "release" | "wait" | "ls" | "show", 0) => true,
         _ => false,
     };
     if truthful {

@@ -1,5 +1,6 @@
 //! What befalls servers and wires, as far as the store's promise covers it: exclusion is judged
-//! whatever happens here, so nothing happens here that makes a server forget.
+//! whatever happens here, so nothing happens here that makes a server forget, but for the one of
+//! which fences are judged instead.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -26,6 +27,8 @@ pub(crate) enum Blow {
     Pause,
     /// `CLIENT PAUSE`, of writes or of everything.
     ClientPause { writes_only: bool },
+    /// `FLUSHALL`: every lease is forgotten.
+    Forget,
     /// `SCRIPT FLUSH` everywhere.
     FlushScripts,
     /// `CLIENT KILL` of those that subscribe, or of the others.
@@ -95,6 +98,9 @@ impl Nemesis {
     pub(crate) fn new(seed: u64, site: &Site) -> Self {
         let (blows, rest) = match site {
             Site::Embedded => (Vec::new(), ms(0)),
+            Site::Redis { forgets: true, .. } => {
+                ([&SERVER[..], &WIRE, &[Blow::Forget; 50]].concat(), ms(300))
+            }
             Site::Redis { .. } | Site::Quorum { .. } => ([&SERVER[..], &WIRE].concat(), ms(900)),
             Site::Sentinel(_) => {
                 let more = [Blow::FailOver, Blow::FailOver, Blow::FlushScripts, Blow::KillSentinel];
@@ -142,15 +148,22 @@ pub(crate) fn rage(ground: &Ground, site: &Site, mut nemesis: Nemesis, until: Du
 fn strike(site: &Site, stroke: Stroke, elected: &mut Elected) -> String {
     match site {
         Site::Embedded => String::new(),
-        Site::Redis { server, wire } => {
+        Site::Redis { server, wire, .. } => {
             on_server(server, Some(wire), stroke);
             String::new()
         }
         Site::Quorum { nodes } => {
-            let at = stroke.choice % nodes.len();
-            let (server, wire) = &nodes[at];
-            on_server(server, Some(wire), stroke);
-            format!("node {at}")
+            // As many as may be away, each time others.
+            let (count, first) = (nodes.len().div_ceil(2) - 1, stroke.choice % nodes.len());
+            let step = 1 + stroke.choice / nodes.len() % (nodes.len() - 1);
+            let struck: Vec<usize> = (0..count).map(|n| (first + n * step) % nodes.len()).collect();
+            thread::scope(|scope| {
+                for at in &struck {
+                    let (server, wire) = &nodes[*at];
+                    scope.spawn(move || on_server(server, Some(wire), stroke));
+                }
+            });
+            format!("nodes {struck:?}")
         }
         Site::Sentinel(set) => on_sentinels(set, stroke),
         Site::Cluster(cluster) => on_cluster(cluster, stroke, elected),
@@ -176,6 +189,7 @@ fn on_server(server: &RedisServer, wire: Option<&Proxy>, stroke: Stroke) {
             drop(server.try_cli(&["CLIENT", "PAUSE", &millis, what]));
             thread::sleep(length);
         }
+        Blow::Forget => drop(server.try_cli(&["FLUSHALL"])),
         Blow::FlushScripts => drop(server.try_cli(&["SCRIPT", "FLUSH"])),
         Blow::KickClients { subscribers } => {
             let kind = if subscribers { "pubsub" } else { "normal" };

@@ -81,6 +81,8 @@ pub(crate) enum Verb {
     Hold { end: End },
     /// `acquire`, `renew`, then a section, then `release`, or nothing.
     Acquire { forget: bool },
+    /// `wait`, for a lock that could be had so.
+    Wait { mode: Mode },
     /// `ls`, or `show`.
     Look { list: bool },
 }
@@ -143,7 +145,7 @@ pub(crate) struct Op {
 impl Op {
     pub(crate) fn mode(&self) -> Mode {
         match self.verb {
-            Verb::Run { mode, .. } => mode,
+            Verb::Run { mode, .. } | Verb::Wait { mode } => mode,
             _ => Mode::Exclusive,
         }
     }
@@ -194,6 +196,15 @@ impl Op {
                 push(&["acquire", "--json", "--lease-file", &format!("ops/{}.lease", self.id)]);
                 push(&self.keys);
             }
+            Verb::Wait { mode } => {
+                push(&["wait"]);
+                push(&self.keys);
+                match mode {
+                    Mode::Exclusive => {}
+                    Mode::Shared => push(&["-s"]),
+                    Mode::Permits(count) => push(&["--permits", &count.to_string()]),
+                }
+            }
             Verb::Look { list: true } => push(&["ls", "--json"]),
             Verb::Look { list: false } => {
                 push(&["show", "--json"]);
@@ -204,7 +215,9 @@ impl Op {
             return words;
         }
         let mut push = |more: &[&str]| words.extend(more.iter().map(|word| (*word).to_owned()));
-        push(&["--ttl", &length(self.ttl)]);
+        if !matches!(self.verb, Verb::Wait { .. }) {
+            push(&["--ttl", &length(self.ttl)]);
+        }
         if let Some(grace) = self.grace {
             push(&["--grace", &length(grace)]);
         }
@@ -240,6 +253,8 @@ impl Plan {
         let id = self.next;
         let (verb, keys) = self.verb();
         let wait = match (verb, self.rng.u8(..10)) {
+            // There may be no look at which a lock that many take is free.
+            (Verb::Wait { .. }, 0..=4) => Wait::Within(ms(self.rng.u64(20..2_000))),
             (Verb::Run { once: true, .. } | Verb::Elect, _) | (_, 0..=4) => Wait::Forever,
             (_, 5..=6) => Wait::No,
             _ => Wait::Within(ms(self.rng.u64(20..2_000))),
@@ -292,7 +307,7 @@ impl Plan {
         let run = |mode| Verb::Run { mode, once: false, cooldown: false, on_ask: false };
         let exclusive = vec![*self.pick(&EXCLUSIVE)];
         let kinds = self.abilities.kinds;
-        match self.rng.u8(..30) {
+        match self.rng.u8(..32) {
             0..=7 => (run(Mode::Exclusive), exclusive),
             8..=10 if kinds => (run(Mode::Shared), vec![SHARED]),
             11 if kinds => (run(Mode::Exclusive), vec![SHARED]),
@@ -321,8 +336,20 @@ impl Plan {
                 let (mode, once, cooldown) = (Mode::Exclusive, false, false);
                 (Verb::Run { mode, once, cooldown, on_ask: true }, exclusive)
             }
-            _ => (Verb::Look { list: self.rng.bool() }, exclusive),
+            29 => (Verb::Look { list: self.rng.bool() }, exclusive),
+            _ => self.waiting(exclusive),
         }
+    }
+
+    fn waiting(&mut self, exclusive: Vec<&'static str>) -> (Verb, Vec<&'static str>) {
+        let (mode, keys) = match self.rng.u8(..6) {
+            0 if self.abilities.kinds => (Mode::Shared, vec![SHARED]),
+            1 if self.abilities.kinds => (Mode::Exclusive, vec![SHARED]),
+            2 if self.abilities.kinds => (Mode::Permits(self.rng.u64(1..=LIMIT)), vec![PERMITS]),
+            3 => (Mode::Exclusive, EXCLUSIVE.to_vec()),
+            _ => (Mode::Exclusive, exclusive),
+        };
+        (Verb::Wait { mode }, keys)
     }
 
     fn fate(&mut self, verb: Verb) -> (When, Act) {

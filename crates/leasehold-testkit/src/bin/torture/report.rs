@@ -20,7 +20,7 @@ pub(crate) struct Row {
     pub(crate) violations: usize,
 }
 
-const HEAD: [&str; 14] = [
+const HEAD: [&str; 16] = [
     "store",
     "seed",
     "commands",
@@ -33,6 +33,8 @@ const HEAD: [&str; 14] = [
     "lost",
     "lost unprovoked",
     "longest stall",
+    "overlaps forgotten",
+    "late, refused",
     "unjudged",
     "violations",
 ];
@@ -63,7 +65,10 @@ impl Row {
         let mut cells: Vec<String> = numbers.iter().map(ToString::to_string).collect();
         let stall = longest_stall(evidence.events, time);
         cells.push(format!("{:.1} s", stall.as_secs_f64()));
-        cells.extend([verdict.unjudged.len().to_string(), violations.to_string()]);
+        cells.extend(
+            [verdict.expected, events("late"), verdict.unjudged.len(), violations]
+                .map(|count| count.to_string()),
+        );
         Self { store: store.to_owned(), seed, cells, violations }
     }
 }

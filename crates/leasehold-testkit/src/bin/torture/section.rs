@@ -6,7 +6,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -68,7 +68,7 @@ pub(crate) fn number(dir: &Path, key: &str) -> PathBuf {
 
 /// Makes the directories in which sections work.
 pub(crate) fn prepare(dir: &Path) {
-    for part in ["ops", "inside", "numbers"] {
+    for part in ["ops", "inside", "numbers", "fenced"] {
         fs::create_dir_all(dir.join(part)).expect("the torture's directory is ours");
     }
 }
@@ -115,7 +115,17 @@ pub(crate) fn main(args: &[String]) -> ExitCode {
     fs::write(begun(&dir, id), "").expect("the torture's directory is ours");
     let alone = mode == Mode::Exclusive;
     let mut numbers = if alone { read_numbers(&dir, &held) } else { Vec::new() };
+    let fenced: Vec<(Fenced, Option<u64>)> = if alone {
+        held.iter().map(|lock| begin_fenced(&dir, lock, &log)).collect()
+    } else {
+        Vec::new()
+    };
     toil(work, &mut held, &log, mode);
+    for (lock, (resource, seen)) in held.iter().zip(&fenced) {
+        if let Some(seen) = seen {
+            update_fenced(resource, lock, *seen, &log);
+        }
+    }
     for (lock, (file, seen)) in held.iter().zip(&mut numbers) {
         let now = read(file);
         if now != *seen {
@@ -130,6 +140,71 @@ pub(crate) fn main(args: &[String]) -> ExitCode {
         log.write("end", &lock.key, lock.fence, mode, "");
     }
     ExitCode::from(code.parse::<u8>().expect("an exit code"))
+}
+
+/// Shows the fence to the lock's resource, and reads what is there.
+fn begin_fenced(dir: &Path, lock: &Held, log: &Log) -> (Fenced, Option<u64>) {
+    let resource = Fenced::open(dir, &lock.key);
+    let seen = resource.apply(lock.fence, |number| number);
+    if let Err(highest) = seen {
+        log.write(
+            "late",
+            &lock.key,
+            lock.fence,
+            Mode::Exclusive,
+            &format!("begins after {highest}"),
+        );
+    }
+    (resource, seen.ok())
+}
+
+/// Writes what was read, and one more. Nobody else may have written since, whatever the store did.
+fn update_fenced(resource: &Fenced, lock: &Held, seen: u64, log: &Log) {
+    let mut found = seen;
+    let write = |number| {
+        found = number;
+        seen + 1
+    };
+    let (event, detail) = match resource.apply(lock.fence, write) {
+        Err(highest) => ("late", format!("writes after {highest}")),
+        Ok(_) if found == seen => ("fenced", (seen + 1).to_string()),
+        Ok(_) => ("torn", format!("read {seen}, found {found}")),
+    };
+    log.write(event, &lock.key, lock.fence, Mode::Exclusive, &detail);
+}
+
+/// A resource that checks fences: it keeps the highest that it was shown, and a number.
+#[derive(Debug)]
+struct Fenced(File);
+
+impl Fenced {
+    fn open(dir: &Path, key: &str) -> Self {
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(false);
+        let file = options.open(dir.join("fenced").join(file_name(key)));
+        Self(file.expect("the torture's directory is ours"))
+    }
+
+    /// Changes the number in one step, unless a higher fence was shown; what it is then, or else the
+    /// highest fence.
+    fn apply(&self, fence: u64, change: impl FnOnce(u64) -> u64) -> Result<u64, u64> {
+        flock(&self.0, FlockOperation::LockExclusive).expect("a file of ours can be locked");
+        let mut text = [0; 41];
+        let length = self.0.read_at(&mut text, 0).expect("a resource is a file");
+        let text = String::from_utf8_lossy(&text[..length]);
+        let mut fields = text.split(' ').map(|field| field.parse::<u64>().unwrap_or_default());
+        let (highest, number) = (fields.next().unwrap_or(0), fields.next().unwrap_or(0));
+        let answer = if fence < highest {
+            Err(highest)
+        } else {
+            let number = change(number);
+            let text = format!("{fence:020} {number:020}");
+            self.0.write_all_at(text.as_bytes(), 0).expect("a resource takes a write");
+            Ok(number)
+        };
+        flock(&self.0, FlockOperation::Unlock).expect("a file of ours can be unlocked");
+        answer
+    }
 }
 
 /// The locks and fences that the environment tells.

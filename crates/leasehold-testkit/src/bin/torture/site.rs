@@ -19,13 +19,14 @@ pub(crate) const NODE_TIMEOUT: Duration = Duration::from_secs(15);
 const REPLICAS: usize = 2;
 
 /// The names by which stores are asked for.
-pub(crate) const NAMES: [&str; 5] = ["embedded", "redis", "sentinel", "cluster", "quorum"];
+pub(crate) const NAMES: [&str; 7] =
+    ["embedded", "redis", "forgetful", "sentinel", "cluster", "quorum", "quorum5"];
 
 /// A store, with whatever it consists of.
 #[derive(Debug)]
 pub(crate) enum Site {
     Embedded,
-    Redis { server: Box<RedisServer>, wire: Proxy },
+    Redis { server: Box<RedisServer>, wire: Proxy, forgets: bool },
     Sentinel(Box<SentinelSet>),
     Cluster(Box<Cluster>),
     Quorum { nodes: Vec<(RedisServer, Proxy)> },
@@ -45,9 +46,10 @@ impl Site {
         };
         Some(match name {
             "embedded" => Self::Embedded,
-            "redis" => {
-                let (server, wire) = wired(durable());
-                Self::Redis { server: Box::new(server), wire }
+            "redis" | "forgetful" => {
+                let forgets = name == "forgetful";
+                let (server, wire) = wired(if forgets { RedisServer::start() } else { durable() });
+                Self::Redis { server: Box::new(server), wire, forgets }
             }
             "sentinel" => {
                 let options = SentinelSet::builder().down_after(DOWN_AFTER).replicas(REPLICAS);
@@ -60,6 +62,7 @@ impl Site {
                 Self::Cluster(Box::new(options.start()))
             }
             "quorum" => Self::Quorum { nodes: (0..3).map(|_| wired(durable())).collect() },
+            "quorum5" => Self::Quorum { nodes: (0..5).map(|_| wired(durable())).collect() },
             _ => return None,
         })
     }
@@ -82,6 +85,12 @@ impl Site {
 
     pub(crate) const fn abilities(&self) -> Abilities {
         Abilities { kinds: !matches!(self, Self::Quorum { .. }) }
+    }
+
+    /// Whether it forgets leases that are held, so that two may hold a lock at once: then it is fences
+    /// on which a resource relies.
+    pub(crate) const fn forgets(&self) -> bool {
+        matches!(self, Self::Redis { forgets: true, .. })
     }
 
     /// All servers that keep locks.

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use crate::clock::NAP;
 use crate::judge::{self, Event, Evidence};
 use crate::nemesis::{self, Nemesis};
-use crate::plan::{EXCLUSIVE, POST, Plan, REPORT, SHARED, ms};
+use crate::plan::{EXCLUSIVE, POST, Plan, REPORT, SHARED};
 use crate::report::{self, Row};
 use crate::section::{self, Log};
 use crate::site::{self, Site};
@@ -21,7 +22,8 @@ use crate::{clock, epilogue};
 const USAGE: &str = "\
 Usage: torture --program LEASEHOLD [--patience SECONDS] STORE SECONDS [SEED]
 
-STORE is embedded, redis, sentinel, cluster, quorum, or all, one after the other.
+STORE is embedded, redis, forgetful (a server that forgets), sentinel, cluster, quorum (of three
+nodes), quorum5, or all, one after the other.
 ";
 
 /// Few, so that two processors have time for them.
@@ -139,6 +141,7 @@ fn torture(store: &str, order: &Order) -> Row {
         faults: &faults,
         stalls: &stalls,
         numbers: &numbers,
+        forgets: site.forgets(),
     };
     let mut verdict = judge::judge(&evidence);
     verdict.violations.extend(left);
@@ -156,9 +159,13 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Notes when a thread that asked for a moment of sleep was left to wait.
+/// Notes when a thread that asked for a moment of sleep was left to wait, at the priority that a
+/// watchdog gives itself.
 fn watch_the_machine(stalls: &Mutex<Vec<(Duration, Duration)>>, over: &AtomicBool) {
-    const NAP: Duration = ms(5);
+    rustix::process::setpriority_process(None, -20).ok();
+    let first = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the call reads `first` and changes how this thread is scheduled.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const first) };
     while !over.load(Ordering::Relaxed) {
         let begin = clock::now();
         thread::sleep(NAP);

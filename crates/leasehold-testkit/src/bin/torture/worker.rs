@@ -198,7 +198,7 @@ pub(crate) fn work(ground: &Ground, mut plan: Plan, until: Duration) {
             Verb::Run { .. } | Verb::Elect => vec![supervised(ground, &op)],
             Verb::Hold { end } => hold(ground, &op, end),
             Verb::Acquire { forget } => acquire(ground, &op, forget),
-            Verb::Look { .. } => {
+            Verb::Look { .. } | Verb::Wait { .. } => {
                 let words = op.arguments();
                 let command = ground.leasehold(&words);
                 vec![Running::start(ground, op.id, command, words).finish()]

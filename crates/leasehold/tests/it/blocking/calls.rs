@@ -8,9 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use leasehold::blocking::Client;
-use leasehold::core::Store as _;
 use leasehold::retry::{Linear, RetryStrategy as _};
-use leasehold::{ErrorKind, ForceRelease, Key, Order, Release};
+use leasehold::store::Store as _;
+use leasehold::{ErrorKind, Fairness, ForceRelease, Key, Release};
 use leasehold_embedded::MemoryStore;
 
 use super::{EVER, client_of, eventually, world};
@@ -101,9 +101,9 @@ fn a_wait_that_runs_out_says_who_holds_the_lock() {
     let error = client.mutex("key").lock_within(SHORT).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert_eq!(error.holder().unwrap().owner.as_str(), "somebody");
-    let error = client.mutex("key").not_in_vain(true).lock_within(SHORT).unwrap_err();
+    let error = client.mutex("key").give_up_early(true).lock_within(SHORT).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
-    let error = client.mutex("key").order(Order::Barging).lock_within(SHORT).unwrap_err();
+    let error = client.mutex("key").fairness(Fairness::Barging).lock_within(SHORT).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     let twice = Linear::new(Duration::from_millis(1)).limit(2);
     assert_eq!(client.mutex("key").retry(twice).lock().unwrap_err().kind(), ErrorKind::Timeout);

@@ -54,7 +54,7 @@ fn an_owner_takes_its_lock_again_from_any_thread() {
 #[test]
 fn readers_share_and_change_into_writers_and_back() {
     let (_store, client) = world();
-    let lock = client.rwlock("a").preference(leasehold::Preference::Fifo);
+    let lock = client.rwlock("a").preference(leasehold::RwPreference::Fifo);
     let (one, two) = (lock.read().unwrap(), lock.try_read().unwrap().unwrap());
     assert!(lock.try_write().unwrap().is_none());
     assert_eq!(lock.write_within(SHORT).unwrap_err().kind(), ErrorKind::Timeout);

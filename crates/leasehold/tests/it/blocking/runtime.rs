@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold::ErrorKind;
 use leasehold::blocking::Client;
 use leasehold::clock::SystemClock;
-use leasehold::core::{Clock, Moment};
+use leasehold::store::{Clock, Moment};
 use leasehold_embedded::MemoryStore;
 use tokio::runtime::{Builder, Runtime};
 

@@ -1,0 +1,57 @@
+//! Judges what was typed, where clap can't: names, lengths of time that a store has to keep, fences.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::time::Duration;
+
+use leasehold::{Fence, Key, Ttl};
+
+use crate::failure::{Failure, Outcome};
+
+/// Judges a name.
+pub(crate) fn key(typed: &OsStr) -> Outcome<Key> {
+    Key::from_bytes(typed.as_bytes()).map_err(|error| Failure::of_argument(&error))
+}
+
+/// Judges names, of which each may be given once.
+pub(crate) fn keys(typed: &[OsString]) -> Outcome<Vec<Key>> {
+    let keys = typed.iter().map(|typed| key(typed)).collect::<Outcome<Vec<_>>>()?;
+    let mut sorted: Vec<&Key> = keys.iter().collect();
+    sorted.sort_unstable();
+    match sorted.windows(2).find(|pair| pair.first() == pair.last()) {
+        Some([twice, ..]) => {
+            Err(Failure::usage(format!("\"{twice}\" is named twice; name each lock once")))
+        }
+        _ => Ok(keys),
+    }
+}
+
+/// Judges a length of time that a store has to keep, such as a ttl.
+pub(crate) fn ttl(typed: Duration) -> Outcome<Ttl> {
+    Ttl::new(typed).map_err(|error| Failure::of_argument(&error))
+}
+
+/// Judges the longest hold, and says how long the lease runs then: no longer than that.
+pub(crate) fn within(max_hold: Option<Duration>, ttl: Ttl) -> Outcome<Ttl> {
+    match max_hold.filter(|longest| *longest < ttl.duration()) {
+        None => Ok(ttl),
+        Some(longest) => Ttl::new(longest).map_err(|_| {
+            Failure::usage(format!("a longest hold of {longest:?} is too short to work in"))
+        }),
+    }
+}
+
+/// Judges a cool-down; none is as good as zero.
+pub(crate) fn cooldown(typed: Option<Duration>) -> Outcome<Option<Duration>> {
+    match typed.filter(|length| !length.is_zero()) {
+        None => Ok(None),
+        Some(length) => Ttl::new(length).map(|_| Some(length)).map_err(|_| {
+            Failure::usage(format!("a cool-down of {length:?} is out of range; give up to 30 days"))
+        }),
+    }
+}
+
+/// Judges a fence.
+pub(crate) fn fence(typed: u64) -> Outcome<Fence> {
+    Fence::from_value(typed).map_err(|error| Failure::of_argument(&error))
+}

@@ -1,0 +1,37 @@
+//! `leasehold ask`: ask the holders of a lock to let go.
+
+use crate::arguments;
+use crate::cli::Ask;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
+use crate::output;
+
+pub(crate) async fn ask(args: &Ask, context: &Context) -> Outcome {
+    let key = arguments::key(&args.key)?;
+    let fence = args.fence.map(arguments::fence).transpose()?;
+    let (asked, at) = match context.connect_if_made(args.owner.as_deref(), false).await? {
+        Some(client) => {
+            let asked = match fence {
+                Some(fence) => client.ask_holder(&key, fence).await?,
+                None => client.ask(&key).await?,
+            };
+            (asked, client.location().to_owned())
+        }
+        None => (0, context.settings.place()),
+    };
+    match (asked, fence) {
+        (0, None) => {
+            Err(Failure::new(Exit::Lost, format!("ask for \"{key}\" at {at}: nobody holds it")))
+        }
+        (0, Some(fence)) => Err(Failure::new(
+            Exit::Lost,
+            format!("ask for \"{key}\" at {at}: nobody holds it with fence {fence}; look again"),
+        )),
+        (holders, _) => {
+            let s = if holders == 1 { "" } else { "s" };
+            output::message(&format!("asked {holders} holder{s} of \"{key}\" at {at} to let go"));
+            Ok(Exit::Success)
+        }
+    }
+}

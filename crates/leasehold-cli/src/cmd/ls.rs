@@ -1,0 +1,169 @@
+//! `leasehold ls`: all locks in use.
+
+use std::io::{self, IsTerminal as _};
+use std::time::Duration;
+
+use leasehold::store::{Kind, escape};
+use leasehold::{Client, Error, ErrorKind, Key, Listing, LockInfo};
+use serde_json::{Value, json};
+
+use crate::cli::Ls;
+use crate::context::Context;
+use crate::describe::{lock_json, notes, short_mode, tell_unreadable};
+use crate::duration;
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome, chain};
+use crate::outage::{Outage, may_pass};
+use crate::output::{self, JSON_VERSION};
+use crate::secret;
+use crate::signals::unless_interrupted;
+
+const WATCH_EVERY_MIN: Duration = Duration::from_millis(100);
+/// Makes a terminal empty, and writes from its top on.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+pub(crate) async fn ls(args: &Ls, context: &Context) -> Outcome {
+    let prefix = match args.prefix.as_deref().map(|prefix| prefix.to_str()) {
+        None => "",
+        Some(Some(prefix)) => prefix,
+        Some(None) => return Err(Failure::usage("the prefix is not UTF-8, so no name has it")),
+    };
+    let Some(every) = args.watch else {
+        let listing = match context.connect_to_look().await? {
+            Some(client) => client.list(prefix).await?,
+            None => Listing::default(),
+        };
+        output::data(&text(&listing, args.json)?)?;
+        return Ok(tell_unreadable(&listing.unreadable));
+    };
+    let mut signals = context.catch_signals()?;
+    let watched = unless_interrupted(&mut signals, async {
+        tokio::select! {
+            ended = watch(context, prefix, args.json, every.max(WATCH_EVERY_MIN)) => ended,
+            () = output::reader_gone() => Ok(Exit::Success),
+        }
+    });
+    watched.await?
+}
+
+/// Lists them again and again, also in a store that somebody makes meanwhile.
+async fn watch(context: &Context, prefix: &str, json: bool, every: Duration) -> Outcome {
+    let clear = if io::stdout().is_terminal() { CLEAR } else { "" };
+    let mut outage = Outage::default();
+    let mut connected: Option<Client> = None;
+    loop {
+        let client = match connected.take() {
+            Some(client) => Some(client),
+            None => context.connect_to_look().await?,
+        };
+        let listing = match &client {
+            Some(client) => client.list(prefix).await,
+            None => Ok(Listing::default()),
+        };
+        connected = client;
+        match listing {
+            Ok(listing) => {
+                outage = Outage::default();
+                output::data_patiently(&format!("{clear}{}", text(&listing, json)?)).await?;
+                tell_unreadable(&listing.unreadable);
+            }
+            Err(error) if may_pass(&error) || error.kind() == ErrorKind::Timeout => {
+                outage.tell(&error);
+            }
+            Err(error) => return Err(error.into()),
+        }
+        tokio::time::sleep(every).await;
+    }
+}
+
+/// A document, or a table that is empty where there is nothing.
+fn text(listing: &Listing, json: bool) -> Outcome<String> {
+    let Listing { locks, unreadable, .. } = listing;
+    if json {
+        let locks = locks.iter().map(lock_json).collect::<Outcome<Vec<Value>>>()?;
+        let unreadable: Vec<Value> = unreadable.iter().map(unreadable_json).collect();
+        let document = json!({ "version": JSON_VERSION, "locks": locks, "unreadable": unreadable });
+        return Ok(output::json_line(&document));
+    }
+    if locks.is_empty() && unreadable.is_empty() {
+        return Ok(String::new());
+    }
+    Ok(output::table(&list(locks, unreadable)))
+}
+
+fn unreadable_json(error: &Error) -> Value {
+    json!({ "key": error.key().map(Key::as_str), "message": secret::redact(&chain(error)) })
+}
+
+/// A heading, and one row per holder, or one for a lock that nobody holds or that can't be read. The
+/// columns are always the same, so that a script can count them.
+fn list(locks: &[LockInfo], unreadable: &[Error]) -> Vec<Vec<String>> {
+    let heading =
+        ["KEY", "MODE", "FENCE", "OWNER", "HELD", "LEFT", "CLOSED", "ASKED", "WAITING", "META"];
+    let mut rows = vec![heading.map(str::to_owned).into()];
+    let none = || "-".to_owned();
+    for info in locks {
+        let waiting = if info.waiters.is_empty() { none() } else { info.waiting().to_string() };
+        let closed = info.closed_for.map_or_else(none, duration::show);
+        let key = info.key.to_string();
+        if info.holders.is_empty() {
+            let state = if info.closed_for.is_some() { "(closed)" } else { "(free)" };
+            let mode = if info.kind == Kind::Lock { none() } else { short_kind(info.kind) };
+            let state = state.to_owned();
+            rows.push(vec![
+                key,
+                mode,
+                none(),
+                state,
+                none(),
+                none(),
+                closed,
+                none(),
+                waiting,
+                String::new(),
+            ]);
+            continue;
+        }
+        for holder in &info.holders {
+            rows.push(vec![
+                key.clone(),
+                short_mode(holder),
+                holder.fence.to_string(),
+                holder.owner.to_string(),
+                duration::show(holder.held_for),
+                duration::show(holder.remaining),
+                closed.clone(),
+                holder.asked_by.as_ref().map_or_else(none, ToString::to_string),
+                waiting.clone(),
+                notes(&holder.metadata),
+            ]);
+        }
+    }
+    for error in unreadable {
+        let key = error.key().map_or_else(|| "(?)".to_owned(), ToString::to_string);
+        let row = [&key, "-", "-", "(unreadable)", "-", "-", "-", "-", "-", ""];
+        rows.push(row.map(str::to_owned).into());
+    }
+    rows
+}
+
+/// A kind, as one word.
+fn short_kind(kind: Kind) -> String {
+    match kind {
+        Kind::Semaphore { limit } => format!("0/{limit}"),
+        other => escape::terminal(&other.to_string()).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::describe::tests::{hostile, steers};
+
+    #[test]
+    fn what_strangers_wrote_can_not_steer_the_terminal_of_a_listing() {
+        let table = output::table(&list(&[hostile()], &[]));
+        assert!(!steers(&table), "{table:?}");
+        assert!(table.contains("web\\u{1b}[2J"), "{table}");
+    }
+}

@@ -1,0 +1,240 @@
+//! `leasehold metrics`: the locks in use as numbers, in the text that Prometheus reads.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use leasehold::{Client, Error, HolderInfo, Listing, LockInfo};
+use metrics::{describe_gauge, gauge};
+use metrics_exporter_prometheus::PrometheusBuilder;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::Instant;
+
+use crate::cli::Metrics;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
+use crate::outage::Outage;
+use crate::output;
+use crate::signals::unless_interrupted;
+
+/// A scrape that takes longer is given up by those who scrape.
+const SCRAPE_WITHIN: Duration = Duration::from_secs(8);
+/// How long a connection may take to say what it wants.
+const REQUEST_WITHIN: Duration = Duration::from_secs(5);
+const CONNECTIONS_MAX: usize = 16;
+/// As many locks as get numbers of their own.
+const PER_LOCK_MAX: usize = 1_000;
+/// After a connection that could not be accepted, say for want of files.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Somebody who wants the numbers.
+type Asked = oneshot::Sender<String>;
+
+pub(crate) async fn metrics(args: &Metrics, context: &Context) -> Outcome {
+    let prefix = args.prefix.as_deref().unwrap_or_default();
+    let Some(prefix) = prefix.to_str() else {
+        return Err(Failure::usage("the prefix is not UTF-8, so no name has it"));
+    };
+    let mut scraper = Scraper {
+        context,
+        prefix,
+        per_lock: args.per_lock,
+        client: None,
+        outage: Outage::default(),
+    };
+    match args.listen {
+        Some(address) => listen(address, &mut scraper).await,
+        None => {
+            let begun = Instant::now();
+            let listing = scraper.list().await?;
+            output::data(&text(Some(&listing), begun.elapsed(), args.per_lock))?;
+            Ok(Exit::Success)
+        }
+    }
+}
+
+/// Asks the store.
+struct Scraper<'a> {
+    context: &'a Context,
+    prefix: &'a str,
+    per_lock: bool,
+    client: Option<Client>,
+    outage: Outage,
+}
+
+impl Scraper<'_> {
+    /// Connects where it has not: the store may be away at the start, or not made yet.
+    async fn list(&mut self) -> Outcome<Listing> {
+        if self.client.is_none() {
+            self.client = self.context.connect_to_look().await?;
+        }
+        match &self.client {
+            Some(client) => Ok(client.list(self.prefix).await?),
+            None => Ok(Listing::default()),
+        }
+    }
+
+    /// The numbers, whatever the state of the store.
+    async fn scrape(&mut self) -> String {
+        let begun = Instant::now();
+        let listing = tokio::time::timeout(SCRAPE_WITHIN, self.list()).await;
+        let failure = match listing {
+            Ok(Ok(listing)) => {
+                self.outage = Outage::default();
+                return text(Some(&listing), begun.elapsed(), self.per_lock);
+            }
+            Ok(Err(failure)) => failure.message,
+            Err(_) => "the store did not answer in time".to_owned(),
+        };
+        self.outage.tell(&Error::new(leasehold::ErrorKind::Unavailable, failure));
+        text(None, begun.elapsed(), self.per_lock)
+    }
+}
+
+async fn listen(address: SocketAddr, scraper: &mut Scraper<'_>) -> Outcome {
+    let mut signals = scraper.context.catch_signals()?;
+    let attempt = format!("listen on {address}");
+    let system = |error: std::io::Error| Failure::system(&attempt, &error);
+    let listener = TcpListener::bind(address).await.map_err(system)?;
+    let address = listener.local_addr().map_err(system)?;
+    output::data(&format!("http://{address}/metrics\n"))?;
+    let (ask, mut asked) = mpsc::channel::<Asked>(CONNECTIONS_MAX);
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let served = unless_interrupted(&mut signals, async {
+        loop {
+            tokio::select! {
+                Some(first) = asked.recv() => {
+                    let text = scraper.scrape().await;
+                    // The others that asked meanwhile get the same.
+                    let others = std::iter::from_fn(|| asked.try_recv().ok());
+                    for asked in std::iter::once(first).chain(others.take(CONNECTIONS_MAX)) {
+                        // Somebody who has gone needs no answer.
+                        drop(asked.send(text.clone()));
+                    }
+                }
+                connection = accept(&listener, &places) => {
+                    if let Some((stream, place)) = connection {
+                        tokio::spawn(serve(stream, place, ask.clone()));
+                    }
+                }
+            }
+        }
+    });
+    served.await?
+}
+
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+    let place = Arc::clone(places).acquire_owned().await.ok()?;
+    match listener.accept().await {
+        Ok((stream, _)) => Some((stream, place)),
+        Err(_) => {
+            tokio::time::sleep(ACCEPT_AGAIN).await;
+            None
+        }
+    }
+}
+
+async fn serve(stream: TcpStream, _place: OwnedSemaphorePermit, ask: mpsc::Sender<Asked>) {
+    let answer = service_fn(|request: Request<Incoming>| {
+        let ask = ask.clone();
+        async move { Ok::<_, Infallible>(respond(&request, &ask).await) }
+    });
+    let mut server = http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(REQUEST_WITHIN).keep_alive(false);
+    // A connection that breaks is the other side's business.
+    drop(server.serve_connection(TokioIo::new(stream), answer).await);
+}
+
+async fn respond(request: &Request<Incoming>, ask: &mpsc::Sender<Asked>) -> Response<Full<Bytes>> {
+    let (status, text) = match (request.method(), request.uri().path()) {
+        (&Method::GET, "/metrics") => {
+            let (tell, told) = oneshot::channel();
+            ask.send(tell).await.ok();
+            match told.await {
+                Ok(text) => (StatusCode::OK, text),
+                Err(_) => (StatusCode::SERVICE_UNAVAILABLE, String::new()),
+            }
+        }
+        (&Method::GET, _) => (StatusCode::NOT_FOUND, "the numbers are at /metrics\n".to_owned()),
+        _ => (StatusCode::METHOD_NOT_ALLOWED, String::new()),
+    };
+    let mut response = Response::new(Full::from(text));
+    *response.status_mut() = status;
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+/// The numbers of a listing, or of a store that gave none.
+fn text(listing: Option<&Listing>, took: Duration, per_lock: bool) -> String {
+    // A new one each time: a lock that is gone has no numbers.
+    let recorder = PrometheusBuilder::new().build_recorder();
+    metrics::with_local_recorder(&recorder, || {
+        describe_gauge!("leasehold_store_up", "Whether the store could be listed");
+        gauge!("leasehold_store_up").set(if listing.is_some() { 1.0 } else { 0.0 });
+        describe_gauge!("leasehold_store_list_seconds", "How long that took");
+        gauge!("leasehold_store_list_seconds").set(took);
+        if let Some(listing) = listing {
+            set(listing);
+            if per_lock {
+                listing.locks.iter().take(PER_LOCK_MAX).for_each(set_one);
+            }
+        }
+    });
+    recorder.handle().render()
+}
+
+fn set(listing: &Listing) {
+    let locks = &listing.locks;
+    let count = |number: usize| f64::from(u32::try_from(number).unwrap_or(u32::MAX));
+    describe_gauge!(
+        "leasehold_locks",
+        "Locks in use, by state: held, closed to all, or waited for"
+    );
+    let held = locks.iter().filter(|info| !info.holders.is_empty()).count();
+    let closed = |info: &&LockInfo| info.holders.is_empty() && info.closed_for.is_some();
+    let closed = locks.iter().filter(closed).count();
+    gauge!("leasehold_locks", "state" => "held").set(count(held));
+    gauge!("leasehold_locks", "state" => "closed").set(count(closed));
+    gauge!("leasehold_locks", "state" => "free").set(count(locks.len() - held - closed));
+    describe_gauge!("leasehold_locks_unreadable", "Locks whose record can't be read");
+    gauge!("leasehold_locks_unreadable").set(count(listing.unreadable.len()));
+    describe_gauge!("leasehold_holders", "Leases that are held");
+    gauge!("leasehold_holders").set(count(locks.iter().map(|info| info.holders.len()).sum()));
+    describe_gauge!("leasehold_waiters", "Contenders in line");
+    let waiting: u64 = locks.iter().map(LockInfo::waiting).sum();
+    gauge!("leasehold_waiters").set(count(usize::try_from(waiting).unwrap_or(usize::MAX)));
+    describe_gauge!("leasehold_hold_age_seconds_max", "The age of the oldest hold");
+    let oldest = locks.iter().filter_map(oldest).map(|holder| holder.held_for).max();
+    gauge!("leasehold_hold_age_seconds_max").set(oldest.unwrap_or_default());
+    describe_gauge!("leasehold_wait_age_seconds_max", "How long the most patient has waited");
+    let waited = locks.iter().flat_map(|info| &info.waiters).map(|waiter| waiter.waited).max();
+    gauge!("leasehold_wait_age_seconds_max").set(waited.unwrap_or_default());
+}
+
+fn set_one(info: &LockInfo) {
+    let lock = info.key.as_str().to_owned();
+    describe_gauge!("leasehold_lock_hold_age_seconds", "The age of a lock's oldest hold");
+    describe_gauge!("leasehold_lock_waiters", "A lock's contenders in line");
+    let age = oldest(info).map(|holder| holder.held_for).unwrap_or_default();
+    gauge!("leasehold_lock_hold_age_seconds", "lock" => lock.clone()).set(age);
+    let waiters = f64::from(u32::try_from(info.waiting()).unwrap_or(u32::MAX));
+    gauge!("leasehold_lock_waiters", "lock" => lock).set(waiters);
+}
+
+fn oldest(info: &LockInfo) -> Option<&HolderInfo> {
+    info.holders.iter().max_by_key(|holder| holder.held_for)
+}

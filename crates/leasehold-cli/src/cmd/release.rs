@@ -1,0 +1,132 @@
+//! `leasehold release`: end a lease that was taken with `acquire`, or all of an owner.
+
+use std::fs;
+
+use leasehold::{
+    Fence, ForceRelease as Forced, Key, Listing, LockInfo, OwnerName, Release as Released,
+};
+
+use crate::arguments;
+use crate::cli::Release;
+use crate::context::Context;
+use crate::describe::tell_unreadable;
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome, chain};
+use crate::lease_file;
+use crate::output;
+
+pub(crate) async fn release(args: &Release, context: &Context) -> Outcome {
+    if args.all { all(args, context).await } else { taken(args, context).await }
+}
+
+/// Ends leases that were taken with `acquire`.
+async fn taken(args: &Release, context: &Context) -> Outcome {
+    let leases = lease_file::read(&args.source)?;
+    let cooldown = arguments::cooldown(args.cooldown)?;
+    let Some(client) = context.connect_if_made(None, true).await? else {
+        return Err(lease_file::has_no_store("release", &context.settings.place()));
+    };
+    let location = client.location();
+    let mut failed: Option<Failure> = None;
+    let mut unanswered = false;
+    for lease in &leases {
+        let fail = |exit, why: &str| {
+            Failure::new(exit, format!("release \"{}\" at {location}: {why}", lease.key()))
+        };
+        let failure = match client.release_outcome(lease, cooldown).await {
+            Ok(Released::Released) => continue,
+            Ok(Released::Late) => fail(
+                Exit::Lost,
+                "too late: the lease had run out before; nobody else has held it since, but the \
+                 ttl is too short",
+            ),
+            Ok(Released::NotHeld) => fail(
+                Exit::Lost,
+                "the lease was lost: it ran out or was taken away, and somebody else may have \
+                 held it since",
+            ),
+            Ok(_) => {
+                unanswered = true;
+                fail(Exit::Store, "the store did not answer; try again")
+            }
+            Err(error) => {
+                unanswered = true;
+                error.into()
+            }
+        };
+        if let Some(Failure { message, .. }) = failed.replace(failure) {
+            output::message(&message);
+        }
+    }
+    // With a lease that may still be held the file stays, so that it can be tried again.
+    if let Some(path) = args.source.lease_file.as_ref().filter(|_| !unanswered)
+        && let Err(error) = fs::remove_file(path)
+    {
+        output::message(&format!("warning: can't remove {}: {error}", path.display()));
+    }
+    failed.map_or(Ok(Exit::Success), Err)
+}
+
+/// Takes every lease of an owner away, each by the fence that was seen: a lease that somebody
+/// takes meanwhile is not hit.
+async fn all(args: &Release, context: &Context) -> Outcome {
+    let Some(owner) = args.owner.as_deref().or_else(|| context.settings.owner()) else {
+        return Err(Failure::usage(
+            "say whose leases are to be taken away: give --owner NAME, as `leasehold ls` shows it",
+        ));
+    };
+    let owner = OwnerName::new(owner).map_err(|error| Failure::of_argument(&error))?;
+    let Some(client) = context.connect_to_look().await? else {
+        output::message(&format!("{owner} holds nothing: there is no store yet"));
+        return Ok(Exit::Success);
+    };
+    let Listing { locks, unreadable, .. } = client.list("").await?;
+    // Any of these may be the owner's too.
+    let told = tell_unreadable(&unreadable);
+    let leases = leases_of(&owner, &locks);
+    let at = client.location();
+    if leases.is_empty() {
+        let known = if unreadable.is_empty() { "" } else { " that can be read" };
+        output::message(&format!("{owner} holds nothing{known} at {at}"));
+        return Ok(told);
+    }
+    if !args.yes {
+        let held = |(key, fence): &(Key, Fence)| {
+            vec![key.to_string(), fence.to_string(), "held".to_owned()]
+        };
+        output::data(&output::table(&leases.iter().map(held).collect::<Vec<_>>()))?;
+        output::message(&format!(
+            "nothing was done: add --yes to take these leases away from {owner} at {at}, who works on \
+             until the next renewal",
+        ));
+        return Ok(told);
+    }
+    let mut failed = 0_usize;
+    let mut rows = Vec::new();
+    for (key, fence) in &leases {
+        let outcome = match client.force_release(key, *fence).await {
+            Ok(Forced::Released) => "released".to_owned(),
+            Ok(_) => "had ended by itself".to_owned(),
+            Err(error) => {
+                failed = failed.saturating_add(1);
+                output::message(&chain(&error));
+                "failed".to_owned()
+            }
+        };
+        rows.push(vec![key.to_string(), fence.to_string(), outcome]);
+    }
+    output::data(&output::table(&rows))?;
+    if failed == 0 {
+        return Ok(told);
+    }
+    let of = leases.len();
+    Err(Failure::new(Exit::Store, format!("{failed} of {of} leases could not be taken away")))
+}
+
+fn leases_of(owner: &OwnerName, locks: &[LockInfo]) -> Vec<(Key, Fence)> {
+    let leases = locks.iter().flat_map(|info| {
+        let theirs = info.holders.iter().filter(|holder| holder.owner == *owner);
+        theirs.map(|holder| (info.key.clone(), holder.fence))
+    });
+    leases.collect()
+}

@@ -1,0 +1,123 @@
+//! `leasehold show`: one lock.
+
+use leasehold::store::Kind;
+use leasehold::{Fence, LockInfo};
+use serde_json::{Value, json};
+
+use crate::arguments;
+use crate::cli::Show;
+use crate::context::Context;
+use crate::describe::{end, is_foreign, lock_json, mode, notes, owner};
+use crate::duration;
+use crate::exit::Exit;
+use crate::failure::Outcome;
+use crate::output::{self, JSON_VERSION};
+
+pub(crate) async fn show(args: &Show, context: &Context) -> Outcome {
+    let key = arguments::key(&args.key)?;
+    let info = match context.connect_to_look().await? {
+        Some(client) => client.inspect(&key).await?,
+        None => None,
+    };
+    if args.json {
+        let lock = info.as_ref().map_or(Ok(Value::Null), lock_json)?;
+        output::json(&json!({ "version": JSON_VERSION, "key": key.as_str(), "lock": lock }))?;
+        return Ok(Exit::Success);
+    }
+    let text = match &info {
+        Some(info) => description(info),
+        None => output::table(&[row("key", &key), row("state", "free")]),
+    };
+    output::data(&text)?;
+    Ok(Exit::Success)
+}
+
+fn row(name: &str, value: impl ToString) -> Vec<String> {
+    vec![name.to_owned(), value.to_string()]
+}
+
+pub(super) fn description(info: &LockInfo) -> String {
+    let state = match (info.holders.len(), info.closed_for) {
+        (0, Some(left)) => format!("closed for another {}", duration::show(left)),
+        (0, None) => "free".to_owned(),
+        _ => "held".to_owned(),
+    };
+    let mut rows = vec![row("key", &info.key), row("state", state)];
+    if info.kind != Kind::Lock {
+        rows.push(row("kind", info.kind));
+        let (held, free) = (info.permits_held(), info.permits_free());
+        rows.push(row("permits", format!("{held} held, {free} free")));
+    }
+    if let (false, Some(left)) = (info.holders.is_empty(), info.closed_for) {
+        rows.push(row("closed", format!("for another {}", duration::show(left))));
+    }
+    for holder in &info.holders {
+        rows.push(row("holder", owner(holder)));
+        if !is_foreign(holder) {
+            rows.push(row("  fence", holder.fence));
+        }
+        rows.push(row("  mode", mode(holder.mode)));
+        if holder.holds > 1 {
+            rows.push(row("  holds", holder.holds));
+        }
+        if !is_foreign(holder) {
+            rows.push(row("  held for", duration::show(holder.held_for)));
+        }
+        rows.push(row("  lease ends", end(holder)));
+        if let Some(by) = &holder.asked_by {
+            rows.push(row("  asked by", by));
+        }
+        if !holder.metadata.as_str().is_empty() {
+            rows.push(row("  meta", notes(&holder.metadata)));
+        }
+    }
+    for (place, waiter) in info.waiters.iter().enumerate() {
+        rows.push(row(&format!("waiter {}", place.saturating_add(1)), &waiter.owner));
+        rows.push(row("  mode", mode(waiter.mode)));
+        rows.push(row("  waits for", duration::show(waiter.waited)));
+        if waiter.behind > 0 {
+            rows.push(row("  behind it", format!("{} more in its process", waiter.behind)));
+        }
+        if !waiter.metadata.as_str().is_empty() {
+            rows.push(row("  meta", notes(&waiter.metadata)));
+        }
+    }
+    if info.last_fence != Fence::ZERO {
+        rows.push(row("fences up to", info.last_fence));
+    }
+    output::table(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use leasehold::store::Mode;
+    use leasehold::{Fence, HolderInfo, Key};
+
+    use super::*;
+    use crate::describe::tests::{hostile, steers};
+
+    #[test]
+    fn what_strangers_wrote_can_not_steer_the_terminal_of_who_looks() {
+        let text = description(&hostile());
+        assert!(!steers(&text), "{text:?}");
+        assert!(text.contains("web\\u{1b}[2J"), "{text}");
+    }
+
+    #[test]
+    fn the_permits_of_a_semaphore_are_counted_also_above_a_lowered_limit() {
+        let permits = |n| std::num::NonZeroU32::new(n).unwrap();
+        let kind = Kind::Semaphore { limit: permits(3) };
+        let fence = Fence::from_value(9).unwrap();
+        let mut info = LockInfo::new(Key::new("sale").unwrap(), kind, fence);
+        let left = Duration::from_secs(9);
+        let mode = |count| Mode::Permits { count: permits(count), limit: permits(3) };
+        info.holders.push(HolderInfo::new(mode(2), fence, left, left));
+        let document = lock_json(&info).unwrap();
+        assert_eq!((&document["kind"]["held"], &document["kind"]["free"]), (&2.into(), &1.into()));
+        assert!(description(&info).contains("2 held, 1 free"), "{}", description(&info));
+        info.holders.push(HolderInfo::new(mode(2), fence, left, left));
+        assert!(description(&info).contains("4 held, 0 free"), "{}", description(&info));
+    }
+}

@@ -1,0 +1,189 @@
+//! `leasehold top`: the locks in use, as they change.
+//!
+//! The store is listed now and then; between two listings only the locks on the screen are asked for,
+//! so what this costs the store depends on the height of a terminal and not on how many locks there are.
+
+mod model;
+mod screen;
+mod view;
+
+use std::io::{self, IsTerminal as _};
+use std::time::Duration;
+
+use leasehold::{Client, ForceRelease, Key, Listing, LockInfo};
+use ratatui::crossterm::event::Event;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use self::model::{Action, Model};
+use self::screen::Screen;
+use crate::cli::Top;
+use crate::context::Context;
+use crate::describe::tell_unreadable;
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome, chain};
+use crate::output;
+use crate::signals::{Signals, number};
+
+/// The store is listed anew after this many looks, or a time that is long beside what it took.
+const LOOKS_PER_LISTING: u32 = 5;
+const LISTINGS_APART: u32 = 10;
+
+/// What was learned of the store.
+#[derive(Debug)]
+enum News {
+    Listed(leasehold::Result<Listing>, Duration),
+    /// Of some locks; those that nobody uses any more are `None`.
+    Looked(Vec<(Key, Option<LockInfo>)>),
+    /// What became of a lease that was to be taken away, and the lock after that.
+    Released(String),
+    Failed(String),
+}
+
+pub(crate) async fn top(args: &Top, context: &Context) -> Outcome {
+    let prefix = args.prefix.as_deref().unwrap_or_default();
+    let Some(prefix) = prefix.to_str() else {
+        return Err(Failure::usage("the prefix is not UTF-8, so no name has it"));
+    };
+    let mut model = Model::new(args.sort, Instant::now());
+    let client = context.connect_to_look().await?;
+    if args.once {
+        let listing = match client {
+            Some(client) => client.list(prefix).await?,
+            None => Listing::default(),
+        };
+        let told = tell_unreadable(&listing.unreadable);
+        model.listed(listing, Instant::now());
+        output::data(&output::table(&view::table(&model, Instant::now())))?;
+        return Ok(told);
+    }
+    if !io::stdout().is_terminal() {
+        return Err(Failure::usage("standard output is no terminal; --once prints a table"));
+    }
+    let client = match client {
+        Some(client) => client,
+        // Somebody may make the store while this looks.
+        None => {
+            return Err(Failure::new(
+                Exit::Store,
+                format!("there is no store yet at {}", context.settings.place()),
+            ));
+        }
+    };
+    let mut signals = context.catch_signals()?;
+    let screen = Screen::open().map_err(|error| Failure::system("use the terminal", &error))?;
+    let every = args.every.max(Duration::from_millis(100));
+    watch(model, screen, &client, prefix, every, &mut signals).await
+}
+
+async fn watch(
+    mut model: Model,
+    mut screen: Screen,
+    client: &Client,
+    prefix: &str,
+    every: Duration,
+    signals: &mut Signals,
+) -> Outcome {
+    let mut keys = screen::keys();
+    let (news_to, mut news) = mpsc::channel(8);
+    let mut asking = JoinSet::new();
+    let mut list_at = Instant::now();
+    let mut tick = tokio::time::interval(every);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let draw =
+            screen.draw(|frame| view::draw(frame, &mut model, client.location(), Instant::now()));
+        draw.map_err(|error| Failure::new(Exit::Output, format!("can't draw: {error}")))?;
+        tokio::select! {
+            signal = signals.next_fatal() => return Err(Failure::silent(Exit::Signal(number(signal)))),
+            // One question at a time: a store that is slow is not to be asked more for it.
+            _ = tick.tick(), if asking.is_empty() => {
+                let now = Instant::now();
+                if now >= list_at {
+                    // Until the answer says when.
+                    list_at = now + every * LOOKS_PER_LISTING;
+                    asking.spawn(list(client.clone(), prefix.to_owned(), news_to.clone()));
+                } else {
+                    asking.spawn(look(client.clone(), model.visible(), news_to.clone()));
+                }
+            }
+            Some(_) = asking.join_next(), if !asking.is_empty() => {}
+            Some(told) = news.recv() => match told {
+                News::Listed(Ok(listing), took) => {
+                    let now = Instant::now();
+                    list_at = now + (every * LOOKS_PER_LISTING).max(took * LISTINGS_APART);
+                    model.listed(listing, now);
+                }
+                News::Listed(Err(error), _) => {
+                    list_at = Instant::now() + every;
+                    model.told(format!("{}; trying again", chain(&error)));
+                }
+                News::Looked(locks) => model.looked(locks, Instant::now()),
+                News::Released(text) => {
+                    list_at = Instant::now();
+                    model.told(text);
+                }
+                News::Failed(text) => model.told(text),
+            },
+            event = keys.recv() => match event {
+                // The terminal is gone.
+                None => return Ok(Exit::Success),
+                Some(Event::Key(key)) => match model.key(key) {
+                    Action::None => {}
+                    Action::Quit => return Ok(Exit::Success),
+                    Action::Suspend => {
+                        screen = screen
+                            .suspend()
+                            .map_err(|error| Failure::system("use the terminal", &error))?;
+                    }
+                    Action::Release(key, fence) => {
+                        model.told(format!("taking \"{key}\" away"));
+                        let (client, news_to) = (client.clone(), news_to.clone());
+                        tokio::spawn(async move {
+                            let text = match client.force_release(&key, fence).await {
+                                Ok(ForceRelease::Released) => {
+                                    News::Released(format!("took \"{key}\" (fence {fence}) away"))
+                                }
+                                Ok(_) => News::Released(format!("\"{key}\" had come free by itself")),
+                                Err(error) => News::Failed(chain(&error)),
+                            };
+                            // Nobody listens any more at the end.
+                            news_to.send(text).await.ok();
+                        });
+                    }
+                },
+                Some(_) => {}
+            },
+        }
+    }
+}
+
+async fn list(client: Client, prefix: String, news: mpsc::Sender<News>) {
+    let begun = Instant::now();
+    let listing = client.list(&prefix).await;
+    news.send(News::Listed(listing, begun.elapsed())).await.ok();
+}
+
+/// Asks for the locks that are on the screen, all at once.
+async fn look(client: Client, keys: Vec<Key>, news: mpsc::Sender<News>) {
+    let mut asked = JoinSet::new();
+    for key in keys {
+        let client = client.clone();
+        asked.spawn(async move {
+            let info = client.inspect(&key).await;
+            (key, info)
+        });
+    }
+    let mut locks = Vec::new();
+    while let Some(Ok((key, info))) = asked.join_next().await {
+        match info {
+            Ok(info) => locks.push((key, info)),
+            Err(error) => {
+                news.send(News::Failed(format!("{}; trying again", chain(&error)))).await.ok();
+                return;
+            }
+        }
+    }
+    news.send(News::Looked(locks)).await.ok();
+}

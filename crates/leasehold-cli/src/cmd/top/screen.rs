@@ -1,0 +1,108 @@
+//! The terminal: taken for the whole screen, and given back however this ends.
+
+use std::io::{self, Stdout};
+use std::thread;
+use std::time::Duration;
+
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::{Hide, Show};
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{
+    Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use ratatui::layout::Rect;
+use ratatui::{Frame, Terminal, TerminalOptions, Viewport};
+use tokio::sync::mpsc;
+
+use crate::signals;
+
+/// How often the thread that reads keys looks whether somebody still wants them.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// A terminal that does not know its size has had this one for fifty years.
+const SIZE: (u16, u16) = (80, 24);
+
+#[derive(Debug)]
+pub(super) struct Screen {
+    terminal: Terminal<CrosstermBackend<Stdout>>,
+    /// In columns and lines.
+    size: (u16, u16),
+}
+
+impl Screen {
+    pub(super) fn open() -> io::Result<Self> {
+        enable_raw_mode()?;
+        let terminal = terminal(SIZE).inspect_err(|_| drop(disable_raw_mode()))?;
+        let screen = Self { terminal, size: SIZE };
+        // What fails from here on gives the terminal back.
+        execute!(io::stdout(), EnterAlternateScreen, Clear(ClearType::All), Hide)?;
+        Ok(screen)
+    }
+
+    pub(super) fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
+        let size = size();
+        if size != self.size {
+            execute!(io::stdout(), Clear(ClearType::All))?;
+            (self.terminal, self.size) = (terminal(size)?, size);
+        }
+        self.terminal.draw(draw).map(drop)
+    }
+
+    /// Stops this process, as Ctrl-Z does where nobody has the screen.
+    pub(super) fn suspend(self) -> io::Result<Self> {
+        drop(self);
+        signals::suspend_own_group();
+        Self::open()
+    }
+}
+
+/// Of a fixed size: one that looks after its size asks the terminal where the cursor is, and waits for
+/// the answer, which some never give.
+fn terminal((columns, rows): (u16, u16)) -> io::Result<Terminal<CrosstermBackend<Stdout>>> {
+    let viewport = Viewport::Fixed(Rect::new(0, 0, columns, rows));
+    Terminal::with_options(CrosstermBackend::new(io::stdout()), TerminalOptions { viewport })
+}
+
+fn size() -> (u16, u16) {
+    match rustix::termios::tcgetwinsize(rustix::stdio::stdout()) {
+        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col, size.ws_row),
+        _ => SIZE,
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // A terminal that is gone needs nothing back.
+        drop(execute!(io::stdout(), Show, LeaveAlternateScreen));
+        drop(disable_raw_mode());
+    }
+}
+
+/// What is typed, and that the terminal changes its size.
+pub(super) fn keys() -> mpsc::Receiver<Event> {
+    let (typed, keys) = mpsc::channel(64);
+    thread::spawn(move || {
+        while !typed.is_closed() {
+            match event::poll(LOOK_EVERY) {
+                Ok(false) => continue,
+                Ok(true) => {}
+                Err(_) => return,
+            }
+            let wanted = |event: &Event| match event {
+                Event::Key(key) => key.kind != KeyEventKind::Release,
+                event => matches!(event, Event::Resize(..)),
+            };
+            match event::read() {
+                Ok(event) if wanted(&event) => {
+                    if typed.blocking_send(event).is_err() {
+                        return;
+                    }
+                }
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
+    });
+    keys
+}

@@ -1,0 +1,259 @@
+//! `leasehold why`: what keeps a lock from those who want it, and what can be done.
+
+mod graph;
+mod process;
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use leasehold::store::{Kind, escape};
+use leasehold::{Fence, HolderInfo, LockInfo};
+use serde_json::{Value, json};
+
+use self::graph::{Chain, Step};
+use self::process::Process;
+use crate::arguments;
+use crate::cli::Why;
+use crate::context::Context;
+use crate::describe::{lock_json, mode, notes, quoted_for_shell};
+use crate::duration;
+use crate::exit::Exit;
+use crate::failure::{Outcome, chain};
+use crate::output::{self, JSON_VERSION};
+use crate::secret;
+
+/// As many of each are told of as somebody reads.
+const SHOWN_MAX: usize = 20;
+
+/// What is known about a lock that somebody wants.
+#[derive(Debug)]
+struct Findings {
+    info: LockInfo,
+    /// The process of each holder that is told of, where its name says which that is.
+    processes: Vec<Option<Process>>,
+    /// What the holders wait for themselves, or why that is not known.
+    waits: Result<Vec<Chain>, String>,
+}
+
+pub(crate) async fn why(args: &Why, context: &Context) -> Outcome {
+    let key = arguments::key(&args.key)?;
+    let client = context.connect_to_look().await?;
+    let info = match &client {
+        Some(client) => client.inspect(&key).await?,
+        None => None,
+    };
+    let (Some(client), Some(info)) = (client, info) else {
+        if args.json {
+            let document = json!({ "version": JSON_VERSION, "key": key.as_str(), "lock": null });
+            output::json(&document)?;
+        } else {
+            output::data(&format!(
+                "\"{key}\" is free: nobody holds it, and nobody waits for it\n"
+            ))?;
+        }
+        return Ok(Exit::Success);
+    };
+    let waits = match info.holders.is_empty() {
+        true => Ok(Vec::new()),
+        // Who may look at one lock need not be allowed to list all.
+        false => match client.list("").await {
+            Ok(listing) => Ok(graph::chains(&info, &listing.locks)),
+            Err(error) => Err(chain(&error)),
+        },
+    };
+    let holders = info.holders.iter().take(SHOWN_MAX);
+    let process = |holder: &HolderInfo| Process::named(holder.owner.as_str(), holder.held_for);
+    let processes = holders.map(process).collect();
+    let findings = Findings { info, processes, waits };
+    if args.json {
+        output::json(&document(&findings)?)?;
+    } else {
+        output::data(&secret::redact(&text(&findings)))?;
+    }
+    Ok(Exit::Success)
+}
+
+fn text(findings: &Findings) -> String {
+    let Findings { info, processes, waits } = findings;
+    let mut lines = Vec::new();
+    if let Kind::Semaphore { limit } = info.kind {
+        let (held, free) = (info.permits_held(), info.permits_free());
+        lines.push(format!("\"{}\": {held} of {limit} permits are held, {free} free", info.key));
+    }
+    for (holder, process) in info.holders.iter().zip(processes) {
+        lines.extend(of_holder(info, holder, process.as_ref()));
+    }
+    lines.extend(more(info.holders.len(), "holders"));
+    if let Some(left) = info.closed_for {
+        lines.extend(of_closing(info, left));
+    } else if info.holders.is_empty() {
+        lines.push(format!("\"{}\" is free, and goes to the first in line next", info.key));
+    }
+    if !info.waiters.is_empty() {
+        lines.push(format!("{} in line:", info.waiting()));
+    }
+    for (place, waiter) in (1_usize..).zip(info.waiters.iter().take(SHOWN_MAX)) {
+        let says = match notes(&waiter.metadata) {
+            says if says.is_empty() => says,
+            says => format!(" ({says})"),
+        };
+        let waited = duration::show(waiter.waited);
+        let behind = match waiter.behind {
+            0 => String::new(),
+            behind => format!(", and {behind} more in its process"),
+        };
+        lines.push(format!(
+            "  {place}. {}{says}, {}, for {waited}{behind}",
+            waiter.owner,
+            mode(waiter.mode)
+        ));
+    }
+    lines.extend(more(info.waiters.len(), "waiters"));
+    match waits {
+        Ok(chains) => lines.extend(chains.iter().flat_map(of_chain)),
+        Err(why) => {
+            let why = escape::terminal(why);
+            lines.push(format!("what the holders wait for themselves is not known: {why}"));
+        }
+    }
+    lines.extend(advice(info));
+    lines.join("\n") + "\n"
+}
+
+fn more(all: usize, of: &str) -> Option<String> {
+    let more = all.checked_sub(SHOWN_MAX).filter(|more| *more > 0)?;
+    Some(format!("  and {more} more {of}"))
+}
+
+fn of_holder(info: &LockInfo, holder: &HolderInfo, process: Option<&Process>) -> Vec<String> {
+    let mut lines = vec![format!(
+        "\"{}\" is held by {} for {}, {}, with fence {}",
+        info.key,
+        holder.owner,
+        duration::show(holder.held_for),
+        mode(holder.mode),
+        holder.fence,
+    )];
+    if !holder.metadata.as_str().is_empty() {
+        lines.push(format!("  it says: {}", notes(&holder.metadata)));
+    }
+    if let Some(process) = process {
+        lines.push(format!("  by its name it is {process}"));
+    }
+    lines.push(format!(
+        "  its lease ends in {} unless it is renewed, as a holder that lives does",
+        duration::show(holder.remaining)
+    ));
+    if let Some(by) = &holder.asked_by {
+        lines.push(format!("  {by} has asked it to let go"));
+    }
+    lines
+}
+
+fn of_closing(info: &LockInfo, left: Duration) -> Vec<String> {
+    let left = duration::show(left);
+    let mut lines = vec![format!(
+        "\"{}\" is closed for another {left}: a cool-down, or a period of --once-per. It opens by itself",
+        info.key
+    )];
+    if info.holders.is_empty() {
+        lines.push(match granted_at(info.last_fence) {
+            Some(at) => format!(
+                "  it was taken last at about {at} by the store's clock; the store keeps no more of \
+                 that, neither who it was nor how it ended"
+            ),
+            None => "  the store does not know who had it".to_owned(),
+        });
+    }
+    lines
+}
+
+/// When a fence was issued, by the store's clock, which is a part of it.
+fn granted_at(fence: Fence) -> Option<String> {
+    let since = fence.sequence().checked_add(Fence::ORIGIN_UNIX_US)?;
+    let at = UNIX_EPOCH.checked_add(Duration::from_micros(since))?;
+    Some(humantime::format_rfc3339_seconds(at).to_string())
+}
+
+fn of_chain(chain: &Chain) -> Vec<String> {
+    let step = |Step { waiter, waits_for, held_by }: &Step| {
+        format!("{waiter} waits for \"{waits_for}\", which {held_by} holds")
+    };
+    match chain {
+        Chain::Open(steps) => steps.iter().map(step).collect(),
+        Chain::Circle(steps) => {
+            let mut lines: Vec<String> = steps.iter().map(step).collect();
+            lines.push(
+                "they wait for each other in a circle: unless these are tasks that go on by \
+                 themselves, it lasts until one of them gives up or is ended"
+                    .to_owned(),
+            );
+            lines
+        }
+    }
+}
+
+/// What somebody can do about it, the gentlest first.
+fn advice(info: &LockInfo) -> Vec<String> {
+    let Some(holder) = info.holders.first() else { return Vec::new() };
+    let (key, fence) = (quoted_for_shell(&info.key), holder.fence);
+    vec![
+        "to end that, the gentlest first:".to_owned(),
+        format!("  leasehold ask {key}    # asks the holders to let go; nobody is forced"),
+        "  end the process that holds it".to_owned(),
+        format!("  leasehold force-release {key} --fence {fence}    # it works on for a while"),
+    ]
+}
+
+fn document(findings: &Findings) -> Outcome<Value> {
+    let Findings { info, processes, waits } = findings;
+    let step = |Step { waiter, waits_for, held_by }: &Step| {
+        let (waiter, held_by) = (waiter.as_str(), held_by.as_str());
+        json!({ "waiter": waiter, "waits_for": waits_for.as_str(), "held_by": held_by })
+    };
+    let chains = waits.as_ref().map_or(Value::Null, |chains| {
+        let chain = |chain: &Chain| {
+            let (steps, circle) = match chain {
+                Chain::Open(steps) => (steps, false),
+                Chain::Circle(steps) => (steps, true),
+            };
+            json!({ "circle": circle, "steps": steps.iter().map(step).collect::<Vec<_>>() })
+        };
+        chains.iter().map(chain).collect()
+    });
+    let processes = processes.iter().map(|process| {
+        process.as_ref().map_or(Value::Null, |process| {
+            let (host, id) = (&process.host, process.id);
+            json!({ "host": host, "id": id, "here": process.state.as_ref().map(ToString::to_string) })
+        })
+    });
+    Ok(json!({
+        "version": JSON_VERSION,
+        "key": info.key.as_str(),
+        "lock": lock_json(info)?,
+        "processes": processes.collect::<Vec<_>>(),
+        "granted_at": granted_at(info.last_fence),
+        "chains": chains,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::describe::tests::{hostile, steers};
+
+    #[test]
+    fn what_strangers_wrote_can_not_steer_the_terminal_of_who_asks_why() {
+        let info = hostile();
+        let waits = Ok(graph::chains(&info, std::slice::from_ref(&info)));
+        let text = text(&Findings { info, processes: vec![None], waits });
+        assert!(!steers(&text), "{text:?}");
+        assert!(text.contains("web\\u{1b}[2J"), "{text}");
+    }
+
+    #[test]
+    fn a_fence_tells_when_it_was_issued() {
+        // A million seconds.
+        let fence = Fence::new(3, 1_000_000_000_000).unwrap();
+        assert_eq!(granted_at(fence).unwrap(), "2020-01-12T13:46:40Z");
+    }
+}

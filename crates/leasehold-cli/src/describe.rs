@@ -1,0 +1,183 @@
+//! A lock in words, and as a document.
+
+use leasehold::store::{Kind, Mode, escape};
+use leasehold::{Error, Fence, HolderInfo, Key, LockInfo, Metadata, Ttl};
+use serde_json::Value;
+
+use crate::duration;
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome, chain};
+use crate::output;
+
+/// Who holds a lock, in words: `held by web-7_123 for 3m 5s (job=report)`.
+pub(crate) fn state(info: &LockInfo) -> String {
+    let mut text = match (info.holders.first(), info.closed_for) {
+        (Some(holder), _) => {
+            let note = match holder.metadata.as_str() {
+                "" => String::new(),
+                _ => format!(" ({})", notes(&holder.metadata)),
+            };
+            let others = match info.holders.len() {
+                1 => String::new(),
+                2 => " and 1 other".to_owned(),
+                n => format!(" and {} others", n.saturating_sub(1)),
+            };
+            let since = match is_foreign(holder) {
+                true => String::new(),
+                false => format!(" for {}", duration::show(holder.held_for)),
+            };
+            let unless_renewed = if is_endless(holder) { "" } else { " unless renewed" };
+            format!(
+                "held by {}{note}{others}{since}, its lease ends {}{unless_renewed}",
+                owner(holder),
+                end(holder),
+            )
+        }
+        (None, Some(left)) => format!("closed for another {}", duration::show(left)),
+        (None, None) => "free".to_owned(),
+    };
+    if let Kind::Semaphore { limit } = info.kind {
+        let (held, free) = (info.permits_held(), info.permits_free());
+        text.push_str(&format!("; {held} of {limit} permits are held, {free} free"));
+    }
+    if !info.waiters.is_empty() {
+        text.push_str(&format!("; {} waiting", info.waiting()));
+    }
+    text
+}
+
+/// Whether the lease is one of another library's, of which neither a fence nor its begin is known.
+pub(crate) fn is_foreign(holder: &HolderInfo) -> bool {
+    holder.fence == Fence::ZERO
+}
+
+/// Whether it has no end, as locks of other libraries may.
+fn is_endless(holder: &HolderInfo) -> bool {
+    holder.remaining > Ttl::MAX.duration()
+}
+
+/// Who holds it, as far as that is known.
+pub(crate) fn owner(holder: &HolderInfo) -> String {
+    match holder.owner.as_str() {
+        "" if is_foreign(holder) => "another program".to_owned(),
+        _ => holder.owner.to_string(),
+    }
+}
+
+/// When its lease ends.
+pub(crate) fn end(holder: &HolderInfo) -> String {
+    match is_endless(holder) {
+        true => "never: it has no expiry".to_owned(),
+        false => format!("in {}", duration::show(holder.remaining)),
+    }
+}
+
+/// Where somebody who did not get a lock learns more.
+pub(crate) fn ask_why(key: &Key) -> String {
+    format!("; `leasehold why {}` says more", quoted_for_shell(key))
+}
+
+/// A name as a word for a shell.
+pub(crate) fn quoted_for_shell(key: &Key) -> String {
+    let name = key.to_string();
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@+,".contains(&byte);
+    if name.bytes().all(plain) { name } else { format!("'{}'", name.replace('\'', "'\\''")) }
+}
+
+/// Says what is waited for.
+pub(crate) fn tell_of_wait(info: &LockInfo, more: &str) {
+    output::message(&format!("waiting: \"{}\" is {}{more}", info.key, state(info)));
+}
+
+/// What somebody says of a lock, on a line; each note was given on one of its own.
+pub(crate) fn notes(metadata: &Metadata) -> String {
+    let lines = metadata.as_str().lines().map(|line| escape::terminal(line).to_string());
+    lines.collect::<Vec<_>>().join(", ")
+}
+
+pub(crate) fn mode(mode: Mode) -> String {
+    match mode {
+        Mode::Exclusive => "exclusive".to_owned(),
+        Mode::Shared => "shared".to_owned(),
+        Mode::Permits { count, limit } => format!("{count} of {limit} permits"),
+        other => escape::terminal(&format!("{other:?}")).to_string(),
+    }
+}
+
+/// How somebody holds, as one word: `exclusive`, `shared`, `2/5`; `exclusive*3` when thrice.
+pub(crate) fn short_mode(holder: &HolderInfo) -> String {
+    let mode = match holder.mode {
+        Mode::Permits { count, limit } => format!("{count}/{limit}"),
+        other => self::mode(other),
+    };
+    if holder.holds > 1 { format!("{mode}*{}", holder.holds) } else { mode }
+}
+
+pub(crate) fn lock_json(info: &LockInfo) -> Outcome<Value> {
+    let document = serde_json::to_value(info);
+    let mut document = document
+        .map_err(|error| Failure::new(Exit::Internal, format!("can't write the lock: {error}")))?;
+    for (place, holder) in info.holders.iter().enumerate().filter(|(_, it)| is_foreign(it)) {
+        let unknown = ["fence", "held_for_ms"].into_iter();
+        let unknown = unknown.chain(is_endless(holder).then_some("remaining_ms"));
+        unknown.for_each(|name| document["holders"][place][name] = Value::Null);
+        document["last_fence"] = Value::Null;
+    }
+    Ok(document)
+}
+
+/// Says of each lock that can't be read why, and how to exit once the others are told.
+pub(crate) fn tell_unreadable(unreadable: &[Error]) -> Exit {
+    for error in unreadable {
+        output::message(&chain(error));
+    }
+    if unreadable.is_empty() { Exit::Success } else { Exit::Store }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::time::Duration;
+
+    use leasehold::{Fence, OwnerName, WaiterInfo};
+
+    use super::*;
+
+    /// Whether a text does more to a terminal than to print lines.
+    pub(crate) fn steers(text: &str) -> bool {
+        text.contains(|c: char| (c.is_control() && c != '\n') || c == '\u{202e}')
+    }
+
+    /// A lock whose users have written what steers terminals.
+    pub(crate) fn hostile() -> LockInfo {
+        let key = Key::new("a\u{202e}b").unwrap();
+        let mut info = LockInfo::new(key, Kind::Lock, Fence::from_value(9).unwrap());
+        let left = Duration::from_millis(27_500);
+        let mut holder = HolderInfo::new(Mode::Exclusive, info.last_fence, left, left);
+        holder.owner = OwnerName::new("web\x1b[2J").unwrap();
+        holder.metadata = Metadata::new("job=\u{9b}31m\nx").unwrap();
+        holder.asked_by = Some(OwnerName::new("db\x1b]0;x").unwrap());
+        info.holders.push(holder);
+        let mut waiter = WaiterInfo::new(Mode::Exclusive, left);
+        waiter.owner = OwnerName::new("\u{7f}w").unwrap();
+        info.waiters.push(waiter);
+        info
+    }
+
+    #[test]
+    fn what_strangers_wrote_can_not_steer_the_terminal_of_a_waiter() {
+        let text = state(&hostile());
+        assert!(!steers(&text), "{text:?}");
+        assert!(text.contains("web\\u{1b}[2J"), "{text}");
+    }
+
+    #[test]
+    fn the_document_has_the_names_as_they_are_and_times_in_milliseconds() {
+        let document = lock_json(&hostile()).unwrap();
+        assert_eq!(document["key"], "a\u{202e}b");
+        assert_eq!(document["holders"][0]["owner"], "web\x1b[2J");
+        assert_eq!(document["holders"][0]["remaining_ms"], 27_500);
+        assert_eq!(document["holders"][0]["fence"], "9");
+        assert_eq!(document["holders"][0]["asked_by"], "db\x1b]0;x");
+        assert_eq!(document["closed_for_ms"], Value::Null);
+    }
+}

@@ -1,0 +1,343 @@
+//! A command that runs under a lock: started, watched over, ended in time.
+
+mod child;
+mod clock;
+mod group;
+mod supervise;
+mod terminal;
+mod watchdog;
+
+use std::env;
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::store::LeaseState;
+use leasehold::{Client, Key, Release};
+use tokio::sync::oneshot;
+
+use crate::cli::Job;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome, chain};
+use crate::inherited;
+use crate::job::child::{Child, Plan};
+use crate::job::supervise::{Supervisor, Verdict};
+use crate::job::terminal::Terminal;
+use crate::job::watchdog::Watchdog;
+use crate::lease_file::LEASE_VARIABLE;
+use crate::leases::{Closing, Held, Leases};
+use crate::output;
+use crate::request::{Manner, Request};
+use crate::secret;
+use crate::settings::{PASSWORD_VARIABLE, STORE_VARIABLE};
+use crate::signals::{self, Signals, unless_interrupted};
+
+/// The watchdog is told of the deadline this often, or ten times in a ttl.
+const TELL_EVERY_MAX: Duration = Duration::from_secs(1);
+const TELL_EVERY_MIN: Duration = Duration::from_millis(1);
+
+const FENCE_VARIABLE: &str = "LEASEHOLD_FENCE";
+const PERMITS_VARIABLE: &str = "LEASEHOLD_PERMITS";
+const KEY_OF_SEVERAL: &str = "LEASEHOLD_KEY_";
+const FENCE_OF_SEVERAL: &str = "LEASEHOLD_FENCE_";
+
+/// How to run a command under a lock that is held.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Runner<'a> {
+    job: &'a Job,
+    grace: Duration,
+    tell_every: Duration,
+    closing: Closing,
+    /// Whether a command that fails opens its period again.
+    reopen_on_failure: bool,
+    /// The command's time-out.
+    max_hold: Option<Duration>,
+}
+
+/// What became of the command and of the lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Done {
+    pub(crate) verdict: Verdict,
+    /// Whether the release said that somebody else may have held the lock.
+    overlapped: bool,
+    /// Whether a signal cut the release short.
+    pub(crate) interrupted: bool,
+}
+
+impl Done {
+    pub(crate) fn exit(self) -> Exit {
+        match self.verdict.ending {
+            Some(ending) if self.verdict.covered && !self.overlapped => {
+                self.verdict.keyboard.map_or_else(|| ending.exit(), Exit::Keyboard)
+            }
+            // It was dead before anybody else could have the lock.
+            Some(_) if self.verdict.overtime && !self.verdict.survived => Exit::Overtime,
+            _ => Exit::Lost,
+        }
+    }
+}
+
+impl<'a> Runner<'a> {
+    pub(crate) fn new(job: &'a Job, request: &Request) -> Outcome<Self> {
+        let grace = job.grace.unwrap_or_else(|| LeaseState::default_grace(request.ttl));
+        // A renewal is due after a third of the ttl, and needs time for more than one try.
+        if grace > request.ttl.duration() / 2 {
+            return Err(Failure::usage(format!(
+                "a grace of {grace:?} is too long for a ttl of {}; give at most half of the ttl",
+                request.ttl
+            )));
+        }
+        let tell_every = (request.ttl.duration() / 10).clamp(TELL_EVERY_MIN, TELL_EVERY_MAX);
+        let (closing, reopen_on_failure, max_hold) = (Closing::AsTaken, false, None);
+        Ok(Self { job, grace, tell_every, closing, reopen_on_failure, max_hold })
+    }
+
+    /// What becomes of the lock after the command, and whether one that fails opens its period again.
+    pub(crate) const fn closing(mut self, closing: Closing, reopen_on_failure: bool) -> Self {
+        (self.closing, self.reopen_on_failure) = (closing, reopen_on_failure);
+        self
+    }
+
+    /// How long the lock is held at most; the command is dead by then.
+    pub(crate) const fn max_hold(mut self, longest: Option<Duration>) -> Self {
+        self.max_hold = longest;
+        self
+    }
+
+    /// How the lock is to be held for it.
+    pub(crate) const fn manner(&self) -> Manner {
+        Manner { renew: true, grace: Some(self.grace), max_hold: self.max_hold }
+    }
+
+    /// Runs the command and ends the leases.
+    pub(crate) async fn run(
+        &self,
+        held: Held,
+        context: &Context,
+        client: &Client,
+        signals: &mut Signals,
+    ) -> Outcome<Done> {
+        let plan = plan(self.job, client, held.leases())?;
+        let terminal = Terminal::open();
+        let result =
+            self.supervised(&plan, held.leases(), context, client, signals, terminal.as_ref());
+        let result = result.await;
+        // Whatever follows concerns the lock alone, and an impatient Ctrl-C may cut it short.
+        let verdict = match result {
+            Ok(verdict) => verdict,
+            Err(failure) => {
+                // Nothing has been run, so nothing closes the lock to those who can run it.
+                let released = release(held, Closing::Reopen);
+                drop(unless_interrupted(signals, released).await);
+                return Err(failure);
+            }
+        };
+        if verdict.survived {
+            output::message(
+                "a part of the command could not be killed: it belongs to another user, or waits \
+                 for a device; it may run on without the lock",
+            );
+        }
+        let failed = verdict.ending.is_none_or(|ending| ending.exit() != Exit::Success);
+        let closing = if self.reopen_on_failure && failed { Closing::Reopen } else { self.closing };
+        // What is lost already can be given up only until somebody else may hold it.
+        let limit = (!verdict.covered).then(|| held.leases().until_deadline());
+        let released = release(held, closing);
+        let released = unless_interrupted(signals, async {
+            match limit {
+                Some(limit) => tokio::time::timeout(limit, released).await.unwrap_or(false),
+                None => released.await,
+            }
+        });
+        let released = released.await;
+        let interrupted = verdict.interrupted || released.is_err();
+        let overlapped = released.unwrap_or(false);
+        Ok(Done { verdict, overlapped, interrupted })
+    }
+
+    /// Starts the command and stays with it to its end.
+    async fn supervised(
+        &self,
+        plan: &Plan,
+        leases: &Leases,
+        context: &Context,
+        client: &Client,
+        signals: &mut Signals,
+        terminal: Option<&Terminal>,
+    ) -> Outcome<Verdict> {
+        let system = |error| Failure::system("start the command", &error);
+        signals.catch_all().map_err(system)?;
+        // Where it was ignored, the system would collect the command before its end could be seen.
+        signals::reset(libc::SIGCHLD).map_err(system)?;
+        inherited::close_on_exec_except(&context.files).map_err(system)?;
+        let watchdog = Arc::new(Watchdog::start().map_err(system)?);
+        watchdog.tell(leases, self.grace);
+        let given = terminal.filter(|terminal| terminal.is_for_the_command());
+        let child = Child::start(plan, context.inherited, signals.caught(), &watchdog, given);
+        let verdict = match child {
+            Ok(mut child) => {
+                let (tell, asked) = oneshot::channel();
+                let (client, of, at_once) =
+                    (client.clone(), leases.clone(), self.job.on_ask.is_some());
+                let asking = tokio::spawn(async move {
+                    // Nobody listens any more once the command has ended.
+                    tell.send(of.asked(&client, at_once).await).ok();
+                });
+                let supervisor = Supervisor {
+                    leases,
+                    child: &mut child,
+                    watchdog: &watchdog,
+                    signals,
+                    terminal,
+                    has_terminal: given.is_some(),
+                    stop_asked: false,
+                    end_asked: false,
+                    interrupted: false,
+                    asked,
+                    on_ask: self.job.on_ask,
+                    loss_told: false,
+                    grace: self.grace,
+                    overtime: false,
+                };
+                // On the worker, where the renewals are: this thread may be held up by a terminal.
+                let (teller, told) = (Arc::clone(&watchdog), leases.clone());
+                let (grace, every) = (self.grace, self.tell_every);
+                let teller = tokio::spawn(async move {
+                    teller.keep_telling(&told, grace, every).await;
+                });
+                let verdict = supervisor.watch().await;
+                teller.abort();
+                asking.abort();
+                if let Some(terminal) = terminal {
+                    terminal.take_back(Some(child.pid()));
+                }
+                watchdog.dismiss();
+                if verdict.ending.is_some() {
+                    child.collect();
+                }
+                verdict
+            }
+            Err(failure) => {
+                watchdog.dismiss();
+                if let Some(terminal) = given {
+                    terminal.take_back(None);
+                }
+                if watchdog.may_have_killed() {
+                    return Err(Failure::new(
+                        Exit::Lost,
+                        format!(
+                            "lost {}: leasehold was held up for so long that the command was not \
+                             started any more",
+                            leases.names()
+                        ),
+                    ));
+                }
+                return Err(failure);
+            }
+        };
+        Ok(verdict)
+    }
+}
+
+fn plan(job: &Job, client: &Client, leases: &Leases) -> Outcome<Plan> {
+    let mut words = job.cmd.iter().cloned();
+    let (program, arguments) = match (&job.shell, words.next()) {
+        (Some(line), _) => {
+            let shell = env::var_os("SHELL").filter(|shell| !shell.is_empty());
+            let shell = shell.unwrap_or_else(|| OsString::from("/bin/sh"));
+            (shell, vec![OsString::from("-c"), line.clone()])
+        }
+        (None, Some(program)) => (program, words.collect()),
+        (None, None) => return Err(Failure::usage("there is no command to run")),
+    };
+    Ok(Plan { program, arguments, variables: variables(client, leases)?, hidden: hidden() })
+}
+
+/// What the command learns of its locks.
+fn variables(client: &Client, leases: &Leases) -> Outcome<Vec<(String, String)>> {
+    let deadline = clock::now().saturating_add(leases.remaining());
+    let (mut keys, mut fences, mut permits) = (Vec::new(), Vec::new(), None);
+    for lease in leases.iter() {
+        keys.push(lease.key().as_str().to_owned());
+        fences.extend(leases.numbers().text(lease.fence()?));
+        permits = permits.or_else(|| lease.permits());
+    }
+    let mut variables = vec![
+        ("LEASEHOLD_KEY".to_owned(), keys.join("\n")),
+        ("LEASEHOLD_OWNER".to_owned(), client.owner().as_str().to_owned()),
+        ("LEASEHOLD_DEADLINE_MS".to_owned(), deadline.as_millis().to_string()),
+    ];
+    if !fences.is_empty() {
+        variables.push((FENCE_VARIABLE.to_owned(), fences.join("\n")));
+    }
+    variables.extend(permits.map(|n| (PERMITS_VARIABLE.to_owned(), n.to_string())));
+    if keys.len() > 1 {
+        let numbered = |of: &'static str, texts: Vec<String>| {
+            texts.into_iter().zip(1_usize..).map(move |(text, n)| (format!("{of}{n}"), text))
+        };
+        variables.extend(numbered(KEY_OF_SEVERAL, keys));
+        variables.extend(numbered(FENCE_OF_SEVERAL, fences));
+    }
+    Ok(variables)
+}
+
+/// What the command must not see: secrets, and what a lock around this one would have told it.
+fn hidden() -> Vec<OsString> {
+    let mut hidden: Vec<OsString> =
+        [PASSWORD_VARIABLE, LEASE_VARIABLE, PERMITS_VARIABLE, FENCE_VARIABLE]
+            .map(Into::into)
+            .into();
+    let store = env::var_os(STORE_VARIABLE).unwrap_or_default();
+    if !secret::secrets_of(&store.to_string_lossy()).is_empty() {
+        hidden.push(STORE_VARIABLE.into());
+    }
+    hidden.extend(env::vars_os().map(|(name, _)| name).filter(|name| {
+        let name = name.as_encoded_bytes();
+        [KEY_OF_SEVERAL, FENCE_OF_SEVERAL].iter().any(|of| name.starts_with(of.as_bytes()))
+    }));
+    hidden
+}
+
+/// Releases the locks. Whether an answer says that somebody else may have held one meanwhile.
+async fn release(held: Held, closing: Closing) -> bool {
+    // When the loss is known already, it has been told.
+    let known: Vec<Key> = held
+        .leases()
+        .iter()
+        .filter(|lease| !lease.is_held())
+        .map(|lease| lease.key().clone())
+        .collect();
+    let mut overlapped = false;
+    for (key, released) in held.release(closing).await {
+        let known = known.contains(&key);
+        let problem = match released {
+            Ok(Release::Released) => continue,
+            Ok(Release::Late) => {
+                "its lease ran out before the release; nobody else has held it since, but the ttl \
+                 is too short"
+                    .to_owned()
+            }
+            Ok(Release::NotHeld) => {
+                overlapped = true;
+                if !known {
+                    output::message(&format!(
+                        "lost \"{key}\": it was taken away, or the store has forgotten it, before \
+                         the release; somebody else may have held it while the command ran"
+                    ));
+                }
+                continue;
+            }
+            Ok(_) => {
+                "the store did not answer the release; the lock may stay held until its ttl runs \
+                 out"
+                .to_owned()
+            }
+            Err(error) => chain(&error),
+        };
+        if !known {
+            output::message(&format!("warning: release \"{key}\": {problem}"));
+        }
+    }
+    overlapped
+}

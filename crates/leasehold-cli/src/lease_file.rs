@@ -1,0 +1,120 @@
+//! Leases that outlive the process which took them, as they are kept: in a file, in a variable, on
+//! standard input.
+
+use std::env;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::path::Path;
+
+use leasehold::DetachedLease;
+
+use crate::cli::LeaseSource;
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome};
+use crate::settings::create_private;
+
+pub(crate) const LEASE_VARIABLE: &str = "LEASEHOLD_LEASE";
+/// A lease is one line, with a name of at most 512 bytes.
+const LEASES_BYTES_MAX: u64 = 256 * 1024;
+
+/// Leases as they are written, each on a line.
+pub(crate) fn lines(leases: &[DetachedLease]) -> String {
+    leases.iter().map(|lease| lease.to_secret_text() + "\n").collect()
+}
+
+/// The leases that somebody took together, each on a line.
+pub(crate) fn read(source: &LeaseSource) -> Outcome<Vec<DetachedLease>> {
+    let text = if let Some(path) = &source.lease_file {
+        let refuse = |error| Failure::usage(format!("can't read {}: {error}", path.display()));
+        read_limited(File::open(path).map_err(refuse)?).map_err(refuse)?
+    } else if let Some(text) = env::var_os(LEASE_VARIABLE) {
+        text.into_string().map_err(|_| Failure::usage(format!("{LEASE_VARIABLE} is no lease")))?
+    } else {
+        read_limited(io::stdin().lock())
+            .map_err(|error| Failure::usage(format!("can't read standard input: {error}")))?
+    };
+    if text.trim().is_empty() {
+        return Err(Failure::usage(format!(
+            "no lease was given; name its file with --lease-file, or give it in {LEASE_VARIABLE} or on \
+             standard input"
+        )));
+    }
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    let leases =
+        text.split('\n').map(|line| line.parse().map_err(|error| Failure::of_argument(&error)));
+    leases.collect()
+}
+
+fn read_limited(source: impl io::Read) -> io::Result<String> {
+    let mut text = String::new();
+    source.take(LEASES_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Of leases that were taken in a store which is not there, or in another one.
+pub(crate) fn has_no_store(operation: &str, place: &str) -> Failure {
+    Failure::new(
+        Exit::Lost,
+        format!(
+            "{operation} at {place}: there is no store; a lease that was taken there is lost, and \
+             for one that was taken elsewhere name that store"
+        ),
+    )
+}
+
+/// A file that was made for a lease, and is removed again unless it is kept.
+#[derive(Debug)]
+pub(crate) struct LeaseFile<'a> {
+    path: &'a Path,
+    file: File,
+    kept: bool,
+}
+
+impl<'a> LeaseFile<'a> {
+    pub(crate) fn create(path: &'a Path) -> Outcome<Self> {
+        let shown = path.display();
+        let file = create_private(path).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => Failure::usage(format!(
+                "{shown} is there already and may hold a lease; release it, or name another file"
+            )),
+            _ => Failure::new(Exit::Output, format!("can't create {shown}: {error}")),
+        })?;
+        Ok(Self { path, file, kept: false })
+    }
+
+    pub(crate) fn write(&mut self, text: &str) -> Outcome<()> {
+        let written = self.file.write_all(text.as_bytes());
+        written.map_err(|error| {
+            let shown = self.path.display();
+            Failure::new(Exit::Output, format!("can't write {shown}: {error}"))
+        })
+    }
+
+    /// Leaves the file where it is, with what was written.
+    pub(crate) fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for LeaseFile<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            // It is private, and its lease is given back: no harm if it stays.
+            drop(fs::remove_file(self.path));
+        }
+    }
+}
+
+/// Replaces a lease file in one step: whoever reads it finds the old lease or the new one.
+pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let beside = Path::new(&name);
+    let written = create_private(beside)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .and_then(|()| fs::rename(beside, path));
+    if written.is_err() {
+        drop(fs::remove_file(beside));
+    }
+    written
+}

@@ -1,0 +1,203 @@
+//! What a command holds: one lease or several, which are lost together and ended together.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use leasehold::interop::Layout;
+use leasehold::{Client, Fence, Guard, HeldLease, Key, OnceGuard, Release, Result};
+use tokio::task::JoinSet;
+
+/// How often a holder that does not wait to be asked looks at what its renewals have told it.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Held leases, in the order in which their names were given.
+#[derive(Debug)]
+pub(crate) struct Held {
+    grip: Grip,
+    leases: Leases,
+}
+
+#[derive(Debug)]
+enum Grip {
+    Guards(Vec<Guard>),
+    Once(OnceGuard),
+}
+
+/// What becomes of the lock after the release.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum Closing {
+    /// What was said when it was taken.
+    #[default]
+    AsTaken,
+    /// It stays closed for so long.
+    For(Duration),
+    /// It is open again, where taking it closed it.
+    Reopen,
+}
+
+impl Held {
+    pub(crate) fn new(guards: Vec<Guard>, numbers: Numbers) -> Self {
+        let leases = Leases(guards.iter().map(|guard| guard.lease().clone()).collect(), numbers);
+        Self { grip: Grip::Guards(guards), leases }
+    }
+
+    pub(crate) fn once(guard: OnceGuard) -> Self {
+        let leases = Leases(vec![guard.lease().clone()], Numbers::Fences);
+        Self { grip: Grip::Once(guard), leases }
+    }
+
+    /// The leases, for whoever works under them.
+    pub(crate) const fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
+    /// The guards, to be ended one by one.
+    pub(crate) fn into_guards(self) -> Vec<Guard> {
+        match self.grip {
+            Grip::Guards(guards) => guards,
+            Grip::Once(guard) => vec![guard.into_guard()],
+        }
+    }
+
+    /// Ends all leases, at the same time, and says of each how that went.
+    pub(crate) async fn release(self, closing: Closing) -> Vec<(Key, Result<Release>)> {
+        match (self.grip, closing) {
+            (Grip::Once(guard), Closing::Reopen) => {
+                let key = guard.key().clone();
+                vec![(key, guard.release_and_reopen_outcome().await)]
+            }
+            (Grip::Once(guard), _) => vec![release(guard.into_guard(), Closing::AsTaken).await],
+            (Grip::Guards(guards), closing) => {
+                let releases = guards.into_iter().map(|guard| release(guard, closing));
+                releases.collect::<JoinSet<_>>().join_all().await
+            }
+        }
+    }
+}
+
+/// It begins with the call: a task that is cut short before its first step must not release the
+/// lock without what it was to do besides.
+fn release(guard: Guard, closing: Closing) -> impl Future<Output = (Key, Result<Release>)> + Send {
+    let key = guard.key().clone();
+    let outcome: Pin<Box<dyn Future<Output = _> + Send>> = match closing {
+        Closing::For(cooldown) => Box::pin(guard.release_with_cooldown_outcome(cooldown)),
+        Closing::AsTaken | Closing::Reopen => Box::pin(guard.release_outcome()),
+    };
+    async { (key, outcome.await) }
+}
+
+/// Views of leases that are held together: they hold while each of them does.
+#[derive(Clone, Debug)]
+pub(crate) struct Leases(Vec<HeldLease>, Numbers);
+
+/// What the numbers of leases are good for.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum Numbers {
+    /// They are leasehold's fences.
+    #[default]
+    Fences,
+    /// They are the counter of another library's.
+    Counter,
+    /// There are none.
+    Nothing,
+}
+
+impl Numbers {
+    pub(crate) fn of(layout: Option<&Layout>) -> Self {
+        match layout {
+            None => Self::Fences,
+            Some(layout) if layout.has_fences() => Self::Counter,
+            Some(_) => Self::Nothing,
+        }
+    }
+
+    /// The number as people and other programs know it.
+    pub(crate) fn text(self, fence: Fence) -> Option<String> {
+        match self {
+            Self::Fences => Some(fence.to_string()),
+            Self::Counter => Some(fence.sequence().to_string()),
+            Self::Nothing => None,
+        }
+    }
+}
+
+impl Leases {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &HeldLease> {
+        self.0.iter()
+    }
+
+    /// What their numbers are good for.
+    pub(crate) const fn numbers(&self) -> Numbers {
+        self.1
+    }
+
+    /// Returns when one of them is lost.
+    pub(crate) async fn lost(&self) {
+        first(self.iter().map(HeldLease::lost)).await;
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.iter().all(HeldLease::is_held)
+    }
+
+    /// For how long all of them are held for certain.
+    pub(crate) fn remaining(&self) -> Duration {
+        self.iter().map(HeldLease::remaining).min().unwrap_or_default()
+    }
+
+    /// How long it is until the store may grant the first of them to somebody else.
+    pub(crate) fn until_deadline(&self) -> Duration {
+        self.iter().map(HeldLease::until_deadline).min().unwrap_or_default()
+    }
+
+    /// The names, quoted.
+    pub(crate) fn names(&self) -> String {
+        quoted(self.iter().map(HeldLease::key))
+    }
+
+    /// Returns when somebody asks for one of them, with a sentence about that; never when none is
+    /// asked for. With `at_once` it learns of it by looking, else by the renewals.
+    pub(crate) async fn asked(&self, client: &Client, at_once: bool) -> String {
+        loop {
+            if let Some(lease) = self.iter().find(|lease| lease.is_asked()) {
+                let (key, fence) = (lease.key(), lease.fence_even_if_lost());
+                let by = match client.inspect(key).await {
+                    Ok(Some(info)) => info
+                        .holders
+                        .into_iter()
+                        .find(|holder| holder.fence == fence)
+                        .and_then(|holder| holder.asked_by),
+                    _ => None,
+                };
+                let by = by.map_or_else(|| "somebody".to_owned(), |by| by.to_string());
+                return format!("{by} asks to let go of \"{key}\" (fence {fence})");
+            }
+            if !self.is_held() {
+                return std::future::pending().await;
+            }
+            if at_once {
+                first(self.iter().map(HeldLease::asked)).await;
+            } else {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        }
+    }
+}
+
+/// Names for people: `"a"`, `"b"`.
+pub(crate) fn quoted<'a>(keys: impl Iterator<Item = &'a Key>) -> String {
+    keys.map(|key| format!("\"{key}\"")).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns when one of these does.
+async fn first<'a, F: Future<Output = ()> + Send + 'a>(futures: impl Iterator<Item = F>) {
+    let mut futures: Vec<Pin<Box<dyn Future<Output = ()> + Send + 'a>>> =
+        futures.map(|future| Box::pin(future) as Pin<Box<_>>).collect();
+    poll_fn(|cx| {
+        let done = futures.iter_mut().any(|future| future.as_mut().poll(cx).is_ready());
+        if done { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}

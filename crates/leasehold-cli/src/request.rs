@@ -1,0 +1,310 @@
+//! A lock that a command asks for: once, for a while, or for as long as it takes.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use leasehold::{
+    Client, Effect, Error, ErrorKind, Key, LockInfo, LockOptions, Metadata, OwnerName, Ttl,
+};
+use tokio::time::Instant;
+
+use crate::arguments;
+use crate::cli::Taking;
+use crate::context::Context;
+use crate::describe;
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome, chain};
+use crate::kind::Kind;
+use crate::leases::{Held, Numbers, quoted};
+use crate::output;
+use crate::pauses::{Pauses, until};
+use crate::signals::{Signals, unless_interrupted};
+
+/// Locks to be taken, all of their options judged before anything is sent.
+#[derive(Debug)]
+pub(crate) struct Request {
+    /// In the order in which they were typed.
+    keys: Vec<Key>,
+    kind: Kind,
+    limit: Option<Duration>,
+    busy: Exit,
+    quiet: bool,
+    numbers: Numbers,
+    /// How long the lease runs.
+    pub(crate) ttl: Ttl,
+    owner: Option<String>,
+    metadata: Metadata,
+}
+
+/// What options do not say about how a lock is held.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    /// Whether the lease is renewed, or outlives this process.
+    pub(crate) renew: bool,
+    /// How long before the deadline a loss is told.
+    pub(crate) grace: Option<Duration>,
+    /// How long it is held at most, however well it is renewed.
+    pub(crate) max_hold: Option<Duration>,
+}
+
+/// Tries, waits for a while, or waits for as long as it takes.
+macro_rules! waited {
+    ($limit:expr, $lock:ident, $once:ident, $for_ever:ident, $within:ident($($n:expr)?)) => {
+        match $limit {
+            Some(Duration::ZERO) => $lock.$once($($n)?).await?,
+            Some(limit) => Some($lock.$within($($n,)? limit).await?),
+            None => Some($lock.$for_ever($($n)?).await?),
+        }
+    };
+}
+
+impl Request {
+    pub(crate) fn new(
+        keys: &[OsString],
+        kind: Kind,
+        taking: &Taking,
+        context: &Context,
+    ) -> Outcome<Self> {
+        let Context { settings, quiet, .. } = context;
+        let argument = |error: Error| Failure::of_argument(&error);
+        let Taking { waiting, ttl: length, meta, owner } = taking;
+        let length = length.or(settings.ttl()).unwrap_or(leasehold::DEFAULT_TTL);
+        if let Some(owner) = owner {
+            OwnerName::new(owner).map_err(argument)?;
+        }
+        Ok(Self {
+            keys: arguments::keys(keys)?,
+            kind,
+            limit: waiting.limit(),
+            busy: Exit::Busy(waiting.conflict_exit_code),
+            quiet: *quiet,
+            numbers: Numbers::of(settings.layout()),
+            ttl: arguments::ttl(length)?,
+            owner: owner.clone(),
+            metadata: Metadata::new(meta.join("\n")).map_err(argument)?,
+        })
+    }
+
+    pub(crate) fn owner(&self) -> Option<&str> {
+        self.owner.as_deref()
+    }
+
+    /// The names, quoted.
+    pub(crate) fn names(&self) -> String {
+        quoted(self.keys.iter())
+    }
+
+    /// Connects and takes the locks, all or none, within the limit.
+    ///
+    /// Errors are also a lock that is busy, with a message unless that is unwanted, and a wait that
+    /// was cut short by a signal.
+    pub(crate) async fn take(
+        &self,
+        context: &Context,
+        signals: &mut Signals,
+        manner: Manner,
+    ) -> Outcome<(Client, Held)> {
+        let begun = Instant::now();
+        let detached = !manner.renew;
+        let client = unless_interrupted(signals, self.connect(context, detached, begun)).await??;
+        let taken = self.attempt(context, &client, signals, manner, begun).await?;
+        let held = self.judge(taken, &client).await?;
+        Ok((client, held))
+    }
+
+    /// Connects within the limit, counted from `begun`.
+    pub(crate) async fn connect(
+        &self,
+        context: &Context,
+        detached: bool,
+        begun: Instant,
+    ) -> leasehold::Result<Client> {
+        // Not to wait for the lock is not to have no time to ask for it.
+        let limit = self.left(begun).filter(|_| self.limit != Some(Duration::ZERO));
+        context.connect_as(self.owner(), detached, limit).await
+    }
+
+    /// What is left of the limit.
+    fn left(&self, begun: Instant) -> Option<Duration> {
+        self.limit.map(|limit| limit.saturating_sub(begun.elapsed()))
+    }
+
+    /// Whether the limit has passed, counted from `begun`.
+    pub(crate) fn is_over(&self, begun: Instant) -> bool {
+        self.left(begun).is_some_and(|left| left.is_zero())
+    }
+
+    /// Takes the locks within the limit, counted from `begun`, without a judgement of what the
+    /// store said.
+    pub(crate) async fn attempt(
+        &self,
+        context: &Context,
+        client: &Client,
+        signals: &mut Signals,
+        manner: Manner,
+        begun: Instant,
+    ) -> Outcome<leasehold::Result<Option<Held>>> {
+        let answer_by = context.answer_by(self.limit, begun);
+        let taken = unless_interrupted(signals, async {
+            tokio::select! {
+                taken = self.ask_store(client, manner, self.left(begun)) => taken,
+                () = until(answer_by) => Err(context.silent()),
+                never = self.explain_the_wait(client) => match never {},
+            }
+        });
+        let taken = taken.await;
+        // The time of a question that came to nothing is that of giving up, too.
+        let came_to_nothing = !matches!(taken, Ok(Ok(Some(_))));
+        context.close_by(answer_by.filter(|_| came_to_nothing));
+        taken
+    }
+
+    pub(crate) async fn judge(
+        &self,
+        taken: leasehold::Result<Option<Held>>,
+        client: &Client,
+    ) -> Outcome<Held> {
+        match taken {
+            Ok(Some(held)) => Ok(held),
+            Ok(None) => Err(self.busy(&self.describe_obstacle(client).await)),
+            Err(error) if is_wait_ran_out(&error) => match self.obstacle(client).await {
+                Ok(obstacle) => {
+                    // Of another library's lock `why` knows no more.
+                    let obstacle = obstacle.filter(|_| self.numbers == Numbers::Fences);
+                    let more = obstacle.map(|info| describe::ask_why(&info.key));
+                    Err(self.busy(&format!("{}{}", chain(&error), more.unwrap_or_default())))
+                }
+                // Nobody knows whether it is busy.
+                Err(down) => Err(Failure::new(
+                    Exit::Store,
+                    format!(
+                        "the wait for {} ran out while the store was away, so the state of the \
+                         lock is unknown: {}",
+                        self.names(),
+                        chain(&down)
+                    ),
+                )),
+            },
+            Err(error) if error.kind() == ErrorKind::Config => Err(Failure::of_argument(&error)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn ask_store(
+        &self,
+        client: &Client,
+        manner: Manner,
+        limit: Option<Duration>,
+    ) -> leasehold::Result<Option<Held>> {
+        let options = LockOptions::new()
+            .ttl(self.ttl.duration())
+            .metadata(self.metadata.as_str())
+            .renew(manner.renew)
+            .max_hold(manner.max_hold);
+        let options = match manner.grace {
+            Some(grace) => options.stop_grace(grace),
+            None => options,
+        };
+        let Some(key) = self.keys.first() else {
+            return Err(Error::new(ErrorKind::Config, "no lock was named; name at least one"));
+        };
+        let guard = match self.kind {
+            Kind::Exclusive if self.keys.len() > 1 => {
+                let locks = client.multi(&self.keys).options(&options);
+                let taken = waited!(limit, locks, try_lock, lock, lock_within());
+                return Ok(taken.map(|all| {
+                    let mut guards = all.into_guards();
+                    let typed = |guard: &leasehold::Guard| {
+                        self.keys.iter().position(|key| key == guard.key())
+                    };
+                    guards.sort_by_key(typed);
+                    Held::new(guards, self.numbers)
+                }));
+            }
+            Kind::Exclusive => {
+                let lock = client.mutex(key).options(&options);
+                waited!(limit, lock, try_lock, lock, lock_within())
+            }
+            Kind::Shared => {
+                let lock = client.rwlock(key).options(&options);
+                waited!(limit, lock, try_read, read, read_within())
+                    .map(leasehold::ReadGuard::into_guard)
+            }
+            Kind::Permits { count, limit: all } => {
+                let lock = client.semaphore(key, all).options(&options);
+                waited!(limit, lock, try_acquire_many, acquire_many, acquire_many_within(count))
+                    .map(leasehold::SemaphoreGuard::into_guard)
+            }
+            Kind::OncePer(period) => {
+                let job = client.once_per(key, period).options(&options);
+                return Ok(job.try_start().await?.map(Held::once));
+            }
+        };
+        Ok(guard.map(|guard| Held::new(vec![guard], self.numbers)))
+    }
+
+    fn busy(&self, message: &str) -> Failure {
+        if self.quiet { Failure::silent(self.busy) } else { Failure::new(self.busy, message) }
+    }
+
+    async fn describe_obstacle(&self, client: &Client) -> String {
+        if self.quiet {
+            return String::new();
+        }
+        let at = client.location();
+        match self.obstacle(client).await {
+            Ok(Some(info)) => format!("\"{}\" at {at} is {}", info.key, describe::state(&info)),
+            // It came free in between, or the store can't say.
+            _ => format!("{} at {at} was held by somebody else", self.names()),
+        }
+    }
+
+    /// The first of the locks that somebody else has, or the first in use.
+    async fn obstacle(&self, client: &Client) -> leasehold::Result<Option<LockInfo>> {
+        let mut in_use = None;
+        for key in &self.keys {
+            let Some(info) = client.inspect(key).await? else { continue };
+            let mut holders = info.holders.iter();
+            if info.closed_for.is_some() || holders.any(|holder| holder.owner != *client.owner()) {
+                return Ok(Some(info));
+            }
+            in_use = in_use.or(Some(info));
+        }
+        Ok(in_use)
+    }
+
+    /// Says who is waited for, or that the store is.
+    #[expect(clippy::infinite_loop, reason = "it ends by being dropped, with the wait")]
+    async fn explain_the_wait(&self, client: &Client) -> std::convert::Infallible {
+        if self.quiet {
+            return std::future::pending().await;
+        }
+        let mut pauses = Pauses::default();
+        loop {
+            tokio::time::sleep(pauses.next()).await;
+            match self.obstacle(client).await {
+                Ok(Some(info)) => {
+                    let mut line = info.waiters.iter();
+                    let mine = line.position(|waiter| waiter.owner == *client.owner());
+                    let place = mine.map_or_else(String::new, |place| {
+                        format!("; this is number {} in line", place.saturating_add(1))
+                    });
+                    describe::tell_of_wait(&info, &place);
+                }
+                // It comes free just now.
+                Ok(None) => {}
+                Err(error) => output::message(&format!(
+                    "waiting for {}: {}; trying again",
+                    self.names(),
+                    chain(&error)
+                )),
+            }
+        }
+    }
+}
+
+/// A wait that ran out is certain not to have taken anything; a store that did not answer in time
+/// is another matter, though its errors are of the same kind.
+fn is_wait_ran_out(error: &Error) -> bool {
+    error.kind() == ErrorKind::Timeout && error.effect() == Effect::NotApplied
+}

@@ -1,0 +1,87 @@
+//! Locks of other libraries, whose programs are played by single commands.
+
+use leasehold_testkit::server::RedisServer;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::harness::Site;
+
+/// A program of another library does something.
+fn does(server: &RedisServer, command: &[&str]) {
+    drop(server.cli(command));
+}
+
+#[test]
+fn a_job_and_another_librarys_program_keep_each_other_out() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    does(&server, &["SET", "orders", "another's", "PX", "600000"]);
+    let busy = site.line("run orders --interop redis-py -n -- true");
+    busy.complains(75, "is held by another program, its lease ends in 9m");
+    does(&server, &["DEL", "orders"]);
+
+    let job = site.start_script("orders --interop redis-py", "echo held; cat; sleep 600");
+    let value = server.cli(&["GET", "orders"]);
+    assert!(value.trim().len() == 32, "{value}");
+    does(&server, &["SET", "orders", "another's"]);
+    let lost = job.finish();
+    assert!(lost.stderr.contains("lost \"orders\": it was taken away"), "{lost:?}");
+    lost.expect(76);
+    assert_eq!(server.cli(&["GET", "orders"]).trim(), "another's");
+}
+
+#[test]
+fn a_job_is_told_of_no_fence_where_there_is_none() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    for (layout, expected) in
+        [("redislock", "none"), ("redisson", "none"), ("redisson-fenced", "1")]
+    {
+        let words = ["run", "a", "--interop", layout, "--", "sh", "-c"];
+        let script = ["echo ${LEASEHOLD_FENCE-none}"];
+        let mut command = site.command(words.into_iter().chain(script));
+        command.env("LEASEHOLD_FENCE", "of a lock around this one");
+        let done = crate::harness::finish(&mut command);
+        assert_eq!(done.expect(0).stdout, format!("{expected}\n"), "{layout}");
+    }
+    let mut holder = site.start(["hold", "a", "--interop", "symfony", "--ignore-stdin"]);
+    assert_eq!(holder.line(), "- a");
+    holder.process().signal(Signal::TERM);
+    holder.finish().expect(0);
+}
+
+#[test]
+fn show_says_what_can_be_known_of_another_librarys_lock() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    let shown = |layout: &str| {
+        let document = site.run(["show", "a", "--interop", layout, "--json"]).expect(0).stdout;
+        serde_json::from_str::<Value>(&document).unwrap()["lock"].take()
+    };
+    assert_eq!(shown("redislock"), Value::Null);
+    does(&server, &["SET", "a", "abcdefghijklmnopqrstuvbilling", "PX", "600000"]);
+    let lock = shown("redislock");
+    assert_eq!(lock["holders"][0]["metadata"], "billing");
+    assert_eq!(lock["holders"][0]["fence"], Value::Null);
+    assert!(lock["holders"][0]["remaining_ms"].as_u64().unwrap() > 500_000);
+    does(&server, &["PERSIST", "a"]);
+    assert_eq!(shown("redislock")["holders"][0]["remaining_ms"], Value::Null);
+    let text = site.run(["show", "a", "--interop", "redislock"]).expect(0).stdout;
+    assert!(text.contains("never: it has no expiry") && !text.contains("fence"), "{text}");
+    assert!(!text.contains("abcdef"), "the token is a secret: {text}");
+
+    does(&server, &["HSET", "b", "1234abcd-0000:77", "2"]);
+    let text = site.run(["show", "b", "--interop", "redisson"]).expect(0).stdout;
+    assert!(text.contains("client 1234abcd, thread 77") && text.contains("holds"), "{text}");
+    site.run(["show", "b", "--interop", "plain"]).complains(69, "a hash stands at its key");
+}
+
+#[test]
+fn what_a_layout_lacks_and_where_it_is_not_is_said() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    site.line("run a --interop nothing -- true").complains(64, "no layout is called that");
+    site.line("run a --interop plain --shared -- true").complains(69, "beside each other");
+    site.line("run a --interop redisson --meta a=b -- true").complains(69, "room for metadata");
+    Site::embedded().line("run a --interop plain -- true").complains(78, "in a Redis server");
+}

@@ -1,0 +1,83 @@
+//! `leasehold metrics`, read as Prometheus reads it.
+
+use std::collections::HashMap;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+use leasehold_testkit::server::RedisServer;
+use prometheus_parse::{Scrape, Value};
+
+use crate::harness::{Site, lock, until};
+use crate::watchdog::send;
+
+fn numbers(text: &str) -> HashMap<String, f64> {
+    let scrape = Scrape::parse(text.lines().map(|line| Ok(line.to_owned()))).unwrap();
+    let number = |sample: prometheus_parse::Sample| {
+        let labels: Vec<String> = sample.labels.values().cloned().collect();
+        match sample.value {
+            Value::Gauge(number) => (format!("{} {}", sample.metric, labels.join(" ")), number),
+            other => panic!("{} is {other:?}", sample.metric),
+        }
+    };
+    scrape.samples.into_iter().map(number).collect()
+}
+
+/// Asks the server for a page: its first line and what follows its head.
+fn get(url: &str, request: &str) -> (String, String) {
+    let address = url.trim().strip_prefix("http://").unwrap().strip_suffix("/metrics").unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "{request} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.lines().next().unwrap().to_owned(), body.to_owned())
+}
+
+#[test]
+fn a_scrape_finds_the_locks_in_use_and_a_store_that_goes_away() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    let mut holder = site.start(["hold", "a \"quoted\" one", "--ignore-stdin"]);
+    holder.line();
+    site.line("acquire b c --ttl 1h").expect(0);
+    site.line("run --once-per 1h closed -- true").expect(0);
+    let _waiter = site.start(["run", "b", "--", "true"]);
+    until("it waits", || !lock(&site, "b")["waiters"].as_array().unwrap().is_empty());
+    let mut metrics = site.start(["metrics", "--listen", "127.0.0.1:0", "--per-lock"]);
+    let url = metrics.line();
+    let (status, body) = get(&url, "GET /metrics");
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    let found = numbers(&body);
+    for (name, number) in [
+        ("leasehold_store_up ", 1.0),
+        ("leasehold_locks held", 3.0),
+        ("leasehold_locks closed", 1.0),
+        ("leasehold_locks free", 0.0),
+        ("leasehold_holders ", 3.0),
+        ("leasehold_waiters ", 1.0),
+        ("leasehold_locks_unreadable ", 0.0),
+        ("leasehold_lock_waiters b", 1.0),
+        ("leasehold_lock_waiters closed", 0.0),
+    ] {
+        assert_eq!(found.get(name), Some(&number), "{name} in {body}");
+    }
+    assert!(found.keys().any(|name| name.contains("quoted")), "{body}");
+    assert!(get(&url, "GET /").0.contains("404"));
+    assert!(get(&url, "POST /metrics").0.contains("405"));
+    server.kill();
+    until("the store is down", || {
+        numbers(&get(&url, "GET /metrics").1).get("leasehold_store_up ") == Some(&0.0)
+    });
+    send(metrics.pid(), libc::SIGTERM);
+    metrics.finish().expect(128 + libc::SIGTERM);
+}
+
+#[test]
+fn without_an_address_the_numbers_are_printed_once() {
+    let site = Site::embedded();
+    site.line("acquire k --ttl 1h").expect(0);
+    let found = numbers(&site.line("metrics").expect(0).stdout);
+    assert_eq!(found["leasehold_locks held"], 1.0);
+    assert!(!found.keys().any(|name| name.starts_with("leasehold_lock_")));
+    site.line("metrics --listen nowhere").complains(64, "nowhere");
+}

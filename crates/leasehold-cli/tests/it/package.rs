@@ -1,0 +1,78 @@
+//! The Debian package: installed, used, and removed without a trace.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::harness::{Done, Site, finish};
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// Makes the package of the program that is tested, without taking time to compress it.
+fn package(site: &Site) -> PathBuf {
+    let mut script = Command::new(format!("{ROOT}/packaging/debian.sh"));
+    script.arg(env!("CARGO_BIN_EXE_leasehold")).arg(site.path("dist")).arg("none");
+    PathBuf::from(finish(&mut script).expect(0).stdout.trim())
+}
+
+/// Debian's installer, for a system of its own in this directory.
+fn dpkg(site: &Site, args: &[&str]) -> Done {
+    let mut dpkg = Command::new("dpkg");
+    // Nothing of this machine is asked for: not its packages, not its rights, not its programs.
+    let forces = ["--force-not-root", "--force-bad-path", "--force-depends"];
+    dpkg.arg(format!("--root={}", site.path("root").display())).args(forces).args(args);
+    finish(&mut dpkg)
+}
+
+#[test]
+fn the_package_is_installed_used_and_removed() {
+    let site = Site::embedded();
+    let package = package(&site);
+    let root = site.path("root");
+    fs::create_dir_all(root.join("var/lib/dpkg/info")).unwrap();
+    fs::create_dir_all(root.join("var/lib/dpkg/updates")).unwrap();
+    fs::write(root.join("var/lib/dpkg/status"), "").unwrap();
+    dpkg(&site, &["--install", package.to_str().unwrap()]).expect(0);
+
+    let installed = |name: &str| root.join(name).exists();
+    for name in [
+        "usr/share/man/man1/leasehold.1.gz",
+        "usr/share/man/man1/leasehold-run.1.gz",
+        "usr/share/bash-completion/completions/leasehold",
+        "usr/share/zsh/vendor-completions/_leasehold",
+        "usr/share/fish/vendor_completions.d/leasehold.fish",
+        "usr/share/doc/leasehold/copyright",
+        "usr/share/doc/leasehold/changelog.gz",
+    ] {
+        assert!(installed(name), "{name} is missing");
+    }
+    let page = Command::new("gzip")
+        .arg("-dc")
+        .arg(root.join("usr/share/man/man1/leasehold-run.1.gz"))
+        .output();
+    assert!(String::from_utf8(page.unwrap().stdout).unwrap().contains(".TH leasehold-run 1 "));
+
+    let program = root.join("usr/bin/leasehold");
+    let run = |words: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(words).env_clear().env("PATH", "/usr/bin:/bin");
+        finish(command.env("LEASEHOLD_STORE", site.store()).current_dir(site.path("")))
+    };
+    let done =
+        run(&["run", "reports/daily", "--", "sh", "-c", "echo \"$LEASEHOLD_KEY\""]).expect(0);
+    assert_eq!(done.stdout, "reports/daily\n");
+
+    // What the unit starts, as systemd would: it may use no shell.
+    let unit = root.join("usr/share/doc/leasehold/examples/systemd/leasehold-report.service");
+    let unit = fs::read_to_string(unit).unwrap();
+    let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+    let words: Vec<&str> = start.split(' ').collect();
+    assert_eq!(words[0], "/usr/bin/leasehold");
+    run(&words[1..]).expect(0);
+    // Once in a period, and what says so is a success for the unit.
+    run(&words[1..]).expect(75);
+    assert!(unit.contains("\nSuccessExitStatus=75\n"));
+
+    dpkg(&site, &["--purge", "leasehold"]).expect(0);
+    assert!(!root.join("usr").exists(), "nothing is left");
+}

@@ -1,0 +1,58 @@
+//! `run --max-hold`: a job that takes too long.
+
+use std::fs;
+
+use crate::harness::{Site, gone, lock};
+
+#[test]
+fn a_command_that_takes_too_long_is_asked_to_end_before_the_lock_comes_free() {
+    let site = Site::embedded();
+    let script = "trap 'echo told; exit 0' TERM; echo ready; while :; do sleep 0.02; done";
+    let options = "k --ttl 30s --max-hold 4s --grace 2s";
+    let running = site.start_script(options, script);
+    let remaining = lock(&site, "k")["holders"][0]["remaining_ms"].as_u64().unwrap();
+    assert!(remaining <= 4_000, "the store is not to keep it longer either: {remaining}");
+    // Whatever code it ends with.
+    let done = running.finish().expect(80);
+    assert_eq!(done.stdout, "told\n");
+    assert!(
+        done.stderr.contains("\"k\" has been held for as long as --max-hold allows"),
+        "{done:?}"
+    );
+    assert!(!done.stderr.contains("lost"), "{done:?}");
+    site.line("run -n k -- true").expect(0);
+}
+
+#[test]
+fn a_command_that_takes_too_long_and_does_not_heed_it_is_killed() {
+    let site = Site::embedded();
+    let script = "trap '' TERM; sh -c 'echo $$ >> pids; while :; do sleep 0.05; done' & \
+                  while [ ! -s pids ]; do sleep 0.02; done; echo ready; wait";
+    let running = site.start_script("a b --max-hold 1s", script);
+    let rest: u32 = site.read("pids").trim().parse().unwrap();
+    running.finish().expect(80);
+    gone(rest);
+    site.line("run -n a b -- true").expect(0);
+}
+
+#[test]
+fn a_limit_that_is_not_reached_changes_nothing() {
+    let site = Site::embedded();
+    site.line("run k --max-hold 1h -- true").expect(0);
+    site.run(["run", "k", "--max-hold", "1h", "--", "sh", "-c", "exit 5"]).expect(5);
+    // Taken away, it is lost, and not at its end.
+    let script = "echo ready; while :; do sleep 0.02; done";
+    let running = site.start_script("k --ttl 2s --max-hold 1h", script);
+    let fence = lock(&site, "k")["holders"][0]["fence"].as_str().unwrap().to_owned();
+    site.line(&format!("force-release k --fence {fence}")).expect(0);
+    let done = running.finish().expect(76);
+    assert!(done.stderr.contains("taken away"), "{done:?}");
+}
+
+#[test]
+fn a_limit_in_which_nothing_can_be_done_is_refused() {
+    let site = Site::embedded();
+    site.line("run k --max-hold 0 -- touch never").complains(64, "longest hold");
+    site.line("run k --max-hold 10s --grace 6s -- touch never").complains(64, "grace");
+    assert!(!fs::exists(site.path("never")).unwrap());
+}

@@ -1,0 +1,130 @@
+//! `leasehold top` and `ls --watch`, on a real terminal and a store with many locks.
+
+use leasehold_testkit::server::RedisServer;
+
+use crate::harness::{Running, Site, lock, until};
+use crate::terminal::Terminal;
+
+const LOCKS: usize = 1000;
+const ROWS: u16 = 20;
+
+/// Locks `many/000` and on in a server, held for an hour.
+fn many_locks() -> (Site, RedisServer) {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    let names: Vec<String> = (0..LOCKS).map(|n| format!("many/{n:03}")).collect();
+    let taken =
+        site.run(["acquire", "--ttl", "1h"].into_iter().chain(names.iter().map(String::as_str)));
+    assert_eq!(taken.expect(0).stdout.lines().count(), LOCKS);
+    (site, server)
+}
+
+/// The program on a terminal of this width, once it shows this.
+fn watch(site: &Site, columns: u16, args: &[&str], text: &str) -> Terminal {
+    let terminal = Terminal::leasehold(site, args);
+    terminal.resize(ROWS, columns);
+    shows(&terminal, columns, text);
+    terminal
+}
+
+#[track_caller]
+fn shows(terminal: &Terminal, columns: u16, text: &str) {
+    until(&format!("{text:?} is on the screen"), || terminal.looks(ROWS, columns).contains(text));
+}
+
+#[test]
+fn a_thousand_locks_are_watched_filtered_looked_at_and_one_is_taken_away() {
+    let (site, _server) = many_locks();
+    let mut terminal =
+        watch(&site, 100, &["top", "--sort", "name", "--every", "100ms"], "> many/000");
+    // The last line, for they come one after the other.
+    shows(&terminal, 100, "  many/016");
+    let screen = terminal.looks(ROWS, 100);
+    assert!(screen.contains(": 1000 in use, by name"), "{screen}");
+    assert!(screen.contains("##########"), "{screen}");
+    assert!(!screen.contains("many/100"), "{screen}");
+    // End, then a filter.
+    terminal.type_in("G");
+    shows(&terminal, 100, "> many/999");
+    terminal.type_in("/many/42\r");
+    shows(&terminal, 100, ": 10 of 1000 in use");
+    shows(&terminal, 100, "> many/429");
+    terminal.type_in("g");
+    shows(&terminal, 100, "> many/420");
+    // Somebody else uses one of those on the screen.
+    let _waiter = site.start(["run", "many/421", "--", "true"]);
+    until("it is in line", || !lock(&site, "many/421")["waiters"].as_array().unwrap().is_empty());
+    until("the line is shown", || {
+        let screen = terminal.looks(ROWS, 100);
+        screen.lines().any(|line| line.contains("many/421") && line.trim_end().ends_with(" 1"))
+    });
+    terminal.type_in("\r");
+    shows(&terminal, 100, "lease ends");
+    let fence = lock(&site, "many/420")["holders"][0]["fence"].as_str().unwrap().to_owned();
+    shows(&terminal, 100, &fence);
+    // Not without its fence.
+    terminal.type_in("x\r");
+    shows(&terminal, 100, "more digits");
+    terminal.type_in(&format!("x{}\r", &fence[fence.len() - 6..]));
+    until("it is taken away", || site.run(["show", "many/420"]).stdout.contains("free"));
+    shows(&terminal, 100, ": 9 of 999 in use");
+    terminal.type_in("q");
+    assert_eq!(terminal.ends().code(), Some(0));
+    until("the screen of before is back", || !terminal.looks(ROWS, 100).contains("many/"));
+}
+
+#[test]
+fn a_narrow_terminal_shows_names_and_a_wider_one_more() {
+    let site = Site::embedded();
+    let mut holder = site.start(["hold", "--ignore-stdin", "reports/daily", "--owner", "web-7"]);
+    holder.line();
+    let mut terminal = watch(&site, 28, &["top", "--every", "100ms"], "> reports/daily");
+    shows(&terminal, 28, "q quit");
+    assert!(!terminal.looks(ROWS, 28).contains("web-7"));
+    terminal.resize(ROWS, 120);
+    shows(&terminal, 120, "exclusive");
+    shows(&terminal, 120, "web-7");
+    terminal.type_in("\x03");
+    assert_eq!(terminal.ends().code(), Some(0));
+}
+
+#[test]
+fn a_signal_gives_the_terminal_back() {
+    let site = Site::embedded();
+    site.line("acquire k --ttl 1h").expect(0);
+    let mut terminal = watch(&site, 80, &["top"], "> k");
+    terminal.send(libc::SIGTERM);
+    assert_eq!(terminal.ends().code(), Some(128 + libc::SIGTERM));
+    until("the screen of before is back", || !terminal.looks(ROWS, 80).contains("> k"));
+}
+
+#[test]
+fn once_is_a_table_of_all() {
+    let site = Site::embedded();
+    assert_eq!(
+        site.line("top --once").expect(0).stdout,
+        "LOCK  HOLDER  MODE  HELD  LEFT  FENCE  LINE\n"
+    );
+    site.line("acquire b a --ttl 1h --owner web-7").expect(0);
+    let table = site.line("top --once --sort name").expect(0).stdout;
+    let rows: Vec<Vec<&str>> =
+        table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows.len(), 3, "{table}");
+    assert_eq!(rows[1][..3], ["a", "web-7", "exclusive"], "{table}");
+    site.line("top").complains(64, "--once");
+}
+
+#[test]
+fn a_list_is_printed_again_until_its_reader_is_gone() {
+    let site = Site::embedded();
+    let mut listing: Running = site.start(["ls", "--watch=100ms", "--json"]);
+    assert!(listing.line().contains("\"locks\":[]"));
+    site.line("acquire k --ttl 1h").expect(0);
+    until("the lock is in the list", || listing.line().contains("\"key\":\"k\""));
+    let done = site.command(["ls", "--watch=100ms"]);
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", "\"$0\" ls --watch=100ms | head -n 2"]).arg(done.get_program());
+    shell.env_clear().env("PATH", std::env::var_os("PATH").unwrap());
+    shell.env("LEASEHOLD_STORE", site.store()).current_dir(site.path(""));
+    assert!(crate::harness::finish(&mut shell).expect(0).stdout.contains("k "));
+}

@@ -1,0 +1,122 @@
+//! What a lock in use looks like, for people.
+
+use std::time::Duration;
+
+use super::{Kind, Mode};
+use crate::fence::Fence;
+use crate::key::Key;
+use crate::label::{Metadata, OwnerName};
+
+/// A lock in use, for people.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct LockInfo {
+    /// Its name.
+    pub key: Key,
+    /// What it is in use as.
+    pub kind: Kind,
+    /// Its holders, in the order of their grants.
+    pub holders: Vec<HolderInfo>,
+    /// Its waiters, first in line first.
+    pub waiters: Vec<WaiterInfo>,
+    /// How long it stays closed after a release with a cool-down.
+    pub closed_for: Option<Duration>,
+    /// The last fence of all that were issued or reserved for the name: the end of the block of its
+    /// last grant, which nobody need have had.
+    pub last_fence: Fence,
+}
+
+impl LockInfo {
+    /// A lock that nobody holds or waits for.
+    #[must_use]
+    pub const fn new(key: Key, kind: Kind, last_fence: Fence) -> Self {
+        Self { key, kind, holders: Vec::new(), waiters: Vec::new(), closed_for: None, last_fence }
+    }
+
+    /// How many contenders wait, those behind a waiter in its process included.
+    #[must_use]
+    pub fn waiting(&self) -> u64 {
+        self.waiters.iter().map(|waiter| u64::from(waiter.behind).saturating_add(1)).sum()
+    }
+
+    /// How many permits are held.
+    #[must_use]
+    pub fn permits_held(&self) -> u32 {
+        self.holders.iter().fold(0, |sum, holder| match holder.mode {
+            Mode::Permits { count, .. } => sum.saturating_add(count.get()),
+            _ => sum,
+        })
+    }
+
+    /// How many permits nobody holds; more may be held than there are, once the limit was lowered.
+    #[must_use]
+    pub fn permits_free(&self) -> u32 {
+        match self.kind {
+            Kind::Semaphore { limit } => limit.get().saturating_sub(self.permits_held()),
+            Kind::Lock => 0,
+        }
+    }
+}
+
+/// A holder, for people.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct HolderInfo {
+    /// Its owner.
+    pub owner: OwnerName,
+    /// What its owner notes about it.
+    pub metadata: Metadata,
+    /// The mode of the hold.
+    pub mode: Mode,
+    /// The lease's fence.
+    pub fence: Fence,
+    /// How many times it holds the lock.
+    pub holds: u32,
+    /// Since when.
+    pub held_for: Duration,
+    /// How long the lease runs on unless it is renewed. Never used for decisions.
+    pub remaining: Duration,
+    /// The owner that asked it last to let go.
+    pub asked_by: Option<OwnerName>,
+}
+
+impl HolderInfo {
+    /// A holder that says nothing about itself; set the other fields after.
+    #[must_use]
+    pub fn new(mode: Mode, fence: Fence, held_for: Duration, remaining: Duration) -> Self {
+        Self {
+            owner: OwnerName::default(),
+            metadata: Metadata::default(),
+            mode,
+            fence,
+            holds: 1,
+            held_for,
+            remaining,
+            asked_by: None,
+        }
+    }
+}
+
+/// A waiter, for people.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct WaiterInfo {
+    /// Its owner.
+    pub owner: OwnerName,
+    /// What its owner notes about it.
+    pub metadata: Metadata,
+    /// The mode that it waits for.
+    pub mode: Mode,
+    /// Since when.
+    pub waited: Duration,
+    /// How many more contenders of its process wait behind it, as of its last heartbeat.
+    pub behind: u32,
+}
+
+impl WaiterInfo {
+    /// A waiter that says nothing about itself; set the other fields after.
+    #[must_use]
+    pub fn new(mode: Mode, waited: Duration) -> Self {
+        Self { owner: OwnerName::default(), metadata: Metadata::default(), mode, waited, behind: 0 }
+    }
+}

@@ -1,0 +1,53 @@
+//! Where a waiter stands in line.
+
+/// A waiter's place in line: the lower number is served first.
+///
+/// The first place in an empty line is its waiter's arrival by the store's time, in µs, and the
+/// others follow without gaps. Waiters that are not [preferred](super::AcquireRequest::preferred) have
+/// places of their own, which are above by [`BEHIND`](Self::BEHIND).
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+pub struct Place(u64);
+
+impl Place {
+    /// What is added to the places of waiters that are not preferred: 2^52, more microseconds than
+    /// any clock shows for a century, and few enough for all places to be exact as floating-point
+    /// numbers.
+    pub const BEHIND: u64 = 1 << 52;
+
+    /// The place of a waiter that arrived then, by the store's time in µs.
+    #[must_use]
+    pub const fn on_arrival(us: u64, preferred: bool) -> Self {
+        let us = us % Self::BEHIND;
+        Self(if preferred { us } else { us.saturating_add(Self::BEHIND) })
+    }
+
+    /// The arrival that the place stands for, by the store's time in µs.
+    #[must_use]
+    pub const fn arrival(self) -> u64 {
+        self.0 % Self::BEHIND
+    }
+
+    /// Whether it is before all places of waiters that are not preferred.
+    #[must_use]
+    pub const fn is_preferred(self) -> bool {
+        self.0 < Self::BEHIND
+    }
+
+    /// The place right behind.
+    pub(crate) const fn following(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+
+    /// The place with this number.
+    #[must_use]
+    pub const fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}

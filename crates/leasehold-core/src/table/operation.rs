@@ -1,0 +1,133 @@
+//! What an operation on a lock is, and what happens around each of them.
+
+use super::entry::{Holder, LockEntry, Notice, Waiter};
+use super::{Now, StoreTime};
+use crate::store::{Place, Wake};
+use crate::token::Token;
+
+/// One operation on one lock, as a store carries it out: [`LockEntry::perform`].
+///
+/// The requests of a [`Store`](crate::Store) that name one lock are operations.
+pub trait Operation {
+    /// What it answers.
+    type Answer;
+
+    /// Whether it may give its token a lease, or a place in line.
+    const TAKES: bool = false;
+
+    /// The token that it is carried out for. Its client is alive, since it asks.
+    fn token(&self) -> Option<Token> {
+        None
+    }
+
+    /// The token that the lease of [`token`](Self::token) is to have from now on.
+    fn successor(&self) -> Option<Token> {
+        None
+    }
+
+    /// Enters what the request says about waiters and holders, before any of them expires.
+    fn prepare(&self, _entry: &mut LockEntry, _at: StoreTime) {}
+
+    /// Carries the operation out.
+    fn apply(&self, lock: Current<'_>) -> Self::Answer;
+}
+
+/// A lock as it is now: what has run out is gone, and what came free is granted. Only
+/// [`LockEntry::perform`] makes one, so no operation sees a lock that is out of date.
+#[derive(Debug)]
+pub struct Current<'a> {
+    pub(super) entry: &'a mut LockEntry,
+    pub(super) now: Now,
+}
+
+impl LockEntry {
+    /// Carries an operation out.
+    ///
+    /// Before it, holders and waiters whose time is over are dropped, and what came free goes to
+    /// the head of the line; after it, so does what the operation left free. `notices` gets what
+    /// waiters have to be told.
+    pub fn perform<O: Operation>(
+        &mut self,
+        operation: &O,
+        now: Now,
+        notices: &mut Vec<Notice>,
+    ) -> O::Answer {
+        let first = self.first_in_line();
+        operation.prepare(self, now.at);
+        self.expire(now.at);
+        self.grant_to_line(now, notices);
+        let closed_until = self.closed_until;
+        let answer = operation.apply(Current { entry: self, now });
+        self.grant_to_line(now, notices);
+        // The head's timer targets the end of a lease, so tell it about a later cool-down.
+        let first = first.filter(|_| self.closed_until <= closed_until);
+        let asking = operation.token().filter(|_| O::TAKES);
+        self.tell_new_first(first, asking, now.at, notices);
+        answer
+    }
+
+    /// Drops the holders and waiters whose time is over.
+    fn expire(&mut self, at: StoreTime) {
+        self.holders.retain(|holder| holder.expires_at > at);
+        self.waiters.retain(|waiter| !waiter.window_left(at).is_zero());
+    }
+
+    /// Grants what is free to the head of the line, as often as there is room for one.
+    fn grant_to_line(&mut self, now: Now, notices: &mut Vec<Notice>) {
+        if self.closed_for(now.at).is_some() {
+            return;
+        }
+        self.closed_until = None;
+        loop {
+            let Some(head) = self.waiters.front() else { return };
+            if !self.admits(head.mode) {
+                return;
+            }
+            let Some(head) = self.waiters.pop_front() else { return };
+            if head.can_be_served(now.at) {
+                self.grant_to(head, now, notices);
+            }
+        }
+    }
+
+    fn grant_to(&mut self, head: Waiter, now: Now, notices: &mut Vec<Notice>) {
+        let fences = self.issue(head.fence_block, now);
+        let wake = Wake::Granted { ticket: head.ticket, heartbeat: head.heartbeat, fences };
+        notices.push(Notice { client: head.client, wake });
+        self.holders.push(Holder {
+            token: head.token,
+            mode: head.mode,
+            fences,
+            holds: 1,
+            granted_at: now.at,
+            expires_at: head.seen_at.saturating_add(head.window.duration()),
+            owner: head.owner,
+            metadata: head.metadata,
+            asked_by: None,
+        });
+    }
+
+    fn first_in_line(&self) -> Option<Place> {
+        self.waiters.front().map(|head| head.place)
+    }
+
+    /// Tells a new head when the lock can come free, if its next heartbeat would come after that.
+    /// With equal ttls it never does.
+    fn tell_new_first(
+        &self,
+        before: Option<Place>,
+        asking: Option<Token>,
+        at: StoreTime,
+        notices: &mut Vec<Notice>,
+    ) {
+        let Some(head) = self.waiters.front() else { return };
+        if before == Some(head.place) || asking == Some(head.token) {
+            return;
+        }
+        let retry_after = self.next_free_in(at);
+        if at.saturating_add(retry_after) < head.next_heartbeat() {
+            let wake = Wake::First { ticket: head.ticket, retry_after };
+            notices.push(Notice { client: head.client, wake });
+        }
+    }
+}

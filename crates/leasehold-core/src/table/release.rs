@@ -1,0 +1,102 @@
+//! Ending a lease: by its holder, by a caller that gives up whatever it has, by an operator, and by
+//! a store that knows holders to be dead.
+
+use super::StoreTime;
+use super::entry::LockEntry;
+use super::operation::{Current, Operation};
+use crate::store::{
+    ForceRelease, ForceReleaseRequest, Leave, LeaveRequest, Release, ReleaseRequest,
+};
+use crate::token::Token;
+
+/// Ends the lease, or sets how many of its holds remain.
+impl Operation for ReleaseRequest {
+    type Answer = Release;
+
+    fn token(&self) -> Option<Token> {
+        Some(self.token)
+    }
+
+    fn apply(&self, Current { entry, now }: Current<'_>) -> Release {
+        let Some(at) = entry.holders.iter().position(|h| h.token == self.token) else {
+            if entry.released == Some(self.token) || entry.ended.contains(&self.token) {
+                return Release::Released;
+            }
+            if entry.is_late(self.fences) {
+                entry.reopen(self.reopen);
+                entry.close(self.cooldown, now.at);
+                return Release::Late;
+            }
+            return Release::NotHeld;
+        };
+        if let Some(holder) = entry.holders.get_mut(at)
+            && self.remaining > 0
+        {
+            holder.holds = self.remaining;
+            return Release::StillHeld { holds: self.remaining };
+        }
+        entry.end(at);
+        entry.reopen(self.reopen);
+        entry.close(self.cooldown, now.at);
+        Release::Released
+    }
+}
+
+/// Gives up whatever the token has.
+impl Operation for LeaveRequest {
+    type Answer = Leave;
+
+    fn token(&self) -> Option<Token> {
+        Some(self.token)
+    }
+
+    fn apply(&self, Current { entry, .. }: Current<'_>) -> Leave {
+        if let Some(at) = entry.waiters.iter().position(|w| w.token == self.token) {
+            entry.waiters.remove(at);
+            Leave::Left
+        } else if let Some(at) = entry.holders.iter().position(|h| h.token == self.token) {
+            entry.end(at);
+            entry.reopen(self.reopen);
+            Leave::Released
+        } else {
+            Leave::NotHeld
+        }
+    }
+}
+
+/// Takes the lease with this fence away. The next fence is above any that its holder could still
+/// hand on.
+impl Operation for ForceReleaseRequest {
+    type Answer = ForceRelease;
+
+    fn apply(&self, Current { entry, .. }: Current<'_>) -> ForceRelease {
+        if let Some(at) = entry.holders.iter().position(|h| h.fences.contains(self.fence)) {
+            entry.holders.remove(at);
+            entry.last_fence = entry.last_fence.map(|fence| fence.saturating_add(1));
+            ForceRelease::Released
+        } else if entry.holders.is_empty() {
+            ForceRelease::NotHeld
+        } else {
+            let fences = entry.holders.iter().map(|h| h.fences.first()).collect();
+            ForceRelease::OtherFence { fences }
+        }
+    }
+}
+
+/// Ends the leases and places of these tokens before their time, as a store may that knows their
+/// clients to be gone.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "stores make it")]
+pub struct Bury<'a>(pub &'a [Token]);
+
+impl Operation for Bury<'_> {
+    type Answer = ();
+
+    /// Before anything is granted: a dead waiter gets nothing.
+    fn prepare(&self, entry: &mut LockEntry, _at: StoreTime) {
+        entry.holders.retain(|holder| !self.0.contains(&holder.token));
+        entry.waiters.retain(|waiter| !self.0.contains(&waiter.token));
+    }
+
+    fn apply(&self, _lock: Current<'_>) {}
+}

@@ -1,0 +1,54 @@
+//! Letting a lease run on.
+
+use super::entry::LockEntry;
+use super::operation::{Current, Operation};
+use crate::fence::FenceBlock;
+use crate::store::{Mode, Renew, RenewRequest};
+use crate::token::Token;
+
+/// Never creates a lease, never takes one away. An exclusive one takes over higher fences; see
+/// [`RenewRequest::fences`].
+impl Operation for RenewRequest {
+    type Answer = Renew;
+
+    fn token(&self) -> Option<Token> {
+        Some(self.token)
+    }
+
+    fn successor(&self) -> Option<Token> {
+        self.successor
+    }
+
+    fn apply(&self, Current { entry, now }: Current<'_>) -> Renew {
+        let higher = Some(self.fences.last()).filter(|last| Some(*last) > entry.last_fence);
+        if let Some(successor) = self.successor {
+            entry.hand_to(successor, self.token);
+        }
+        let Some(holder) = entry.holder_mut(self.renewed_token()) else {
+            let late = entry.is_late(self.fences);
+            return if late { Renew::Late } else { Renew::NotHeld };
+        };
+        let expires_at = now.at.saturating_add(self.ttl.duration());
+        holder.expires_at =
+            if self.shorten { expires_at } else { holder.expires_at.max(expires_at) };
+        let answer = if holder.asked_by.is_some() { Renew::Asked } else { Renew::Renewed };
+        if holder.mode == Mode::Exclusive
+            && let Some(last) = higher
+        {
+            holder.fences = FenceBlock::up_to(last, holder.fences.count());
+            entry.last_fence = Some(last);
+        }
+        answer
+    }
+}
+
+impl LockEntry {
+    /// Gives a lease another token, unless the table knows that one already.
+    fn hand_to(&mut self, successor: Token, token: Token) {
+        if self.tokens().all(|known| *known != successor)
+            && let Some(holder) = self.holder_mut(token)
+        {
+            holder.token = successor;
+        }
+    }
+}

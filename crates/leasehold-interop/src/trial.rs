@@ -1,0 +1,316 @@
+//! What is tried with each library: each keeps the other out, and notices what the other does.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use leasehold::interop::Layout;
+use leasehold::{Client, ErrorKind, Release};
+use leasehold_clock::wall::unix_micros;
+use leasehold_testkit::server::RedisServer;
+use tokio::time::{sleep, timeout};
+
+use crate::program::Programs;
+
+/// How often each of four workers takes the lock.
+const TIMES: u32 = 25;
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A library and its language.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) name: &'static str,
+    pub(crate) language: &'static str,
+    /// How leasehold names its layout.
+    pub(crate) layout: &'static str,
+    /// Where its locks are in the server.
+    prefix: &'static str,
+}
+
+const fn peer(
+    name: &'static str,
+    language: &'static str,
+    layout: &'static str,
+    prefix: &'static str,
+) -> Peer {
+    Peer { name, language, layout, prefix }
+}
+
+pub(crate) const PEERS: [Peer; 12] = [
+    peer("redis-py", "python", "redis-py", ""),
+    peer("python-redis-lock", "python", "python-redis-lock", "lock:"),
+    peer("node-redlock", "node", "node-redlock", ""),
+    peer("redis-semaphore", "node", "redis-semaphore", "mutex:"),
+    peer("bsm", "go", "redislock", ""),
+    peer("redsync", "go", "redsync", ""),
+    peer("redisson", "java", "redisson", ""),
+    peer("redisson-fenced", "java", "redisson-fenced", ""),
+    peer("spring", "java", "spring:registry", "registry:"),
+    peer("spring-messages", "java", "spring:registry", "registry:"),
+    peer("shedlock", "java", "shedlock:interop", "job-lock:interop:"),
+    peer("symfony", "php", "symfony", ""),
+];
+
+/// What came of one library's trials, for the table. Times in milliseconds.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// From the start of their release until ours had it.
+    pub(crate) ours_after_theirs: f64,
+    /// From the start of our release until theirs had it.
+    pub(crate) theirs_after_ours: f64,
+    /// From the start of their force-unlock until our lease was told to be lost.
+    pub(crate) loss: f64,
+    /// What they said of a value of another type.
+    pub(crate) wrong_type: String,
+    /// What our release found after their force-unlock, and what text was readable where.
+    pub(crate) text: String,
+}
+
+pub(crate) struct Trial {
+    pub(crate) server: Arc<RedisServer>,
+    pub(crate) programs: Arc<Programs>,
+    pub(crate) peer: Peer,
+}
+
+fn ms(later: u64, earlier: u64) -> f64 {
+    let us = i64::try_from(later).unwrap_or(0) - i64::try_from(earlier).unwrap_or(0);
+    us as f64 / 1_000.0
+}
+
+impl Trial {
+    async fn client(&self) -> Result<Client> {
+        let layout: Layout = self.peer.layout.parse()?;
+        Ok(Client::builder().interop(layout).connect(self.server.url()).await?)
+    }
+
+    fn start(&self, words: &[&str]) -> Result<crate::program::Program> {
+        self.programs.start(self.peer.language, self.peer.name, words)
+    }
+
+    fn key(&self, trial: &str) -> String {
+        format!("{}-{trial}", self.peer.name)
+    }
+
+    /// All of them.
+    pub(crate) async fn run(&self, folder: &Path) -> Result<Outcome> {
+        self.counting(folder).await.context("counting together")?;
+        let ours_after_theirs = self.they_hold().await.context("they hold, we wait")?;
+        let theirs_after_ours = self.we_hold().await.context("we hold, they wait")?;
+        let loss = self.they_force().await.context("they end our lease")?;
+        self.we_die().await.context("we are killed")?;
+        self.they_die().await.context("they end without a release")?;
+        let wrong_type = self.wrong_type().await.context("a value of another type")?;
+        let text = self.text().await.context("what is stored")?;
+        Ok(Outcome { ours_after_theirs, theirs_after_ours, loss, wrong_type, text })
+    }
+
+    /// Four workers, two of each side, write a number that would lose updates if two held the lock.
+    async fn counting(&self, folder: &Path) -> Result<()> {
+        let (key, file) = (self.key("count"), folder.join(self.peer.name));
+        std::fs::write(&file, "0")?;
+        let name = file.to_str().context("a path that is no text")?;
+        let times = TIMES.to_string();
+        let mut theirs = [
+            self.start(&["count", &key, name, &times])?,
+            self.start(&["count", &key, name, &times])?,
+        ];
+        let mut ours = Vec::new();
+        for _ in 0..2 {
+            let (mutex, file) = (self.client().await?.mutex(&*key), file.clone());
+            ours.push(tokio::spawn(async move {
+                for _ in 0..TIMES {
+                    let guard = mutex.lock().await?;
+                    let value: u32 = std::fs::read_to_string(&file)?.trim().parse()?;
+                    sleep(Duration::from_millis(1)).await;
+                    std::fs::write(&file, (value + 1).to_string())?;
+                    guard.release().await?;
+                    // So that the others, who ask now and then, get their turn meanwhile.
+                    sleep(Duration::from_millis(fastrand::u64(20..80))).await;
+                }
+                anyhow::Ok(())
+            }));
+        }
+        for worker in ours {
+            worker.await??;
+        }
+        for worker in &mut theirs {
+            worker.expect("counted").await?;
+        }
+        for worker in theirs {
+            worker.done().await?;
+        }
+        let counted: u32 = std::fs::read_to_string(&file)?.trim().parse()?;
+        ensure!(counted == 4 * TIMES, "{counted} of {} updates are left", 4 * TIMES);
+        Ok(())
+    }
+
+    /// They hold over three ttls, renewing in their way; we get it as soon as they release.
+    async fn they_hold(&self) -> Result<f64> {
+        let key = self.key("theirs");
+        let client = self.client().await?;
+        let mut theirs = self.start(&["hold", &key, "9500", "3000"])?;
+        theirs.expect("held").await?;
+        let mutex = client.mutex(&*key);
+        ensure!(mutex.try_lock().await?.is_none(), "we got what they hold");
+        let guard = timeout(PATIENCE, mutex.lock()).await.context("their release")??;
+        let held_at = unix_micros();
+        let releasing = theirs.expect("releasing").await?;
+        ensure!(held_at > releasing.us, "we got it before they released it");
+        theirs.expect("released").await?;
+        theirs.done().await?;
+        guard.release().await?;
+        Ok(ms(held_at, releasing.us))
+    }
+
+    /// We hold over three ttls; they get it when we release.
+    async fn we_hold(&self) -> Result<f64> {
+        let key = self.key("ours");
+        let client = self.client().await?;
+        let guard = client.mutex(&*key).ttl(Duration::from_secs(2)).lock().await?;
+        let mut theirs = self.start(&["wait", &key, "10000"])?;
+        theirs.expect("waiting").await?;
+        sleep(Duration::from_millis(6_500)).await;
+        if let Some(line) = theirs.said() {
+            bail!("they said {line:?} while we held it");
+        }
+        ensure!(guard.is_held(), "our lease was not renewed");
+        let releasing = unix_micros();
+        guard.release().await?;
+        let held = theirs.expect("held").await?;
+        theirs.expect("released").await?;
+        theirs.done().await?;
+        Ok(ms(held.us, releasing))
+    }
+
+    /// They end our lease as their library does it; we are told, long before our next renewal.
+    async fn they_force(&self) -> Result<f64> {
+        let key = self.key("force");
+        let client = self.client().await?;
+        let guard = client.mutex(&*key).ttl(Duration::from_secs(600)).lock().await?;
+        let mut theirs = self.start(&["force", &key])?;
+        let forcing = theirs.expect("forcing").await?;
+        timeout(PATIENCE, guard.lost()).await.context("the loss was not told")?;
+        let lost_at = unix_micros();
+        theirs.expect("forced").await?;
+        theirs.done().await?;
+        let outcome = guard.release_outcome().await?;
+        ensure!(outcome == Release::NotHeld, "the release was {outcome:?}");
+        Ok(ms(lost_at, forcing.us))
+    }
+
+    /// A process of ours is killed; they get the lock when its lease has run out.
+    async fn we_die(&self) -> Result<()> {
+        let key = self.key("we-die");
+        let mut theirs = {
+            let own = std::env::current_exe()?;
+            let mut holder = Command::new(own)
+                .args(["hold", &self.server.url(), self.peer.layout, &key])
+                .stdout(Stdio::piped())
+                .spawn()?;
+            let mut line = String::new();
+            let output = holder.stdout.take().context("BUG: its output is piped")?;
+            std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line)?;
+            ensure!(line.trim() == "held", "our process said {line:?}");
+            let mut theirs = self.start(&["wait", &key, "10000"])?;
+            theirs.expect("waiting").await?;
+            sleep(Duration::from_millis(300)).await;
+            holder.kill()?;
+            holder.wait()?;
+            theirs
+        };
+        theirs.expect("held").await?;
+        theirs.expect("released").await?;
+        theirs.done().await
+    }
+
+    /// They end without a release; we get the lock when their lease has run out.
+    async fn they_die(&self) -> Result<()> {
+        let key = self.key("they-die");
+        let client = self.client().await?;
+        let mut theirs = self.start(&["take", &key, "2000"])?;
+        theirs.expect("held").await?;
+        theirs.done().await?;
+        let guard = timeout(PATIENCE, client.mutex(&*key).lock()).await.context("the expiry")??;
+        guard.release().await?;
+        Ok(())
+    }
+
+    /// A value that is no lock is taken by nobody.
+    async fn wrong_type(&self) -> Result<String> {
+        let key = self.key("type");
+        let stored = format!("{}{key}", self.peer.prefix);
+        self.server.try_cli(&["SADD", &stored, "x"])?;
+        let mut theirs = self.start(&["try", &key])?;
+        let said = theirs.next().await?;
+        ensure!(said.event != "held", "they took it");
+        theirs.done().await?;
+        let ours = self.client().await?.mutex(&*key).try_lock().await;
+        let error = ours.err().context("we took it")?;
+        ensure!(error.kind() == ErrorKind::Foreign, "{error}");
+        Ok(match said.event.as_str() {
+            "busy" => "held".to_owned(),
+            _ if said.why.contains("WRONGTYPE") => "an error: `WRONGTYPE`".to_owned(),
+            _ => bail!("they said {said:?}"),
+        })
+    }
+
+    /// Each reads what the other has stored, as far as there is something to read.
+    async fn text(&self) -> Result<String> {
+        let key = self.key("text");
+        let client = self.client().await?;
+        let layout: Layout = self.peer.layout.parse()?;
+        let mutex = client.mutex(&*key).owner("rust-host");
+        let mutex = if layout.has_metadata() { mutex.metadata("from rust") } else { mutex };
+        let guard = mutex.lock().await?;
+        let mut theirs = self.start(&["meta", &key])?;
+        let said = theirs.expect("meta").await?.value;
+        theirs.done().await?;
+        match &layout {
+            layout if layout.has_metadata() => {
+                ensure!(said.contains("from rust"), "they read {said:?}");
+            }
+            Layout::ShedLock { .. } => ensure!(said.contains("@rust-host:"), "they read {said:?}"),
+            Layout::RedissonFenced => {
+                let fence = guard.fence()?.sequence().to_string();
+                ensure!(said == fence, "they read {said:?}, our fence is {fence}");
+            }
+            _ => ensure!(said == "true", "they read {said:?}"),
+        }
+        guard.release().await?;
+        let mut theirs = self.start(&["take", &key, "60000"])?;
+        theirs.expect("held").await?;
+        theirs.done().await?;
+        let info = client.inspect(&*key).await?.context("we see nobody hold what they hold")?;
+        let holder = info.holders.first().context("we see no holder")?;
+        ensure!(!holder.remaining.is_zero(), "we see no remaining time");
+        let (owner, metadata) = (holder.owner.as_str(), holder.metadata.as_str());
+        match self.peer.name {
+            "bsm" => ensure!(metadata.starts_with("go-"), "we read {metadata:?}"),
+            "shedlock" => ensure!(!owner.is_empty(), "we read no host"),
+            "redisson" | "redisson-fenced" => {
+                ensure!(owner.contains("thread"), "we read {owner:?}")
+            }
+            _ => ensure!(metadata.is_empty(), "we read {metadata:?}"),
+        }
+        Ok(match self.peer.name {
+            "bsm" => "metadata, both ways",
+            "shedlock" => "host, both ways",
+            "redisson" => "client and thread",
+            "redisson-fenced" => "client and thread; their token is our fence",
+            _ => "our metadata",
+        }
+        .to_owned())
+    }
+}
+
+/// What a process of ours does that is to be killed.
+pub(crate) async fn hold_until_killed(url: &str, layout: &str, key: &str) -> Result<()> {
+    let layout: Layout = layout.parse()?;
+    let client = Client::builder().interop(layout).connect(url).await?;
+    let _guard = client.mutex(key).ttl(Duration::from_secs(2)).lock().await?;
+    println!("held");
+    std::future::pending().await
+}

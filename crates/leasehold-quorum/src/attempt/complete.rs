@@ -1,0 +1,81 @@
+//! Bringing a lease that a majority granted to the nodes that lack it.
+//!
+//! A lease at a bare majority survives no loss of a node's memory. Mostly a node lacks it because
+//! another contender, who got no majority, had it for a moment. So it is asked again soon, and less
+//! often the longer it goes on; from a third of the ttl on it is the renewals' to heal it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Effect, Moment};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::{Attempt, Said, Vote, ask_for};
+
+/// When a node that lacks the lease is asked again; each pause is twice the one before.
+const AGAIN_AFTER: Duration = Duration::from_millis(2);
+
+impl Attempt {
+    /// Enters the lease, and goes on to bring it to the nodes that lack it.
+    pub(crate) fn enter(mut self, until: Moment) {
+        let Some(fences) = self.fences else { return };
+        self.entered = true;
+        let (nodes, token) = (Arc::clone(&self.nodes), self.request.token);
+        let whole = self.round.is_over() && self.lacking().next().is_none();
+        let completion = (!whole).then(|| tokio::spawn(self.complete()).abort_handle());
+        nodes.tokens.enter(token, nodes.now(), (fences, until), completion);
+    }
+
+    /// The nodes that lack the lease and may take it.
+    fn lacking(&self) -> impl Iterator<Item = usize> {
+        let lacks = |vote: &Vote| match vote {
+            Vote::Busy(_) => true,
+            Vote::Failed(error) => error.is_retryable() && error.effect() != Effect::Applied,
+            Vote::Asked | Vote::Holds(_) | Vote::Refused(_) => false,
+        };
+        (0..).zip(&self.votes).filter(move |(_, vote)| lacks(vote)).map(|(node, _)| node)
+    }
+
+    async fn complete(mut self) {
+        let mut pause = AGAIN_AFTER;
+        let mut again = Instant::now() + pause;
+        let last = self.started + self.request.ttl.part(3);
+        loop {
+            let lacking = again < last && self.lacking().next().is_some();
+            let said = match (self.round.is_over(), lacking) {
+                (true, false) => return,
+                (true, true) => {
+                    sleep_until(again).await;
+                    None
+                }
+                (false, true) => timeout_at(again, self.round.next()).await.unwrap_or_default(),
+                (false, false) => self.round.next().await,
+            };
+            if let Some((node, Said::Acquire(answer))) = said {
+                self.count_vote(node, answer);
+                // Whoever grants lower fences takes over the lease's.
+                self.raise(node);
+                if matches!(self.votes.get(node), Some(Vote::Holds(_))) {
+                    tracing::debug!(
+                        target: "leasehold", key = %self.request.key, node, "has the lease too"
+                    );
+                }
+            }
+            if lacking && Instant::now() >= again {
+                self.ask_lacking();
+                pause = pause.saturating_mul(2);
+                again = Instant::now() + pause;
+            }
+        }
+    }
+
+    fn ask_lacking(&mut self) {
+        let lacking: Vec<usize> = self.lacking().collect();
+        for node in lacking {
+            if let Some(vote) = self.votes.get_mut(node) {
+                *vote = Vote::Asked;
+            }
+            self.round.ask(node, ask_for(&self.nodes, &self.request, self.patience, node));
+        }
+    }
+}

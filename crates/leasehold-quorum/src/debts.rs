@@ -1,0 +1,74 @@
+//! What a node was to give up and could not be told.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use leasehold_core::{Key, LeaveRequest, Moment, ReleaseRequest, Token};
+use tokio::sync::Notify;
+
+/// How many undoings a node may owe; it keeps what exceeds that until the leases end.
+pub(crate) const OWED_MAX: usize = 1_024;
+
+/// What ends a lease.
+#[derive(Clone, Debug)]
+pub(crate) enum Undoing {
+    Leave(Arc<LeaveRequest>),
+    Release(Arc<ReleaseRequest>),
+}
+
+impl Undoing {
+    pub(crate) fn token(&self) -> Token {
+        match self {
+            Self::Leave(request) => request.token,
+            Self::Release(request) => request.token,
+        }
+    }
+
+    pub(crate) fn key(&self) -> &Key {
+        match self {
+            Self::Leave(request) => &request.key,
+            Self::Release(request) => &request.key,
+        }
+    }
+}
+
+/// An undoing that did not reach a node.
+#[derive(Debug)]
+pub(crate) struct Owed {
+    pub(crate) undoing: Undoing,
+    /// When there is nothing left to undo.
+    pub(crate) until: Moment,
+    /// Whether it may have been carried out, and so may be yet.
+    pub(crate) unsure: bool,
+}
+
+/// What a node owes.
+#[derive(Debug, Default)]
+pub(crate) struct Debts {
+    list: Mutex<List>,
+    /// The node has answered something.
+    pub(crate) back: Notify,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct List {
+    pub(crate) owed: VecDeque<Owed>,
+    /// Whether somebody tries to collect.
+    pub(crate) collecting: bool,
+}
+
+impl Debts {
+    pub(crate) fn list(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lets somebody else collect when the one who did is gone, with its runtime say.
+#[derive(Debug)]
+pub(crate) struct Collecting(pub(crate) Arc<Debts>);
+
+impl Drop for Collecting {
+    fn drop(&mut self) {
+        self.0.list().collecting = false;
+    }
+}

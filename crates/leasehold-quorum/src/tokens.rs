@@ -1,0 +1,244 @@
+//! What this process knows about the tokens that it has sent to the nodes.
+//!
+//! An undoing (`leave`, `release`) that a node did not answer may still be on its way to it, in
+//! the buffers of a connection that was replaced or of a network that delays. If the same token
+//! were granted anew there, the late undoing would take that grant away behind everybody's back.
+//! So a node is not asked for a token while an undoing is on its way to it, and has no vote for it
+//! any more when that was not answered.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::{Fence, FenceBlock, Moment, Token};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+/// For how long a token is remembered that was not seen any more: longer than any network keeps
+/// a request.
+const KEPT_FOR: Duration = Duration::from_secs(60 * 60);
+/// How many tokens there may be before old ones are looked for.
+const SWEEP_ABOVE: usize = 1_024;
+
+#[derive(Debug, Default)]
+pub(crate) struct Tokens {
+    pages: Mutex<Pages>,
+    /// An undoing was answered, or was not.
+    settled: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Pages {
+    tokens: HashMap<Token, Page>,
+    /// The fences of all that nodes granted to tries of this process which have no majority, or
+    /// had none and are not undone everywhere.
+    tried: HashSet<(usize, Fence)>,
+    sweep_at: usize,
+}
+
+#[derive(Debug, Default)]
+struct Page {
+    /// One acquisition at a time for each token.
+    turn: Arc<tokio::sync::Mutex<()>>,
+    /// What was granted, and until when it holds at least.
+    granted: Option<(FenceBlock, Moment)>,
+    /// The nodes to which an undoing may be on its way, and whether its answer may still come.
+    undoing: Vec<(usize, bool)>,
+    /// What nodes granted to a try that has no majority.
+    tried: Vec<(usize, Fence)>,
+    /// What brings a granted lease to the nodes that lack it.
+    completion: Option<AbortHandle>,
+    touched: Moment,
+}
+
+impl Tokens {
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn page<T>(&self, token: Token, now: Moment, change: impl FnOnce(&mut Page) -> T) -> T {
+        let mut pages = self.pages();
+        if pages.tokens.len() > pages.sweep_at.max(SWEEP_ABOVE) {
+            let Pages { tokens, tried, .. } = &mut *pages;
+            tokens.retain(|_, page| {
+                let held = page.granted.is_some_and(|(_, until)| until > now);
+                let kept = held || now.saturating_since(page.touched) < KEPT_FOR;
+                if !kept {
+                    tried.retain(|one| !page.tried.contains(one));
+                }
+                kept
+            });
+            pages.sweep_at = pages.tokens.len().saturating_mul(2);
+        }
+        let page = pages.tokens.entry(token).or_default();
+        page.touched = now;
+        change(page)
+    }
+
+    /// The turn to acquire with this token.
+    pub(crate) fn turn(&self, token: Token, now: Moment) -> Arc<tokio::sync::Mutex<()>> {
+        self.page(token, now, |page| Arc::clone(&page.turn))
+    }
+
+    /// What the token was granted, if that still holds for sure.
+    pub(crate) fn granted(&self, token: Token, now: Moment) -> Option<FenceBlock> {
+        let pages = self.pages();
+        let (fences, until) = pages.tokens.get(&token)?.granted?;
+        (until > now).then_some(fences)
+    }
+
+    /// Enters a grant, and what brings it to the nodes that lack it.
+    pub(crate) fn enter(
+        &self,
+        token: Token,
+        now: Moment,
+        (fences, until): (FenceBlock, Moment),
+        completion: Option<AbortHandle>,
+    ) {
+        self.page(token, now, |page| {
+            page.granted = Some((fences, until));
+            // An earlier one would put back how often the lease was held then.
+            if let Some(earlier) = std::mem::replace(&mut page.completion, completion) {
+                earlier.abort();
+            }
+        });
+        self.forget_tries(token, |_| true);
+    }
+
+    /// Enters what a node granted to a try that has no majority yet.
+    pub(crate) fn tried(&self, token: Token, now: Moment, node: usize, fences: FenceBlock) {
+        let one = (node, fences.first());
+        self.page(token, now, |page| page.tried.push(one));
+        self.pages().tried.insert(one);
+    }
+
+    /// Whether what a node shows is a try of this process, which is in nobody else's way for long.
+    pub(crate) fn is_try(&self, node: usize, fence: Fence) -> bool {
+        self.pages().tried.contains(&(node, fence))
+    }
+
+    fn forget_tries(&self, token: Token, at: impl Fn(usize) -> bool) {
+        let mut pages = self.pages();
+        let Pages { tokens, tried, .. } = &mut *pages;
+        if let Some(page) = tokens.get_mut(&token) {
+            page.tried.retain(|one| {
+                let over = at(one.0);
+                if over {
+                    tried.remove(one);
+                }
+                !over
+            });
+        }
+    }
+
+    /// Enters that a grant was renewed, and may have been made shorter. What this process did not
+    /// acquire is not entered.
+    pub(crate) fn renewed(
+        &self,
+        token: Token,
+        now: Moment,
+        grant: (FenceBlock, Moment),
+        shorter: bool,
+    ) {
+        if let Some(page) = self.pages().tokens.get_mut(&token) {
+            page.touched = now;
+            if let Some((fences, until)) = &mut page.granted
+                && *until > now
+            {
+                *fences = grant.0;
+                *until = if shorter { grant.1 } else { grant.1.max(*until) };
+            }
+            // It would take the lease for the former length.
+            if shorter && let Some(completion) = page.completion.take() {
+                completion.abort();
+            }
+        }
+    }
+
+    /// Waits until no undoing is on its way to a node; `false` when it never can be sure of that.
+    /// Cancel safe.
+    pub(crate) async fn is_clear(&self, token: Token, node: usize) -> bool {
+        loop {
+            let settled = self.settled.notified();
+            tokio::pin!(settled);
+            settled.as_mut().enable();
+            let undoings: Vec<bool> = match self.pages().tokens.get(&token) {
+                Some(page) => {
+                    let here = page.undoing.iter().filter(|(undoing, _)| *undoing == node);
+                    here.map(|(_, hopeful)| *hopeful).collect()
+                }
+                None => Vec::new(),
+            };
+            if undoings.is_empty() {
+                return true;
+            }
+            if undoings.contains(&false) {
+                return false;
+            }
+            settled.await;
+        }
+    }
+
+    /// Whether an undoing may be on its way to a node.
+    pub(crate) fn is_undoing(&self, token: Token, node: usize) -> bool {
+        let pages = self.pages();
+        let Some(page) = pages.tokens.get(&token) else { return false };
+        page.undoing.iter().any(|(undoing, _)| *undoing == node)
+    }
+
+    /// Enters that an undoing goes to a node, before it does.
+    pub(crate) fn undoing(&self, token: Token, node: usize, now: Moment) {
+        self.page(token, now, |page| page.undoing.push((node, true)));
+    }
+
+    /// Enters whether a node has answered an undoing.
+    pub(crate) fn undone(&self, token: Token, node: usize, answered: bool) {
+        if let Some(page) = self.pages().tokens.get_mut(&token)
+            && let Some(at) = page.undoing.iter().position(|undoing| *undoing == (node, true))
+        {
+            if answered {
+                page.undoing.swap_remove(at);
+            } else if let Some((_, hopeful)) = page.undoing.get_mut(at) {
+                *hopeful = false;
+            }
+        }
+        self.settled.notify_waiters();
+        if answered {
+            self.forget_tries(token, |at| at == node);
+            self.forget(token);
+        }
+    }
+
+    /// Enters that an undoing that had not reached a node has done so since, or will not be sent
+    /// any more.
+    pub(crate) fn made_up_for(&self, token: Token, node: usize) {
+        if let Some(page) = self.pages().tokens.get_mut(&token) {
+            page.undoing.retain(|(undoing, _)| *undoing != node);
+        }
+        self.forget_tries(token, |at| at == node);
+        self.forget(token);
+    }
+
+    /// Ends a grant: what is on its way for it is not sent any more. Says until when it held.
+    pub(crate) fn end(&self, token: Token) -> Option<Moment> {
+        let mut pages = self.pages();
+        let page = pages.tokens.get_mut(&token)?;
+        if let Some(completion) = page.completion.take() {
+            completion.abort();
+        }
+        page.granted.take().map(|(_, until)| until)
+    }
+
+    /// Forgets a token about which there is nothing to know.
+    pub(crate) fn forget(&self, token: Token) {
+        let mut pages = self.pages();
+        let idle = pages.tokens.get(&token).is_some_and(|page| {
+            page.undoing.is_empty() && page.granted.is_none() && Arc::strong_count(&page.turn) == 1
+        });
+        if idle && let Some(page) = pages.tokens.remove(&token) {
+            for one in &page.tried {
+                pages.tried.remove(one);
+            }
+        }
+    }
+}

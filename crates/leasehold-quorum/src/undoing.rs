@@ -1,0 +1,187 @@
+//! Undoing: giving up at the nodes what a token may have there.
+//!
+//! A node that can't be reached owes the undoing: what it holds would be in everybody's way until
+//! its lease ends, and with another node gone, nobody could take the lock. So it is sent again once
+//! the node is back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{BoxFuture, Effect, Moment, Result};
+use tokio::time::timeout;
+
+use crate::debts::{Collecting, Debts, OWED_MAX, Owed, Undoing};
+use crate::nodes::Nodes;
+use crate::round::Round;
+
+/// How many are sent to a node at a time once it answers.
+const BATCH: usize = 32;
+/// How often a node that owes something is tried, at first and later. One that answers to anything
+/// else is tried at once.
+const TRY_EVERY: Duration = Duration::from_millis(100);
+const TRY_EVERY_MAX: Duration = Duration::from_secs(1);
+
+impl Nodes {
+    /// Sends a node what ends a lease there by `until`. It has no vote for the token until it has
+    /// answered, and is asked again when it could not be reached.
+    pub(crate) fn undo_at<T: Send + 'static>(
+        self: &Arc<Self>,
+        node: usize,
+        (undoing, until): (Undoing, Moment),
+        answer: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> impl Future<Output = Result<T>> + Send + 'static {
+        let token = undoing.token();
+        self.tokens.undoing(token, node, self.now());
+        let nodes = Arc::clone(self);
+        async move {
+            let answer = answer.await;
+            let arrived = arrived(&answer);
+            let owes = match &answer {
+                Err(error) if error.is_retryable() => {
+                    let unsure = error.effect() != Effect::NotApplied;
+                    nodes.owe(node, Owed { undoing, until, unsure })
+                }
+                _ => false,
+            };
+            nodes.tokens.undone(token, node, arrived && !owes);
+            answer
+        }
+    }
+
+    /// Sends all nodes what ends a lease, also those that may never have had it: a request that
+    /// was not answered may have been carried out.
+    pub(crate) fn undo_everywhere<T: Send + 'static>(
+        self: &Arc<Self>,
+        undoing: &Undoing,
+        ask: impl Fn(usize) -> BoxFuture<'static, Result<T>>,
+    ) -> Round<Result<T>> {
+        let longest = self.now().saturating_add(self.max_ttl.duration());
+        let until = self.tokens.end(undoing.token()).unwrap_or(longest);
+        let until = until.saturating_add(self.node_timeout);
+        let mut round = Round::new();
+        for node in 0..self.count() {
+            round.ask(node, self.undo_at(node, (undoing.clone(), until), ask(node)));
+        }
+        round
+    }
+
+    /// Enters that a node owes an undoing, if there is room for that.
+    fn owe(self: &Arc<Self>, node: usize, owed: Owed) -> bool {
+        let Some(debts) = self.debts.get(node) else { return false };
+        let mut list = debts.list();
+        if list.owed.len() >= OWED_MAX {
+            let now = self.now();
+            let over = |one: &Owed| one.until <= now;
+            list.owed.retain(|one| !over(one));
+        }
+        // The first ones are of the time when the node was there, and are likely to be needed.
+        if list.owed.len() >= OWED_MAX {
+            return false;
+        }
+        list.owed.push_back(owed);
+        let collecting = std::mem::replace(&mut list.collecting, true);
+        // A runtime that is shutting down drops the task where it is spawned, and so `Collecting`,
+        // which takes the list.
+        drop(list);
+        if !collecting {
+            let collecting = Collecting(Arc::clone(debts));
+            tokio::spawn(Arc::clone(self).collect(node, collecting));
+        }
+        true
+    }
+
+    /// Sends a node what it owes, until it owes nothing more.
+    async fn collect(self: Arc<Self>, node: usize, collecting: Collecting) {
+        let debts = Arc::clone(&collecting.0);
+        let mut pause = TRY_EVERY;
+        let mut answers = false;
+        loop {
+            if !answers {
+                // Whether it is back or just tried for.
+                let _elapsed = timeout(pause, debts.back.notified()).await;
+                pause = pause.saturating_mul(2).min(TRY_EVERY_MAX);
+            }
+            let due = self.due(&debts, if answers { BATCH } else { 1 });
+            if due.is_empty() {
+                let mut list = debts.list();
+                if list.owed.is_empty() {
+                    list.collecting = false;
+                    drop(list);
+                    // Somebody else may be at it from here on.
+                    std::mem::forget(collecting);
+                    return;
+                }
+                continue;
+            }
+            answers = self.collect_some(node, &debts, due).await;
+            if answers {
+                pause = TRY_EVERY;
+            }
+        }
+    }
+
+    /// The next ones that still undo anything.
+    fn due(&self, debts: &Debts, count: usize) -> Vec<Owed> {
+        let now = self.now();
+        let mut list = debts.list();
+        list.owed.retain(|one| one.until > now);
+        let count = count.min(list.owed.len());
+        list.owed.drain(..count).collect()
+    }
+
+    /// Whether the node has answered to all of them; the others it still owes.
+    async fn collect_some(self: &Arc<Self>, node: usize, debts: &Debts, due: Vec<Owed>) -> bool {
+        let mut round = Round::new();
+        for mut one in due {
+            let sent = self.send(node, &one.undoing);
+            round.ask(node, async move {
+                let answer = sent.await;
+                one.unsure |= !arrived(&answer);
+                (one, answer)
+            });
+        }
+        let mut all = true;
+        while let Some((_, (one, answer))) = round.next().await {
+            let token = one.undoing.token();
+            match answer {
+                Err(error) if error.is_retryable() => {
+                    all = false;
+                    debts.list().owed.push_front(one);
+                }
+                answer => {
+                    let error = answer.err();
+                    tracing::debug!(
+                        target: "leasehold", key = %one.undoing.key(), ?error, "given up later"
+                    );
+                    // What may be on its way yet would take a later grant away.
+                    if !one.unsure {
+                        self.tokens.made_up_for(token, node);
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    fn send(&self, node: usize, undoing: &Undoing) -> BoxFuture<'static, Result<()>> {
+        let patience = self.node_timeout;
+        match undoing.clone() {
+            Undoing::Leave(request) => Box::pin(self.ask(node, patience, move |store, within| {
+                Box::pin(async move { store.leave(&request, within).await.map(drop) })
+            })),
+            Undoing::Release(request) => {
+                Box::pin(self.ask(node, patience, move |store, within| {
+                    Box::pin(async move { store.release(&request, within).await.map(drop) })
+                }))
+            }
+        }
+    }
+}
+
+/// Whether an undoing is no longer on its way.
+fn arrived<T>(answer: &Result<T>) -> bool {
+    match answer {
+        Ok(_) => true,
+        Err(error) => error.effect() == Effect::NotApplied,
+    }
+}

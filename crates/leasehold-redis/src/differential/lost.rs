@@ -1,0 +1,149 @@
+//! Locks of which somebody else removed a field (a stray `HDEL`, a dump that was restored in part):
+//! each field of every state that random sequences reach, and an operation after it. No script fails
+//! on it, nobody else gets what is held, and the lock is free again when all is over.
+
+use leasehold_core::{ErrorKind, Kind};
+
+use super::*;
+
+/// Longer than anything in a sequence lasts, and than what nobody knows the end of any more.
+const ALL_OVER_US: u64 = 300_000_000;
+
+/// What was tried.
+#[derive(Debug, Default)]
+struct Tally {
+    states: u64,
+    fields: u64,
+    held: u64,
+}
+
+struct Lossy {
+    world: World,
+    tally: Tally,
+}
+
+impl Bench for Lossy {
+    fn world(&self) -> &World {
+        &self.world
+    }
+
+    fn tried(&self) -> String {
+        format!("{:?}", self.tally)
+    }
+}
+
+/// All of the lock, in the way in which it is used.
+fn all_of(kind: Kind) -> Mode {
+    match kind {
+        Kind::Semaphore { limit } => Mode::Permits { count: limit, limit },
+        _ => Mode::Exclusive,
+    }
+}
+
+async fn try_all(
+    world: &mut World,
+    tally: &mut Tally,
+    steps: &[Step],
+) -> Result<(), TestCaseError> {
+    world.sequences += 1;
+    world.messages().await;
+    let mut lock = Lock::new(world.sequences);
+    let mut stored = Stored::read(world, &lock.key).await;
+    let mut at_us = START_US;
+    for step in steps {
+        tally.states += 1;
+        world.set_clock(at_us).await;
+        let before = world.kept([&lock.key]).await;
+        for field in before.locks[0].content.keys() {
+            world.put_back(&before).await;
+            lose(world, tally, &lock, field, at_us, step).await?;
+        }
+        world.put_back(&before).await;
+        let mut both = Both { world, lock, at_us };
+        stored = both.step(step, &stored).await?;
+        (at_us, lock) = (both.at_us, both.lock);
+    }
+    Ok(())
+}
+
+/// Removes a field, and sees what becomes of the lock.
+async fn lose(
+    world: &mut World,
+    tally: &mut Tally,
+    lock: &Lock,
+    field: &str,
+    at_us: u64,
+    step: &Step,
+) -> Result<(), TestCaseError> {
+    let Lock { key, known, .. } = lock;
+    tally.fields += 1;
+    world.set_clock(at_us).await;
+    let record = world.stores[0].shared.names.record(key);
+    let held = world.stores[0].inspect(key, WITHIN).await.unwrap();
+    let held = held.filter(|info| !info.holders.is_empty());
+    let mut remove = redis::pipe();
+    remove.cmd("HDEL").arg(&record).arg(field);
+    remove.cmd("PTTL").arg(&record);
+    let redis::Value::Int(lives_ms) = world.ask(&remove).await.remove(1) else { panic!() };
+    if lives_ms == -2 {
+        // All that there was: the server has forgotten the lock.
+        return Ok(());
+    }
+    let fine = |outcome: Result<(), &leasehold_core::Error>| match outcome {
+        Ok(()) => true,
+        // What is left of a hash without its record could be anybody's, and ends by itself.
+        Err(error) => field == "lock" && error.kind() == ErrorKind::Foreign && lives_ms > 0,
+    };
+    if let Some(info) = held {
+        tally.held += 1;
+        let answer = world.stranger(key, all_of(info.kind)).await;
+        let outcome = answer.as_ref().map(drop);
+        prop_assert!(fine(outcome), "without {field}, a stranger is told {answer:?}");
+        let granted = matches!(answer, Ok(Acquire::Granted(_)));
+        prop_assert!(!granted, "without {field}, a second holder beside {:?}", info.holders);
+    }
+    world.set_clock(at_us.checked_add_signed(step.pass_us).unwrap()).await;
+    // Sent again, it meets what the first one made of it.
+    for _ in 0..2 {
+        for answer in world.attempt(step, key, known).await {
+            let outcome = answer.as_ref().map(drop);
+            prop_assert!(fine(outcome), "without {field}: {answer:?} to {step:?}");
+        }
+    }
+    let shown = world.stores[0].inspect(key, WITHIN).await;
+    let outcome = shown.as_ref().map(drop);
+    prop_assert!(fine(outcome), "without {field}, what is shown: {shown:?}");
+    if field != "lock" {
+        world.set_clock(at_us + ALL_OVER_US).await;
+        // Whoever waited and was passed over may have moved the head of the line by one step only.
+        let answer = world.stranger(key, Mode::Exclusive).await;
+        let granted = matches!(answer, Ok(Acquire::Granted(_)));
+        prop_assert!(granted, "without {field}, kept out: {answer:?}");
+    }
+    world.messages().await;
+    Ok(())
+}
+
+fn check(home: Home) {
+    let bench = async { Lossy { world: World::new().await, tally: Tally::default() } };
+    let (bench, _) =
+        try_sequences(cases().div_ceil(10), sequence(home), bench, async |bench, steps| {
+            try_all(&mut bench.world, &mut bench.tally, &steps).await
+        });
+    assert!(bench.tally.held > 0, "no lock that was held lost a field");
+}
+
+#[test]
+fn an_exclusive_lock_that_lost_a_field_is_nobody_elses_and_comes_free() {
+    check(Home::Exclusive);
+}
+
+#[test]
+fn a_shared_lock_that_lost_a_field_is_nobody_elses_and_comes_free() {
+    check(Home::Shared);
+}
+
+#[test]
+fn a_semaphore_that_lost_a_field_is_nobody_elses_and_comes_free() {
+    check(Home::Permits);
+}

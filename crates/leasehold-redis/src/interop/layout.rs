@@ -1,0 +1,382 @@
+//! What a lock of another library is called in the server, and what stands there.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use leasehold_core::{AcquireRequest, Error, ErrorKind, Key, Metadata, OwnerName, Result, Token};
+
+/// How another library keeps its locks, so that its programs and ours keep each other out.
+///
+/// As text, a layout has the name of its library: `redis-py`, `python-redis-lock`, `node-redlock`,
+/// `redis-semaphore`, `redislock`, `redsync`, `symfony`, `spring:REGISTRY`, `shedlock:ENVIRONMENT`,
+/// `redisson`, `redisson-fenced`, and `plain` for a string that has none of these peculiarities.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Layout {
+    /// A string at the lock's own name: 32 hexadecimal digits, and metadata behind them. All
+    /// libraries that keep a string accept it.
+    Plain,
+    /// redis-py (Python).
+    RedisPy,
+    /// python-redis-lock: the string `lock:NAME`; a release leaves a word for those who wait in the
+    /// list `lock-signal:NAME`.
+    PythonRedisLock,
+    /// redlock (Node.js) and its forks, on one server.
+    NodeRedlock,
+    /// The mutex of redis-semaphore (Node.js): the string `mutex:NAME`.
+    RedisSemaphore,
+    /// bsm/redislock (Go): the metadata stands behind the token.
+    Redislock,
+    /// redsync (Go), on one server.
+    Redsync,
+    /// Symfony's Lock component (PHP), from 5.2 on: a sorted set at the lock's own name.
+    Symfony,
+    /// Spring Integration's `RedisLockRegistry` (Java): the string `REGISTRY:NAME`. A release is
+    /// also published for registries that wait for messages.
+    Spring {
+        /// The registry's key.
+        registry: String,
+    },
+    /// The Redis provider of ShedLock (Java): the string `job-lock:ENVIRONMENT:NAME`.
+    ShedLock {
+        /// The environment that the provider was given; its own default is `default`.
+        environment: String,
+    },
+    /// Redisson's `RLock` (Java): a hash at the lock's own name, which counts holds.
+    Redisson,
+    /// Redisson's `RFencedLock` (Java): the same, with a number that grows with each hold.
+    RedissonFenced,
+}
+
+/// What sort of value a layout keeps.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Shape {
+    Text,
+    Hash,
+    Set,
+}
+
+/// What has to be told to those who wait when a lock comes free.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Signal {
+    None,
+    /// An element of this list.
+    List(String),
+    /// A message on this channel.
+    Publish {
+        channel: String,
+        message: String,
+    },
+}
+
+impl Layout {
+    /// All that need no further word, by their names.
+    const NAMES: [(&'static str, Self); 10] = [
+        ("plain", Self::Plain),
+        ("redis-py", Self::RedisPy),
+        ("python-redis-lock", Self::PythonRedisLock),
+        ("node-redlock", Self::NodeRedlock),
+        ("redis-semaphore", Self::RedisSemaphore),
+        ("redislock", Self::Redislock),
+        ("redsync", Self::Redsync),
+        ("symfony", Self::Symfony),
+        ("redisson", Self::Redisson),
+        ("redisson-fenced", Self::RedissonFenced),
+    ];
+
+    /// Whether the same owner's holds are counted in the server.
+    #[must_use]
+    pub const fn counts_holds(&self) -> bool {
+        matches!(self, Self::Redisson | Self::RedissonFenced)
+    }
+
+    /// Whether each grant has a number that is above all before it.
+    #[must_use]
+    pub const fn has_fences(&self) -> bool {
+        matches!(self, Self::RedissonFenced)
+    }
+
+    /// Whether text of the user's can be kept with the lease.
+    #[must_use]
+    pub const fn has_metadata(&self) -> bool {
+        !self.counts_holds() && !matches!(self, Self::ShedLock { .. })
+    }
+
+    pub(super) const fn shape(&self) -> Shape {
+        match self {
+            Self::Redisson | Self::RedissonFenced => Shape::Hash,
+            Self::Symfony => Shape::Set,
+            _ => Shape::Text,
+        }
+    }
+
+    /// The lock's key in the server.
+    pub(super) fn key(&self, name: &Key) -> String {
+        let name = name.as_str();
+        match self {
+            Self::PythonRedisLock => format!("lock:{name}"),
+            Self::RedisSemaphore => format!("mutex:{name}"),
+            Self::Spring { registry } => format!("{registry}:{name}"),
+            Self::ShedLock { environment } => format!("job-lock:{environment}:{name}"),
+            _ => name.to_owned(),
+        }
+    }
+
+    /// The key beside the lock's that scripts touch, if there is one.
+    pub(super) fn counter(&self, name: &Key) -> Option<String> {
+        self.has_fences().then(|| format!("redisson_lock_token:{}", tagged(name.as_str())))
+    }
+
+    pub(super) fn signal(&self, name: &Key) -> Signal {
+        match self {
+            Self::PythonRedisLock => Signal::List(format!("lock-signal:{name}")),
+            Self::Spring { registry } => Signal::Publish {
+                channel: format!("{registry}-channel:{}", self.key(name)),
+                message: self.key(name),
+            },
+            Self::Redisson | Self::RedissonFenced => Signal::Publish {
+                channel: format!("redisson_lock__channel:{}", tagged(name.as_str())),
+                message: "0".to_owned(),
+            },
+            _ => Signal::None,
+        }
+    }
+
+    /// The token as this layout writes it.
+    pub(super) fn token(&self, token: &Token) -> String {
+        let bytes = token.as_bytes();
+        match self {
+            Self::Plain | Self::RedisPy | Self::NodeRedlock => token.to_hex(),
+            Self::PythonRedisLock => STANDARD.encode(stretched::<18>(bytes)),
+            Self::Symfony => STANDARD.encode(stretched::<32>(bytes)),
+            Self::Redislock => URL_SAFE_NO_PAD.encode(bytes),
+            Self::Redsync => STANDARD.encode(bytes),
+            Self::RedisSemaphore | Self::Spring { .. } | Self::ShedLock { .. } => uuid(token),
+            // The number after the colon is a thread's.
+            Self::Redisson | Self::RedissonFenced => format!("{}:1", uuid(token)),
+        }
+    }
+
+    /// Whether the token stands at the end of the value, not at its beginning.
+    pub(super) const fn token_is_last(&self) -> bool {
+        matches!(self, Self::ShedLock { .. })
+    }
+
+    /// The whole value.
+    pub(super) fn value(&self, request: &AcquireRequest) -> String {
+        let token = self.token(&request.token);
+        match self {
+            Self::ShedLock { .. } => {
+                let now = Duration::from_micros(leasehold_clock::wall::unix_micros());
+                let now = humantime::format_rfc3339_millis(SystemTime::UNIX_EPOCH + now);
+                format!("ADDED:{now}@{}:{token}", request.owner.as_str())
+            }
+            _ if self.counts_holds() => token,
+            _ => token + request.metadata.as_str(),
+        }
+    }
+
+    /// What a stored value tells of its holder. Nothing of the token, which is a secret.
+    pub(super) fn read(&self, value: &[u8]) -> (OwnerName, Metadata) {
+        let text = String::from_utf8_lossy(value);
+        let owner = |text: &str| OwnerName::new(text).unwrap_or_default();
+        match self {
+            Self::ShedLock { .. } => {
+                let host = text.split_once('@').map_or("", |(_, host)| host);
+                // Newer versions have a number of their own behind it.
+                let host = match host.rsplit_once(':') {
+                    Some((host, token)) if token.len() == UUID_BYTES => host,
+                    _ => host,
+                };
+                (owner(host), Metadata::default())
+            }
+            _ if self.counts_holds() => {
+                let (client, thread) = text.split_once(':').unwrap_or((&text, "?"));
+                let client = client.get(..8).unwrap_or_default();
+                (owner(&format!("client {client}, thread {thread}")), Metadata::default())
+            }
+            _ => {
+                let length = self.token(&Token::from_bytes([0; 16])).len();
+                let metadata = text
+                    .split_at_checked(length)
+                    .filter(|(token, _)| token.bytes().all(is_of_a_token))
+                    .and_then(|(_, metadata)| Metadata::new(metadata).ok());
+                (OwnerName::default(), metadata.unwrap_or_default())
+            }
+        }
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Spring { registry } => write!(f, "spring:{registry}"),
+            Self::ShedLock { environment } => write!(f, "shedlock:{environment}"),
+            _ => {
+                let name = Self::NAMES.iter().find(|(_, layout)| layout == self);
+                f.write_str(name.map_or("", |(name, _)| *name))
+            }
+        }
+    }
+}
+
+impl FromStr for Layout {
+    type Err = Error;
+
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for a name that is none of these.
+    fn from_str(text: &str) -> Result<Self> {
+        if let Some((_, layout)) = Self::NAMES.iter().find(|(name, _)| *name == text) {
+            return Ok(layout.clone());
+        }
+        match text.split_once(':') {
+            Some(("spring", registry)) if !registry.is_empty() => {
+                Ok(Self::Spring { registry: registry.to_owned() })
+            }
+            Some(("shedlock", environment)) if !environment.is_empty() => {
+                Ok(Self::ShedLock { environment: environment.to_owned() })
+            }
+            _ => {
+                let names: Vec<_> = Self::NAMES.iter().map(|(name, _)| *name).collect();
+                Err(Error::new(
+                    ErrorKind::Config,
+                    format!(
+                        "no layout is called that; there are {}, spring:REGISTRY and \
+                         shedlock:ENVIRONMENT",
+                        names.join(", ")
+                    ),
+                ))
+            }
+        }
+    }
+}
+
+/// The length of a UUID as text.
+const UUID_BYTES: usize = 36;
+
+/// The token in the form of a UUID.
+fn uuid(token: &Token) -> String {
+    let hex = token.to_hex();
+    let mut text = String::with_capacity(UUID_BYTES);
+    for (place, digit) in hex.chars().enumerate() {
+        if matches!(place, 8 | 12 | 16 | 20) {
+            text.push('-');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// As many bytes as a library has random ones, from those that ours has.
+fn stretched<const N: usize>(bytes: &[u8; 16]) -> [u8; N] {
+    let mut all = bytes.iter().cycle();
+    std::array::from_fn(|_| all.next().copied().unwrap_or_default())
+}
+
+/// A name between braces, unless it has some.
+fn tagged(name: &str) -> String {
+    if name.contains('{') { name.to_owned() } else { format!("{{{name}}}") }
+}
+
+fn is_of_a_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'+' | b'/' | b'=')
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::Ttl;
+
+    use super::*;
+
+    fn token() -> Token {
+        Token::from_hex("00112233445566778899aabbccddeeff").unwrap()
+    }
+
+    #[test]
+    fn a_token_is_written_as_the_library_writes_its_own() {
+        for (layout, expected) in [
+            ("redis-py", "00112233445566778899aabbccddeeff"),
+            ("python-redis-lock", "ABEiM0RVZneImaq7zN3u/wAR"),
+            ("node-redlock", "00112233445566778899aabbccddeeff"),
+            ("redis-semaphore", "00112233-4455-6677-8899-aabbccddeeff"),
+            ("redislock", "ABEiM0RVZneImaq7zN3u_w"),
+            ("redsync", "ABEiM0RVZneImaq7zN3u/w=="),
+            ("symfony", "ABEiM0RVZneImaq7zN3u/wARIjNEVWZ3iJmqu8zd7v8="),
+            ("redisson", "00112233-4455-6677-8899-aabbccddeeff:1"),
+        ] {
+            assert_eq!(layout.parse::<Layout>().unwrap().token(&token()), expected, "{layout}");
+        }
+    }
+
+    #[test]
+    fn keys_and_channels_are_those_of_the_library() {
+        let key = Key::new("orders").unwrap();
+        for (layout, expected) in [
+            ("plain", "orders"),
+            ("python-redis-lock", "lock:orders"),
+            ("redis-semaphore", "mutex:orders"),
+            ("spring:reg", "reg:orders"),
+            ("shedlock:prod", "job-lock:prod:orders"),
+            ("redisson", "orders"),
+        ] {
+            let layout: Layout = layout.parse().unwrap();
+            assert_eq!(layout.key(&key), expected, "{layout}");
+        }
+        let channel = |layout: &str, name: &str| match layout
+            .parse::<Layout>()
+            .unwrap()
+            .signal(&Key::new(name).unwrap())
+        {
+            Signal::Publish { channel, message } => (channel, message),
+            other => panic!("{other:?}"),
+        };
+        let expected = ("redisson_lock__channel:{orders}".to_owned(), "0".to_owned());
+        assert_eq!(channel("redisson", "orders"), expected);
+        assert_eq!(channel("redisson", "a{b}").0, "redisson_lock__channel:a{b}");
+        let expected = ("reg-channel:reg:orders".to_owned(), "reg:orders".to_owned());
+        assert_eq!(channel("spring:reg", "orders"), expected);
+    }
+
+    #[test]
+    fn metadata_comes_back_and_the_token_does_not() {
+        let key = Key::new("a").unwrap();
+        let mut request =
+            AcquireRequest::new(key, token(), Ttl::new(Duration::from_secs(1)).unwrap());
+        request.metadata = Metadata::new("host-7: a job").unwrap();
+        request.owner = OwnerName::new("web-3").unwrap();
+        for (name, layout) in Layout::NAMES {
+            let value = layout.value(&request);
+            let (_, metadata) = layout.read(value.as_bytes());
+            let expected = if layout.has_metadata() { "host-7: a job" } else { "" };
+            assert_eq!(metadata.as_str(), expected, "{name}");
+        }
+        let shedlock: Layout = "shedlock:default".parse().unwrap();
+        let value = shedlock.value(&request);
+        assert!(value.starts_with("ADDED:20") && value.ends_with("-aabbccddeeff"), "{value}");
+        assert_eq!(shedlock.read(value.as_bytes()).0.as_str(), "web-3");
+        let older = b"ADDED:2026-01-01T00:00:00.000Z@web-3";
+        assert_eq!(shedlock.read(older).0.as_str(), "web-3");
+    }
+
+    #[test]
+    fn a_value_of_no_known_form_tells_nothing() {
+        for value in [&b"1"[..], b"", b"\xff\xfe", b"a free text that is longer than any token is"]
+        {
+            assert_eq!(Layout::Redislock.read(value).1.as_str(), "", "{value:?}");
+        }
+    }
+
+    #[test]
+    fn names_are_read_back_and_others_refused() {
+        for text in ["plain", "redisson-fenced", "spring:a:b", "shedlock:prod"] {
+            assert_eq!(text.parse::<Layout>().unwrap().to_string(), text);
+        }
+        for text in ["", "spring", "spring:", "Redisson", "plain:x"] {
+            assert_eq!(text.parse::<Layout>().unwrap_err().kind(), ErrorKind::Config, "{text}");
+        }
+    }
+}

@@ -1,0 +1,517 @@
+//! Locks in the layouts of other libraries.
+//!
+//! What can't be had there is refused: no line, no shared holds, no semaphores, no fences but
+//! Redisson's, no cool-down. Leases are what they are elsewhere.
+
+mod layout;
+mod requests;
+mod watch;
+
+use std::collections::HashSet;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::doctor::Finding;
+use leasehold_core::{
+    Acquire, AcquireAll, AcquireRequest, Already, Ask, AskRequest, BoxFuture, Busy, Capability,
+    ClientId, Convert, ConvertRequest, Effect, Error, ErrorKind, Fence, FenceBlock, ForceRelease,
+    ForceReleaseRequest, Granted, HolderInfo, Key, Kind, Leave, LeaveRequest, ListRequest,
+    Listener, Listing, LockInfo, Mode, Place, Release, ReleaseRequest, Renew, RenewRequest, Result,
+    SetLimit, SetLimitRequest, Store, Ttl, Waiting, escape,
+};
+use redis::Value;
+
+pub use self::layout::Layout;
+use self::requests::{Answered, Requests};
+use self::watch::Watches;
+use crate::listen::Source;
+use crate::store::RedisStore;
+use crate::transport::{Care, Deadline};
+
+/// How long a lock without expiry is taken to be held yet.
+const WITHOUT_END: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// Locks of another library's in a Redis or Valkey server: a [`RedisStore`] that keeps them as that
+/// library does.
+///
+/// Cheap to clone. A lock's name is its key in the server, but for what the [`Layout`] puts before
+/// it; the store's own prefix is not used.
+///
+/// # Guarantees
+///
+/// Every operation is one script. A lease is granted only where the key was free, and renewed and
+/// ended only where it is still its holder's. Who waits is woken by the server's tracking of keys,
+/// whatever program ended the lease, and a holder is told in the same way when its lease was ended
+/// by another. In a cluster, and on borrowed connections, keys are not tracked: waiters ask, and a
+/// loss is found by the next renewal.
+///
+/// There is no line: of those who wait one is lucky. What a release finds gone is
+/// [`Release::NotHeld`] also where nobody took it since.
+#[derive(Clone, Debug)]
+pub struct InteropStore {
+    inner: RedisStore,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    requests: Requests,
+    watches: Arc<Watches>,
+    /// Numbers in the place of fences, to tell the leases of this process apart.
+    numbers: AtomicU64,
+    /// Locks that were given an expiry here.
+    adopted: Mutex<HashSet<Key>>,
+}
+
+impl InteropStore {
+    /// Locks in this layout, on the server of `store`.
+    #[must_use]
+    pub fn new(store: RedisStore, layout: Layout) -> Self {
+        let spread = store.shared.transport.is_spread();
+        Self::with(store, Requests { layout, leftovers: None, spread })
+    }
+
+    fn with(inner: RedisStore, requests: Requests) -> Self {
+        let shared = Shared {
+            watches: Watches::new(requests.layout.clone()),
+            requests,
+            numbers: AtomicU64::new(1),
+            adopted: Mutex::default(),
+        };
+        Self { inner, shared: Arc::new(shared) }
+    }
+
+    /// Gives a lock that is found without any expiry this one, so that it comes free then: it is the
+    /// leftover of a program that died between two commands. The default is to leave it alone, since
+    /// some libraries hold locks without expiry on purpose.
+    ///
+    /// That one was given an expiry, and that one was taken over, is logged as a warning each.
+    #[must_use]
+    pub fn leftovers(self, expiry: Ttl) -> Self {
+        let requests = Requests { leftovers: Some(expiry), ..self.shared.requests.clone() };
+        Self::with(self.inner, requests)
+    }
+
+    /// How its locks are kept.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.shared.requests.layout
+    }
+
+    /// Where keys are tracked for those who wait and hold.
+    fn tracked(&self) -> Option<&Arc<crate::access::Access>> {
+        match self.inner.shared.wake.as_deref() {
+            Some(Source::Own(access)) => Some(access),
+            _ => None,
+        }
+    }
+
+    fn unsupported<T>(&self, what: &str, operation: &'static str, key: Option<&Key>) -> Result<T> {
+        let layout = self.layout();
+        let error = Error::new(ErrorKind::Unsupported, format!("locks of {layout} have no {what}"));
+        Err(self.inner.named(error, operation, key))
+    }
+
+    fn check(&self, request: &AcquireRequest) -> Result<()> {
+        let layout = self.layout();
+        let key = Some(&request.key);
+        let lacks = |what| self.unsupported(what, "acquire", key);
+        if request.mode != Mode::Exclusive {
+            return lacks("holders beside each other");
+        }
+        if request.close_for.is_some() {
+            return lacks("cool-down");
+        }
+        if request.holds > NonZeroU32::MIN && !layout.counts_holds() {
+            return lacks("count of holds");
+        }
+        if !request.metadata.as_str().is_empty() && !layout.has_metadata() {
+            return lacks("room for metadata");
+        }
+        self.inner.check_ttl(request.ttl).map_err(|it| self.inner.named(it, "acquire", key))
+    }
+
+    /// The fences of a grant: the number that the server gave, or one of our own.
+    fn fences(&self, number: u64) -> FenceBlock {
+        let number = match number {
+            0 => self.shared.numbers.fetch_add(1, Ordering::Relaxed),
+            number => number,
+        };
+        FenceBlock::new(Fence::new(0, number).unwrap_or(Fence::ZERO), 1)
+    }
+
+    async fn take(&self, requests: &[AcquireRequest], within: Duration) -> Result<Taken> {
+        let deadline = Deadline::after(within);
+        requests.iter().try_for_each(|request| self.check(request))?;
+        let first = requests.first().map(|request| &request.key);
+        let call = self.shared.requests.acquire_call(requests)?;
+        let shortest = requests.iter().map(|request| request.ttl.duration()).min();
+        let care = self.inner.confirmed(shortest.unwrap_or_default(), requests::is_grant);
+        let answer = call
+            .run(&*self.inner.shared.transport, care, deadline)
+            .await
+            .map_err(|verdict| self.inner.error(&verdict, "acquire", first))?;
+        if let Some(missing) = answer.unconfirmed {
+            let effect = self.give_back(requests, deadline).await;
+            return Err(self.inner.error(&missing.with_effect(effect), "acquire", first));
+        }
+        match requests::acquired(answer.value) {
+            Some(Answered::Held { again, number }) => {
+                let mut all = Vec::with_capacity(requests.len());
+                for request in requests {
+                    let before = self.shared.watches.fence_under(&request.key, request.token);
+                    let fences = match before.filter(|_| again) {
+                        Some(fence) => FenceBlock::new(fence, 1),
+                        None => self.fences(number),
+                    };
+                    let (key, ttl) = (&request.key, request.ttl.duration());
+                    self.shared.watches.holds(key, request.token, fences.first(), ttl);
+                    self.tell_of_takeover(key);
+                    all.push(fences);
+                }
+                Ok(Taken::Held { again, all })
+            }
+            Some(Answered::Busy { place, left, value, adopted }) => {
+                let request = requests.get(place).or_else(|| requests.first());
+                if let Some(key) = request.map(|request| &request.key).filter(|_| adopted) {
+                    self.tell_of_leftover(key);
+                }
+                let retry_after = left.unwrap_or(WITHOUT_END);
+                let busy = Busy::new(retry_after, Some(self.holder(&value, retry_after, 1)));
+                Ok(Taken::Busy { place, busy })
+            }
+            Some(Answered::Foreign { place, sort }) => {
+                let request = requests.get(place).or_else(|| requests.first());
+                let error = self.foreign(&sort);
+                Err(self.inner.named(error, "acquire", request.map(|request| &request.key)))
+            }
+            None => Err(self.unreadable("acquire", first)),
+        }
+    }
+
+    fn holder(&self, value: &[u8], remaining: Duration, holds: u32) -> HolderInfo {
+        let mut holder = HolderInfo::new(Mode::Exclusive, Fence::ZERO, Duration::ZERO, remaining);
+        (holder.owner, holder.metadata) = self.layout().read(value);
+        holder.holds = holds;
+        holder
+    }
+
+    fn foreign(&self, sort: &str) -> Error {
+        let layout = self.layout();
+        let sort = escape::terminal(sort);
+        let error = Error::new(
+            ErrorKind::Foreign,
+            format!("a {sort} stands at its key, which is no lock of {layout}"),
+        );
+        error.with_effect(Effect::NotApplied)
+    }
+
+    fn unreadable(&self, operation: &'static str, key: Option<&Key>) -> Error {
+        let error = Error::new(ErrorKind::Protocol, "the server's answer can't be read");
+        self.inner.named(error.with_effect(Effect::Unknown), operation, key)
+    }
+
+    fn adopted(&self) -> std::sync::MutexGuard<'_, HashSet<Key>> {
+        self.shared.adopted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell_of_leftover(&self, key: &Key) {
+        let expiry = self.shared.requests.leftovers;
+        tracing::warn!(target: "leasehold", %key, ?expiry, "a lock without expiry was given one");
+        self.adopted().insert(key.clone());
+    }
+
+    fn tell_of_takeover(&self, key: &Key) {
+        if self.shared.requests.leftovers.is_some() && self.adopted().remove(key) {
+            tracing::warn!(target: "leasehold", %key, "a lock left over without expiry was taken");
+        }
+    }
+
+    /// Gives back what was granted and does not count.
+    async fn give_back(&self, requests: &[AcquireRequest], deadline: Deadline) -> Effect {
+        let mut effect = Effect::NotApplied;
+        for request in requests {
+            if request.holds > NonZeroU32::MIN {
+                // The holds before it are none of its business; the next answer sets it right.
+                return Effect::Applied;
+            }
+            let call = self.shared.requests.end_call(&request.key, request.token, 0);
+            if call
+                .run(&*self.inner.shared.transport, self.inner.in_order(), deadline)
+                .await
+                .is_err()
+            {
+                effect = Effect::Unknown;
+            }
+        }
+        effect
+    }
+
+    async fn end(
+        &self,
+        (key, token, remaining): (&Key, leasehold_core::Token, u32),
+        operation: &'static str,
+        within: Duration,
+    ) -> Result<bool> {
+        if remaining == 0 {
+            self.shared.watches.forget(key, token);
+        }
+        let call = self.shared.requests.end_call(key, token, remaining);
+        let answer = call
+            .run(&*self.inner.shared.transport, self.inner.in_order(), Deadline::after(within))
+            .await
+            .map_err(|verdict| self.inner.error(&verdict, operation, Some(key)))?;
+        match answer.value {
+            Value::Int(held) => Ok(held == 1),
+            _ => Err(self.unreadable(operation, Some(key))),
+        }
+    }
+}
+
+/// What came of asking for locks.
+enum Taken {
+    Held { again: bool, all: Vec<FenceBlock> },
+    Busy { place: usize, busy: Busy },
+}
+
+impl Store for InteropStore {
+    fn acquire<'a>(
+        &'a self,
+        request: &'a AcquireRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Acquire>> {
+        Box::pin(async move {
+            let taken = self.take(std::slice::from_ref(request), within).await?;
+            Ok(match taken {
+                Taken::Held { again, all } => {
+                    let fences = all.first().copied().unwrap_or_else(|| self.fences(0));
+                    // A lease that a waiter is told of as its own would be taken for handed over.
+                    if again && request.queue.is_none() {
+                        Acquire::Already(Already::new(fences, request.holds.get()))
+                    } else {
+                        Acquire::Granted(Granted::new(fences))
+                    }
+                }
+                Taken::Busy { busy, .. } => match &request.queue {
+                    Some(queue) => {
+                        let window = queue.window.duration();
+                        let watches = &self.shared.watches;
+                        watches.waits(&request.key, queue.ticket, request.token, window);
+                        // All who wait are first: there is no line.
+                        let place = queue.place.unwrap_or(Place::from_number(1));
+                        let Busy { retry_after, holder, .. } = busy;
+                        Acquire::Waiting(Waiting::new(0, place, retry_after, holder))
+                    }
+                    None => Acquire::Busy(busy),
+                },
+            })
+        })
+    }
+
+    fn renew<'a>(
+        &'a self,
+        requests: &'a [RenewRequest],
+        within: Duration,
+    ) -> BoxFuture<'a, Vec<Result<Renew>>> {
+        Box::pin(async move {
+            let deadline = Deadline::after(within);
+            let longest = requests.iter().map(|request| request.ttl.duration()).max();
+            let care = self.inner.confirmed_renewal(longest.unwrap_or_default());
+            let calls: Vec<_> =
+                requests.iter().map(|request| self.shared.requests.renew_call(request)).collect();
+            let answers = self.inner.run_all(&calls, care, deadline).await;
+            requests
+                .iter()
+                .zip(answers)
+                .map(|(request, answer)| {
+                    let key = Some(&request.key);
+                    if request.successor.is_some() {
+                        return self.unsupported("hand-over to another secret", "renew", key);
+                    }
+                    let answer = answer.map_err(|it| self.inner.error(&it, "renew", key))?;
+                    if let Some(missing) = answer.unconfirmed {
+                        return Err(self.inner.error(&missing, "renew", key));
+                    }
+                    match answer.value {
+                        Value::Int(1) => {
+                            let ttl = request.ttl.duration();
+                            self.shared.watches.renewed(&request.key, request.token, ttl);
+                            Ok(Renew::Renewed)
+                        }
+                        Value::Int(_) => Ok(Renew::NotHeld),
+                        _ => Err(self.unreadable("renew", key)),
+                    }
+                })
+                .collect()
+        })
+    }
+
+    fn release<'a>(
+        &'a self,
+        request: &'a ReleaseRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Release>> {
+        Box::pin(async move {
+            let ReleaseRequest { key, token, remaining, .. } = request;
+            if request.cooldown.is_some() {
+                return self.unsupported("cool-down", "release", Some(key));
+            }
+            let held = self.end((key, *token, *remaining), "release", within).await?;
+            Ok(match (held, *remaining) {
+                (true, 0) => Release::Released,
+                (true, holds) => Release::StillHeld { holds },
+                (false, _) => Release::NotHeld,
+            })
+        })
+    }
+
+    fn leave<'a>(
+        &'a self,
+        request: &'a LeaveRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Leave>> {
+        Box::pin(async move {
+            let held = self.end((&request.key, request.token, 0), "leave", within).await?;
+            Ok(if held { Leave::Released } else { Leave::NotHeld })
+        })
+    }
+
+    fn acquire_all<'a>(
+        &'a self,
+        requests: &'a [AcquireRequest],
+        within: Duration,
+    ) -> BoxFuture<'a, Result<AcquireAll>> {
+        Box::pin(async move {
+            if !self.capability().sets {
+                return self.unsupported("way to be taken together here", "acquire", None);
+            }
+            Ok(match self.take(requests, within).await? {
+                Taken::Held { all, .. } => AcquireAll::Granted(all),
+                Taken::Busy { place, busy } => {
+                    AcquireAll::Blocked { index: place, answer: Acquire::Busy(busy) }
+                }
+            })
+        })
+    }
+
+    fn convert<'a>(
+        &'a self,
+        request: &'a ConvertRequest,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<Convert>> {
+        let answer = self.unsupported("modes", "convert", Some(&request.key));
+        Box::pin(std::future::ready(answer))
+    }
+
+    fn set_limit<'a>(
+        &'a self,
+        request: &'a SetLimitRequest,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<SetLimit>> {
+        let answer = self.unsupported("limit", "set the limit", Some(&request.key));
+        Box::pin(std::future::ready(answer))
+    }
+
+    fn ask<'a>(&'a self, request: &'a AskRequest, _within: Duration) -> BoxFuture<'a, Result<Ask>> {
+        let answer = self.unsupported("way to ask their holders", "ask", Some(&request.key));
+        Box::pin(std::future::ready(answer))
+    }
+
+    fn inspect<'a>(
+        &'a self,
+        key: &'a Key,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Option<LockInfo>>> {
+        Box::pin(async move {
+            let call = self.shared.requests.look_call(key);
+            let answer = call
+                .run(&*self.inner.shared.transport, Care::None, Deadline::after(within))
+                .await
+                .map_err(|verdict| self.inner.error(&verdict, "inspect", Some(key)))?;
+            match requests::looked(answer.value) {
+                Some(None) => Ok(None),
+                Some(Some(Answered::Busy { place: holds, left, value, .. })) => {
+                    let remaining = left.unwrap_or(WITHOUT_END);
+                    let holds = u32::try_from(holds).unwrap_or(u32::MAX);
+                    let mut info = LockInfo::new(key.clone(), Kind::Lock, Fence::ZERO);
+                    let mut holder = self.holder(&value, remaining, holds);
+                    holder.fence = self.shared.watches.fence_of(key, &value).unwrap_or(Fence::ZERO);
+                    info.holders = vec![holder];
+                    Ok(Some(info))
+                }
+                Some(Some(Answered::Foreign { sort, .. })) => {
+                    Err(self.inner.named(self.foreign(&sort), "inspect", Some(key)))
+                }
+                Some(Some(Answered::Held { .. })) | None => {
+                    Err(self.unreadable("inspect", Some(key)))
+                }
+            }
+        })
+    }
+
+    fn list<'a>(
+        &'a self,
+        _request: &'a ListRequest,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<Listing>> {
+        let answer = self.unsupported("mark that tells them from other keys", "list", None);
+        Box::pin(std::future::ready(answer))
+    }
+
+    fn force_release<'a>(
+        &'a self,
+        request: &'a ForceReleaseRequest,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<ForceRelease>> {
+        let answer = self.unsupported("fence to name", "force release", Some(&request.key));
+        Box::pin(std::future::ready(answer))
+    }
+
+    fn listen<'a>(
+        &'a self,
+        _client: ClientId,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Box<dyn Listener>>> {
+        Box::pin(async move {
+            let Some(access) = self.tracked() else {
+                return self.unsupported("tracking on this connection", "listen", None);
+            };
+            let (access, watches) = (Arc::clone(access), Arc::clone(&self.shared.watches));
+            watch::listen(access, watches, Deadline::after(within))
+                .await
+                .map_err(|verdict| self.inner.error(&verdict, "listen", None))
+        })
+    }
+
+    fn remembers_for(&self, _within: Duration) -> BoxFuture<'_, Result<Option<Duration>>> {
+        let answer = self.unsupported("vote in a quorum", "ask for its age", None);
+        Box::pin(std::future::ready(answer))
+    }
+
+    fn examine<'a>(&'a self, within: Duration) -> BoxFuture<'a, Result<Vec<Finding>>> {
+        self.inner.examine(within)
+    }
+
+    fn separate(&self) -> Option<Arc<dyn Store>> {
+        let transport = self.inner.shared.transport.separate()?;
+        let shared = crate::store::Shared { transport, ..(*self.inner.shared).clone() };
+        let inner = RedisStore { shared: Arc::new(shared) };
+        Some(Arc::new(Self { inner, shared: Arc::clone(&self.shared) }))
+    }
+
+    fn capability(&self) -> Capability {
+        let tracked = self.tracked().is_some();
+        let mut capability = Capability::NONE;
+        // Without messages, waiting in line would be asking at a slower pace.
+        (capability.queue, capability.wake, capability.tells_loss) = (tracked, tracked, tracked);
+        capability.sets = !self.inner.shared.transport.is_spread()
+            && self.layout().shape() == layout::Shape::Text;
+        capability
+    }
+
+    fn location(&self) -> String {
+        format!("{}, locks of {}", self.inner.location(), self.layout())
+    }
+}

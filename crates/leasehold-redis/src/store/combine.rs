@@ -1,0 +1,304 @@
+//! Requests of many callers as one script call.
+//!
+//! A caller who is alone sends its request itself. Requests that come while another is under way go
+//! to a queue, from which up to [`WORKERS`] tasks take as many as one script call may hold, send
+//! them, and tell each caller what became of its own. So the more callers there are the fewer calls
+//! a request takes, and nobody waits for others to come along.
+//!
+//! A batch is sent once, and only over a connection that is there. When the server did not carry it
+//! out, or there is no connection, each caller goes on by itself, as one who is alone: so the
+//! outcome, the retries and the time-outs of a request don't depend on its neighbours.
+//!
+//! Callers on different runtimes don't share a queue: a task lives as long as its runtime, and so do
+//! the callers that wait for it.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use leasehold_core::{BoxFuture, Effect, Result as StoreResult};
+use redis::Value;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+use super::RedisStore;
+use super::queue::{Item, Kind, Queue, Told, lock};
+use crate::classify::{Next, Verdict};
+use crate::connection::lane_of;
+use crate::reply;
+use crate::script::Script;
+use crate::slot::slot_of;
+use crate::transport::{Answer, Body, Care, Deadline, Request};
+use crate::words::Words;
+
+/// Script calls that are under way at a time, for one runtime. With fewer of them a request waits
+/// longer for its turn where the server is far away; with more of them each holds fewer requests.
+const WORKERS: usize = 2;
+
+/// How late a caller may be told that its time is over.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// What a caller does with its request.
+enum Way {
+    Alone(Words, Option<Alone>),
+    Queued(oneshot::Receiver<Told>),
+}
+
+/// Says that somebody sends a request alone.
+struct Alone(Arc<Queue>);
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        lock(&self.0.state).alone = false;
+    }
+}
+
+/// One of the tasks that send what is in a queue.
+struct Worker {
+    queue: Arc<Queue>,
+    ended: bool,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if !self.ended {
+            // Its runtime ends.
+            let mut state = lock(&self.queue.state);
+            state.workers -= 1;
+            if state.workers == 0 {
+                state.releases.clear();
+                state.acquires.clear();
+            }
+        }
+    }
+}
+
+/// A caller whose request was taken out of the queue.
+struct Caller {
+    deadline: Deadline,
+    tell: Option<oneshot::Sender<Told>>,
+}
+
+/// What came of a batch, unless there was no connection to send it over, and the requests in it.
+type Sent = (Option<Result<Answer, Verdict>>, Vec<Words>);
+
+impl Caller {
+    fn told(&mut self, told: Told) {
+        if let Some(tell) = self.tell.take() {
+            // It may have gone.
+            drop(tell.send(told));
+        }
+    }
+}
+
+/// A script call on its way.
+struct Batch {
+    kind: Kind,
+    care: Care,
+    callers: Vec<Caller>,
+    sending: BoxFuture<'static, Sent>,
+    done: Option<Sent>,
+}
+
+impl Worker {
+    /// Takes a batch and sets it on its way; nothing, and the worker's end, when nobody waits.
+    fn next(&mut self, store: &RedisStore, cx: &mut Context<'_>) -> Option<Batch> {
+        let _in_order = lock(&self.queue.order);
+        let taken = {
+            let mut state = lock(&self.queue.state);
+            let taken = state.take();
+            if taken.is_none() {
+                state.workers -= 1;
+                self.ended = true;
+            }
+            taken
+        };
+        let (kind, items) = taken?;
+        let care = items.first()?.care;
+        let deadline = items.iter().map(|item| item.deadline).max_by_key(|deadline| deadline.at)?;
+        let mut words = Vec::with_capacity(items.len());
+        let mut callers = Vec::with_capacity(items.len());
+        for Item { words: its, deadline, tell, care: _ } in items {
+            words.push(its);
+            callers.push(Caller { deadline, tell: Some(tell) });
+        }
+        let mut sending = Box::pin(store.clone().sent(kind, words, care, deadline));
+        let done = match sending.as_mut().poll(cx) {
+            Poll::Ready(done) => Some(done),
+            Poll::Pending => None,
+        };
+        Some(Batch { kind, care, callers, sending, done })
+    }
+
+    async fn work(mut self, store: RedisStore) {
+        loop {
+            // Whoever is about to ask comes along.
+            tokio::task::yield_now().await;
+            let next = poll_fn(|cx| Poll::Ready(self.next(&store, cx))).await;
+            let Some(batch) = next else { return };
+            batch.finish(&self.queue).await;
+        }
+    }
+}
+
+impl Batch {
+    /// Waits for the answer, and tells everybody.
+    async fn finish(self, queue: &Queue) {
+        let Self { kind, care, mut callers, mut sending, mut done } = self;
+        let (outcome, words) = loop {
+            if let Some(sent) = done {
+                break sent;
+            }
+            let now = Instant::now();
+            let first = callers.iter().filter(|caller| caller.tell.is_some());
+            let first = first.map(|caller| caller.deadline.at).min().unwrap_or(now + LOOK_EVERY);
+            done = timeout_at(first.min(now + LOOK_EVERY), &mut sending).await.ok();
+            if done.is_none() {
+                for caller in callers.iter_mut().filter(|caller| caller.deadline.is_over()) {
+                    caller.told(Told::Outcome(Err(caller.deadline.missed())));
+                }
+                let expired = lock(&queue.state).expired();
+                for Item { deadline, tell, .. } in expired {
+                    drop(tell.send(Told::Outcome(Err(deadline.missed_unsent(None)))));
+                }
+            }
+        };
+        let Answer { value, epoch, unconfirmed } = match outcome {
+            Some(Ok(answer)) => answer,
+            Some(Err(verdict)) if verdict.effect != Effect::NotApplied => {
+                for caller in &mut callers {
+                    caller.told(Told::Outcome(Err(verdict.clone())));
+                }
+                return;
+            }
+            Some(Err(_)) | None => {
+                callers.iter_mut().for_each(|caller| caller.told(Told::GoAlone));
+                return;
+            }
+        };
+        let values = reply::parts(value, callers.len());
+        let mut put_off = Vec::new();
+        for ((mut caller, words), value) in callers.into_iter().zip(words).zip(values) {
+            if reply::is_put_off(&value)
+                && let Some(tell) = caller.tell.take()
+            {
+                put_off.push(Item { words, care, deadline: caller.deadline, tell });
+                continue;
+            }
+            let concerned = matches!(care, Care::Confirmed { needed, .. } if needed(&value));
+            let unconfirmed = unconfirmed.as_ref().filter(|_| concerned).cloned();
+            caller.told(Told::Outcome(Ok(Answer { value, epoch, unconfirmed })));
+        }
+        if !put_off.is_empty() {
+            let mut state = lock(&queue.state);
+            let waiting = state.of(kind);
+            put_off.into_iter().rev().for_each(|item| waiting.push_front(item));
+        }
+    }
+}
+
+impl RedisStore {
+    /// Sends requests as one script call.
+    async fn sent(self, kind: Kind, words: Vec<Words>, care: Care, deadline: Deadline) -> Sent {
+        let call = self.call_about(self.script(kind), words.iter());
+        let transport = &*self.shared.transport;
+        let mut whole = false;
+        loop {
+            let request = Request { body: Body::Script { call: &call, whole }, care };
+            let Some(sending) = transport.at_once(&request, deadline) else {
+                return (None, words);
+            };
+            match sending.await {
+                Ok(answer) => {
+                    return (Some(Ok(call.told(answer, transport, deadline).await)), words);
+                }
+                Err(verdict) if verdict.next == Next::SendSource && !whole => whole = true,
+                Err(verdict) => return (Some(Err(verdict)), words),
+            }
+        }
+    }
+
+    fn script(&self, kind: Kind) -> &'static Script {
+        match kind {
+            Kind::Acquire => &self.shared.scripts.acquire,
+            Kind::Release => &self.shared.scripts.release,
+        }
+    }
+
+    /// Runs a request, with those of others if there are some. The answer is about it alone.
+    pub(super) async fn combined(
+        &self,
+        kind: Kind,
+        words: impl Fn() -> StoreResult<Words>,
+        care: Care,
+        deadline: Deadline,
+    ) -> StoreResult<Result<Answer, Verdict>> {
+        Ok(match self.way(kind, words()?, care, deadline) {
+            Way::Alone(words, _alone) => self.alone(kind, &words, care, deadline).await,
+            Way::Queued(told) => match told.await {
+                Ok(Told::Outcome(outcome)) => outcome,
+                Ok(Told::GoAlone) => self.alone(kind, &words()?, care, deadline).await,
+                Err(_) => Err(Verdict::out_of_time(
+                    Effect::Unknown,
+                    "the runtime that sent the request has ended",
+                )),
+            },
+        })
+    }
+
+    fn way(&self, kind: Kind, words: Words, care: Care, deadline: Deadline) -> Way {
+        let (Some(combiner), Ok(runtime)) = (&self.shared.combiner, Handle::try_current()) else {
+            return Way::Alone(words, None);
+        };
+        let lane = match care {
+            Care::None => 0,
+            // The wait for replicas would be cut short for all.
+            Care::Confirmed { replication, .. } if replication.timeout > deadline.left() / 2 => {
+                return Way::Alone(words, None);
+            }
+            Care::InOrder | Care::Confirmed { .. } => 1 + lane_of(slot_of(words.key())),
+        };
+        let queue = combiner.queue(runtime.id(), lane);
+        let mut state = lock(&queue.state);
+        if !state.alone && state.workers == 0 {
+            state.alone = true;
+            drop(state);
+            return Way::Alone(words, Some(Alone(queue)));
+        }
+        let (tell, told) = oneshot::channel();
+        state.of(kind).push_back(Item { words, care, deadline, tell });
+        let starts = state.workers < WORKERS;
+        if starts {
+            state.workers += 1;
+        }
+        drop(state);
+        if starts {
+            runtime.spawn(Worker { queue, ended: false }.work(self.clone()));
+        }
+        Way::Queued(told)
+    }
+
+    /// Returns once all requests that were taken out of a queue are on their way, so that what is
+    /// sent from now on over the same connection comes after them.
+    pub(super) fn settle_order(&self) {
+        if let Some(combiner) = &self.shared.combiner {
+            let queues = lock(&combiner.queues).clone();
+            queues.iter().for_each(|queue| drop(lock(&queue.order)));
+        }
+    }
+
+    async fn alone(
+        &self,
+        kind: Kind,
+        words: &Words,
+        care: Care,
+        deadline: Deadline,
+    ) -> Result<Answer, Verdict> {
+        let call = self.call_about(self.script(kind), std::iter::once(words));
+        let mut answer = call.run(&*self.shared.transport, care, deadline).await?;
+        answer.value = reply::parts(answer.value, 1).pop().unwrap_or(Value::Nil);
+        Ok(answer)
+    }
+}

@@ -1,0 +1,126 @@
+//! Requests that wait for a script call to take them along.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::runtime::Id;
+use tokio::sync::oneshot;
+
+use crate::classify::Verdict;
+use crate::transport::{Answer, Care, Deadline};
+use crate::words::Words;
+
+/// How many requests a script call holds at most: free locks keep a server for an eighth of a
+/// millisecond then, and a script puts off what takes longer.
+const BATCH: usize = 32;
+
+/// Requests that one script can carry out together.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Kind {
+    Acquire,
+    Release,
+}
+
+/// What came of a request that was in a queue.
+pub(super) enum Told {
+    /// The server's answer about this request alone.
+    Outcome(Result<Answer, Verdict>),
+    /// It was not carried out.
+    GoAlone,
+}
+
+pub(super) struct Item {
+    pub(super) words: Words,
+    pub(super) care: Care,
+    pub(super) deadline: Deadline,
+    pub(super) tell: oneshot::Sender<Told>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    /// Somebody sends a request alone.
+    pub(super) alone: bool,
+    pub(super) workers: usize,
+    pub(super) releases: VecDeque<Item>,
+    pub(super) acquires: VecDeque<Item>,
+}
+
+/// The requests of one runtime that go over one connection.
+pub(super) struct Queue {
+    runtime: Id,
+    lane: u16,
+    pub(super) state: Mutex<State>,
+    /// Held from taking requests out of the queue until they are on their way.
+    pub(super) order: Mutex<()>,
+}
+
+/// All queues of a store.
+#[derive(Default)]
+pub(crate) struct Combiner {
+    pub(super) queues: Mutex<Vec<Arc<Queue>>>,
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Combiner {
+    pub(super) fn queue(&self, runtime: Id, lane: u16) -> Arc<Queue> {
+        let mut queues = lock(&self.queues);
+        if let Some(queue) =
+            queues.iter().find(|queue| queue.runtime == runtime && queue.lane == lane)
+        {
+            return Arc::clone(queue);
+        }
+        // Nobody uses those of runtimes that have ended.
+        queues.retain(|queue| Arc::strong_count(queue) > 1);
+        let (state, order) = (Mutex::default(), Mutex::default());
+        let queue = Arc::new(Queue { runtime, lane, state, order });
+        queues.push(Arc::clone(&queue));
+        queue
+    }
+}
+
+impl State {
+    pub(super) fn of(&mut self, kind: Kind) -> &mut VecDeque<Item> {
+        match kind {
+            Kind::Acquire => &mut self.acquires,
+            Kind::Release => &mut self.releases,
+        }
+    }
+
+    /// Takes what one script call can hold. Releases come first: what is asked for after a release
+    /// was, finds the lock free.
+    pub(super) fn take(&mut self) -> Option<(Kind, Vec<Item>)> {
+        for kind in [Kind::Release, Kind::Acquire] {
+            let waiting = self.of(kind);
+            let mut batch: Vec<Item> = Vec::new();
+            while let Some(next) = waiting.front() {
+                if next.tell.is_closed() {
+                    waiting.pop_front();
+                    continue;
+                }
+                let fits = |first: &Item| batch.len() < BATCH && first.care.is_like(&next.care);
+                if !batch.first().is_none_or(fits) {
+                    break;
+                }
+                batch.extend(waiting.pop_front());
+            }
+            if !batch.is_empty() {
+                return Some((kind, batch));
+            }
+        }
+        None
+    }
+
+    /// Takes those whose time is over while they are in the queue.
+    pub(super) fn expired(&mut self) -> Vec<Item> {
+        let mut expired = Vec::new();
+        for waiting in [&mut self.releases, &mut self.acquires] {
+            for item in std::mem::take(waiting) {
+                if item.deadline.is_over() { expired.push(item) } else { waiting.push_back(item) }
+            }
+        }
+        expired
+    }
+}

@@ -1,0 +1,338 @@
+//! Requests of many callers that come at the same time, and go as few script calls.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+
+use leasehold_core::{
+    Acquire, Effect, Error, ErrorKind, FenceBlock, Leave, Release, Result, Store as _,
+};
+use leasehold_redis::RedisStore;
+use leasehold_testkit::proxy::{Fault, Proxy};
+use leasehold_testkit::server::RedisServer;
+use tokio::task::JoinSet;
+
+use crate::common::{Caller, SHORT, WITHIN, key};
+use crate::replicated::pair;
+
+/// More than three calls take.
+const MANY: usize = 100;
+/// How many calls so many requests may take: there are 32 in each, but for the first.
+const FEW: u64 = 8;
+
+fn callers(store: &RedisStore, number: usize) -> Vec<Caller> {
+    (0..number).map(|_| Caller::new(store, &key())).collect()
+}
+
+/// All of them at once, in their order.
+async fn take_together(callers: &[Caller]) -> Vec<Result<Acquire, Error>> {
+    let mut tasks = JoinSet::new();
+    for (place, caller) in callers.iter().enumerate() {
+        let (store, request) = (caller.store.clone(), caller.request.clone());
+        tasks.spawn(async move { (place, store.acquire(&request, WITHIN).await) });
+    }
+    let mut answers = tasks.join_all().await;
+    answers.sort_unstable_by_key(|(place, _)| *place);
+    answers.into_iter().map(|(_, answer)| answer).collect()
+}
+
+async fn end_together(callers: &[Caller], fences: &[FenceBlock]) -> Vec<Release> {
+    let mut tasks = JoinSet::new();
+    for (caller, fences) in callers.iter().zip(fences) {
+        let (store, request) = (caller.store.clone(), caller.ending(*fences));
+        tasks.spawn(async move { store.release(&request, WITHIN).await.unwrap() });
+    }
+    tasks.join_all().await
+}
+
+fn fences(answers: Vec<Result<Acquire, Error>>) -> Vec<FenceBlock> {
+    let granted = |answer| match answer {
+        Ok(Acquire::Granted(granted)) => granted.fences,
+        other => panic!("{other:?}"),
+    };
+    answers.into_iter().map(granted).collect()
+}
+
+/// A server, and a store that has made its connection and whose scripts the server knows.
+async fn warm() -> (RedisServer, RedisStore) {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let caller = Caller::new(&store, &key());
+    let fences = caller.take().await;
+    store.release(&caller.ending(fences), WITHIN).await.unwrap();
+    (server, store)
+}
+
+#[tokio::test]
+async fn requests_that_come_together_take_few_calls_and_each_of_one_caller_takes_one() {
+    let (server, store) = warm().await;
+    let alone = callers(&store, MANY);
+    let before = server.command_calls("evalsha");
+    for caller in &alone {
+        let fences = caller.take().await;
+        assert_eq!(store.release(&caller.ending(fences), WITHIN).await.unwrap(), Release::Released);
+    }
+    let calls = server.command_calls("evalsha") - before;
+    assert_eq!(calls, 2 * u64::try_from(MANY).unwrap());
+
+    let before = server.command_calls("evalsha");
+    let fences = fences(take_together(&alone).await);
+    let calls = server.command_calls("evalsha") - before;
+    assert!(calls <= FEW, "{calls} calls for {MANY} acquisitions");
+    let before = server.command_calls("evalsha");
+    let released = end_together(&alone, &fences).await;
+    assert!(released.iter().all(|it| *it == Release::Released), "{released:?}");
+    let calls = server.command_calls("evalsha") - before;
+    assert!(calls <= FEW, "{calls} calls for {MANY} releases");
+}
+
+#[tokio::test]
+async fn a_lock_that_can_not_be_read_fails_alone_among_many() {
+    let (server, store) = warm().await;
+    let all = callers(&store, 24);
+    let record = |number: usize| format!("leasehold:{{{}}}", all[number].request.key);
+    let zeros = "0000000000000000";
+    let held = format!(
+        "leasehold/1 held 9999999999999999 {zeros} 0000000001 {zeros} 9999999999999 {zeros} \
+         {zeros}{zeros} 0000000030000 0000 1  "
+    );
+    drop(server.cli(&["SET", &record(3), "a string"]));
+    drop(server.cli(&["HSET", &record(7), "a", "hash"]));
+    // The short way can't count with it, nor can the general one read the line.
+    drop(server.cli(&[
+        "HSET",
+        &record(11),
+        "lock",
+        &format!("leasehold/1 free {}", "x".repeat(150)),
+    ]));
+    drop(server.cli(&["HSET", &record(15), "lock", &held, "line", "x"]));
+    let answers = take_together(&all).await;
+    for (number, answer) in answers.iter().enumerate() {
+        match number {
+            3 | 7 | 11 => {
+                let error = answer.as_ref().unwrap_err();
+                let found = (error.kind(), error.effect());
+                assert_eq!(found, (ErrorKind::Foreign, Effect::NotApplied), "{error}");
+            }
+            15 => assert!(answer.is_err(), "{answer:?}"),
+            _ => assert!(matches!(answer, Ok(Acquire::Granted(_))), "{number}: {answer:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_would_take_long_puts_off_what_it_does_not_do() {
+    let (server, store) = warm().await;
+    let holders = callers(&store, MANY);
+    fences(take_together(&holders).await);
+    let others: Vec<_> =
+        holders.iter().map(|holder| Caller::new(&store, &holder.request.key)).collect();
+    let before = server.command_calls("evalsha");
+    for answer in take_together(&others).await {
+        assert!(matches!(answer, Ok(Acquire::Busy(_))), "{answer:?}");
+    }
+    // A call sees to eight that need the general way.
+    let calls = server.command_calls("evalsha") - before;
+    let most = u64::try_from(MANY).unwrap();
+    assert!((most / 8..most / 2).contains(&calls), "{calls}");
+}
+
+#[tokio::test]
+async fn requests_that_come_together_make_a_server_know_the_scripts_again() {
+    let (server, store) = warm().await;
+    drop(server.cli(&["SCRIPT", "FLUSH"]));
+    fences(take_together(&callers(&store, MANY)).await);
+}
+
+type Taking<'a> = Pin<Box<dyn Future<Output = Result<Acquire>> + Send + 'a>>;
+
+/// Begins with all of them, and lets other tasks run in between as told.
+async fn begun(callers: &[Caller], turns: usize) -> Vec<Taking<'_>> {
+    let mut taking: Vec<Taking<'_>> = callers
+        .iter()
+        .map(|caller| caller.store.acquire(&caller.request, WITHIN))
+        .map(|taking| -> Taking<'_> { taking })
+        .collect();
+    poll_fn(|cx| {
+        assert!(taking.iter_mut().all(|one| one.as_mut().poll(cx).is_pending()));
+        Poll::Ready(())
+    })
+    .await;
+    for _ in 0..turns {
+        tokio::task::yield_now().await;
+    }
+    taking
+}
+
+#[tokio::test]
+async fn callers_that_go_disturb_no_other_and_what_they_asked_for_can_be_given_up() {
+    let (server, store) = warm().await;
+    // Before anything was sent but for the first, and when most of it has been.
+    for turns in [0, 50] {
+        let all = callers(&store, MANY);
+        server.pause();
+        let mut goes = false;
+        let mut taking = begun(&all, turns).await;
+        taking.retain(|_| {
+            goes = !goes;
+            !goes
+        });
+        server.resume();
+        for taking in taking {
+            assert!(matches!(taking.await, Ok(Acquire::Granted(_))));
+        }
+        for gone in all.iter().step_by(2) {
+            let left = store.leave(&gone.leaving(), WITHIN).await.unwrap();
+            assert!(matches!(left, Leave::Released | Leave::NotHeld), "{left:?}");
+            Caller::new(&store, &gone.request.key).take().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn giving_up_comes_after_what_it_gives_up() {
+    let (_server, store) = warm().await;
+    for round in 0..60 {
+        let all = callers(&store, 20);
+        let mut tasks = JoinSet::new();
+        for (number, caller) in all.iter().enumerate() {
+            let (store, request) = (caller.store.clone(), caller.request.clone());
+            let leaving = caller.leaving();
+            tasks.spawn(async move {
+                let taking = store.acquire(&request, WITHIN);
+                tokio::select! {
+                    biased;
+                    _ = async { for _ in 0..(number + round) % 5 { tokio::task::yield_now().await } } => {}
+                    _ = taking => {}
+                }
+                store.leave(&leaving, WITHIN).await.unwrap();
+            });
+        }
+        tasks.join_all().await;
+        for caller in &all {
+            let look = store.inspect(&caller.request.key, WITHIN).await.unwrap();
+            assert!(look.is_none_or(|info| info.holders.is_empty()), "{:?}", caller.request.key);
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_of_many_callers_has_a_limit_of_its_own() {
+    let (server, store) = warm().await;
+    let all = callers(&store, MANY);
+    server.pause();
+    let (mut hasty, mut patient) = (JoinSet::new(), JoinSet::new());
+    for (place, caller) in all.iter().enumerate() {
+        let (store, request) = (caller.store.clone(), caller.request.clone());
+        let within = if place % 2 == 1 { SHORT } else { WITHIN };
+        let tasks = if place % 2 == 1 { &mut hasty } else { &mut patient };
+        tasks.spawn(async move { (place, store.acquire(&request, within).await) });
+    }
+    let hasty = hasty.join_all().await;
+    server.resume();
+    for (_, answer) in patient.join_all().await {
+        assert!(matches!(answer, Ok(Acquire::Granted(_))), "{answer:?}");
+    }
+    for (place, answer) in hasty {
+        let error = answer.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        if error.effect() == Effect::NotApplied {
+            Caller::new(&store, &all[place].request.key).take().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_of_many_callers_is_told_what_became_of_its_request_when_the_connection_goes() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let store = RedisStore::connect(&proxy.url()).await.unwrap();
+    let warm = callers(&store, MANY);
+    fences(take_together(&warm).await);
+    let all = callers(&store, MANY);
+    proxy.set(Fault::Stall);
+    let before = proxy.stats().requests;
+    let tasks = tokio::spawn({
+        let all: Vec<_> = all.iter().map(|it| (it.store.clone(), it.request.clone())).collect();
+        async move {
+            let mut tasks = JoinSet::new();
+            for (place, (store, request)) in all.into_iter().enumerate() {
+                tasks.spawn(async move { (place, store.acquire(&request, WITHIN).await) });
+            }
+            tasks.join_all().await
+        }
+    });
+    proxy.wait_for(|stats| stats.requests >= before + 2).await;
+    let _proxy = tokio::task::spawn_blocking(move || {
+        proxy.kill_connections();
+        proxy.set(Fault::Pass);
+        proxy
+    })
+    .await
+    .unwrap();
+    let plain = RedisStore::connect(&server.url()).await.unwrap();
+    let (mut granted, mut unknown) = (0, 0);
+    for (place, answer) in tasks.await.unwrap() {
+        match answer {
+            Ok(Acquire::Granted(_)) => granted += 1,
+            Err(error) if error.effect() == Effect::Unknown => unknown += 1,
+            Err(error) => {
+                assert_eq!(error.effect(), Effect::NotApplied, "{error}");
+                Caller::new(&plain, &all[place].request.key).take().await;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    // What was in the queue goes over the next connection.
+    assert!(unknown > 1 && granted > 0, "{granted} granted, {unknown} unknown");
+}
+
+#[tokio::test]
+async fn a_runtime_that_ends_leaves_the_queue_to_nobody() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let other = store.clone();
+    // It answers nobody before the runtime has ended.
+    server.pause();
+    tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let all = callers(&other, MANY);
+        drop(runtime.block_on(begun(&all, 0)));
+        drop(runtime);
+    })
+    .await
+    .unwrap();
+    server.resume();
+    fences(take_together(&callers(&store, MANY)).await);
+}
+
+#[tokio::test]
+async fn grants_that_come_together_wait_for_replicas_together_and_count_only_then() {
+    let (primary, replica) = pair().await;
+    let url = format!("{}?replicas=1&keep_leases=yes&replicate_timeout=1s", primary.url());
+    let store = RedisStore::connect(&url).await.unwrap();
+    let first = callers(&store, MANY);
+    for caller in &first {
+        crate::replicated::take_at_last(caller).await;
+    }
+    let before = primary.command_calls("wait");
+    fences(take_together(&callers(&store, MANY)).await);
+    let waits = primary.command_calls("wait") - before;
+    // There are eight connections to wait on.
+    assert!(waits <= 8 * 4, "{waits} waits for {MANY} grants");
+
+    replica.pause();
+    let refused = callers(&store, MANY);
+    for answer in take_together(&refused).await {
+        let error = answer.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotReplicated, "{error}");
+        assert_eq!(error.effect(), Effect::NotApplied, "{error}");
+    }
+    let plain = RedisStore::connect(&primary.url()).await.unwrap();
+    fences(
+        take_together(
+            &refused.iter().map(|it| Caller::new(&plain, &it.request.key)).collect::<Vec<_>>(),
+        )
+        .await,
+    );
+}

@@ -1,0 +1,46 @@
+//! What a client was told when it was made, checked.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use leasehold_core::{Error, ErrorKind, OwnerName, Result, Ttl};
+
+/// The default length of a lease: long enough to ride out a fail-over, short enough for somebody
+/// to wait for after a crash. It is renewed every third of it.
+pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
+/// How long one request to the store may take by default.
+pub const DEFAULT_CALL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often in a row a lease is handed on inside the process by default before others, who may
+/// wait elsewhere, get their turn.
+pub const DEFAULT_LOCAL_HANDOFFS: u32 = 16;
+/// For how long a lease is handed on inside the process, counted from its grant.
+pub(crate) const LOCAL_HANDOFFS_FOR: Duration = Duration::from_millis(50);
+
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) ttl: Ttl,
+    pub(crate) min_ttl: Ttl,
+    pub(crate) min_renewal: Ttl,
+    pub(crate) owner: OwnerName,
+    pub(crate) call_timeout: Duration,
+    pub(crate) local_handoffs: u32,
+    pub(crate) retry_store: Duration,
+}
+
+impl Config {
+    /// Passes when a lease that is held may be made this short.
+    pub(crate) fn allows(&self, ttl: Ttl) -> Result<()> {
+        if ttl < self.min_renewal {
+            let least = self.min_renewal;
+            let why = format!("a ttl of {ttl} is below this client's minimum of {least}");
+            return Err(Error::new(ErrorKind::Config, why));
+        }
+        Ok(())
+    }
+
+    /// The fences to reserve with each grant: the holder's own, and one for each hand-off inside
+    /// the process.
+    pub(crate) const fn fence_block(&self) -> NonZeroU32 {
+        NonZeroU32::MIN.saturating_add(self.local_handoffs)
+    }
+}

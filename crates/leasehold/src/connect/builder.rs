@@ -1,0 +1,381 @@
+//! Settings of a client, and how it comes to its store.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_clock::{SystemClock, TokioClock};
+use leasehold_core::retry::{Exponential, RetryStrategy as _};
+use leasehold_core::{Clock, Error, ErrorKind, OwnerName, Result, Store, Ttl};
+
+use crate::background::Background;
+use crate::client::Client;
+use crate::config::{Config, DEFAULT_CALL_TIMEOUT, DEFAULT_LOCAL_HANDOFFS, DEFAULT_TTL};
+use crate::connect::store_url;
+use crate::owner;
+use crate::rt;
+use crate::shared::Inner;
+
+/// Pauses between two tries to reach a store.
+const RETRY_STORE_PAUSE_MIN: Duration = Duration::from_millis(100);
+const RETRY_STORE_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// What is told of each failed try to reach the store.
+type OnRetryStore = Arc<dyn Fn(&Error) + Send + Sync>;
+
+/// Settings of a [`Client`].
+///
+/// Each setting is named after what it sets. Finish with [`connect`](Self::connect) for a URL or
+/// [`store`](Self::store) for a store of your own.
+#[derive(Clone)]
+#[must_use]
+pub struct ClientBuilder {
+    ttl: Duration,
+    min_ttl: Duration,
+    min_renewal: Duration,
+    owner: Option<String>,
+    call_timeout: Duration,
+    local_handoffs: u32,
+    clock: Option<Arc<dyn Clock>>,
+    tokio_time: bool,
+    detached: bool,
+    password: Option<String>,
+    retry_store: Duration,
+    on_retry_store: Option<OnRetryStore>,
+    #[cfg(feature = "interop")]
+    layout: Option<leasehold_redis::interop::Layout>,
+}
+
+impl fmt::Debug for ClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            ttl,
+            min_ttl,
+            min_renewal,
+            owner,
+            call_timeout,
+            local_handoffs,
+            clock,
+            tokio_time,
+            detached,
+            password,
+            retry_store,
+            on_retry_store: _,
+            #[cfg(feature = "interop")]
+                layout: _,
+        } = self;
+        f.debug_struct("ClientBuilder")
+            .field("ttl", ttl)
+            .field("min_ttl", min_ttl)
+            .field("min_renewal", min_renewal)
+            .field("owner", owner)
+            .field("call_timeout", call_timeout)
+            .field("local_handoffs", local_handoffs)
+            .field("clock", clock)
+            .field("tokio_time", tokio_time)
+            .field("detached", detached)
+            .field("password", &password.as_ref().map(|_| "***"))
+            .field("retry_store", retry_store)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for ClientBuilder {
+    fn default() -> Self {
+        Self {
+            ttl: DEFAULT_TTL,
+            min_ttl: Ttl::MIN.duration(),
+            min_renewal: Ttl::MIN.duration(),
+            owner: None,
+            call_timeout: DEFAULT_CALL_TIMEOUT,
+            local_handoffs: DEFAULT_LOCAL_HANDOFFS,
+            clock: None,
+            tokio_time: false,
+            detached: false,
+            password: None,
+            retry_store: Duration::ZERO,
+            on_retry_store: None,
+            #[cfg(feature = "interop")]
+            layout: None,
+        }
+    }
+}
+
+impl ClientBuilder {
+    /// The ttl of this client's locks unless they say otherwise: 1 ms to 30 days, by default
+    /// [`DEFAULT_TTL`].
+    pub const fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// Refuses a shorter ttl than this, for locking and for every change of a lease's length, so
+    /// that no lock can vanish by mistake. By default any ttl is taken.
+    pub const fn min_ttl(mut self, min_ttl: Duration) -> Self {
+        self.min_ttl = min_ttl;
+        self
+    }
+
+    /// Refuses to give a lease that is held a shorter length than this, counted from then
+    /// ([`Guard::renew_to`](crate::HeldLease::renew_to), [`Client::renew`]), so that no lock is shortened
+    /// to nothing by mistake. By default, and at least, the [shortest ttl](Self::min_ttl).
+    pub const fn min_renewal(mut self, min_renewal: Duration) -> Self {
+        self.min_renewal = min_renewal;
+        self
+    }
+
+    /// Who holds this client's locks, for people; by default `host_pid`.
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.owner = Some(owner.into());
+        self
+    }
+
+    /// How long one request to the store may take, [`DEFAULT_CALL_TIMEOUT`] by default. A
+    /// request under a short ttl is given no more than the ttl.
+    pub const fn call_timeout(mut self, call_timeout: Duration) -> Self {
+        self.call_timeout = call_timeout;
+        self
+    }
+
+    /// How often in a row a released lock goes to the next waiter of this same client without
+    /// asking the store, [`DEFAULT_LOCAL_HANDOFFS`] by default; 0 turns that off. Only waiters
+    /// with the same settings take part, and only for 50 ms after a grant by the store, so that
+    /// waiters elsewhere get their turn. The post of an [`Election`](crate::Election) always goes through the store,
+    /// where everybody can see each leader.
+    pub const fn local_handoffs(mut self, handoffs: u32) -> Self {
+        self.local_handoffs = handoffs;
+        self
+    }
+
+    /// The clock on which leases are counted. The default counts while the machine sleeps; tests
+    /// may bring their own. It is read on several threads.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// For tests whose runtime's time is paused (`#[tokio::test(start_paused = true)]`): the client,
+    /// and a `memory:` store that it connects to, count on the runtime's time, and leases are
+    /// renewed by tasks of that runtime in place of a thread. A lease of half a minute then runs
+    /// out at once when everybody waits, and at the same point in every run of the test.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()
+    /// #     .unwrap().block_on(async {
+    /// let client = leasehold::Client::builder().tokio_time().connect("memory:").await?;
+    /// let guard = client.mutex("stock").renew(false).lock().await?;
+    /// guard.lost().await; // half a minute, in no time
+    /// # Ok::<(), leasehold::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
+    /// In a test without this, a wait takes the time that it takes, while the runtime's own timers,
+    /// `tokio::time::timeout` for one, are over at once. Stores other than memory count on real
+    /// time, and connections to servers can't be made while time is paused. Not for anything but
+    /// tests: leases depend on the runtime here.
+    pub const fn tokio_time(mut self) -> Self {
+        self.tokio_time = true;
+        self
+    }
+
+    /// Takes leases that outlive this process: on the embedded store a lease normally ends with
+    /// its process; a detached one ends with its ttl. Only for clients made by
+    /// [`connect`](Self::connect). Other stores make no difference.
+    pub const fn detached(mut self, detached: bool) -> Self {
+        self.detached = detached;
+        self
+    }
+
+    /// The store's password, where the URL has none. Shown nowhere.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    /// For how long to go on trying to reach a store that is away when the client first needs it;
+    /// not at all by default, so that a wrong address is told at once.
+    ///
+    /// [`connect`](Self::connect) tries for so long, with pauses of up to a second. A client that was
+    /// made of a [`store`](Self::store) has asked it nothing, so there its waits for locks go on for
+    /// so long until the store has answered one. What no time can mend (a wrong password, a URL that
+    /// can't be used) fails at once.
+    ///
+    /// Once the store was reached, waits for locks ride out its absence anyway: within their limit,
+    /// and without one for 30 s, or for this time where it is longer.
+    pub const fn retry_store(mut self, length: Duration) -> Self {
+        self.retry_store = length;
+        self
+    }
+
+    /// What to call after each failed try to reach the store, when another follows; see
+    /// [`retry_store`](Self::retry_store). It must not block.
+    pub fn on_retry_store(mut self, tell: impl Fn(&Error) + Send + Sync + 'static) -> Self {
+        self.on_retry_store = Some(Arc::new(tell));
+        self
+    }
+
+    /// Keeps locks as another library does, so that its programs and this client's keep each other
+    /// out. For programs that are told the layout, such as the command: what locks of this layout
+    /// don't have is [`ErrorKind::Unsupported`] when it is asked for. With a layout that is known
+    /// while the program is written, [`interop`](crate::interop) has types without what is not
+    /// there. Only for URLs of one Redis server, of sentinels, or of a cluster.
+    ///
+    /// A lease goes to no other waiter of this client [without the store](Self::local_handoffs),
+    /// so that the other programs get their turn.
+    #[cfg(feature = "interop")]
+    pub fn interop(mut self, layout: leasehold_redis::interop::Layout) -> Self {
+        self.layout = Some(layout);
+        self.local_handoffs(0)
+    }
+
+    /// Connects to the store at a URL; see [`Client::connect`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::connect`], and [`ErrorKind::Config`] when a setting is out of range.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn connect(mut self, url: impl AsRef<str>) -> Result<Client> {
+        rt::current()?;
+        let clock = self.own_clock();
+        let options = store_url::Options {
+            clock: Arc::clone(&clock),
+            detached: self.detached,
+            password: self.password.clone(),
+            timeout: self.call_timeout,
+            #[cfg(feature = "interop")]
+            layout: self.layout.clone(),
+        };
+        self.clock = Some(clock);
+        let store = self.reach(url.as_ref(), &options).await?;
+        let client = self.start(store)?;
+        client.heard();
+        Ok(Client::of(client))
+    }
+
+    /// Opens the store, and goes on trying for as long as it was told to.
+    async fn reach(&self, url: &str, options: &store_url::Options) -> Result<Arc<dyn Store>> {
+        let clock = &*options.clock;
+        let pauses = Exponential::new(RETRY_STORE_PAUSE_MIN, RETRY_STORE_PAUSE_MAX);
+        let until = clock.now().saturating_add(self.retry_store);
+        // The first try takes its own time, as it does when it is the only one.
+        let mut error = match store_url::open(url, options.clone()).await {
+            Err(error) if error.is_retryable() && clock.now() < until => error,
+            outcome => return outcome,
+        };
+        for tries in 1.. {
+            tracing::debug!(target: "leasehold", %error, tries, "the store can't be reached");
+            if let Some(tell) = &self.on_retry_store {
+                tell(&error);
+            }
+            let pause = pauses.pause(tries).unwrap_or(RETRY_STORE_PAUSE_MAX);
+            let again = clock.now().saturating_add(pause).min(until);
+            rt::sleep_until(clock, again).await;
+            let opened = tokio::select! {
+                opened = store_url::open(url, options.clone()) => opened,
+                () = rt::sleep_until(clock, until) => break,
+            };
+            match opened {
+                Err(failed) if failed.is_retryable() => error = failed,
+                outcome => return outcome,
+            }
+        }
+        let why = format!("the store could not be reached within {:?}", self.retry_store);
+        Err(Error::new(error.kind(), why).during("connect").caused_by(error))
+    }
+
+    fn own_clock(&self) -> Arc<dyn Clock> {
+        match &self.clock {
+            Some(clock) => Arc::clone(clock),
+            None if self.tokio_time => Arc::new(TokioClock::new()),
+            None => Arc::new(SystemClock::new()),
+        }
+    }
+
+    /// Makes a client of a store.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Misuse`] outside a tokio runtime, [`ErrorKind::Config`] when a setting is out
+    /// of range, [`ErrorKind::Unavailable`] when the thread can't be started on which leases are
+    /// renewed.
+    pub fn store(self, store: Arc<dyn Store>) -> Result<Client> {
+        self.start(store).map(Client::of)
+    }
+
+    fn start(self, store: Arc<dyn Store>) -> Result<Arc<Inner>> {
+        let here = rt::current()?;
+        let clock = self.own_clock();
+        let Self {
+            ttl,
+            min_ttl,
+            min_renewal,
+            owner,
+            call_timeout,
+            local_handoffs,
+            tokio_time,
+            retry_store,
+            ..
+        } = self;
+        if call_timeout.is_zero() {
+            return Err(Error::new(ErrorKind::Config, "a call timeout of zero leaves no time"));
+        }
+        let config = Config {
+            ttl: Ttl::new(ttl)?,
+            min_ttl: Ttl::new(min_ttl)?,
+            min_renewal: Ttl::new(min_renewal.max(min_ttl))?,
+            owner: owner.map_or_else(|| Ok(owner::of_this_process()), OwnerName::new)?,
+            call_timeout,
+            local_handoffs,
+            retry_store,
+        };
+        let background = if tokio_time { here } else { Background::start()?.runtime().clone() };
+        Inner::start(store, clock, config, background)
+    }
+}
+
+impl Client {
+    /// Connects to a store: `memory:`, `embedded:` (one directory per user of this machine),
+    /// `embedded:/path`, `redis://…`, `rediss://…`, `redis+unix:///path`,
+    /// `redis+sentinel://host,host/name`, `redis+cluster://host,host` (both also as `rediss+…`), and
+    /// with the feature `quorum` a majority of several:
+    ///
+    /// ```text
+    /// quorum+redis://[user:password@]host,host,host[/database][?setting=value&…]
+    /// quorum:STORE,STORE,STORE       stores of any sort; settings may stand among them
+    /// ```
+    ///
+    /// with the settings `max_ttl` (the longest lease that anybody takes there, `60s`; a node
+    /// that was restarted counts after so long), `node_timeout` (`500ms`) and `keep_leases` (`yes`
+    /// if no node loses a lease by a restart; `no`).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for a URL that can't be used, [`ErrorKind::Unsupported`] for a store
+    /// that this build leaves out, and what the store says when it can't be opened or reached.
+    /// No message repeats the URL's password.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn connect(url: impl AsRef<str>) -> Result<Self> {
+        Self::builder().connect(url).await
+    }
+
+    /// A client with settings of its own.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::default()
+    }
+
+    /// A client of this store, with default settings.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Misuse`] outside a tokio runtime.
+    pub fn new(store: Arc<dyn Store>) -> Result<Self> {
+        Self::builder().store(store)
+    }
+}

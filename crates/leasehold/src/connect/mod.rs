@@ -1,0 +1,6 @@
+//! How a client is made, and comes to its store.
+
+pub(crate) mod builder;
+#[cfg(feature = "quorum")]
+pub(crate) mod quorum_url;
+pub(crate) mod store_url;

@@ -1,0 +1,217 @@
+//! From a URL to a store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Clock, Error, ErrorKind, Result, Store};
+
+/// What a URL does not say.
+#[cfg_attr(
+    not(all(feature = "embedded", feature = "redis")),
+    expect(dead_code, reason = "each kind of store uses its own part")
+)]
+#[derive(Clone)]
+pub(crate) struct Options {
+    /// What a store in memory counts on.
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) detached: bool,
+    pub(crate) password: Option<String>,
+    pub(crate) timeout: Duration,
+    /// How another library keeps its locks, where they are to be kept like that.
+    #[cfg(feature = "interop")]
+    pub(crate) layout: Option<leasehold_redis::interop::Layout>,
+}
+
+const SCHEMES: &str = "memory:, embedded:, redis://, rediss://, redis+unix://, redis+sentinel://, \
+                       redis+cluster://, quorum: and quorum+redis://";
+
+pub(crate) async fn open(url: &str, options: Options) -> Result<Arc<dyn Store>> {
+    let Some((scheme, rest)) = url.split_once(':') else {
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!("the store's URL has no scheme; give one of {SCHEMES}"),
+        ));
+    };
+    #[cfg(feature = "interop")]
+    if let Some(layout) = &options.layout
+        && (matches!(scheme, "memory" | "embedded") || scheme.starts_with("quorum"))
+    {
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!(
+                "locks of {layout} are in a Redis server; give a URL of one, of sentinels or of a cluster"
+            ),
+        ));
+    }
+    match scheme {
+        "memory" | "embedded" => embedded(scheme, rest, &options).await,
+        "redis" | "rediss" | "valkey" | "valkeys" | "redis+unix" | "valkey+unix" | "unix" => {
+            redis(url, options, false).await
+        }
+        "quorum" | "quorum+redis" | "quorum+rediss" | "quorum+valkey" | "quorum+valkeys" => {
+            quorum(url, options).await
+        }
+        _ if scheme.ends_with("+sentinel") || scheme.ends_with("+cluster") => {
+            redis(url, options, false).await
+        }
+        _ => Err(Error::new(
+            ErrorKind::Config,
+            format!(
+                "no store is known by the scheme \"{}\"; give one of {SCHEMES}",
+                leasehold_core::escape::terminal(scheme)
+            ),
+        )),
+    }
+}
+
+#[cfg(feature = "embedded")]
+async fn embedded(scheme: &str, rest: &str, options: &Options) -> Result<Arc<dyn Store>> {
+    use leasehold_embedded::{EmbeddedStore, MemoryStore};
+    if scheme == "memory" {
+        if !rest.is_empty() {
+            return Err(Error::new(ErrorKind::Config, "memory: takes nothing after the colon"));
+        }
+        return Ok(Arc::new(MemoryStore::with_clock(Arc::clone(&options.clock))));
+    }
+    let path = directory(rest)?;
+    let store = EmbeddedStore::options().detached(options.detached);
+    // Opening reads every page and may wait for another process.
+    let opening = crate::rt::current()?.spawn_blocking(move || match path {
+        Some(path) => store.open(path),
+        None => store.open_default(),
+    });
+    match opening.await {
+        Ok(store) => Ok(Arc::new(store?)),
+        Err(error) => Err(Error::new(
+            ErrorKind::Unavailable,
+            "the store was not opened, since the runtime ended or opening it panicked",
+        )
+        .caused_by(error)),
+    }
+}
+
+/// The directory that stands behind `embedded:`, if any does.
+#[cfg(feature = "embedded")]
+fn directory(rest: &str) -> Result<Option<String>> {
+    // As other URLs have it: nothing where a host would be, then the path.
+    let path = rest.strip_prefix("//").filter(|path| path.starts_with('/')).unwrap_or(rest);
+    if path.starts_with("//") {
+        let shown = leasehold_core::escape::terminal(rest);
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!(
+                "embedded:{shown} names a host; an embedded store is a directory of this machine, \
+                 as in embedded:/var/lib/app/locks"
+            ),
+        ));
+    }
+    if let Some((path, setting)) = path.split_once('?') {
+        let (path, setting) = (path.trim_end(), leasehold_core::escape::terminal(setting));
+        let path = leasehold_core::escape::terminal(path);
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!(
+                "embedded: knows no settings, so not \"{setting}\" either; give embedded:{path}, \
+                 and for a path with a question mark in it use EmbeddedStore::open"
+            ),
+        ));
+    }
+    Ok(Some(path.to_owned()).filter(|path| !path.is_empty()))
+}
+
+#[cfg(not(feature = "embedded"))]
+async fn embedded(_scheme: &str, _path: &str, _options: &Options) -> Result<Arc<dyn Store>> {
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        "this build has no embedded store; build with the feature \"embedded\"",
+    ))
+}
+
+/// Connects, or only makes ready to, when the server need not be there.
+#[cfg(feature = "redis")]
+async fn redis(url: &str, options: Options, lazily: bool) -> Result<Arc<dyn Store>> {
+    let builder = leasehold_redis::RedisStore::builder().connect_timeout(options.timeout);
+    let builder = match options.password {
+        Some(password) => builder.password(password),
+        None => builder,
+    };
+    let store = if lazily { builder.connect_lazy(url)? } else { builder.connect(url).await? };
+    #[cfg(feature = "interop")]
+    if let Some(layout) = options.layout {
+        return Ok(Arc::new(leasehold_redis::interop::InteropStore::new(store, layout)));
+    }
+    Ok(Arc::new(store))
+}
+
+#[cfg(not(feature = "redis"))]
+async fn redis(_url: &str, _options: Options, _lazily: bool) -> Result<Arc<dyn Store>> {
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        "this build has no Redis store; build with the feature \"redis\"",
+    ))
+}
+
+/// Opens all nodes, and makes sure that a majority of them answers.
+#[cfg(feature = "quorum")]
+async fn quorum(url: &str, options: Options) -> Result<Arc<dyn Store>> {
+    use leasehold_core::Key;
+    use leasehold_quorum::QuorumStore;
+
+    use crate::connect::quorum_url::QuorumUrl;
+
+    let parsed = match (url.strip_prefix("quorum:"), url.strip_prefix("quorum+")) {
+        (Some(list), _) => QuorumUrl::of_stores(list)?,
+        (None, hosts) => QuorumUrl::of_hosts(hosts.unwrap_or(url))?,
+    };
+    let fails_over = |node: &String| {
+        let scheme = node.split_once(':').map_or("", |(scheme, _)| scheme);
+        scheme.ends_with("+sentinel") || scheme.ends_with("+cluster")
+    };
+    if parsed.settings.keep_leases != Some(true) && parsed.nodes.iter().any(fails_over) {
+        return Err(Error::new(
+            ErrorKind::Config,
+            "a node of the quorum fails over, and may forget leases by that, unseen; make single \
+             servers its nodes, or say keep_leases=yes if replicas confirm every grant of that node",
+        ));
+    }
+    let mut nodes: Vec<Arc<dyn Store>> = Vec::with_capacity(parsed.nodes.len());
+    for node in &parsed.nodes {
+        nodes.push(match node.split_once(':') {
+            Some((scheme @ ("memory" | "embedded"), rest)) => {
+                embedded(scheme, rest, &options).await?
+            }
+            _ => redis(node, options.clone(), true).await?,
+        });
+    }
+    // Several stores in memory are several, though they are called the same.
+    let mut places: Vec<String> = nodes.iter().map(|node| node.location()).collect();
+    places.retain(|place| place != "memory:");
+    places.sort_unstable();
+    if let Some([place, ..]) = places.windows(2).find(|two| two.first() == two.last()) {
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!("a quorum names {place} twice, which would have two votes"),
+        ));
+    }
+    let mut builder = QuorumStore::builder(nodes);
+    if let Some(max_ttl) = parsed.settings.max_ttl {
+        builder = builder.max_ttl(max_ttl);
+    }
+    if let Some(timeout) = parsed.settings.node_timeout {
+        builder = builder.node_timeout(timeout);
+    }
+    if let Some(keep) = parsed.settings.keep_leases {
+        builder = builder.nodes_keep_leases(keep);
+    }
+    let store = builder.build()?;
+    store.inspect(&Key::new("leasehold")?, options.timeout).await?;
+    Ok(Arc::new(store))
+}
+
+#[cfg(not(feature = "quorum"))]
+async fn quorum(_url: &str, _options: Options) -> Result<Arc<dyn Store>> {
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        "this build knows no quorums; build with the feature \"quorum\"",
+    ))
+}

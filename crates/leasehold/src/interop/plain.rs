@@ -1,0 +1,396 @@
+//! Locks with one value per key, whose token is compared when they are renewed and released.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::retry::RetryStrategy;
+use leasehold_core::{Error, ErrorKind, IntoKey, Key, Metadata, Result, Store};
+use leasehold_redis::interop::{InteropStore, Layout};
+
+use crate::client::Client;
+use crate::kinds::mutex::Mutex;
+use crate::lease::guard::Guard;
+use crate::lease::held_lease::HeldLease;
+use crate::lease::release::Release;
+use crate::lease::run::RunError;
+use crate::options::{Fairness, LockOptions, delegate, holding_options};
+
+/// Locks in the layout of a library that keeps one value per lock: redis-py, python-redis-lock,
+/// redlock for Node, redis-semaphore's mutex, bsm/redislock, redsync on one server, Symfony's Lock,
+/// Spring Integration's registry, and ShedLock.
+///
+/// Cheap to clone; clones share everything.
+///
+/// ```no_run
+/// # async fn example() -> leasehold::Result<()> {
+/// use leasehold::interop::{Layout, Plain};
+///
+/// // Go programs take the same locks with bsm/redislock.
+/// let locks = Plain::connect("redis://127.0.0.1", Layout::Redislock).await?;
+/// let guard = locks.mutex("orders:42").metadata("billing").lock().await?;
+/// // … nobody else has it, in Go or in Rust …
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Plain {
+    client: Client,
+}
+
+impl Plain {
+    /// Connects to the server at a URL; see [`Client::connect`] for its forms.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::connect`], and [`ErrorKind::Config`] for a layout of Redisson's.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn connect(url: impl AsRef<str>, layout: Layout) -> Result<Self> {
+        check(&layout)?;
+        let client = Client::builder().interop(layout).connect(url).await?;
+        Ok(Self { client })
+    }
+
+    /// Locks in a store, such as one on a connection that the program has already.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for a layout of Redisson's, [`ErrorKind::Misuse`] outside a tokio
+    /// runtime, [`ErrorKind::Unavailable`] when the thread can't be started on which leases are
+    /// renewed.
+    pub fn new(store: InteropStore) -> Result<Self> {
+        check(store.layout())?;
+        let store: Arc<dyn Store> = Arc::new(store);
+        Ok(Self { client: Client::builder().local_handoffs(0).store(store)? })
+    }
+
+    /// The lock of this name. A value: nothing is sent, and nothing can fail before it is locked.
+    ///
+    /// The name is the key in the server, with what the [`Layout`] puts before it, and nothing of
+    /// ours.
+    pub fn mutex(&self, key: impl IntoKey) -> PlainMutex {
+        PlainMutex { mutex: self.client.mutex(key) }
+    }
+
+    /// The text that is kept with the lease of whoever holds a lock; `None` when nobody does.
+    ///
+    /// # Time
+    ///
+    /// One round trip.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for a bad name, [`ErrorKind::Foreign`] when something else stands at
+    /// the key, and what the store says when it can't be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn metadata(&self, key: impl IntoKey) -> Result<Option<Metadata>> {
+        let info = self.client.inspect(key).await?;
+        let holder = info.and_then(|info| info.holders.into_iter().next());
+        Ok(holder.map(|holder| holder.metadata))
+    }
+
+    /// Releases what is held, and ends what goes on in the background. See [`Client::close`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::close`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it goes on in the background.
+    pub async fn close(&self) -> Result<()> {
+        self.client.close().await
+    }
+}
+
+fn check(layout: &Layout) -> Result<()> {
+    if layout.counts_holds() {
+        let why = format!("{layout} counts holds; use leasehold::interop::Redisson for it");
+        return Err(Error::new(ErrorKind::Config, why));
+    }
+    Ok(())
+}
+
+/// A lock that one holder has at a time, in a program of this library or of the other one.
+///
+/// A value: making one sends nothing and cannot fail. Waiters are woken when the lock comes free,
+/// but stand in no line.
+#[derive(Clone, Debug)]
+#[must_use = "a mutex does nothing until it is locked"]
+pub struct PlainMutex {
+    mutex: Mutex,
+}
+
+holding_options!([delegate] PlainMutex);
+
+impl PlainMutex {
+    fn options(self, options: &LockOptions) -> Self {
+        Self { mutex: self.mutex.options(options) }
+    }
+
+    /// Who holds the lock, for people; by default `host_pid`. Kept by [`Layout::ShedLock`] alone,
+    /// in the place of the host's name.
+    pub fn owner(self, owner: impl AsRef<str>) -> Self {
+        self.options(&LockOptions::new().owner(owner))
+    }
+
+    /// When to try again while waiting, and when to give up, in place of being woken.
+    pub fn retry(self, strategy: impl RetryStrategy) -> Self {
+        self.options(&LockOptions::new().retry(strategy).fairness(Fairness::Barging))
+    }
+
+    /// Gives up at once when the holder's lease, as it stands, runs past the time to wait.
+    pub fn give_up_early(self, give_up_early: bool) -> Self {
+        self.options(&LockOptions::new().give_up_early(give_up_early))
+    }
+
+    /// The lock's name.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the name, or the first setting that is wrong.
+    pub fn key(&self) -> Result<&Key> {
+        self.mutex.key()
+    }
+
+    /// Tries to take the lock, once. `None` when somebody else has it.
+    ///
+    /// # Time
+    ///
+    /// One round trip.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Config`] – a bad name or setting.
+    /// * [`ErrorKind::Foreign`] – something that is no lock of this layout stands at the key.
+    /// * [`ErrorKind::Unsupported`] – [metadata](Self::metadata) in a layout that has no room for it.
+    /// * [`ErrorKind::Unavailable`] and others – the server could not be asked; see
+    ///   [`Error::effect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if the request was on its way, its token is given up in the background.
+    pub async fn try_lock(&self) -> Result<Option<PlainGuard>> {
+        Ok(self.mutex.try_lock().await?.map(PlainGuard::new))
+    }
+
+    /// Takes the lock, waiting for as long as it takes.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock`](Self::try_lock), and [`ErrorKind::Timeout`] when the retry strategy gives
+    /// up. While waiting, a server that goes away is given half a minute to come back.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: whatever a request on its way gets is given up in the background.
+    pub async fn lock(&self) -> Result<PlainGuard> {
+        self.mutex.lock().await.map(PlainGuard::new)
+    }
+
+    /// Takes the lock, waiting for at most `limit`; with a limit of zero it tries once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::lock_within`](crate::Mutex::lock_within).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: whatever a request on its way gets is given up in the background.
+    pub async fn lock_within(&self, limit: Duration) -> Result<PlainGuard> {
+        self.mutex.lock_within(limit).await.map(PlainGuard::new)
+    }
+}
+
+/// A held lease of a [`PlainMutex`].
+///
+/// # Dropping is not releasing
+///
+/// A dropped guard gives the lock up in the background. Use [`release`](Self::release) to know.
+#[must_use = "dropping the guard gives the lock up in the background; call release().await to be sure"]
+#[clippy::has_significant_drop]
+pub struct PlainGuard {
+    guard: Guard,
+    lease: PlainLease,
+}
+
+impl PlainGuard {
+    pub(super) fn new(guard: Guard) -> Self {
+        let lease = PlainLease(guard.lease().clone());
+        Self { guard, lease }
+    }
+
+    /// Ends the lease. An `Ok` says that it was held to its end.
+    ///
+    /// # Time
+    ///
+    /// One round trip.
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::release`], but for [`ErrorKind::Late`]: a lease that is gone is
+    /// [`ErrorKind::Lost`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the release goes on in the background.
+    pub async fn release(self) -> Result<()> {
+        self.guard.release().await
+    }
+
+    /// Ends the lease, and says how that went: [`Release::Released`], [`Release::NotHeld`] or
+    /// [`Release::Unknown`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::release_outcome`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the release goes on in the background.
+    pub async fn release_outcome(self) -> Result<Release> {
+        self.guard.release_outcome().await
+    }
+
+    /// Runs `body` under the lease, and releases it. See [`Guard::run`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::run`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the body is dropped, and the lease given up in the background.
+    pub async fn run<T, F>(self, body: impl FnOnce(PlainLease) -> F) -> Result<T, RunError<T>>
+    where
+        F: Future<Output = T>,
+    {
+        self.guard.run(|lease| body(PlainLease(lease))).await
+    }
+}
+
+impl Deref for PlainGuard {
+    type Target = PlainLease;
+
+    fn deref(&self) -> &PlainLease {
+        &self.lease
+    }
+}
+
+impl fmt::Debug for PlainGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PlainGuard").field(&self.lease).finish()
+    }
+}
+
+/// A view of a held lease: what the work under it needs to know. It does not keep the lock.
+#[derive(Clone)]
+pub struct PlainLease(HeldLease);
+
+impl PlainLease {
+    /// The lock's name.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        self.0.key()
+    }
+
+    /// The text that is kept with the lease; empty where none was given.
+    #[must_use]
+    pub fn metadata(&self) -> &str {
+        self.0.metadata()
+    }
+
+    /// Whether the lease is held at this moment. Asks nobody. See [`HeldLease::is_held`].
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.0.is_held()
+    }
+
+    /// How long the lease is held for certain; zero once it is lost. Renewals push it on.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.0.remaining()
+    }
+
+    /// Returns when the lease is lost: `stop_grace` before the server could grant the lock to
+    /// somebody else, or as soon as it says that another program has ended the lease. Also when the
+    /// guard has been released or dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn lost(&self) {
+        self.0.lost().await;
+    }
+
+    /// Passes while the lease is held.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] once it is not.
+    pub fn check(&self) -> Result<()> {
+        self.0.check()
+    }
+
+    /// Says that the work gets on, for a lease that is renewed only
+    /// [while it does](PlainMutex::progress_within).
+    pub fn progress(&self) {
+        self.0.progress();
+    }
+
+    /// Asks the server how long the lease runs on there; zero when it is not held there.
+    ///
+    /// # Errors
+    ///
+    /// As [`HeldLease::ttl`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn ttl(&self) -> Result<Duration> {
+        self.0.ttl().await
+    }
+
+    /// Asks the server whether the lock is still held by this very lease.
+    ///
+    /// # Errors
+    ///
+    /// As [`ttl`](Self::ttl).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn is_held_by_store(&self) -> Result<bool> {
+        self.0.is_held_by_store().await
+    }
+
+    /// Gives the lease a new length: it ends `ttl` from now unless it is renewed, also when that is
+    /// earlier than before. See [`HeldLease::renew_to`].
+    ///
+    /// # Errors
+    ///
+    /// As [`HeldLease::renew_to`], but for [`ErrorKind::Late`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`HeldLease::renew_to`].
+    pub async fn renew_to(&self, ttl: Duration) -> Result<()> {
+        self.0.renew_to(ttl).await
+    }
+}
+
+impl fmt::Debug for PlainLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PlainLease")
+            .field("key", &self.key().as_str())
+            .field("held", &self.is_held())
+            .finish()
+    }
+}

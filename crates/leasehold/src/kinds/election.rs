@@ -1,0 +1,333 @@
+//! An election: one leader at a time, and everybody can see who.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{ErrorKind, Fence, Key, Metadata, Mode, Moment, OwnerName, Result};
+
+use crate::kinds::lock_value::{LockValue, lock};
+use crate::kinds::typed_guard::typed_guard;
+use crate::lease::guard::Guard;
+use crate::lease::held_lease::HeldLease;
+use crate::options::setters;
+use crate::rt;
+use crate::waiting::gate::Gates;
+
+/// How often an observer looks by default.
+pub const DEFAULT_LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// A post that one candidate has at a time, in any process that uses the same store.
+///
+/// A value: making one sends nothing and cannot fail. The leader has a lease, renewed while it
+/// leads, with a fence that grows with every leader. It learns of a loss `stop_grace` before the
+/// store could give the post to somebody else, so that it can step down in time. What it
+/// [says about itself](Self::metadata), such as its address, everybody can see.
+///
+/// The post is the lock of its name: whoever holds a [`Mutex`](crate::Mutex) of that name keeps all
+/// candidates out, and is who is seen as the leader. Give posts names that no lock has.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// # let client = leasehold::Client::connect("memory:").await?;
+/// let post = client.election("scheduler").metadata("10.0.0.7:8080");
+/// let leadership = post.campaign().await?;
+///
+/// let leader = client.election("scheduler").leader().await?.unwrap();
+/// assert_eq!(leader.metadata.as_str(), "10.0.0.7:8080");
+/// assert_eq!(leader.fence, leadership.fence()?);
+/// # leadership.resign().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+#[must_use = "nothing is done without a campaign"]
+pub struct Election {
+    value: LockValue,
+    look_every: Duration,
+}
+
+lock!(Election);
+setters!(Election: holding_options owner_option waiting_options);
+
+/// Who leads.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Leader {
+    /// Its name.
+    pub owner: OwnerName,
+    /// What it says about itself.
+    pub metadata: Metadata,
+    /// The fence of its lease, larger than those of all leaders before.
+    pub fence: Fence,
+}
+
+impl Election {
+    pub(crate) fn new(gates: &Arc<Gates>, key: Result<Key>) -> Self {
+        let mut value = LockValue::new(gates, key, Mode::Exclusive);
+        value.set(|settings| {
+            // Everybody is to see each leader, with the fence that it has.
+            settings.handed_on = false;
+            Ok(())
+        });
+        Self { value, look_every: DEFAULT_LOOK_EVERY }
+    }
+
+    /// How often [`observe`](Self::observe) looks, [`DEFAULT_LOOK_EVERY`] by default and every 5 ms
+    /// at most; it looks sooner only when the leader's lease ends sooner.
+    pub const fn look_every(mut self, look_every: Duration) -> Self {
+        self.look_every = look_every;
+        self
+    }
+
+    /// The post's name.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the name, or the first setting that is wrong.
+    pub fn key(&self) -> Result<&Key> {
+        self.value.key()
+    }
+
+    /// Becomes the leader if nobody is. `None` when somebody leads.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if the request was on its way, it is undone in the background.
+    pub async fn try_campaign(&self) -> Result<Option<Leadership>> {
+        Ok(self.value.try_take().await?.map(Leadership))
+    }
+
+    /// Becomes the leader, waiting for as long as it takes. Candidates come to the post in the
+    /// order in which they came.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::lock`](crate::Mutex::lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future ends the candidacy, in the background.
+    pub async fn campaign(&self) -> Result<Leadership> {
+        self.value.take(None).await.map(Leadership)
+    }
+
+    /// Becomes the leader, waiting for at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::lock_within`](crate::Mutex::lock_within).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future ends the candidacy, in the background.
+    pub async fn campaign_within(&self, limit: Duration) -> Result<Leadership> {
+        self.value.take(Some(limit)).await.map(Leadership)
+    }
+
+    /// Campaigns, and runs `body` whenever this candidate leads. When the leadership is lost, the
+    /// body is dropped where it stands, before anybody else can lead, and the next campaign
+    /// begins. Returns what the body returned, having resigned; or `None`, having resigned, once
+    /// `stop` returns.
+    ///
+    /// A store that can't be reached is asked again, each time after a pause of
+    /// [`look_every`](Self::look_every).
+    ///
+    /// # Errors
+    ///
+    /// Those for which it is of no use to try again, such as [`ErrorKind::Config`] and
+    /// [`ErrorKind::Closed`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the body is dropped, and leadership or candidacy given up in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+    /// # let client = leasehold::Client::connect("memory:").await?;
+    /// let stop = tokio::time::sleep(std::time::Duration::from_millis(20));
+    /// let post = client.election("scheduler");
+    /// let led: Option<()> = post.run(stop, async |_lease| std::future::pending().await).await?;
+    /// assert!(led.is_none());
+    /// # Ok(()) }
+    /// ```
+    pub async fn run<T, F>(
+        &self,
+        stop: impl Future<Output = ()>,
+        mut body: impl FnMut(HeldLease) -> F,
+    ) -> Result<Option<T>>
+    where
+        F: Future<Output = T>,
+    {
+        let mut stop = std::pin::pin!(stop);
+        loop {
+            let leadership = tokio::select! {
+                biased;
+                () = &mut stop => return Ok(None),
+                leadership = self.campaign_on() => leadership?,
+            };
+            let lease = leadership.lease().clone();
+            let done = tokio::select! {
+                biased;
+                () = lease.lost() => None,
+                () = &mut stop => Some(None),
+                done = body(lease.clone()) => Some(Some(done)),
+            };
+            // What the body did is done, whatever becomes of the resignation.
+            drop(leadership.resign().await);
+            if let Some(done) = done {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// As [`run`](Self::run), with calls instead of a body: `elected` when this candidate begins
+    /// to lead, and `stepped_down` when it no longer does, before anybody else can lead.
+    ///
+    /// Calls are short: while one runs, nothing else here does.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: leadership or candidacy is given up in the background; `stepped_down` is not
+    /// called.
+    pub async fn run_callbacks(
+        &self,
+        stop: impl Future<Output = ()>,
+        mut elected: impl FnMut(&HeldLease),
+        mut stepped_down: impl FnMut(),
+    ) -> Result<()> {
+        let mut stop = std::pin::pin!(stop);
+        loop {
+            let leadership = tokio::select! {
+                biased;
+                () = &mut stop => return Ok(()),
+                leadership = self.campaign_on() => leadership?,
+            };
+            elected(leadership.lease());
+            let stopped = tokio::select! {
+                biased;
+                () = &mut stop => true,
+                () = leadership.lost() => false,
+            };
+            stepped_down();
+            drop(leadership.resign().await);
+            if stopped {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Campaigns through errors that may pass.
+    pub(crate) async fn campaign_on(&self) -> Result<Leadership> {
+        loop {
+            match self.campaign().await {
+                Err(error) if error.is_retryable() && error.kind() != ErrorKind::Timeout => {
+                    tracing::warn!(target: "leasehold", %error, "a campaign failed; trying again");
+                    let clock = &*self.value.client().clock;
+                    let pause = self.look_every.max(LOOK_EVERY_MIN);
+                    rt::sleep_until(clock, clock.now().saturating_add(pause)).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Who leads at this moment, as the store sees it. Takes no part in the election.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for a bad name or setting, and what the store says.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn leader(&self) -> Result<Option<Leader>> {
+        Ok(self.look().await?.map(|(leader, _)| leader))
+    }
+
+    /// Watches who leads; see [`Observer::next`].
+    pub fn observe(&self) -> Observer {
+        Observer { election: self.clone(), seen: None, look_at: None }
+    }
+
+    /// The leader, and how long its lease runs.
+    async fn look(&self) -> Result<Option<(Leader, Duration)>> {
+        let Some(info) = self.value.client().look(self.value.key()?).await? else {
+            return Ok(None);
+        };
+        let leader = info.holders.into_iter().find(|holder| holder.mode == Mode::Exclusive);
+        Ok(leader.map(|holder| {
+            let remaining = holder.remaining;
+            let (owner, metadata, fence) = (holder.owner, holder.metadata, holder.fence);
+            (Leader { owner, metadata, fence }, remaining)
+        }))
+    }
+}
+
+/// Sees leaders come and go. Made by [`Election::observe`].
+///
+/// It asks the store at [intervals](Election::look_every), so a leadership that is shorter than
+/// that can go unseen.
+#[derive(Debug)]
+#[must_use = "nothing is seen without looking"]
+pub struct Observer {
+    election: Election,
+    seen: Option<Option<Leader>>,
+    look_at: Option<Moment>,
+}
+
+impl Observer {
+    /// The next leader, or `None` when there is none any more. The first call returns who leads
+    /// now, each later one once that has changed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Election::leader`]. The next call tries again, after the interval.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: no change that would have been seen is missed.
+    pub async fn next(&mut self) -> Result<Option<Leader>> {
+        let clock = std::sync::Arc::clone(&self.election.value.client().clock);
+        loop {
+            rt::sleep_until(&*clock, self.look_at.unwrap_or_default()).await;
+            let every = self.election.look_every.max(LOOK_EVERY_MIN);
+            let looked = self.election.look().await;
+            let now = clock.now();
+            let remaining = match &looked {
+                Ok(Some((_, remaining))) => *remaining,
+                _ => every,
+            };
+            let pause = remaining.clamp(LOOK_EVERY_MIN, every);
+            self.look_at = Some(now.saturating_add(pause));
+            let leader = looked?.map(|(leader, _)| leader);
+            if self.seen.as_ref() != Some(&leader) {
+                self.seen = Some(leader.clone());
+                return Ok(leader);
+            }
+        }
+    }
+}
+
+const LOOK_EVERY_MIN: Duration = Duration::from_millis(5);
+
+/// A leadership: the proof that this process leads.
+///
+/// What can be asked of the lease, such as its [fence](HeldLease::fence) and whether it is
+/// [lost](HeldLease::lost), is asked of the [`HeldLease`] that this derefs to. Dropping it resigns in the
+/// background.
+#[must_use = "dropping the leadership gives it up in the background; call resign().await to be sure"]
+#[clippy::has_significant_drop]
+pub struct Leadership(Guard);
+
+typed_guard!(
+    Leadership: resign, resign_outcome, resign_with_cooldown, resign_with_cooldown_outcome
+);

@@ -1,0 +1,120 @@
+//! A lock value: a client, and what was said about the lock. Every kind of lock is one of these
+//! with a face of its own.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use leasehold_core::{Key, Mode, Result};
+
+use crate::lease::guard::Guard;
+use crate::settings::Settings;
+use crate::shared::Inner;
+use crate::waiting;
+use crate::waiting::acquisition::Acquisition;
+use crate::waiting::gate::Gates;
+
+/// Cheap to clone; making one sends nothing and cannot fail.
+#[derive(Clone)]
+pub(crate) struct LockValue {
+    gates: Arc<Gates>,
+    pub(crate) settings: Result<Arc<Settings>>,
+}
+
+impl LockValue {
+    pub(crate) fn new(gates: &Arc<Gates>, key: Result<Key>, mode: Mode) -> Self {
+        let config = &gates.client().config;
+        let settings = key.map(|key| Arc::new(Settings::new(config, key, mode)));
+        Self { gates: Arc::clone(gates), settings }
+    }
+
+    pub(crate) fn client(&self) -> &Arc<Inner> {
+        self.gates.client()
+    }
+
+    /// Sets something; the first thing that is wrong is kept and told by what locks.
+    pub(crate) fn set(&mut self, set: impl FnOnce(&mut Settings) -> Result<()>) {
+        if let Ok(settings) = &mut self.settings
+            && let Err(error) = set(Arc::make_mut(settings))
+        {
+            let error = error.on_key(&settings.key);
+            self.settings = Err(error);
+        }
+    }
+
+    /// The same with something set.
+    pub(crate) fn with(&self, set: impl FnOnce(&mut Settings) -> Result<()>) -> Self {
+        let mut value = self.clone();
+        value.set(set);
+        value
+    }
+
+    pub(crate) fn key(&self) -> Result<&Key> {
+        match &self.settings {
+            Ok(settings) => Ok(&settings.key),
+            Err(error) => Err(error.clone()),
+        }
+    }
+
+    /// Tries once, without waiting.
+    pub(crate) async fn try_take(&self) -> Result<Option<Guard>> {
+        self.acquisition(Some(Duration::ZERO))?.try_once().await
+    }
+
+    /// Waits for at most `limit`, or for as long as it takes.
+    pub(crate) async fn take(&self, limit: Option<Duration>) -> Result<Guard> {
+        self.wait(self.acquisition(limit)?).await
+    }
+
+    /// Goes on with an acquisition until the lock is held.
+    pub(crate) async fn wait(&self, acquisition: Acquisition) -> Result<Guard> {
+        waiting::wait(acquisition, &self.gates).await
+    }
+
+    pub(crate) fn acquisition(&self, limit: Option<Duration>) -> Result<Acquisition> {
+        let gates: Weak<Gates> = Arc::downgrade(&self.gates);
+        Acquisition::new(self.client(), &self.settings, limit, gates)
+    }
+
+    /// The lock on one line, under the name of its kind.
+    pub(crate) fn describe(&self, kind: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct(kind);
+        match &self.settings {
+            Ok(settings) => {
+                shown.field("key", &settings.key.as_str());
+                shown.field("ttl", &settings.ttl.duration());
+            }
+            Err(error) => {
+                shown.field("wrong", &error.to_string());
+            }
+        }
+        shown.field("store", &self.client().location()).finish()
+    }
+}
+
+/// What the kinds of locks share.
+macro_rules! lock {
+    ($type:ident) => {
+        impl $type {
+            /// Takes over what these options set; the rest stays as it is.
+            pub fn options(mut self, options: &crate::LockOptions) -> Self {
+                self.value.set(|settings| settings.set(options));
+                self
+            }
+        }
+
+        $crate::kinds::lock_value::shown!($type);
+    };
+}
+pub(crate) use lock;
+
+macro_rules! shown {
+    ($type:ident) => {
+        impl std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.value.describe(stringify!($type), f)
+            }
+        }
+    };
+}
+pub(crate) use shown;

@@ -1,0 +1,508 @@
+//! Several locks as one: all of them or none.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::retry::PAUSE_MIN;
+use leasehold_core::{
+    Acquire, AcquireAll, AcquireRequest, Effect, Error, ErrorKind, Key, Mode, Result,
+};
+
+use crate::kinds::lock_value::{LockValue, lock};
+use crate::lease::guard::Guard;
+use crate::lease::handle::Closing;
+use crate::lease::held_leases::HeldLeases;
+use crate::lease::release::{Release, Releases};
+use crate::lease::run::{RunError, run_under};
+use crate::options::setters;
+use crate::refusal::refused;
+use crate::rt;
+use crate::shared::Inner;
+use crate::waiting::acquisition::{Acquisition, Attempt, give_up};
+use crate::waiting::gate::Gates;
+
+/// Several locks that are taken together: all of them or none.
+///
+/// A value: making one sends nothing and cannot fail. A try is one atomic step where the store can
+/// do that for these names; where it can't, as for names in different slots of a cluster, they are
+/// tried one after the other and given back at the first that is not free. Whoever waits, and finds
+/// one of them held, stands in line for one after the other in the order of their names, and keeps
+/// those it has. Since everybody uses that order, sets that overlap never wait for each other in a
+/// circle.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// # let client = leasehold::Client::connect("memory:").await?;
+/// let transfer = client.multi(["account/7", "account/3"]);
+/// let guard = transfer.lock().await?;
+/// assert!(client.mutex("account/3").try_lock().await?.is_none());
+/// for (key, fence) in guard.fences()? {
+///     println!("{key}: {fence}");
+/// }
+/// # drop(guard); client.close().await
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use = "locks do nothing until they are locked"]
+pub struct Multi {
+    value: LockValue,
+    /// Sorted; empty when the value is wrong.
+    keys: Arc<[Key]>,
+}
+
+lock!(Multi);
+setters!(Multi: holding_options owner_option waiting_options);
+
+impl Multi {
+    pub(crate) fn new(gates: &Arc<Gates>, keys: impl IntoIterator<Item = Result<Key>>) -> Self {
+        let sorted = sorted(keys);
+        let first = sorted.as_ref().map_err(Clone::clone).and_then(|keys| {
+            let why = "no locks were named; name at least one";
+            keys.first().cloned().ok_or_else(|| Error::new(ErrorKind::Config, why))
+        });
+        Self {
+            value: LockValue::new(gates, first, Mode::Exclusive),
+            keys: sorted.unwrap_or_default().into(),
+        }
+    }
+
+    /// The names, in the order in which they are waited for.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the names, or the first setting that is wrong.
+    pub fn keys(&self) -> Result<&[Key]> {
+        self.value.key().map(|_| &*self.keys)
+    }
+
+    /// Tries to take all of the locks, once. `None` when somebody else has one of them.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Config`] – a bad name or setting, a name given twice, or no names.
+    /// * [`ErrorKind::Conflict`] – one of the names is in use as another kind of lock.
+    /// * [`ErrorKind::Unavailable`] and others – the store could not be asked; see
+    ///   [`Error::effect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: whatever was taken is given up in the background.
+    pub async fn try_lock(&self) -> Result<Option<MultiGuard>> {
+        let all = self.acquisitions(Some(Duration::ZERO))?;
+        Ok(try_all(all).await?.map(|guards| self.guard(guards)))
+    }
+
+    /// Takes all of the locks, waiting for as long as it takes.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock`](Self::try_lock), [`ErrorKind::Timeout`] when the retry strategy gives up,
+    /// and [`ErrorKind::Lost`] when one of them was lost while another was waited for. After an
+    /// error nothing is held.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: whatever was taken is given up in the background.
+    pub async fn lock(&self) -> Result<MultiGuard> {
+        self.take(None).await
+    }
+
+    /// Takes all of the locks, waiting for at most `limit` in all.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock); [`ErrorKind::Timeout`] when the limit is reached. That error names
+    /// the lock that was waited for.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: whatever was taken is given up in the background.
+    pub async fn lock_within(&self, limit: Duration) -> Result<MultiGuard> {
+        self.take(Some(limit)).await
+    }
+
+    /// Takes all of the locks, runs `body` under them, and releases them. When one of them is lost,
+    /// the body is dropped where it stands, before the store could grant that lock to somebody else.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+    /// # let client = leasehold::Client::connect("memory:").await?;
+    /// let transfer = client.multi(["account/7", "account/3"]);
+    /// let booked = transfer.run(async |leases| leases.fences().map(|fences| fences.len())).await?;
+    /// assert_eq!(booked?, 2);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock) and [`Mutex::run`](crate::Mutex::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the body is dropped, and the leases given up in the background.
+    pub async fn run<T, F>(&self, body: impl FnOnce(HeldLeases) -> F) -> Result<T, RunError<T>>
+    where
+        F: Future<Output = T>,
+    {
+        self.lock().await?.run(body).await
+    }
+
+    /// As [`run`](Self::run), if all of the locks are free; `None` when somebody has one of them.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the body is dropped, and the leases given up in the background.
+    pub async fn try_run<T, F>(
+        &self,
+        body: impl FnOnce(HeldLeases) -> F,
+    ) -> Result<Option<T>, RunError<T>>
+    where
+        F: Future<Output = T>,
+    {
+        match self.try_lock().await? {
+            Some(guard) => guard.run(body).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    async fn take(&self, limit: Option<Duration>) -> Result<MultiGuard> {
+        let clock = &self.value.client().clock;
+        let until = limit.map(|limit| clock.now().saturating_add(limit));
+        let all = self.acquisitions(limit)?;
+        let limits = all.first().map(|first| first.limits.clone());
+        let patience = || limits.as_ref().and_then(|one| one.patience(self.value.client()));
+        match try_all(all).await {
+            Ok(Some(guards)) => return Ok(self.guard(guards)),
+            Ok(None) => {}
+            // Each lock is waited for, and the store with it.
+            Err(error) if error.passes() && patience() != Some(Duration::ZERO) => {}
+            Err(error) => return Err(error),
+        }
+        let mut guard = self.guard(Vec::new());
+        for key in &*self.keys {
+            let left = until.map(|until| until.saturating_since(clock.now()));
+            let one = self.only(key);
+            let next = tokio::select! {
+                next = one.take(left) => next,
+                error = self.keep(&guard) => Err(error),
+            };
+            match next.and_then(|next| next.check().map(|()| next)) {
+                Ok(next) => guard.push(next),
+                Err(error) => return Err(self.give_up(guard, error).await),
+            }
+        }
+        match guard.check() {
+            Ok(()) => Ok(guard),
+            Err(error) => Err(self.give_up(guard, error).await),
+        }
+    }
+
+    /// Gives up what is held, and a place in line that was left for a loss. Returns once the store
+    /// has answered that, or the time of one call is over.
+    async fn give_up(&self, guard: MultiGuard, error: Error) -> Error {
+        let client = self.value.client();
+        let by = client.clock.now().saturating_add(client.config.call_timeout);
+        let given_up = async {
+            drop(guard.release_outcomes().await);
+            client.reaper.idle().await;
+        };
+        tokio::select! {
+            () = given_up => {}
+            () = rt::sleep_until(&*client.clock, by) => {}
+        }
+        error
+    }
+
+    /// Keeps what is held while another is waited for, which is no fault of the work that has not
+    /// begun; returns when one is lost.
+    async fn keep(&self, guard: &MultiGuard) -> Error {
+        let clock = &*self.value.client().clock;
+        let progress_within = self.value.settings.as_ref().ok().and_then(|s| s.progress_within);
+        while guard.is_held() {
+            let again = progress_within.map(|limit| {
+                guard.progress();
+                clock.now().saturating_add((limit / 3).max(PAUSE_MIN))
+            });
+            tokio::select! {
+                () = guard.lost() => {}
+                () = rt::sleep_until_some(clock, again) => {}
+            }
+        }
+        match guard.check() {
+            Err(error) => error,
+            Ok(()) => std::future::pending().await,
+        }
+    }
+
+    /// One acquisition for each lock.
+    fn acquisitions(&self, limit: Option<Duration>) -> Result<Vec<Acquisition>> {
+        self.value.key()?;
+        self.keys.iter().map(|key| self.only(key).acquisition(limit)).collect()
+    }
+
+    fn guard(&self, guards: Vec<Guard>) -> MultiGuard {
+        MultiGuard::new(Arc::clone(self.value.client()), guards)
+    }
+
+    fn only(&self, key: &Key) -> LockValue {
+        self.value.with(|settings| {
+            settings.key = key.clone();
+            Ok(())
+        })
+    }
+}
+
+fn sorted(keys: impl IntoIterator<Item = Result<Key>>) -> Result<Vec<Key>> {
+    let mut keys = keys.into_iter().collect::<Result<Vec<_>>>()?;
+    keys.sort_unstable();
+    match keys.windows(2).find(|pair| pair.first() == pair.last()) {
+        Some([key, ..]) => {
+            let why = "the same lock is named twice; name each once";
+            Err(Error::new(ErrorKind::Config, why).on_key(key))
+        }
+        _ => Ok(keys),
+    }
+}
+
+/// Takes all or none, without waiting.
+async fn try_all(mut all: Vec<Acquisition>) -> Result<Option<Vec<Guard>>> {
+    let outcome = try_in_one_step(&mut all).await;
+    match outcome {
+        Err(error) if error.kind() == ErrorKind::Unsupported => try_one_by_one(all).await,
+        Ok(Some(guards)) => Ok(Some(guards)),
+        failed => {
+            give_up(&mut all).await;
+            failed
+        }
+    }
+}
+
+async fn try_in_one_step(all: &mut [Acquisition]) -> Result<Option<Vec<Guard>>> {
+    let Some(first) = all.first() else { return Ok(None) };
+    let client = Arc::clone(&first.client);
+    let sent_at = client.clock.now();
+    let within = first.within();
+    let requests: Vec<AcquireRequest> = all.iter().map(|one| one.request.clone()).collect();
+    for one in &mut *all {
+        one.armed.sending(sent_at, one.expired_at(sent_at));
+    }
+    let answer = client.store.acquire_all(&requests, within).await;
+    if answer.is_ok() {
+        client.heard();
+    }
+    match answer {
+        Ok(AcquireAll::Granted(fences)) if fences.len() == all.len() => {
+            let guards = all.iter_mut().zip(fences).map(|(one, fences)| {
+                match one.granted(fences, sent_at, one.terms.ttl) {
+                    Attempt::Held(guard) => Ok(guard),
+                    _ if client.closing.is_cancelled() => Err(client.closed()),
+                    _ => Err(one.too_late()),
+                }
+            });
+            // All of them, so that what one has is given up when another came too late.
+            let guards: Vec<Result<Guard>> = guards.collect();
+            let (held, late): (Vec<_>, Vec<_>) = guards.into_iter().partition(Result::is_ok);
+            let held = held.into_iter().flatten().collect();
+            match late.into_iter().find_map(Result::err) {
+                None => Ok(Some(held)),
+                Some(error) => {
+                    drop(MultiGuard::new(client, held).release_outcomes().await);
+                    Err(error)
+                }
+            }
+        }
+        Ok(AcquireAll::Blocked { index, answer }) => {
+            for one in &mut *all {
+                one.armed.has_nothing();
+            }
+            match (answer, all.get(index)) {
+                (Acquire::Refused(refusal), Some(one)) => {
+                    Err(one.explain(refused(refusal, one.request.mode.kind())))
+                }
+                _ => Ok(None),
+            }
+        }
+        Ok(_) => {
+            for one in &mut *all {
+                one.armed.unanswered();
+            }
+            let why = "the store gave an answer that this version does not know";
+            Err(client.explain(Error::new(ErrorKind::Protocol, why), "acquire"))
+        }
+        Err(error) => {
+            for one in &mut *all {
+                if error.effect() == Effect::NotApplied {
+                    one.armed.not_sent();
+                } else {
+                    one.armed.unanswered();
+                }
+            }
+            Err(client.explain(error, "acquire"))
+        }
+    }
+}
+
+/// The same for a store that can't do it in one step.
+async fn try_one_by_one(all: Vec<Acquisition>) -> Result<Option<Vec<Guard>>> {
+    let mut guards = Vec::new();
+    for one in all {
+        match one.try_once().await {
+            Ok(Some(guard)) => guards.push(guard),
+            failed => {
+                // Given back before anybody is told, so that whoever tries again at once does not
+                // meet what this one had.
+                while let Some(guard) = guards.pop() {
+                    drop(guard.release_outcome().await);
+                }
+                return failed.map(|_| None);
+            }
+        }
+    }
+    Ok(Some(guards))
+}
+
+/// Several held locks. Lost when any of them is lost.
+///
+/// What can be asked of the leases, such as their [fences](HeldLeases::fences), is asked of the
+/// [`HeldLeases`] that this derefs to.
+///
+/// # Dropping is not releasing
+///
+/// Dropped, it gives all leases up in the background. Use [`release`](Self::release) to know.
+#[must_use = "dropping the guard gives the locks up in the background; call release().await to be sure"]
+#[clippy::has_significant_drop]
+pub struct MultiGuard {
+    client: Arc<Inner>,
+    guards: Vec<Guard>,
+    leases: HeldLeases,
+}
+
+impl MultiGuard {
+    pub(crate) fn new(client: Arc<Inner>, guards: Vec<Guard>) -> Self {
+        let leases = guards.iter().map(|guard| guard.lease().clone()).collect();
+        let leases = HeldLeases::new(Arc::clone(&client), leases);
+        Self { client, guards, leases }
+    }
+
+    fn push(&mut self, guard: Guard) {
+        self.leases.push(guard.lease().clone());
+        self.guards.push(guard);
+    }
+
+    /// A view of the leases, to be given to the work.
+    #[must_use]
+    pub const fn lease(&self) -> &HeldLeases {
+        &self.leases
+    }
+
+    /// Ends all leases, at the same time. An `Ok` says that all were held to their end.
+    ///
+    /// # Errors
+    ///
+    /// The worst of what [`Guard::release`] said of any of them; it names the lock.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the releases go on in the background.
+    pub async fn release(self) -> Result<()> {
+        self.release_outcomes().await.verdict()
+    }
+
+    /// Ends all leases, at the same time, and keeps the locks closed to everybody for `cooldown`
+    /// after. See [`Guard::release_with_cooldown`].
+    ///
+    /// # Time
+    ///
+    /// One round trip for each lock, all at the same time.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, even before the first poll, the releases go on in the background,
+    /// with the cool-down.
+    pub fn release_with_cooldown(
+        self,
+        cooldown: Duration,
+    ) -> impl Future<Output = Result<()>> + Send + use<> {
+        let releases = self.end_all(Closing::For(cooldown));
+        async { releases.await.verdict() }
+    }
+
+    /// Runs `body` under all of the leases, and releases them. When one of them is lost, the body is
+    /// dropped where it stands, before the store could grant that lock to somebody else.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::run`](crate::Mutex::run), for the worst of what became of any of them.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the body is dropped, and the leases given up in the background.
+    pub async fn run<T, F>(self, body: impl FnOnce(HeldLeases) -> F) -> Result<T, RunError<T>>
+    where
+        F: Future<Output = T>,
+    {
+        let leases = self.leases.clone();
+        run_under(leases, |closing| self.end(closing), Closing::No, body, |_| Closing::No).await
+    }
+
+    /// Ends all leases, at the same time, and says for each how its release went.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the releases go on in the background.
+    pub async fn release_outcomes(self) -> Releases {
+        self.end_all(Closing::No).await
+    }
+
+    /// Ends all leases; the outcome is the one that weighs most.
+    pub(crate) fn end(
+        self,
+        closing: Closing,
+    ) -> impl Future<Output = Result<Release>> + Send + use<> {
+        let releases = self.end_all(closing);
+        async { releases.await.worst() }
+    }
+
+    /// Ends all leases. The end begins with the call, not with the first poll.
+    fn end_all(self, closing: Closing) -> impl Future<Output = Releases> + Send + use<> {
+        let client = self.client;
+        let releases: Vec<_> = self
+            .guards
+            .into_iter()
+            .map(|guard| {
+                let (key, answer) = (guard.key().clone(), guard.end(closing));
+                async move { (key, answer.await) }
+            })
+            .collect();
+        async move { Releases::of(&client, releases.into_iter()).await }
+    }
+
+    /// The guards of the single locks, to be released one by one.
+    pub fn into_guards(self) -> Vec<Guard> {
+        self.guards
+    }
+}
+
+impl Deref for MultiGuard {
+    type Target = HeldLeases;
+
+    fn deref(&self) -> &HeldLeases {
+        &self.leases
+    }
+}
+
+impl fmt::Debug for MultiGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MultiGuard").field(&self.leases).finish()
+    }
+}

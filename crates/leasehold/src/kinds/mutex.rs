@@ -1,0 +1,226 @@
+//! The mutex: one holder at a time, in any process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{AskRequest, Error, ErrorKind, Key, Mode, Result};
+
+use crate::kinds::lock_value::{LockValue, lock};
+use crate::lease::guard::Guard;
+use crate::lease::handle::Closing;
+use crate::lease::held_lease::HeldLease;
+use crate::lease::not_changed::NotChanged;
+use crate::lease::run::RunError;
+use crate::options::setters;
+use crate::waiting::gate::Gates;
+
+/// A lock that one holder has at a time, in any process that uses the same store.
+///
+/// A value: making one sends nothing and cannot fail. What is wrong with a name or a setting is
+/// told by the first method that locks. One value serves any number of acquisitions, one after
+/// the other or at once; each is a lease of its own with a [`Guard`] of its own.
+///
+/// It is not re-entrant: locking twice in one task waits for itself; [`Reentrant`](crate::Reentrant)
+/// is.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// # let client = leasehold::Client::connect("memory:").await?;
+/// use std::time::Duration;
+/// let mutex = client.mutex("reports/daily").ttl(Duration::from_secs(60));
+///
+/// if let Some(guard) = mutex.try_lock().await? {
+///     // … the report …
+///     assert!(mutex.try_lock().await?.is_none());
+///     guard.release().await?;
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+#[must_use = "a mutex does nothing until it is locked"]
+pub struct Mutex {
+    value: LockValue,
+}
+
+lock!(Mutex);
+setters!(Mutex: holding_options owner_option waiting_options);
+
+impl Mutex {
+    pub(crate) fn new(gates: &Arc<Gates>, key: Result<Key>) -> Self {
+        Self { value: LockValue::new(gates, key, Mode::Exclusive) }
+    }
+
+    /// The lock's name.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the name, or the first setting that is wrong.
+    pub fn key(&self) -> Result<&Key> {
+        self.value.key()
+    }
+
+    /// Tries to take the lock, once. `None` when somebody else has it; who that is, and for how long,
+    /// is in the error of [`lock_within`](Self::lock_within) with a limit of zero, which tries once as
+    /// well.
+    ///
+    /// # Time
+    ///
+    /// One round trip. Where the store does not
+    /// answer, giving up what it may have taken takes the [call
+    /// time-out](crate::ClientBuilder::call_timeout) more at most.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Config`] – a bad name or setting.
+    /// * [`ErrorKind::Conflict`] – the name is in use as another kind of lock.
+    /// * [`ErrorKind::Unavailable`] and others – the store could not be asked; see
+    ///   [`Error::effect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if the request was on its way, its token is given up in the background.
+    pub async fn try_lock(&self) -> Result<Option<Guard>> {
+        self.value.try_take().await
+    }
+
+    /// Takes the lock, waiting for as long as it takes.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock`](Self::try_lock), and [`ErrorKind::Timeout`] when the retry strategy gives
+    /// up. While waiting, a store that goes away is given half a minute to come back.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future gives up the place in line, in the background.
+    pub async fn lock(&self) -> Result<Guard> {
+        self.value.take(None).await
+    }
+
+    /// Takes the lock, waiting for at most `limit`; with a limit of zero it tries once.
+    ///
+    /// # Time
+    ///
+    /// A request that is on its way when the limit is reached is given until its own time-out, and
+    /// the answer comes when the place in line has been given up: both take at most the
+    /// [call time-out](crate::ClientBuilder::call_timeout) more. A program that ends then leaves
+    /// nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock); [`ErrorKind::Timeout`] when the limit is reached. That error says
+    /// who holds the lock ([`Error::holder`]) and how long its lease still runs
+    /// ([`Error::retry_after`]). A limit that is reached while the store can't be asked is no
+    /// time-out but [`ErrorKind::Unavailable`], since nobody knows whether the lock is held.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future gives up the place in line, in the background.
+    pub async fn lock_within(&self, limit: Duration) -> Result<Guard> {
+        self.value.take(Some(limit)).await
+    }
+
+    /// Takes the lock, runs `body` under it, and releases it. When the lease is lost, the body is
+    /// dropped where it stands, before the store could grant the lock to somebody else.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock); [`ErrorKind::Lost`] when the body was cut short, or when the lock
+    /// was not held until the body had ended; [`ErrorKind::Late`] when it had run out though
+    /// nobody else took it. What the body has returned is in the error
+    /// ([`RunError::into_output`]).
+    ///
+    /// A release that fails after a body which ended in time takes nothing from its work: it is
+    /// logged and retried in the background.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the body is dropped, and the lease given up in the background.
+    pub async fn run<T, F>(&self, body: impl FnOnce(HeldLease) -> F) -> Result<T, RunError<T>>
+    where
+        F: Future<Output = T>,
+    {
+        let guard = self.lock().await?;
+        guard.run(body).await
+    }
+
+    /// As [`run`](Self::run), if the lock is free; `None` when somebody else has it.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the body is dropped, and the lease given up in the background.
+    pub async fn try_run<T, F>(
+        &self,
+        body: impl FnOnce(HeldLease) -> F,
+    ) -> Result<Option<T>, RunError<T>>
+    where
+        F: Future<Output = T>,
+    {
+        match self.try_lock().await? {
+            Some(guard) => guard.run(body).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Asks whoever holds the lock to let go; `false` when nobody does. See
+    /// [`Client::ask`](crate::Client::ask).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for a bad name or setting, and what the store says.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the holder may or may not have been asked.
+    pub async fn ask(&self) -> Result<bool> {
+        let settings = self.value.settings.clone()?;
+        let request = AskRequest::new(settings.key.clone(), settings.owner.clone());
+        Ok(self.value.client().ask(request).await? > 0)
+    }
+
+    /// Refreshes a lock that `guard` may still hold: to this value's ttl if it does, which may
+    /// have changed in between; and if the lease is gone, takes the lock anew, with a new fence,
+    /// unless somebody else has it (`None`).
+    ///
+    /// Compare the fences before and after to learn which of the two it was.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock`](Self::try_lock) and [`HeldLease::renew_to`], and [`ErrorKind::Misuse`] when the
+    /// guard is of another lock. The guard comes back with the error, and holds what it held: a
+    /// refresh that was not answered, or a misuse, gives nothing up.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the lease is given up in the background.
+    pub async fn relock(&self, guard: Guard) -> Result<Option<Guard>, NotChanged<Guard>> {
+        let settings = match &self.value.settings {
+            Ok(settings) => Arc::clone(settings),
+            Err(error) => return Err(NotChanged::new(guard, error.clone())),
+        };
+        if *guard.key() != settings.key || !Arc::ptr_eq(guard.client(), self.value.client()) {
+            let why = format!("the guard is of another lock, \"{}\"", guard.key());
+            let error = Error::new(ErrorKind::Misuse, why).on_key(&settings.key);
+            return Err(NotChanged::new(guard, error));
+        }
+        match guard.renew_to(settings.ttl.duration()).await {
+            Ok(()) => return Ok(Some(guard)),
+            Err(error) if matches!(error.kind(), ErrorKind::Late | ErrorKind::Lost) => {
+                tracing::warn!(target: "leasehold", key = %settings.key, %error, "locking anew");
+            }
+            Err(error) => return Err(NotChanged::new(guard, error)),
+        }
+        // The guard is kept for the case that the lock can't be had; it holds nothing from here on.
+        if let Err(error) = guard.lease().clone().give_back(Closing::No).await {
+            return Err(NotChanged::new(guard, error));
+        }
+        match self.try_lock().await {
+            Ok(anew) => Ok(anew),
+            Err(error) => Err(NotChanged::new(guard, error)),
+        }
+    }
+}

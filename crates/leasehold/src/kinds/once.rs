@@ -1,0 +1,189 @@
+//! Once per period: a job that runs at most once in it, on whichever host is first.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Error, ErrorKind, Key, Mode, Result};
+
+use crate::kinds::lock_value::{LockValue, lock};
+use crate::kinds::typed_guard::typed_guard;
+use crate::lease::guard::Guard;
+use crate::lease::handle::Closing;
+use crate::lease::held_lease::HeldLease;
+use crate::lease::release::{self, Release};
+use crate::lease::run::{RunError, run_under};
+use crate::options::setters;
+use crate::waiting::gate::Gates;
+
+/// A job that starts at most once per period, on all hosts together.
+///
+/// Whoever starts it closes the lock in the same step, for the rest of the period, counted from
+/// the start on the store's clock: it stays closed when the job was quick, when it failed, and when
+/// its host crashed. Nothing here waits; a closed period is `None`.
+///
+/// # At least, at most
+///
+/// In the words of schedulers' locks: the period is *at least* how long nobody else starts, and
+/// [`max_hold`](Self::max_hold) is *at most* how long one run may keep the others out. A run that
+/// takes longer than the period goes on keeping them out, since its lease is renewed; one that
+/// crashed keeps them out until its lease and the period have ended, whichever is later.
+///
+/// # Schedules
+///
+/// The period begins when the job starts, not when the clock strikes. Where a schedule fires every
+/// hour, a period of one hour would have a start at 10:00:00.2 close the lock to one at
+/// 11:00:00.0, and that run would be left out. Use a period that is clearly shorter than the
+/// schedule's and longer than all differences between the hosts' clocks: 55 minutes for an hour.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// # let client = leasehold::Client::connect("memory:").await?;
+/// use std::time::Duration;
+///
+/// let report = client.once_per("reports/hourly", Duration::from_secs(55 * 60));
+/// assert_eq!(report.run(async |_lease| "written").await?, Some("written"));
+/// assert_eq!(report.run(async |_lease| "written twice").await?, None);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+#[must_use = "nothing is done until it is started"]
+pub struct OncePer {
+    value: LockValue,
+}
+
+lock!(OncePer);
+setters!(OncePer: holding_options owner_option);
+
+impl OncePer {
+    pub(crate) fn new(gates: &Arc<Gates>, key: Result<Key>, period: Duration) -> Self {
+        let mut value = LockValue::new(gates, key, Mode::Exclusive);
+        value.set(|settings| {
+            settings.close_for = Some(period);
+            if period < PERIOD_MIN {
+                let why = "a period below 1 ms closes nothing; give a longer one";
+                return Err(Error::new(ErrorKind::Config, why));
+            }
+            Ok(())
+        });
+        Self { value }
+    }
+
+    /// The job's name.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the name, or the first setting that is wrong.
+    pub fn key(&self) -> Result<&Key> {
+        self.value.key()
+    }
+
+    /// Starts the job if nobody has in this period. `None` when somebody has, or is still at it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::try_lock`](crate::Mutex::try_lock). When the answer was lost, nobody has
+    /// started, and the period is opened again in the background; if the store can't be reached
+    /// for as long as the lease would have run, it stays closed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: what a dropped future may have taken and closed is opened again.
+    pub async fn try_start(&self) -> Result<Option<OnceGuard>> {
+        Ok(self.value.try_take().await?.map(OnceGuard))
+    }
+
+    /// Runs `body` if nobody has started the job in this period; `None` when somebody has. When
+    /// the lease is lost, the body is dropped where it stands. Whatever becomes of it, the period
+    /// stays closed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::run`](crate::Mutex::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the body is dropped, and the lease given up in the background; the period
+    /// stays closed.
+    pub async fn run<T, F>(
+        &self,
+        body: impl FnOnce(HeldLease) -> F,
+    ) -> Result<Option<T>, RunError<T>>
+    where
+        F: Future<Output = T>,
+    {
+        let Some(guard) = self.try_start().await? else { return Ok(None) };
+        guard.run(body).await.map(Some)
+    }
+
+    /// As [`run`](Self::run), for a body that can fail: when it does, the period is opened again,
+    /// and the next to try may start the job.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run). The body's own error is in the answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    pub async fn run_or_reopen<T, E, F>(
+        &self,
+        body: impl FnOnce(HeldLease) -> F,
+    ) -> Result<Option<Result<T, E>>, RunError<Result<T, E>>>
+    where
+        F: Future<Output = Result<T, E>>,
+    {
+        let Some(guard) = self.try_start().await? else { return Ok(None) };
+        let closing = |done: &Result<T, E>| match done {
+            Ok(_) => Closing::No,
+            Err(_) => Closing::Undo,
+        };
+        let lease = guard.lease().clone();
+        run_under(lease, |closing| guard.0.end(closing), Closing::Undo, body, closing)
+            .await
+            .map(Some)
+    }
+}
+
+const PERIOD_MIN: Duration = Duration::from_millis(1);
+
+/// A job that has started: its lease, under a lock that stays closed for the rest of the period.
+///
+/// What can be asked of the lease is asked of the [`Guard`] that this derefs to. Dropping it gives
+/// the lease up in the background, and the period stays closed.
+#[must_use = "dropping the guard gives the lock up in the background; call release().await to be sure"]
+#[clippy::has_significant_drop]
+pub struct OnceGuard(Guard);
+
+impl OnceGuard {
+    /// The job has failed, and may be started again in this period.
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::release`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, even before the first poll, the release goes on in the background,
+    /// and reopens.
+    pub fn release_and_reopen(self) -> impl Future<Output = Result<()>> + Send + use<> {
+        self.0.end_well(Closing::Undo)
+    }
+
+    /// As [`release_and_reopen`](Self::release_and_reopen), and says how that went.
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::release_outcome`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the release goes on in the background.
+    pub fn release_and_reopen_outcome(
+        self,
+    ) -> impl Future<Output = Result<Release>> + Send + use<> {
+        let answer = self.0.end(Closing::Undo);
+        async { release::outcome(answer.await) }
+    }
+}
+
+typed_guard!(OnceGuard);

@@ -1,0 +1,353 @@
+//! The re-entrant mutex: its owner may take it again.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Key, Mode, Result};
+
+use crate::kinds::lock_value::{LockValue, shown};
+use crate::kinds::reentrant_lease::{Owned, ReentrantLease, Slot, Turn};
+use crate::lease::handle::Closing;
+use crate::lease::held_lease::HeldLease;
+use crate::lease::release::{self, Release};
+use crate::lease::run::{RunError, run_under};
+use crate::options::{LockOptions, setters};
+use crate::owner::Owner;
+use crate::rt;
+use crate::waiting::acquisition::{Acquisition, Attempt};
+use crate::waiting::gate::Gates;
+use crate::waiting::sight::Sight;
+
+/// A lock that one [`Owner`] has at a time, and may take again while it has it.
+///
+/// A value: making one sends nothing and cannot fail. Taking it again asks the store once: the
+/// count goes up there, for whoever looks, and the lease runs for its ttl from then, never for
+/// less than before. All guards of the owner stand for one lease with one fence; the lock comes
+/// free with the last of them, and when the lease is lost, it is lost to all of them.
+///
+/// The settings of the first acquisition are those of the lease. A name used by a
+/// [`Mutex`](crate::Mutex) and re-entrantly is one lock.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// # let client = leasehold::Client::connect("memory:").await?;
+/// use leasehold::Owner;
+///
+/// let owner = Owner::new();
+/// let outer = client.reentrant("account/7", &owner).lock().await?;
+/// // … somewhere below, which can't know that it is held already:
+/// let inner = client.reentrant("account/7", &owner).lock().await?;
+/// assert_eq!(inner.fence()?, outer.fence()?);
+/// assert_eq!(inner.release().await?, 1, "one hold remains");
+/// assert_eq!(outer.release().await?, 0, "the lock is free");
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+#[must_use = "a lock does nothing until it is locked"]
+pub struct Reentrant {
+    value: LockValue,
+    owned: Arc<Owned>,
+    owner: Owner,
+}
+
+shown!(Reentrant);
+setters!(Reentrant: holding_options waiting_options);
+
+impl Reentrant {
+    pub(crate) fn new(
+        gates: &Arc<Gates>,
+        owned: &Arc<Owned>,
+        key: Result<Key>,
+        owner: &Owner,
+    ) -> Self {
+        let mut value = LockValue::new(gates, key, Mode::Exclusive);
+        if let Some(name) = owner.name() {
+            value.set(|settings| name.clone().map(|name| settings.owner = name));
+        }
+        Self { value, owned: Arc::clone(owned), owner: owner.clone() }
+    }
+
+    /// Takes over what these options set, but for the owner, who is this lock's [`Owner`]; the rest
+    /// stays as it is.
+    pub fn options(mut self, options: &LockOptions) -> Self {
+        self.value.set(|settings| {
+            let owner = settings.owner.clone();
+            settings.set(options).map(|()| settings.owner = owner)
+        });
+        self
+    }
+
+    /// The lock's name.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the name, or the first setting that is wrong.
+    pub fn key(&self) -> Result<&Key> {
+        self.value.key()
+    }
+
+    /// Tries to take the lock, once. `None` when another owner has it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::try_lock`](crate::Mutex::try_lock). An error when it is held already takes
+    /// nothing away from the guards that there are.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: what it may have taken, or counted, is given up in the background.
+    pub async fn try_lock(&self) -> Result<Option<ReentrantGuard>> {
+        let mut acquisition = self.value.acquisition(Some(Duration::ZERO))?;
+        let slot = self.slot(&acquisition);
+        loop {
+            match slot.tried().await {
+                Turn::Enter(entering) => {
+                    if let Some(held) = entering.enter().await? {
+                        return Ok(Some(ReentrantGuard::new(held)));
+                    }
+                }
+                Turn::First(first) => {
+                    let guard = acquisition.try_once().await?;
+                    return Ok(guard.map(|guard| ReentrantGuard::new(first.got(guard))));
+                }
+                Turn::AfterTry | Turn::AfterWait => return Ok(None),
+            }
+            acquisition = self.value.acquisition(Some(Duration::ZERO))?;
+        }
+    }
+
+    /// Takes the lock, waiting for as long as it takes; at once when this owner has it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::lock`](crate::Mutex::lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: what it may have taken, or counted, is given up in the background.
+    pub async fn lock(&self) -> Result<ReentrantGuard> {
+        self.take(None).await
+    }
+
+    /// Takes the lock, waiting for at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::lock_within`](crate::Mutex::lock_within).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: what it may have taken, or counted, is given up in the background.
+    pub async fn lock_within(&self, limit: Duration) -> Result<ReentrantGuard> {
+        self.take(Some(limit)).await
+    }
+
+    async fn take(&self, limit: Option<Duration>) -> Result<ReentrantGuard> {
+        let mut acquisition = self.value.acquisition(limit)?;
+        let client = self.value.client();
+        let until = acquisition.limits.until;
+        let slot = self.slot(&acquisition);
+        loop {
+            let turn = tokio::select! {
+                biased;
+                turn = slot.got_on() => turn,
+                () = rt::sleep_until_some(&*client.clock, until) => {
+                    let why = "the wait for another task of the same owner ran out";
+                    return Err(acquisition.ran_out(&Sight::default(), why));
+                }
+                () = client.closing.cancelled() => return Err(client.closed()),
+            };
+            match turn {
+                Turn::Enter(entering) => {
+                    if let Some(held) = entering.enter().await? {
+                        return Ok(ReentrantGuard::new(held));
+                    }
+                }
+                Turn::First(first) => {
+                    // The owner's other tasks wait for this one answer only, if they are not to
+                    // wait for the lock.
+                    let guard = match acquisition.attempt().await {
+                        Ok(Attempt::Held(guard)) => guard,
+                        Err(error) if !acquisition.may_ride_out(&error) => return Err(error),
+                        Ok(_) | Err(_) => {
+                            first.waits();
+                            acquisition.start_anew()?;
+                            self.value.wait(acquisition).await?
+                        }
+                    };
+                    return Ok(ReentrantGuard::new(first.got(guard)));
+                }
+                Turn::AfterTry | Turn::AfterWait => {}
+            }
+            // The lease that the owner seemed to have is gone.
+            let left = until.map(|until| until.saturating_since(client.clock.now()));
+            acquisition = self.value.acquisition(left)?;
+        }
+    }
+
+    fn slot(&self, acquisition: &Acquisition) -> Arc<Slot> {
+        self.owned.slot(&acquisition.request.key, self.owner.id())
+    }
+}
+
+/// A hold of a [`Reentrant`] lock: one of those of its owner, which share one lease.
+///
+/// What can be asked of the lease, such as its [fence](HeldLease::fence) and whether it is
+/// [lost](HeldLease::lost), is asked of the [`HeldLease`] that this derefs to.
+///
+/// # Dropping is not releasing
+///
+/// A dropped guard counts down in the background, and gives the lease up there if it is the last.
+/// Use [`release`](Self::release) to know.
+#[must_use = "dropping the guard counts down in the background; call release().await to be sure"]
+#[clippy::has_significant_drop]
+pub struct ReentrantGuard {
+    held: Option<Arc<ReentrantLease>>,
+}
+
+impl ReentrantGuard {
+    const fn new(held: Arc<ReentrantLease>) -> Self {
+        Self { held: Some(held) }
+    }
+
+    fn held(&self) -> &Arc<ReentrantLease> {
+        self.held.as_ref().expect("BUG: only methods that consume the guard take its hold")
+    }
+
+    /// A view of the lease, to be given to the work. It is of the lease, not of this one hold.
+    #[must_use]
+    pub fn lease(&self) -> &HeldLease {
+        &self.held().lease
+    }
+
+    /// How many guards this owner has of the lock at this moment.
+    #[must_use]
+    pub fn holds(&self) -> u32 {
+        self.held().holds()
+    }
+
+    /// Ends this hold, and with the last one the lease. Returns how many holds of the same owner
+    /// remain; with 0 the lock is free.
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::release`](crate::Guard::release). This hold has ended all the same, and the
+    /// count at the store is put right by what follows.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the release goes on in the background.
+    pub async fn release(self) -> Result<u32> {
+        self.end_well(Closing::No).await
+    }
+
+    /// Ends this hold; with the last one it ends the lease, and keeps the lock closed to everybody
+    /// for `cooldown` after. Returns how many holds of the same owner remain: unless that is 0,
+    /// nothing was closed.
+    ///
+    /// # Time
+    ///
+    /// One round trip.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, even before the first poll, the release goes on in the background,
+    /// with its cool-down.
+    pub fn release_with_cooldown(
+        self,
+        cooldown: Duration,
+    ) -> impl Future<Output = Result<u32>> + Send + use<> {
+        self.end_well(Closing::For(cooldown))
+    }
+
+    /// Runs `body` under this hold, and ends the hold. See [`Guard::run`](crate::Guard::run).
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::run`](crate::Guard::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the body is dropped, and the hold ended in the background.
+    pub async fn run<T, F>(self, body: impl FnOnce(HeldLease) -> F) -> Result<T, RunError<T>>
+    where
+        F: Future<Output = T>,
+    {
+        let lease = self.lease().clone();
+        run_under(lease, |closing| self.end(closing), Closing::No, body, |_| Closing::No).await
+    }
+
+    fn end_well(self, closing: Closing) -> impl Future<Output = Result<u32>> + Send + use<> {
+        let lease = self.lease().clone();
+        let answer = self.end(closing);
+        async move {
+            match answer.await {
+                Ok(Release::StillHeld { holds }) => Ok(holds),
+                answer => lease.verdict(answer).map(|()| 0),
+            }
+        }
+    }
+
+    /// As [`release`](Self::release), and says how that went: [`Release::StillHeld`] has the number
+    /// of holds that remain.
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::release_outcome`](crate::Guard::release_outcome).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the release goes on in the background.
+    pub async fn release_outcome(self) -> Result<Release> {
+        release::outcome(self.end(Closing::No).await)
+    }
+
+    /// Ends this hold. The end begins with the call, not with the first poll.
+    pub(crate) fn end(
+        mut self,
+        closing: Closing,
+    ) -> impl Future<Output = Result<Release>> + Send + use<> {
+        let answer = self.held.take().map(|held| held.release(closing));
+        async {
+            match answer {
+                Some(answer) => answer.await,
+                None => Ok(Release::NotHeld),
+            }
+        }
+    }
+}
+
+impl Deref for ReentrantGuard {
+    type Target = HeldLease;
+
+    fn deref(&self) -> &HeldLease {
+        self.lease()
+    }
+}
+
+impl Drop for ReentrantGuard {
+    fn drop(&mut self) {
+        let Some(held) = self.held.take() else { return };
+        if held.lease.handle().is_ours() {
+            held.release_in_background();
+        } else {
+            // The parent's client must not be taken down from a fork's child.
+            std::mem::forget(held);
+        }
+    }
+}
+
+impl fmt::Debug for ReentrantGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.held {
+            Some(held) => held.lease.describe("ReentrantGuard", f),
+            None => f.write_str("ReentrantGuard { held: false }"),
+        }
+    }
+}

@@ -1,0 +1,469 @@
+//! What the owners of a client hold, and how many times.
+//!
+//! The counts live with the client and not with the owner: the lease, its renewals and its release
+//! do, and a count that outlived them, or that a second client shared, would be of nothing. The
+//! store is told the count as an absolute number, so that a request carried out twice, late or
+//! never puts nothing wrong that the next one does not put right; what decides when the lease ends
+//! is the count here.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use leasehold_core::{
+    Acquire, AcquireRequest, Effect, Error, ErrorKind, Key, LeaseStatus, LeaveRequest, Moment,
+    Release as StoreRelease, ReleaseRequest, Renew, RenewRequest, Result,
+};
+use tokio::sync::{Mutex as Turns, Notify};
+
+use crate::lease::guard::Guard;
+use crate::lease::handle::Closing;
+use crate::lease::held_lease::HeldLease;
+use crate::lease::orphans::Orphan;
+use crate::lease::release::Release;
+use crate::shared::Inner;
+
+/// The locks that a client's owners use, by name and owner.
+#[derive(Debug, Default)]
+pub(crate) struct Owned {
+    slots: Mutex<HashMap<(Key, u64), Weak<Slot>>>,
+}
+
+impl Owned {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(Key, u64), Weak<Slot>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn slot(self: &Arc<Self>, key: &Key, owner: u64) -> Arc<Slot> {
+        let id = (key.clone(), owner);
+        let mut slots = self.lock();
+        if let Some(slot) = slots.get(&id).and_then(Weak::upgrade) {
+            return slot;
+        }
+        let slot = Arc::new(Slot {
+            owned: Arc::clone(self),
+            id: id.clone(),
+            state: Mutex::new(State::Free),
+            changed: Notify::new(),
+        });
+        slots.insert(id, Arc::downgrade(&slot));
+        slot
+    }
+}
+
+/// One owner's use of one lock. Alive while somebody holds or wants it.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    owned: Arc<Owned>,
+    id: (Key, u64),
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug)]
+enum State {
+    Free,
+    /// One of the owner's tasks is asking the store for it.
+    Trying,
+    /// One of the owner's tasks waits in line for it.
+    Waiting,
+    Held(Weak<ReentrantLease>),
+}
+
+/// What a contender can do.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    /// The owner holds it: take it once more.
+    Enter(Entering),
+    /// Nobody of the owner's is at it: ask the store.
+    First(First),
+    /// Another of the owner's tasks is asking the store, and will know soon.
+    AfterTry,
+    /// Another of the owner's tasks waits for it.
+    AfterWait,
+}
+
+impl Slot {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, next: State) {
+        *self.state() = next;
+        self.changed.notify_waiters();
+    }
+
+    /// Takes in that this is over; the owner may have taken the lock anew since.
+    fn clear(&self, over: &ReentrantLease) {
+        let mut state = self.state();
+        if matches!(&*state, State::Held(held) if std::ptr::eq(held.as_ptr(), over)) {
+            *state = State::Free;
+            drop(state);
+            self.changed.notify_waiters();
+        }
+    }
+
+    pub(crate) fn turn(self: &Arc<Self>) -> Turn {
+        let mut state = self.state();
+        match &*state {
+            State::Trying => return Turn::AfterTry,
+            State::Waiting => return Turn::AfterWait,
+            State::Held(held) => {
+                if let Some(entering) = held.upgrade().and_then(|held| held.begin_entering()) {
+                    return Turn::Enter(entering);
+                }
+            }
+            State::Free => {}
+        }
+        *state = State::Trying;
+        Turn::First(First { slot: Arc::clone(self), got: false })
+    }
+
+    /// Returns once the contender before has got on. Cancel safe.
+    pub(crate) async fn got_on(self: &Arc<Self>) -> Turn {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            match self.turn() {
+                Turn::AfterTry | Turn::AfterWait => changed.await,
+                turn => return turn,
+            }
+        }
+    }
+
+    /// Returns once the request of the contender before is answered. Cancel safe.
+    pub(crate) async fn tried(self: &Arc<Self>) -> Turn {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            match self.turn() {
+                Turn::AfterTry => changed.await,
+                turn => return turn,
+            }
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut slots = self.owned.lock();
+        // The name may have been taken up again since the last user let go.
+        if slots.get(&self.id).is_some_and(|slot| slot.strong_count() == 0) {
+            slots.remove(&self.id);
+        }
+    }
+}
+
+/// The one of an owner's tasks that asks the store. Dropped without success, the next may.
+#[derive(Debug)]
+pub(crate) struct First {
+    slot: Arc<Slot>,
+    got: bool,
+}
+
+impl First {
+    /// The lock is held by somebody else; from here on it may take long.
+    pub(crate) fn waits(&self) {
+        self.slot.set(State::Waiting);
+    }
+
+    /// It is held now.
+    pub(crate) fn got(mut self, guard: Guard) -> Arc<ReentrantLease> {
+        self.got = true;
+        let held = Arc::new(ReentrantLease {
+            lease: guard.into_lease(),
+            count: Mutex::new(Count { guards: 1, entering: 0 }),
+            wire: Turns::new(Wired { holds: 1, in_doubt_until: None }),
+            slot: Arc::clone(&self.slot),
+        });
+        self.slot.set(State::Held(Arc::downgrade(&held)));
+        held
+    }
+}
+
+impl Drop for First {
+    fn drop(&mut self) {
+        if !self.got {
+            self.slot.set(State::Free);
+        }
+    }
+}
+
+/// A lease that one owner holds, once or several times.
+#[derive(Debug)]
+pub(crate) struct ReentrantLease {
+    pub(crate) lease: HeldLease,
+    count: Mutex<Count>,
+    /// Requests that change the count at the store go one after the other.
+    wire: Turns<Wired>,
+    slot: Arc<Slot>,
+}
+
+#[derive(Debug)]
+struct Count {
+    guards: u32,
+    /// Those whose request is on its way.
+    entering: u32,
+}
+
+#[derive(Debug)]
+struct Wired {
+    /// The count that the store has, as far as we know.
+    holds: u32,
+    /// A request to take it once more was not answered, and may still be carried out until then:
+    /// after the release it would take the lock for nobody.
+    in_doubt_until: Option<Moment>,
+}
+
+impl Count {
+    const fn all(&self) -> u32 {
+        self.guards.saturating_add(self.entering)
+    }
+}
+
+impl ReentrantLease {
+    fn count(&self) -> MutexGuard<'_, Count> {
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many times it is held.
+    pub(crate) fn holds(&self) -> u32 {
+        self.count().guards
+    }
+
+    fn begin_entering(self: Arc<Self>) -> Option<Entering> {
+        if !self.lease.is_held() {
+            return None;
+        }
+        let mut count = self.count();
+        if count.all() == 0 {
+            return None;
+        }
+        count.entering = count.entering.checked_add(1)?;
+        drop(count);
+        Some(Entering { held: Some(self) })
+    }
+
+    /// Counts down here, and says how many remain.
+    fn count_down(&self, down: impl FnOnce(&mut Count)) -> u32 {
+        let mut count = self.count();
+        down(&mut count);
+        let remaining = count.all();
+        drop(count);
+        if remaining == 0 {
+            self.slot.clear(self);
+        }
+        remaining
+    }
+
+    /// Ends one of the holds, and the lease with the last, which closes the lock as told. The end
+    /// begins with the call, not with the first poll.
+    pub(crate) fn release(
+        self: Arc<Self>,
+        closing: Closing,
+    ) -> impl Future<Output = Result<Release>> + Send + use<> {
+        let remaining = self.count_down(|count| count.guards = count.guards.saturating_sub(1));
+        let client = Arc::clone(self.lease.client());
+        let (given_back, told) = if remaining == 0 {
+            (Some(self.lease.clone().give_back(closing)), None)
+        } else {
+            (None, Some(client.here().spawn(self.tell_count(remaining))))
+        };
+        async move {
+            match (given_back, told) {
+                (Some(answer), _) => answer.await,
+                (None, Some(told)) => told.await.unwrap_or_else(|_| {
+                    let why = "the runtime is shutting down; the lease ends with its ttl";
+                    Err(Error::new(ErrorKind::Closed, why).with_effect(Effect::Unknown))
+                }),
+                (None, None) => Ok(Release::NotHeld),
+            }
+        }
+    }
+
+    /// Ends one of the holds in the background.
+    pub(crate) fn release_in_background(self: Arc<Self>) {
+        let remaining = self.count_down(|count| count.guards = count.guards.saturating_sub(1));
+        self.tell_in_background(remaining);
+    }
+
+    fn tell_in_background(self: Arc<Self>, remaining: u32) {
+        if remaining == 0 {
+            self.lease.give_up();
+        } else {
+            let client = Arc::clone(self.lease.client());
+            client.here().spawn(self.tell_count(remaining));
+        }
+    }
+
+    /// Says to the store how many holds there are, if it is not what it knows. The answer is for
+    /// the one after whose end so many `remaining`.
+    async fn tell_count(self: Arc<Self>, remaining: u32) -> Result<Release> {
+        let mut wired = self.wire.lock().await;
+        let holds = self.count().all();
+        let lease = &self.lease;
+        if wired.holds == holds {
+            return Ok(Release::StillHeld { holds: remaining });
+        }
+        let (client, handle) = (lease.client(), lease.handle());
+        let now = client.clock.now();
+        let renewal = if holds == 0 { None } else { handle.start_renewal(now) };
+        let Some(renewal) = renewal else {
+            // The others may have gone since, and the last of them ended the lease.
+            let over = self.count().all() == 0 && handle.status(now) != LeaseStatus::Lost;
+            let still_held = Release::StillHeld { holds: remaining };
+            return Ok(if over { still_held } else { Release::NotHeld });
+        };
+        let _done = OnTheWay(&self);
+        let mut request = ReleaseRequest::new(renewal.key.clone(), renewal.token, renewal.fences);
+        request.remaining = holds;
+        match client.store.release(&request, client.config.call_timeout).await {
+            Ok(StoreRelease::StillHeld { holds }) => {
+                wired.holds = holds;
+                if !handle.renews() {
+                    self.run_on(&renewal).await;
+                }
+                Ok(Release::StillHeld { holds: remaining })
+            }
+            Ok(answer) => {
+                handle.refuted();
+                Ok(if answer == StoreRelease::Late { Release::Late } else { Release::NotHeld })
+            }
+            Err(error) => {
+                if error.effect() != Effect::NotApplied {
+                    // Whatever the store has now, the next number put there is right.
+                    wired.holds = 0;
+                }
+                Err(lease.explain(error, "release"))
+            }
+        }
+    }
+
+    /// Has a lease that nobody renews run for its ttl again, for the holds that remain.
+    async fn run_on(&self, renewal: &RenewRequest) {
+        let (client, handle) = (self.lease.client(), self.lease.handle());
+        let sent_at = client.clock.now();
+        let within = client.config.call_timeout.min(handle.length().duration());
+        match client.store.renew(std::slice::from_ref(renewal), within).await.pop() {
+            Some(Ok(Renew::Renewed)) => {
+                handle.renewed(sent_at, renewal.ttl, client.clock.now());
+            }
+            Some(Ok(Renew::Asked)) => {
+                handle.ask();
+                handle.renewed(sent_at, renewal.ttl, client.clock.now());
+            }
+            Some(Ok(_)) => handle.refuted(),
+            // The lease is what it was.
+            Some(Err(_)) | None => {}
+        }
+    }
+
+    /// Says to the store that it is held once more; `false` when the lease turns out to be gone.
+    async fn tell_entry(self: Arc<Self>) -> Result<bool> {
+        let mut wired = self.wire.lock().await;
+        let holds = self.count().all();
+        let (client, handle) = (self.lease.client(), self.lease.handle());
+        let sent_at = client.clock.now();
+        let Some(renewal) = handle.start_renewal(sent_at) else { return Ok(false) };
+        let _done = OnTheWay(&self);
+        let mut request = AcquireRequest::new(renewal.key, renewal.token, renewal.ttl);
+        request.holds = NonZeroU32::new(holds).unwrap_or(NonZeroU32::MIN);
+        if let Some(settings) = &handle.settings {
+            request.mode = settings.mode;
+            request.owner = settings.owner.clone();
+            request.metadata = settings.metadata.clone();
+        }
+        let within = client.config.call_timeout.min(handle.length().duration());
+        let until = sent_at.saturating_add(request.ttl.duration()).saturating_add(within);
+        match client.store.acquire(&request, within).await {
+            Ok(Acquire::Already(already)) if already.fences == handle.fences => {
+                wired.holds = already.holds;
+                Ok(handle.renewed(sent_at, request.ttl, client.clock.now()))
+            }
+            Ok(Acquire::Granted(_) | Acquire::Already(_)) => {
+                // The lease was gone, and this is another one, which no guard stands for.
+                handle.refuted();
+                let leave = LeaveRequest::new(request.key, request.token);
+                if client.store.leave(&leave, within).await.is_err() {
+                    wired.in_doubt_until = Some(until);
+                }
+                Ok(false)
+            }
+            Ok(_) => {
+                handle.refuted();
+                Ok(false)
+            }
+            Err(error) => {
+                if error.effect() != Effect::NotApplied {
+                    wired.holds = 0;
+                    wired.in_doubt_until = Some(until);
+                }
+                Err(self.lease.explain(error, "acquire"))
+            }
+        }
+    }
+}
+
+impl Drop for ReentrantLease {
+    fn drop(&mut self) {
+        let handle = self.lease.handle();
+        if let Some(until) = self.wire.get_mut().in_doubt_until
+            && handle.is_ours()
+        {
+            self.lease.client().reaper.send(Orphan::Acquisition {
+                key: handle.key.clone(),
+                token: handle.token,
+                until,
+                in_doubt: true,
+                reopen: false,
+            });
+        }
+    }
+}
+
+/// A request under the lease's token; dropping it says that it is no longer on the way.
+struct OnTheWay<'a>(&'a ReentrantLease);
+
+impl Drop for OnTheWay<'_> {
+    fn drop(&mut self) {
+        self.0.lease.handle().request_done();
+    }
+}
+
+/// One that is about to hold a held lease once more. Dropped, it does not.
+#[derive(Debug)]
+pub(crate) struct Entering {
+    held: Option<Arc<ReentrantLease>>,
+}
+
+impl Entering {
+    /// Holds it once more; `None` when the lease turns out to be gone.
+    pub(crate) async fn enter(mut self) -> Result<Option<Arc<ReentrantLease>>> {
+        let Some(held) = &self.held else { return Ok(None) };
+        // In a task of its own: a request that is cut off could be carried out after the release.
+        let client: Arc<Inner> = Arc::clone(held.lease.client());
+        let told = client.here().spawn(Arc::clone(held).tell_entry()).await;
+        let told = told
+            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Closed, "the runtime is shutting down")));
+        if !told? {
+            return Ok(None);
+        }
+        let held = self.held.take();
+        if let Some(held) = &held {
+            let mut count = held.count();
+            count.entering = count.entering.saturating_sub(1);
+            count.guards = count.guards.saturating_add(1);
+        }
+        Ok(held)
+    }
+}
+
+impl Drop for Entering {
+    fn drop(&mut self) {
+        let Some(held) = self.held.take() else { return };
+        let remaining = held.count_down(|count| count.entering = count.entering.saturating_sub(1));
+        held.tell_in_background(remaining);
+    }
+}

@@ -1,0 +1,320 @@
+//! The semaphore: so many holders at a time, in any process.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Error, ErrorKind, Key, Kind, Mode, Result, SetLimit, SetLimitRequest};
+
+use crate::kinds::lock_value::{LockValue, lock};
+use crate::kinds::typed_guard::typed_guard;
+use crate::lease::change_mode;
+use crate::lease::guard::Guard;
+use crate::lease::not_changed::NotChanged;
+use crate::options::setters;
+use crate::refusal::refused;
+use crate::waiting::gate::Gates;
+
+/// Permits, of which there is a limited number for all processes that use the same store.
+///
+/// A value: making one sends nothing and cannot fail. Each acquisition is a lease of its own, for
+/// one permit or several, with a [`SemaphoreGuard`] that renews it. A crashed holder's permits come back
+/// when its lease ends; nobody has to count them back in. Waiters are served in the order in which
+/// they came, so that one who wants many is not passed over for ever by those who want few.
+///
+/// The limit is stored with the name while it is in use. A client that uses the name with another
+/// limit is refused, with an error that says both.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// # let client = leasehold::Client::connect("memory:").await?;
+/// let sale = client.semaphore("sale/7", 2);
+/// let one = sale.acquire().await?;
+/// let two = sale.acquire().await?;
+/// assert!(sale.try_acquire().await?.is_none());
+/// # drop((one, two)); client.close().await
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use = "a semaphore does nothing until a permit is acquired"]
+pub struct Semaphore {
+    value: LockValue,
+}
+
+lock!(Semaphore);
+setters!(Semaphore: holding_options owner_option waiting_options);
+
+impl Semaphore {
+    pub(crate) fn new(gates: &Arc<Gates>, key: Result<Key>, limit: u32) -> Self {
+        let count = NonZeroU32::MIN;
+        let mode = Mode::Permits { count, limit: NonZeroU32::new(limit).unwrap_or(count) };
+        let mut value = LockValue::new(gates, key, mode);
+        if limit == 0 {
+            value.set(|_| {
+                let why = "a semaphore with a limit of 0 could never be acquired; give at least 1";
+                Err(Error::new(ErrorKind::Config, why))
+            });
+        }
+        Self { value }
+    }
+
+    /// The lock's name.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the name, or the first setting that is wrong.
+    pub fn key(&self) -> Result<&Key> {
+        self.value.key()
+    }
+
+    /// Tries to take a permit, once. `None` when none is free, or when others wait.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Config`] – a bad name or setting.
+    /// * [`ErrorKind::Conflict`] – the name is in use with another limit, or as another kind of
+    ///   lock.
+    /// * [`ErrorKind::Unavailable`] and others – the store could not be asked; see
+    ///   [`Error::effect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if the request was on its way, its token is given up in the background.
+    pub async fn try_acquire(&self) -> Result<Option<SemaphoreGuard>> {
+        self.try_acquire_many(1).await
+    }
+
+    /// Takes a permit, waiting for as long as it takes.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_acquire`](Self::try_acquire), and [`ErrorKind::Timeout`] when the retry strategy
+    /// gives up. While waiting, a store that goes away is given half a minute to come back.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future gives up the place in line, in the background.
+    pub async fn acquire(&self) -> Result<SemaphoreGuard> {
+        self.acquire_many(1).await
+    }
+
+    /// Takes a permit, waiting for at most `limit`; with a limit of zero it tries once.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire); [`ErrorKind::Timeout`] when the limit is reached.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future gives up the place in line, in the background.
+    pub async fn acquire_within(&self, limit: Duration) -> Result<SemaphoreGuard> {
+        self.acquire_many_within(1, limit).await
+    }
+
+    /// Tries to take `n` permits at once, all or none. See [`try_acquire`](Self::try_acquire).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_acquire`](Self::try_acquire), and [`ErrorKind::Config`] for no permits, or more
+    /// than there are.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if the request was on its way, its token is given up in the background.
+    pub async fn try_acquire_many(&self, n: u32) -> Result<Option<SemaphoreGuard>> {
+        Ok(self.many(n).try_take().await?.map(SemaphoreGuard))
+    }
+
+    /// Takes `n` permits at once, waiting for as long as it takes. See [`acquire`](Self::acquire).
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire), and [`ErrorKind::Config`] for no permits, or more than there
+    /// are.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future gives up the place in line, in the background.
+    pub async fn acquire_many(&self, n: u32) -> Result<SemaphoreGuard> {
+        self.many(n).take(None).await.map(SemaphoreGuard)
+    }
+
+    /// Takes `n` permits at once, waiting for at most `limit`. See
+    /// [`acquire_within`](Self::acquire_within).
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_within`](Self::acquire_within), and [`ErrorKind::Config`] for no permits, or
+    /// more than there are.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future gives up the place in line, in the background.
+    pub async fn acquire_many_within(&self, n: u32, limit: Duration) -> Result<SemaphoreGuard> {
+        self.many(n).take(Some(limit)).await.map(SemaphoreGuard)
+    }
+
+    /// How many permits nobody holds, as the store sees it now: the limit less those of all live
+    /// holders. For people and logs; the answer is old when it comes.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_acquire`](Self::try_acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn available_permits(&self) -> Result<u32> {
+        let settings = self.value.settings.clone()?;
+        let Mode::Permits { limit, .. } = settings.mode else { return Ok(0) };
+        let Some(info) = self.value.client().look(&settings.key).await? else {
+            return Ok(limit.get());
+        };
+        if let Kind::Semaphore { limit: stored } = info.kind
+            && stored == limit
+        {
+            let taken = info.holders.iter().fold(0_u32, |sum, holder| match holder.mode {
+                Mode::Permits { count, .. } => sum.saturating_add(count.get()),
+                _ => sum,
+            });
+            return Ok(limit.get().saturating_sub(taken));
+        }
+        let why =
+            format!("the name is in use as a {}, not as a {}", info.kind, settings.mode.kind());
+        Err(Error::new(ErrorKind::Conflict, why)
+            .during("inspect")
+            .on_key(&settings.key)
+            .at_store(self.value.client().location()))
+    }
+
+    /// Changes the limit for everybody, and returns the semaphore with it; all other values of the
+    /// old limit are refused from then on. Permits that are held stay held, also above a lower
+    /// limit; waiters that want more than it are refused.
+    ///
+    /// A name that is not in use has no limit, so nothing is changed; its next user sets it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for a limit of 0, [`ErrorKind::Conflict`] when the name is in use as
+    /// another kind of lock, and what the store says.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the limit may or may not have been changed.
+    pub async fn set_limit(&self, limit: u32) -> Result<Self> {
+        let settings = self.value.settings.clone()?;
+        let client = self.value.client();
+        let explain = |error| client.explain(error, "set-limit").on_key(&settings.key);
+        let Some(limit) = NonZeroU32::new(limit) else {
+            let why = "a semaphore with a limit of 0 could never be acquired; give at least 1";
+            return Err(explain(Error::new(ErrorKind::Config, why)));
+        };
+        let request = SetLimitRequest::new(settings.key.clone(), limit);
+        let answer = client.store.set_limit(&request, client.config.call_timeout).await;
+        let kind = Kind::Semaphore { limit };
+        match answer.map_err(explain)? {
+            SetLimit::Refused(refusal) => return Err(explain(refused(refusal, kind))),
+            answer => {
+                tracing::info!(target: "leasehold", key = %settings.key, %limit, ?answer, "set limit");
+            }
+        }
+        let count = NonZeroU32::MIN;
+        let value = self.value.with(|settings| {
+            settings.mode = Mode::Permits { count, limit };
+            Ok(())
+        });
+        Ok(Self { value })
+    }
+
+    fn many(&self, n: u32) -> LockValue {
+        self.value.with(|settings| {
+            let Mode::Permits { count, limit } = &mut settings.mode else { return Ok(()) };
+            let refuse = |why: String| Err(Error::new(ErrorKind::Config, why));
+            match NonZeroU32::new(n) {
+                None => refuse("zero permits were asked for; ask for at least one".to_owned()),
+                Some(n) if n > *limit => refuse(format!(
+                    "{n} permits were asked for, and there are {limit}; ask for fewer"
+                )),
+                Some(n) => {
+                    *count = n;
+                    Ok(())
+                }
+            }
+        })
+    }
+}
+
+/// Held permits of a semaphore.
+///
+/// What can be asked of the lease, such as how many [permits](crate::HeldLease::permits) it is and whether
+/// it is [lost](crate::HeldLease::lost), is asked of the [`HeldLease`](crate::HeldLease) that this derefs
+/// to. A guard of any other kind of lock has no permits to give back:
+///
+/// ```compile_fail,E0599
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// # let client = leasehold::Client::connect("memory:").await?;
+/// let guard = client.mutex("ledger").lock().await?;
+/// guard.release_permits(1).await?;
+/// # Ok(()) }
+/// ```
+///
+/// Dropped, it gives the permits up in the background. Use [`release`](Self::release) to know.
+#[must_use = "dropping the guard gives the permits up in the background; call release().await to be sure"]
+#[clippy::has_significant_drop]
+pub struct SemaphoreGuard(Guard);
+
+impl SemaphoreGuard {
+    /// Gives back `n` of the permits and keeps the others, under the same lease with the same fence.
+    /// Views of the lease that were handed out before hold nothing any more.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+    /// # let client = leasehold::Client::connect("memory:").await?;
+    /// let connections = client.semaphore("connections", 5);
+    /// let guard = connections.acquire_many(5).await?;
+    /// let guard = guard.release_permits(3).await?;
+    /// assert_eq!(guard.permits(), Some(2));
+    /// assert_eq!(connections.available_permits().await?, 3);
+    /// # guard.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Time
+    ///
+    /// One round trip, after a background renewal that may be on its way; none for zero permits.
+    ///
+    /// # Errors
+    ///
+    /// A guard comes with every error:
+    ///
+    /// * [`ErrorKind::Config`] – it has no more permits than that; [`release`](Self::release) gives
+    ///   back all. Nothing was done.
+    /// * [`ErrorKind::Conflict`] – the limit was changed meanwhile. [`ErrorKind::Unavailable`] –
+    ///   the store did not answer. The guard counts as the smaller one here; the permits come
+    ///   back with its release at the latest.
+    /// * [`ErrorKind::Lost`], [`ErrorKind::Late`] – the lease is gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the lease is given up in the background.
+    pub async fn release_permits(self, n: u32) -> Result<Self, NotChanged<Self>> {
+        change_mode::release_permits(self.0, n).await.map(Self).map_err(|not| not.map(Self))
+    }
+}
+
+impl TryFrom<Guard> for SemaphoreGuard {
+    type Error = NotChanged<Guard>;
+
+    /// The guard of permits that were [detached](SemaphoreGuard::detach) and
+    /// [adopted](crate::Client::adopt).
+    fn try_from(guard: Guard) -> Result<Self, NotChanged<Guard>> {
+        if guard.permits().is_some() {
+            return Ok(Self(guard));
+        }
+        let error = Error::new(ErrorKind::Misuse, "this is no lease of a semaphore's permits");
+        let error = guard.explain(error, "convert");
+        Err(NotChanged::new(guard, error))
+    }
+}
+
+typed_guard!(SemaphoreGuard);

@@ -1,0 +1,163 @@
+//! What the guards of the several kinds of locks share: a lease view to look at, and the ways to
+//! end.
+
+/// The guard of one kind of lock, a face of the plain [`Guard`](crate::Guard). The words for ending
+/// it are the kind's own.
+macro_rules! typed_guard {
+    ($guard:ident: $release:ident, $outcome:ident, $cooldown:ident, $cooldown_outcome:ident) => {
+        impl $guard {
+            /// A view of the lease, to be given to the work.
+            #[must_use]
+            pub fn lease(&self) -> &crate::HeldLease {
+                self.0.lease()
+            }
+
+            /// Ends the lease. An `Ok` says that it was held to its end. See
+            /// [`Guard::release`](crate::Guard::release).
+            ///
+            /// # Time
+            ///
+            /// One round trip, or none where the lock goes to the next waiter of this client.
+            ///
+            /// # Errors
+            ///
+            /// As [`Guard::release`](crate::Guard::release).
+            ///
+            /// # Cancel safety
+            ///
+            /// Cancel safe: if dropped, the release goes on in the background.
+            pub async fn $release(self) -> crate::Result<()> {
+                self.0.release().await
+            }
+
+            /// Ends the lease, and says how that went. See
+            /// [`Guard::release_outcome`](crate::Guard::release_outcome).
+            ///
+            /// # Time
+            ///
+            /// One round trip, or none where the lock goes to the next waiter of this client.
+            ///
+            /// # Errors
+            ///
+            /// As [`Guard::release_outcome`](crate::Guard::release_outcome).
+            ///
+            /// # Cancel safety
+            ///
+            /// Cancel safe: if dropped, the release goes on in the background.
+            pub async fn $outcome(self) -> crate::Result<crate::Release> {
+                self.0.release_outcome().await
+            }
+
+            /// Ends the lease, and keeps the lock closed to everybody for `cooldown` after. See
+            /// [`Guard::release_with_cooldown`](crate::Guard::release_with_cooldown).
+            ///
+            /// # Time
+            ///
+            /// One round trip.
+            ///
+            /// # Errors
+            ///
+            /// As [`Guard::release`](crate::Guard::release).
+            ///
+            /// # Cancel safety
+            ///
+            /// Cancel safe: if dropped, even before the first poll, the release goes on in the
+            /// background, with its cool-down.
+            pub fn $cooldown(
+                self,
+                cooldown: std::time::Duration,
+            ) -> impl Future<Output = crate::Result<()>> + Send + use<> {
+                self.0.release_with_cooldown(cooldown)
+            }
+
+            /// Ends the lease, keeps the lock closed to everybody for `cooldown` after, and says how
+            /// that went.
+            ///
+            /// # Time
+            ///
+            /// One round trip.
+            ///
+            /// # Errors
+            ///
+            /// As [`Guard::release_outcome`](crate::Guard::release_outcome).
+            ///
+            /// # Cancel safety
+            ///
+            /// Cancel safe: if dropped, even before the first poll, the release goes on in the
+            /// background, with its cool-down.
+            pub fn $cooldown_outcome(
+                self,
+                cooldown: std::time::Duration,
+            ) -> impl Future<Output = crate::Result<crate::Release>> + Send + use<> {
+                self.0.release_with_cooldown_outcome(cooldown)
+            }
+
+            /// Runs `body` under the lease, and releases it. See [`Guard::run`](crate::Guard::run).
+            ///
+            /// # Errors
+            ///
+            /// As [`Guard::run`](crate::Guard::run).
+            ///
+            /// # Cancel safety
+            ///
+            /// Cancel safe: the body is dropped, and the lease given up in the background.
+            pub async fn run<T, F>(
+                self,
+                body: impl FnOnce(crate::HeldLease) -> F,
+            ) -> crate::Result<T, crate::RunError<T>>
+            where
+                F: Future<Output = T>,
+            {
+                self.0.run(body).await
+            }
+
+            /// Lets go of the lease without ending it. See [`Guard::detach`](crate::Guard::detach).
+            ///
+            /// # Time
+            ///
+            /// No round trip, but a renewal that is on its way is waited for.
+            ///
+            /// # Errors
+            ///
+            /// As [`Guard::detach`](crate::Guard::detach); the guard comes back with the error.
+            ///
+            /// # Cancel safety
+            ///
+            /// Cancel safe: if dropped, the lease is released in the background.
+            pub async fn detach(self) -> crate::Result<crate::DetachedLease, crate::NotChanged<Self>> {
+                self.0.detach().await.map_err(|not| not.map(Self))
+            }
+
+            /// The plain guard of the same lease.
+            pub fn into_guard(self) -> crate::Guard {
+                self.0
+            }
+        }
+
+        impl std::ops::Deref for $guard {
+            type Target = crate::HeldLease;
+
+            fn deref(&self) -> &crate::HeldLease {
+                self.0.lease()
+            }
+        }
+
+        impl From<$guard> for crate::Guard {
+            fn from(guard: $guard) -> Self {
+                guard.0
+            }
+        }
+
+        impl std::fmt::Debug for $guard {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0.lease().describe(stringify!($guard), f)
+            }
+        }
+    };
+    ($guard:ident) => {
+        $crate::kinds::typed_guard::typed_guard!(
+            $guard: release, release_outcome, release_with_cooldown, release_with_cooldown_outcome
+        );
+    };
+}
+pub(crate) use typed_guard;

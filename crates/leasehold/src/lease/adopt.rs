@@ -1,0 +1,46 @@
+//! Adopting: a guard for a lease that had none.
+
+use std::sync::Arc;
+
+use leasehold_core::{Error, ErrorKind, LeaseState, Result};
+
+use crate::LOCK;
+use crate::lease::detached::DetachedLease;
+use crate::lease::guard::Guard;
+use crate::lease::handle::{LeaseHandle, Relay};
+use crate::shared::Inner;
+
+impl DetachedLease {
+    /// Takes the lease over; see [`Client::adopt`](crate::Client::adopt).
+    pub(crate) async fn adopt(&self, client: &Arc<Inner>) -> Result<Guard> {
+        let settings = self.settings(&client.config);
+        let terms = settings.terms().map_err(|error| client.explain(error, "adopt"))?;
+        let (proof, sent_at) = self.take_over(client).await?;
+        let now = client.clock.now();
+        let Some(state) = LeaseState::granted(sent_at, terms.ttl, terms.grace, now) else {
+            return Err(client.explain(
+                Error::new(
+                    ErrorKind::Unavailable,
+                    "the lease was adopted, but the answer came when it was all but over; it ends \
+                     with its ttl",
+                )
+                .on_key(self.key()),
+                "adopt",
+            ));
+        };
+        let handle = Arc::new(LeaseHandle::new(
+            client.next_id(),
+            proof,
+            state,
+            terms,
+            Relay::default(),
+            Some(Arc::new(settings)),
+            now,
+        ));
+        client.schedule.add(&handle, sent_at);
+        let (key, fence) = (&handle.key, handle.fence());
+        tracing::debug!(target: LOCK, %key, %fence, ttl = %self.ttl(), "adopted");
+        let guard = Guard::new(client, &handle);
+        client.check_open().map(|()| guard)
+    }
+}

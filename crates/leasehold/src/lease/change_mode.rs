@@ -1,0 +1,160 @@
+//! Changing the mode in which a lease is held.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use leasehold_core::{Convert, ConvertRequest, Effect, Error, ErrorKind, FenceBlock, Mode, Result};
+
+use crate::lease::guard::Guard;
+use crate::lease::handle::{LeaseHandle, ModeChange};
+use crate::lease::held_lease::HeldLease;
+use crate::lease::not_changed::NotChanged;
+use crate::refusal::refused;
+
+/// Holds a shared lease alone, at once or not at all.
+pub(crate) async fn upgrade(guard: Guard) -> std::result::Result<Guard, NotChanged<Guard>> {
+    let lease = guard.lease().clone();
+    if lease.handle().is_mode_in_doubt() {
+        let why = "an earlier downgrade was not answered, and may still be carried out; release \
+                   the lock and take it for writing";
+        let error = Error::new(ErrorKind::Unavailable, why).with_effect(Effect::NotApplied);
+        return Err(NotChanged::new(guard, lease.explain(error, "convert")));
+    }
+    match change(&lease, Mode::Exclusive).await {
+        Ok(changed) => {
+            // Whoever has the old guard holds nothing now, so it has nothing to give up.
+            drop(guard);
+            Ok(changed)
+        }
+        Err(error) => Err(NotChanged::new(guard, lease.explain(error, "convert"))),
+    }
+}
+
+/// Shares a lease that was held alone.
+pub(crate) async fn downgrade(guard: Guard) -> std::result::Result<Guard, NotChanged<Guard>> {
+    weaken(guard, Mode::Shared).await
+}
+
+/// Gives back some of the permits that a lease holds.
+pub(crate) async fn release_permits(
+    guard: Guard,
+    n: u32,
+) -> std::result::Result<Guard, NotChanged<Guard>> {
+    let refuse = |guard: Guard, kind, why: String| {
+        let error = guard.lease().explain(Error::new(kind, why), "convert");
+        Err(NotChanged::new(guard, error))
+    };
+    let settings = guard.handle().settings.clone();
+    let Some(Mode::Permits { count, limit }) = settings.map(|settings| settings.mode) else {
+        let why = "the guard is not known to hold permits of a semaphore";
+        return refuse(guard, ErrorKind::Misuse, why.to_owned());
+    };
+    if n == 0 {
+        return Ok(guard);
+    }
+    match count.get().checked_sub(n).and_then(NonZeroU32::new) {
+        Some(count) => weaken(guard, Mode::Permits { count, limit }).await,
+        None => {
+            let why = format!(
+                "{n} permits were to be given back out of {count}; to give back all, release the \
+                 guard"
+            );
+            refuse(guard, ErrorKind::Config, why)
+        }
+    }
+}
+
+/// Holds a lease in a weaker mode. From here on it counts as that, whatever is answered.
+async fn weaken(guard: Guard, mode: Mode) -> std::result::Result<Guard, NotChanged<Guard>> {
+    let lease = guard.lease().clone();
+    let fences = lease.handle().fences;
+    let Some(weaker) = in_mode(&lease, mode, fences) else {
+        return Err(NotChanged::new(guard, lease.explain(lost(), "convert")));
+    };
+    drop(guard);
+    let lease = weaker.lease().clone();
+    match send(&lease, mode).await {
+        Ok(_) => Ok(weaker),
+        Err(error) => {
+            if error.effect() != Effect::NotApplied {
+                lease.handle().mode_is_in_doubt();
+            }
+            Err(NotChanged::new(weaker, lease.explain(error, "convert")))
+        }
+    }
+}
+
+async fn change(lease: &HeldLease, mode: Mode) -> Result<Guard> {
+    let fences = send(lease, mode).await?;
+    in_mode(lease, mode, fences).ok_or_else(lost)
+}
+
+/// The guard of the same lease in another mode; views of the lease that were handed out before
+/// hold nothing from here on.
+fn in_mode(lease: &HeldLease, mode: Mode, fences: FenceBlock) -> Option<Guard> {
+    let (client, handle) = (lease.client(), lease.handle());
+    let mut settings = Arc::clone(handle.settings.as_ref()?);
+    Arc::make_mut(&mut settings).mode = mode;
+    let next = Arc::new(handle.in_mode(client.next_id(), settings, fences, client.clock.now())?);
+    client.schedule.remove(handle);
+    client.schedule.resume(&next);
+    Some(Guard::new(client, &next))
+}
+
+async fn send(lease: &HeldLease, mode: Mode) -> Result<FenceBlock> {
+    let (client, handle) = (lease.client(), lease.handle());
+    loop {
+        handle.settled().await;
+        match handle.start_mode_change(client.clock.now()) {
+            ModeChange::Start => break,
+            ModeChange::Wait => {}
+            ModeChange::Over => return Err(lost()),
+        }
+    }
+    let _changing = Changing { lease };
+    let request = ConvertRequest::new(handle.key.clone(), handle.token, handle.fences, mode);
+    // Meanwhile the lease is not renewed.
+    let within = client.config.call_timeout.min(handle.length().duration() / 6);
+    match client.store.convert(&request, within).await? {
+        Convert::Converted(converted) => Ok(converted.fences),
+        Convert::Busy { others } => Err(Error::new(
+            ErrorKind::Conflict,
+            format!(
+                "{others} others share the lock; the lease is held as before, and to handle it \
+                 alone it has to be released and taken anew"
+            ),
+        )
+        .with_effect(Effect::NotApplied)),
+        Convert::Refused(refusal) => {
+            Err(refused(refusal, mode.kind()).with_effect(Effect::NotApplied))
+        }
+        Convert::Late => {
+            handle.refuted();
+            Err(Error::new(
+                ErrorKind::Late,
+                "the lease had run out before, though nobody has held the lock since",
+            ))
+        }
+        _ => {
+            handle.refuted();
+            Err(lost())
+        }
+    }
+}
+
+fn lost() -> Error {
+    Error::new(ErrorKind::Lost, "the lease is lost; stop what was done under it")
+}
+
+/// A change of mode on the way; dropping it, at whatever point, says that it no longer is.
+struct Changing<'a> {
+    lease: &'a HeldLease,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        let handle: &Arc<LeaseHandle> = self.lease.handle();
+        handle.change_done();
+        self.lease.client().schedule.resume(handle);
+    }
+}

@@ -1,0 +1,321 @@
+//! A lease without a guard: a value that can be written down and taken up elsewhere.
+
+use std::fmt;
+use std::str::FromStr;
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use leasehold_core::{
+    Effect, Error, ErrorKind, Fence, FenceBlock, Key, Metadata, Mode, Moment,
+    Release as StoreRelease, ReleaseRequest, Renew, RenewRequest, Result, Token, Ttl,
+};
+
+use crate::config::Config;
+use crate::lease::handle::{LeaseHandle, Proof};
+use crate::lease::release::{self, Release};
+use crate::settings::Settings;
+use crate::shared::Inner;
+
+/// A lease that nobody renews: it runs until its ttl ends, and whoever has this value can renew,
+/// adopt or release it.
+///
+/// [Adopting](crate::Client::adopt) it spends it: the lease has another secret from then on.
+///
+/// [`to_secret_text`](Self::to_secret_text) writes it as one line of text and
+/// [`from_str`](str::parse) reads it back. **The text contains the lease's secret**: keep it in a
+/// file that only its owner can read.
+#[derive(Clone, Eq, PartialEq)]
+pub struct DetachedLease {
+    proof: Proof,
+    ttl: Ttl,
+    manner: Manner,
+}
+
+/// How the lease was held, for the next guard of it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Manner {
+    mode: Mode,
+    renew: bool,
+    grace: Option<Duration>,
+    metadata: Metadata,
+}
+
+/// Marks the text form; a new form gets a new mark.
+const MARK: &str = "leasehold-lease-1";
+
+impl DetachedLease {
+    pub(crate) fn of(handle: &LeaseHandle) -> Self {
+        let manner = handle.settings.as_ref().map_or_else(
+            || Manner {
+                mode: Mode::Exclusive,
+                renew: true,
+                grace: None,
+                metadata: Metadata::default(),
+            },
+            |settings| Manner {
+                mode: settings.mode,
+                renew: settings.renew,
+                grace: settings.stop_grace,
+                metadata: settings.metadata.clone(),
+            },
+        );
+        Self { proof: handle.proof(), ttl: handle.ttl(), manner }
+    }
+
+    /// The settings of the guard that takes it up.
+    pub(crate) fn settings(&self, config: &Config) -> Settings {
+        let mut settings = Settings::new(config, self.proof.key.clone(), self.manner.mode);
+        settings.ttl = self.ttl;
+        settings.renew = self.manner.renew;
+        settings.stop_grace = self.manner.grace;
+        settings.metadata = self.manner.metadata.clone();
+        settings.handed_on = false;
+        settings
+    }
+
+    /// The lock's name.
+    #[must_use]
+    pub const fn key(&self) -> &Key {
+        &self.proof.key
+    }
+
+    /// The lease's fencing token.
+    #[must_use]
+    pub const fn fence(&self) -> Fence {
+        self.proof.fence
+    }
+
+    /// The length for which it was last renewed.
+    #[must_use]
+    pub const fn ttl(&self) -> Ttl {
+        self.ttl
+    }
+
+    pub(crate) fn with_ttl(&self, ttl: Ttl) -> Self {
+        Self { ttl, ..self.clone() }
+    }
+
+    /// Renews it and gives it another token. Says what proves it from now on, and when that was
+    /// asked.
+    pub(crate) async fn take_over(&self, inner: &Inner) -> Result<(Proof, Moment)> {
+        let explain = |error| inner.explain(error, "adopt").on_key(self.key());
+        let proof = Proof { token: Token::generate().map_err(explain)?, ..self.proof.clone() };
+        let renew = || self.renewed(inner, self.ttl, Some(proof.token));
+        let mut answer = renew().await;
+        if answer.as_ref().is_err_and(|error| error.effect() == Effect::Unknown) {
+            // Asked again for the same successor, the store answers as it did, or would have.
+            answer = renew().await.map_err(|error| match error.kind() {
+                ErrorKind::Late | ErrorKind::Lost => error,
+                _ => error.with_effect(Effect::Unknown),
+            });
+        }
+        answer.map(|sent_at| (proof, sent_at)).map_err(explain)
+    }
+
+    /// Renews it, and says when that was asked.
+    pub(crate) async fn renewed(
+        &self,
+        inner: &Inner,
+        ttl: Ttl,
+        successor: Option<Token>,
+    ) -> Result<Moment> {
+        let sent_at = inner.clock.now();
+        let Proof { key, token, fences, .. } = &self.proof;
+        let mut request = RenewRequest::new(key.clone(), *token, *fences, ttl);
+        request.shorten = true;
+        request.successor = successor;
+        let Inner { store, config, .. } = inner;
+        let answer = store.renew(std::slice::from_ref(&request), config.call_timeout).await.pop();
+        Err(match answer {
+            Some(Ok(Renew::Renewed | Renew::Asked)) => return Ok(sent_at),
+            Some(Ok(Renew::Late)) => Error::new(
+                ErrorKind::Late,
+                "the lease had run out before, though nobody has held the lock since; take it \
+                 anew with a longer ttl",
+            ),
+            Some(Ok(_)) => Error::new(
+                ErrorKind::Lost,
+                "the lease is lost: it ran out, was taken away, or was adopted by somebody; stop \
+                 what was done under it",
+            ),
+            Some(Err(error)) => error,
+            None => Error::new(ErrorKind::Protocol, "the store gave no answer to a renewal"),
+        })
+    }
+
+    /// Ends it, and keeps the lock closed for `cooldown` after if one is given.
+    pub(crate) async fn release(
+        &self,
+        client: &Inner,
+        cooldown: Option<Duration>,
+    ) -> Result<Release> {
+        let mut request =
+            ReleaseRequest::new(self.key().clone(), self.proof.token, self.proof.fences);
+        request.cooldown = cooldown;
+        let Inner { store, config, .. } = client;
+        let answer = store.release(&request, config.call_timeout).await;
+        release::tell(self.key(), self.fence(), &answer);
+        match answer {
+            Ok(StoreRelease::Released | StoreRelease::StillHeld { .. }) => Ok(Release::Released),
+            Ok(StoreRelease::Late) => Ok(Release::Late),
+            Ok(_) => Ok(Release::NotHeld),
+            Err(error) => Err(client.explain(error, "release").on_key(self.key())),
+        }
+    }
+
+    /// The lease as one line of text. Secret.
+    ///
+    /// With a space between them: mark, token, its fence, the first fence of its grant, their
+    /// number, ttl in ms, mode (`x`, `s`, or `p3/10` for 3 of 10 permits), `renew` or `fixed`, the
+    /// grace for stopping in ms (`-` where none was asked for), metadata in hex (`-` without), and
+    /// the name.
+    #[must_use]
+    pub fn to_secret_text(&self) -> String {
+        let Self { proof: Proof { key, token, fences, fence }, ttl, manner } = self;
+        let Manner { mode, renew, grace, metadata } = manner;
+        let mode = match mode {
+            Mode::Permits { count, limit } => format!("p{count}/{limit}"),
+            Mode::Shared => "s".to_owned(),
+            _ => "x".to_owned(),
+        };
+        let renew = if *renew { "renew" } else { "fixed" };
+        let grace = grace.map_or_else(|| "-".to_owned(), |grace| grace.as_millis().to_string());
+        let (token, first, count) = (token.to_hex(), fences.first(), fences.count());
+        let (ttl, metadata, key) = (ttl.as_millis(), to_hex(metadata.as_str()), key.as_str());
+        format!(
+            "{MARK} {token} {fence} {first} {count} {ttl} {mode} {renew} {grace} {metadata} {key}"
+        )
+    }
+}
+
+fn to_hex(text: &str) -> String {
+    if text.is_empty() {
+        return "-".to_owned();
+    }
+    text.bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(hex: &str) -> Option<String> {
+    if hex == "-" {
+        return Some(String::new());
+    }
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let bytes = hex.as_bytes().chunks(2).map(|pair| match pair {
+        [high, low] => Some((digit(*high)? << 4) | digit(*low)?),
+        _ => None,
+    });
+    String::from_utf8(bytes.collect::<Option<Vec<u8>>>()?).ok()
+}
+
+fn mode_from(text: &str) -> Option<Mode> {
+    match text {
+        "x" => Some(Mode::Exclusive),
+        "s" => Some(Mode::Shared),
+        _ => {
+            let (count, limit) = text.strip_prefix('p')?.split_once('/')?;
+            let count: NonZeroU32 = count.parse().ok()?;
+            let limit: NonZeroU32 = limit.parse().ok()?;
+            (count <= limit).then_some(Mode::Permits { count, limit })
+        }
+    }
+}
+
+impl FromStr for DetachedLease {
+    type Err = Error;
+
+    /// Reads what [`to_secret_text`](Self::to_secret_text) wrote.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for anything else; the message does not repeat the text.
+    fn from_str(text: &str) -> Result<Self> {
+        let refuse = || {
+            Error::new(ErrorKind::Config, "this is no lease; give what `acquire` wrote, unchanged")
+        };
+        let text = text.strip_suffix('\n').unwrap_or(text);
+        let mut parts = text.splitn(11, ' ');
+        let mut next = || parts.next().ok_or_else(refuse);
+        if next()? != MARK {
+            return Err(refuse());
+        }
+        let token = Token::from_hex(next()?).map_err(|_| refuse())?;
+        let mut next_fence = || {
+            let value = next()?.parse().map_err(|_| refuse())?;
+            Fence::from_value(value).map_err(|_| refuse())
+        };
+        let (fence, first) = (next_fence()?, next_fence()?);
+        let count = next()?.parse().map_err(|_| refuse())?;
+        let fences = FenceBlock::new(first, count);
+        if !fences.contains(fence) {
+            return Err(refuse());
+        }
+        let ttl = next()?.parse().map_err(|_| refuse())?;
+        let ttl = Ttl::new(Duration::from_millis(ttl)).map_err(|_| refuse())?;
+        let mode = mode_from(next()?).ok_or_else(refuse)?;
+        let renew = match next()? {
+            "renew" => true,
+            "fixed" => false,
+            _ => return Err(refuse()),
+        };
+        let grace = match next()? {
+            "-" => None,
+            grace => Some(Duration::from_millis(grace.parse().map_err(|_| refuse())?)),
+        };
+        let metadata = Metadata::new(from_hex(next()?).ok_or_else(refuse)?)?;
+        let key = Key::new(next()?)?;
+        let manner = Manner { mode, renew, grace, metadata };
+        Ok(Self { proof: Proof { key, token, fences, fence }, ttl, manner })
+    }
+}
+
+impl fmt::Debug for DetachedLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { proof: Proof { key, token, fences: _, fence }, ttl, manner } = self;
+        f.debug_struct("DetachedLease")
+            .field("key", key)
+            .field("token", token)
+            .field("fence", fence)
+            .field("ttl", ttl)
+            .field("mode", &manner.mode)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_is_read_back_and_nothing_else_is() {
+        let lease = DetachedLease {
+            proof: Proof {
+                key: Key::new("a name with spaces").unwrap(),
+                token: Token::from_bytes([7; 16]),
+                fences: FenceBlock::new(Fence::new(1, 9).unwrap(), 64),
+                fence: Fence::new(1, 11).unwrap(),
+            },
+            ttl: Ttl::new(Duration::from_secs(5)).unwrap(),
+            manner: Manner {
+                mode: Mode::Permits {
+                    count: NonZeroU32::MIN,
+                    limit: NonZeroU32::MIN.saturating_add(2),
+                },
+                renew: false,
+                grace: Some(Duration::from_millis(70)),
+                metadata: Metadata::new("two\nlines, é").unwrap(),
+            },
+        };
+        let text = lease.to_secret_text();
+        assert_eq!(text.lines().count(), 1);
+        assert_eq!(text.parse::<DetachedLease>().unwrap(), lease);
+        assert_eq!(format!("{text}\n").parse::<DetachedLease>().unwrap(), lease);
+        assert!(!format!("{lease:?}").contains(&lease.proof.token.to_hex()));
+        let cut = &text[..text.len() - 19];
+        let other = text.replace(MARK, "leasehold-lease-2");
+        for bad in ["", cut, other.as_str()] {
+            let error = bad.parse::<DetachedLease>().unwrap_err();
+            assert!(!error.to_string().contains("0707"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! A held lock.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::Result;
+
+use crate::LOCK;
+use crate::lease::detached::DetachedLease;
+use crate::lease::handle::{Closing, LeaseHandle};
+use crate::lease::held_lease::HeldLease;
+use crate::lease::not_changed::NotChanged;
+use crate::lease::release::{self, Ending, Release};
+use crate::lease::run::{RunError, run_under};
+use crate::shared::Inner;
+
+/// A held lock: the proof that this process may act.
+///
+/// What can be asked of the lease, such as its [fence](HeldLease::fence), and whether it
+/// [is held](HeldLease::is_held) or [lost](HeldLease::lost), is asked of the [`HeldLease`] that this
+/// derefs to. The proof is as good as [`is_held`](HeldLease::is_held) says at the moment of asking,
+/// and no better: see the guarantees page for what a lease can't promise. Give
+/// [`fence`](HeldLease::fence) to the resource that is protected, so that it can refuse a late holder.
+///
+/// # Dropping is not releasing
+///
+/// A dropped guard gives its lease up in the background: soon, but not at a moment anybody can
+/// tell, and if the store can't be reached or the process ends, only when its ttl has run out.
+/// Drop never blocks, never panics and needs no runtime. Use [`release`](Self::release) to know.
+///
+/// In a child made by `fork` a guard is not held and does nothing.
+#[must_use = "dropping the guard gives the lock up in the background; call release().await to be sure"]
+#[clippy::has_significant_drop]
+pub struct Guard {
+    lease: Option<HeldLease>,
+}
+
+impl Guard {
+    pub(crate) fn new(client: &Arc<Inner>, handle: &Arc<LeaseHandle>) -> Self {
+        Self { lease: Some(HeldLease::of(client, handle)) }
+    }
+
+    /// The lease, for whoever ends it by other means.
+    pub(crate) fn into_lease(mut self) -> HeldLease {
+        self.lease.take().expect("BUG: a guard is ended once")
+    }
+
+    /// A view of the lease, to be given to the work.
+    #[must_use]
+    pub fn lease(&self) -> &HeldLease {
+        self.lease.as_ref().expect("BUG: only methods that consume the guard take its lease")
+    }
+
+    /// Ends the lease. An `Ok` says that it was held to its end: nobody else has had the lock
+    /// while the guard was there.
+    ///
+    /// # Time
+    ///
+    /// One request, or none where the lock goes to the next waiter of this client.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Late`](crate::ErrorKind::Late) – the lease had run out before, though nobody has held the lock since.
+    /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost) – the lease was not held any more, and the work under it may have
+    ///   overlapped with another holder's.
+    /// * What the store says, with [`Effect::Unknown`](crate::Effect::Unknown) when it did not answer: the release is
+    ///   retried in the background, and the lease ends with its ttl at the latest.
+    ///
+    /// [`release_outcome`](Self::release_outcome) has these as values.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the release goes on in the background.
+    pub async fn release(self) -> Result<()> {
+        self.end_well(Closing::No).await
+    }
+
+    /// Ends the lease, and says how that went.
+    ///
+    /// # Errors
+    ///
+    /// When the store refuses, or can't be reached at all. The lease is then given up in the
+    /// background, as far as possible, and ends with its ttl otherwise. A request that was sent
+    /// and not answered is [`Release::Unknown`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the release goes on in the background.
+    pub async fn release_outcome(self) -> Result<Release> {
+        release::outcome(self.end(Closing::No).await)
+    }
+
+    /// Ends the lease, and keeps the lock closed to everybody for `cooldown` after.
+    ///
+    /// The report has just been run: nobody should run it again within the next minute.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, even before the first poll, the release goes on in the background,
+    /// with its cool-down.
+    pub fn release_with_cooldown(
+        self,
+        cooldown: Duration,
+    ) -> impl Future<Output = Result<()>> + Send + use<> {
+        self.end_well(Closing::For(cooldown))
+    }
+
+    /// As [`release_with_cooldown`](Self::release_with_cooldown), and says how that went.
+    ///
+    /// # Errors
+    ///
+    /// As [`release_outcome`](Self::release_outcome).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the release goes on in the background.
+    pub fn release_with_cooldown_outcome(
+        self,
+        cooldown: Duration,
+    ) -> impl Future<Output = Result<Release>> + Send + use<> {
+        let answer = self.end(Closing::For(cooldown));
+        async { release::outcome(answer.await) }
+    }
+
+    /// Ends the lease; an error unless it was held to its end.
+    pub(crate) fn end_well(
+        self,
+        closing: Closing,
+    ) -> impl Future<Output = Result<()>> + Send + use<> {
+        let lease = self.lease().clone();
+        let answer = self.end(closing);
+        async move { lease.verdict(answer.await) }
+    }
+
+    /// Ends the lease. A store that did not answer is an error that says so by its effect.
+    pub(crate) fn end(
+        self,
+        closing: Closing,
+    ) -> impl Future<Output = Result<Release>> + Send + use<> {
+        self.into_lease().end(closing)
+    }
+
+    /// Runs `body` under the held lock, and releases it; for locks of any kind what
+    /// [`Mutex::run`](crate::Mutex::run) is for a mutex. When the lease is lost, the body is
+    /// dropped where it stands, before the store could grant the lock to somebody else.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+    /// # let client = leasehold::Client::connect("memory:").await?;
+    /// let permit = client.semaphore("uploads", 3).acquire().await?;
+    /// let uploaded = permit.run(async |lease| lease.is_held()).await?;
+    /// assert!(uploaded);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::run`](crate::Mutex::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the body is dropped, and the lease given up in the background.
+    pub async fn run<T, F>(self, body: impl FnOnce(HeldLease) -> F) -> Result<T, RunError<T>>
+    where
+        F: Future<Output = T>,
+    {
+        let lease = self.lease().clone();
+        run_under(lease, |closing| self.end(closing), Closing::No, body, |_| Closing::No).await
+    }
+
+    /// Lets go of the lease without ending it: it lives on until its ttl, for whoever has the
+    /// returned value, in this process or another. It is not renewed any more. On the embedded store
+    /// it ends with this process all the same, unless the client takes leases that outlive it
+    /// ([`ClientBuilder::detached`](crate::ClientBuilder::detached)).
+    ///
+    /// The value contains the lease's secret.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lease is lost already; the guard comes back with it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the lease is released in the background.
+    pub async fn detach(mut self) -> Result<DetachedLease, NotChanged<Self>> {
+        if let Err(error) = self.check() {
+            return Err(NotChanged::new(self, error));
+        }
+        let lease = self.lease.take().expect("BUG: a guard is ended once");
+        let ending = Ending::begin(&lease, Closing::No);
+        lease.handle().settled().await;
+        let detached = DetachedLease::of(lease.handle());
+        if let Some(ending) = ending {
+            ending.done();
+        }
+        tracing::debug!(target: LOCK, key = %detached.key(), fence = %detached.fence(), "detached");
+        Ok(detached)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let Some(lease) = self.lease.take() else { return };
+        if lease.handle().is_ours() {
+            if !lease.handle().hand_to_successor() {
+                lease.give_up();
+            }
+        } else {
+            // The parent's client must not be taken down from here, not even in memory: its
+            // runtime does not exist in this process.
+            std::mem::forget(lease);
+        }
+    }
+}
+
+impl Deref for Guard {
+    type Target = HeldLease;
+
+    fn deref(&self) -> &HeldLease {
+        self.lease()
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.lease {
+            Some(lease) => lease.describe("Guard", f),
+            None => f.write_str("Guard { held: false }"),
+        }
+    }
+}

@@ -1,0 +1,698 @@
+//! A lease that this process has: what its guard, the renewer and the reaper share.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use leasehold_clock::Process;
+use leasehold_core::{
+    Clock, Fence, FenceBlock, Key, LeaseState, LeaseStatus, Moment, ReleaseRequest, RenewRequest,
+    Token, Ttl, margin,
+};
+use tokio::sync::Notify;
+
+use crate::LOCK;
+use crate::events::{self, Holding};
+use crate::rt;
+use crate::settings::{Settings, Terms};
+
+/// What a length loses at most by being told in whole milliseconds.
+const ROUNDED: Duration = Duration::from_millis(1);
+
+/// How often and until when a lease may be handed on inside this process before its release has
+/// to go through the store, where others may wait.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Relay {
+    pub(crate) handoffs: u32,
+    pub(crate) until: Moment,
+    /// To whom.
+    pub(crate) successors: Option<Weak<dyn Successors>>,
+}
+
+/// The contenders of this process for a lock, one of which may take a lease over from its holder.
+pub(crate) trait Successors: fmt::Debug + Send + Sync {
+    /// Hands the lease to the first of them, if there is one and the lease may be handed on.
+    /// `false` when it has to be released.
+    fn hand_on(&self, handle: &Arc<LeaseHandle>) -> bool;
+}
+
+/// A lease on its way to one of them, to be taken by one side only.
+pub(crate) trait Offered: fmt::Debug + Send + Sync {
+    /// Whether nobody has taken it.
+    fn is_there(&self) -> bool;
+
+    /// Gives it to the next, or back to the store, unless somebody has taken it.
+    fn take_back(&self);
+}
+
+/// What a lease is known by, here and to the store.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Proof {
+    pub(crate) key: Key,
+    pub(crate) token: Token,
+    /// The fences that came with the grant; requests name them.
+    pub(crate) fences: FenceBlock,
+    /// The holder's own, one of them.
+    pub(crate) fence: Fence,
+}
+
+#[derive(Debug)]
+pub(crate) struct LeaseHandle {
+    pub(crate) id: u64,
+    pub(crate) key: Key,
+    pub(crate) token: Token,
+    /// The fences that came with the grant; requests name them.
+    pub(crate) fences: FenceBlock,
+    /// This hold's own fence, one of them.
+    fence: Fence,
+    relay: Relay,
+    /// What the lock value was told; none for an adopted lease.
+    pub(crate) settings: Option<Arc<Settings>>,
+    renew: bool,
+    max_hold: Option<Duration>,
+    max_hold_until: Option<Moment>,
+    progress_within: Option<Duration>,
+    /// When the holder last said that it gets on, in nanoseconds.
+    progress_ns: AtomicU64,
+    process: Process,
+    state: Mutex<State>,
+    lost: AtomicBool,
+    /// Whether somebody asks the holder to let go.
+    asked: AtomicBool,
+    /// Whether a change to a weaker mode was not answered: carried out late, it would weaken
+    /// whatever this lease has become by then.
+    mode_in_doubt: AtomicBool,
+    changed: Notify,
+    /// For the log and metrics.
+    holding: Holding,
+    /// The way to the one that it was handed to in this process, and until when it is open.
+    offer: OnceLock<(Weak<dyn Offered>, Moment)>,
+    /// When the renewer is to look again once an offer was taken, in nanoseconds.
+    pub(crate) resume_ns: AtomicU64,
+    /// The hold's place in the schedule, in nanoseconds; only touched under the schedule's lock.
+    pub(crate) due_ns: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    lease: LeaseState,
+    /// The length to renew to; a lease handed over in line may be shorter at first.
+    ttl: Ttl,
+    phase: Phase,
+    requests_in_flight: u32,
+    /// Whether one of them changes the length; no other renewal runs beside it, because whichever
+    /// came last at the store would decide.
+    changing: bool,
+    /// The shortest length that was asked for and not answered. The store may carry that out at
+    /// any later moment, so no answer proves more than this length from its own request on.
+    shortest: Option<Ttl>,
+}
+
+impl State {
+    fn new(lease: LeaseState, ttl: Ttl) -> Self {
+        let phase = Phase::Held;
+        Self { lease, ttl, phase, requests_in_flight: 0, changing: false, shortest: None }
+    }
+
+    /// What a renewal to this length proves.
+    fn proven(&self, ttl: Ttl) -> Ttl {
+        self.shortest.map_or(ttl, |shortest| shortest.min(ttl))
+    }
+}
+
+/// Whether a lease's length can be changed now.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// This request does it. [`LeaseHandle::change_done`] must follow.
+    Start(RenewRequest, Before),
+    /// Not while another request is on the way.
+    Wait,
+    /// The lease is over.
+    Over,
+}
+
+/// Whether a lease's mode can be changed now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ModeChange {
+    /// The caller does it.
+    Start,
+    /// Not while another request is on the way.
+    Wait,
+    /// The lease is over.
+    Over,
+}
+
+/// What a change of length was begun on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Before {
+    lease: LeaseState,
+    shortest: Option<Ttl>,
+}
+
+/// Whether a release leaves the lock closed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Closing {
+    /// It does not.
+    No,
+    /// For so long.
+    For(Duration),
+    /// It opens a lock that the grant has closed.
+    Undo,
+}
+
+/// Where a hold is in its life.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Phase {
+    /// Somebody has its guard.
+    Held,
+    /// Its guard is gone; the release is under way, here or in the reaper.
+    Ending,
+    /// Nothing is left to do.
+    Ended,
+}
+
+impl LeaseHandle {
+    pub(crate) fn new(
+        id: u64,
+        proof: Proof,
+        lease: LeaseState,
+        terms: Terms,
+        relay: Relay,
+        settings: Option<Arc<Settings>>,
+        granted_at: Moment,
+    ) -> Self {
+        let Proof { key, token, fences, fence } = proof;
+        let mode = settings.as_ref().map(|settings| settings.mode);
+        let holding = Holding::new(&key, mode, fence);
+        Self {
+            holding,
+            id,
+            key,
+            token,
+            fences,
+            fence,
+            relay,
+            settings,
+            renew: terms.renew,
+            max_hold: terms.max_hold,
+            max_hold_until: terms.max_hold.map(|max| granted_at.saturating_add(max)),
+            progress_within: terms.progress_within,
+            progress_ns: AtomicU64::new(as_nanos(granted_at)),
+            process: Process::current(),
+            state: Mutex::new(State::new(lease, terms.ttl)),
+            lost: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
+            mode_in_doubt: AtomicBool::new(false),
+            changed: Notify::new(),
+            offer: OnceLock::new(),
+            resume_ns: AtomicU64::new(0),
+            due_ns: AtomicU64::new(0),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this process made the hold; a fork's child must not act on its parent's leases.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.process.is_current()
+    }
+
+    pub(crate) fn proof(&self) -> Proof {
+        let Self { key, token, fences, fence, .. } = self;
+        Proof { key: key.clone(), token: *token, fences: *fences, fence: *fence }
+    }
+
+    pub(crate) const fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    /// The hold of the next in this process's own line, under the same lease with the next fence.
+    /// `None` when the lease has to go back through the store. On success this hold has ended.
+    pub(crate) fn hand_on(&self, id: u64, now: Moment) -> Option<Self> {
+        let Relay { handoffs, until, ref successors } = self.relay;
+        let fence = self.fence.saturating_add(1);
+        let mut state = self.state();
+        let may = self.is_ours()
+            && !self.is_asked()
+            && handoffs > 0
+            && now < until
+            && self.fences.contains(fence)
+            && state.phase == Phase::Held
+            && state.requests_in_flight == 0
+            && state.shortest.is_none()
+            && self.settings.as_ref().is_some_and(|settings| settings.ttl == state.ttl)
+            && self.look(&mut state, now) == LeaseStatus::Held
+            && state.lease.remaining(now) > state.lease.ttl().duration() / 4;
+        if !may {
+            return None;
+        }
+        let next = self.succeed(&mut state, id, now, fence, "handed_on");
+        drop(state);
+        self.changed.notify_waiters();
+        Some(Self {
+            relay: Relay {
+                handoffs: handoffs.saturating_sub(1),
+                until,
+                successors: successors.clone(),
+            },
+            max_hold_until: self.max_hold.map(|max| now.saturating_add(max)),
+            progress_ns: AtomicU64::new(as_nanos(now)),
+            ..next
+        })
+    }
+
+    /// Takes in that the lease waits for somebody of this process to take it until then.
+    pub(crate) fn offered(&self, offered: Weak<dyn Offered>, until: Moment) {
+        self.offer.get_or_init(|| (offered, until));
+    }
+
+    /// Until when the lease waits for somebody to take it, if nobody has.
+    pub(crate) fn is_offered_until(&self) -> Option<Moment> {
+        let (offered, until) = self.offer.get()?;
+        offered.upgrade().filter(|offered| offered.is_there()).map(|_| *until)
+    }
+
+    /// Ends the wait for somebody to take it.
+    pub(crate) fn take_back(&self) {
+        if let Some(offered) = self.offer.get().and_then(|(offered, _)| offered.upgrade()) {
+            offered.take_back();
+        }
+    }
+
+    /// Hands the lease to the next contender of this process. `false` when it has to be released.
+    pub(crate) fn hand_to_successor(self: &Arc<Self>) -> bool {
+        let successors = self.relay.successors.as_ref().and_then(Weak::upgrade);
+        successors.is_some_and(|successors| successors.hand_on(self))
+    }
+
+    /// The hold of the same lease in another mode, with the fences that it has then. `None` when
+    /// the guard's life is over, or the lease lost. On success this hold has ended.
+    pub(crate) fn in_mode(
+        &self,
+        id: u64,
+        settings: Arc<Settings>,
+        fences: FenceBlock,
+        now: Moment,
+    ) -> Option<Self> {
+        let mut state = self.state();
+        if !self.is_ours()
+            || state.phase != Phase::Held
+            || self.look(&mut state, now) == LeaseStatus::Lost
+        {
+            return None;
+        }
+        let fence = if fences == self.fences { self.fence } else { fences.first() };
+        let next = self.succeed(&mut state, id, now, fence, "changed");
+        drop(state);
+        self.changed.notify_waiters();
+        Some(Self { settings: Some(settings), fences, ..next })
+    }
+
+    /// Ends this hold, for this `why`, and makes the next one of the same lease.
+    fn succeed(
+        &self,
+        state: &mut State,
+        id: u64,
+        now: Moment,
+        fence: Fence,
+        why: &'static str,
+    ) -> Self {
+        state.phase = Phase::Ended;
+        self.holding.ended(why);
+        let mode = self.settings.as_ref().map(|settings| settings.mode);
+        let next = State { shortest: state.shortest, ..State::new(state.lease, state.ttl) };
+        Self {
+            id,
+            key: self.key.clone(),
+            token: self.token,
+            fences: self.fences,
+            fence,
+            holding: Holding::new(&self.key, mode, fence),
+            relay: Relay::default(),
+            settings: self.settings.clone(),
+            renew: self.renew,
+            max_hold: self.max_hold,
+            max_hold_until: self.max_hold_until,
+            progress_within: self.progress_within,
+            progress_ns: AtomicU64::new(as_nanos(now)),
+            process: self.process,
+            state: Mutex::new(next),
+            lost: AtomicBool::new(false),
+            asked: AtomicBool::new(self.is_asked()),
+            mode_in_doubt: AtomicBool::new(self.mode_in_doubt.load(Ordering::Acquire)),
+            changed: Notify::new(),
+            offer: OnceLock::new(),
+            resume_ns: AtomicU64::new(0),
+            due_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// Begins to change the mode; no renewal starts beside it. [`LeaseHandle::change_done`] must follow.
+    pub(crate) fn start_mode_change(&self, now: Moment) -> ModeChange {
+        let mut state = self.state();
+        if state.phase != Phase::Held || self.look(&mut state, now) == LeaseStatus::Lost {
+            return ModeChange::Over;
+        }
+        if state.requests_in_flight > 0 {
+            return ModeChange::Wait;
+        }
+        state.requests_in_flight = 1;
+        state.changing = true;
+        ModeChange::Start
+    }
+
+    /// A change to a weaker mode was not answered.
+    pub(crate) fn mode_is_in_doubt(&self) {
+        self.mode_in_doubt.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_mode_in_doubt(&self) -> bool {
+        self.mode_in_doubt.load(Ordering::Acquire)
+    }
+
+    /// Takes in that somebody asks the holder to let go.
+    pub(crate) fn ask(&self) {
+        if !self.asked.swap(true, Ordering::AcqRel) {
+            self.changed.notify_waiters();
+        }
+    }
+
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Acquire)
+    }
+
+    /// Returns when the holder is asked to let go, its guard's life is over, the lease is lost, or
+    /// at `until`. Cancel safe.
+    pub(crate) async fn asked_until(&self, clock: &dyn Clock, until: Moment) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.is_asked() || self.phase() != Phase::Held {
+                return;
+            }
+            tokio::select! {
+                () = changed => {}
+                () = rt::sleep_until(clock, until.min(self.lost_at())) => return,
+            }
+        }
+    }
+
+    /// Looks at the clock and makes a loss known to everybody who waits for it.
+    pub(crate) fn status(&self, now: Moment) -> LeaseStatus {
+        let status = self.look(&mut self.state(), now);
+        if status == LeaseStatus::Lost {
+            let over = self.was_held_for_longest(now);
+            self.announce_loss(if over { "max_hold" } else { "expired" });
+        }
+        status
+    }
+
+    fn look(&self, state: &mut State, now: Moment) -> LeaseStatus {
+        if self.max_hold_until.is_some_and(|until| now >= until) {
+            state.lease.refuted();
+        }
+        state.lease.status(now)
+    }
+
+    fn announce_loss(&self, reason: &'static str) {
+        if !self.lost.swap(true, Ordering::AcqRel) {
+            let (key, fence) = (&self.key, self.fence());
+            tracing::warn!(target: LOCK, %key, %fence, reason, "lease lost");
+            if self.holding.ended("lost") {
+                events::count_by(events::LOST, "reason", reason);
+            }
+            self.changed.notify_waiters();
+        }
+    }
+
+    pub(crate) fn is_held(&self, now: Moment) -> bool {
+        self.is_ours() && self.phase() == Phase::Held && self.status(now) != LeaseStatus::Lost
+    }
+
+    pub(crate) fn remaining(&self, now: Moment) -> Duration {
+        if !self.is_held(now) {
+            return Duration::ZERO;
+        }
+        let left = self.state().lease.remaining(now);
+        match self.max_hold_until {
+            Some(until) => left.min(until.saturating_since(now)),
+            None => left,
+        }
+    }
+
+    /// When the store may grant the lock to somebody else, as far as this holder knows.
+    pub(crate) fn deadline(&self) -> Moment {
+        self.state().lease.deadline()
+    }
+
+    /// When the request was sent that the lease is counted from.
+    pub(crate) fn counted_from(&self) -> Moment {
+        let state = self.state();
+        let length = state.lease.ttl().duration();
+        Moment::from_origin(state.lease.deadline().since_origin().saturating_sub(length))
+    }
+
+    /// The length to renew to.
+    pub(crate) fn ttl(&self) -> Ttl {
+        self.state().ttl
+    }
+
+    /// The length of the last grant or renewal, or a shorter one that may have been carried out.
+    pub(crate) fn length(&self) -> Ttl {
+        let state = self.state();
+        state.proven(state.lease.ttl())
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        self.state().phase
+    }
+
+    /// When the lease counts as lost unless renewed.
+    pub(crate) fn lost_at(&self) -> Moment {
+        let lost_at = self.state().lease.lost_at();
+        self.max_hold_until.map_or(lost_at, |until| lost_at.min(until))
+    }
+
+    /// Returns when the lease is lost, or its guard's life is over. Cancel safe.
+    pub(crate) async fn lost(&self, clock: &dyn Clock) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.phase() != Phase::Held || self.status(clock.now()) == LeaseStatus::Lost {
+                return;
+            }
+            // The deadline is watched here too: loss must be told even when the renewer starves.
+            tokio::select! {
+                () = changed => {}
+                () = rt::sleep_until(clock, self.lost_at()) => {}
+            }
+        }
+    }
+
+    /// Whether it is the renewer's business.
+    pub(crate) fn wants_renewal(&self, now: Moment) -> bool {
+        self.renew && !self.is_to_end(now) && !self.is_stalled(now)
+    }
+
+    /// Whether it is kept alive in the background.
+    pub(crate) const fn renews(&self) -> bool {
+        self.renew
+    }
+
+    /// Whether the longest hold is over, or the lease runs to its end and no further.
+    fn is_to_end(&self, now: Moment) -> bool {
+        let Some(until) = self.max_hold_until else { return false };
+        let lease = self.state().lease;
+        let ends = lease.deadline().saturating_add(margin(lease.ttl())).saturating_add(ROUNDED);
+        now >= until || ends >= until
+    }
+
+    /// Whether a lease that is lost now has come to the end of its longest hold.
+    pub(crate) fn was_held_for_longest(&self, now: Moment) -> bool {
+        // A loss is told the grace before the end of the lease, which is at most half of it.
+        let ttl = self.ttl();
+        let last = (ttl.duration() / 2).saturating_add(margin(ttl)).saturating_add(ROUNDED);
+        self.is_to_end(now)
+            && self.max_hold_until.is_some_and(|until| until.saturating_since(now) <= last)
+    }
+
+    /// Whether the holder was to say that it gets on, and has not.
+    pub(crate) fn is_stalled(&self, now: Moment) -> bool {
+        let last = Duration::from_nanos(self.progress_ns.load(Ordering::Relaxed));
+        let quiet = now.saturating_since(Moment::from_origin(last));
+        self.progress_within.is_some_and(|limit| quiet > limit)
+    }
+
+    /// The holder says that it gets on.
+    pub(crate) fn progress(&self, now: Moment) {
+        self.progress_ns.store(as_nanos(now), Ordering::Relaxed);
+    }
+
+    /// The renewal to send now; `None` when the lease is over, or its length is being changed.
+    /// [`LeaseHandle::request_done`] must follow.
+    pub(crate) fn start_renewal(&self, now: Moment) -> Option<RenewRequest> {
+        let mut state = self.state();
+        if state.changing
+            || state.phase != Phase::Held
+            || self.look(&mut state, now) == LeaseStatus::Lost
+        {
+            return None;
+        }
+        // The store is not to keep the lock for longer than it may be held.
+        let ttl = match self.max_hold_until.map(|until| until.saturating_since(now)) {
+            Some(left) => Ttl::new(left).ok()?.min(state.ttl),
+            None => state.ttl,
+        };
+        state.requests_in_flight = state.requests_in_flight.saturating_add(1);
+        Some(RenewRequest::new(self.key.clone(), self.token, self.fences, ttl))
+    }
+
+    /// Begins to change the length, which may make the lease shorter. From here on this side
+    /// believes in the shorter of the two.
+    pub(crate) fn start_change(&self, ttl: Ttl, now: Moment) -> Change {
+        let mut state = self.state();
+        if state.phase != Phase::Held || self.look(&mut state, now) == LeaseStatus::Lost {
+            return Change::Over;
+        }
+        if state.requests_in_flight > 0 {
+            return Change::Wait;
+        }
+        state.requests_in_flight = 1;
+        state.changing = true;
+        let before = Before { lease: state.lease, shortest: state.shortest };
+        state.lease.may_shorten(now, ttl);
+        state.shortest = Some(state.proven(ttl));
+        drop(state);
+        self.changed.notify_waiters();
+        let mut request = RenewRequest::new(self.key.clone(), self.token, self.fences, ttl);
+        request.shorten = true;
+        Change::Start(request, before)
+    }
+
+    /// Takes in that the store has changed the length; whether the lease still holds.
+    pub(crate) fn length_changed(
+        &self,
+        before: Before,
+        sent_at: Moment,
+        ttl: Ttl,
+        now: Moment,
+    ) -> bool {
+        let mut state = self.state();
+        state.shortest = before.shortest;
+        let proven = state.proven(ttl);
+        let held = state.lease.renewed(sent_at, proven, true, now);
+        state.ttl = ttl;
+        drop(state);
+        self.changed.notify_waiters();
+        if !held {
+            self.announce_loss("expired");
+        }
+        held
+    }
+
+    /// Takes in that the store has certainly not changed the length.
+    pub(crate) fn length_unchanged(&self, before: Before, now: Moment) {
+        let mut state = self.state();
+        state.shortest = before.shortest;
+        state.lease.not_shortened(&before.lease, now);
+    }
+
+    /// The request that was to change the length is no longer on the way.
+    pub(crate) fn change_done(&self) {
+        self.state().changing = false;
+        self.request_done();
+    }
+
+    /// Counts a request with this lease's token that another task has on the way.
+    pub(crate) fn request_started(&self) {
+        let mut state = self.state();
+        state.requests_in_flight = state.requests_in_flight.saturating_add(1);
+    }
+
+    pub(crate) fn request_done(&self) {
+        let mut state = self.state();
+        state.requests_in_flight = state.requests_in_flight.saturating_sub(1);
+        if state.requests_in_flight == 0 {
+            drop(state);
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// Takes in a renewal's success; whether the lease still holds.
+    pub(crate) fn renewed(&self, sent_at: Moment, ttl: Ttl, now: Moment) -> bool {
+        let mut state = self.state();
+        let proven = state.proven(ttl);
+        let held = state.lease.renewed(sent_at, proven, false, now);
+        drop(state);
+        if !held {
+            self.announce_loss("expired");
+        }
+        held
+    }
+
+    pub(crate) fn renewal_failed(&self) {
+        self.state().lease.renewal_failed();
+    }
+
+    /// Takes in the store's word that the lease is not ours.
+    pub(crate) fn refuted(&self) {
+        self.state().lease.refuted();
+        self.announce_loss("refuted");
+    }
+
+    /// Whether this length would leave time to work.
+    pub(crate) fn can_be(&self, ttl: Ttl) -> bool {
+        self.state().lease.can_be(ttl)
+    }
+
+    /// Moves on from [`Phase::Held`]; false when somebody else did before.
+    pub(crate) fn begin_end(&self) -> bool {
+        let mut state = self.state();
+        if state.phase != Phase::Held {
+            return false;
+        }
+        state.phase = Phase::Ending;
+        drop(state);
+        self.holding.ended("ended");
+        self.changed.notify_waiters();
+        true
+    }
+
+    pub(crate) fn ended(&self) {
+        self.state().phase = Phase::Ended;
+    }
+
+    /// Returns once no request with this token is on the way, so that a release sent after it is
+    /// the last word. Each request has its own deadline, so this ends. Cancel safe.
+    pub(crate) async fn settled(&self) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.state().requests_in_flight == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    pub(crate) fn release_request(&self, closing: Closing) -> ReleaseRequest {
+        let mut request = ReleaseRequest::new(self.key.clone(), self.token, self.fences);
+        match closing {
+            Closing::No => {}
+            Closing::For(cooldown) => request.cooldown = Some(cooldown),
+            Closing::Undo => request.reopen = true,
+        }
+        request
+    }
+}
+
+/// A moment in nanoseconds since its clock's origin, for atomics.
+pub(crate) fn as_nanos(moment: Moment) -> u64 {
+    u64::try_from(moment.since_origin().as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,427 @@
+//! A view of a held lease.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{
+    Effect, Error, ErrorKind, Fence, Key, LeaseStatus, Mode, Moment, Renew, RenewRequest, Result,
+    Ttl,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::lease::handle::{Change, LeaseHandle, Phase};
+use crate::shared::Inner;
+
+/// How often a holder that waits to be asked looks.
+const LOOK_FOR_ASKERS: Duration = Duration::from_secs(1);
+
+/// A view of a held lease: what the work under it needs to know.
+///
+/// Cheap to clone. It does not keep the lock: that is the [`Guard`](crate::Guard)'s part, and once the guard
+/// is gone the view says that nothing is held.
+#[derive(Clone)]
+pub struct HeldLease {
+    client: Arc<Inner>,
+    handle: Arc<LeaseHandle>,
+}
+
+impl HeldLease {
+    pub(crate) fn of(client: &Arc<Inner>, handle: &Arc<LeaseHandle>) -> Self {
+        Self { client: Arc::clone(client), handle: Arc::clone(handle) }
+    }
+
+    /// The lock's name.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.handle.key
+    }
+
+    /// The text that is kept with the lease; empty where none was given.
+    #[must_use]
+    pub fn metadata(&self) -> &str {
+        self.handle.settings.as_ref().map_or("", |settings| settings.metadata.as_str())
+    }
+
+    /// How many of a semaphore's permits it is; `None` for other kinds of locks.
+    #[must_use]
+    pub fn permits(&self) -> Option<u32> {
+        match self.handle.settings.as_ref()?.mode {
+            Mode::Permits { count, .. } => Some(count.get()),
+            _ => None,
+        }
+    }
+
+    /// The fencing token of this lease.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] once the lease is lost: nobody should begin anything under it. For
+    /// logs there is [`fence_even_if_lost`](Self::fence_even_if_lost).
+    pub fn fence(&self) -> Result<Fence> {
+        if self.is_held() { Ok(self.handle.fence()) } else { Err(self.lost_error()) }
+    }
+
+    /// The fencing token, whether or not the lease still holds; for logs.
+    #[must_use]
+    pub fn fence_even_if_lost(&self) -> Fence {
+        self.handle.fence()
+    }
+
+    /// Whether the lease is held at this moment. Asks nobody: it compares the lease's deadline
+    /// with a clock that also counts while the machine sleeps.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.handle.is_held(self.client.clock.now())
+    }
+
+    /// How long the lease is held for certain; zero once it is lost. Renewals push it on.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.handle.remaining(self.client.clock.now())
+    }
+
+    /// How long it is until the store may grant the lock to somebody else: [`remaining`]
+    /// (Self::remaining) and the grace for stopping.
+    ///
+    /// [`remaining`]: Self::remaining
+    #[must_use]
+    pub fn until_deadline(&self) -> Duration {
+        self.handle.deadline().saturating_since(self.client.clock.now())
+    }
+
+    /// Whether a renewal has failed or stayed unanswered; the lease still holds.
+    #[must_use]
+    pub fn is_at_risk(&self) -> bool {
+        self.handle.status(self.client.clock.now()) == LeaseStatus::AtRisk
+    }
+
+    /// Whether the longest hold (`max_hold`) is over, or so nearly that the lease runs to its end and no
+    /// further. Tells a loss that had to come from any other.
+    #[must_use]
+    pub fn is_max_hold_over(&self) -> bool {
+        self.handle.was_held_for_longest(self.client.clock.now())
+    }
+
+    /// Returns when the lease is lost, `stop_grace` before the store could grant the lock to
+    /// somebody else, or when its guard has been released or dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn lost(&self) {
+        self.handle.lost(&*self.client.clock).await;
+    }
+
+    /// Returns when somebody [asks](crate::Client::ask) the holder to let go; also when the lease
+    /// is lost or its guard has gone, so that nobody waits here in vain. [`is_asked`]
+    /// (Self::is_asked) tells the two apart.
+    ///
+    /// While it is awaited it looks once a second, by a renewal that changes nothing; otherwise
+    /// the holder learns of it with its next renewal. Letting go is up to the holder: a
+    /// [`Guard::release`](crate::Guard::release) then goes to whoever waits in the store's line, not to one of this
+    /// process's own.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    ///
+    /// [`is_asked`]: Self::is_asked
+    pub async fn asked(&self) {
+        let Self { client, handle } = self;
+        loop {
+            let now = client.clock.now();
+            if self.is_asked() || !handle.is_held(now) {
+                return;
+            }
+            handle.asked_until(&*client.clock, now.saturating_add(LOOK_FOR_ASKERS)).await;
+            if !self.is_asked() && handle.is_held(client.clock.now()) {
+                self.look_for_askers().await;
+            }
+        }
+    }
+
+    /// Whether somebody has asked the holder to let go, as far as is known here. Asks nobody.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        self.handle.is_asked()
+    }
+
+    async fn look_for_askers(&self) {
+        struct Done<'a>(&'a LeaseHandle);
+        impl Drop for Done<'_> {
+            fn drop(&mut self) {
+                self.0.request_done();
+            }
+        }
+        let Self { client, handle } = self;
+        let Some(mut request) = handle.start_renewal(client.clock.now()) else { return };
+        let _done = Done(handle);
+        // It may not shorten, and so changes nothing; only the answer counts.
+        let Ok(ttl) = Ttl::new(Duration::from_millis(1)) else { return };
+        request.ttl = ttl;
+        let within = client.config.call_timeout.min(handle.length().duration() / 6);
+        match client.store.renew(std::slice::from_ref(&request), within).await.pop() {
+            Some(Ok(Renew::Asked)) => handle.ask(),
+            Some(Ok(Renew::Late | Renew::NotHeld)) => handle.refuted(),
+            _ => {}
+        }
+    }
+
+    /// Passes when the lease is held; for a look before each side effect.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] when it is not.
+    pub fn check(&self) -> Result<()> {
+        self.fence().map(drop)
+    }
+
+    /// Says that the work under the lease gets on, where its renewal depends on that: see
+    /// [`Mutex::progress_within`](crate::Mutex::progress_within). Cheap enough for every turn of a
+    /// loop. A lost lease does not come back by it.
+    pub fn progress(&self) {
+        let now = self.client.clock.now();
+        let stalled = self.handle.is_stalled(now);
+        self.handle.progress(now);
+        if stalled {
+            self.client.schedule.look_now(&self.handle);
+        }
+    }
+
+    /// A token that is cancelled when the lease is lost or given up, for handing down to tasks.
+    /// It costs a small task on the thread that renews leases, and depends on no runtime of the
+    /// caller's. In a child made by `fork` it is cancelled.
+    #[must_use]
+    pub fn cancellation_token(&self) -> CancellationToken {
+        let lease = self.clone();
+        cancelled_after(&self.client, self.handle.is_ours(), async move { lease.lost().await })
+    }
+
+    /// Asks the store how long the lease runs on there; zero when it is not held there.
+    ///
+    /// For people and logs: decisions belong to [`is_held`](Self::is_held) and
+    /// [`remaining`](Self::remaining), which count on this process's own clock.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`] and the other ways in which a store can't be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn ttl(&self) -> Result<Duration> {
+        let Self { client, handle } = self;
+        let info = client.store.inspect(&handle.key, client.config.call_timeout).await;
+        let info = info.map_err(|error| self.explain(error, "inspect"))?;
+        let holders = info.map(|info| info.holders).unwrap_or_default();
+        let ours = holders.iter().find(|holder| handle.fences.contains(holder.fence));
+        Ok(ours.map(|holder| holder.remaining).unwrap_or_default())
+    }
+
+    /// Asks the store whether the lock is still held by this very lease.
+    ///
+    /// # Errors
+    ///
+    /// As [`ttl`](Self::ttl).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn is_held_by_store(&self) -> Result<bool> {
+        Ok(!self.ttl().await?.is_zero())
+    }
+
+    /// Gives the lease a new length: it ends `ttl` from now unless it is renewed, also when
+    /// that is earlier than before. Background renewals use the new length from here on.
+    ///
+    /// # Time
+    ///
+    /// One request, after a background renewal that may be on its way.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Late`] – the lease had run out, here or in the store, but nobody has held the
+    ///   lock since. It stays lost: [`Mutex::relock`](crate::Mutex::relock) takes the lock anew,
+    ///   under a new fence.
+    /// * [`ErrorKind::Lost`] – the lease is not ours any more, or it had run out here and the store
+    ///   could not be asked.
+    /// * [`ErrorKind::Config`] – the ttl is out of range, below the client's
+    ///   [minimum](crate::ClientBuilder::min_ttl), or leaves no time to work. Nothing was sent.
+    /// * [`ErrorKind::Unavailable`] – the store could not be asked, and the lease is what it was;
+    ///   or, with [`Effect::Unknown`], it did not answer, and the lease counts as the shorter of
+    ///   the two.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if dropped, the store may or may not have taken the new length, and this side
+    /// counts on the shorter of the two.
+    pub async fn renew_to(&self, ttl: Duration) -> Result<()> {
+        self.change_length(Ttl::new(ttl)?).await.map_err(|error| self.explain(error, "renew"))
+    }
+
+    fn lost_error(&self) -> Error {
+        let why = if self.handle.is_ours() {
+            "the lease is lost; stop what was done under it"
+        } else {
+            "this lease belongs to the parent process; a fork's child holds nothing"
+        };
+        self.explain(Error::new(ErrorKind::Lost, why), "use")
+    }
+
+    pub(crate) const fn handle(&self) -> &Arc<LeaseHandle> {
+        &self.handle
+    }
+
+    pub(crate) const fn client(&self) -> &Arc<Inner> {
+        &self.client
+    }
+
+    pub(crate) fn explain(&self, error: Error, operation: &'static str) -> Error {
+        error.during(operation).on_key(&self.handle.key).at_store(self.client.location())
+    }
+}
+
+impl HeldLease {
+    async fn change_length(&self, ttl: Ttl) -> Result<()> {
+        let Self { client, handle } = self;
+        let lost = || Error::new(ErrorKind::Lost, "the lease is lost; stop what was done under it");
+        client.config.allows(ttl)?;
+        if !handle.can_be(ttl) {
+            return Err(Error::new(
+                ErrorKind::Config,
+                format!("a ttl of {ttl} leaves this lease no time to work; give a longer one"),
+            ));
+        }
+        let (request, before, sent_at) = loop {
+            handle.settled().await;
+            let sent_at = client.clock.now();
+            match handle.start_change(ttl, sent_at) {
+                Change::Start(request, before) => break (request, before, sent_at),
+                Change::Wait => {}
+                Change::Over => return Err(self.late_or_lost().await),
+            }
+        };
+        let _changing = Changing { lease: self, sent_at };
+        let within = client.config.call_timeout.min(handle.length().duration());
+        let answer = client.store.renew(std::slice::from_ref(&request), within).await.pop();
+        match answer {
+            Some(Ok(answer @ (Renew::Renewed | Renew::Asked))) => {
+                if answer == Renew::Asked {
+                    handle.ask();
+                }
+                if handle.length_changed(before, sent_at, ttl, client.clock.now()) {
+                    Ok(())
+                } else {
+                    Err(late())
+                }
+            }
+            Some(Ok(Renew::Late)) => {
+                handle.refuted();
+                Err(late())
+            }
+            Some(Ok(_)) => {
+                handle.refuted();
+                Err(lost())
+            }
+            Some(Err(error)) => {
+                if error.effect() == Effect::NotApplied {
+                    handle.length_unchanged(before, client.clock.now());
+                }
+                handle.renewal_failed();
+                Err(error)
+            }
+            None => {
+                handle.renewal_failed();
+                Err(Error::new(ErrorKind::Protocol, "the store gave no answer to a renewal")
+                    .with_effect(Effect::Unknown))
+            }
+        }
+    }
+}
+
+impl HeldLease {
+    /// What has become of a lease that has run out here: whether another holder can have come is
+    /// for the store to say. It is asked without changing anything.
+    async fn late_or_lost(&self) -> Error {
+        let Self { client, handle } = self;
+        let lost = Error::new(ErrorKind::Lost, "the lease is lost; stop what was done under it");
+        if !handle.is_ours() || handle.phase() != Phase::Held {
+            return lost;
+        }
+        // It may not shorten, and so changes nothing; only the answer counts.
+        let Ok(ttl) = Ttl::new(Duration::from_millis(1)) else { return lost };
+        let request = RenewRequest::new(handle.key.clone(), handle.token, handle.fences, ttl);
+        let within = client.config.call_timeout;
+        match client.store.renew(std::slice::from_ref(&request), within).await.pop() {
+            Some(Ok(Renew::Renewed | Renew::Asked | Renew::Late)) => late(),
+            Some(Err(error)) => lost.caused_by(error),
+            _ => lost,
+        }
+    }
+}
+
+fn late() -> Error {
+    Error::new(
+        ErrorKind::Late,
+        "the lease had run out before, though nobody has held the lock since; take it anew with a \
+         longer ttl",
+    )
+}
+
+/// A change of length on the way; dropping it, at whatever point, says that it no longer is, and
+/// has the renewer look after the lease by what is believed of it then.
+struct Changing<'a> {
+    lease: &'a HeldLease,
+    sent_at: Moment,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        let HeldLease { client, handle } = self.lease;
+        handle.change_done();
+        client.schedule.add(handle, self.sent_at);
+    }
+}
+
+impl HeldLease {
+    /// The lease on one line, under the name of the type that stands for it.
+    pub(crate) fn describe(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct(name);
+        shown.field("key", &self.key().as_str()).field("fence", &self.handle.fence().value());
+        if self.is_held() {
+            let ms = Duration::from_millis(self.remaining().as_millis().try_into().unwrap_or(0));
+            shown.field("remaining", &ms).finish()
+        } else {
+            shown.field("held", &false).finish()
+        }
+    }
+}
+
+impl fmt::Debug for HeldLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.describe("HeldLease", f)
+    }
+}
+
+/// A token that is cancelled once `lost` returns, or at once in a fork's child.
+pub(crate) fn cancelled_after(
+    client: &Inner,
+    is_ours: bool,
+    lost: impl Future<Output = ()> + Send + 'static,
+) -> CancellationToken {
+    let token = CancellationToken::new();
+    // Whatever ends the task cancels the token: nobody would tell of a loss any more.
+    let cancel = token.clone().drop_guard();
+    if is_ours {
+        let child = token.clone();
+        client.background.spawn(async move {
+            let _cancel = cancel;
+            tokio::select! {
+                () = lost => {}
+                () = child.cancelled() => {}
+            }
+        });
+    }
+    token
+}

@@ -1,0 +1,231 @@
+//! A view of several held leases.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use leasehold_core::{Fence, Key, Result};
+use tokio_util::sync::CancellationToken;
+
+use crate::lease::held_lease::{HeldLease, cancelled_after};
+use crate::lease::run::Leases;
+use crate::shared::Inner;
+
+/// A view of the leases that were taken together: what the work under them needs to know.
+///
+/// Cheap to clone. It does not keep the locks: that is the [`MultiGuard`](crate::MultiGuard)'s part,
+/// and once the guard is gone the view says that nothing is held.
+#[derive(Clone)]
+pub struct HeldLeases {
+    client: Arc<Inner>,
+    leases: Vec<HeldLease>,
+}
+
+impl HeldLeases {
+    pub(crate) const fn new(client: Arc<Inner>, leases: Vec<HeldLease>) -> Self {
+        Self { client, leases }
+    }
+
+    pub(crate) fn push(&mut self, lease: HeldLease) {
+        self.leases.push(lease);
+    }
+
+    /// The single leases, in the order of their names.
+    #[must_use]
+    pub fn leases(&self) -> &[HeldLease] {
+        &self.leases
+    }
+
+    /// Each lock with its fencing token, in the order of their names.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) once any of them is lost.
+    pub fn fences(&self) -> Result<Vec<(Key, Fence)>> {
+        self.leases.iter().map(|lease| Ok((lease.key().clone(), lease.fence()?))).collect()
+    }
+
+    /// Whether all of them are held at this moment; asks nobody.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.leases.iter().all(HeldLease::is_held)
+    }
+
+    /// How long all of them are held for certain; zero once any is lost. Renewals push it on.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.leases.iter().map(HeldLease::remaining).min().unwrap_or_default()
+    }
+
+    /// How long it is until the store may grant one of them to somebody else. See
+    /// [`HeldLease::until_deadline`].
+    #[must_use]
+    pub fn until_deadline(&self) -> Duration {
+        self.leases.iter().map(HeldLease::until_deadline).min().unwrap_or_default()
+    }
+
+    /// Whether a renewal of any of them has failed or stayed unanswered; all still hold.
+    #[must_use]
+    pub fn is_at_risk(&self) -> bool {
+        self.leases.iter().any(HeldLease::is_at_risk)
+    }
+
+    /// Passes when all of them are held; for a look before each side effect.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when one is not.
+    pub fn check(&self) -> Result<()> {
+        self.leases.iter().try_for_each(HeldLease::check)
+    }
+
+    /// Says of all of them that the work gets on. See [`HeldLease::progress`].
+    pub fn progress(&self) {
+        self.leases.iter().for_each(HeldLease::progress);
+    }
+
+    /// Returns when any of them is lost. See [`HeldLease::lost`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn lost(&self) {
+        any(self.leases.iter().map(HeldLease::lost)).await;
+    }
+
+    /// Returns when somebody asks to let go of any of them, or one is lost. See
+    /// [`HeldLease::asked`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn asked(&self) {
+        any(self.leases.iter().map(HeldLease::asked)).await;
+    }
+
+    /// Whether somebody has asked to let go of any of them, as far as is known here. Asks nobody.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        self.leases.iter().any(HeldLease::is_asked)
+    }
+
+    /// Asks the store how long the first of them to end runs on there; zero when one is not held
+    /// there. See [`HeldLease::ttl`].
+    ///
+    /// # Time
+    ///
+    /// One round trip for each lock, all at the same time.
+    ///
+    /// # Errors
+    ///
+    /// As [`HeldLease::ttl`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn ttl(&self) -> Result<Duration> {
+        let ttls = all(self.leases.iter().map(HeldLease::ttl)).await;
+        ttls.into_iter().try_fold(Duration::MAX, |least, ttl| Ok(least.min(ttl?)))
+    }
+
+    /// Asks the store whether all of the locks are still held by these very leases.
+    ///
+    /// # Time
+    ///
+    /// One round trip for each lock, all at the same time.
+    ///
+    /// # Errors
+    ///
+    /// As [`HeldLease::ttl`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn is_held_by_store(&self) -> Result<bool> {
+        Ok(!self.ttl().await?.is_zero())
+    }
+
+    /// Gives all of them a new length. See [`HeldLease::renew_to`].
+    ///
+    /// # Time
+    ///
+    /// One round trip for each lock, all at the same time.
+    ///
+    /// # Errors
+    ///
+    /// The first of what [`HeldLease::renew_to`] said of any of them; it names the lock. The others
+    /// have the new length all the same.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`HeldLease::renew_to`].
+    pub async fn renew_to(&self, ttl: Duration) -> Result<()> {
+        all(self.leases.iter().map(|lease| lease.renew_to(ttl))).await.into_iter().collect()
+    }
+
+    /// A token that is cancelled when any of them is lost or given up. See
+    /// [`HeldLease::cancellation_token`].
+    #[must_use]
+    pub fn cancellation_token(&self) -> CancellationToken {
+        let (leases, client) = (self.clone(), Arc::clone(&self.client));
+        let ours = self.leases.iter().all(|lease| lease.handle().is_ours());
+        cancelled_after(&client, ours, async move { leases.lost().await })
+    }
+}
+
+impl Leases for HeldLeases {
+    fn are_held(&self) -> bool {
+        self.is_held()
+    }
+
+    fn lost(&self) -> impl Future<Output = ()> + Send {
+        Self::lost(self)
+    }
+
+    fn were_held_for_longest(&self) -> bool {
+        self.leases.iter().any(Leases::were_held_for_longest)
+    }
+
+    fn at_fault(&self) -> Option<HeldLease> {
+        self.leases.iter().find(|lease| !lease.is_held()).cloned()
+    }
+}
+
+/// Returns when any of these does.
+async fn any<'a, F: Future<Output = ()> + Send + 'a>(futures: impl Iterator<Item = F>) {
+    let mut futures: Vec<Pin<Box<F>>> = futures.map(Box::pin).collect();
+    poll_fn(|cx| {
+        let done = futures.iter_mut().any(|future| future.as_mut().poll(cx).is_ready());
+        if done { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+/// What all of these return, each polled while the others wait.
+async fn all<F: Future<Output: Send> + Send>(
+    futures: impl Iterator<Item = F> + Send,
+) -> Vec<F::Output> {
+    let mut futures: Vec<Pin<Box<F>>> = futures.map(Box::pin).collect();
+    let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
+    poll_fn(|cx| {
+        for (future, output) in futures.iter_mut().zip(&mut outputs) {
+            if output.is_none()
+                && let Poll::Ready(done) = future.as_mut().poll(cx)
+            {
+                *output = Some(done);
+            }
+        }
+        if outputs.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    outputs.into_iter().flatten().collect()
+}
+
+impl fmt::Debug for HeldLeases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.leases).finish()
+    }
+}

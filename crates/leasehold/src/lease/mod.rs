@@ -1,0 +1,14 @@
+//! A lease that is held: keeping it alive, changing it, ending it.
+
+mod adopt;
+pub(crate) mod change_mode;
+pub(crate) mod detached;
+pub(crate) mod guard;
+pub(crate) mod handle;
+pub(crate) mod held_lease;
+pub(crate) mod held_leases;
+pub(crate) mod not_changed;
+pub(crate) mod orphans;
+pub(crate) mod release;
+pub(crate) mod renewal;
+pub(crate) mod run;

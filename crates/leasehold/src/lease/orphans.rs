@@ -1,0 +1,253 @@
+//! The reaper: gives up what dropped futures and dropped guards leave behind.
+//!
+//! It works with deadlines of its own, never the caller's, in the background of the process, and
+//! outlives the client, and the runtime that the client was used on, until what it was given is
+//! done or has expired by itself.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use leasehold_core::retry::{Exponential, RetryStrategy as _};
+use leasehold_core::{
+    Clock, Effect, Error, ErrorKind, Key, Leave, LeaveRequest, Moment, ReleaseRequest, Store, Token,
+};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
+
+use crate::LOCK;
+use crate::events;
+use crate::lease::handle::LeaseHandle;
+use crate::rt;
+
+/// How long one attempt may take.
+const ATTEMPT: Duration = Duration::from_secs(2);
+/// How many requests are on their way at a time.
+const AT_ONCE: usize = 64;
+
+/// Something to give up.
+#[derive(Debug)]
+pub(crate) enum Orphan {
+    /// An acquisition whose outcome is unknown, or a place in line.
+    Acquisition {
+        key: Key,
+        token: Token,
+        /// When it has expired by itself at the latest.
+        until: Moment,
+        /// Whether a request may still be on its way to the store, behind our backs.
+        in_doubt: bool,
+        /// Whether a grant would have closed the lock, which is undone too.
+        reopen: bool,
+    },
+    /// A lease.
+    Lease { handle: Arc<LeaseHandle>, request: ReleaseRequest },
+}
+
+/// The way to the reaper; cloning is cheap and sending never blocks.
+#[derive(Clone, Debug)]
+pub(crate) struct Reaper {
+    queue: mpsc::UnboundedSender<(Orphan, Ticket)>,
+    /// What was handed over and is not done.
+    pending: Arc<Pending>,
+    /// What may have to be handed over yet.
+    armed: Arc<Pending>,
+}
+
+/// Returns once the store has answered, or there is nothing to give up any more.
+pub(crate) type GivenUp = oneshot::Receiver<()>;
+
+#[derive(Debug, Default)]
+struct Pending {
+    count: AtomicUsize,
+    changed: Notify,
+}
+
+impl Reaper {
+    /// Starts the reaper's task. It ends when the last sender is gone and all is done.
+    pub(crate) fn start(
+        background: &tokio::runtime::Handle,
+        store: Arc<dyn Store>,
+        separate: Option<Arc<dyn Store>>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let (queue, orphans) = mpsc::unbounded_channel();
+        let separate = separate.unwrap_or_else(|| Arc::clone(&store));
+        background.spawn(run(orphans, Stores { callers: store, separate }, clock));
+        Self { queue, pending: Arc::default(), armed: Arc::default() }
+    }
+
+    /// Hands something over. Without a running reaper it is left to its ttl.
+    pub(crate) fn send(&self, orphan: Orphan) -> GivenUp {
+        let (answered, given_up) = oneshot::channel();
+        let ticket = Ticket { over: Pending::count(&self.pending), answered };
+        if self.queue.send((orphan, ticket)).is_err() {
+            tracing::debug!(target: "leasehold", "no reaper is left; a lease is left to its ttl");
+        }
+        given_up
+    }
+
+    /// Counts something that may have to be handed over, until what this returns is dropped.
+    pub(crate) fn arm(&self) -> Counted {
+        Pending::count(&self.armed)
+    }
+
+    /// Returns once everything handed over so far and since is done. Cancel safe.
+    pub(crate) async fn idle(&self) {
+        self.pending.none().await;
+    }
+
+    /// As [`idle`](Self::idle), once nothing is left that may have to be handed over either.
+    pub(crate) async fn idle_for_good(&self) {
+        self.armed.none().await;
+        self.pending.none().await;
+    }
+}
+
+impl Pending {
+    fn count(pending: &Arc<Self>) -> Counted {
+        pending.count.fetch_add(1, Ordering::AcqRel);
+        Counted(Arc::clone(pending))
+    }
+
+    async fn none(&self) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.count.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// One of those that are counted, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Counted(Arc<Pending>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.changed.notify_waiters();
+        }
+    }
+}
+
+/// One thing that is still to be given up; dropping it says that it is over, one way or another.
+#[derive(Debug)]
+struct Ticket {
+    over: Counted,
+    /// Dropped once the store has answered the first time.
+    answered: oneshot::Sender<()>,
+}
+
+/// The two ways to the store.
+#[derive(Clone, Debug)]
+struct Stores {
+    /// The one that callers take. What goes this way is carried out after what they have sent.
+    callers: Arc<dyn Store>,
+    /// The one that depends on no runtime of theirs.
+    separate: Arc<dyn Store>,
+}
+
+impl Stores {
+    /// The callers' way first; when it was tried in vain, since their runtime may be held up, they
+    /// take turns.
+    fn way(&self, tries: u32) -> &dyn Store {
+        if tries % 2 == 1 { &*self.callers } else { &*self.separate }
+    }
+}
+
+async fn run(
+    mut orphans: mpsc::UnboundedReceiver<(Orphan, Ticket)>,
+    stores: Stores,
+    clock: Arc<dyn Clock>,
+) {
+    let places = Arc::new(Semaphore::new(AT_ONCE));
+    while let Some((orphan, ticket)) = orphans.recv().await {
+        let (stores, clock) = (stores.clone(), Arc::clone(&clock));
+        let places = Arc::clone(&places);
+        tokio::spawn(async move {
+            let Ticket { over, answered } = ticket;
+            orphan.give_up(&stores, &*clock, &places, answered).await;
+            drop(over);
+        });
+    }
+}
+
+impl Orphan {
+    async fn give_up(
+        self,
+        stores: &Stores,
+        clock: &dyn Clock,
+        places: &Semaphore,
+        answered: oneshot::Sender<()>,
+    ) {
+        events::count(events::ORPHANS);
+        match self {
+            Self::Acquisition { key, token, until, in_doubt, reopen } => {
+                let mut request = LeaveRequest::new(key, token);
+                request.reopen = reopen;
+                let leave = |tries| stores.way(tries).leave(&request, ATTEMPT);
+                let first = persist(clock, places, until, leave).await;
+                tracing::debug!(target: LOCK, key = %request.key, answer = ?first, "gave up");
+                drop(answered);
+                if in_doubt && first == Some(Leave::NotHeld) {
+                    // A request that is still in a dead connection's buffers can be carried out
+                    // after this `leave` went by another way; asking once more covers that.
+                    rt::sleep_until(clock, clock.now().saturating_add(ATTEMPT).min(until)).await;
+                    persist(clock, places, until, leave).await;
+                }
+            }
+            Self::Lease { handle, request } => {
+                handle.settled().await;
+                let until = handle.deadline().saturating_add(handle.ttl().duration() / 50);
+                let release = |tries| stores.way(tries).release(&request, ATTEMPT);
+                let answer = persist(clock, places, until, release).await;
+                let (key, fence) = (&handle.key, handle.fence());
+                tracing::debug!(target: LOCK, %key, %fence, ?answer, "release in the background");
+                handle.ended();
+            }
+        }
+    }
+}
+
+/// Whether what stands at the lock's key can hold no lease of ours: asking again finds the same.
+fn nothing_of_ours(error: &Error) -> bool {
+    let kind = error.kind();
+    error.effect() == Effect::NotApplied && matches!(kind, ErrorKind::Foreign | ErrorKind::Corrupt)
+}
+
+/// Repeats an attempt until it is answered, or until there is nothing left to give up.
+async fn persist<T, F>(
+    clock: &dyn Clock,
+    places: &Semaphore,
+    until: Moment,
+    mut attempt: impl FnMut(u32) -> F,
+) -> Option<T>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let pauses = Exponential::new(Duration::from_millis(20), Duration::from_secs(1)).jitter(0.25);
+    for tries in 1.. {
+        let place = places.acquire().await;
+        let answer = attempt(tries).await;
+        // Nobody waits for a place while its owner only sleeps.
+        drop(place);
+        match answer {
+            Ok(answer) => return Some(answer),
+            Err(error) => {
+                tracing::debug!(target: "leasehold", %error, tries, "giving up a lease failed");
+                if error.effect() == Effect::Applied || nothing_of_ours(&error) {
+                    return None;
+                }
+            }
+        }
+        let again = clock.now().saturating_add(pauses.pause(tries)?);
+        if again >= until {
+            return None;
+        }
+        rt::sleep_until(clock, again).await;
+    }
+    None
+}

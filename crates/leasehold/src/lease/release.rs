@@ -1,0 +1,310 @@
+//! Releasing: how it went, and what becomes of a release that nobody awaits to its end.
+
+use std::fmt;
+use std::sync::Arc;
+
+use leasehold_core::{
+    Effect, Error, ErrorKind, Fence, Key, Release as StoreRelease, ReleaseRequest, Result,
+};
+use tokio::task::JoinSet;
+
+use crate::LOCK;
+use crate::lease::handle::Closing;
+use crate::lease::held_lease::HeldLease;
+use crate::lease::orphans::{Counted, Orphan};
+use crate::shared::Inner;
+
+/// How a release went, for callers that tell the outcomes apart: see
+/// [`Guard::release_outcome`](crate::Guard::release_outcome).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use = "a late or lost lease means that the work may have overlapped with another holder's"]
+#[non_exhaustive]
+pub enum Release {
+    /// The lease was held to its end and is free now.
+    Released,
+    /// The lease had run out before, but nobody has held the lock since: the work was not
+    /// disturbed, yet its ttl was too short.
+    Late,
+    /// Other holds of the same owner remain, so the lock is not free yet: the answer of a
+    /// [re-entrant](crate::Reentrant) lock.
+    StillHeld {
+        /// How many.
+        holds: u32,
+    },
+    /// The lease was not held any more, and another holder may have come since: the work may have
+    /// overlapped with that holder's.
+    NotHeld,
+    /// The store did not answer. The release is retried in the background until the lease would
+    /// have run out anyway.
+    Unknown,
+}
+
+impl Release {
+    /// What the outcome means for the work: an error unless the lease was held to its end.
+    fn verdict(self) -> Result<()> {
+        match self {
+            Self::Released | Self::StillHeld { .. } => Ok(()),
+            Self::Late => Err(late()),
+            Self::NotHeld => Err(not_held()),
+            Self::Unknown => Err(Error::new(
+                ErrorKind::Unavailable,
+                "the store did not answer the release; it is retried in the background, and the \
+                 lease ends with its ttl at the latest",
+            )
+            .with_effect(Effect::Unknown)),
+        }
+    }
+}
+
+fn late() -> Error {
+    Error::new(
+        ErrorKind::Late,
+        "the lease had run out before its release, though nobody has held the lock since; give it \
+         a longer ttl",
+    )
+}
+
+fn not_held() -> Error {
+    Error::new(
+        ErrorKind::Lost,
+        "the lease was not held any more: it ran out, was taken away or was released before; what \
+         was done under it may have overlapped with another holder's work",
+    )
+}
+
+impl fmt::Display for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Released => f.write_str("released"),
+            Self::Late => f.write_str("late: the lease had run out, but nobody has held it since"),
+            Self::StillHeld { holds } => write!(f, "still held {holds} times by the same owner"),
+            Self::NotHeld => f.write_str("not held any more; another holder may have come since"),
+            Self::Unknown => f.write_str("unknown: the store did not answer"),
+        }
+    }
+}
+
+/// Counts a release that stayed unanswered among the outcomes.
+pub(crate) fn outcome(answer: Result<Release>) -> Result<Release> {
+    match answer {
+        Err(error) if error.effect() != Effect::NotApplied => Ok(Release::Unknown),
+        answer => answer,
+    }
+}
+
+/// How the releases of several locks went, each under its name.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// # let client = leasehold::Client::connect("memory:").await?;
+/// let guard = client.multi(["account/3", "account/7"]).lock().await?;
+/// for (key, outcome) in &guard.release_outcomes().await {
+///     println!("{key}: {}", outcome.as_ref().map_or_else(ToString::to_string, ToString::to_string));
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "one of the leases may have been lost; `verdict` says so"]
+pub struct Releases {
+    /// A release that stayed unanswered is an error here, so that the verdict has its cause.
+    answers: Vec<(Key, Result<Release>)>,
+    outcomes: Vec<(Key, Result<Release>)>,
+    location: Arc<str>,
+}
+
+impl Releases {
+    /// Awaits all of these releases, at the same time.
+    pub(crate) async fn of(
+        client: &Inner,
+        releases: impl Iterator<Item = impl Future<Output = (Key, Result<Release>)> + Send + 'static>,
+    ) -> Self {
+        let (mut tasks, here) = (JoinSet::new(), client.here());
+        for release in releases {
+            tasks.spawn_on(release, &here);
+        }
+        let mut answers = Vec::new();
+        while let Some(answer) = tasks.join_next().await {
+            answers.extend(answer);
+        }
+        answers.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let outcomes =
+            answers.iter().map(|(key, answer)| (key.clone(), outcome(answer.clone()))).collect();
+        Self { answers, outcomes, location: client.location() }
+    }
+
+    /// Passes when every lease was held to its end.
+    ///
+    /// # Errors
+    ///
+    /// The worst of what went wrong: [`ErrorKind::Lost`] before what the store says, and
+    /// [`ErrorKind::Late`] last. The error names its lock.
+    pub fn verdict(&self) -> Result<()> {
+        let errors = self.answers.iter().filter_map(|(key, answer)| {
+            let error = answer.clone().and_then(Release::verdict).err()?;
+            Some(error.during("release").on_key(key).at_store(Arc::clone(&self.location)))
+        });
+        errors
+            .min_by_key(|error| match error.kind() {
+                ErrorKind::Lost => 0,
+                ErrorKind::Late => 2,
+                _ => 1,
+            })
+            .map_or(Ok(()), Err)
+    }
+
+    /// The outcome that weighs most for the work under all of them.
+    pub(crate) fn worst(self) -> Result<Release> {
+        let weight = |answer: &Result<Release>| match answer {
+            Ok(Release::NotHeld) => 0,
+            Err(_) | Ok(Release::Unknown) => 1,
+            Ok(Release::Late) => 2,
+            Ok(Release::Released | Release::StillHeld { .. }) => 3,
+        };
+        let answers = self.answers.into_iter().map(|(_, answer)| answer);
+        answers.min_by_key(weight).unwrap_or(Ok(Release::Released))
+    }
+
+    /// Each lock with its outcome, in the order of their names. An error is a store that refused
+    /// the release or could not be asked at all.
+    pub fn iter(&self) -> std::slice::Iter<'_, (Key, Result<Release>)> {
+        self.outcomes.iter()
+    }
+}
+
+impl fmt::Display for Releases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (key, outcome)) in self.outcomes.iter().enumerate() {
+            let between = if at == 0 { "" } else { "; " };
+            match outcome {
+                Ok(release) => write!(f, "{between}\"{key}\": {release}")?,
+                Err(error) => write!(f, "{between}\"{key}\": {error}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl IntoIterator for Releases {
+    type Item = (Key, Result<Release>);
+    type IntoIter = std::vec::IntoIter<Self::Item>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.outcomes.into_iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a Releases {
+    type Item = &'a (Key, Result<Release>);
+    type IntoIter = std::slice::Iter<'a, (Key, Result<Release>)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl HeldLease {
+    /// Ends the lease, in this process's own line if somebody waits there. A store that did not
+    /// answer is an error that says so by its effect.
+    ///
+    /// The end begins with the call, not with the first poll: a future that is dropped before that
+    /// must not end the lease in another way than its caller wanted.
+    pub(crate) fn end(
+        self,
+        closing: Closing,
+    ) -> impl Future<Output = Result<Release>> + Send + use<> {
+        let handed_on = closing == Closing::No && self.handle().hand_to_successor();
+        if handed_on {
+            let (key, fence) = (&self.handle().key, self.handle().fence());
+            tracing::debug!(target: LOCK, %key, %fence, "released inside the process");
+        }
+        let given_back = (!handed_on).then(|| self.give_back(closing));
+        async {
+            match given_back {
+                Some(answer) => answer.await,
+                None => Ok(Release::Released),
+            }
+        }
+    }
+
+    /// Ends the lease in the store; begins and answers as [`end`](Self::end).
+    pub(crate) fn give_back(
+        self,
+        closing: Closing,
+    ) -> impl Future<Output = Result<Release>> + Send + use<> {
+        let ending = Ending::begin(&self, closing);
+        async move {
+            let Some(ending) = ending else { return Ok(Release::NotHeld) };
+            let (client, handle) = (self.client(), self.handle());
+            handle.settled().await;
+            let answer = client.store.release(&ending.request, client.config.call_timeout).await;
+            tell(&handle.key, handle.fence(), &answer);
+            let answer = answer.map_err(|error| self.explain(error, "release"))?;
+            ending.done();
+            Ok(match answer {
+                StoreRelease::Released | StoreRelease::StillHeld { .. } => Release::Released,
+                StoreRelease::Late => Release::Late,
+                _ => Release::NotHeld,
+            })
+        }
+    }
+
+    /// Ends the lease in the store, in the background.
+    pub(crate) fn give_up(&self) {
+        drop(Ending::begin(self, Closing::No));
+    }
+
+    /// What an answer means for the work under this lease.
+    pub(crate) fn verdict(&self, answer: Result<Release>) -> Result<()> {
+        answer.and_then(Release::verdict).map_err(|error| self.explain(error, "release"))
+    }
+}
+
+/// Tells in the log how the store answered a release.
+pub(crate) fn tell(key: &Key, fence: Fence, answer: &Result<StoreRelease>) {
+    match answer {
+        Ok(StoreRelease::Released) => tracing::debug!(target: LOCK, %key, %fence, "released"),
+        Ok(outcome) => tracing::debug!(target: LOCK, %key, %fence, ?outcome, "release"),
+        Err(error) => tracing::debug!(target: LOCK, %key, %fence, %error, "not released"),
+    }
+}
+
+/// What the answer to the release of a lease without a guard means.
+pub(crate) fn verdict_of(client: &Inner, key: &Key, answer: Result<Release>) -> Result<()> {
+    let verdict = answer.and_then(Release::verdict);
+    verdict.map_err(|error| client.explain(error, "release").on_key(key))
+}
+
+/// A release under way. Dropped before it is done, it hands the lease to the reaper.
+pub(crate) struct Ending {
+    lease: Option<HeldLease>,
+    request: ReleaseRequest,
+    /// So that a client that is closed waits for it. Dropped last, when the reaper has it.
+    _armed: Counted,
+}
+
+impl Ending {
+    pub(crate) fn begin(lease: &HeldLease, closing: Closing) -> Option<Self> {
+        if !lease.handle().is_ours() || !lease.handle().begin_end() {
+            return None;
+        }
+        lease.client().schedule.remove(lease.handle());
+        let request = lease.handle().release_request(closing);
+        let armed = lease.client().reaper.arm();
+        Some(Self { lease: Some(lease.clone()), request, _armed: armed })
+    }
+
+    pub(crate) fn done(mut self) {
+        if let Some(lease) = self.lease.take() {
+            lease.handle().ended();
+        }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            let handle = Arc::clone(lease.handle());
+            lease.client().reaper.send(Orphan::Lease { handle, request: self.request.clone() });
+        }
+    }
+}

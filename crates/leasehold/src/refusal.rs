@@ -1,0 +1,25 @@
+//! What a store's refusal means, in words.
+
+use leasehold_core::{Error, ErrorKind, Kind, Refusal};
+
+pub(crate) fn refused(refusal: Refusal, asked: Kind) -> Error {
+    let why = match refusal {
+        Refusal::WrongKind { stored } => {
+            let remedy = match (stored, asked) {
+                (Kind::Semaphore { .. }, Kind::Semaphore { .. }) => {
+                    "agree on one limit, or change it for everybody with `set_limit`"
+                }
+                _ => "use it as that, or wait until nobody uses it",
+            };
+            format!("the name is in use as a {stored}, not as a {asked}; {remedy}")
+        }
+        Refusal::TooManyPermits { limit } => {
+            format!("more permits were asked for than there are ({limit})")
+        }
+        Refusal::QueueFull { waiters } => {
+            format!("{waiters} are waiting already, which is the limit asked for")
+        }
+        _ => "the store refuses this use of the name".to_owned(),
+    };
+    Error::new(ErrorKind::Conflict, why)
+}

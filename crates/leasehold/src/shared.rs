@@ -1,0 +1,157 @@
+//! What all parts of one client share, and what none of them is in the way of: below the kinds of
+//! locks, waiting and guards, all of which know it, and none of which it knows.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold_clock::Process;
+use leasehold_core::{
+    Ask, AskRequest, ClientId, Clock, Error, ErrorKind, Key, LockInfo, Moment, Result, Store,
+};
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use crate::lease::handle::as_nanos;
+use crate::lease::orphans::Reaper;
+use crate::lease::renewal::RenewalSchedule;
+use crate::rt;
+use crate::waiting::wake::Hub;
+
+/// What all parts of one client share: its store, its clock, and what works in the background.
+pub(crate) struct Inner {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Where the work goes on that must not depend on any caller.
+    pub(crate) background: Handle,
+    pub(crate) schedule: Arc<RenewalSchedule>,
+    pub(crate) reaper: Reaper,
+    pub(crate) hub: Hub,
+    pub(crate) config: Config,
+    pub(crate) location: Arc<str>,
+    next_id: AtomicU64,
+    process: Process,
+    pub(crate) closing: CancellationToken,
+    /// Ends what works in the background for this client.
+    pub(crate) stop: CancellationToken,
+    /// When the store last answered, in nanoseconds; 0 before it ever did.
+    heard_ns: AtomicU64,
+}
+
+impl Inner {
+    /// Starts what a client does over time, on `background`.
+    pub(crate) fn start(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        config: Config,
+        background: Handle,
+    ) -> Result<Arc<Self>> {
+        // What lives on the background's runtime already need not be separated from others.
+        let separate = if background.id() == rt::current()?.id() { None } else { store.separate() };
+        let stop = CancellationToken::new();
+        let schedule = RenewalSchedule::new(&store, separate.clone(), Arc::clone(&clock));
+        background.spawn(Arc::clone(&schedule).run(stop.clone()));
+        let reaper = Reaper::start(&background, Arc::clone(&store), separate, Arc::clone(&clock));
+        let client = ClientId::generate()?;
+        let hub = Hub::new(
+            Arc::clone(&store),
+            background.clone(),
+            client,
+            Arc::clone(&schedule),
+            stop.clone(),
+        );
+        Ok(Arc::new(Self {
+            location: store.location().into(),
+            store,
+            clock,
+            background,
+            schedule,
+            reaper,
+            hub,
+            config,
+            next_id: AtomicU64::new(1),
+            process: Process::current(),
+            closing: CancellationToken::new(),
+            stop,
+            heard_ns: AtomicU64::new(0),
+        }))
+    }
+
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn location(&self) -> Arc<str> {
+        Arc::clone(&self.location)
+    }
+
+    /// The runtime of the caller, or the background's for one that has none.
+    pub(crate) fn here(&self) -> Handle {
+        Handle::try_current().unwrap_or_else(|_| self.background.clone())
+    }
+
+    /// Takes in that the store has answered.
+    pub(crate) fn heard(&self) {
+        self.heard_ns.store(as_nanos(self.clock.now()).max(1), Ordering::Relaxed);
+    }
+
+    /// When the store last answered, if it ever did.
+    pub(crate) fn heard_at(&self) -> Option<Moment> {
+        match self.heard_ns.load(Ordering::Relaxed) {
+            0 => None,
+            ns => Some(Moment::from_origin(Duration::from_nanos(ns))),
+        }
+    }
+
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closing.is_cancelled() {
+            return Err(self.closed());
+        }
+        if !self.process.is_current() {
+            let why = "this client belongs to the parent process; a fork's child must connect anew";
+            return Err(Error::new(ErrorKind::Misuse, why).at_store(self.location()));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn closed(&self) -> Error {
+        Error::new(ErrorKind::Closed, "the client was closed").at_store(self.location())
+    }
+
+    /// Asks the store what there is under a name.
+    pub(crate) async fn look(&self, key: &Key) -> Result<Option<LockInfo>> {
+        let info = self.store.inspect(key, self.config.call_timeout).await;
+        info.map_err(|error| self.explain(error, "inspect").on_key(key))
+    }
+
+    /// Asks holders to let go.
+    pub(crate) async fn ask(&self, request: AskRequest) -> Result<u32> {
+        let answer = self.store.ask(&request, self.config.call_timeout).await;
+        match answer.map_err(|error| self.explain(error, "ask").on_key(&request.key))? {
+            Ask::Asked { holders } => Ok(holders),
+            _ => Ok(0),
+        }
+    }
+
+    pub(crate) fn explain(&self, error: Error, operation: &'static str) -> Error {
+        error.during(operation).at_store(self.location())
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("store", &self.location)
+            .field("owner", &self.config.owner.as_str())
+            .field("closed", &self.closing.is_cancelled())
+            .finish()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}

@@ -1,0 +1,18 @@
+//! What stores are made of: to write one, to wrap one, or to ask one directly.
+//!
+//! A client needs none of this. A store of your own implements [`Store`]; the rules that it has to
+//! carry out are in [`table`], so that a store which can keep a [`LockEntry`](table::LockEntry) and
+//! change it in one step is a few calls of that. One that stands before another and looks at its calls
+//! is a [`StoreLayer`]. Give it to [`Client::new`](crate::Client::new).
+//!
+//! A client's own store is [`Client::store`](crate::Client::store).
+
+pub use leasehold_core::{
+    Acquire, AcquireAll, AcquireRequest, Already, Ask, AskRequest, BoxFuture, Busy, Call,
+    Capability, ClientId, Clock, Convert, ConvertRequest, Converted, Effect, Error, ErrorKind,
+    Examine, Fence, FenceBlock, ForceRelease, ForceReleaseRequest, Granted, HolderInfo, Key, Kind,
+    LeaseState, LeaseStatus, Leave, LeaveRequest, ListRequest, Listener, Listing, LockInfo,
+    Metadata, Method, Mode, Moment, OwnerName, Place, QueueRequest, Refusal, Release,
+    ReleaseRequest, RemembersFor, Renew, RenewRequest, Result, SetLimit, SetLimitRequest, Store,
+    StoreLayer, Token, Ttl, WaiterInfo, Waiting, Wake, doctor, escape, proof, table,
+};

@@ -1,0 +1,341 @@
+//! One acquisition, from its token to its guard.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use leasehold_core::{
+    Acquire, AcquireRequest, Busy, Effect, Error, ErrorKind, FenceBlock, HolderInfo, LeaseState,
+    Mode, Moment, Result, Token, Ttl, Waiting,
+};
+use tracing::Instrument as _;
+
+use crate::LOCK;
+use crate::config::LOCAL_HANDOFFS_FOR;
+use crate::events::{self, Contender};
+use crate::lease::guard::Guard;
+use crate::lease::handle::{LeaseHandle, Proof, Relay, Successors};
+use crate::refusal::refused;
+use crate::rt;
+use crate::settings::{Settings, Terms};
+use crate::shared::Inner;
+use crate::waiting::armed::Armed;
+use crate::waiting::sight::{Limits, Sight};
+
+/// An acquisition under way. Its token is the same in all its requests, unless the store undoes
+/// what it could not complete; dropping it gives up whatever the token got.
+#[derive(Debug)]
+pub(crate) struct Acquisition {
+    pub(crate) client: Arc<Inner>,
+    pub(crate) limits: Limits,
+    pub(crate) terms: Terms,
+    pub(crate) request: AcquireRequest,
+    pub(crate) armed: Armed,
+    /// To whom the lease may go inside this process.
+    successors: Weak<dyn Successors>,
+}
+
+/// What one request brought.
+#[derive(Debug)]
+pub(crate) enum Attempt {
+    Held(Guard),
+    Busy(Busy),
+    Waiting(Waiting),
+    /// The lease was granted, but the answer came when it was all but over, or when the client
+    /// was closed.
+    TooLate,
+}
+
+impl Acquisition {
+    /// Prepares an acquisition that may wait for `limit`, or for ever. Sends nothing.
+    pub(crate) fn new(
+        client: &Arc<Inner>,
+        settings: &Result<Arc<Settings>>,
+        limit: Option<Duration>,
+        successors: Weak<dyn Successors>,
+    ) -> Result<Self> {
+        let settings = settings.clone()?;
+        client.check_open()?;
+        rt::current()?;
+        let terms = settings.terms()?;
+        let token = Token::generate()?;
+        let mut request = AcquireRequest::new(settings.key.clone(), token, terms.ttl);
+        request.mode = settings.mode;
+        request.preferred = settings.preferred;
+        request.close_for = settings.close_for;
+        request.owner = settings.owner.clone();
+        request.metadata = settings.metadata.clone();
+        // Beside other holders, fences kept for hand-offs would be below those granted meanwhile,
+        // and out of order when they are used.
+        if settings.mode == Mode::Exclusive && settings.handed_on {
+            request.fence_block = client.config.fence_block();
+        }
+        let started = client.clock.now();
+        Ok(Self {
+            armed: Armed::new(client.reaper.clone(), &settings, token),
+            client: Arc::clone(client),
+            limits: Limits {
+                settings,
+                started,
+                until: limit.map(|limit| started.saturating_add(limit)),
+            },
+            terms,
+            request,
+            successors,
+        })
+    }
+
+    /// Tries once; contention is `None`.
+    pub(crate) async fn try_once(mut self) -> Result<Option<Guard>> {
+        let contender = Contender::new(&self.request.key, self.request.mode);
+        let outcome = self.only_try().instrument(contender.span()).await;
+        let fence = |guard: &Option<Guard>| guard.as_ref().map(|guard| guard.handle().fence());
+        contender.ended(outcome.as_ref().map(fence));
+        tell_failure(&outcome);
+        if !matches!(outcome, Ok(Some(_))) {
+            self.give_up().await;
+        }
+        outcome
+    }
+
+    async fn only_try(&mut self) -> Result<Option<Guard>> {
+        match self.attempt().await? {
+            Attempt::Held(guard) => Ok(Some(guard)),
+            Attempt::Busy(busy) => {
+                let Busy { holder, retry_after, .. } = &busy;
+                let holder = holder.as_ref().map(|holder| holder.owner.as_str());
+                let key = &self.request.key;
+                tracing::debug!(target: LOCK, %key, holder, free_in = ?retry_after, "busy");
+                events::count(events::CONTENDED);
+                Ok(None)
+            }
+            Attempt::Waiting(_) => Ok(None),
+            Attempt::TooLate if self.client.closing.is_cancelled() => Err(self.client.closed()),
+            Attempt::TooLate => Err(self.too_late()),
+        }
+    }
+
+    /// Gives up whatever the token has. Returns once the store has answered that, or the time of
+    /// one call is over; the reaper goes on then, as it does when this is dropped.
+    pub(crate) async fn give_up(&mut self) {
+        give_up(std::slice::from_mut(self)).await;
+    }
+
+    /// Goes on with a new token where a store needs it after a refusal; whatever the old one may
+    /// have got is given up.
+    pub(crate) fn start_anew(&mut self) -> Result<()> {
+        if !self.client.store.capability().undoes {
+            return Ok(());
+        }
+        let token = Token::generate()?;
+        self.request.token = token;
+        let reaper = self.client.reaper.clone();
+        self.armed = Armed::new(reaper, &self.limits.settings, token);
+        Ok(())
+    }
+
+    /// Sends one request and takes in its answer.
+    pub(crate) async fn attempt(&mut self) -> Result<Attempt> {
+        let sent_at = self.client.clock.now();
+        let within = self.within();
+        self.armed.sending(sent_at, self.expired_at(sent_at));
+        let answer = self.client.store.acquire(&self.request, within).await;
+        self.take_in(answer, sent_at)
+    }
+
+    /// When whatever a request sent now could get has run out by itself, the time for which it
+    /// may lie in a buffer included.
+    pub(crate) fn expired_at(&self, sent_at: Moment) -> Moment {
+        let ttl = self.terms.ttl.duration();
+        sent_at.saturating_add(ttl).saturating_add(self.client.config.call_timeout)
+    }
+
+    pub(crate) fn take_in(&mut self, answer: Result<Acquire>, sent_at: Moment) -> Result<Attempt> {
+        // Who says when to come again is there.
+        if answer.as_ref().map_or_else(|error| error.retry_after().is_some(), |_| true) {
+            self.client.heard();
+        }
+        match answer {
+            Ok(Acquire::Granted(granted)) => {
+                Ok(self.granted(granted.fences, sent_at, self.terms.ttl))
+            }
+            Ok(Acquire::Already(already)) => {
+                Ok(self.granted(already.fences, sent_at, self.terms.ttl))
+            }
+            Ok(Acquire::Waiting(waiting)) => {
+                self.armed.has_something();
+                if let Some(queue) = &mut self.request.queue {
+                    queue.place = Some(waiting.place);
+                }
+                Ok(Attempt::Waiting(waiting))
+            }
+            Ok(Acquire::Busy(busy)) => {
+                self.armed.has_nothing();
+                Ok(Attempt::Busy(busy))
+            }
+            Ok(Acquire::Refused(refusal)) => {
+                self.armed.has_nothing();
+                Err(self.explain(refused(refusal, self.request.mode.kind())))
+            }
+            Ok(_) => {
+                self.armed.unanswered();
+                Err(self.explain(Error::new(
+                    ErrorKind::Protocol,
+                    "the store gave an answer that this version does not know",
+                )))
+            }
+            Err(error) => {
+                if error.effect() == Effect::NotApplied {
+                    self.armed.not_sent();
+                } else {
+                    self.armed.unanswered();
+                }
+                Err(self.explain(error))
+            }
+        }
+    }
+
+    /// Makes the guard of a lease that was granted for `length` in answer to a request sent at
+    /// `sent_at`.
+    pub(crate) fn granted(&mut self, fences: FenceBlock, sent_at: Moment, length: Ttl) -> Attempt {
+        self.armed.has_something();
+        let now = self.client.clock.now();
+        let Some(lease) = LeaseState::granted(sent_at, length, self.terms.grace, now) else {
+            return Attempt::TooLate;
+        };
+        // What the grant has closed is opened again with what is left to the reaper.
+        if self.client.closing.is_cancelled() {
+            return Attempt::TooLate;
+        }
+        let handle = Arc::new(LeaseHandle::new(
+            self.client.next_id(),
+            Proof {
+                key: self.request.key.clone(),
+                token: self.request.token,
+                fences,
+                fence: fences.first(),
+            },
+            lease,
+            self.terms,
+            Relay {
+                handoffs: if self.limits.settings.handed_on {
+                    self.client.config.local_handoffs
+                } else {
+                    0
+                },
+                until: now.saturating_add(LOCAL_HANDOFFS_FOR),
+                successors: Some(Weak::clone(&self.successors)),
+            },
+            Some(Arc::clone(&self.limits.settings)),
+            now,
+        ));
+        self.client.schedule.add(&handle, sent_at);
+        self.armed.disarm();
+        if self.client.store.capability().tells_loss {
+            self.client.hub.keep_trying(self.client.config.call_timeout);
+        }
+        let (key, fence) = (&handle.key, handle.fence());
+        let waited = now.saturating_since(self.limits.started);
+        tracing::debug!(target: LOCK, %key, %fence, ttl = %length, ?waited, "acquired");
+        let guard = Guard::new(&self.client, &handle);
+        // Closing begins before it looks for what is held: either it sees this lease, or it is
+        // seen here.
+        if self.client.closing.is_cancelled() { Attempt::TooLate } else { Attempt::Held(guard) }
+    }
+
+    pub(crate) fn tell_of_waiting(&self, holder: Option<&HolderInfo>) {
+        let holder = holder.map(|holder| holder.owner.as_str());
+        tracing::debug!(target: LOCK, key = %self.request.key, holder, "waiting");
+        events::count(events::CONTENDED);
+    }
+
+    /// How long one request may take, whatever is left of the time to wait: one that was cut short
+    /// would leave it open whether there is something to give up.
+    pub(crate) fn within(&self) -> Duration {
+        self.client.config.call_timeout.min(self.terms.ttl.duration())
+    }
+
+    /// Gives up at once, when asked to, if the lock can't come free within the limit.
+    pub(crate) fn give_up_early(&self, sight: &Sight) -> Result<()> {
+        let (Some(until), Some(free_at)) = (self.limits.until, sight.in_the_way.free_at) else {
+            return Ok(());
+        };
+        if self.limits.settings.give_up_early && free_at > until {
+            return Err(self.ran_out(sight, "the lock can't come free in time"));
+        }
+        Ok(())
+    }
+
+    /// Goes on after an error while there is [patience](Limits::patience). When the limit is
+    /// reached meanwhile, that is what the caller is told.
+    pub(crate) fn ride_out(&self, error: Error, sight: &mut Sight) -> Result<()> {
+        if !self.may_ride_out(&error) {
+            return Err(error);
+        }
+        let now = self.client.clock.now();
+        sight.contact.is_bad(error, now);
+        if self.limits.until.is_some_and(|until| now >= until) {
+            return Err(self.ran_out(sight, "the wait ran out"));
+        }
+        let patience = self.limits.patience(&self.client);
+        sight.contact.given_up(now, patience).map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// Whether a wait goes on after this error, for a while at least.
+    pub(crate) fn may_ride_out(&self, error: &Error) -> bool {
+        error.passes() && self.limits.patience(&self.client) != Some(Duration::ZERO)
+    }
+
+    pub(crate) fn ran_out(&self, sight: &Sight, why: &str) -> Error {
+        self.limits.ran_out(&self.client, sight, why)
+    }
+
+    pub(crate) fn too_late(&self) -> Error {
+        self.explain(Error::new(
+            ErrorKind::Unavailable,
+            format!(
+                "the lease was granted, but the answer came when its ttl of {} was all but over; \
+                 it is being given back",
+                self.terms.ttl
+            ),
+        ))
+    }
+
+    pub(crate) fn explain(&self, error: Error) -> Error {
+        error.during("acquire").on_key(&self.request.key).at_store(self.client.location())
+    }
+}
+
+pub(crate) fn tell_failure<T>(outcome: &Result<T>) {
+    if let Err(error) = outcome {
+        tracing::debug!(target: LOCK, %error, "not acquired");
+    }
+}
+
+/// Gives up whatever these have. Returns once the store has answered that, or the time of one call
+/// is over.
+pub(crate) async fn give_up(acquisitions: &mut [Acquisition]) {
+    let Some(client) = acquisitions.first().map(|first| Arc::clone(&first.client)) else { return };
+    let now = client.clock.now();
+    let mut since = Moment::default();
+    let mut orders = Vec::new();
+    for one in acquisitions {
+        let in_touch_since = one.armed.in_touch_since(now);
+        if let Some(order) = one.armed.give_up() {
+            since = since.max(one.limits.until.unwrap_or(now).min(in_touch_since));
+            orders.push(order);
+        }
+    }
+    if orders.is_empty() {
+        return;
+    }
+    let all = async {
+        for order in orders {
+            // An error says as well that there is nothing left to wait for.
+            drop(order.await);
+        }
+    };
+    tokio::select! {
+        () = all => {}
+        () = rt::sleep_until(&*client.clock, since.saturating_add(client.config.call_timeout)) => {}
+    }
+}

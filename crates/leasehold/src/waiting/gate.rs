@@ -1,0 +1,403 @@
+//! The line inside this process: one contender per client and lock is on the wire, the others
+//! wait behind it, and a lease may go from one to the next without asking the store.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use leasehold_core::{Error, ErrorKind, Key, Metadata, Mode, Moment, OwnerName, Result};
+use tokio::sync::mpsc;
+
+use crate::LOCK;
+use crate::events;
+use crate::lease::guard::Guard;
+use crate::lease::handle::{LeaseHandle, Offered, Successors, as_nanos};
+use crate::settings::{Settings, Terms};
+use crate::shared::Inner;
+use crate::waiting::sight::Seen;
+use crate::waiting::wire::Wire;
+
+/// A lease handed on in the process that its taker has not received within this is given to the
+/// next, or back to the store: futures need not be polled by those who made them.
+pub(crate) const CLAIM_WITHIN: Duration = Duration::from_secs(1);
+/// How often each contender is sure to be polled, if its executor polls it at all.
+pub(crate) const BEAT: Duration = Duration::from_secs(1);
+/// A contender that was not polled for so long is overtaken by those behind it.
+const UNPOLLED_MAX: Duration = Duration::from_secs(3);
+
+/// All local lines of a client.
+#[derive(Debug)]
+pub(crate) struct Gates {
+    client: Arc<Inner>,
+    gates: Mutex<HashMap<GateKey, Gate>>,
+    next: AtomicU64,
+}
+
+/// Contenders stand in one line when they want the very same thing; whatever the store keeps
+/// about a lease is then true of whoever it is handed to.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub(crate) struct GateKey {
+    key: Key,
+    mode: Mode,
+    preferred: bool,
+    handed_on: bool,
+    close_for: Option<Duration>,
+    terms: Terms,
+    owner: OwnerName,
+    metadata: Metadata,
+    /// Whoever can share the lock with the one before need not wait for it, and stands in a line
+    /// of its own.
+    alone: Option<u64>,
+}
+
+impl GateKey {
+    fn new(settings: &Settings, terms: &Terms) -> Self {
+        Self {
+            key: settings.key.clone(),
+            mode: settings.mode,
+            preferred: settings.preferred,
+            handed_on: settings.handed_on,
+            close_for: settings.close_for,
+            terms: *terms,
+            owner: settings.owner.clone(),
+            metadata: settings.metadata.clone(),
+            alone: None,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Gate {
+    line: VecDeque<Contender>,
+    seen: Seen,
+}
+
+impl Gate {
+    /// Counts the line anew, after it has changed.
+    fn count(&self) {
+        let contenders = u32::try_from(self.line.len()).unwrap_or(u32::MAX);
+        self.seen.count(contenders);
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Contender {
+    id: u64,
+    messages: mpsc::UnboundedSender<Baton>,
+    pulse: Pulse,
+}
+
+/// When a contender's future was polled last, in nanoseconds.
+#[derive(Clone, Debug)]
+struct Pulse(Arc<AtomicU64>);
+
+impl Pulse {
+    fn beat(&self, now: Moment) {
+        self.0.store(as_nanos(now), Ordering::Relaxed);
+    }
+
+    fn stands_still(&self, now: Moment) -> bool {
+        let last = Moment::from_origin(Duration::from_nanos(self.0.load(Ordering::Relaxed)));
+        now.saturating_since(last) > UNPOLLED_MAX
+    }
+}
+
+/// A lease on its way to a contender that has not taken it yet. It is not renewed; after
+/// [`CLAIM_WITHIN`] the renewer takes it back. Dropped, it goes to the next.
+#[derive(Debug)]
+pub(crate) struct Offer(Arc<Slot>);
+
+/// What can be taken by one side only.
+#[derive(Debug)]
+struct Slot(Mutex<Option<Guard>>);
+
+impl Slot {
+    fn lease(&self) -> MutexGuard<'_, Option<Guard>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lease, unless somebody has taken it.
+    fn take(&self) -> Option<Guard> {
+        self.lease().take()
+    }
+}
+
+impl Offered for Slot {
+    fn is_there(&self) -> bool {
+        self.lease().is_some()
+    }
+
+    fn take_back(&self) {
+        drop(self.take());
+    }
+}
+
+impl Offer {
+    fn new(lease: Guard, until: Moment) -> Self {
+        let handle = Arc::clone(lease.handle());
+        let slot = Arc::new(Slot(Mutex::new(Some(lease))));
+        let offered: Weak<Slot> = Arc::downgrade(&slot);
+        handle.offered(offered, until);
+        Self(slot)
+    }
+
+    /// The lease, if it was not taken back, and still holds.
+    pub(crate) fn claim(self) -> Option<Guard> {
+        let guard = self.0.take().filter(|guard| guard.is_held())?;
+        let (key, fence) = (guard.key(), guard.handle().fence());
+        tracing::debug!(target: LOCK, %key, %fence, "acquired inside the process");
+        Some(guard)
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        drop(self.0.take());
+    }
+}
+
+/// What one contender passes to the next.
+#[derive(Debug)]
+pub(crate) enum Baton {
+    /// The lease itself.
+    Lease(Offer),
+    /// The place in the store's line.
+    Wire(Box<Wire>),
+    /// The head of the local line, without a place in the store's.
+    Start,
+}
+
+impl Gates {
+    pub(crate) fn new(client: Arc<Inner>) -> Self {
+        Self { client, gates: Mutex::default(), next: AtomicU64::new(0) }
+    }
+
+    /// The client whose lines these are.
+    pub(crate) const fn client(&self) -> &Arc<Inner> {
+        &self.client
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<GateKey, Gate>> {
+        self.gates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A contender's place in the local line. Dropping it leaves the line and passes on what it has.
+#[derive(Debug)]
+pub(crate) struct LocalPlace {
+    gates: Arc<Gates>,
+    key: GateKey,
+    id: u64,
+    first: bool,
+    /// Since when it has been at the head of the line without being told that it is the one on the
+    /// wire.
+    ahead_since: Option<Moment>,
+    seen: Seen,
+    contender: Contender,
+    pub(crate) messages: mpsc::UnboundedReceiver<Baton>,
+    pub(crate) wire: Option<Box<Wire>>,
+}
+
+impl LocalPlace {
+    /// Joins the end of the line.
+    pub(crate) fn join(gates: &Arc<Gates>, settings: &Settings) -> Result<Self> {
+        let gates = Arc::clone(gates);
+        let mut key = GateKey::new(settings, &settings.terms()?);
+        let id = gates.next.fetch_add(1, Ordering::Relaxed);
+        key.alone = (settings.mode == Mode::Shared).then_some(id);
+        let (sender, messages) = mpsc::unbounded_channel();
+        let mut lock = gates.lock();
+        let gate = lock.entry(key.clone()).or_default();
+        let waiters = u32::try_from(gate.line.len()).unwrap_or(u32::MAX);
+        if waiters > 0 && settings.max_waiters.is_some_and(|max| waiters >= max) {
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                format!("{waiters} are waiting already, which is the limit asked for"),
+            ));
+        }
+        let pulse = Pulse(Arc::new(AtomicU64::new(as_nanos(gates.client.clock.now()))));
+        let contender = Contender { id, messages: sender, pulse };
+        gate.line.push_back(contender.clone());
+        gate.count();
+        let seen = gate.seen.clone();
+        drop(lock);
+        let (first, ahead_since, wire) = (waiters == 0, None, None);
+        Ok(Self { gates, key, id, first, ahead_since, seen, contender, messages, wire })
+    }
+
+    /// Takes a place at the end of the line again, after a lease was handed to it that it did not
+    /// take in time. What it has on the wire it keeps.
+    pub(crate) fn rejoin(&mut self) {
+        let mut gates = self.gates.lock();
+        let gate = gates.entry(self.key.clone()).or_default();
+        if gate.line.iter().any(|contender| contender.id == self.id) {
+            return;
+        }
+        self.first |= gate.line.is_empty();
+        gate.line.push_back(self.contender.clone());
+        gate.count();
+        self.seen = gate.seen.clone();
+    }
+
+    /// What says that it is polled; to be called at every poll.
+    pub(crate) fn pulse(&self) -> impl Fn(Moment) + use<> {
+        let pulse = self.contender.pulse.clone();
+        move |now| pulse.beat(now)
+    }
+
+    /// Overtakes those whose futures nobody polls: the ones before it, and one that was handed a
+    /// lease and would have passed its part on by now. Two of a client on the wire harm nobody.
+    pub(crate) fn overtake(&mut self, now: Moment) {
+        if self.first {
+            return;
+        }
+        let mut gates = self.gates.lock();
+        let Some(gate) = gates.get_mut(&self.key) else { return };
+        let unpolled = gate
+            .line
+            .iter()
+            .take_while(|other| other.id != self.id && other.pulse.stands_still(now))
+            .count();
+        if gate.line.get(unpolled).is_none_or(|next| next.id != self.id) {
+            self.ahead_since = None;
+            return;
+        }
+        gate.line.rotate_left(unpolled);
+        let since = *self.ahead_since.get_or_insert(now);
+        self.first = unpolled > 0 || now.saturating_since(since) > UNPOLLED_MAX;
+    }
+
+    /// Whether this contender is the one on the wire.
+    pub(crate) const fn is_first(&self) -> bool {
+        self.first
+    }
+
+    /// Takes in that the one before has gone.
+    pub(crate) const fn now_first(&mut self) {
+        self.first = true;
+    }
+
+    /// What the contender on the wire last saw.
+    pub(crate) const fn seen(&self) -> &Seen {
+        &self.seen
+    }
+}
+
+/// What a contender leaves behind that nobody in the local line takes on.
+#[derive(Debug)]
+pub(crate) struct Leftover {
+    baton: Option<Baton>,
+    unused: Vec<Baton>,
+}
+
+impl Leftover {
+    /// The lease, if it was handed to the contender at the very last moment.
+    pub(crate) fn take_lease(&mut self) -> Option<Guard> {
+        let lease = self.unused.iter().position(|baton| matches!(baton, Baton::Lease(_)))?;
+        match self.unused.swap_remove(lease) {
+            Baton::Lease(offer) => offer.claim(),
+            _ => None,
+        }
+    }
+
+    /// Gives up the places in the store's line.
+    pub(crate) async fn give_up(self) {
+        for baton in self.baton.into_iter().chain(self.unused) {
+            if let Baton::Wire(mut wire) = baton {
+                wire.give_up().await;
+            }
+        }
+    }
+}
+
+impl LocalPlace {
+    /// Leaves the line, and passes on what it has.
+    pub(crate) fn leave(mut self) -> Leftover {
+        self.pass_on()
+    }
+
+    fn pass_on(&mut self) -> Leftover {
+        let mut wire = self.wire.take();
+        let mut unused = Vec::new();
+        let mut gates = self.gates.lock();
+        // Batons are sent under the lock: what was passed here and not taken in goes on as well.
+        while let Ok(baton) = self.messages.try_recv() {
+            self.first |= !matches!(baton, Baton::Lease(_));
+            match baton {
+                Baton::Wire(passed) if wire.is_none() => wire = Some(passed),
+                other => unused.push(other),
+            }
+        }
+        let mut baton = self.first.then(|| wire.map_or(Baton::Start, Baton::Wire));
+        self.first = false;
+        let Some(gate) = gates.get_mut(&self.key) else { return Leftover { baton, unused } };
+        gate.line.retain(|contender| contender.id != self.id);
+        gate.count();
+        if let Some(next) = gate.line.front()
+            && let Some(passed) = baton.take()
+        {
+            baton = next.messages.send(passed).err().map(|unsent| unsent.0);
+        }
+        if gate.line.is_empty() {
+            gates.remove(&self.key);
+        }
+        Leftover { baton, unused }
+    }
+}
+
+impl Drop for LocalPlace {
+    fn drop(&mut self) {
+        // A lease, or a place in the store's line, that nobody takes on is given up without the
+        // gates' lock: that may come back to them.
+        drop(self.pass_on());
+    }
+}
+
+impl Gates {
+    /// Whether somebody stands in the local line already.
+    pub(crate) fn is_waited_for(&self, settings: &Settings, terms: &Terms) -> bool {
+        self.lock().contains_key(&GateKey::new(settings, terms))
+    }
+}
+
+impl Successors for Gates {
+    fn hand_on(&self, handle: &Arc<LeaseHandle>) -> bool {
+        let client = &self.client;
+        let mut gates = self.lock();
+        if gates.is_empty() || client.closing.is_cancelled() {
+            return false;
+        }
+        let Some(settings) = &handle.settings else { return false };
+        let Ok(terms) = settings.terms() else { return false };
+        let Some(gate) = gates.get_mut(&GateKey::new(settings, &terms)) else { return false };
+        if gate.line.is_empty() {
+            return false;
+        }
+        let now = client.clock.now();
+        let Some(next) = handle.hand_on(client.next_id(), now) else { return false };
+        events::count_by(events::HANDOFFS, "path", "process");
+        let next = Arc::new(next);
+        let until = now.saturating_add(CLAIM_WITHIN);
+        let offer = Offer::new(Guard::new(client, &next), until);
+        client.schedule.hand_on(handle, &next, until);
+        let mut baton = Some(Baton::Lease(offer));
+        // Closing begins before it looks for what is held: either it sees this lease, or it is
+        // seen here.
+        while !client.closing.is_cancelled()
+            && let Some(lease) = baton.take()
+        {
+            let Some(contender) = gate.line.pop_front() else {
+                baton = Some(lease);
+                break;
+            };
+            baton = contender.messages.send(lease).err().map(|unsent| unsent.0);
+        }
+        gate.count();
+        // Contenders that have just gone pass their part on by themselves; a lease that nobody
+        // took is released like any dropped guard, which comes back to the gates.
+        drop(gates);
+        drop(baton);
+        true
+    }
+}

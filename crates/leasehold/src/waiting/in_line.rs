@@ -1,0 +1,118 @@
+//! Waiting in line: first in this process's own, and at its head in the store's.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::Poll;
+
+use leasehold_core::{ErrorKind, Result};
+
+use crate::lease::guard::Guard;
+use crate::rt;
+use crate::waiting::acquisition::{Acquisition, tell_failure};
+use crate::waiting::gate::{BEAT, Baton, Gates, LocalPlace};
+use crate::waiting::sight::Limits;
+use crate::waiting::wire::Wire;
+
+/// Waits until the lock is handed over, by the store or inside this process. An error is told once
+/// the place in line has been given up, or taken on by the next contender.
+pub(super) async fn wait(
+    acquisition: Acquisition,
+    gates: &Arc<Gates>,
+    wakes: bool,
+) -> Result<Guard> {
+    let client = Arc::clone(&acquisition.client);
+    let limits = acquisition.limits.clone();
+    let mut place =
+        LocalPlace::join(gates, &limits.settings).map_err(|error| acquisition.explain(error))?;
+    acquisition.give_up_early(&place.seen().get())?;
+    let error = match stand(&mut place, acquisition, &limits, wakes).await {
+        Ok(guard) => return Ok(guard),
+        Err(error) => error,
+    };
+    // The place in the store's line is used up, or of no use, unless only this contender's own limit
+    // was reached: the next one takes it over then.
+    let ran_out = limits.until.is_some_and(|until| client.clock.now() >= until)
+        || error.kind() == ErrorKind::Timeout;
+    let of_no_use = place.wire.take_if(|_| !ran_out);
+    let mut left = place.leave();
+    if let Some(guard) = left.take_lease().filter(|_| !client.closing.is_cancelled()) {
+        return Ok(guard);
+    }
+    if let Some(mut wire) = of_no_use {
+        wire.give_up().await;
+    }
+    left.give_up().await;
+    let outcome = Err(error);
+    tell_failure(&outcome);
+    outcome
+}
+
+async fn stand(
+    place: &mut LocalPlace,
+    acquisition: Acquisition,
+    limits: &Limits,
+    wakes: bool,
+) -> Result<Guard> {
+    let client = Arc::clone(&acquisition.client);
+    let mut unsent = Some(acquisition);
+    let pulse = place.pulse();
+    loop {
+        if place.is_first() && place.wire.is_none() {
+            // An outage that the contender before has ridden out in vain is no new one.
+            let seen = place.seen().clone();
+            let now = client.clock.now();
+            let patience = limits.patience(&client);
+            if let Some(error) = seen.with(|sight| sight.contact.given_up(now, patience).cloned()) {
+                return Err(error);
+            }
+            place.wire = unsent.take().map(|mine| Box::new(Wire::new(mine, wakes, seen)));
+        }
+        let baton = {
+            // A contender on the wire keeps its own limit.
+            let until = limits.until.filter(|_| place.wire.is_none());
+            let polled = std::future::poll_fn(|_| {
+                pulse(client.clock.now());
+                Poll::<Infallible>::Pending
+            });
+            let next_beat = client.clock.now().saturating_add(BEAT);
+            let LocalPlace { wire, messages, .. } = &mut *place;
+            let drive = async {
+                match wire {
+                    Some(wire) => wire.drive().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                never = polled => match never {},
+                baton = messages.recv() => baton,
+                outcome = drive => {
+                    // Its token is that of the lease now, and nobody else's.
+                    return outcome.inspect(|_| place.wire = None);
+                }
+                () = rt::sleep_until_some(&*client.clock, until) => {
+                    return Err(limits.ran_out(&client, &place.seen().get(), "the wait ran out"));
+                }
+                () = client.closing.cancelled() => return Err(client.closed()),
+                () = rt::sleep_until(&*client.clock, next_beat) => {
+                    place.overtake(client.clock.now());
+                    continue;
+                }
+            }
+        };
+        match baton {
+            Some(Baton::Lease(offer)) => match offer.claim() {
+                Some(guard) => return Ok(guard),
+                None => place.rejoin(),
+            },
+            Some(Baton::Wire(mut wire)) => {
+                if place.wire.is_none() {
+                    wire.take_over(limits);
+                    place.wire = Some(wire);
+                }
+                place.now_first();
+            }
+            Some(Baton::Start) | None => place.now_first(),
+        }
+    }
+}

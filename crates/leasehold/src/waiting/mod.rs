@@ -1,0 +1,59 @@
+//! How a lock is acquired, and waited for while it is busy.
+
+pub(crate) mod acquisition;
+mod armed;
+pub(crate) mod gate;
+mod in_line;
+mod polling;
+pub(crate) mod sight;
+pub(crate) mod wake;
+mod wire;
+
+use std::sync::Arc;
+
+use leasehold_core::{Mode, Result};
+use tracing::Instrument as _;
+
+use crate::events::Contender;
+use crate::lease::guard::Guard;
+use crate::options::Fairness;
+use crate::waiting::acquisition::{Acquisition, Attempt};
+use crate::waiting::gate::Gates;
+
+/// Waits until the lock is held, the limit is reached or the strategy stops. A contender that is
+/// told that it is not held has no place in the line any more, as far as the store can be asked.
+pub(crate) async fn wait(acquisition: Acquisition, gates: &Arc<Gates>) -> Result<Guard> {
+    let contender = Contender::new(&acquisition.request.key, acquisition.request.mode);
+    let outcome = wait_unseen(acquisition, gates).instrument(contender.span()).await;
+    contender.ended(outcome.as_ref().map(|guard| Some(guard.handle().fence())));
+    outcome
+}
+
+async fn wait_unseen(mut acquisition: Acquisition, gates: &Arc<Gates>) -> Result<Guard> {
+    let capability = acquisition.client.store.capability();
+    if acquisition.limits.settings.fairness != Fairness::Fifo || !capability.queue {
+        return polling::wait(acquisition).await;
+    }
+    // Permits that are free are taken by many at the same time; only those for whom none is left
+    // wait behind each other.
+    if matches!(acquisition.request.mode, Mode::Permits { .. })
+        && !gates.is_waited_for(&acquisition.limits.settings, &acquisition.terms)
+        && let Some(guard) = begin(&mut acquisition).await?
+    {
+        return Ok(guard);
+    }
+    in_line::wait(acquisition, gates, capability.wake).await
+}
+
+/// Asks once before waiting begins. `None` when there is something to wait for.
+async fn begin(acquisition: &mut Acquisition) -> Result<Option<Guard>> {
+    let outcome = match acquisition.attempt().await {
+        Ok(Attempt::Held(guard)) => Ok(Some(guard)),
+        Err(error) if !acquisition.may_ride_out(&error) => Err(error),
+        Ok(_) | Err(_) => acquisition.start_anew().map(|()| None),
+    };
+    if outcome.is_err() {
+        acquisition.give_up().await;
+    }
+    outcome
+}

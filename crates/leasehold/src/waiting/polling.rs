@@ -1,0 +1,66 @@
+//! Waiting without a place in line: asking again and again, by the retry strategy.
+
+use leasehold_core::Result;
+use leasehold_core::retry::PAUSE_MIN;
+
+use crate::lease::guard::Guard;
+use crate::rt;
+use crate::waiting::acquisition::{Acquisition, Attempt, tell_failure};
+use crate::waiting::sight::{InTheWay, Sight};
+
+/// Waits until the lock is held, the limit is reached or the strategy stops. An error is told once
+/// whatever was taken has been given up.
+pub(super) async fn wait(mut acquisition: Acquisition) -> Result<Guard> {
+    let outcome = poll(&mut acquisition).await;
+    tell_failure(&outcome);
+    if outcome.is_err() {
+        acquisition.give_up().await;
+    }
+    outcome
+}
+
+/// Asks again and again, by the strategy.
+async fn poll(acquisition: &mut Acquisition) -> Result<Guard> {
+    let mut sight = Sight::default();
+    for tries in 1.. {
+        if tries > 1 {
+            acquisition.start_anew()?;
+        }
+        let earliest = match acquisition.attempt().await {
+            Ok(Attempt::Held(guard)) => return Ok(guard),
+            Ok(Attempt::Busy(busy)) => {
+                let now = acquisition.client.clock.now();
+                sight.contact.is_good();
+                if tries == 1 {
+                    acquisition.tell_of_waiting(busy.holder.as_ref());
+                }
+                // Those who contend get out of each other's way by the pauses of the strategy.
+                let after = (!busy.is_contended()).then_some(busy.retry_after);
+                sight.in_the_way = InTheWay::of(busy, now);
+                acquisition.give_up_early(&sight)?;
+                after
+            }
+            Ok(Attempt::Waiting(_) | Attempt::TooLate) => None,
+            Err(error) => {
+                let passes_in = error.retry_after();
+                acquisition.ride_out(error, &mut sight)?;
+                passes_in
+            }
+        };
+        let Some(pause) = acquisition.limits.settings.retry.pause(tries) else {
+            return Err(acquisition.ran_out(&sight, "the retry strategy gave up"));
+        };
+        let pause = earliest.map_or(pause, |earliest| pause.min(earliest));
+        let now = acquisition.client.clock.now();
+        if acquisition.limits.until.is_some_and(|until| now >= until) {
+            return Err(acquisition.ran_out(&sight, "the wait ran out"));
+        }
+        let again = now.saturating_add(pause.max(PAUSE_MIN));
+        let again = acquisition.limits.until.map_or(again, |until| again.min(until));
+        tokio::select! {
+            () = rt::sleep_until(&*acquisition.client.clock, again) => {}
+            () = acquisition.client.closing.cancelled() => return Err(acquisition.client.closed()),
+        }
+    }
+    Err(acquisition.ran_out(&sight, "the retry strategy gave up"))
+}

@@ -1,0 +1,171 @@
+//! What a waiter knows of the lock and of the store, and for how long it goes on waiting.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::{Busy, Error, ErrorKind, HolderInfo, Moment};
+
+use crate::settings::Settings;
+use crate::shared::Inner;
+
+/// How long a waiter without a limit rides out the absence of a store that its client has reached.
+const OUTAGE_MAX: Duration = Duration::from_secs(30);
+
+/// What a caller waits under.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) started: Moment,
+    pub(crate) until: Option<Moment>,
+}
+
+/// What stood in the way when last seen, for the error message.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct InTheWay {
+    pub(crate) holder: Option<HolderInfo>,
+    /// When it could come free at the earliest, as last seen.
+    pub(crate) free_at: Option<Moment>,
+    pub(crate) position: Option<u32>,
+    /// Whether several contend for it, and none has got it.
+    pub(crate) contended: bool,
+}
+
+impl InTheWay {
+    /// What the store says of a lock that is not to be had at `now`.
+    pub(crate) fn of(busy: Busy, now: Moment) -> Self {
+        let contended = busy.is_contended();
+        let free_at = (!contended).then(|| now.saturating_add(busy.retry_after));
+        Self { holder: busy.holder, free_at, position: None, contended }
+    }
+}
+
+/// Whether the store is away.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Contact {
+    outage: Option<Outage>,
+}
+
+#[derive(Clone, Debug)]
+struct Outage {
+    since: Moment,
+    /// How the last request failed.
+    error: Error,
+    /// When it passes, if the store has said so.
+    passes_at: Moment,
+}
+
+impl Contact {
+    /// An answer came.
+    pub(crate) fn is_good(&mut self) {
+        self.outage = None;
+    }
+
+    /// A request failed.
+    pub(crate) fn is_bad(&mut self, error: Error, now: Moment) {
+        let since = self.outage.as_ref().map_or(now, |outage| outage.since);
+        let passes_at = now.saturating_add(error.retry_after().unwrap_or_default());
+        self.outage = Some(Outage { since, error, passes_at });
+    }
+
+    /// The error of an outage that has lasted for as long as it may; without a `patience`, that is
+    /// for ever.
+    pub(crate) fn given_up(&self, now: Moment, patience: Option<Duration>) -> Option<&Error> {
+        let outage = self.outage.as_ref()?;
+        let over_at = outage.since.saturating_add(patience?).max(outage.passes_at);
+        (now >= over_at).then_some(&outage.error)
+    }
+}
+
+/// What is known while waiting, to all contenders of a local line.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sight {
+    pub(crate) in_the_way: InTheWay,
+    pub(crate) contact: Contact,
+}
+
+/// What the contender on the wire last saw, for all in the local line, and how many those are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    sight: Mutex<Sight>,
+    contenders: AtomicU32,
+}
+
+impl Seen {
+    pub(crate) fn with<T>(&self, look: impl FnOnce(&mut Sight) -> T) -> T {
+        look(&mut self.0.sight.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes how many stand in the local line.
+    pub(crate) fn count(&self, contenders: u32) {
+        self.0.contenders.store(contenders, Ordering::Relaxed);
+    }
+
+    /// How many of them stand behind the one on the wire.
+    pub(crate) fn behind(&self) -> u32 {
+        self.0.contenders.load(Ordering::Relaxed).saturating_sub(1)
+    }
+
+    pub(crate) fn get(&self) -> Sight {
+        self.with(|sight| sight.clone())
+    }
+
+    /// Takes in an answer, and what it says is in the way.
+    pub(crate) fn set(&self, in_the_way: InTheWay) {
+        self.with(|sight| {
+            sight.contact.is_good();
+            sight.in_the_way = in_the_way;
+        });
+    }
+}
+
+impl Limits {
+    /// How long the store may be away while it is waited for; `None` while the wait has time. A
+    /// store that was never reached may not exist, and is waited for only as far as the client was
+    /// told to.
+    pub(crate) fn patience(&self, client: &Inner) -> Option<Duration> {
+        let asked = client.config.retry_store;
+        match (client.heard_at(), self.until) {
+            (None, _) => Some(asked),
+            (Some(_), Some(_)) => None,
+            (Some(_), None) => Some(asked.max(OUTAGE_MAX)),
+        }
+    }
+
+    /// What a wait in vain ends with. A store that could not be reached when it ended is told as
+    /// that: nobody knows then whether the lock is held.
+    pub(crate) fn ran_out(&self, client: &Inner, sight: &Sight, why: &str) -> Error {
+        let now = client.clock.now();
+        let waited = now.saturating_since(self.started);
+        let explain = |error: Error| {
+            error.during("acquire").on_key(&self.settings.key).at_store(client.location())
+        };
+        let Sight { in_the_way, contact } = sight;
+        if let Some(Outage { error, .. }) = &contact.outage {
+            let silence = match client.heard_at() {
+                Some(heard) => {
+                    let last = now.saturating_since(heard);
+                    format!("could not be asked any more, last contact {last:.1?} ago")
+                }
+                None => "could not be reached".to_owned(),
+            };
+            let why = format!(
+                "{why} after {waited:.1?}, and the store {silence}; whether the lock is held is \
+                 unknown"
+            );
+            return explain(Error::new(error.kind(), why).caused_by(error.clone()));
+        }
+        let InTheWay { holder, free_at, position, contended } = in_the_way.clone();
+        let retry_after = free_at.map(|at| at.saturating_since(now));
+        let place = match position {
+            Some(position) => format!(" at place {} in line", position.saturating_add(1)),
+            None if contended => ", while several contended for it".to_owned(),
+            None => String::new(),
+        };
+        let why = format!("{why} after {waited:.1?}{place}");
+        explain(Error::new(ErrorKind::Timeout, why).held_by(holder, retry_after))
+    }
+}

@@ -1,0 +1,286 @@
+//! A client's wake channel: one for all of its waiters, opened by the first that needs it.
+//!
+//! No waiter depends on it. While it can't be opened, or brings nothing though leases are handed
+//! over, waiters ask instead; it is tried again for as long as there are some.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::{ClientId, Error, ErrorKind, Listener, Result, Store, Wake};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::lease::renewal::RenewalSchedule;
+
+/// Pauses before the channel is tried again. Each is lengthened by up to half at random.
+const AGAIN_MIN: Duration = Duration::from_millis(100);
+const AGAIN_MAX: Duration = Duration::from_secs(5);
+/// So many grants in a row that nobody was told of, and messages are not waited for any more. One
+/// may be told a moment after it was found by asking.
+const UNTOLD_MAX: u32 = 3;
+
+/// How the channel stands.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Stand {
+    Opening,
+    Open,
+    /// It could not be opened, or has broken; it is tried again.
+    Silent,
+}
+
+/// The task that opens the channel and serves it, on the runtime of whoever needed it.
+#[derive(Clone, Debug)]
+struct Served {
+    stand: watch::Receiver<Stand>,
+    task: AbortHandle,
+}
+
+/// The client's end of its channel.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    store: Arc<dyn Store>,
+    /// For callers that have no runtime.
+    runtime: Handle,
+    client: ClientId,
+    schedule: Arc<RenewalSchedule>,
+    served: Mutex<Option<Served>>,
+    lines: Arc<Lines>,
+    next_ticket: AtomicU64,
+    stop: CancellationToken,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    lines: Mutex<HashMap<u64, mpsc::UnboundedSender<Wake>>>,
+    /// Grants since the last message that no message told of.
+    untold: AtomicU32,
+    /// Told when a message did not come that should have.
+    doubts: Notify,
+}
+
+impl Lines {
+    fn get(&self) -> MutexGuard<'_, HashMap<u64, mpsc::UnboundedSender<Wake>>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.get().is_empty()
+    }
+
+    /// Has every waiter ask.
+    fn resync(&self) {
+        self.get().values().for_each(|line| drop(line.send(Wake::Resync)));
+    }
+
+    fn dispatch(&self, wake: Wake) {
+        match wake {
+            Wake::Granted { ticket, .. } | Wake::First { ticket, .. } => {
+                self.untold.store(0, Ordering::Relaxed);
+                if let Some(line) = self.get().get(&ticket) {
+                    // A waiter that has just gone gives up its token by itself.
+                    drop(line.send(wake));
+                }
+            }
+            _ => self.resync(),
+        }
+    }
+}
+
+/// A waiter's own line of messages.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) ticket: u64,
+    messages: mpsc::UnboundedReceiver<Wake>,
+    lines: Arc<Lines>,
+}
+
+impl Line {
+    /// The next message for this waiter. Cancel safe.
+    pub(crate) async fn next(&mut self) -> Wake {
+        match self.messages.recv().await {
+            Some(wake) => wake,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.lines.get().remove(&self.ticket);
+    }
+}
+
+impl Hub {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        runtime: Handle,
+        client: ClientId,
+        schedule: Arc<RenewalSchedule>,
+        stop: CancellationToken,
+    ) -> Self {
+        Self {
+            store,
+            runtime,
+            client,
+            schedule,
+            served: Mutex::default(),
+            lines: Arc::default(),
+            next_ticket: AtomicU64::new(1),
+            stop,
+        }
+    }
+
+    pub(crate) const fn client(&self) -> ClientId {
+        self.client
+    }
+
+    fn served(&self) -> MutexGuard<'_, Option<Served>> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        let is_open =
+            |served: &Served| !served.task.is_finished() && *served.stand.borrow() == Stand::Open;
+        self.served().as_ref().is_some_and(is_open)
+    }
+
+    /// Whether a waiter can count on being told; else it asks.
+    pub(crate) fn tells(&self) -> bool {
+        self.is_open() && self.lines.untold.load(Ordering::Relaxed) < UNTOLD_MAX
+    }
+
+    /// Opens the channel unless it is open; messages sent after this arrive, unless it could not
+    /// be opened for now. Cancel safe.
+    ///
+    /// A task of its own does it, so that a waiter that is not polled holds up no other.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Closed`] when the client was closed.
+    pub(crate) async fn open(&self, within: Duration) -> Result<()> {
+        let mut served = self.serve(within);
+        // A task that has ended had no success, unless the client ended it.
+        drop(served.stand.wait_for(|stand| *stand != Stand::Opening).await);
+        if self.stop.is_cancelled() {
+            return Err(Error::new(ErrorKind::Closed, "the client was closed"));
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the channel is tried: for a waiter, whose line is open, or a holder.
+    pub(crate) fn keep_trying(&self, within: Duration) {
+        if !self.is_open() {
+            drop(self.serve(within));
+        }
+    }
+
+    fn serve(&self, within: Duration) -> Served {
+        let mut current = self.served();
+        match &*current {
+            Some(served) if !served.task.is_finished() => served.clone(),
+            _ => current.insert(self.start(within)).clone(),
+        }
+    }
+
+    fn start(&self, within: Duration) -> Served {
+        let (stand, seen) = watch::channel(Stand::Opening);
+        let here = Handle::try_current().unwrap_or_else(|_| self.runtime.clone());
+        let server = Server {
+            store: Arc::clone(&self.store),
+            client: self.client,
+            lines: Arc::clone(&self.lines),
+            schedule: Arc::clone(&self.schedule),
+            stand,
+        };
+        let stop = self.stop.clone();
+        let task = here.spawn(stop.run_until_cancelled_owned(server.run(within)));
+        Served { stand: seen, task: task.abort_handle() }
+    }
+
+    /// Takes in that a lease was handed over, and that nobody was told.
+    pub(crate) fn untold(&self) {
+        let before = self.lines.untold.fetch_add(1, Ordering::Relaxed);
+        if before.saturating_add(1) == UNTOLD_MAX && self.is_open() {
+            tracing::warn!(
+                target: "leasehold",
+                "leases are handed over without a message; waiters ask instead (does the server \
+                 let scripts publish, and does a proxy pass messages on?)"
+            );
+        }
+        self.lines.doubts.notify_one();
+    }
+
+    /// A line for one waiter; dropping it closes it.
+    pub(crate) fn line(&self) -> Line {
+        let ticket = self.next_ticket.fetch_add(1, Ordering::Relaxed);
+        let (sender, messages) = mpsc::unbounded_channel();
+        self.lines.get().insert(ticket, sender);
+        Line { ticket, messages, lines: Arc::clone(&self.lines) }
+    }
+}
+
+/// Opens the channel and passes its messages on.
+struct Server {
+    store: Arc<dyn Store>,
+    client: ClientId,
+    lines: Arc<Lines>,
+    schedule: Arc<RenewalSchedule>,
+    stand: watch::Sender<Stand>,
+}
+
+impl Server {
+    /// Tries to open the channel until it is open or nobody waits any more, and serves it for as
+    /// long as there is a client.
+    async fn run(self, within: Duration) {
+        let mut pause = AGAIN_MIN;
+        loop {
+            match self.store.listen(self.client, within).await {
+                Ok(listener) => {
+                    self.stand.send_replace(Stand::Open);
+                    // Those who took their places before may have missed a message.
+                    self.lines.resync();
+                    return self.follow(listener).await;
+                }
+                Err(error) => self.fail(&error),
+            }
+            tokio::time::sleep(pause.mul_f64(1.0 + fastrand::f64() / 2.0)).await;
+            if self.lines.is_empty() {
+                return;
+            }
+            pause = pause.saturating_mul(2).min(AGAIN_MAX);
+        }
+    }
+
+    fn fail(&self, error: &Error) {
+        if self.stand.send_replace(Stand::Silent) == Stand::Opening {
+            tracing::warn!(target: "leasehold", %error, "no wake channel; waiters ask instead");
+        }
+    }
+
+    async fn follow(&self, mut listener: Box<dyn Listener>) {
+        loop {
+            let wake = tokio::select! {
+                biased;
+                wake = listener.next() => wake,
+                () = self.lines.doubts.notified() => {
+                    listener.doubt();
+                    continue;
+                }
+            };
+            match wake {
+                Wake::Silent => drop(self.stand.send_replace(Stand::Silent)),
+                Wake::Resync => drop(self.stand.send_replace(Stand::Open)),
+                Wake::Lost { key, fence } => {
+                    self.schedule.taken_away(&key, fence);
+                    continue;
+                }
+                _ => {}
+            }
+            self.lines.dispatch(wake);
+        }
+    }
+}

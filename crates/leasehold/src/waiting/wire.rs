@@ -1,0 +1,366 @@
+//! A place in the store's line: heartbeats, the head's timer, and leases handed over.
+//!
+//! A lease that the store hands to a waiter runs from the moment the store *received* the
+//! waiter's last heartbeat, for the waiter's window. The waiter knows when it sent that
+//! heartbeat, which was earlier, so it may count the lease from then without asking anybody: the
+//! rule of every acquisition, applied to a request that was answered late.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::retry::PAUSE_MIN;
+use leasehold_core::{
+    Acquire, BoxFuture, Busy, Error, FenceBlock, Moment, QueueRequest, Result, Ttl, Waiting, Wake,
+};
+
+use crate::events;
+use crate::lease::guard::Guard;
+use crate::lease::handle::LeaseHandle;
+use crate::rt;
+use crate::waiting::acquisition::{Acquisition, Attempt};
+use crate::waiting::sight::{InTheWay, Limits, Seen};
+use crate::waiting::wake::Line;
+
+/// The longest window of most locks. A dead waiter is passed over once half of its window has
+/// gone by; handed the lease just before that, it holds up the line for all of it.
+const WINDOW_MAX: Duration = Duration::from_secs(30);
+/// How long a waiter waits for the wake channel before it takes its place without.
+const OPEN_WITHIN: Duration = Duration::from_secs(1);
+/// How many heartbeats back a grant may refer to, besides the last that was answered.
+const HEARTBEATS_KEPT: usize = 8;
+
+/// A request on its way, owned by itself so that it can be finished in the background.
+type Flight = BoxFuture<'static, Result<Acquire>>;
+
+/// A contender's business with the store, which can be passed to another contender of the same
+/// process at any point. All state is in here; [`Wire::drive`] may be dropped and called anew.
+pub(crate) struct Wire {
+    acquisition: Acquisition,
+    wakes: bool,
+    /// The line of messages, once a place has been asked for.
+    line: Option<Line>,
+    window: Ttl,
+    /// When each of the last heartbeats was sent.
+    sent: VecDeque<(u32, Moment)>,
+    /// When the last one was sent that was answered: the store knows of it, however many come to
+    /// nothing after it.
+    acknowledged: Option<(u32, Moment)>,
+    flight: Option<(Flight, Moment)>,
+    /// When to ask again.
+    next: Moment,
+    seen: Seen,
+    /// Whether a request of this contender's was answered.
+    answered: bool,
+    /// Whether it was told of something since it last heard that it has to wait.
+    told: bool,
+    failures: u32,
+}
+
+enum Event {
+    Answer(Result<Acquire>, Moment),
+    Wake(Wake),
+    AskAgain,
+    RanOut,
+}
+
+impl Wire {
+    pub(crate) fn new(acquisition: Acquisition, wakes: bool, seen: Seen) -> Self {
+        let terms = acquisition.terms;
+        // A lease handed over must be long enough for the grace to stop in.
+        let window = WINDOW_MAX.max(terms.grace.saturating_mul(4));
+        Self {
+            wakes,
+            line: None,
+            window: Ttl::new(window).map_or(terms.ttl, |window| window.min(terms.ttl)),
+            sent: VecDeque::new(),
+            acknowledged: None,
+            flight: None,
+            next: acquisition.client.clock.now(),
+            seen,
+            answered: false,
+            told: false,
+            failures: 0,
+            acquisition,
+        }
+    }
+
+    /// From here on it waits for another contender, under that one's limits.
+    pub(crate) fn take_over(&mut self, limits: &Limits) {
+        self.acquisition.limits = limits.clone();
+    }
+
+    /// Gives up the place in the store's line. See [`Acquisition::give_up`].
+    pub(crate) async fn give_up(&mut self) {
+        self.acquisition.give_up().await;
+    }
+
+    /// Waits until the lease is here. Cancel safe: it goes on where it was when called again.
+    pub(crate) async fn drive(&mut self) -> Result<Guard> {
+        loop {
+            match self.next_event().await {
+                Event::AskAgain => self.ask().await?,
+                Event::Answer(answer, sent_at) => {
+                    let handed_over = matches!(answer, Ok(Acquire::Already(_)));
+                    if handed_over && self.wakes && self.in_line() && !self.told {
+                        self.acquisition.client.hub.untold();
+                    }
+                    let answer = self.acquisition.take_in(answer, sent_at);
+                    if let Some(guard) = self.answered(answer, sent_at)? {
+                        return Ok(guard);
+                    }
+                }
+                Event::Wake(Wake::Granted { heartbeat, fences, .. }) => {
+                    self.told = true;
+                    if let Some(guard) = self.handed_over(heartbeat, fences) {
+                        return Ok(guard);
+                    }
+                }
+                Event::Wake(Wake::First { retry_after, .. }) => {
+                    self.told = true;
+                    let at = self.now().saturating_add(retry_after);
+                    self.next = self.next.min(at);
+                }
+                Event::Wake(_) => self.next = self.now(),
+                Event::RanOut => {
+                    return Err(self.acquisition.ran_out(&self.seen.get(), "the wait ran out"));
+                }
+            }
+        }
+    }
+
+    fn now(&self) -> Moment {
+        self.acquisition.client.clock.now()
+    }
+
+    /// Whether the store has said that it has a place in the line.
+    fn in_line(&self) -> bool {
+        self.acquisition.request.queue.as_ref().is_some_and(|queue| queue.place.is_some())
+    }
+
+    async fn next_event(&mut self) -> Event {
+        let Self { acquisition, line, flight, next, .. } = self;
+        let clock = &*acquisition.client.clock;
+        let asking = flight.is_some();
+        // The first request is given its own time, so that a limit of zero means one try.
+        let untried = !self.answered && self.failures == 0;
+        let until = acquisition.limits.until.filter(|_| !untried).map(|until| match flight {
+            // Its answer says what there is to give up, and may be the lease itself.
+            Some((_, sent_at)) => {
+                until.max(sent_at.saturating_add(acquisition.client.config.call_timeout))
+            }
+            None => until,
+        });
+        tokio::select! {
+            biased;
+            // First: a lease that was told of is here, whatever becomes of the question about it.
+            wake = next_message(line) => Event::Wake(wake),
+            (answer, sent_at) = landed(flight) => Event::Answer(answer, sent_at),
+            () = rt::sleep_until_some(clock, until) => Event::RanOut,
+            () = rt::sleep_until(clock, *next), if !asking => Event::AskAgain,
+        }
+    }
+
+    /// Sends the next request: a plain try while there is no wake channel yet, so that an
+    /// uncontended lock does not pay for one, and a heartbeat after.
+    async fn ask(&mut self) -> Result<()> {
+        let client = Arc::clone(&self.acquisition.client);
+        let probing = self.wakes && !client.hub.is_open() && !self.answered;
+        if !probing && self.line.is_none() {
+            // The channel must stand before the place is taken, or a grant could be missed.
+            if self.wakes && !self.open_channel().await? {
+                return Ok(());
+            }
+            let line = client.hub.line();
+            let mut queue = QueueRequest::new(client.hub.client(), line.ticket, self.window);
+            queue.waiters_max = self.acquisition.limits.settings.max_waiters;
+            self.acquisition.request.queue = Some(queue);
+            self.line = Some(line);
+        }
+        if self.wakes && self.line.is_some() {
+            client.hub.keep_trying(client.config.call_timeout);
+        }
+        let sent_at = client.clock.now();
+        let mut within = self.acquisition.within();
+        if let Some(queue) = &mut self.acquisition.request.queue {
+            if let Some((last, _)) = self.sent.back() {
+                queue.heartbeat = last.wrapping_add(1);
+            }
+            queue.behind = self.seen.behind();
+            self.sent.push_back((queue.heartbeat, sent_at));
+            if self.sent.len() > HEARTBEATS_KEPT {
+                self.sent.pop_front();
+            }
+            within = within.min(patience(self.window));
+        }
+        let until = self.acquisition.expired_at(sent_at);
+        self.acquisition.armed.sending(sent_at, until);
+        let store = Arc::clone(&client.store);
+        let request = self.acquisition.request.clone();
+        let flight = Box::pin(async move { store.acquire(&request, within).await });
+        self.flight = Some((flight, sent_at));
+        Ok(())
+    }
+
+    /// Opens the wake channel, if it can be opened for now; `false` when the wait has run out.
+    async fn open_channel(&mut self) -> Result<bool> {
+        let Acquisition { client, limits, .. } = &self.acquisition;
+        let (client, until) = (Arc::clone(client), limits.until);
+        let later = client.clock.now().saturating_add(OPEN_WITHIN);
+        tokio::select! {
+            biased;
+            opened = client.hub.open(client.config.call_timeout) => {
+                opened.map(|()| true).map_err(|error| self.acquisition.explain(error))
+            }
+            () = rt::sleep_until_some(&*client.clock, until) => Ok(false),
+            () = rt::sleep_until(&*client.clock, later) => Ok(true),
+        }
+    }
+
+    fn heard(&mut self) {
+        self.answered = true;
+        self.failures = 0;
+        self.acknowledged = self.sent.back().copied().or(self.acknowledged);
+    }
+
+    fn failed(&mut self, error: Error) -> Result<()> {
+        self.seen.with(|sight| self.acquisition.ride_out(error, sight))?;
+        self.failures = self.failures.saturating_add(1);
+        let every = QueueRequest::heartbeat_every(self.window);
+        self.next = self.now().saturating_add(self.pause_after(self.failures).min(every));
+        Ok(())
+    }
+
+    fn answered(&mut self, answer: Result<Attempt>, sent_at: Moment) -> Result<Option<Guard>> {
+        let now = self.now();
+        let every = QueueRequest::heartbeat_every(self.window);
+        if !self.answered
+            && let Ok(Attempt::Busy(Busy { holder, .. }) | Attempt::Waiting(Waiting { holder, .. })) =
+                &answer
+        {
+            self.acquisition.tell_of_waiting(holder.as_ref());
+        }
+        match answer {
+            Ok(Attempt::Held(guard)) => {
+                self.seen.set(InTheWay::default());
+                return Ok(Some(guard));
+            }
+            Ok(Attempt::Waiting(waiting)) => {
+                self.heard();
+                self.told = false;
+                let in_the_way = InTheWay {
+                    holder: waiting.holder,
+                    free_at: Some(now.saturating_add(waiting.retry_after)),
+                    position: Some(waiting.position),
+                    contended: false,
+                };
+                self.seen.set(in_the_way);
+                self.acquisition.give_up_early(&self.seen.get())?;
+                let mut pause = every.mul_f64(0.9 + 0.1 * fastrand::f64());
+                if waiting.position == 0 {
+                    // Counted from the sending, a request that travels as long as this one did
+                    // arrives when the lease is over, however late the answer was.
+                    let over = sent_at.saturating_add(waiting.retry_after);
+                    pause = pause.min(over.saturating_since(now));
+                }
+                if let Some(look) = self.acquisition.client.store.capability().notices_death {
+                    // The head may have died together with the holder, so those behind it look
+                    // too, the less often the further back.
+                    pause = pause.min(look.saturating_mul(waiting.position.saturating_add(1)));
+                }
+                if !self.wakes || !self.acquisition.client.hub.tells() {
+                    // The head finds out first, and those behind it need to know of nothing else.
+                    let ask = self.pause_after(u32::MAX);
+                    pause = pause.min(ask.saturating_mul(waiting.position.saturating_add(1)));
+                }
+                self.next = now.saturating_add(pause.max(PAUSE_MIN));
+            }
+            Ok(Attempt::Busy(busy)) => {
+                self.heard();
+                self.seen.set(InTheWay::of(busy, now));
+                self.acquisition.give_up_early(&self.seen.get())?;
+                // A plain try is followed by a place in line; whoever refuses that is not pressed.
+                let asked_for_a_place = self.acquisition.request.queue.is_some();
+                let pause = if asked_for_a_place { self.pause_after(1) } else { Duration::ZERO };
+                self.next = now.saturating_add(pause);
+            }
+            Ok(Attempt::TooLate) => self.next = now,
+            Err(error) => self.failed(error)?,
+        }
+        Ok(None)
+    }
+
+    /// Takes over a lease that the store has handed to this place.
+    fn handed_over(&mut self, heartbeat: u32, fences: FenceBlock) -> Option<Guard> {
+        let mut sent = self.sent.iter().chain(&self.acknowledged);
+        let sent_at = sent.find(|(number, _)| *number == heartbeat).map(|sent| sent.1);
+        let attempt = sent_at.map(|sent_at| self.acquisition.granted(fences, sent_at, self.window));
+        let Some(Attempt::Held(guard)) = attempt else {
+            // The message was long on its way; asking says what the token still has.
+            self.next = self.now();
+            return None;
+        };
+        events::count_by(events::HANDOFFS, "path", "store");
+        self.seen.set(InTheWay::default());
+        if let Some((flight, _)) = self.flight.take() {
+            self.finish_in_background(flight, guard.handle());
+        }
+        Some(guard)
+    }
+
+    /// A heartbeat that is on its way when the lease arrives must not be carried out after the
+    /// lease's release, where it would put a ghost in line; the release waits for it.
+    fn finish_in_background(&self, flight: Flight, handle: &Arc<LeaseHandle>) {
+        struct Done(Arc<LeaseHandle>);
+        impl Drop for Done {
+            fn drop(&mut self) {
+                self.0.request_done();
+            }
+        }
+        handle.request_started();
+        let done = Done(Arc::clone(handle));
+        self.acquisition.client.here().spawn(async move {
+            drop(flight.await);
+            drop(done);
+        });
+    }
+
+    fn pause_after(&self, tries: u32) -> Duration {
+        let pause = self.acquisition.limits.settings.retry.pause(tries.max(1));
+        pause.unwrap_or(Duration::from_millis(100))
+    }
+}
+
+/// The answer of the request on its way; for ever while there is none.
+async fn landed(flight: &mut Option<(Flight, Moment)>) -> (Result<Acquire>, Moment) {
+    let Some((request, sent_at)) = flight else { return std::future::pending().await };
+    let answer = request.await;
+    let sent_at = *sent_at;
+    *flight = None;
+    (answer, sent_at)
+}
+
+async fn next_message(line: &mut Option<Line>) -> Wake {
+    match line {
+        Some(line) => line.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A heartbeat that takes longer than this is tried again while the place can still be kept.
+fn patience(window: Ttl) -> Duration {
+    (window.duration() / 6).max(Duration::from_millis(20))
+}
+
+impl fmt::Debug for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { acquisition, window, next, seen, .. } = self;
+        f.debug_struct("Wire")
+            .field("acquisition", acquisition)
+            .field("window", window)
+            .field("next", next)
+            .field("seen", seen)
+            .finish_non_exhaustive()
+    }
+}

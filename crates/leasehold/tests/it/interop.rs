@@ -1,0 +1,346 @@
+//! Locks of other libraries, whose programs are played here by single commands. The programs
+//! themselves are run by `cargo xtask interop`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::interop::{InteropStore, Layout, Plain, Redisson};
+use leasehold::{Client, ErrorKind, Owner, Release};
+use leasehold_core::Ttl;
+use leasehold_redis::RedisStore;
+use leasehold_testkit::server::RedisServer;
+
+use crate::support::{ms, secs};
+
+/// Longer than anything here takes, even on a machine that does ten other things.
+const PATIENCE: Duration = secs(60);
+
+async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future)
+        .await
+        .unwrap_or_else(|_| panic!("waited in vain for {what}"))
+}
+
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    patiently(what, async {
+        while !holds() {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+}
+
+fn layouts() -> impl Iterator<Item = Layout> {
+    let all = "plain redis-py python-redis-lock node-redlock redis-semaphore redislock redsync \
+               symfony spring:registry shedlock:prod redisson redisson-fenced";
+    all.split(' ').map(|layout| layout.parse().unwrap())
+}
+
+async fn client(server: &RedisServer, layout: Layout) -> Client {
+    Client::builder().interop(layout).connect(server.url()).await.unwrap()
+}
+
+/// A program of another library does something.
+fn does(server: &RedisServer, command: &[&str]) {
+    drop(server.cli(command));
+}
+
+/// How many scripts the server has run.
+fn scripts(server: &RedisServer) -> u64 {
+    server.command_calls("evalsha") + server.command_calls("eval")
+}
+
+/// Returns once the server tracks keys for this many connections.
+async fn tracked(server: &RedisServer, connections: u64) {
+    until("the keys to be tracked", || {
+        let clients = server.info("clients");
+        clients.get("tracking_clients").is_some_and(|n| n.parse::<u64>().unwrap() >= connections)
+    })
+    .await;
+}
+
+/// Returns once somebody reads a key because it is waited for or held.
+async fn watched(server: &RedisServer) {
+    until("a key to be watched", || {
+        let stats = server.info("stats");
+        stats.get("tracking_total_keys").is_some_and(|n| n.parse::<u64>().unwrap() > 0)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn every_layout_has_one_holder_and_leaves_nothing_behind() {
+    for layout in layouts() {
+        let server = RedisServer::start();
+        let one = client(&server, layout.clone()).await;
+        let other = client(&server, layout.clone()).await;
+        let guard = one.mutex("a").lock().await.unwrap();
+        assert!(other.mutex("a").try_lock().await.unwrap().is_none(), "{layout}");
+        assert!(guard.is_held_by_store().await.unwrap(), "{layout}");
+        let waiting = tokio::spawn(async move { other.mutex("a").lock().await });
+        watched(&server).await;
+        guard.release().await.unwrap();
+        let guard = patiently("the release", waiting).await.unwrap().unwrap();
+        assert_eq!(guard.release_outcome().await.unwrap(), Release::Released, "{layout}");
+        let left = server.cli(&["KEYS", "*"]);
+        let expected = match layout {
+            Layout::PythonRedisLock => "lock-signal:a",
+            Layout::RedissonFenced => "redisson_lock_token:{a}",
+            _ => "",
+        };
+        assert_eq!(left.trim(), expected, "{layout}");
+    }
+}
+
+#[tokio::test]
+async fn a_lease_is_renewed_in_every_layout() {
+    for layout in layouts() {
+        let server = RedisServer::start();
+        let client = client(&server, layout.clone()).await;
+        let guard = client.mutex("a").ttl(secs(1)).lock().await.unwrap();
+        tokio::time::sleep(secs(3)).await;
+        assert!(guard.is_held() && guard.is_held_by_store().await.unwrap(), "{layout}");
+        guard.renew_to(secs(120)).await.unwrap();
+        assert!(guard.ttl().await.unwrap() > secs(60), "{layout}");
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn somebody_elses_release_wakes_a_waiter_that_does_not_ask_meanwhile() {
+    let server = RedisServer::start();
+    does(&server, &["SET", "orders", "another's", "PX", "600000"]);
+    let locks = Plain::connect(server.url(), Layout::RedisPy).await.unwrap();
+    let waiting = tokio::spawn(async move { locks.mutex("orders").lock().await });
+    watched(&server).await;
+    let before = scripts(&server);
+    tokio::time::sleep(secs(2)).await;
+    assert_eq!(scripts(&server), before, "nobody asks while the key stands");
+    does(&server, &["DEL", "orders"]);
+    let guard = patiently("the release", waiting).await.unwrap().unwrap();
+    assert_eq!(scripts(&server), before + 1);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_expiry_that_somebody_cuts_short_is_waited_for() {
+    let server = RedisServer::start();
+    does(&server, &["SET", "orders", "another's", "PX", "600000"]);
+    let locks = Plain::connect(server.url(), Layout::Redsync).await.unwrap();
+    let waiting = tokio::spawn(async move { locks.mutex("orders").lock().await });
+    watched(&server).await;
+    does(&server, &["PEXPIRE", "orders", "300"]);
+    patiently("the expiry", waiting).await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lease_that_another_program_ends_is_lost_at_once() {
+    let ways: [&[&str]; 4] =
+        [&["DEL", "a"], &["SET", "a", "another's"], &["FLUSHALL"], &["LPUSH", "other", "1"]];
+    for renew in [true, false] {
+        for way in ways {
+            let server = RedisServer::start();
+            let locks = Plain::connect(server.url(), Layout::Redislock).await.unwrap();
+            // The next renewal is far away.
+            let mutex = locks.mutex("a").ttl(secs(3_600)).renew(renew);
+            let guard = mutex.lock().await.unwrap();
+            tracked(&server, 1).await;
+            watched(&server).await;
+            does(&server, way);
+            if way.contains(&"other") {
+                tokio::time::sleep(ms(300)).await;
+                assert!(guard.is_held(), "a change to another key is no loss");
+                continue;
+            }
+            patiently("the loss", guard.lost()).await;
+            assert_eq!(guard.release_outcome().await.unwrap(), Release::NotHeld, "{way:?}");
+            if way.contains(&"another's") {
+                assert_eq!(server.cli(&["GET", "a"]).trim(), "another's");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_a_holder_does_itself_is_no_loss() {
+    let server = RedisServer::start();
+    let locks = Plain::connect(server.url(), Layout::NodeRedlock).await.unwrap();
+    let guard = locks.mutex("a").ttl(ms(900)).lock().await.unwrap();
+    for _ in 0..20 {
+        guard.renew_to(secs(30)).await.unwrap();
+        tokio::time::sleep(ms(20)).await;
+        guard.renew_to(ms(900)).await.unwrap();
+    }
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+    let again = locks.mutex("a").lock().await.unwrap();
+    tokio::time::sleep(ms(200)).await;
+    assert!(again.is_held(), "the release before is none of the new lease's business");
+    again.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_value_of_another_type_is_named_and_left_alone() {
+    for layout in layouts() {
+        let server = RedisServer::start();
+        let client = client(&server, layout.clone()).await;
+        let stored = client.mutex("a").lock().await.unwrap();
+        let key = server.cli(&["KEYS", "*a"]).lines().next().unwrap().to_owned();
+        let key = if key.contains("token") { "a".to_owned() } else { key };
+        stored.release().await.unwrap();
+        does(&server, &["RPUSH", &key, "x"]);
+        let error = client.mutex("a").try_lock().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Foreign, "{layout}");
+        assert!(error.to_string().contains("list"), "{error}");
+        assert_eq!(client.inspect("a").await.unwrap_err().kind(), ErrorKind::Foreign, "{layout}");
+        assert_eq!(server.cli(&["LRANGE", &key, "0", "-1"]).trim(), "x", "{layout}");
+    }
+}
+
+#[tokio::test]
+async fn a_lock_without_expiry_is_taken_over_only_where_that_was_asked_for() {
+    let server = RedisServer::start();
+    for key in ["text", "hash"] {
+        let layout = if key == "text" { Layout::Plain } else { Layout::Redisson };
+        match key {
+            "text" => does(&server, &["SET", key, "left over"]),
+            _ => does(&server, &["HSET", key, "left:over", "1"]),
+        };
+        let careful = client(&server, layout.clone()).await;
+        let wait = careful.mutex(key).lock_within(ms(50)).await;
+        assert_eq!(wait.unwrap_err().kind(), ErrorKind::Timeout);
+        assert_eq!(server.cli(&["PTTL", key]).trim(), "-1", "it is left alone");
+
+        let store = RedisStore::connect(&server.url()).await.unwrap();
+        let expiry = Ttl::new(ms(400)).unwrap();
+        let store = InteropStore::new(store, layout).leftovers(expiry);
+        let bold = Client::new(Arc::new(store)).unwrap();
+        let guard = patiently("the takeover", bold.mutex(key).lock()).await.unwrap();
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn metadata_stands_behind_the_token_and_is_read_there() {
+    let server = RedisServer::start();
+    let locks = Plain::connect(server.url(), Layout::Redislock).await.unwrap();
+    let guard = locks.mutex("a").metadata("billing 7").lock().await.unwrap();
+    let value = server.cli(&["GET", "a"]);
+    assert!(value.trim().len() == 22 + 9 && value.trim().ends_with("billing 7"), "{value}");
+    assert_eq!(locks.metadata("a").await.unwrap().unwrap().as_str(), "billing 7");
+    guard.renew_to(secs(60)).await.unwrap();
+    guard.release().await.unwrap();
+    assert_eq!(locks.metadata("a").await.unwrap(), None);
+
+    let shedlock = Layout::ShedLock { environment: "prod".to_owned() };
+    let locks = Plain::connect(server.url(), shedlock).await.unwrap();
+    let error = locks.mutex("a").metadata("x").try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+}
+
+#[tokio::test]
+async fn redissons_lock_counts_the_holds_of_its_owner() {
+    let server = RedisServer::start();
+    let locks = Redisson::connect(server.url()).await.unwrap();
+    let (owner, stranger) = (Owner::new(), Owner::new());
+    let outer = locks.lock("a", &owner).lock().await.unwrap();
+    let inner = locks.lock("a", &owner).lock().await.unwrap();
+    assert!(locks.lock("a", &stranger).try_lock().await.unwrap().is_none());
+    assert_eq!(server.cli(&["HVALS", "a"]).trim(), "2");
+    assert_eq!(inner.token().unwrap(), None);
+    assert_eq!(inner.release().await.unwrap(), 1);
+    assert_eq!(server.cli(&["HVALS", "a"]).trim(), "1");
+    assert_eq!(outer.release().await.unwrap(), 0);
+    assert_eq!(server.cli(&["EXISTS", "a"]).trim(), "0");
+}
+
+#[tokio::test]
+async fn redissons_fenced_lock_issues_growing_numbers() {
+    let server = RedisServer::start();
+    let locks = Redisson::connect_fenced(server.url()).await.unwrap();
+    let owner = Owner::new();
+    let mut last = 0;
+    for _ in 0..3 {
+        let outer = locks.lock("a", &owner).lock().await.unwrap();
+        let inner = locks.lock("a", &owner).lock().await.unwrap();
+        let token = outer.token().unwrap().unwrap();
+        assert_eq!(inner.token().unwrap(), Some(token), "one lease, one number");
+        assert!(token > last);
+        last = token;
+        inner.release().await.unwrap();
+        outer.release().await.unwrap();
+    }
+    assert_eq!(server.cli(&["GET", "redisson_lock_token:{a}"]).trim(), last.to_string());
+}
+
+#[tokio::test]
+async fn a_release_tells_waiters_in_the_way_of_the_library() {
+    let server = RedisServer::start();
+    let url = server.url();
+    for (layout, pattern) in
+        [("redisson", "redisson_lock__channel:*"), ("spring:reg", "reg-channel:*")]
+    {
+        let layout: Layout = layout.parse().unwrap();
+        let listener = redis::Client::open(&*url).unwrap();
+        let mut listener = listener.get_async_pubsub().await.unwrap();
+        listener.psubscribe(pattern).await.unwrap();
+        let client = client(&server, layout.clone()).await;
+        client.mutex("a").lock().await.unwrap().release().await.unwrap();
+        let (_, mut messages) = listener.split();
+        let next = std::future::poll_fn(|cx| {
+            futures_core::Stream::poll_next(std::pin::Pin::new(&mut messages), cx)
+        });
+        let message = patiently("the message", next).await.unwrap();
+        let payload: String = message.get_payload().unwrap();
+        let expected = if layout.counts_holds() { "0" } else { "reg:a" };
+        assert_eq!(payload, expected, "{layout}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_layout_lacks_is_unsupported() {
+    let server = RedisServer::start();
+    let client = client(&server, Layout::RedisPy).await;
+    let refused = [
+        client.semaphore("a", 3).try_acquire().await.map(drop),
+        client.rwlock("a").try_read().await.map(drop),
+        client.list("").await.map(drop),
+        client.mutex("a").ask().await.map(drop),
+    ];
+    for error in refused {
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+    let guard = client.mutex("a").lock().await.unwrap();
+    let error = guard.release_with_cooldown(secs(1)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let plain = Plain::connect(server.url(), Layout::Redisson).await.unwrap_err();
+    assert_eq!(plain.kind(), ErrorKind::Config);
+    let memory = Client::builder().interop(Layout::Plain).connect("memory:").await.unwrap_err();
+    assert_eq!(memory.kind(), ErrorKind::Config);
+}
+
+#[tokio::test]
+async fn locks_are_taken_together_or_not_at_all() {
+    let server = RedisServer::start();
+    let client = client(&server, Layout::Redislock).await;
+    does(&server, &["SET", "b", "another's", "PX", "600000"]);
+    assert!(client.multi(["a", "b"]).try_lock().await.unwrap().is_none());
+    assert_eq!(server.cli(&["EXISTS", "a"]).trim(), "0");
+    does(&server, &["DEL", "b"]);
+    let both = client.multi(["a", "b"]).try_lock().await.unwrap().unwrap();
+    assert_eq!(server.cli(&["EXISTS", "a", "b"]).trim(), "2");
+    both.release().await.unwrap();
+    assert_eq!(server.cli(&["EXISTS", "a", "b"]).trim(), "0");
+}
+
+#[tokio::test]
+async fn a_waiter_whose_server_tracks_nothing_asks() {
+    let server = RedisServer::builder().acl_user("poor on >x ~* +@all -client|tracking").start();
+    let locks = Plain::connect(server.url_for("poor", "x"), Layout::Plain).await.unwrap();
+    does(&server, &["SET", "a", "another's", "PX", "600000"]);
+    let waiting = tokio::spawn(async move { locks.mutex("a").lock().await });
+    let before = scripts(&server);
+    until("the waiter to ask", || scripts(&server) > before + 3).await;
+    does(&server, &["DEL", "a"]);
+    patiently("the release", waiting).await.unwrap().unwrap().release().await.unwrap();
+}

@@ -1,0 +1,81 @@
+#!/bin/sh
+# Makes a Debian package of a program that was built: debian.sh PROGRAM DIRECTORY [COMPRESSION]
+#
+# The package has the program, its man pages, completions, and the examples. Prints its path. The same
+# program and SOURCE_DATE_EPOCH (default: the last commit's time) give the same package, byte for byte.
+# DEBFULLNAME and DEBEMAIL name the maintainer. COMPRESSION is what dpkg-deb calls -Z, say none.
+#
+# By dpkg-deb alone, which is on every Debian, and not by cargo-deb: the list of files is short, and
+# a tool that is built from source would cost a check of minutes.
+set -eu
+umask 022
+
+[ $# -ge 2 ] || { echo "usage: debian.sh PROGRAM DIRECTORY [COMPRESSION]" >&2; exit 64; }
+source=$(cd "$(dirname "$0")/.." && pwd)
+program=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+mkdir -p "$2"
+directory=$(cd "$2" && pwd)
+compression=${3:-xz}
+
+for tool in dpkg dpkg-deb gzip md5sum; do
+    command -v "$tool" >/dev/null || { echo "debian.sh: $tool is missing" >&2; exit 69; }
+done
+
+: "${SOURCE_DATE_EPOCH:=$(git -C "$source" log -1 --format=%ct 2>/dev/null || date +%s)}"
+export SOURCE_DATE_EPOCH
+# "leasehold 1.2.3-rc.1" is older than 1.2.3, which Debian writes with a tilde.
+version=$("$program" --version | sed 's/^leasehold //; s/-/~/')
+architecture=$(dpkg --print-architecture)
+name=leasehold_${version}_$architecture.deb
+
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+trap 'exit 130' INT TERM HUP
+
+share=$root/usr/share
+documents=$share/doc/leasehold
+install -D -m 755 "$program" "$root/usr/bin/leasehold"
+"$program" man --dir "$share/man/man1"
+gzip -9n "$share"/man/man1/*.1
+put() {
+    mkdir -p "$(dirname "$1")"
+    cat >"$1"
+}
+"$program" completions bash | put "$share/bash-completion/completions/leasehold"
+"$program" completions zsh | put "$share/zsh/vendor-completions/_leasehold"
+"$program" completions fish | put "$share/fish/vendor_completions.d/leasehold.fish"
+gzip -9nc "$source/CHANGELOG.md" | put "$documents/changelog.gz"
+gzip -9nc "$source/docs/operations.md" | put "$documents/operations.md.gz"
+cp -R "$source/examples" "$documents/examples"
+{
+    echo "leasehold is licensed under either of the two licences below, at your choice."
+    printf '\n%s\n\n' "The MIT License"
+    cat "$source/LICENSE-MIT"
+    printf '\n%s\n\n' "The Apache License 2.0 is in /usr/share/common-licenses/Apache-2.0."
+} | put "$documents/copyright"
+
+# The newest version of the C library's symbols that the program asks for; none in a static program.
+libc=$(grep -ao 'GLIBC_2\.[0-9]*' "$program" | sort -uV | tail -n 1 | sed 's/GLIBC_//')
+depends=${libc:+"libc6 (>= $libc)"}
+if grep -aq 'libgcc_s\.so\.1' "$program"; then
+    depends="${depends:+$depends, }libgcc-s1"
+fi
+{
+    echo "Package: leasehold"
+    echo "Version: $version"
+    echo "Architecture: $architecture"
+    echo "Maintainer: ${DEBFULLNAME:-The leasehold authors} <${DEBEMAIL:-root@localhost}>"
+    echo "Installed-Size: $(du -sk "$root/usr" | cut -f 1)"
+    if [ -n "$depends" ]; then echo "Depends: $depends"; fi
+    echo "Section: admin"
+    echo "Priority: optional"
+    echo "Description: run jobs under a lock, on one machine or on many"
+    echo " Runs a command while it holds a lock in Redis, Valkey, a quorum of them, or a"
+    echo " directory on this machine. The lock is a lease: it ends by itself when its"
+    echo " holder dies, and the command is ended before anybody else can get the lock."
+} | put "$root/DEBIAN/control"
+(cd "$root" && find usr -type f | LC_ALL=C sort | xargs md5sum) | put "$root/DEBIAN/md5sums"
+
+find "$root" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+dpkg-deb --root-owner-group -Z"$compression" --build "$root" "$directory/$name" >/dev/null
+echo "$directory/$name"

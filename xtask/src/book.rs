@@ -1,0 +1,134 @@
+//! `cargo xtask book`: the documents as a book, made by mdBook, which is installed if need be.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::links;
+
+const VERSION: &str = "0.5.4";
+
+/// Documents outside of the book's folder that its pages lead to.
+const BESIDE: &[&str] = &["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"];
+
+pub(crate) fn run(root: &Path) -> Result<(), String> {
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let staged = target.join("book-source");
+    stage(root, &staged)?;
+    let mdbook = mdbook(&target)?;
+    let book = target.join("book");
+    let mut command = Command::new(&mdbook);
+    command.arg("build").arg(&staged).arg("--dest-dir").arg(&book);
+    let status = command.status().map_err(|error| format!("cannot run mdbook: {error}"))?;
+    if !status.success() {
+        return Err(format!("mdbook: {status}"));
+    }
+    println!("    {}", book.join("index.html").display());
+    Ok(())
+}
+
+/// What the book's table of contents leaves out.
+pub(crate) fn findings(root: &Path) -> Vec<String> {
+    let summary = fs::read_to_string(root.join("docs/SUMMARY.md")).unwrap_or_default();
+    let listed: Vec<_> = links::targets(&summary).collect();
+    let Ok(pages) = pages(&root.join("docs")) else {
+        return vec!["docs: cannot be read".to_owned()];
+    };
+    let left_out = pages.iter().filter(|page| !listed.contains(&page.as_str()));
+    left_out.map(|page| format!("docs/SUMMARY.md: {page} is not in it")).collect()
+}
+
+fn pages(folder: &Path) -> Result<Vec<String>, String> {
+    let fail = |error| format!("{}: {error}", folder.display());
+    let mut pages = Vec::new();
+    for entry in fs::read_dir(folder).map_err(fail)? {
+        let name = entry.map_err(fail)?.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".md") && name != "SUMMARY.md" {
+            pages.push(name);
+        }
+    }
+    pages.sort();
+    Ok(pages)
+}
+
+/// Lays out what mdBook reads: all pages in one folder, and no link that leads out of it.
+fn stage(root: &Path, staged: &Path) -> Result<(), String> {
+    let fail = |error| format!("{}: {error}", staged.display());
+    let source = staged.join("docs");
+    if staged.exists() {
+        fs::remove_dir_all(staged).map_err(fail)?;
+    }
+    fs::create_dir_all(&source).map_err(fail)?;
+    fs::copy(root.join("book.toml"), staged.join("book.toml")).map_err(fail)?;
+    fs::copy(root.join("docs/picture.svg"), source.join("picture.svg")).map_err(fail)?;
+    let pages = pages(&root.join("docs"))?;
+    let paths = pages.iter().map(|page| root.join("docs").join(page));
+    let known: Vec<&str> = pages.iter().map(String::as_str).chain(BESIDE.iter().copied()).collect();
+    for path in paths.chain(BESIDE.iter().map(|name| root.join(name))) {
+        let text = fs::read_to_string(&path).map_err(fail)?;
+        let name = path.file_name().unwrap_or_default();
+        fs::write(source.join(name), flattened(&text, &known)).map_err(fail)?;
+    }
+    let mut summary = fs::read_to_string(root.join("docs/SUMMARY.md")).map_err(fail)?;
+    for (title, name) in
+        ["Architecture", "Changelog", "Contributing", "Security"].iter().zip(BESIDE)
+    {
+        summary.push_str(&format!("- [{title}]({name})\n"));
+    }
+    fs::write(source.join("SUMMARY.md"), summary).map_err(fail)
+}
+
+/// A page whose links lead to pages beside it, or are plain text where there is no such page.
+fn flattened(text: &str, known: &[&str]) -> String {
+    let mut out = text.replace("](../", "](").replace("](docs/", "](");
+    let targets: Vec<String> = links::targets(&out).map(str::to_owned).collect();
+    for target in targets {
+        let file = target.split('#').next().unwrap_or_default();
+        if !file.is_empty() && !known.contains(&file) {
+            out = unlinked(&out, &target);
+        }
+    }
+    out
+}
+
+fn unlinked(text: &str, target: &str) -> String {
+    let end = format!("]({target})");
+    let Some((before, after)) = text.split_once(&end) else { return text.to_owned() };
+    let Some((before, label)) = before.rsplit_once('[') else { return text.to_owned() };
+    format!("{before}{label}{after}")
+}
+
+fn mdbook(target: &Path) -> Result<PathBuf, String> {
+    let ours = target.join("tools/bin/mdbook");
+    let on_path = Command::new("mdbook").arg("--version").output();
+    if on_path.is_ok_and(|found| found.status.success()) {
+        return Ok("mdbook".into());
+    }
+    if !ours.exists() {
+        println!("    installing mdbook {VERSION} into target/tools");
+        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut command = Command::new(cargo);
+        command.args(["install", "mdbook", "--version", VERSION, "--locked", "--quiet"]);
+        command.args(["--no-default-features", "--features", "search", "--root"]);
+        let status = command.arg(target.join("tools")).status();
+        let status = status.map_err(|error| format!("cannot run cargo: {error}"))?;
+        if !status.success() {
+            return Err(format!("cargo install mdbook: {status}"));
+        }
+    }
+    Ok(ours)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_of_a_page_stay_inside_the_book() {
+        let page = "[a](../SECURITY.md), [b](guarantees.md#x), [c](../check) and [d](docs/wire.md)";
+        let known = ["SECURITY.md", "guarantees.md", "wire.md"];
+        let flat = "[a](SECURITY.md), [b](guarantees.md#x), c and [d](wire.md)";
+        assert_eq!(flattened(page, &known), flat);
+    }
+}

@@ -1,0 +1,159 @@
+//! `cargo xtask interop`: the lock libraries of other languages and leasehold on the same locks.
+//!
+//! What their programs need is installed below `target/interop`, with the languages' own tools; the
+//! tools themselves, and what comes with the distribution, by its package manager. Whatever can't be
+//! had fails the run: nothing is left out.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::{check, root};
+
+/// A tool, and the Debian package that has it.
+const TOOLS: [(&str, &str); 7] = [
+    ("go", "golang-go"),
+    ("javac", "default-jdk-headless"),
+    ("mvn", "maven"),
+    ("node", "nodejs"),
+    ("npm", "npm"),
+    ("php", "php-cli"),
+    ("python3", "python3-venv"),
+];
+
+/// Symfony's Lock component, where its package puts it.
+const SYMFONY: &str = "/usr/share/php/Symfony/Component/Lock/autoload.php";
+
+pub(crate) fn run(names: &[&str]) -> Result<(), String> {
+    let sources = root().join("interop");
+    let built = root().join("target/interop");
+    tools()?;
+    python(&sources, &built)?;
+    node(&sources, &built)?;
+    go(&sources, &built)?;
+    java(&sources, &built)?;
+    let folders = [text(&sources)?, text(&built)?];
+    let args = ["run", "--quiet", "--package", "leasehold-interop", "--"];
+    check::cargo(&[&args[..], &[&folders[0], &folders[1]], names].concat(), &[])
+}
+
+fn text(path: &Path) -> Result<String, String> {
+    path.to_str().map(str::to_owned).ok_or_else(|| format!("{} is no text", path.display()))
+}
+
+fn tools() -> Result<(), String> {
+    let lacks = |tool: &str| {
+        let asked = Command::new(tool)
+            .arg("--version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        // Not all know the question, but what is there can be asked.
+        asked.is_err()
+    };
+    let mut missing: Vec<&str> =
+        TOOLS.iter().filter(|(tool, _)| lacks(tool)).map(|(_, package)| *package).collect();
+    let php_lacks_redis = || {
+        let modules = Command::new("php").arg("-m").output();
+        !modules.is_ok_and(|it| String::from_utf8_lossy(&it.stdout).lines().any(|m| m == "redis"))
+    };
+    missing.extend(php_lacks_redis().then_some("php-redis"));
+    missing.extend((!Path::new(SYMFONY).exists()).then_some("php-symfony-lock"));
+    if missing.is_empty() {
+        return Ok(());
+    }
+    println!("    installing {}", missing.join(", "));
+    let mut install = Command::new("apt-get");
+    install.args(["install", "--yes", "--quiet", "--no-install-recommends"]).args(&missing);
+    install.env("DEBIAN_FRONTEND", "noninteractive").stdout(Stdio::null());
+    let mut update = Command::new("apt-get");
+    update.args(["update", "--quiet"]).stdout(Stdio::null());
+    finish(update)
+        .and_then(|()| finish(install))
+        .map_err(|error| format!("{error}; install by hand what is missing: {}", missing.join(" ")))
+}
+
+/// Whether something was built from these files as they are.
+fn is_current(mark: &Path, from: &[PathBuf]) -> Result<Option<String>, String> {
+    let mut now = String::new();
+    for file in from {
+        let content = std::fs::read_to_string(file)
+            .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+        now.push_str(&content);
+    }
+    let before = std::fs::read_to_string(mark).unwrap_or_default();
+    Ok(if before == now { None } else { Some(now) })
+}
+
+/// Builds something, unless that was done from the same files before.
+fn build(
+    folder: &Path,
+    from: &[PathBuf],
+    make: impl FnOnce() -> Result<(), String>,
+) -> Result<(), String> {
+    let mark = folder.join("built-from");
+    std::fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let Some(now) = is_current(&mark, from)? else { return Ok(()) };
+    println!("    building in {}", folder.display());
+    make()?;
+    std::fs::write(&mark, now).map_err(|error| format!("{}: {error}", mark.display()))
+}
+
+fn python(sources: &Path, built: &Path) -> Result<(), String> {
+    let (from, to) = (sources.join("python/requirements.txt"), built.join("python"));
+    build(&to, std::slice::from_ref(&from), || {
+        let mut environment = Command::new("python3");
+        environment.args(["-m", "venv"]).arg(&to);
+        finish(environment)?;
+        let mut install = Command::new(to.join("bin/python"));
+        install.args(["-m", "pip", "install", "--quiet", "--requirement"]).arg(&from);
+        finish(install)
+    })
+}
+
+fn node(sources: &Path, built: &Path) -> Result<(), String> {
+    let to = built.join("node");
+    let files = ["package.json", "peer.js"];
+    let from: Vec<_> = files.iter().map(|file| sources.join("node").join(file)).collect();
+    build(&to, &from, || {
+        for (from, file) in from.iter().zip(files) {
+            std::fs::copy(from, to.join(file)).map_err(|error| format!("{file}: {error}"))?;
+        }
+        let mut install = Command::new("npm");
+        install.args(["install", "--silent", "--no-audit", "--no-fund", "--no-package-lock"]);
+        install.current_dir(&to);
+        finish(install)
+    })
+}
+
+fn go(sources: &Path, built: &Path) -> Result<(), String> {
+    let (from, to) = (sources.join("go"), built.join("go"));
+    let files: Vec<_> = ["go.mod", "go.sum", "main.go"].iter().map(|it| from.join(it)).collect();
+    build(&to, &files, || {
+        let mut compile = Command::new("go");
+        compile.args(["build", "-o"]).arg(to.join("peer")).arg(".").current_dir(&from);
+        finish(compile)
+    })
+}
+
+fn java(sources: &Path, built: &Path) -> Result<(), String> {
+    let (from, to) = (sources.join("java"), built.join("java"));
+    let source = from.join("src/main/java/Peer.java");
+    build(&to, &[from.join("pom.xml"), source.clone()], || {
+        let mut fetch = Command::new("mvn");
+        fetch.args(["--quiet", "--batch-mode", "dependency:copy-dependencies"]);
+        fetch.arg(format!("-DoutputDirectory={}", to.join("lib").display())).current_dir(&from);
+        finish(fetch)?;
+        let mut compile = Command::new("javac");
+        compile.arg("-cp").arg(to.join("lib/*")).arg("-d").arg(to.join("classes")).arg(source);
+        finish(compile)
+    })
+}
+
+fn finish(mut command: Command) -> Result<(), String> {
+    let shown = format!("{command:?}");
+    match command.stdin(Stdio::null()).status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{shown}: {status}")),
+        Err(error) => Err(format!("cannot run {shown}: {error}")),
+    }
+}
