@@ -65,10 +65,34 @@ impl Debts {
 
 /// Lets somebody else collect when the one who did is gone, with its runtime say.
 #[derive(Debug)]
-pub(crate) struct Collecting(pub(crate) Arc<Debts>);
+pub(crate) struct Collecting {
+    pub(crate) debts: Arc<Debts>,
+    /// Whether it has said itself that nobody collects any more.
+    is_over: bool,
+}
+
+impl Collecting {
+    /// For the one who found that nobody collects, and said that it does.
+    pub(crate) fn new(debts: Arc<Debts>) -> Self {
+        Self { debts, is_over: false }
+    }
+
+    /// Ends collecting if nothing is owed, in one step, so that what is owed from then on is
+    /// collected by somebody else. Whether it has ended.
+    pub(crate) fn end_if_paid(&mut self) -> bool {
+        let mut list = self.debts.list();
+        if list.owed.is_empty() {
+            list.collecting = false;
+            self.is_over = true;
+        }
+        self.is_over
+    }
+}
 
 impl Drop for Collecting {
     fn drop(&mut self) {
-        self.0.list().collecting = false;
+        if !self.is_over {
+            self.debts.list().collecting = false;
+        }
     }
 }

@@ -84,15 +84,15 @@ impl Nodes {
         // which takes the list.
         drop(list);
         if !collecting {
-            let collecting = Collecting(Arc::clone(debts));
+            let collecting = Collecting::new(Arc::clone(debts));
             tokio::spawn(Arc::clone(self).collect(node, collecting));
         }
         true
     }
 
     /// Sends a node what it owes, until it owes nothing more.
-    async fn collect(self: Arc<Self>, node: usize, collecting: Collecting) {
-        let debts = Arc::clone(&collecting.0);
+    async fn collect(self: Arc<Self>, node: usize, mut collecting: Collecting) {
+        let debts = Arc::clone(&collecting.debts);
         let mut pause = TRY_EVERY;
         let mut answers = false;
         loop {
@@ -103,12 +103,7 @@ impl Nodes {
             }
             let due = self.due(&debts, if answers { BATCH } else { 1 });
             if due.is_empty() {
-                let mut list = debts.list();
-                if list.owed.is_empty() {
-                    list.collecting = false;
-                    drop(list);
-                    // Somebody else may be at it from here on.
-                    std::mem::forget(collecting);
+                if collecting.end_if_paid() {
                     return;
                 }
                 continue;
@@ -183,5 +178,90 @@ fn arrived<T>(answer: &Result<T>) -> bool {
     match answer {
         Ok(_) => true,
         Err(error) => error.effect() == Effect::NotApplied,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use leasehold_core::{Key, LeaveRequest, Token};
+    use leasehold_embedded::MemoryStore;
+    use tokio::runtime::Runtime;
+    use tokio::task::yield_now;
+
+    use super::*;
+    use crate::store::QuorumStore;
+
+    /// So long that only a thread which hangs exceeds it.
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn one_node() -> Arc<Nodes> {
+        QuorumStore::new(vec![Arc::new(MemoryStore::new())]).unwrap().nodes
+    }
+
+    fn owed(nodes: &Nodes) -> Owed {
+        let request = LeaveRequest::new(Key::new("k").unwrap(), Token::generate().unwrap());
+        Owed {
+            undoing: Undoing::Leave(Arc::new(request)),
+            until: nodes.now().saturating_add(LONG),
+            unsure: false,
+        }
+    }
+
+    /// Waits until the node owes nothing and nobody collects.
+    async fn paid(nodes: &Nodes) {
+        let is_paid = || {
+            let list = nodes.debts[0].list();
+            list.owed.is_empty() && !list.collecting
+        };
+        timeout(LONG, async {
+            while !is_paid() {
+                yield_now().await;
+            }
+        })
+        .await
+        .expect("what is owed is collected");
+    }
+
+    #[test]
+    fn what_is_owed_on_a_runtime_that_ended_holds_up_nobody_and_is_collected_on_the_next() {
+        let nodes = one_node();
+        let over = Runtime::new().unwrap();
+        let handle = over.handle().clone();
+        over.shutdown_timeout(LONG);
+        let (told, done) = mpsc::channel();
+        let on_it = Arc::clone(&nodes);
+        thread::spawn(move || {
+            let _entered = handle.enter();
+            told.send(on_it.owe(0, owed(&on_it))).unwrap();
+        });
+        let entered = done.recv_timeout(LONG).expect("owing on a runtime that ended returns");
+        assert!(entered, "there is room for it");
+        assert!(!nodes.debts[0].list().collecting, "nobody collects on a runtime that ended");
+        assert_eq!(nodes.debts[0].list().owed.len(), 1);
+        Runtime::new().unwrap().block_on(async {
+            assert!(nodes.owe(0, owed(&nodes)));
+            paid(&nodes).await;
+        });
+    }
+
+    #[tokio::test]
+    async fn collecting_leaves_nothing_in_memory() {
+        let nodes = one_node();
+        for _ in 0..3 {
+            assert!(nodes.owe(0, owed(&nodes)));
+            paid(&nodes).await;
+        }
+        let debts = Arc::downgrade(&nodes.debts[0]);
+        drop(nodes);
+        timeout(LONG, async {
+            while debts.strong_count() > 0 {
+                yield_now().await;
+            }
+        })
+        .await
+        .expect("debts of a quorum that is gone are gone");
     }
 }
