@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::doctor::{Finding, IDENTITY, Severity, worst};
-use leasehold_core::{Acquire, ErrorKind, Release, ReleaseRequest, Renew, RenewRequest, Store};
+use leasehold_core::{
+    Acquire, ErrorKind, Key, Release, ReleaseRequest, Renew, RenewRequest, Store,
+};
 use leasehold_quorum::{QuorumStore, QuorumStoreBuilder};
 use leasehold_redis::RedisStore;
 use leasehold_testkit::server::RedisServer;
@@ -22,6 +24,18 @@ fn servers(count: usize) -> Vec<RedisServer> {
 
 fn quorum(servers: &[RedisServer]) -> QuorumStoreBuilder {
     QuorumStore::builder(connected(servers)).node_timeout(NODE_TIMEOUT)
+}
+
+/// Waits until every server has the lease. A grant counts once a majority has it, and what the others
+/// lack is brought to them after, even to one that was restarted meanwhile.
+async fn at_all(servers: &[RedisServer], key: &Key) {
+    for (server, node) in servers.iter().zip(connected(servers)) {
+        let began = Instant::now();
+        while node.inspect(key, CALL).await.unwrap().is_none() {
+            assert!(began.elapsed() < secs(60), "{} never has the lease", server.addr());
+            tokio::time::sleep(ms(1)).await;
+        }
+    }
 }
 
 /// Takes, renews and gives back a lock, and says how long the first took.
@@ -104,6 +118,7 @@ async fn a_server_that_was_restarted_empty_lets_no_second_holder_in() {
         tokio::time::sleep(ms(50)).await;
     };
     let held_since = Instant::now();
+    at_all(&servers, &key).await;
     // Two of the three that hold the lease forget it, one after the other.
     for server in &servers[..2] {
         server.kill();
@@ -130,6 +145,7 @@ async fn without_the_delay_a_restart_lets_a_second_holder_in() {
     let quorum = quorum(&servers).nodes_keep_leases(true).build().unwrap();
     let key = key();
     granted(&quorum, &wish(&key, secs(60))).await;
+    at_all(&servers, &key).await;
     for server in &servers[..2] {
         server.kill();
         server.restart();
