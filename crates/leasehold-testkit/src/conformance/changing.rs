@@ -174,6 +174,31 @@ pub(super) async fn a_lowered_limit_takes_nothing_from_holders(cx: &Context) {
     small.leave().await;
 }
 
+pub(super) async fn a_lowered_limit_ends_every_wait_for_more_wherever_it_stands(cx: &Context) {
+    let key = cx.key();
+    let lease = cx.party(&key).permits(5, 5).owner("a").take().await;
+    let mut line = Vec::new();
+    for (owner, count) in [("b", 2), ("c", 3), ("d", 5), ("e", 1), ("f", 4)] {
+        let waiter = cx.party(&key).permits(count, 5).owner(owner).in_line();
+        waiter.wait().await;
+        line.push(waiter);
+    }
+    assert_eq!(set_limit(cx, &key, 2).await, SetLimit::Set { before: number(5) });
+    assert_eq!(cx.waiters(&key).await, ["b", "e"], "c, d and f want more than there is");
+    let stored = Kind::Semaphore { limit: number(2) };
+    for gone in [&line[1], &line[2], &line[4]] {
+        assert_eq!(gone.be_refused().await, Refusal::WrongKind { stored });
+    }
+    // Of those who were dropped none is granted anything, and none is in the others' way.
+    lease.end().await;
+    assert_eq!(cx.holders(&key).await, ["b"]);
+    assert_eq!(cx.waiters(&key).await, ["e"]);
+    for waiter in line {
+        waiter.leave().await;
+    }
+    assert_eq!(cx.inspect(&key).await, None);
+}
+
 pub(super) async fn a_lock_has_no_limit(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;

@@ -70,6 +70,7 @@ macro_rules! conformance_list {
                 permits_can_be_given_back_and_added_to_one_by_one,
                 a_raised_limit_serves_the_line_and_binds_newcomers,
                 a_lowered_limit_takes_nothing_from_holders,
+                a_lowered_limit_ends_every_wait_for_more_wherever_it_stands,
                 a_preferred_reader_joins_readers_past_a_waiting_writer,
             }
             changing [sets] {
