@@ -15,6 +15,8 @@ use crate::common::{Caller, WITHIN, key};
 
 /// More than twice what one call looks at.
 const MANY: u32 = 700;
+/// How long leases last that run out in a test: all of them are taken in less.
+const SOON: Duration = Duration::from_secs(4);
 
 fn permits(count: u32, limit: u32) -> Mode {
     let number = |n| NonZeroU32::new(n).unwrap();
@@ -58,6 +60,14 @@ fn present(server: &RedisServer) -> u64 {
     parts.next().unwrap() * 1_000_000 + parts.next().unwrap()
 }
 
+/// Waits until what begins now and lasts for so long is over on the server's clock.
+async fn over(server: &RedisServer, length: Duration) {
+    let end = present(server) + u64::try_from(length.as_micros()).unwrap();
+    while present(server) <= end {
+        sleep(Duration::from_millis(2)).await;
+    }
+}
+
 #[tokio::test]
 async fn thousands_of_dead_waiters_are_swept_in_steps_and_keep_nobody_from_the_lock() {
     let server = RedisServer::start();
@@ -67,7 +77,7 @@ async fn thousands_of_dead_waiters_are_swept_in_steps_and_keep_nobody_from_the_l
     let fences = holder.take().await;
     let dead = (0..3 * MANY).map(|_| waiting(&store, &key, client, 100).request).collect();
     take_all(&store, dead).await;
-    sleep(Duration::from_millis(110)).await;
+    over(&server, Duration::from_millis(100)).await;
     let alive = waiting(&store, &key, client, 60_000);
     alive.wait().await;
     assert_eq!(store.release(&holder.ending(fences), WITHIN).await.unwrap(), Release::Released);
@@ -128,14 +138,15 @@ async fn many_permits_run_out_and_are_given_out_again() {
         caller.request.ttl = Ttl::new(Duration::from_millis(ms)).unwrap();
         caller
     };
-    let some_ms = |number: u32| if number.is_multiple_of(7) { 60_000 } else { 1_500 };
+    let soon_ms = u64::try_from(SOON.as_millis()).unwrap();
+    let some_ms = |number: u32| if number.is_multiple_of(7) { 60_000 } else { soon_ms };
     let all: Vec<_> = (0..MANY).map(|number| caller(some_ms(number)).request).collect();
     let answers = take_all(&store, all.clone()).await;
     assert!(answers.iter().all(|answer| matches!(answer, Acquire::Granted(_))));
     assert!(matches!(caller(1_000).try_take().await.unwrap(), Acquire::Busy(_)));
     assert_eq!(fields(&server, &key, "@"), 700);
 
-    sleep(Duration::from_millis(1_600)).await;
+    over(&server, SOON).await;
     let mut calls = 0;
     while fields(&server, &key, "@") > 100 {
         // One that asks for more than comes free in a step is told to wait; the next step goes on.
