@@ -55,7 +55,7 @@ impl Client {
         Self { gates: Arc::new(Gates::new(inner)), owned: Arc::default() }
     }
 
-    fn inner(&self) -> &Arc<Inner> {
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
         self.gates.client()
     }
 

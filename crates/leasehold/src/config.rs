@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use leasehold_core::{Error, ErrorKind, OwnerName, Result, Ttl};
 
+use crate::options::LockOptions;
+
 /// The default length of a lease: long enough to ride out a fail-over, short enough for somebody
 /// to wait for after a crash. It is renewed every third of it.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
@@ -25,6 +27,8 @@ pub(crate) struct Config {
     pub(crate) call_timeout: Duration,
     pub(crate) local_handoffs: u32,
     pub(crate) retry_store: Duration,
+    /// What the locks are set to unless they say otherwise.
+    pub(crate) options: LockOptions,
 }
 
 impl Config {

@@ -134,6 +134,8 @@
 //! # Ok(()) }
 //! ```
 //!
+//! What all locks of a client are to have is said where it is made: [`ClientBuilder::options`].
+//!
 //! ## … be stopped when the lock is lost
 //!
 //! [`Mutex::run`] takes the lock, runs a body, and releases. If the lease is lost the body is
@@ -312,6 +314,7 @@
 mod background;
 #[cfg(feature = "blocking")]
 pub mod blocking;
+mod by_name;
 mod client;
 mod config;
 mod connect;
@@ -352,7 +355,7 @@ pub use lease::held_leases::HeldLeases;
 pub use lease::not_changed::NotChanged;
 pub use lease::release::{Release, Releases};
 pub use lease::run::RunError;
-pub use options::{Fairness, LockOptions};
+pub use options::{Fairness, LockOptions, WaitLimit};
 pub use owner::Owner;
 
 pub use leasehold_clock as clock;

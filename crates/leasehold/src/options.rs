@@ -22,10 +22,43 @@ pub enum Fairness {
     Barging,
 }
 
+/// For how long a wait goes on that is given no limit of its own, such as
+/// [`Mutex::lock`](crate::Mutex::lock).
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum WaitLimit {
+    /// Until the lock is held.
+    #[default]
+    Forever,
+    /// For at most so long.
+    For(Duration),
+    /// For at most the ttl that is asked for: a waiter stops by itself, without a deadline of its
+    /// own.
+    Ttl,
+}
+
+impl WaitLimit {
+    /// The limit of a wait for a lease of this length.
+    pub(crate) const fn under(self, ttl: Ttl) -> Option<Duration> {
+        match self {
+            Self::Forever => None,
+            Self::For(limit) => Some(limit),
+            Self::Ttl => Some(ttl.duration()),
+        }
+    }
+}
+
+impl From<Duration> for WaitLimit {
+    fn from(limit: Duration) -> Self {
+        Self::For(limit)
+    }
+}
+
 /// How a lock is held and waited for: a value that can be made once, and given to locks of any
 /// kind, async and blocking.
 ///
-/// What is not set stays what it is in the lock, at first the client's defaults. What is wrong with
+/// What is not set stays what it is in the lock, at first the client's defaults, which are options
+/// [as well](crate::ClientBuilder::options). What is wrong with
 /// a setting is told by the first method that locks. Options that mean nothing to a kind of lock
 /// are left out: a job [once per period](crate::OncePer) waits for nothing, and the owner of a
 /// [re-entrant lock](crate::Reentrant) is its [`Owner`](crate::Owner).
@@ -58,6 +91,7 @@ pub struct LockOptions {
     pub(crate) retry: Option<Arc<dyn RetryStrategy>>,
     pub(crate) give_up_early: Option<bool>,
     pub(crate) max_waiters: Option<Option<u32>>,
+    pub(crate) wait_limit: Option<WaitLimit>,
     /// The first setting that is wrong.
     pub(crate) wrong: Option<Error>,
 }
@@ -89,7 +123,7 @@ impl fmt::Debug for LockOptions {
             };
         }
         show!(ttl stop_grace renew max_hold progress_within metadata owner fairness retry give_up_early);
-        show!(max_waiters wrong);
+        show!(max_waiters wait_limit wrong);
         shown.finish()
     }
 }
@@ -190,6 +224,14 @@ macro_rules! waiting_options {
             /// Refuses to wait when so many wait already; without limit by default.
             max_waiters(max: impl Into<Option<u32>>) |options| {
                 options.max_waiters = Some(max.into());
+                Ok(())
+            }
+
+            /// For how long to wait where the call says nothing: for ever by default, for a time, or
+            /// for [as long as the ttl](crate::WaitLimit::Ttl). A limit that a call gives counts
+            /// instead.
+            wait_limit(limit: impl Into<crate::WaitLimit>) |options| {
+                options.wait_limit = Some(limit.into());
                 Ok(())
             }
         }

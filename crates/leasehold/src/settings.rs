@@ -9,7 +9,7 @@ use leasehold_core::{
 };
 
 use crate::config::Config;
-use crate::options::{Fairness, LockOptions};
+use crate::options::{Fairness, LockOptions, WaitLimit};
 
 /// All settings of a lock value.
 #[derive(Clone, Debug)]
@@ -31,6 +31,7 @@ pub(crate) struct Settings {
     pub(crate) give_up_early: bool,
     pub(crate) fairness: Fairness,
     pub(crate) max_waiters: Option<u32>,
+    pub(crate) wait_limit: WaitLimit,
     /// Whether the lease may be handed on inside this process, of which the store learns nothing.
     pub(crate) handed_on: bool,
     pub(crate) min_ttl: Ttl,
@@ -47,10 +48,10 @@ pub(crate) struct Terms {
 }
 
 impl Settings {
-    /// The defaults.
+    /// The client's defaults.
     pub(crate) fn new(config: &Config, key: Key, mode: Mode) -> Self {
         let retry = Exponential::new(Duration::from_millis(5), Duration::from_millis(250));
-        Self {
+        let mut settings = Self {
             key,
             mode,
             preferred: false,
@@ -66,20 +67,28 @@ impl Settings {
             give_up_early: false,
             fairness: Fairness::Fifo,
             max_waiters: None,
+            wait_limit: WaitLimit::Forever,
             handed_on: true,
             min_ttl: config.min_ttl,
-        }
+        };
+        settings.put(&config.options);
+        settings
     }
 
     /// Takes over what is set.
     pub(crate) fn set(&mut self, options: &LockOptions) -> Result<()> {
+        if let Some(error) = &options.wrong {
+            return Err(error.clone());
+        }
+        self.put(options);
+        Ok(())
+    }
+
+    fn put(&mut self, options: &LockOptions) {
         fn put<T: Clone>(option: Option<&T>, setting: &mut T) {
             if let Some(value) = option {
                 setting.clone_from(value);
             }
-        }
-        if let Some(error) = &options.wrong {
-            return Err(error.clone());
         }
         put(options.ttl.as_ref(), &mut self.ttl);
         put(options.stop_grace.map(Some).as_ref(), &mut self.stop_grace);
@@ -92,7 +101,12 @@ impl Settings {
         put(options.retry.as_ref(), &mut self.retry);
         put(options.give_up_early.as_ref(), &mut self.give_up_early);
         put(options.max_waiters.as_ref(), &mut self.max_waiters);
-        Ok(())
+        put(options.wait_limit.as_ref(), &mut self.wait_limit);
+    }
+
+    /// For how long to wait: what a call says, or else the limit that is set.
+    pub(crate) fn limit(&self, told: Option<Duration>) -> Option<Duration> {
+        told.or_else(|| self.wait_limit.under(self.ttl))
     }
 
     /// Checks what can only be checked together.

@@ -11,7 +11,7 @@ use leasehold_core::{
 use super::driven::Driven;
 use super::election::Election;
 use super::face::Face;
-use super::guard::Guard;
+use super::guard::{Guard, HeldLease};
 use super::io::{Io, check_caller};
 use super::multi::Multi;
 use super::mutex::Mutex;
@@ -78,6 +78,13 @@ methods! { Client {
     asks release_all() -> (), errors releasing_detached;
     /// Releases every lease that this client holds, and says for each how its release went.
     waits release_all_outcomes() -> Releases;
+    /// Gives all that this client holds under a name a new length.
+    asks renew_held(key: impl IntoKey, ttl: Duration) -> (), errors renewing;
+    /// Releases all that this client holds under a name; the guards that remain hold nothing. An
+    /// `Ok` says that it was held to its end.
+    asks release_held(key: impl IntoKey) -> (), errors releasing_detached;
+    /// Releases all that this client holds under a name, and says for each lease how that went.
+    asks release_held_outcomes(key: impl IntoKey) -> Releases, errors releasing_detached;
     /// Closes the client: nothing new can be acquired, everything held is released, and what
     /// dropped guards left behind is given up. Takes [`CLOSE_WITHIN`](crate::CLOSE_WITHIN) at most.
     ///
@@ -107,6 +114,16 @@ impl Client {
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no thread can be started.
     pub fn new(store: Arc<dyn Store>) -> Result<Self> {
         Self::builder().store(store)
+    }
+
+    /// The leases that this client and its clones hold under a name, wherever their guards are. Asks
+    /// nobody. See [`crate::Client::held`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a bad name.
+    pub fn held(&self, key: impl IntoKey) -> Result<Vec<HeldLease>> {
+        Ok(Face::of(self.0.part().held(key)?, self.0.io()))
     }
 
     /// Several locks that are taken together, all or none; their order does not matter. See
@@ -147,6 +164,8 @@ setters! { ClientBuilder {
     min_renewal(min_renewal: Duration);
     /// Who holds this client's locks, for people.
     owner(owner: impl Into<String>);
+    /// What the locks are set to unless they say otherwise.
+    options(options: &crate::LockOptions);
     /// How long one request to the store may take.
     call_timeout(call_timeout: Duration);
     /// How often in a row a released lock stays inside this client.

@@ -12,6 +12,7 @@ use crate::background::Background;
 use crate::client::Client;
 use crate::config::{Config, DEFAULT_CALL_TIMEOUT, DEFAULT_LOCAL_HANDOFFS, DEFAULT_TTL};
 use crate::connect::store_url;
+use crate::options::LockOptions;
 use crate::owner;
 use crate::rt;
 use crate::shared::Inner;
@@ -34,6 +35,7 @@ pub struct ClientBuilder {
     min_ttl: Duration,
     min_renewal: Duration,
     owner: Option<String>,
+    options: LockOptions,
     call_timeout: Duration,
     local_handoffs: u32,
     clock: Option<Arc<dyn Clock>>,
@@ -53,6 +55,7 @@ impl fmt::Debug for ClientBuilder {
             min_ttl,
             min_renewal,
             owner,
+            options,
             call_timeout,
             local_handoffs,
             clock,
@@ -69,6 +72,7 @@ impl fmt::Debug for ClientBuilder {
             .field("min_ttl", min_ttl)
             .field("min_renewal", min_renewal)
             .field("owner", owner)
+            .field("options", options)
             .field("call_timeout", call_timeout)
             .field("local_handoffs", local_handoffs)
             .field("clock", clock)
@@ -87,6 +91,7 @@ impl Default for ClientBuilder {
             min_ttl: Ttl::MIN.duration(),
             min_renewal: Ttl::MIN.duration(),
             owner: None,
+            options: LockOptions::new(),
             call_timeout: DEFAULT_CALL_TIMEOUT,
             local_handoffs: DEFAULT_LOCAL_HANDOFFS,
             clock: None,
@@ -127,6 +132,34 @@ impl ClientBuilder {
     /// Who holds this client's locks, for people; by default `host_pid`.
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.owner = Some(owner.into());
+        self
+    }
+
+    /// What this client's locks are set to unless they say otherwise: for how long to wait, when to try
+    /// again, and whatever else [`LockOptions`] have. What is wrong with them is told when the client
+    /// is made. A ttl and an owner among them count before [`ttl`](Self::ttl) and
+    /// [`owner`](Self::owner).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+    /// use leasehold::retry::Linear;
+    /// use leasehold::{Client, ErrorKind, LockOptions, WaitLimit};
+    /// use std::time::Duration;
+    ///
+    /// // A lease of 5 s, asked for every 100 ms, for 5 s at most.
+    /// let usual = LockOptions::new()
+    ///     .ttl(Duration::from_secs(5))
+    ///     .retry(Linear::new(Duration::from_millis(100)))
+    ///     .wait_limit(WaitLimit::Ttl);
+    /// let client = Client::builder().options(&usual).connect("memory:").await?;
+    /// let guard = client.mutex("stock").lock().await?;
+    /// let other = client.mutex("stock").wait_limit(Duration::from_millis(20));
+    /// assert_eq!(other.lock().await.unwrap_err().kind(), ErrorKind::Timeout);
+    /// # guard.release().await
+    /// # }
+    /// ```
+    pub fn options(mut self, options: &LockOptions) -> Self {
+        self.options = options.clone();
         self
     }
 
@@ -314,6 +347,7 @@ impl ClientBuilder {
             min_ttl,
             min_renewal,
             owner,
+            options,
             call_timeout,
             local_handoffs,
             tokio_time,
@@ -323,14 +357,22 @@ impl ClientBuilder {
         if call_timeout.is_zero() {
             return Err(Error::new(ErrorKind::Config, "a call timeout of zero leaves no time"));
         }
+        if let Some(wrong) = options.wrong {
+            return Err(wrong);
+        }
         let config = Config {
-            ttl: Ttl::new(ttl)?,
+            ttl: options.ttl.map_or_else(|| Ttl::new(ttl), Ok)?,
             min_ttl: Ttl::new(min_ttl)?,
             min_renewal: Ttl::new(min_renewal.max(min_ttl))?,
-            owner: owner.map_or_else(|| Ok(owner::of_this_process()), OwnerName::new)?,
+            owner: match (&options.owner, owner) {
+                (Some(owner), _) => owner.clone(),
+                (None, Some(owner)) => OwnerName::new(owner)?,
+                (None, None) => owner::of_this_process(),
+            },
             call_timeout,
             local_handoffs,
             retry_store,
+            options,
         };
         let background = if tokio_time { here } else { Background::start()?.runtime().clone() };
         Inner::start(store, clock, config, background)

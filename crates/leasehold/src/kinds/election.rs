@@ -9,7 +9,7 @@ use crate::kinds::lock_value::{LockValue, lock};
 use crate::kinds::typed_guard::typed_guard;
 use crate::lease::guard::Guard;
 use crate::lease::held_lease::HeldLease;
-use crate::options::setters;
+use crate::options::{WaitLimit, setters};
 use crate::rt;
 use crate::waiting::gate::Gates;
 
@@ -225,10 +225,14 @@ impl Election {
         }
     }
 
-    /// Campaigns through errors that may pass.
+    /// Campaigns through errors that may pass, without a limit.
     pub(crate) async fn campaign_on(&self) -> Result<Leadership> {
+        let value = self.value.with(|settings| {
+            settings.wait_limit = WaitLimit::Forever;
+            Ok(())
+        });
         loop {
-            match self.campaign().await {
+            match value.take(None).await.map(Leadership) {
                 Err(error) if error.is_retryable() && error.kind() != ErrorKind::Timeout => {
                     tracing::warn!(target: "leasehold", %error, "a campaign failed; trying again");
                     let clock = &*self.value.client().clock;

@@ -61,7 +61,7 @@ impl LockValue {
         self.acquisition(Some(Duration::ZERO))?.try_once().await
     }
 
-    /// Waits for at most `limit`, or for as long as it takes.
+    /// Waits for at most `limit`, or as the settings say.
     pub(crate) async fn take(&self, limit: Option<Duration>) -> Result<Guard> {
         self.wait(self.acquisition(limit)?).await
     }

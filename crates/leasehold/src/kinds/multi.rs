@@ -173,6 +173,7 @@ impl Multi {
 
     async fn take(&self, limit: Option<Duration>) -> Result<MultiGuard> {
         let clock = &self.value.client().clock;
+        let limit = self.value.settings.clone()?.limit(limit);
         let until = limit.map(|limit| clock.now().saturating_add(limit));
         let all = self.acquisitions(limit)?;
         let limits = all.first().map(|first| first.limits.clone());

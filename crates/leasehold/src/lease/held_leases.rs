@@ -163,7 +163,7 @@ impl HeldLeases {
     ///
     /// As [`HeldLease::renew_to`].
     pub async fn renew_to(&self, ttl: Duration) -> Result<()> {
-        all(self.leases.iter().map(|lease| lease.renew_to(ttl))).await.into_iter().collect()
+        renew_all(&self.leases, ttl).await
     }
 
     /// A token that is cancelled when any of them is lost or given up. See
@@ -192,6 +192,11 @@ impl Leases for HeldLeases {
     fn at_fault(&self) -> Option<HeldLease> {
         self.leases.iter().find(|lease| !lease.is_held()).cloned()
     }
+}
+
+/// Gives all of these a new length; the first error is the answer.
+pub(crate) async fn renew_all(leases: &[HeldLease], ttl: Duration) -> Result<()> {
+    all(leases.iter().map(|lease| lease.renew_to(ttl))).await.into_iter().collect()
 }
 
 /// Returns when any of these does.

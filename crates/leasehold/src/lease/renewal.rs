@@ -110,7 +110,10 @@ impl RenewalSchedule {
     fn is_on_its_way(&self, handle: &Arc<LeaseHandle>, now: Moment) -> bool {
         match handle.is_offered_until() {
             Some(until) if now < until => self.put(handle, until.min(handle.lost_at())),
-            Some(_) => handle.take_back(),
+            Some(_) => {
+                self.remove(handle);
+                handle.take_back();
+            }
             None => {
                 let resume = moment(handle.resume_ns.swap(0, Ordering::Relaxed));
                 if now >= resume {
@@ -157,8 +160,9 @@ impl RenewalSchedule {
     fn turn(self: &Arc<Self>) -> Option<Moment> {
         let now = self.clock.now();
         let mut batches: BTreeMap<u32, Batch> = BTreeMap::new();
-        for handle in self.take_due(now) {
+        for handle in self.due_at(now) {
             if handle.status(now) == LeaseStatus::Lost {
+                self.remove(&handle);
                 handle.take_back();
                 continue;
             }
@@ -183,10 +187,10 @@ impl RenewalSchedule {
         due.planned.map(moment)
     }
 
-    fn take_due(&self, now: Moment) -> Vec<Arc<LeaseHandle>> {
-        let mut due = self.due();
-        let later = due.holds.split_off(&(as_nanos(now).saturating_add(1), 0));
-        std::mem::replace(&mut due.holds, later).into_values().collect()
+    /// What is due. It stays in the schedule, where others look for what is held.
+    fn due_at(&self, now: Moment) -> Vec<Arc<LeaseHandle>> {
+        let end = (as_nanos(now).saturating_add(1), 0);
+        self.due().holds.range(..end).map(|(_, handle)| Arc::clone(handle)).collect()
     }
 
     async fn renew(self: Arc<Self>, batch: Batch) {

@@ -46,7 +46,7 @@ pub(crate) enum Attempt {
 }
 
 impl Acquisition {
-    /// Prepares an acquisition that may wait for `limit`, or for ever. Sends nothing.
+    /// Prepares an acquisition that may wait for `limit`, or as its settings say. Sends nothing.
     pub(crate) fn new(
         client: &Arc<Inner>,
         settings: &Result<Arc<Settings>>,
@@ -57,6 +57,7 @@ impl Acquisition {
         client.check_open()?;
         rt::current()?;
         let terms = settings.terms()?;
+        let limit = settings.limit(limit);
         let token = Token::generate()?;
         let mut request = AcquireRequest::new(settings.key.clone(), token, terms.ttl);
         request.mode = settings.mode;

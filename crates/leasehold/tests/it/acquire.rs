@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::retry::{Linear, NoRetry, RetryStrategy as _};
-use leasehold::{ErrorKind, Release};
+use leasehold::{ErrorKind, LockOptions, Owner, Release, WaitLimit};
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 
 use crate::support::{World, ms, secs};
@@ -310,4 +310,112 @@ async fn nothing_is_acquired_once_a_client_is_closed() {
     client.close().await.unwrap();
     assert_eq!(late.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
     world.idle("a").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_without_a_limit_ends_after_the_ttl_where_that_is_set() {
+    let world = World::new();
+    let _held = world.stranger_takes("a", secs(3600)).await;
+    let client = world.client();
+    let started = tokio::time::Instant::now();
+    let mutex = client.mutex("a").ttl(secs(7)).wait_limit(WaitLimit::Ttl);
+    let error = mutex.lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert_eq!(started.elapsed(), secs(7));
+    // What a call says counts instead, and a time of one's own is a limit as well.
+    assert_eq!(mutex.lock_within(secs(9)).await.unwrap_err().kind(), ErrorKind::Timeout);
+    assert_eq!(started.elapsed(), secs(7 + 9));
+    let error = client.multi(["a", "b"]).wait_limit(secs(5)).lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert_eq!(started.elapsed(), secs(7 + 9 + 5));
+    let owner = Owner::new();
+    let error = client.reentrant("a", &owner).wait_limit(secs(5)).lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert_eq!(started.elapsed(), secs(7 + 9 + 5 + 5));
+    assert!(world.is_idle("b").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_client_is_told_goes_for_its_locks_unless_they_say_otherwise() {
+    let world = World::new();
+    let usual = LockOptions::new()
+        .ttl(secs(5))
+        .owner("web-3")
+        .retry(Linear::new(ms(100)))
+        .metadata("usual")
+        .wait_limit(WaitLimit::Ttl);
+    let builder = leasehold::Client::builder().tokio_time().clock(Arc::clone(&world.clock));
+    let client = builder.clone().options(&usual).store(Arc::new(world.store.clone())).unwrap();
+    assert_eq!(client.owner().as_str(), "web-3");
+
+    let guard = client.mutex("a").lock().await.unwrap();
+    let info = client.inspect("a").await.unwrap().unwrap();
+    assert_eq!(info.holders[0].owner.as_str(), "web-3");
+    assert_eq!(info.holders[0].metadata.as_str(), "usual");
+    assert!(info.holders[0].remaining <= secs(5));
+    let started = tokio::time::Instant::now();
+    let error = client.semaphore("b", 1).acquire_many(1).await.map(|_| ()).err();
+    assert!(error.is_none());
+    let error = client.mutex("a").lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(started.elapsed() >= secs(5) && started.elapsed() < secs(6));
+    assert_eq!(world.waiters("a").await, 0, "it competes");
+    let own = client.mutex("c").ttl(secs(9)).metadata("own").lock().await.unwrap();
+    assert_eq!(own.metadata(), "own");
+    assert!(own.ttl().await.unwrap() > secs(5));
+    assert!(guard.is_held());
+
+    let wrong = LockOptions::new().metadata("m".repeat(1025));
+    let error = builder.options(&wrong).store(Arc::new(world.store.clone())).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_client_holds_is_found_renewed_and_released_by_name() {
+    let world = World::new();
+    let (client, other) = (world.client(), world.client());
+    let guard = client.mutex("a").ttl(secs(10)).renew(false).lock().await.unwrap();
+    let _others = other.mutex("b").lock().await.unwrap();
+
+    let held = client.held("a").unwrap();
+    assert_eq!(held.len(), 1);
+    assert_eq!(held[0].fence().unwrap(), guard.fence().unwrap());
+    client.clone().renew_held("a", secs(60)).await.unwrap();
+    assert!(guard.remaining() > secs(50));
+    // Neither what another client has, nor what nobody has.
+    for key in ["b", "c"] {
+        assert!(client.held(key).unwrap().is_empty());
+        assert_eq!(client.renew_held(key, secs(5)).await.unwrap_err().kind(), ErrorKind::Lost);
+        let error = client.release_held(key).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Lost);
+        assert!(error.to_string().contains(key), "{error}");
+    }
+    assert_eq!(client.held("").unwrap_err().kind(), ErrorKind::Config);
+
+    client.release_held("a").await.unwrap();
+    assert!(!guard.is_held() && client.held("a").unwrap().is_empty());
+    assert!(world.is_idle("a").await && !world.is_idle("b").await);
+
+    // All of what is held under a name.
+    let semaphore = client.semaphore("d", 3);
+    let permits = [semaphore.acquire().await.unwrap(), semaphore.acquire().await.unwrap()];
+    assert_eq!(client.held("d").unwrap().len(), 2);
+    let outcomes = client.release_held_outcomes("d").await.unwrap();
+    assert!(outcomes.iter().all(|(_, outcome)| matches!(outcome, Ok(Release::Released))));
+    assert!(permits.iter().all(|permit| !permit.is_held()));
+
+    // What has run out is not held.
+    let late = client.mutex("e").ttl(secs(10)).renew(false).lock().await.unwrap();
+    tokio::time::advance(secs(11)).await;
+    assert!(!late.is_held() && client.held("e").unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_held_is_found_also_while_it_is_being_renewed() {
+    let client = leasehold::Client::connect("memory:").await.unwrap();
+    let guard = client.mutex("a").ttl(ms(100)).stop_grace(ms(1)).lock().await.unwrap();
+    for _ in 0..500_000 {
+        let found = client.held("a").unwrap().len();
+        assert!(found == 1 || !guard.is_held());
+    }
 }

@@ -1,0 +1,114 @@
+//! What a client holds under a name, for code that has no guard at hand.
+
+use std::time::Duration;
+
+use leasehold_core::{Error, ErrorKind, IntoKey, Key, Result};
+
+use crate::client::Client;
+use crate::lease::handle::Closing;
+use crate::lease::held_lease::HeldLease;
+use crate::lease::held_leases;
+use crate::lease::release::Releases;
+
+impl Client {
+    /// The leases that this client and its clones hold under a name, wherever their guards are: one of
+    /// a mutex, several of a semaphore or of readers, none where it holds nothing. Asks nobody.
+    ///
+    /// For code that has no guard at hand. What is held under the name is whatever the whole client
+    /// has: parts of a program that are to keep out of each other's locks have a client each, or
+    /// pass their guards along.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+    /// # let client = leasehold::Client::connect("memory:").await?;
+    /// use std::time::Duration;
+    ///
+    /// let guard = client.mutex("stock").lock().await?;
+    /// // … elsewhere:
+    /// assert_eq!(client.held("stock")?.len(), 1);
+    /// client.renew_held("stock", Duration::from_secs(60)).await?;
+    /// client.release_held("stock").await?;
+    /// assert!(!guard.is_held() && client.held("stock")?.is_empty());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for a bad name.
+    pub fn held(&self, key: impl IntoKey) -> Result<Vec<HeldLease>> {
+        Ok(self.leases_of(&key.into_key()?))
+    }
+
+    /// Gives all that this client holds under a name a new length. See [`HeldLease::renew_to`].
+    ///
+    /// Costs one round trip for each lease, all at the same time.
+    ///
+    /// # Errors
+    ///
+    /// As [`HeldLease::renew_to`], and [`ErrorKind::Lost`] where it holds nothing under the name. The
+    /// error is that of the first lease that failed; the others have the new length all the same.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`HeldLease::renew_to`].
+    pub async fn renew_held(&self, key: impl IntoKey, ttl: Duration) -> Result<()> {
+        let leases = self.held_for_certain(&key.into_key()?, "renew")?;
+        held_leases::renew_all(&leases, ttl).await
+    }
+
+    /// Releases all that this client holds under a name; the guards that remain hold nothing. An
+    /// `Ok` says that it was held to its end. A [re-entrant lock](crate::Reentrant) is released with
+    /// all of its holds.
+    ///
+    /// Costs one round trip for each lease, all at the same time.
+    ///
+    /// # Errors
+    ///
+    /// The worst of what [`Guard::release`](crate::Guard::release) would have said of any of the
+    /// leases, and [`ErrorKind::Lost`] where it holds nothing under the name.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`release_all`](Self::release_all).
+    pub async fn release_held(&self, key: impl IntoKey) -> Result<()> {
+        self.release_held_outcomes(key).await?.verdict()
+    }
+
+    /// As [`release_held`](Self::release_held), and says for each lease how its release went.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for a bad name, [`ErrorKind::Lost`] where it holds nothing under it.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`release_all`](Self::release_all).
+    pub async fn release_held_outcomes(&self, key: impl IntoKey) -> Result<Releases> {
+        let leases = self.held_for_certain(&key.into_key()?, "release")?;
+        let releases = leases
+            .into_iter()
+            .map(|lease| async move { (lease.key().clone(), lease.give_back(Closing::No).await) });
+        Ok(Releases::of(self.inner(), releases).await)
+    }
+
+    fn leases_of(&self, key: &Key) -> Vec<HeldLease> {
+        let inner = self.inner();
+        let of_the_name = inner.schedule.holds().into_iter().filter(|handle| handle.key == *key);
+        of_the_name
+            // One that is on its way to the next contender is nobody's.
+            .filter(|handle| handle.is_offered_until().is_none())
+            .map(|handle| HeldLease::of(inner, &handle))
+            .filter(HeldLease::is_held)
+            .collect()
+    }
+
+    fn held_for_certain(&self, key: &Key, operation: &'static str) -> Result<Vec<HeldLease>> {
+        let leases = self.leases_of(key);
+        if leases.is_empty() {
+            let why = "this client holds nothing under that name; what it had is released or lost";
+            let error = Error::new(ErrorKind::Lost, why);
+            return Err(self.inner().explain(error, operation).on_key(key));
+        }
+        Ok(leases)
+    }
+}
