@@ -8,6 +8,9 @@ use leasehold::{Fence, Key, Ttl};
 
 use crate::failure::{Failure, Outcome};
 
+/// A shorter hold is over before a command could have begun, on a machine that has other work.
+const MAX_HOLD_MIN: Duration = Duration::from_millis(100);
+
 /// Judges a name.
 pub(crate) fn key(typed: &OsStr) -> Outcome<Key> {
     Key::from_bytes(typed.as_bytes()).map_err(|error| Failure::of_argument(&error))
@@ -32,12 +35,24 @@ pub(crate) fn ttl(typed: Duration) -> Outcome<Ttl> {
 }
 
 /// Judges the longest hold, and says how long the lease runs then: no longer than that.
-pub(crate) fn within(max_hold: Option<Duration>, ttl: Ttl) -> Outcome<Ttl> {
-    match max_hold.filter(|longest| *longest < ttl.duration()) {
+pub(crate) fn within(
+    max_hold: Option<Duration>,
+    ttl: Ttl,
+    grace: Option<Duration>,
+) -> Outcome<Ttl> {
+    if let (Some(longest), Some(grace)) = (max_hold, grace)
+        && grace > longest / 2
+    {
+        return Err(Failure::usage(format!(
+            "a grace of {grace:?} is too long for --max-hold {longest:?}; give at most half of it"
+        )));
+    }
+    match max_hold.filter(|longest| *longest < ttl.duration().max(MAX_HOLD_MIN)) {
         None => Ok(ttl),
-        Some(longest) => Ttl::new(longest).map_err(|_| {
-            Failure::usage(format!("a longest hold of {longest:?} is too short to work in"))
-        }),
+        Some(longest) if longest < MAX_HOLD_MIN => Err(Failure::usage(format!(
+            "a longest hold of {longest:?} is too short to work in; give at least {MAX_HOLD_MIN:?}"
+        ))),
+        Some(longest) => Ttl::new(longest).map_err(|error| Failure::of_argument(&error)),
     }
 }
 

@@ -50,9 +50,7 @@ pub(crate) fn data(text: &str) -> Outcome<()> {
 }
 
 fn data_bytes(bytes: &[u8]) -> Outcome<()> {
-    if is_closed() {
-        return Err(Failure::new(Exit::Output, "standard output is closed"));
-    }
+    refuse_closed()?;
     let written = {
         let mut stdout = io::stdout().lock();
         stdout.write_all(bytes).and_then(|()| stdout.flush())
@@ -61,6 +59,14 @@ fn data_bytes(bytes: &[u8]) -> Outcome<()> {
         io::ErrorKind::BrokenPipe => Failure::silent(Exit::Success),
         _ => Failure::new(Exit::Output, format!("can't write to standard output: {error}")),
     })
+}
+
+/// Refuses to go on where nobody can get what will be printed.
+pub(crate) fn refuse_closed() -> Outcome<()> {
+    if is_closed() {
+        return Err(Failure::new(Exit::Output, "standard output is closed"));
+    }
+    Ok(())
 }
 
 /// As [`data`], for those who have to listen meanwhile: does not block this thread while a reader

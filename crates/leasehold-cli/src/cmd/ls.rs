@@ -48,6 +48,8 @@ pub(crate) async fn ls(args: &Ls, context: &Context) -> Outcome {
 
 /// Lists them again and again, also in a store that somebody makes meanwhile.
 async fn watch(context: &Context, prefix: &str, json: bool, every: Duration) -> Outcome {
+    // Also while there is nothing to print.
+    output::refuse_closed()?;
     let clear = if io::stdout().is_terminal() { CLEAR } else { "" };
     let mut outage = Outage::default();
     let mut connected: Option<Client> = None;

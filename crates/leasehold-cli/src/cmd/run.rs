@@ -19,7 +19,7 @@ pub(crate) async fn run(run: &Run, context: &Context) -> Outcome {
         ));
     }
     let mut request = Request::new(&run.keys, kind, &run.taking, context)?;
-    request.ttl = arguments::within(run.max_hold, request.ttl)?;
+    request.ttl = arguments::within(run.max_hold, request.ttl, run.job.grace)?;
     let closing = cooldown.map_or(Closing::AsTaken, Closing::For);
     let runner = Runner::new(&run.job, &request)?
         .closing(closing, run.reopen_on_failure)

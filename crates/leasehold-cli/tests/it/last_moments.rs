@@ -295,6 +295,8 @@ fn what_nobody_can_get_is_no_success() {
         "show k --json",
         "ls",
         "ls --json",
+        "ls --watch 1s",
+        "top --once",
         "doctor",
         "observe k",
         "man",
@@ -303,6 +305,9 @@ fn what_nobody_can_get_is_no_success() {
     ] {
         finish(&mut shell(&site, &format!("\"$0\" {line} >&-"))).complains(74, "is closed");
     }
+    // Also where there is nothing to tell yet.
+    let empty = Site::embedded();
+    finish(&mut shell(&empty, "\"$0\" ls --watch 1s >&-")).complains(74, "is closed");
 }
 
 #[test]
