@@ -15,6 +15,7 @@ use std::time::Duration;
 use leasehold::store::LeaseState;
 use leasehold::{Client, Key, Release};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::cli::Job;
 use crate::context::Context;
@@ -308,6 +309,7 @@ async fn release(held: Held, closing: Closing) -> bool {
         .filter(|lease| !lease.is_held())
         .map(|lease| lease.key().clone())
         .collect();
+    let deadline = Instant::now() + held.leases().until_deadline();
     let mut overlapped = false;
     for (key, released) in held.release(closing).await {
         let known = known.contains(&key);
@@ -320,7 +322,13 @@ async fn release(held: Held, closing: Closing) -> bool {
             }
             Ok(Release::NotHeld) => {
                 overlapped = true;
-                if !known {
+                if !known && Instant::now() >= deadline {
+                    output::message(&format!(
+                        "\"{key}\" may have been lost: the store was reached for the release only \
+                         after the lease had run out, too late to tell whether somebody else has \
+                         held it since the command ended, or before"
+                    ));
+                } else if !known {
                     output::message(&format!(
                         "lost \"{key}\": it was taken away, or the store has forgotten it, before \
                          the release; somebody else may have held it while the command ran"

@@ -1,8 +1,10 @@
 //! A store that is away when a command starts, and a node that is away for good.
 
+use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
 
+use leasehold_testkit::proxy::{Fault, Proxy};
 use leasehold_testkit::server::RedisServer;
 use leasehold_testkit::server::sentinel::SentinelSet;
 use rustix::process::Signal;
@@ -47,6 +49,32 @@ fn sentinels_whose_primary_is_away_at_the_start_are_asked_again_if_asked() {
     let set = SentinelSet::builder().replicas(0).start();
     set.servers().iter().for_each(RedisServer::kill);
     waits_for(set.url(), || set.servers().iter().for_each(RedisServer::restart));
+}
+
+#[test]
+fn a_release_that_arrives_after_the_end_of_its_lease_accuses_nobody() {
+    let server = RedisServer::start();
+    let wire = Proxy::start(server.addr());
+    let ours = Site::at(format!("redis://{}", wire.addr()));
+    let direct = Site::at(server.url());
+    for n in 0..20 {
+        let script = format!("echo ready; while [ ! -e end{n} ]; do sleep 0.02; done");
+        let running = ours.start_script(&format!("k{n} --ttl 1s"), &script);
+        wire.set(Fault::Stall);
+        fs::write(ours.path(&format!("end{n}")), "").unwrap();
+        let _next = direct.start_script(&format!("k{n}"), "echo ready; sleep 600");
+        wire.set(Fault::Pass);
+        let done = running.finish();
+        if done.status.success() {
+            // The release was given up before the wire let it through, which says nothing.
+            continue;
+        }
+        let done = done.expect(76);
+        assert!(done.stderr.contains("only after the lease had run out"), "{done:?}");
+        assert!(!done.stderr.contains("taken away"), "{done:?}");
+        return;
+    }
+    panic!("no release was late");
 }
 
 #[test]
