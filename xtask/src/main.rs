@@ -34,7 +34,8 @@ Commands:
                   docs/interop.md; all of them, or those of these names
   picture         draws docs/picture.svg from a session that it records
   surface [--write]
-                  whether the public surface is what docs/api says, or makes docs/api say so
+                  whether the public surface is what docs/api says, or makes docs/api say so; and whether
+                  each method that waits says its cost, its errors and what a dropped future loses
   dist [PART...]  what is given to users, into target/dist: package (Debian, and its files alone), static
                   (the same with musl), image (with podman or docker), crates (as they are published);
                   without arguments all of it

@@ -1,9 +1,10 @@
 //! The public surface: a listing of it is kept in `docs/api`, so that whoever changes the surface
-//! sees it in the difference, and so does the reviewer.
+//! sees it in the difference, and so does the reviewer. And what each method that waits has to say.
 //!
 //! The listing is made of what rustdoc writes for machines. That form is not stable, but what is read
 //! of it here is little and has not changed for long.
 
+mod documented;
 mod signature;
 
 use std::collections::BTreeSet;
@@ -11,6 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use std::{env, fs};
 
+use documented::Function;
 use serde_json::Value;
 
 /// The crates that users write against, and the listing's place.
@@ -25,9 +27,11 @@ pub(crate) enum Task {
 }
 
 pub(crate) fn run(root: &Path, task: Task) -> Result<(), String> {
-    let mut changed = Vec::new();
+    let (mut changed, mut silent) = (Vec::new(), Vec::new());
     for name in CRATES {
-        let lines = listing(&documented(root, name)?);
+        let documented = documented(root, name)?;
+        let Listing { lines, functions, .. } = listing(&documented);
+        silent.extend(documented::findings(&functions));
         let path = root.join(FOLDER).join(format!("{name}.txt"));
         let new = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
         let old = fs::read_to_string(&path).unwrap_or_default();
@@ -43,6 +47,12 @@ pub(crate) fn run(root: &Path, task: Task) -> Result<(), String> {
         let (old, new): (BTreeSet<_>, BTreeSet<_>) = (old.lines().collect(), new.lines().collect());
         changed.extend(old.difference(&new).map(|gone| format!("  - {gone}")));
         changed.extend(new.difference(&old).map(|came| format!("  + {came}")));
+    }
+    if !silent.is_empty() {
+        return Err(format!(
+            "what waits has to say its cost, its errors by kind, and what a dropped future loses:\n  {}",
+            silent.join("\n  ")
+        ));
     }
     if changed.is_empty() {
         return Ok(());
@@ -76,18 +86,20 @@ fn documented(root: &Path, name: &str) -> Result<Value, String> {
     serde_json::from_slice(&text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// One line for each public item, in order.
-fn listing(documented: &Value) -> Vec<String> {
-    let mut listing = Listing { index: &documented["index"], lines: BTreeSet::new() };
+/// One line for each public item, in order, and all functions.
+fn listing(documented: &Value) -> Listing<'_> {
+    let mut listing =
+        Listing { index: &documented["index"], lines: BTreeSet::new(), functions: Vec::new() };
     let root = listing.item(&documented["root"]);
     let name = root["name"].as_str().unwrap_or_default().to_owned();
     listing.module(root, &name);
-    listing.lines.into_iter().collect()
+    listing
 }
 
 struct Listing<'a> {
     index: &'a Value,
     lines: BTreeSet<String>,
+    functions: Vec<Function<'a>>,
 }
 
 impl<'a> Listing<'a> {
@@ -219,6 +231,7 @@ impl<'a> Listing<'a> {
         let inner = &member["inner"];
         if let Some(function) = inner.get("function") {
             self.add(format!("fn {of}::{name}{}", signature::function(function)));
+            self.functions.push(Function { path: format!("{of}::{name}"), item: member });
         } else if let Some(constant) = inner.get("assoc_const") {
             self.add(format!("const {of}::{name}: {}", signature::ty(&constant["type"])));
         } else if let Some(ty) = inner.get("assoc_type") {

@@ -120,6 +120,10 @@ impl Client {
 
     /// Describes a lock: who holds it, who waits. `None` when nobody uses it.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request)]
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::Config`] for a bad name, and what the store says.
@@ -135,9 +139,14 @@ impl Client {
     /// end of the prefix is allowed and means nothing more. What can't be read of one lock is told in
     /// [`Listing::unreadable`], and takes no other off the list.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(listing)]
+    ///
     /// # Errors
     ///
-    /// What the store says. It is asked for as long as ten ordinary calls may take.
+    /// [`ErrorKind::Unavailable`] and the other ways in which a store can't be asked;
+    /// [`ErrorKind::Unsupported`] when more than 100 000 locks are in use.
     ///
     /// # Cancel safety
     ///
@@ -153,10 +162,14 @@ impl Client {
     /// Looks at where the locks are kept (settings of the server, rights, clocks, room) and says
     /// what that means for them, the worst first. Changes nothing.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(examining)]
+    ///
     /// # Errors
     ///
-    /// What the store says when it can't be reached; anything else is a finding. It is asked for
-    /// as long as ten ordinary calls may take.
+    /// [`ErrorKind::Unavailable`] and the other ways in which a store can't be asked; anything else
+    /// is a finding.
     ///
     /// # Cancel safety
     ///
@@ -171,6 +184,10 @@ impl Client {
 
     /// Takes a lease away from its holder, who learns of it at its next renewal. The fence must
     /// be the one that [`inspect`](Self::inspect) showed; another holder is left alone.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request)]
     ///
     /// # Errors
     ///
@@ -194,6 +211,10 @@ impl Client {
     /// They learn of it with their next renewal, or within a second where they
     /// [wait for it](HeldLease::asked). Nobody is forced.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request)]
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::Config`] for a bad name, and what the store says.
@@ -207,6 +228,10 @@ impl Client {
     }
 
     /// As [`ask`](Self::ask), of the one lease whose fence [`inspect`](Self::inspect) showed.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request)]
     ///
     /// # Errors
     ///
@@ -229,7 +254,9 @@ impl Client {
     /// adopt it, one gets a guard, and the others change nothing. Detach the guard again for a text
     /// that is valid.
     ///
-    /// Costs one round trip, and one more when the first is not answered.
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(adopting)]
     ///
     /// # Errors
     ///
@@ -247,6 +274,10 @@ impl Client {
     }
 
     /// Renews a detached lease without taking it over.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request)]
     ///
     /// # Errors
     ///
@@ -268,6 +299,10 @@ impl Client {
     /// Ends a detached lease, and keeps the lock closed for `cooldown` after if one is given. An
     /// `Ok` says that the lease was held to its end.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request)]
+    ///
     /// # Errors
     ///
     /// As [`Guard::release`], but nothing is retried in the background.
@@ -281,6 +316,10 @@ impl Client {
     }
 
     /// As [`release`](Self::release), and says how that went.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request)]
     ///
     /// # Errors
     ///
@@ -300,6 +339,10 @@ impl Client {
     /// Releases every lease that this client holds, at the same time; the guards that remain hold
     /// nothing. An `Ok` says that all were held to their end.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request_in_turn_each)]
+    ///
     /// # Errors
     ///
     /// The worst of what [`Guard::release`] would have said of any of them; it names the lock.
@@ -314,6 +357,10 @@ impl Client {
 
     /// As [`release_all`](Self::release_all), and says for each lease how its release went.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request_in_turn_each)]
+    ///
     /// # Cancel safety
     ///
     /// As [`release_all`](Self::release_all).
@@ -327,6 +374,10 @@ impl Client {
 
     /// Closes the client: nothing new can be acquired, everything held is released, and what
     /// dropped futures and guards left behind is given up. Takes [`CLOSE_WITHIN`] at most.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(closing)]
     ///
     /// # Errors
     ///

@@ -290,6 +290,16 @@
 //! 1 % of the ttl and 2 ms are left as a margin. The default ttl is [`DEFAULT_TTL`], renewed every
 //! third of it.
 //!
+//! # Cost
+//!
+//! Each method says under *Cost* how many round trips it makes, what it waits for, and for how long
+//! at most. A round trip is one request to the store and its answer: one call of a script on a Redis
+//! server, one transaction of the embedded store. A quorum asks all nodes at the same time, and asks
+//! again where their answers leave nobody with a majority. Three things can add to it: a connection
+//! that has to be made first, a script that the server does not know yet, and
+//! [replicas](docs::operations) that confirm a grant. All of them are part of the time that a request
+//! has, the [call time-out](ClientBuilder::call_timeout), [`DEFAULT_CALL_TIMEOUT`] by default.
+//!
 //! # Errors
 //!
 //! There is one type, [`Error`]. [`Error::kind`] says what to branch on and [`Error::effect`] whether
@@ -318,6 +328,7 @@ mod by_name;
 mod client;
 mod config;
 mod connect;
+mod cost;
 #[cfg(doc)]
 pub mod docs;
 mod events;

@@ -52,48 +52,52 @@ methods! { Client {
     /// The owner that this client's locks show by default.
     tells owner() -> &OwnerName;
     /// Describes a lock: who holds it, who waits. `None` when nobody uses it.
-    asks inspect(key: impl IntoKey) -> Option<LockInfo>, errors asking;
+    asks inspect(key: impl IntoKey) -> Option<LockInfo>, errors asking, costs request;
     /// Describes the locks in use whose names start with `prefix`, ordered by name.
-    asks list(prefix: impl AsRef<str>) -> Listing, errors store;
+    asks list(prefix: impl AsRef<str>) -> Listing, errors store, costs listing;
     /// Looks at where the locks are kept, and says what that means for them, the worst first.
-    asks examine() -> Vec<Finding>, errors store;
+    asks examine() -> Vec<Finding>, errors store, costs examining;
     /// Takes a lease away from its holder, who learns of it at its next renewal. The fence must be
     /// the one that [`inspect`](Self::inspect) showed; another holder is left alone.
-    asks force_release(key: impl IntoKey, fence: Fence) -> ForceRelease, errors asking;
+    asks force_release(key: impl IntoKey, fence: Fence) -> ForceRelease, errors asking, costs request;
     /// Asks all holders of a lock to let go, and says how many were asked.
-    asks ask(key: impl IntoKey) -> u32, errors asking;
+    asks ask(key: impl IntoKey) -> u32, errors asking, costs request;
     /// Asks the holder of one lease to let go, by the fence that [`inspect`](Self::inspect) showed.
-    asks ask_holder(key: impl IntoKey, fence: Fence) -> u32, errors asking;
+    asks ask_holder(key: impl IntoKey, fence: Fence) -> u32, errors asking, costs request;
     /// Takes over a detached lease by renewing it.
-    asks adopt(lease: &DetachedLease) -> Guard, errors renewing;
+    asks adopt(lease: &DetachedLease) -> Guard, errors renewing, costs adopting;
     /// Renews a detached lease without taking it over.
-    asks renew(lease: &DetachedLease, ttl: Duration) -> DetachedLease, errors renewing;
+    asks renew(lease: &DetachedLease, ttl: Duration) -> DetachedLease, errors renewing, costs request;
     /// Ends a detached lease, and keeps the lock closed for `cooldown` after if one is given. An
     /// `Ok` says that the lease was held to its end.
-    asks release(lease: &DetachedLease, cooldown: Option<Duration>) -> (), errors releasing_detached;
+    asks release(lease: &DetachedLease, cooldown: Option<Duration>) -> (), errors releasing_detached, costs request;
     /// Ends a detached lease, and says how that went.
-    asks release_outcome(lease: &DetachedLease, cooldown: Option<Duration>) -> Release, errors store;
+    asks release_outcome(lease: &DetachedLease, cooldown: Option<Duration>) -> Release, errors store, costs request;
     /// Releases every lease that this client holds, at the same time. An `Ok` says that all were
     /// held to their end.
-    asks release_all() -> (), errors releasing_detached;
+    asks release_all() -> (), errors releasing_detached, costs request_in_turn_each;
     /// Releases every lease that this client holds, and says for each how its release went.
-    waits release_all_outcomes() -> Releases;
+    waits release_all_outcomes() -> Releases, costs request_in_turn_each;
     /// Gives all that this client holds under a name a new length.
-    asks renew_held(key: impl IntoKey, ttl: Duration) -> (), errors renewing;
+    asks renew_held(key: impl IntoKey, ttl: Duration) -> (), errors renewing, costs request_in_turn_each;
     /// Releases all that this client holds under a name; the guards that remain hold nothing. An
     /// `Ok` says that it was held to its end.
-    asks release_held(key: impl IntoKey) -> (), errors releasing_detached;
+    asks release_held(key: impl IntoKey) -> (), errors releasing_detached, costs request_in_turn_each;
     /// Releases all that this client holds under a name, and says for each lease how that went.
-    asks release_held_outcomes(key: impl IntoKey) -> Releases, errors releasing_detached;
+    asks release_held_outcomes(key: impl IntoKey) -> Releases, errors releasing_detached, costs request_in_turn_each;
     /// Closes the client: nothing new can be acquired, everything held is released, and what
     /// dropped guards left behind is given up. Takes [`CLOSE_WITHIN`](crate::CLOSE_WITHIN) at most.
     ///
     /// Call it before `main` returns: the process does not wait for leasehold's thread.
-    asks close() -> (), errors store;
+    asks close() -> (), errors store, costs closing;
 } }
 
 impl Client {
     /// Connects to a store. See [`crate::Client::connect`] for the URLs.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(connecting)]
     ///
     /// # Errors
     ///
@@ -188,6 +192,10 @@ setters! { ClientBuilder {
 
 impl ClientBuilder {
     /// Connects to the store at a URL. See [`crate::Client::connect`].
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(connecting)]
     ///
     /// # Errors
     ///

@@ -31,14 +31,14 @@ methods! { Election {
     /// What is wrong with the name, or the first setting that is wrong.
     checks key() -> &Key;
     /// Becomes the leader if nobody is. `None` when somebody leads.
-    asks try_campaign() -> Option<Leadership>, errors trying;
+    asks try_campaign() -> Option<Leadership>, errors trying, costs trying;
     /// Becomes the leader, waiting for as long as it takes. Candidates come to the post in the order
     /// in which they came.
-    asks campaign() -> Leadership, errors taking;
+    asks campaign() -> Leadership, errors taking, costs taking;
     /// Becomes the leader, waiting for at most `limit`.
-    asks campaign_within(limit: Duration) -> Leadership, errors taking_within;
+    asks campaign_within(limit: Duration) -> Leadership, errors taking_within, costs taking_within;
     /// Who leads at this moment, as the store sees it. Takes no part in the election.
-    asks leader() -> Option<Leader>, errors asking;
+    asks leader() -> Option<Leader>, errors asking, costs request;
     /// Watches who leads.
     makes observe() -> Observer;
 } }
@@ -48,6 +48,10 @@ impl Election {
     /// outside, so the body returns when the lease that it is given is lost; the next campaign
     /// begins then. Returns what a body returned that led to its end, or `None` when `stop` says so
     /// while this candidate does not lead. See [`crate::Election::run`].
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(leading)]
     ///
     /// # Errors
     ///
@@ -81,6 +85,10 @@ impl Election {
 
     /// Campaigns until `stop` says so, and calls when this candidate begins to lead and when it no
     /// longer does. See [`crate::Election::run_callbacks`].
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(leading)]
     ///
     /// # Errors
     ///
@@ -116,6 +124,10 @@ value! {
 impl Observer {
     /// Waits for the next leader, or for there being none any more. See
     /// [`crate::Observer::next`].
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(observing)]
     ///
     /// # Errors
     ///

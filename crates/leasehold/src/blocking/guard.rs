@@ -134,16 +134,16 @@ macro_rules! view {
             tells is_asked() -> bool;
             /// Asks the store how long the lease runs on there, the shortest of several; zero when
             /// it is not held there.
-            asks ttl() -> Duration, errors store;
+            asks ttl() -> Duration, errors store, costs asking_each;
             /// Asks the store whether it is still held by this very lease.
-            asks is_held_by_store() -> bool, errors store;
+            asks is_held_by_store() -> bool, errors store, costs asking_each;
             /// Gives the lease a new length: it ends `ttl` from now unless it is renewed, also when
             /// that is earlier than before.
-            asks renew_to(ttl: Duration) -> (), errors renewing;
+            asks renew_to(ttl: Duration) -> (), errors renewing, costs request_in_turn_each;
             /// Waits until the lease is lost, or its guard is gone.
-            waits lost() -> ();
+            waits lost() -> (), costs losing;
             /// Waits until somebody asks the holder to let go, or the lease is lost.
-            waits asked() -> ();
+            waits asked() -> (), costs being_asked;
         } }
 
         impl $type {
@@ -156,6 +156,10 @@ macro_rules! view {
             /// Waits until the lease is lost, or its guard is gone, for at most `limit`; whether it
             /// is. For work that goes on in steps: `while !guard.lost_within(pause)? { step() }`.
             ///
+            /// # Cost
+            ///
+            #[doc = crate::cost::cost!(losing_within)]
+            ///
             /// # Errors
             ///
             #[doc = super::errors::errors!(waiting)]
@@ -165,6 +169,10 @@ macro_rules! view {
 
             /// Waits until somebody asks the holder to let go, or the lease is lost, for at most
             /// `limit`; whether somebody has asked.
+            ///
+            /// # Cost
+            ///
+            #[doc = crate::cost::cost!(being_asked_within)]
             ///
             /// # Errors
             ///

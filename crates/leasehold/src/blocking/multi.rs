@@ -28,15 +28,19 @@ methods! { Multi {
     /// What is wrong with the names, or the first setting that is wrong.
     checks keys() -> &[Key];
     /// Tries to take all of the locks, once. `None` when somebody else has one of them.
-    asks try_lock() -> Option<MultiGuard>, errors trying;
+    asks try_lock() -> Option<MultiGuard>, errors trying, costs trying_several;
     /// Takes all of the locks, waiting for as long as it takes. After an error nothing is held.
-    asks lock() -> MultiGuard, errors taking;
+    asks lock() -> MultiGuard, errors taking, costs taking_several;
     /// Takes all of the locks, waiting for at most `limit` in all. After an error nothing is held.
-    asks lock_within(limit: Duration) -> MultiGuard, errors taking_within;
+    asks lock_within(limit: Duration) -> MultiGuard, errors taking_within, costs taking_several_within;
 } }
 
 impl Multi {
     /// Takes all of the locks, runs `body` under them, and releases them. See [`MultiGuard::run`].
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(locking_and_running)]
     ///
     /// # Errors
     ///
@@ -46,6 +50,10 @@ impl Multi {
     }
 
     /// As [`run`](Self::run), if all of the locks are free; `None` when somebody has one of them.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(trying_and_running)]
     ///
     /// # Errors
     ///
@@ -66,14 +74,18 @@ guard! {
 
 methods! { MultiGuard {
     /// Ends all leases, at the same time. An `Ok` says that all were held to their end.
-    ends release() -> (), errors releasing;
+    ends release() -> (), errors releasing, costs releasing_several;
     /// Ends all leases, at the same time, and keeps the locks closed to everybody for `cooldown`
     /// after.
-    ends release_with_cooldown(cooldown: Duration) -> (), errors releasing;
+    ends release_with_cooldown(cooldown: Duration) -> (), errors releasing, costs request_in_turn_each;
 } }
 
 impl MultiGuard {
     /// Ends all leases, at the same time, and says for each how its release went.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(releasing_several)]
     ///
     /// # Errors
     ///

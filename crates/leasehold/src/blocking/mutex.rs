@@ -32,17 +32,21 @@ methods! { Mutex {
     /// What is wrong with the name, or the first setting that is wrong.
     checks key() -> &Key;
     /// Tries to take the lock, once. `None` when somebody else has it.
-    asks try_lock() -> Option<Guard>, errors trying;
+    asks try_lock() -> Option<Guard>, errors trying, costs trying;
     /// Takes the lock, waiting for as long as it takes.
-    asks lock() -> Guard, errors taking;
+    asks lock() -> Guard, errors taking, costs taking;
     /// Takes the lock, waiting for at most `limit`; with a limit of zero it tries once.
-    asks lock_within(limit: Duration) -> Guard, errors taking_within;
+    asks lock_within(limit: Duration) -> Guard, errors taking_within, costs taking_within;
     /// Asks whoever holds the lock to let go; `false` when nobody does.
-    asks ask() -> bool, errors asking;
+    asks ask() -> bool, errors asking, costs request;
 } }
 
 impl Mutex {
     /// Takes the lock, runs `body` under it, and releases it. See [`Guard::run`].
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(locking_and_running)]
     ///
     /// # Errors
     ///
@@ -69,6 +73,10 @@ impl Mutex {
 
     /// As [`run`](Self::run), if the lock is free; `None` when somebody else has it.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(trying_and_running)]
+    ///
     /// # Errors
     ///
     /// As [`try_lock`](Self::try_lock) and [`Guard::run`].
@@ -78,6 +86,10 @@ impl Mutex {
 
     /// Refreshes a lock that `guard` may still hold, or takes it anew with a new fence; `None` when
     /// the lease is gone and somebody else has the lock. See [`crate::Mutex::relock`].
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(refreshing)]
     ///
     /// # Errors
     ///

@@ -27,12 +27,16 @@ methods! { OncePer {
     /// What is wrong with the name, or the first setting that is wrong.
     checks key() -> &Key;
     /// Starts the job if nobody has in this period. `None` when somebody has, or is still at it.
-    asks try_start() -> Option<OnceGuard>, errors trying;
+    asks try_start() -> Option<OnceGuard>, errors trying, costs trying;
 } }
 
 impl OncePer {
     /// Runs `body` if nobody has started the job in this period; `None` when somebody has. The
     /// period stays closed. See [`OnceGuard::run`].
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(starting_and_running)]
     ///
     /// # Errors
     ///
@@ -43,6 +47,10 @@ impl OncePer {
 
     /// As [`run`](Self::run), and opens the period again when the body fails; its own error is in
     /// the answer.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(starting_and_running)]
     ///
     /// # Errors
     ///
@@ -71,7 +79,7 @@ into_guard!(OnceGuard);
 
 methods! { OnceGuard {
     /// The job has failed, and may be started again in this period.
-    ends release_and_reopen() -> (), errors releasing;
+    ends release_and_reopen() -> (), errors releasing, costs request_in_turn;
     /// The job has failed, and may be started again in this period; says how the release went.
-    ends release_and_reopen_outcome() -> Release, errors ending;
+    ends release_and_reopen_outcome() -> Release, errors ending, costs request_in_turn;
 } }

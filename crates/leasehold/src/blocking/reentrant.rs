@@ -28,11 +28,11 @@ methods! { Reentrant {
     /// What is wrong with the name, or the first setting that is wrong.
     checks key() -> &Key;
     /// Tries to take the lock, once. `None` when another owner has it.
-    asks try_lock() -> Option<ReentrantGuard>, errors trying;
+    asks try_lock() -> Option<ReentrantGuard>, errors trying, costs trying_again;
     /// Takes the lock, waiting for as long as it takes; at once when this owner has it.
-    asks lock() -> ReentrantGuard, errors taking;
+    asks lock() -> ReentrantGuard, errors taking, costs taking_again;
     /// Takes the lock, waiting for at most `limit`.
-    asks lock_within(limit: Duration) -> ReentrantGuard, errors taking_within;
+    asks lock_within(limit: Duration) -> ReentrantGuard, errors taking_within, costs taking_again_within;
 } }
 
 guard! {
@@ -45,10 +45,10 @@ methods! { ReentrantGuard {
     tells holds() -> u32;
     /// Ends this hold, and with the last one the lease. Returns how many holds of the same owner
     /// remain; with 0 the lock is free.
-    ends release() -> u32, errors releasing;
+    ends release() -> u32, errors releasing, costs releasing_hold;
     /// Ends this hold, and says how that went.
-    ends release_outcome() -> Release, errors ending;
+    ends release_outcome() -> Release, errors ending, costs releasing_hold;
     /// Ends this hold; with the last one it ends the lease, and keeps the lock closed to everybody
     /// for `cooldown` after. Returns how many holds of the same owner remain.
-    ends release_with_cooldown(cooldown: Duration) -> u32, errors releasing;
+    ends release_with_cooldown(cooldown: Duration) -> u32, errors releasing, costs releasing_hold;
 } }

@@ -29,17 +29,17 @@ methods! { RwLock {
     /// What is wrong with the name, or the first setting that is wrong.
     checks key() -> &Key;
     /// Tries to take the lock for reading, once. `None` when a writer has it or goes before.
-    asks try_read() -> Option<ReadGuard>, errors trying;
+    asks try_read() -> Option<ReadGuard>, errors trying, costs trying;
     /// Takes the lock for reading, waiting for as long as it takes.
-    asks read() -> ReadGuard, errors taking;
+    asks read() -> ReadGuard, errors taking, costs taking;
     /// Takes the lock for reading, waiting for at most `limit`.
-    asks read_within(limit: Duration) -> ReadGuard, errors taking_within;
+    asks read_within(limit: Duration) -> ReadGuard, errors taking_within, costs taking_within;
     /// Tries to take the lock for writing, once. `None` when anybody has it or goes before.
-    asks try_write() -> Option<WriteGuard>, errors trying;
+    asks try_write() -> Option<WriteGuard>, errors trying, costs trying;
     /// Takes the lock for writing, waiting for as long as it takes.
-    asks write() -> WriteGuard, errors taking;
+    asks write() -> WriteGuard, errors taking, costs taking;
     /// Takes the lock for writing, waiting for at most `limit`.
-    asks write_within(limit: Duration) -> WriteGuard, errors taking_within;
+    asks write_within(limit: Duration) -> WriteGuard, errors taking_within, costs taking_within;
 } }
 
 guard! {
@@ -60,6 +60,10 @@ impl ReadGuard {
     /// Holds the lock alone from here on, in one step, or is refused at once. See
     /// [`crate::ReadGuard::upgrade`].
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request_in_turn)]
+    ///
     /// # Errors
     ///
     #[doc = super::errors::errors!(changing)]
@@ -71,6 +75,10 @@ impl ReadGuard {
 impl WriteGuard {
     /// Shares the lock with other readers from here on, in one step. See
     /// [`crate::WriteGuard::downgrade`].
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request_in_turn)]
     ///
     /// # Errors
     ///

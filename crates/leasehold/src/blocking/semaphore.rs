@@ -26,21 +26,21 @@ methods! { Semaphore {
     /// What is wrong with the name, or the first setting that is wrong.
     checks key() -> &Key;
     /// Tries to take a permit, once. `None` when none is free, or when others wait.
-    asks try_acquire() -> Option<SemaphoreGuard>, errors trying;
+    asks try_acquire() -> Option<SemaphoreGuard>, errors trying, costs trying;
     /// Takes a permit, waiting for as long as it takes.
-    asks acquire() -> SemaphoreGuard, errors taking;
+    asks acquire() -> SemaphoreGuard, errors taking, costs taking;
     /// Takes a permit, waiting for at most `limit`; with a limit of zero it tries once.
-    asks acquire_within(limit: Duration) -> SemaphoreGuard, errors taking_within;
+    asks acquire_within(limit: Duration) -> SemaphoreGuard, errors taking_within, costs taking_within;
     /// Tries to take `n` permits at once, all or none.
-    asks try_acquire_many(n: u32) -> Option<SemaphoreGuard>, errors trying;
+    asks try_acquire_many(n: u32) -> Option<SemaphoreGuard>, errors trying, costs trying;
     /// Takes `n` permits at once, waiting for as long as it takes.
-    asks acquire_many(n: u32) -> SemaphoreGuard, errors taking;
+    asks acquire_many(n: u32) -> SemaphoreGuard, errors taking, costs taking;
     /// Takes `n` permits at once, waiting for at most `limit`.
-    asks acquire_many_within(n: u32, limit: Duration) -> SemaphoreGuard, errors taking_within;
+    asks acquire_many_within(n: u32, limit: Duration) -> SemaphoreGuard, errors taking_within, costs taking_within;
     /// How many permits nobody holds, as the store sees it now; the answer is old when it comes.
-    asks available_permits() -> u32, errors trying;
+    asks available_permits() -> u32, errors trying, costs request;
     /// Changes the limit for everybody, and returns the semaphore with it.
-    asks set_limit(limit: u32) -> Self, errors trying;
+    asks set_limit(limit: u32) -> Self, errors trying, costs request;
 } }
 
 guard! {
@@ -53,6 +53,10 @@ into_guard!(SemaphoreGuard);
 impl SemaphoreGuard {
     /// Gives back `n` of the permits and keeps the others. See
     /// [`crate::SemaphoreGuard::release_permits`].
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request_in_turn)]
     ///
     /// # Errors
     ///

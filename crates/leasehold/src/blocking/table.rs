@@ -53,12 +53,12 @@ macro_rules! methods {
     ($type:ident { $(
         $(#[$doc:meta])*
         $verb:ident $name:ident($($argument:ident: $argument_type:ty),*) $(-> $answer:ty)?
-            $(, errors $errors:ident)?;
+            $(, errors $errors:ident)? $(, costs $cost:ident)?;
     )* }) => {
         impl $type { $(
             $crate::blocking::table::method!(
                 $verb $type [$(#[$doc])*] $name ($($argument: $argument_type),*) [$($answer)?]
-                [$($errors)?]
+                [$($errors)?] [$($cost)?]
             );
         )* }
     };
@@ -66,11 +66,15 @@ macro_rules! methods {
 
 macro_rules! method {
     (asks $type:ident [$(#[$doc:meta])*] $name:ident ($($argument:ident: $argument_type:ty),*)
-        [$answer:ty] [$errors:ident]
+        [$answer:ty] [$errors:ident] [$cost:ident]
     ) => {
         $(#[$doc])*
         ///
         #[doc = concat!("The same for tasks: [`", stringify!($name), "`](crate::", stringify!($type), "::", stringify!($name), ").")]
+        ///
+        /// # Cost
+        ///
+        #[doc = $crate::cost::cost!($cost)]
         ///
         /// # Errors
         ///
@@ -81,11 +85,15 @@ macro_rules! method {
         }
     };
     (waits $type:ident [$(#[$doc:meta])*] $name:ident ($($argument:ident: $argument_type:ty),*)
-        [$answer:ty] []
+        [$answer:ty] [] [$cost:ident]
     ) => {
         $(#[$doc])*
         ///
         #[doc = concat!("The same for tasks: [`", stringify!($name), "`](crate::", stringify!($type), "::", stringify!($name), ").")]
+        ///
+        /// # Cost
+        ///
+        #[doc = $crate::cost::cost!($cost)]
         ///
         /// # Errors
         ///
@@ -96,11 +104,15 @@ macro_rules! method {
         }
     };
     (ends $type:ident [$(#[$doc:meta])*] $name:ident ($($argument:ident: $argument_type:ty),*)
-        [$answer:ty] [$errors:ident]
+        [$answer:ty] [$errors:ident] [$cost:ident]
     ) => {
         $(#[$doc])*
         ///
         #[doc = concat!("The same for tasks: [`", stringify!($name), "`](crate::", stringify!($type), "::", stringify!($name), ").")]
+        ///
+        /// # Cost
+        ///
+        #[doc = $crate::cost::cost!($cost)]
         ///
         /// # Errors
         ///
@@ -110,7 +122,7 @@ macro_rules! method {
         }
     };
     (makes $type:ident [$(#[$doc:meta])*] $name:ident ($($argument:ident: $argument_type:ty),*)
-        [$answer:ty] []
+        [$answer:ty] [] []
     ) => {
         $(#[$doc])*
         ///
@@ -120,7 +132,7 @@ macro_rules! method {
         }
     };
     (tells $type:ident [$(#[$doc:meta])*] $name:ident ($($argument:ident: $argument_type:ty),*)
-        [$answer:ty] []
+        [$answer:ty] [] []
     ) => {
         $(#[$doc])*
         #[must_use]
@@ -128,14 +140,14 @@ macro_rules! method {
             self.0.part().$name($($argument),*)
         }
     };
-    (checks $type:ident [$(#[$doc:meta])*] $name:ident () [$answer:ty] []) => {
+    (checks $type:ident [$(#[$doc:meta])*] $name:ident () [$answer:ty] [] []) => {
         $(#[$doc])*
         pub fn $name(&self) -> crate::Result<$answer> {
             self.0.part().$name()
         }
     };
     (sets $type:ident [$(#[$doc:meta])*] $name:ident ($($argument:ident: $argument_type:ty),*)
-        [] []
+        [] [] []
     ) => {
         $(#[$doc])*
         ///
@@ -180,6 +192,10 @@ macro_rules! guard {
             /// it looks. Let it look, with `check` before each side effect, and give the fence to what
             /// it works on. A body that panics leaves the lease to be given up in the background.
             ///
+            /// # Cost
+            ///
+            #[doc = $crate::cost::cost!(running_several)]
+            ///
             /// # Errors
             ///
             #[doc = $crate::blocking::errors::errors!(running)]
@@ -220,14 +236,15 @@ macro_rules! ends {
     ($type:ident: $release:ident, $outcome:ident, $cooldown:ident, $cooldown_outcome:ident) => {
         $crate::blocking::table::methods! { $type {
             /// Ends the lease. An `Ok` says that it was held to its end.
-            ends $release() -> (), errors releasing;
+            ends $release() -> (), errors releasing, costs releasing;
             /// Ends the lease, and says how that went.
-            ends $outcome() -> crate::Release, errors ending;
+            ends $outcome() -> crate::Release, errors ending, costs releasing;
             /// Ends the lease, and keeps the lock closed to everybody for `cooldown` after.
-            ends $cooldown(cooldown: std::time::Duration) -> (), errors releasing;
+            ends $cooldown(cooldown: std::time::Duration) -> (), errors releasing, costs request_in_turn;
             /// Ends the lease, keeps the lock closed to everybody for `cooldown` after, and says how
             /// that went.
-            ends $cooldown_outcome(cooldown: std::time::Duration) -> crate::Release, errors ending;
+            ends $cooldown_outcome(cooldown: std::time::Duration) -> crate::Release, errors ending,
+                costs request_in_turn;
         } }
 
         impl $type {
@@ -235,6 +252,10 @@ macro_rules! ends {
             /// the returned value. On the embedded store it ends with this process all the same,
             /// unless the client takes leases that outlive it
             /// ([`ClientBuilder::detached`](crate::blocking::ClientBuilder::detached)).
+            ///
+            /// # Cost
+            ///
+            #[doc = $crate::cost::cost!(detaching)]
             ///
             /// # Errors
             ///

@@ -264,6 +264,10 @@ impl ClientBuilder {
 
     /// Connects to the store at a URL; see [`Client::connect`].
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(connecting)]
+    ///
     /// # Errors
     ///
     /// As [`Client::connect`], and [`ErrorKind::Config`] when a setting is out of range.
@@ -393,6 +397,10 @@ impl Client {
     /// with the settings `max_ttl` (the longest lease that anybody takes there, `60s`; a node
     /// that was restarted counts after so long), `node_timeout` (`500ms`) and `keep_leases` (`yes`
     /// if no node loses a lease by a restart; `no`).
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(connecting)]
     ///
     /// # Errors
     ///

@@ -42,6 +42,10 @@ pub struct Plain {
 impl Plain {
     /// Connects to the server at a URL; see [`Client::connect`] for its forms.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(connecting)]
+    ///
     /// # Errors
     ///
     /// As [`Client::connect`], and [`ErrorKind::Config`] for a layout of Redisson's.
@@ -78,9 +82,9 @@ impl Plain {
 
     /// The text that is kept with the lease of whoever holds a lock; `None` when nobody does.
     ///
-    /// # Time
+    /// # Cost
     ///
-    /// One round trip.
+    #[doc = crate::cost::cost!(request)]
     ///
     /// # Errors
     ///
@@ -97,6 +101,10 @@ impl Plain {
     }
 
     /// Releases what is held, and ends what goes on in the background. See [`Client::close`].
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(closing)]
     ///
     /// # Errors
     ///
@@ -162,9 +170,9 @@ impl PlainMutex {
 
     /// Tries to take the lock, once. `None` when somebody else has it.
     ///
-    /// # Time
+    /// # Cost
     ///
-    /// One round trip.
+    #[doc = crate::cost::cost!(trying)]
     ///
     /// # Errors
     ///
@@ -183,6 +191,10 @@ impl PlainMutex {
 
     /// Takes the lock, waiting for as long as it takes.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(entering_plain)]
+    ///
     /// # Errors
     ///
     /// As [`try_lock`](Self::try_lock), and [`ErrorKind::Timeout`] when the retry strategy gives
@@ -196,6 +208,10 @@ impl PlainMutex {
     }
 
     /// Takes the lock, waiting for at most `limit`; with a limit of zero it tries once.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(entering_plain_within)]
     ///
     /// # Errors
     ///
@@ -229,9 +245,9 @@ impl PlainGuard {
 
     /// Ends the lease. An `Ok` says that it was held to its end.
     ///
-    /// # Time
+    /// # Cost
     ///
-    /// One round trip.
+    #[doc = crate::cost::cost!(request_in_turn)]
     ///
     /// # Errors
     ///
@@ -248,6 +264,10 @@ impl PlainGuard {
     /// Ends the lease, and says how that went: [`Release::Released`], [`Release::NotHeld`] or
     /// [`Release::Unknown`].
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request_in_turn)]
+    ///
     /// # Errors
     ///
     /// As [`Guard::release_outcome`].
@@ -260,6 +280,10 @@ impl PlainGuard {
     }
 
     /// Runs `body` under the lease, and releases it. See [`Guard::run`].
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(running_here)]
     ///
     /// # Errors
     ///
@@ -323,6 +347,10 @@ impl PlainLease {
     /// somebody else, or as soon as it says that another program has ended the lease. Also when the
     /// guard has been released or dropped.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(losing)]
+    ///
     /// # Cancel safety
     ///
     /// Cancel safe.
@@ -347,6 +375,10 @@ impl PlainLease {
 
     /// Asks the server how long the lease runs on there; zero when it is not held there.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request)]
+    ///
     /// # Errors
     ///
     /// As [`HeldLease::ttl`].
@@ -359,6 +391,10 @@ impl PlainLease {
     }
 
     /// Asks the server whether the lock is still held by this very lease.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request)]
     ///
     /// # Errors
     ///
@@ -373,6 +409,10 @@ impl PlainLease {
 
     /// Gives the lease a new length: it ends `ttl` from now unless it is renewed, also when that is
     /// earlier than before. See [`HeldLease::renew_to`].
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request_in_turn)]
     ///
     /// # Errors
     ///

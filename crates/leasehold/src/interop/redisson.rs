@@ -39,6 +39,10 @@ pub struct Redisson {
 impl Redisson {
     /// Connects to the server at a URL, for locks that Java programs get by `getLock`.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(connecting)]
+    ///
     /// # Errors
     ///
     /// As [`Client::connect`].
@@ -52,6 +56,10 @@ impl Redisson {
     }
 
     /// Connects to the server at a URL, for locks that Java programs get by `getFencedLock`.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(connecting)]
     ///
     /// # Errors
     ///
@@ -90,6 +98,10 @@ impl Redisson {
     }
 
     /// Releases what is held, and ends what goes on in the background. See [`Client::close`].
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(closing)]
     ///
     /// # Errors
     ///
@@ -152,6 +164,10 @@ impl RedissonLock {
 
     /// Tries to take the lock, once. `None` when another owner has it.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(trying_again)]
+    ///
     /// # Errors
     ///
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock), and [`ErrorKind::Foreign`] when something
@@ -167,6 +183,10 @@ impl RedissonLock {
 
     /// Takes the lock, waiting for as long as it takes; at once when this owner has it.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(entering_redisson)]
+    ///
     /// # Errors
     ///
     /// As [`try_lock`](Self::try_lock), and [`ErrorKind::Timeout`] when the retry strategy gives
@@ -181,6 +201,10 @@ impl RedissonLock {
     }
 
     /// Takes the lock, waiting for at most `limit`.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(entering_redisson_within)]
     ///
     /// # Errors
     ///
@@ -250,6 +274,10 @@ impl RedissonGuard {
     /// Returns when the lease is lost, in time or because another program has ended it, or when the
     /// last guard has been released or dropped.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(losing)]
+    ///
     /// # Cancel safety
     ///
     /// Cancel safe.
@@ -269,6 +297,10 @@ impl RedissonGuard {
     /// Ends this hold, and with the last one the lease. Returns how many holds of the same owner
     /// remain; with 0 the lock is free.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(releasing_hold)]
+    ///
     /// # Errors
     ///
     /// As [`Guard::release`](crate::Guard::release), but for [`ErrorKind::Late`].
@@ -281,6 +313,10 @@ impl RedissonGuard {
     }
 
     /// As [`release`](Self::release), and says how that went.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(releasing_hold)]
     ///
     /// # Errors
     ///

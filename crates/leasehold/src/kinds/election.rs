@@ -89,6 +89,10 @@ impl Election {
 
     /// Becomes the leader if nobody is. `None` when somebody leads.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(trying)]
+    ///
     /// # Errors
     ///
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
@@ -103,6 +107,10 @@ impl Election {
     /// Becomes the leader, waiting for as long as it takes. Candidates come to the post in the
     /// order in which they came.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(taking)]
+    ///
     /// # Errors
     ///
     /// As [`Mutex::lock`](crate::Mutex::lock).
@@ -115,6 +123,10 @@ impl Election {
     }
 
     /// Becomes the leader, waiting for at most `limit`.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(taking_within)]
     ///
     /// # Errors
     ///
@@ -134,6 +146,10 @@ impl Election {
     ///
     /// A store that can't be reached is asked again, each time after a pause of
     /// [`look_every`](Self::look_every).
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(leading)]
     ///
     /// # Errors
     ///
@@ -189,6 +205,10 @@ impl Election {
     /// to lead, and `stepped_down` when it no longer does, before anybody else can lead.
     ///
     /// Calls are short: while one runs, nothing else here does.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(leading)]
     ///
     /// # Errors
     ///
@@ -246,6 +266,10 @@ impl Election {
 
     /// Who leads at this moment, as the store sees it. Takes no part in the election.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request)]
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::Config`] for a bad name or setting, and what the store says.
@@ -291,6 +315,10 @@ pub struct Observer {
 impl Observer {
     /// The next leader, or `None` when there is none any more. The first call returns who leads
     /// now, each later one once that has changed.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(observing)]
     ///
     /// # Errors
     ///

@@ -79,6 +79,10 @@ impl Multi {
 
     /// Tries to take all of the locks, once. `None` when somebody else has one of them.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(trying_several)]
+    ///
     /// # Errors
     ///
     /// * [`ErrorKind::Config`] – a bad name or setting, a name given twice, or no names.
@@ -96,6 +100,10 @@ impl Multi {
 
     /// Takes all of the locks, waiting for as long as it takes.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(taking_several)]
+    ///
     /// # Errors
     ///
     /// As [`try_lock`](Self::try_lock), [`ErrorKind::Timeout`] when the retry strategy gives up,
@@ -110,6 +118,10 @@ impl Multi {
     }
 
     /// Takes all of the locks, waiting for at most `limit` in all.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(taking_several_within)]
     ///
     /// # Errors
     ///
@@ -135,6 +147,10 @@ impl Multi {
     /// # Ok(()) }
     /// ```
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(locking_and_running)]
+    ///
     /// # Errors
     ///
     /// As [`lock`](Self::lock) and [`Mutex::run`](crate::Mutex::run).
@@ -150,6 +166,10 @@ impl Multi {
     }
 
     /// As [`run`](Self::run), if all of the locks are free; `None` when somebody has one of them.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(trying_and_running)]
     ///
     /// # Errors
     ///
@@ -404,6 +424,10 @@ impl MultiGuard {
 
     /// Ends all leases, at the same time. An `Ok` says that all were held to their end.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(releasing_several)]
+    ///
     /// # Errors
     ///
     /// The worst of what [`Guard::release`] said of any of them; it names the lock.
@@ -418,9 +442,9 @@ impl MultiGuard {
     /// Ends all leases, at the same time, and keeps the locks closed to everybody for `cooldown`
     /// after. See [`Guard::release_with_cooldown`].
     ///
-    /// # Time
+    /// # Cost
     ///
-    /// One round trip for each lock, all at the same time.
+    #[doc = crate::cost::cost!(request_in_turn_each)]
     ///
     /// # Errors
     ///
@@ -441,6 +465,10 @@ impl MultiGuard {
     /// Runs `body` under all of the leases, and releases them. When one of them is lost, the body is
     /// dropped where it stands, before the store could grant that lock to somebody else.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(running_several)]
+    ///
     /// # Errors
     ///
     /// As [`Mutex::run`](crate::Mutex::run), for the worst of what became of any of them.
@@ -457,6 +485,10 @@ impl MultiGuard {
     }
 
     /// Ends all leases, at the same time, and says for each how its release went.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(releasing_several)]
     ///
     /// # Cancel safety
     ///

@@ -63,11 +63,9 @@ impl Mutex {
     /// is in the error of [`lock_within`](Self::lock_within) with a limit of zero, which tries once as
     /// well.
     ///
-    /// # Time
+    /// # Cost
     ///
-    /// One round trip. Where the store does not
-    /// answer, giving up what it may have taken takes the [call
-    /// time-out](crate::ClientBuilder::call_timeout) more at most.
+    #[doc = crate::cost::cost!(trying)]
     ///
     /// # Errors
     ///
@@ -85,6 +83,10 @@ impl Mutex {
 
     /// Takes the lock, waiting for as long as it takes.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(taking)]
+    ///
     /// # Errors
     ///
     /// As [`try_lock`](Self::try_lock), and [`ErrorKind::Timeout`] when the retry strategy gives
@@ -99,12 +101,9 @@ impl Mutex {
 
     /// Takes the lock, waiting for at most `limit`; with a limit of zero it tries once.
     ///
-    /// # Time
+    /// # Cost
     ///
-    /// A request that is on its way when the limit is reached is given until its own time-out, and
-    /// the answer comes when the place in line has been given up: both take at most the
-    /// [call time-out](crate::ClientBuilder::call_timeout) more. A program that ends then leaves
-    /// nothing behind.
+    #[doc = crate::cost::cost!(taking_within)]
     ///
     /// # Errors
     ///
@@ -122,6 +121,10 @@ impl Mutex {
 
     /// Takes the lock, runs `body` under it, and releases it. When the lease is lost, the body is
     /// dropped where it stands, before the store could grant the lock to somebody else.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(locking_and_running)]
     ///
     /// # Errors
     ///
@@ -146,6 +149,10 @@ impl Mutex {
 
     /// As [`run`](Self::run), if the lock is free; `None` when somebody else has it.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(trying_and_running)]
+    ///
     /// # Errors
     ///
     /// As [`run`](Self::run).
@@ -169,6 +176,10 @@ impl Mutex {
     /// Asks whoever holds the lock to let go; `false` when nobody does. See
     /// [`Client::ask`](crate::Client::ask).
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request)]
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::Config`] for a bad name or setting, and what the store says.
@@ -187,6 +198,10 @@ impl Mutex {
     /// unless somebody else has it (`None`).
     ///
     /// Compare the fences before and after to learn which of the two it was.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(refreshing)]
     ///
     /// # Errors
     ///

@@ -79,6 +79,10 @@ impl OncePer {
 
     /// Starts the job if nobody has in this period. `None` when somebody has, or is still at it.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(trying)]
+    ///
     /// # Errors
     ///
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock). When the answer was lost, nobody has
@@ -95,6 +99,10 @@ impl OncePer {
     /// Runs `body` if nobody has started the job in this period; `None` when somebody has. When
     /// the lease is lost, the body is dropped where it stands. Whatever becomes of it, the period
     /// stays closed.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(starting_and_running)]
     ///
     /// # Errors
     ///
@@ -117,6 +125,10 @@ impl OncePer {
 
     /// As [`run`](Self::run), for a body that can fail: when it does, the period is opened again,
     /// and the next to try may start the job.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(starting_and_running)]
     ///
     /// # Errors
     ///
@@ -157,6 +169,10 @@ pub struct OnceGuard(Guard);
 impl OnceGuard {
     /// The job has failed, and may be started again in this period.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request_in_turn)]
+    ///
     /// # Errors
     ///
     /// As [`Guard::release`].
@@ -170,6 +186,10 @@ impl OnceGuard {
     }
 
     /// As [`release_and_reopen`](Self::release_and_reopen), and says how that went.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request_in_turn)]
     ///
     /// # Errors
     ///

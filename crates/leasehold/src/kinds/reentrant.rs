@@ -90,6 +90,10 @@ impl Reentrant {
 
     /// Tries to take the lock, once. `None` when another owner has it.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(trying_again)]
+    ///
     /// # Errors
     ///
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock). An error when it is held already takes
@@ -120,6 +124,10 @@ impl Reentrant {
 
     /// Takes the lock, waiting for as long as it takes; at once when this owner has it.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(taking_again)]
+    ///
     /// # Errors
     ///
     /// As [`Mutex::lock`](crate::Mutex::lock).
@@ -132,6 +140,10 @@ impl Reentrant {
     }
 
     /// Takes the lock, waiting for at most `limit`.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(taking_again_within)]
     ///
     /// # Errors
     ///
@@ -231,6 +243,10 @@ impl ReentrantGuard {
     /// Ends this hold, and with the last one the lease. Returns how many holds of the same owner
     /// remain; with 0 the lock is free.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(releasing_hold)]
+    ///
     /// # Errors
     ///
     /// As [`Guard::release`](crate::Guard::release). This hold has ended all the same, and the
@@ -247,9 +263,9 @@ impl ReentrantGuard {
     /// for `cooldown` after. Returns how many holds of the same owner remain: unless that is 0,
     /// nothing was closed.
     ///
-    /// # Time
+    /// # Cost
     ///
-    /// One round trip.
+    #[doc = crate::cost::cost!(releasing_hold)]
     ///
     /// # Errors
     ///
@@ -267,6 +283,10 @@ impl ReentrantGuard {
     }
 
     /// Runs `body` under this hold, and ends the hold. See [`Guard::run`](crate::Guard::run).
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(running_here)]
     ///
     /// # Errors
     ///
@@ -296,6 +316,10 @@ impl ReentrantGuard {
 
     /// As [`release`](Self::release), and says how that went: [`Release::StillHeld`] has the number
     /// of holds that remain.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(releasing_hold)]
     ///
     /// # Errors
     ///

@@ -93,6 +93,10 @@ impl RwLock {
 
     /// Tries to take the lock for reading, once. `None` when a writer has it or goes before.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(trying)]
+    ///
     /// # Errors
     ///
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
@@ -105,6 +109,10 @@ impl RwLock {
     }
 
     /// Takes the lock for reading, waiting for as long as it takes.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(taking)]
     ///
     /// # Errors
     ///
@@ -119,6 +127,10 @@ impl RwLock {
 
     /// Takes the lock for reading, waiting for at most `limit`.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(taking_within)]
+    ///
     /// # Errors
     ///
     /// As [`Mutex::lock_within`](crate::Mutex::lock_within).
@@ -131,6 +143,10 @@ impl RwLock {
     }
 
     /// Tries to take the lock for writing, once. `None` when anybody has it or goes before.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(trying)]
     ///
     /// # Errors
     ///
@@ -145,6 +161,10 @@ impl RwLock {
 
     /// Takes the lock for writing, waiting for as long as it takes.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(taking)]
+    ///
     /// # Errors
     ///
     /// As [`Mutex::lock`](crate::Mutex::lock).
@@ -157,6 +177,10 @@ impl RwLock {
     }
 
     /// Takes the lock for writing, waiting for at most `limit`.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(taking_within)]
     ///
     /// # Errors
     ///
@@ -208,6 +232,10 @@ impl ReadGuard {
     /// The new guard has a fence above those of all readers. Views of the lease that were handed
     /// out before ([`Guard::lease`]) hold nothing any more.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request_in_turn)]
+    ///
     /// # Errors
     ///
     /// The guard for reading comes back with every error, held as before where that can be proven:
@@ -232,6 +260,10 @@ impl WriteGuard {
     ///
     /// The fence stays the same. Views of the lease that were handed out before
     /// ([`Guard::lease`]) hold nothing any more.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request_in_turn)]
     ///
     /// # Errors
     ///

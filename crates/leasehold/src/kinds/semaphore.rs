@@ -69,6 +69,10 @@ impl Semaphore {
 
     /// Tries to take a permit, once. `None` when none is free, or when others wait.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(trying)]
+    ///
     /// # Errors
     ///
     /// * [`ErrorKind::Config`] – a bad name or setting.
@@ -86,6 +90,10 @@ impl Semaphore {
 
     /// Takes a permit, waiting for as long as it takes.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(taking)]
+    ///
     /// # Errors
     ///
     /// As [`try_acquire`](Self::try_acquire), and [`ErrorKind::Timeout`] when the retry strategy
@@ -100,6 +108,10 @@ impl Semaphore {
 
     /// Takes a permit, waiting for at most `limit`; with a limit of zero it tries once.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(taking_within)]
+    ///
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire); [`ErrorKind::Timeout`] when the limit is reached.
@@ -112,6 +124,10 @@ impl Semaphore {
     }
 
     /// Tries to take `n` permits at once, all or none. See [`try_acquire`](Self::try_acquire).
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(trying)]
     ///
     /// # Errors
     ///
@@ -126,6 +142,10 @@ impl Semaphore {
     }
 
     /// Takes `n` permits at once, waiting for as long as it takes. See [`acquire`](Self::acquire).
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(taking)]
     ///
     /// # Errors
     ///
@@ -142,6 +162,10 @@ impl Semaphore {
     /// Takes `n` permits at once, waiting for at most `limit`. See
     /// [`acquire_within`](Self::acquire_within).
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(taking_within)]
+    ///
     /// # Errors
     ///
     /// As [`acquire_within`](Self::acquire_within), and [`ErrorKind::Config`] for no permits, or
@@ -156,6 +180,10 @@ impl Semaphore {
 
     /// How many permits nobody holds, as the store sees it now: the limit less those of all live
     /// holders. For people and logs; the answer is old when it comes.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request)]
     ///
     /// # Errors
     ///
@@ -192,6 +220,10 @@ impl Semaphore {
     /// limit; waiters that want more than it are refused.
     ///
     /// A name that is not in use has no limit, so nothing is changed; its next user sets it.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request)]
     ///
     /// # Errors
     ///
@@ -279,9 +311,10 @@ impl SemaphoreGuard {
     /// # }
     /// ```
     ///
-    /// # Time
+    /// # Cost
     ///
-    /// One round trip, after a background renewal that may be on its way; none for zero permits.
+    #[doc = crate::cost::cost!(request_in_turn)]
+    /// Giving back no permits costs nothing.
     ///
     /// # Errors
     ///

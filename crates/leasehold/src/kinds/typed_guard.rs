@@ -15,9 +15,9 @@ macro_rules! typed_guard {
             /// Ends the lease. An `Ok` says that it was held to its end. See
             /// [`Guard::release`](crate::Guard::release).
             ///
-            /// # Time
+            /// # Cost
             ///
-            /// One round trip, or none where the lock goes to the next waiter of this client.
+            #[doc = crate::cost::cost!(releasing)]
             ///
             /// # Errors
             ///
@@ -33,9 +33,9 @@ macro_rules! typed_guard {
             /// Ends the lease, and says how that went. See
             /// [`Guard::release_outcome`](crate::Guard::release_outcome).
             ///
-            /// # Time
+            /// # Cost
             ///
-            /// One round trip, or none where the lock goes to the next waiter of this client.
+            #[doc = crate::cost::cost!(releasing)]
             ///
             /// # Errors
             ///
@@ -51,9 +51,9 @@ macro_rules! typed_guard {
             /// Ends the lease, and keeps the lock closed to everybody for `cooldown` after. See
             /// [`Guard::release_with_cooldown`](crate::Guard::release_with_cooldown).
             ///
-            /// # Time
+            /// # Cost
             ///
-            /// One round trip.
+            #[doc = crate::cost::cost!(request_in_turn)]
             ///
             /// # Errors
             ///
@@ -73,9 +73,9 @@ macro_rules! typed_guard {
             /// Ends the lease, keeps the lock closed to everybody for `cooldown` after, and says how
             /// that went.
             ///
-            /// # Time
+            /// # Cost
             ///
-            /// One round trip.
+            #[doc = crate::cost::cost!(request_in_turn)]
             ///
             /// # Errors
             ///
@@ -93,6 +93,10 @@ macro_rules! typed_guard {
             }
 
             /// Runs `body` under the lease, and releases it. See [`Guard::run`](crate::Guard::run).
+            ///
+            /// # Cost
+            ///
+            #[doc = crate::cost::cost!(running)]
             ///
             /// # Errors
             ///
@@ -113,9 +117,9 @@ macro_rules! typed_guard {
 
             /// Lets go of the lease without ending it. See [`Guard::detach`](crate::Guard::detach).
             ///
-            /// # Time
+            /// # Cost
             ///
-            /// No round trip, but a renewal that is on its way is waited for.
+            #[doc = crate::cost::cost!(detaching)]
             ///
             /// # Errors
             ///

@@ -56,9 +56,9 @@ impl Guard {
     /// Ends the lease. An `Ok` says that it was held to its end: nobody else has had the lock
     /// while the guard was there.
     ///
-    /// # Time
+    /// # Cost
     ///
-    /// One request, or none where the lock goes to the next waiter of this client.
+    #[doc = crate::cost::cost!(releasing)]
     ///
     /// # Errors
     ///
@@ -79,6 +79,10 @@ impl Guard {
 
     /// Ends the lease, and says how that went.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(releasing)]
+    ///
     /// # Errors
     ///
     /// When the store refuses, or can't be reached at all. The lease is then given up in the
@@ -96,6 +100,10 @@ impl Guard {
     ///
     /// The report has just been run: nobody should run it again within the next minute.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request_in_turn)]
+    ///
     /// # Errors
     ///
     /// As [`release`](Self::release).
@@ -112,6 +120,10 @@ impl Guard {
     }
 
     /// As [`release_with_cooldown`](Self::release_with_cooldown), and says how that went.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request_in_turn)]
     ///
     /// # Errors
     ///
@@ -159,6 +171,10 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(running)]
+    ///
     /// # Errors
     ///
     /// As [`Mutex::run`](crate::Mutex::run).
@@ -180,6 +196,10 @@ impl Guard {
     /// ([`ClientBuilder::detached`](crate::ClientBuilder::detached)).
     ///
     /// The value contains the lease's secret.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(detaching)]
     ///
     /// # Errors
     ///

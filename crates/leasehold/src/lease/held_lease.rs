@@ -106,6 +106,10 @@ impl HeldLease {
     /// Returns when the lease is lost, `stop_grace` before the store could grant the lock to
     /// somebody else, or when its guard has been released or dropped.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(losing)]
+    ///
     /// # Cancel safety
     ///
     /// Cancel safe.
@@ -121,6 +125,10 @@ impl HeldLease {
     /// the holder learns of it with its next renewal. Letting go is up to the holder: a
     /// [`Guard::release`](crate::Guard::release) then goes to whoever waits in the store's line, not to one of this
     /// process's own.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(being_asked)]
     ///
     /// # Cancel safety
     ///
@@ -203,6 +211,10 @@ impl HeldLease {
     /// For people and logs: decisions belong to [`is_held`](Self::is_held) and
     /// [`remaining`](Self::remaining), which count on this process's own clock.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request)]
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`] and the other ways in which a store can't be asked.
@@ -221,6 +233,10 @@ impl HeldLease {
 
     /// Asks the store whether the lock is still held by this very lease.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request)]
+    ///
     /// # Errors
     ///
     /// As [`ttl`](Self::ttl).
@@ -235,9 +251,9 @@ impl HeldLease {
     /// Gives the lease a new length: it ends `ttl` from now unless it is renewed, also when
     /// that is earlier than before. Background renewals use the new length from here on.
     ///
-    /// # Time
+    /// # Cost
     ///
-    /// One request, after a background renewal that may be on its way.
+    #[doc = crate::cost::cost!(request_in_turn)]
     ///
     /// # Errors
     ///

@@ -89,6 +89,10 @@ impl HeldLeases {
 
     /// Returns when any of them is lost. See [`HeldLease::lost`].
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(losing)]
+    ///
     /// # Cancel safety
     ///
     /// Cancel safe.
@@ -98,6 +102,10 @@ impl HeldLeases {
 
     /// Returns when somebody asks to let go of any of them, or one is lost. See
     /// [`HeldLease::asked`].
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(being_asked)]
     ///
     /// # Cancel safety
     ///
@@ -115,9 +123,9 @@ impl HeldLeases {
     /// Asks the store how long the first of them to end runs on there; zero when one is not held
     /// there. See [`HeldLease::ttl`].
     ///
-    /// # Time
+    /// # Cost
     ///
-    /// One round trip for each lock, all at the same time.
+    #[doc = crate::cost::cost!(asking_each)]
     ///
     /// # Errors
     ///
@@ -133,9 +141,9 @@ impl HeldLeases {
 
     /// Asks the store whether all of the locks are still held by these very leases.
     ///
-    /// # Time
+    /// # Cost
     ///
-    /// One round trip for each lock, all at the same time.
+    #[doc = crate::cost::cost!(asking_each)]
     ///
     /// # Errors
     ///
@@ -150,9 +158,9 @@ impl HeldLeases {
 
     /// Gives all of them a new length. See [`HeldLease::renew_to`].
     ///
-    /// # Time
+    /// # Cost
     ///
-    /// One round trip for each lock, all at the same time.
+    #[doc = crate::cost::cost!(request_in_turn_each)]
     ///
     /// # Errors
     ///

@@ -1,0 +1,262 @@
+//! What calls cost, in words: one sentence form for each fact, in the documentation of all calls of
+//! the same class, for tasks and for threads.
+
+/// The cost of a class of calls: its round trips, what it waits for, and for how long at most.
+macro_rules! cost {
+    // Parts of sentences that several classes share.
+    (@call_timeout) => {
+        "[call time-out](crate::ClientBuilder::call_timeout)"
+    };
+    (@request_on_its_way) => {
+        "It first waits for a request of the same lease that is on its way; a renewal takes at most \
+         a sixth of the ttl and never more than 5 s."
+    };
+    (@wait) => {
+        "One round trip if the lock is free; none if a holder in this client hands its lease on. A \
+         wait in line costs one more round trip to join it, and a heartbeat for each third of the ttl \
+         or, with a ttl above 30 s, about every 10 s. A waiter that [competes](crate::Fairness::Barging) \
+         pays one for each try."
+    };
+    (@patience) => {
+        "The wait has no limit of its own. A store that stays away ends it after 30 s, or after \
+         [`retry_store`](crate::ClientBuilder::retry_store) where that is longer."
+    };
+    (@limit) => {
+        concat!(
+            "The wait ends at the limit. A request that is on its way then, and giving up the place \
+             in line, take at most one ", $crate::cost::cost!(@call_timeout), " more each. A program \
+             that ends after the answer leaves nothing behind."
+        )
+    };
+
+    (request) => {
+        concat!("One round trip, which takes at most one ", $crate::cost::cost!(@call_timeout), ".\n")
+    };
+    (trying) => {
+        concat!(
+            "One round trip, which takes at most one ", $crate::cost::cost!(@call_timeout), ". If the \
+             store does not answer, giving up what it may have granted takes at most one more.\n"
+        )
+    };
+    (taking) => {
+        concat!($crate::cost::cost!(@wait), "\n\n", $crate::cost::cost!(@patience), "\n")
+    };
+    (taking_within) => {
+        concat!($crate::cost::cost!(@wait), "\n\n", $crate::cost::cost!(@limit), "\n")
+    };
+    (trying_again) => {
+        concat!(
+            "One round trip, also when the owner has the lock already. It takes at most one ",
+            $crate::cost::cost!(@call_timeout), "; if the store does not answer, giving up what it may \
+             have granted takes at most one more. A try of another task of the same owner is waited \
+             for first.\n"
+        )
+    };
+    (taking_again) => {
+        concat!(
+            "One round trip if the owner has the lock already. Otherwise: ",
+            $crate::cost::cost!(taking)
+        )
+    };
+    (taking_again_within) => {
+        concat!(
+            "One round trip if the owner has the lock already. Otherwise: ",
+            $crate::cost::cost!(taking_within)
+        )
+    };
+    (trying_several) => {
+        concat!(
+            "One round trip if the store can take all of these names in one step. Otherwise one for \
+             each name, and one for each that is given back. Each takes at most one ",
+            $crate::cost::cost!(@call_timeout), "; giving up what an unanswered request may have got \
+             takes at most one more.\n"
+        )
+    };
+    (taking_several) => {
+        concat!(
+            "The cost of [`try_lock`](Self::try_lock). If one of the locks is held, then that of \
+             [`Mutex::lock`](crate::Mutex::lock) for each, one after the other.\n\n",
+            $crate::cost::cost!(@patience), "\n"
+        )
+    };
+    (taking_several_within) => {
+        concat!(
+            "The cost of [`try_lock`](Self::try_lock). If one of the locks is held, then that of \
+             [`Mutex::lock_within`](crate::Mutex::lock_within) for each, one after the other.\n\n\
+             The wait ends at the limit. A request that is on its way then, giving up the place in \
+             line, and giving back the locks that were taken, take at most one ",
+            $crate::cost::cost!(@call_timeout), " more each.\n"
+        )
+    };
+    (entering_plain) => {
+        concat!(
+            "One round trip if the lock is free. A waiter asks again when the server says that the \
+             key has changed, and when the holder's lease ends.\n\n",
+            $crate::cost::cost!(@patience), "\n"
+        )
+    };
+    (entering_redisson) => {
+        concat!(
+            "One round trip if the owner has the lock already. Otherwise: ",
+            $crate::cost::cost!(entering_plain)
+        )
+    };
+    (entering_redisson_within) => {
+        concat!(
+            "One round trip if the owner has the lock already. Otherwise: ",
+            $crate::cost::cost!(entering_plain_within)
+        )
+    };
+    (entering_plain_within) => {
+        concat!(
+            "One round trip if the lock is free. A waiter asks again when the server says that the \
+             key has changed, and when the holder's lease ends.\n\n\
+             The wait ends at the limit. A request that is on its way then, and giving up what it may \
+             have got, take at most one ", $crate::cost::cost!(@call_timeout), " more each.\n"
+        )
+    };
+
+    (releasing) => {
+        concat!(
+            "One round trip; none if the lease goes to the next waiter of this client. ",
+            $crate::cost::cost!(@request_on_its_way), " The release itself takes at most one ",
+            $crate::cost::cost!(@call_timeout), ".\n"
+        )
+    };
+    (releasing_hold) => {
+        concat!(
+            "One round trip, which takes at most one ", $crate::cost::cost!(@call_timeout), "; one \
+             more while other holds remain of a lease that is [not renewed](crate::Reentrant::renew). ",
+            $crate::cost::cost!(@request_on_its_way), "\n"
+        )
+    };
+    (releasing_several) => {
+        concat!(
+            "One round trip for each lock, all at the same time; none for a lock that goes to the \
+             next waiter of this client. Each first waits for a request of its lease that is on its \
+             way, and then takes at most one ", $crate::cost::cost!(@call_timeout), ".\n"
+        )
+    };
+    (detaching) => {
+        concat!("No round trip. ", $crate::cost::cost!(@request_on_its_way), "\n")
+    };
+    (request_in_turn) => {
+        concat!(
+            "One round trip, which takes at most one ", $crate::cost::cost!(@call_timeout), ". ",
+            $crate::cost::cost!(@request_on_its_way), "\n"
+        )
+    };
+    (request_in_turn_each) => {
+        concat!(
+            "One round trip for each lock, all at the same time. Each first waits for a request of \
+             its lease that is on its way, and then takes at most one ",
+            $crate::cost::cost!(@call_timeout), ".\n"
+        )
+    };
+    (refreshing) => {
+        concat!(
+            "One round trip if the lease is held. If it is gone, one to learn how, one to give it up, \
+             and one to take the lock anew. Each takes at most one ",
+            $crate::cost::cost!(@call_timeout), ".\n"
+        )
+    };
+    (adopting) => {
+        concat!(
+            "One round trip, and one more if the first is not answered. Each takes at most one ",
+            $crate::cost::cost!(@call_timeout), ".\n"
+        )
+    };
+    (asking_each) => {
+        concat!(
+            "One round trip for each lock, all at the same time. Each takes at most one ",
+            $crate::cost::cost!(@call_timeout), ".\n"
+        )
+    };
+
+    (running) => {
+        concat!(
+            "Nothing before the body. After it, ending the lease costs one round trip, or none if the \
+             lease goes to the next waiter of this client, and takes at most one ",
+            $crate::cost::cost!(@call_timeout), ". The body has no time limit of its own.\n"
+        )
+    };
+    (running_here) => {
+        concat!(
+            "Nothing before the body. After it, ending the lease costs one round trip, and takes at \
+             most one ", $crate::cost::cost!(@call_timeout), ". The body has no time limit of its \
+             own.\n"
+        )
+    };
+    (running_several) => {
+        concat!(
+            "Nothing before the body. After it, one round trip for each lock, all at the same time. \
+             Each takes at most one ", $crate::cost::cost!(@call_timeout), ". The body has no time \
+             limit of its own.\n"
+        )
+    };
+    (locking_and_running) => {
+        "The cost of [`lock`](Self::lock), and after the body that of a release. The body has no time \
+         limit of its own.\n"
+    };
+    (trying_and_running) => {
+        "The cost of [`try_lock`](Self::try_lock), and after the body that of a release. The body has \
+         no time limit of its own.\n"
+    };
+    (starting_and_running) => {
+        "The cost of [`try_start`](Self::try_start), and after the body that of a release. The body \
+         has no time limit of its own.\n"
+    };
+    (leading) => {
+        "For each term the cost of [`campaign`](Self::campaign), and of a release at its end. It goes \
+         on until it is told to stop.\n"
+    };
+    (observing) => {
+        concat!(
+            "One round trip for each look, at [intervals](crate::Election::look_every). Each takes at \
+             most one ", $crate::cost::cost!(@call_timeout), "; the wait for a change has no limit.\n"
+        )
+    };
+
+    (losing) => {
+        "No round trip: it watches the deadline and the renewals, which go on anyway. It returns when \
+         the lease ends, which renewals may put off without limit.\n"
+    };
+    (losing_within) => {
+        "No round trip. It returns at the limit at the latest.\n"
+    };
+    (being_asked) => {
+        "One round trip a second for each lease while it is awaited. It returns when the lease ends, \
+         which renewals may put off without limit.\n"
+    };
+    (being_asked_within) => {
+        "One round trip a second for each lease while it waits. It returns at the limit at the \
+         latest.\n"
+    };
+
+    (listing) => {
+        concat!(
+            "A server is asked once for every 512 of its keys, whatever their names, and once for \
+             every 128 locks that are found; the memory and embedded stores are asked once. All of it \
+             takes at most ten ", $crate::cost::cost!(@call_timeout), "s.\n"
+        )
+    };
+    (examining) => {
+        concat!(
+            "Several round trips to each server. All of them take at most ten ",
+            $crate::cost::cost!(@call_timeout), "s.\n"
+        )
+    };
+    (closing) => {
+        "One round trip for each lease that is held or has to be given up. It waits for the releases \
+         that are under way, and for all of that at most [`CLOSE_WITHIN`](crate::CLOSE_WITHIN).\n"
+    };
+    (connecting) => {
+        concat!(
+            "For a server its connection, with the handshakes of TLS and of the server, and a few \
+             round trips that ask what it is; a quorum asks its nodes at the same time. A try takes at \
+             most two ", $crate::cost::cost!(@call_timeout), "s. There is one try, or as many as fit \
+             into [`retry_store`](crate::ClientBuilder::retry_store).\n"
+        )
+    };
+}
+pub(crate) use cost;
