@@ -27,10 +27,10 @@ enum Grip {
 
 /// What becomes of the lock after the release.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) enum Closing {
+pub(crate) enum Cooldown {
     /// What was said when it was taken.
     #[default]
-    AsTaken,
+    AsGranted,
     /// It stays closed for so long.
     For(Duration),
     /// It is open again, where taking it closed it.
@@ -62,15 +62,15 @@ impl Held {
     }
 
     /// Ends all leases, at the same time, and says of each how that went.
-    pub(crate) async fn release(self, closing: Closing) -> Vec<(Key, Result<Release>)> {
-        match (self.grip, closing) {
-            (Grip::Once(guard), Closing::Reopen) => {
+    pub(crate) async fn release(self, cooldown: Cooldown) -> Vec<(Key, Result<Release>)> {
+        match (self.grip, cooldown) {
+            (Grip::Once(guard), Cooldown::Reopen) => {
                 let key = guard.key().clone();
                 vec![(key, guard.release_and_reopen_outcome().await)]
             }
-            (Grip::Once(guard), _) => vec![release(guard.into_guard(), Closing::AsTaken).await],
-            (Grip::Guards(guards), closing) => {
-                let releases = guards.into_iter().map(|guard| release(guard, closing));
+            (Grip::Once(guard), _) => vec![release(guard.into_guard(), Cooldown::AsGranted).await],
+            (Grip::Guards(guards), cooldown) => {
+                let releases = guards.into_iter().map(|guard| release(guard, cooldown));
                 releases.collect::<JoinSet<_>>().join_all().await
             }
         }
@@ -79,11 +79,14 @@ impl Held {
 
 /// It begins with the call: a task that is cut short before its first step must not release the
 /// lock without what it was to do besides.
-fn release(guard: Guard, closing: Closing) -> impl Future<Output = (Key, Result<Release>)> + Send {
+fn release(
+    guard: Guard,
+    cooldown: Cooldown,
+) -> impl Future<Output = (Key, Result<Release>)> + Send {
     let key = guard.key().clone();
-    let outcome: Pin<Box<dyn Future<Output = _> + Send>> = match closing {
-        Closing::For(cooldown) => Box::pin(guard.release_with_cooldown_outcome(cooldown)),
-        Closing::AsTaken | Closing::Reopen => Box::pin(guard.release_outcome()),
+    let outcome: Pin<Box<dyn Future<Output = _> + Send>> = match cooldown {
+        Cooldown::For(cooldown) => Box::pin(guard.release_with_cooldown_outcome(cooldown)),
+        Cooldown::AsGranted | Cooldown::Reopen => Box::pin(guard.release_outcome()),
     };
     async { (key, outcome.await) }
 }

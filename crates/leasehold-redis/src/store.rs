@@ -363,7 +363,7 @@ impl RedisStore {
             return Effect::Applied;
         }
         let mut leave = LeaveRequest::new(request.key.clone(), request.token);
-        leave.reopen = request.close_for.is_some();
+        leave.reopen = request.cooldown.is_some();
         let call = self.leave_call(&leave);
         self.settle_order();
         match call.run(&*self.shared.transport, self.in_order(), deadline).await {

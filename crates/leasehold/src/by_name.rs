@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_core::{Error, ErrorKind, IntoKey, Key, Result};
 
 use crate::client::Client;
-use crate::lease::handle::Closing;
+use crate::lease::handle::Cooldown;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::held_leases;
 use crate::lease::release::Releases;
@@ -87,7 +87,7 @@ impl Client {
         let leases = self.held_for_certain(&key.into_key()?, "release")?;
         let releases = leases
             .into_iter()
-            .map(|lease| async move { (lease.key().clone(), lease.give_back(Closing::No).await) });
+            .map(|lease| async move { (lease.key().clone(), lease.give_back(Cooldown::AsGranted).await) });
         Ok(Releases::of(self.inner(), releases).await)
     }
 

@@ -21,7 +21,7 @@ use crate::kinds::rwlock::RwLock;
 use crate::kinds::semaphore::Semaphore;
 use crate::lease::detached::DetachedLease;
 use crate::lease::guard::Guard;
-use crate::lease::handle::Closing;
+use crate::lease::handle::Cooldown;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::release::{self, Release, Releases};
 use crate::owner::Owner;
@@ -367,7 +367,7 @@ impl Client {
     pub async fn release_all_outcomes(&self) -> Releases {
         let releases = self.inner().schedule.holds().into_iter().map(|handle| {
             let lease = HeldLease::of(self.inner(), &handle);
-            async move { (handle.key.clone(), lease.give_back(Closing::No).await) }
+            async move { (handle.key.clone(), lease.give_back(Cooldown::AsGranted).await) }
         });
         Releases::of(self.inner(), releases).await
     }
@@ -388,7 +388,7 @@ impl Client {
     ///
     /// Cancel safe: the client stays closed, and giving up goes on in the background.
     pub async fn close(&self) -> Result<()> {
-        self.inner().closing.cancel();
+        self.inner().closed.cancel();
         let client = self.clone();
         // In the background, so that it goes on when this future is dropped, or its runtime ends.
         let clean_up = self.inner().background.spawn(async move {

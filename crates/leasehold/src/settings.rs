@@ -19,7 +19,7 @@ pub(crate) struct Settings {
     /// Whether it goes before all who don't.
     pub(crate) preferred: bool,
     /// For how long a grant closes the lock.
-    pub(crate) close_for: Option<Duration>,
+    pub(crate) cooldown: Option<Duration>,
     pub(crate) ttl: Ttl,
     pub(crate) stop_grace: Option<Duration>,
     pub(crate) renew: bool,
@@ -55,7 +55,7 @@ impl Settings {
             key,
             mode,
             preferred: false,
-            close_for: None,
+            cooldown: None,
             ttl: config.ttl,
             stop_grace: None,
             renew: true,

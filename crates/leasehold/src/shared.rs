@@ -33,7 +33,7 @@ pub(crate) struct Inner {
     pub(crate) location: Arc<str>,
     next_id: AtomicU64,
     process: Process,
-    pub(crate) closing: CancellationToken,
+    pub(crate) closed: CancellationToken,
     /// Ends what works in the background for this client.
     pub(crate) stop: CancellationToken,
     /// When the store last answered, in nanoseconds; 0 before it ever did.
@@ -73,7 +73,7 @@ impl Inner {
             config,
             next_id: AtomicU64::new(1),
             process: Process::current(),
-            closing: CancellationToken::new(),
+            closed: CancellationToken::new(),
             stop,
             heard_ns: AtomicU64::new(0),
         }))
@@ -106,7 +106,7 @@ impl Inner {
     }
 
     pub(crate) fn check_open(&self) -> Result<()> {
-        if self.closing.is_cancelled() {
+        if self.closed.is_cancelled() {
             return Err(self.closed());
         }
         if !self.process.is_current() {
@@ -145,7 +145,7 @@ impl fmt::Debug for Inner {
         f.debug_struct("Client")
             .field("store", &self.location)
             .field("owner", &self.config.owner.as_str())
-            .field("closed", &self.closing.is_cancelled())
+            .field("closed", &self.closed.is_cancelled())
             .finish()
     }
 }

@@ -18,7 +18,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
 use crate::kind::Kind;
-use crate::leases::{Closing, Held, Leases, quoted};
+use crate::leases::{Cooldown, Held, Leases, quoted};
 use crate::output::{self, JSON_VERSION};
 use crate::request::{Manner, Request};
 
@@ -103,7 +103,7 @@ pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
         End::Lost => Ok(give_up(held, context).await),
         End::Asked => Ok(release(held).await),
         End::Failed(failure) => {
-            drop(held.release(Closing::AsTaken).await);
+            drop(held.release(Cooldown::AsGranted).await);
             Err(failure)
         }
     }
@@ -115,14 +115,14 @@ async fn give_up(held: Held, context: &Context) -> Exit {
     let names = leases.iter().filter(|lease| !lease.is_held()).map(HeldLease::key);
     output::message(&format!("lost {}: it could not be renewed, or was taken away", quoted(names)));
     let until = Instant::now() + leases.until_deadline();
-    drop(tokio::time::timeout_at(until, held.release(Closing::AsTaken)).await);
+    drop(tokio::time::timeout_at(until, held.release(Cooldown::AsGranted)).await);
     context.tidy_within(until.saturating_duration_since(Instant::now()));
     Exit::Lost
 }
 
 async fn release(held: Held) -> Exit {
     let mut exit = Exit::Success;
-    for (key, released) in held.release(Closing::AsTaken).await {
+    for (key, released) in held.release(Cooldown::AsGranted).await {
         let why = match released {
             Ok(Release::Released) => continue,
             Ok(Release::NotHeld) => "somebody else may have held it meanwhile",

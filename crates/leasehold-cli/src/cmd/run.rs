@@ -6,7 +6,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::job::Runner;
 use crate::kind::Kind;
-use crate::leases::Closing;
+use crate::leases::Cooldown;
 use crate::request::Request;
 
 pub(crate) async fn run(run: &Run, context: &Context) -> Outcome {
@@ -20,9 +20,9 @@ pub(crate) async fn run(run: &Run, context: &Context) -> Outcome {
     }
     let mut request = Request::new(&run.keys, kind, &run.taking, context)?;
     request.ttl = arguments::within(run.max_hold, request.ttl, run.job.grace)?;
-    let closing = cooldown.map_or(Closing::AsTaken, Closing::For);
+    let cooldown = cooldown.map_or(Cooldown::AsGranted, Cooldown::For);
     let runner = Runner::new(&run.job, &request)?
-        .closing(closing, run.reopen_on_failure)
+        .cooldown(cooldown, run.reopen_on_failure)
         .max_hold(run.max_hold);
     let mut signals = context.catch_signals()?;
     let (client, held) = request.take(context, &mut signals, runner.manner()).await?;

@@ -27,7 +27,7 @@ use crate::job::supervise::{Supervisor, Verdict};
 use crate::job::terminal::Terminal;
 use crate::job::watchdog::Watchdog;
 use crate::lease_file::LEASE_VARIABLE;
-use crate::leases::{Closing, Held, Leases};
+use crate::leases::{Cooldown, Held, Leases};
 use crate::output;
 use crate::request::{Manner, Request};
 use crate::secret;
@@ -49,7 +49,7 @@ pub(crate) struct Runner<'a> {
     job: &'a Job,
     grace: Duration,
     tell_every: Duration,
-    closing: Closing,
+    cooldown: Cooldown,
     /// Whether a command that fails opens its period again.
     reopen_on_failure: bool,
     /// The command's time-out.
@@ -90,13 +90,13 @@ impl<'a> Runner<'a> {
             )));
         }
         let tell_every = (request.ttl.duration() / 10).clamp(TELL_EVERY_MIN, TELL_EVERY_MAX);
-        let (closing, reopen_on_failure, max_hold) = (Closing::AsTaken, false, None);
-        Ok(Self { job, grace, tell_every, closing, reopen_on_failure, max_hold })
+        let (cooldown, reopen_on_failure, max_hold) = (Cooldown::AsGranted, false, None);
+        Ok(Self { job, grace, tell_every, cooldown, reopen_on_failure, max_hold })
     }
 
     /// What becomes of the lock after the command, and whether one that fails opens its period again.
-    pub(crate) const fn closing(mut self, closing: Closing, reopen_on_failure: bool) -> Self {
-        (self.closing, self.reopen_on_failure) = (closing, reopen_on_failure);
+    pub(crate) const fn cooldown(mut self, cooldown: Cooldown, reopen_on_failure: bool) -> Self {
+        (self.cooldown, self.reopen_on_failure) = (cooldown, reopen_on_failure);
         self
     }
 
@@ -129,7 +129,7 @@ impl<'a> Runner<'a> {
             Ok(verdict) => verdict,
             Err(failure) => {
                 // Nothing has been run, so nothing closes the lock to those who can run it.
-                let released = release(held, Closing::Reopen);
+                let released = release(held, Cooldown::Reopen);
                 drop(unless_interrupted(signals, released).await);
                 return Err(failure);
             }
@@ -141,10 +141,11 @@ impl<'a> Runner<'a> {
             );
         }
         let failed = verdict.ending.is_none_or(|ending| ending.exit() != Exit::Success);
-        let closing = if self.reopen_on_failure && failed { Closing::Reopen } else { self.closing };
+        let cooldown =
+            if self.reopen_on_failure && failed { Cooldown::Reopen } else { self.cooldown };
         // What is lost already can be given up only until somebody else may hold it.
         let limit = (!verdict.covered).then(|| held.leases().until_deadline());
-        let released = release(held, closing);
+        let released = release(held, cooldown);
         let released = unless_interrupted(signals, async {
             match limit {
                 Some(limit) => tokio::time::timeout(limit, released).await.unwrap_or(false),
@@ -301,7 +302,7 @@ fn hidden() -> Vec<OsString> {
 }
 
 /// Releases the locks. Whether an answer says that somebody else may have held one meanwhile.
-async fn release(held: Held, closing: Closing) -> bool {
+async fn release(held: Held, cooldown: Cooldown) -> bool {
     // When the loss is known already, it has been told.
     let known: Vec<Key> = held
         .leases()
@@ -311,7 +312,7 @@ async fn release(held: Held, closing: Closing) -> bool {
         .collect();
     let deadline = Instant::now() + held.leases().until_deadline();
     let mut overlapped = false;
-    for (key, released) in held.release(closing).await {
+    for (key, released) in held.release(cooldown).await {
         let known = known.contains(&key);
         let problem = match released {
             Ok(Release::Released) => continue,

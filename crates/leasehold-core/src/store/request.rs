@@ -35,7 +35,7 @@ pub struct AcquireRequest {
     pub preferred: bool,
     /// Closes the lock to everyone else for so long, in the same step as an immediate grant. A
     /// waiter that is granted the lease later closes nothing.
-    pub close_for: Option<Duration>,
+    pub cooldown: Option<Duration>,
     /// Whether to wait in line, and how.
     pub queue: Option<QueueRequest>,
 }
@@ -54,7 +54,7 @@ impl AcquireRequest {
             fence_block: NonZeroU32::MIN,
             holds: NonZeroU32::MIN,
             preferred: false,
-            close_for: None,
+            cooldown: None,
             queue: None,
         }
     }
@@ -171,7 +171,7 @@ pub struct LeaveRequest {
     /// The acquisition's secret.
     pub token: Token,
     /// Opens the lock again that the grant closed; for undoing an acquisition that asked for
-    /// [`close_for`](AcquireRequest::close_for) and came to nothing.
+    /// [`cooldown`](AcquireRequest::cooldown) and came to nothing.
     pub reopen: bool,
 }
 

@@ -147,7 +147,7 @@ impl LockEntry {
 
     fn grant(&mut self, request: &AcquireRequest, now: Now) -> Granted {
         self.kind = Some(request.mode.kind());
-        self.close(request.close_for, now.at);
+        self.close(request.cooldown, now.at);
         let fences = self.issue(request.fence_block, now);
         self.holders.push(Holder {
             token: request.token,

@@ -34,7 +34,7 @@ impl Attempt {
             }
         }
         let mut leave = LeaveRequest::new(request.key.clone(), token);
-        leave.reopen = request.close_for.is_some();
+        leave.reopen = request.cooldown.is_some();
         let leave = Arc::new(leave);
         let until = nodes.now().saturating_add(request.ttl.duration());
         let send = |to: Vec<usize>| {

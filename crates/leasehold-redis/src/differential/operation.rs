@@ -55,7 +55,7 @@ pub(super) struct Taking {
     block: u32,
     holds: u32,
     preferred: bool,
-    close_for: Option<Duration>,
+    cooldown: Option<Duration>,
     wait: Option<Waiting>,
 }
 
@@ -139,7 +139,7 @@ impl Taking {
         request.fence_block = count(self.block);
         request.holds = count(self.holds);
         request.preferred = self.preferred;
-        request.close_for = self.close_for;
+        request.cooldown = self.cooldown;
         request.owner = owner(self.who);
         request.metadata =
             Metadata::new(["", "x y\n", "%s {}"][usize::from(self.who / 2)]).unwrap();
@@ -278,16 +278,16 @@ pub(super) fn taking(home: Home) -> impl Strategy<Value = Taking> {
             waiters_max,
         },
     );
-    let how = (prop::bool::weighted(0.2), option::weighted(0.1, closing()));
+    let how = (prop::bool::weighted(0.2), option::weighted(0.1, cooldown()));
     (who(), mode(home), length_ms(), block, 1..4_u32, how, option::weighted(0.6, wait)).prop_map(
-        |(who, mode, ttl_ms, block, holds, (preferred, close_for), wait)| Taking {
+        |(who, mode, ttl_ms, block, holds, (preferred, cooldown), wait)| Taking {
             who,
             mode,
             ttl_ms,
             block,
             holds,
             preferred,
-            close_for,
+            cooldown,
             wait,
         },
     )
@@ -303,7 +303,7 @@ fn change(home: Home) -> impl Strategy<Value = Change> {
         .prop_map(|((who, fences_of), mode, block)| Change { who, fences_of, mode, block })
 }
 
-fn closing() -> impl Strategy<Value = Duration> {
+fn cooldown() -> impl Strategy<Value = Duration> {
     prop::sample::select(vec![
         Duration::ZERO,
         Duration::from_nanos(999),
@@ -333,7 +333,7 @@ pub(super) fn renewal() -> impl Strategy<Value = Renewal> {
 
 pub(super) fn ending() -> impl Strategy<Value = Ending> {
     let remaining = prop_oneof![5 => Just(0_u32), 1 => 1..3_u32];
-    let cooldown = option::weighted(0.2, closing());
+    let cooldown = option::weighted(0.2, cooldown());
     let reopen = prop::bool::weighted(0.1);
     (who().prop_flat_map(fences_of), remaining, cooldown, reopen).prop_map(
         |((who, fences_of), remaining, cooldown, reopen)| Ending {

@@ -121,7 +121,7 @@ impl InteropStore {
         if request.mode != Mode::Exclusive {
             return lacks("holders beside each other");
         }
-        if request.close_for.is_some() {
+        if request.cooldown.is_some() {
             return lacks("cool-down");
         }
         if request.holds > NonZeroU32::MIN && !layout.counts_holds() {

@@ -69,7 +69,7 @@ impl RedisStore {
 
     /// What is wanted of one lock, in five words.
     pub(crate) fn acquire_words(&self, request: &AcquireRequest) -> Result<Words> {
-        let close_for = closing(request.close_for)?;
+        let cooldown = cooldown_ms(request.cooldown)?;
         let (mode, permits, limit) = mode_words(request.mode)?;
         let preferred = u8::from(request.preferred);
         let mut words = Words::about(&self.shared.names, &request.key);
@@ -89,7 +89,7 @@ impl RedisStore {
                 place => or_dash(place.map(Place::number)),
             };
             words.add(format_args!(
-                "{mode} {permits} {limit} {preferred} {close_for} {} {} {} {} {} {place} {}",
+                "{mode} {permits} {limit} {preferred} {cooldown} {} {} {} {} {} {place} {}",
                 self.shared.names.channel(queue.client),
                 queue.ticket,
                 queue.heartbeat,
@@ -97,10 +97,10 @@ impl RedisStore {
                 queue.behind,
                 or_dash(queue.waiters_max)
             ));
-        } else if request.mode == Mode::Exclusive && !request.preferred && close_for == 0 {
+        } else if request.mode == Mode::Exclusive && !request.preferred && cooldown == 0 {
             words.add("");
         } else {
-            words.add(format_args!("{mode} {permits} {limit} {preferred} {close_for}"));
+            words.add(format_args!("{mode} {permits} {limit} {preferred} {cooldown}"));
         }
         Ok(words)
     }
@@ -160,7 +160,7 @@ impl RedisStore {
 
     /// What is to end, in four words.
     pub(crate) fn release_words(&self, request: &ReleaseRequest) -> Result<Words> {
-        let cooldown = closing(request.cooldown)?;
+        let cooldown = cooldown_ms(request.cooldown)?;
         let (epoch, sequence) = unix_parts(request.fences.last());
         let mut words = Words::about(&self.shared.names, &request.key);
         words.add_token(&request.token).add(epoch).add(sequence);
@@ -222,12 +222,12 @@ fn mode_words(mode: Mode) -> Result<(&'static str, u32, u32)> {
 }
 
 /// How long a lock is to be closed, in µs; 0 for not at all.
-fn closing(length: Option<Duration>) -> Result<u128> {
+fn cooldown_ms(length: Option<Duration>) -> Result<u128> {
     let length = length.unwrap_or_default();
     if length > COOLDOWN_MAX {
         return Err(Error::new(
             ErrorKind::Config,
-            format!("closing a lock for {length:?} is too long; give at most a year"),
+            format!("a cool-down of {length:?} is too long; give at most a year"),
         ));
     }
     Ok(length.as_micros())

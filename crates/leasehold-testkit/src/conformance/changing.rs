@@ -1,4 +1,4 @@
-//! Changing how a lock is held, taking several at once, preference, closing, and asking for it.
+//! Changing how a lock is held, taking several at once, preference, cool-downs, and asking for it.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -318,7 +318,7 @@ pub(super) async fn sets_that_overlap_are_never_held_together(cx: &Context) {
 pub(super) async fn a_closing_grant_outlasts_its_lease_and_its_release(cx: &Context) {
     let key = cx.key();
     let mut brief = cx.party(&key).ttl(SHORT);
-    brief.request.close_for = Some(LONG);
+    brief.request.cooldown = Some(LONG);
     brief.take().await;
     let mut patience = Patience::for_what("the lease to end");
     while !cx.holders(&key).await.is_empty() {
@@ -329,7 +329,7 @@ pub(super) async fn a_closing_grant_outlasts_its_lease_and_its_release(cx: &Cont
 
     let key = cx.key();
     let mut party = cx.party(&key);
-    party.request.close_for = Some(LONG);
+    party.request.cooldown = Some(LONG);
     let lease = party.take().await;
     party.take_again().await;
     assert_eq!(lease.renew(LONG).await, Renew::Renewed);
@@ -342,7 +342,7 @@ pub(super) async fn a_closing_grant_outlasts_its_lease_and_its_release(cx: &Cont
 pub(super) async fn a_release_can_open_what_its_grant_has_closed(cx: &Context) {
     let key = cx.key();
     let mut party = cx.party(&key);
-    party.request.close_for = Some(LONG);
+    party.request.cooldown = Some(LONG);
     let lease = party.take().await;
     let mut ending = lease.ending();
     ending.reopen = true;
@@ -374,7 +374,7 @@ pub(super) async fn leaving_can_open_what_its_grant_has_closed(cx: &Context) {
 /// Somebody who closes the lock for a long time with the grant.
 fn party_of(cx: &Context, key: &Key) -> Party {
     let mut party = cx.party(key);
-    party.request.close_for = Some(LONG);
+    party.request.cooldown = Some(LONG);
     party
 }
 

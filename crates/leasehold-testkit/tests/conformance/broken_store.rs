@@ -97,7 +97,7 @@ impl BrokenStore {
                 asked.metadata = Metadata::new(text).unwrap();
             }
             Fault::PreferenceIsIgnored => asked.preferred = false,
-            Fault::GrantDoesNotClose => asked.close_for = None,
+            Fault::GrantDoesNotClose => asked.cooldown = None,
             Fault::OwnerIsLost => asked.owner = OwnerName::default(),
             Fault::SharedIsExclusive if asked.mode == Mode::Shared => asked.mode = Mode::Exclusive,
             Fault::TokenIsShown => asked.metadata = Metadata::new(asked.token.to_hex()).unwrap(),

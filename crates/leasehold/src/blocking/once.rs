@@ -5,7 +5,7 @@ use leasehold_core::{Key, Result};
 use super::guard::{HeldLease, into_guard};
 use super::run::run_under;
 use super::table::{ends, guard, methods, options, value};
-use crate::lease::handle::Closing;
+use crate::lease::handle::Cooldown;
 use crate::lease::release::Release;
 use crate::lease::run::RunError;
 
@@ -61,12 +61,12 @@ impl OncePer {
         body: impl FnOnce(&HeldLease) -> Result<T, E>,
     ) -> Result<Option<Result<T, E>>, RunError<Result<T, E>>> {
         let Some(OnceGuard(guard, lease)) = self.try_start()? else { return Ok(None) };
-        let end = |guard: crate::OnceGuard, closing| guard.into_guard().end(closing);
-        let closing = |done: &Result<T, E>| match done {
-            Ok(_) => Closing::No,
-            Err(_) => Closing::Undo,
+        let end = |guard: crate::OnceGuard, cooldown| guard.into_guard().end(cooldown);
+        let cooldown = |done: &Result<T, E>| match done {
+            Ok(_) => Cooldown::AsGranted,
+            Err(_) => Cooldown::Reopen,
         };
-        run_under(guard, &lease, body, closing, end).map(Some)
+        run_under(guard, &lease, body, cooldown, end).map(Some)
     }
 }
 

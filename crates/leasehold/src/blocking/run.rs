@@ -3,7 +3,7 @@
 use leasehold_core::Result;
 
 use super::driven::Driven;
-use crate::lease::handle::Closing;
+use crate::lease::handle::Cooldown;
 use crate::lease::release::Release;
 use crate::lease::run::{Leases, RunError, judge};
 
@@ -14,13 +14,14 @@ pub(super) trait View {
     fn part(&self) -> &Self::Part;
 }
 
-/// Runs a body under a lease, which `end` then releases, closing the lock by how the body ended.
+/// Runs a body under a lease, which `end` then releases. `cooldown` says with which cool-down, by what
+/// the body returned.
 pub(super) fn run_under<T, G, V: View, F>(
     guard: Driven<G>,
     lease: &V,
     body: impl FnOnce(&V) -> T,
-    closing: impl FnOnce(&T) -> Closing,
-    end: impl FnOnce(G, Closing) -> F,
+    cooldown: impl FnOnce(&T) -> Cooldown,
+    end: impl FnOnce(G, Cooldown) -> F,
 ) -> Result<T, RunError<T>>
 where
     F: Future<Output = Result<Release>>,
@@ -29,7 +30,7 @@ where
     let done = body(lease);
     let in_time = lease.part().are_held();
     let at_fault = lease.part().at_fault();
-    let closing = closing(&done);
-    let answer = guard.end(|guard| end(guard, closing));
+    let cooldown = cooldown(&done);
+    let answer = guard.end(|guard| end(guard, cooldown));
     judge(at_fault.as_ref(), in_time, done, answer)
 }

@@ -162,7 +162,7 @@ macro_rules! method {
 macro_rules! guard {
     ($(#[$meta:meta])* $type:ident: $lease:ident) => {
         $crate::blocking::table::guard!(
-            $(#[$meta])* $type: $lease, |guard, closing| crate::Guard::from(guard).end(closing)
+            $(#[$meta])* $type: $lease, |guard, cooldown| crate::Guard::from(guard).end(cooldown)
         );
     };
     ($(#[$meta:meta])* $type:ident: $lease:ident, $end:expr) => {
@@ -203,8 +203,8 @@ macro_rules! guard {
                 self,
                 body: impl FnOnce(&$lease) -> T,
             ) -> crate::Result<T, crate::RunError<T>> {
-                let closing = |_: &T| crate::lease::handle::Closing::No;
-                super::run::run_under(self.0, &self.1, body, closing, $end)
+                let cooldown = |_: &T| crate::lease::handle::Cooldown::AsGranted;
+                super::run::run_under(self.0, &self.1, body, cooldown, $end)
             }
         }
 

@@ -12,7 +12,7 @@ use leasehold_core::{
 
 use crate::kinds::lock_value::{LockValue, lock};
 use crate::lease::guard::Guard;
-use crate::lease::handle::Closing;
+use crate::lease::handle::Cooldown;
 use crate::lease::held_leases::HeldLeases;
 use crate::lease::release::{Release, Releases};
 use crate::lease::run::{RunError, run_under};
@@ -322,7 +322,7 @@ async fn try_in_one_step(all: &mut [Acquisition]) -> Result<Option<Vec<Guard>>> 
             let guards = all.iter_mut().zip(fences).map(|(one, fences)| {
                 match one.granted(fences, sent_at, one.terms.ttl) {
                     Attempt::Held(guard) => Ok(guard),
-                    _ if client.closing.is_cancelled() => Err(client.closed()),
+                    _ if client.closed.is_cancelled() => Err(client.closed()),
                     _ => Err(one.too_late()),
                 }
             });
@@ -458,7 +458,7 @@ impl MultiGuard {
         self,
         cooldown: Duration,
     ) -> impl Future<Output = Result<()>> + Send + use<> {
-        let releases = self.end_all(Closing::For(cooldown));
+        let releases = self.end_all(Cooldown::For(cooldown));
         async { releases.await.verdict() }
     }
 
@@ -481,7 +481,14 @@ impl MultiGuard {
         F: Future<Output = T>,
     {
         let leases = self.leases.clone();
-        run_under(leases, |closing| self.end(closing), Closing::No, body, |_| Closing::No).await
+        run_under(
+            leases,
+            |cooldown| self.end(cooldown),
+            Cooldown::AsGranted,
+            body,
+            |_| Cooldown::AsGranted,
+        )
+        .await
     }
 
     /// Ends all leases, at the same time, and says for each how its release went.
@@ -494,26 +501,26 @@ impl MultiGuard {
     ///
     /// Cancel safe: if dropped, the releases go on in the background.
     pub async fn release_outcomes(self) -> Releases {
-        self.end_all(Closing::No).await
+        self.end_all(Cooldown::AsGranted).await
     }
 
     /// Ends all leases; the outcome is the one that weighs most.
     pub(crate) fn end(
         self,
-        closing: Closing,
+        cooldown: Cooldown,
     ) -> impl Future<Output = Result<Release>> + Send + use<> {
-        let releases = self.end_all(closing);
+        let releases = self.end_all(cooldown);
         async { releases.await.worst() }
     }
 
     /// Ends all leases. The end begins with the call, not with the first poll.
-    fn end_all(self, closing: Closing) -> impl Future<Output = Releases> + Send + use<> {
+    fn end_all(self, cooldown: Cooldown) -> impl Future<Output = Releases> + Send + use<> {
         let client = self.client;
         let releases: Vec<_> = self
             .guards
             .into_iter()
             .map(|guard| {
-                let (key, answer) = (guard.key().clone(), guard.end(closing));
+                let (key, answer) = (guard.key().clone(), guard.end(cooldown));
                 async move { (key, answer.await) }
             })
             .collect();

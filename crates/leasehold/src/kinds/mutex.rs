@@ -7,7 +7,7 @@ use leasehold_core::{AskRequest, Error, ErrorKind, Key, Mode, Result};
 
 use crate::kinds::lock_value::{LockValue, lock};
 use crate::lease::guard::Guard;
-use crate::lease::handle::Closing;
+use crate::lease::handle::Cooldown;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::not_changed::NotChanged;
 use crate::lease::run::RunError;
@@ -230,7 +230,7 @@ impl Mutex {
             Err(error) => return Err(NotChanged::new(guard, error)),
         }
         // The guard is kept for the case that the lock can't be had; it holds nothing from here on.
-        if let Err(error) = guard.lease().clone().give_back(Closing::No).await {
+        if let Err(error) = guard.lease().clone().give_back(Cooldown::AsGranted).await {
             return Err(NotChanged::new(guard, error));
         }
         match self.try_lock().await {

@@ -8,7 +8,7 @@ use leasehold_core::{Error, ErrorKind, Key, Mode, Result};
 use crate::kinds::lock_value::{LockValue, lock};
 use crate::kinds::typed_guard::typed_guard;
 use crate::lease::guard::Guard;
-use crate::lease::handle::Closing;
+use crate::lease::handle::Cooldown;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::release::{self, Release};
 use crate::lease::run::{RunError, run_under};
@@ -58,7 +58,7 @@ impl OncePer {
     pub(crate) fn new(gates: &Arc<Gates>, key: Result<Key>, period: Duration) -> Self {
         let mut value = LockValue::new(gates, key, Mode::Exclusive);
         value.set(|settings| {
-            settings.close_for = Some(period);
+            settings.cooldown = Some(period);
             if period < PERIOD_MIN {
                 let why = "a period below 1 ms closes nothing; give a longer one";
                 return Err(Error::new(ErrorKind::Config, why));
@@ -145,12 +145,12 @@ impl OncePer {
         F: Future<Output = Result<T, E>>,
     {
         let Some(guard) = self.try_start().await? else { return Ok(None) };
-        let closing = |done: &Result<T, E>| match done {
-            Ok(_) => Closing::No,
-            Err(_) => Closing::Undo,
+        let cooldown = |done: &Result<T, E>| match done {
+            Ok(_) => Cooldown::AsGranted,
+            Err(_) => Cooldown::Reopen,
         };
         let lease = guard.lease().clone();
-        run_under(lease, |closing| guard.0.end(closing), Closing::Undo, body, closing)
+        run_under(lease, |cooldown| guard.0.end(cooldown), Cooldown::Reopen, body, cooldown)
             .await
             .map(Some)
     }
@@ -182,7 +182,7 @@ impl OnceGuard {
     /// Cancel safe: if dropped, even before the first poll, the release goes on in the background,
     /// and reopens.
     pub fn release_and_reopen(self) -> impl Future<Output = Result<()>> + Send + use<> {
-        self.0.end_well(Closing::Undo)
+        self.0.end_well(Cooldown::Reopen)
     }
 
     /// As [`release_and_reopen`](Self::release_and_reopen), and says how that went.
@@ -201,7 +201,7 @@ impl OnceGuard {
     pub fn release_and_reopen_outcome(
         self,
     ) -> impl Future<Output = Result<Release>> + Send + use<> {
-        let answer = self.0.end(Closing::Undo);
+        let answer = self.0.end(Cooldown::Reopen);
         async { release::outcome(answer.await) }
     }
 }

@@ -9,7 +9,7 @@ use leasehold_core::{Key, Mode, Result};
 
 use crate::kinds::lock_value::{LockValue, shown};
 use crate::kinds::reentrant_lease::{Owned, ReentrantLease, Slot, Turn};
-use crate::lease::handle::Closing;
+use crate::lease::handle::Cooldown;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::release::{self, Release};
 use crate::lease::run::{RunError, run_under};
@@ -169,7 +169,7 @@ impl Reentrant {
                     let why = "the wait for another task of the same owner ran out";
                     return Err(acquisition.ran_out(&Sight::default(), why));
                 }
-                () = client.closing.cancelled() => return Err(client.closed()),
+                () = client.closed.cancelled() => return Err(client.closed()),
             };
             match turn {
                 Turn::Enter(entering) => {
@@ -256,7 +256,7 @@ impl ReentrantGuard {
     ///
     /// Cancel safe: if dropped, the release goes on in the background.
     pub async fn release(self) -> Result<u32> {
-        self.end_well(Closing::No).await
+        self.end_well(Cooldown::AsGranted).await
     }
 
     /// Ends this hold; with the last one it ends the lease, and keeps the lock closed to everybody
@@ -279,7 +279,7 @@ impl ReentrantGuard {
         self,
         cooldown: Duration,
     ) -> impl Future<Output = Result<u32>> + Send + use<> {
-        self.end_well(Closing::For(cooldown))
+        self.end_well(Cooldown::For(cooldown))
     }
 
     /// Runs `body` under this hold, and ends the hold. See [`Guard::run`](crate::Guard::run).
@@ -300,12 +300,19 @@ impl ReentrantGuard {
         F: Future<Output = T>,
     {
         let lease = self.lease().clone();
-        run_under(lease, |closing| self.end(closing), Closing::No, body, |_| Closing::No).await
+        run_under(
+            lease,
+            |cooldown| self.end(cooldown),
+            Cooldown::AsGranted,
+            body,
+            |_| Cooldown::AsGranted,
+        )
+        .await
     }
 
-    fn end_well(self, closing: Closing) -> impl Future<Output = Result<u32>> + Send + use<> {
+    fn end_well(self, cooldown: Cooldown) -> impl Future<Output = Result<u32>> + Send + use<> {
         let lease = self.lease().clone();
-        let answer = self.end(closing);
+        let answer = self.end(cooldown);
         async move {
             match answer.await {
                 Ok(Release::StillHeld { holds }) => Ok(holds),
@@ -329,15 +336,15 @@ impl ReentrantGuard {
     ///
     /// Cancel safe: if dropped, the release goes on in the background.
     pub async fn release_outcome(self) -> Result<Release> {
-        release::outcome(self.end(Closing::No).await)
+        release::outcome(self.end(Cooldown::AsGranted).await)
     }
 
     /// Ends this hold. The end begins with the call, not with the first poll.
     pub(crate) fn end(
         mut self,
-        closing: Closing,
+        cooldown: Cooldown,
     ) -> impl Future<Output = Result<Release>> + Send + use<> {
-        let answer = self.held.take().map(|held| held.release(closing));
+        let answer = self.held.take().map(|held| held.release(cooldown));
         async {
             match answer {
                 Some(answer) => answer.await,

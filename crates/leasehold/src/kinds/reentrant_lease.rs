@@ -17,7 +17,7 @@ use leasehold_core::{
 use tokio::sync::{Mutex as Turns, Notify};
 
 use crate::lease::guard::Guard;
-use crate::lease::handle::Closing;
+use crate::lease::handle::Cooldown;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::orphans::Orphan;
 use crate::lease::release::Release;
@@ -262,12 +262,12 @@ impl ReentrantLease {
     /// begins with the call, not with the first poll.
     pub(crate) fn release(
         self: Arc<Self>,
-        closing: Closing,
+        cooldown: Cooldown,
     ) -> impl Future<Output = Result<Release>> + Send + use<> {
         let remaining = self.count_down(|count| count.guards = count.guards.saturating_sub(1));
         let client = Arc::clone(self.lease.client());
         let (given_back, told) = if remaining == 0 {
-            (Some(self.lease.clone().give_back(closing)), None)
+            (Some(self.lease.clone().give_back(cooldown)), None)
         } else {
             (None, Some(client.here().spawn(self.tell_count(remaining))))
         };

@@ -9,7 +9,7 @@ use leasehold_core::Result;
 
 use crate::LOCK;
 use crate::lease::detached::DetachedLease;
-use crate::lease::handle::{Closing, LeaseHandle};
+use crate::lease::handle::{Cooldown, LeaseHandle};
 use crate::lease::held_lease::HeldLease;
 use crate::lease::not_changed::NotChanged;
 use crate::lease::release::{self, Ending, Release};
@@ -74,7 +74,7 @@ impl Guard {
     ///
     /// Cancel safe: if dropped, the release goes on in the background.
     pub async fn release(self) -> Result<()> {
-        self.end_well(Closing::No).await
+        self.end_well(Cooldown::AsGranted).await
     }
 
     /// Ends the lease, and says how that went.
@@ -93,7 +93,7 @@ impl Guard {
     ///
     /// Cancel safe: if dropped, the release goes on in the background.
     pub async fn release_outcome(self) -> Result<Release> {
-        release::outcome(self.end(Closing::No).await)
+        release::outcome(self.end(Cooldown::AsGranted).await)
     }
 
     /// Ends the lease, and keeps the lock closed to everybody for `cooldown` after.
@@ -116,7 +116,7 @@ impl Guard {
         self,
         cooldown: Duration,
     ) -> impl Future<Output = Result<()>> + Send + use<> {
-        self.end_well(Closing::For(cooldown))
+        self.end_well(Cooldown::For(cooldown))
     }
 
     /// As [`release_with_cooldown`](Self::release_with_cooldown), and says how that went.
@@ -136,26 +136,26 @@ impl Guard {
         self,
         cooldown: Duration,
     ) -> impl Future<Output = Result<Release>> + Send + use<> {
-        let answer = self.end(Closing::For(cooldown));
+        let answer = self.end(Cooldown::For(cooldown));
         async { release::outcome(answer.await) }
     }
 
     /// Ends the lease; an error unless it was held to its end.
     pub(crate) fn end_well(
         self,
-        closing: Closing,
+        cooldown: Cooldown,
     ) -> impl Future<Output = Result<()>> + Send + use<> {
         let lease = self.lease().clone();
-        let answer = self.end(closing);
+        let answer = self.end(cooldown);
         async move { lease.verdict(answer.await) }
     }
 
     /// Ends the lease. A store that did not answer is an error that says so by its effect.
     pub(crate) fn end(
         self,
-        closing: Closing,
+        cooldown: Cooldown,
     ) -> impl Future<Output = Result<Release>> + Send + use<> {
-        self.into_lease().end(closing)
+        self.into_lease().end(cooldown)
     }
 
     /// Runs `body` under the held lock, and releases it; for locks of any kind what
@@ -187,7 +187,14 @@ impl Guard {
         F: Future<Output = T>,
     {
         let lease = self.lease().clone();
-        run_under(lease, |closing| self.end(closing), Closing::No, body, |_| Closing::No).await
+        run_under(
+            lease,
+            |cooldown| self.end(cooldown),
+            Cooldown::AsGranted,
+            body,
+            |_| Cooldown::AsGranted,
+        )
+        .await
     }
 
     /// Lets go of the lease without ending it: it lives on until its ttl, for whoever has the
@@ -213,7 +220,7 @@ impl Guard {
             return Err(NotChanged::new(self, error));
         }
         let lease = self.lease.take().expect("BUG: a guard is ended once");
-        let ending = Ending::begin(&lease, Closing::No);
+        let ending = Ending::begin(&lease, Cooldown::AsGranted);
         lease.handle().settled().await;
         let detached = DetachedLease::of(lease.handle());
         if let Some(ending) = ending {

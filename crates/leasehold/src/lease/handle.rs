@@ -150,15 +150,15 @@ pub(crate) struct Before {
     shortest: Option<Ttl>,
 }
 
-/// Whether a release leaves the lock closed.
+/// The cool-down with which a lease ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Closing {
-    /// It does not.
-    No,
-    /// For so long.
+pub(crate) enum Cooldown {
+    /// That of its grant, if it has one.
+    AsGranted,
+    /// So long.
     For(Duration),
-    /// It opens a lock that the grant has closed.
-    Undo,
+    /// None, also if its grant has one.
+    Reopen,
 }
 
 /// Where a hold is in its life.
@@ -681,12 +681,12 @@ impl LeaseHandle {
         }
     }
 
-    pub(crate) fn release_request(&self, closing: Closing) -> ReleaseRequest {
+    pub(crate) fn release_request(&self, cooldown: Cooldown) -> ReleaseRequest {
         let mut request = ReleaseRequest::new(self.key.clone(), self.token, self.fences);
-        match closing {
-            Closing::No => {}
-            Closing::For(cooldown) => request.cooldown = Some(cooldown),
-            Closing::Undo => request.reopen = true,
+        match cooldown {
+            Cooldown::AsGranted => {}
+            Cooldown::For(cooldown) => request.cooldown = Some(cooldown),
+            Cooldown::Reopen => request.reopen = true,
         }
         request
     }

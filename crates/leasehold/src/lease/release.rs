@@ -9,7 +9,7 @@ use leasehold_core::{
 use tokio::task::JoinSet;
 
 use crate::LOCK;
-use crate::lease::handle::Closing;
+use crate::lease::handle::Cooldown;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::orphans::{Counted, Orphan};
 use crate::shared::Inner;
@@ -210,14 +210,14 @@ impl HeldLease {
     /// must not end the lease in another way than its caller wanted.
     pub(crate) fn end(
         self,
-        closing: Closing,
+        cooldown: Cooldown,
     ) -> impl Future<Output = Result<Release>> + Send + use<> {
-        let handed_on = closing == Closing::No && self.handle().hand_to_successor();
+        let handed_on = cooldown == Cooldown::AsGranted && self.handle().hand_to_successor();
         if handed_on {
             let (key, fence) = (&self.handle().key, self.handle().fence());
             tracing::debug!(target: LOCK, %key, %fence, "released inside the process");
         }
-        let given_back = (!handed_on).then(|| self.give_back(closing));
+        let given_back = (!handed_on).then(|| self.give_back(cooldown));
         async {
             match given_back {
                 Some(answer) => answer.await,
@@ -229,9 +229,9 @@ impl HeldLease {
     /// Ends the lease in the store; begins and answers as [`end`](Self::end).
     pub(crate) fn give_back(
         self,
-        closing: Closing,
+        cooldown: Cooldown,
     ) -> impl Future<Output = Result<Release>> + Send + use<> {
-        let ending = Ending::begin(&self, closing);
+        let ending = Ending::begin(&self, cooldown);
         async move {
             let Some(ending) = ending else { return Ok(Release::NotHeld) };
             let (client, handle) = (self.client(), self.handle());
@@ -250,7 +250,7 @@ impl HeldLease {
 
     /// Ends the lease in the store, in the background.
     pub(crate) fn give_up(&self) {
-        drop(Ending::begin(self, Closing::No));
+        drop(Ending::begin(self, Cooldown::AsGranted));
     }
 
     /// What an answer means for the work under this lease.
@@ -283,12 +283,12 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
-    pub(crate) fn begin(lease: &HeldLease, closing: Closing) -> Option<Self> {
+    pub(crate) fn begin(lease: &HeldLease, cooldown: Cooldown) -> Option<Self> {
         if !lease.handle().is_ours() || !lease.handle().begin_end() {
             return None;
         }
         lease.client().schedule.remove(lease.handle());
-        let request = lease.handle().release_request(closing);
+        let request = lease.handle().release_request(cooldown);
         let armed = lease.client().reaper.arm();
         Some(Self { lease: Some(lease.clone()), request, _armed: armed })
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use leasehold_core::{Error, ErrorKind, Result};
 
-use crate::lease::handle::Closing;
+use crate::lease::handle::Cooldown;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::release::Release;
 
@@ -110,14 +110,14 @@ impl Leases for HeldLease {
     }
 }
 
-/// Runs a body under a lease, which `end` then releases, closing the lock by how the body ended;
-/// `if_cut_short` is for one that did not.
+/// Runs a body under a lease, which `end` then releases. `cooldown` says with which cool-down, by what
+/// the body returned; `if_cut_short` is for a body that returned nothing.
 pub(crate) async fn run_under<T, F, L: Leases, E>(
     lease: L,
-    end: impl FnOnce(Closing) -> E,
-    if_cut_short: Closing,
+    end: impl FnOnce(Cooldown) -> E,
+    if_cut_short: Cooldown,
     body: impl FnOnce(L) -> F,
-    closing: impl FnOnce(&T) -> Closing,
+    cooldown: impl FnOnce(&T) -> Cooldown,
 ) -> Result<T, RunError<T>>
 where
     F: Future<Output = T>,
@@ -131,8 +131,8 @@ where
     let in_time = lease.are_held();
     let longest = lease.were_held_for_longest();
     let at_fault = lease.at_fault();
-    let closing = done.as_ref().map_or(if_cut_short, closing);
-    let answer = end(closing).await;
+    let cooldown = done.as_ref().map_or(if_cut_short, cooldown);
+    let answer = end(cooldown).await;
     match done {
         Some(done) => judge(at_fault.as_ref(), in_time, done, answer),
         None => {

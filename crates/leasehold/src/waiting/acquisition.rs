@@ -62,7 +62,7 @@ impl Acquisition {
         let mut request = AcquireRequest::new(settings.key.clone(), token, terms.ttl);
         request.mode = settings.mode;
         request.preferred = settings.preferred;
-        request.close_for = settings.close_for;
+        request.cooldown = settings.cooldown;
         request.owner = settings.owner.clone();
         request.metadata = settings.metadata.clone();
         // Beside other holders, fences kept for hand-offs would be below those granted meanwhile,
@@ -110,7 +110,7 @@ impl Acquisition {
                 Ok(None)
             }
             Attempt::Waiting(_) => Ok(None),
-            Attempt::TooLate if self.client.closing.is_cancelled() => Err(self.client.closed()),
+            Attempt::TooLate if self.client.closed.is_cancelled() => Err(self.client.closed()),
             Attempt::TooLate => Err(self.too_late()),
         }
     }
@@ -204,7 +204,7 @@ impl Acquisition {
             return Attempt::TooLate;
         };
         // What the grant has closed is opened again with what is left to the reaper.
-        if self.client.closing.is_cancelled() {
+        if self.client.closed.is_cancelled() {
             return Attempt::TooLate;
         }
         let handle = Arc::new(LeaseHandle::new(
@@ -240,7 +240,7 @@ impl Acquisition {
         let guard = Guard::new(&self.client, &handle);
         // Closing begins before it looks for what is held: either it sees this lease, or it is
         // seen here.
-        if self.client.closing.is_cancelled() { Attempt::TooLate } else { Attempt::Held(guard) }
+        if self.client.closed.is_cancelled() { Attempt::TooLate } else { Attempt::Held(guard) }
     }
 
     pub(crate) fn tell_of_waiting(&self, holder: Option<&HolderInfo>) {

@@ -36,7 +36,7 @@ impl Armed {
             counted: None,
             key: settings.key.clone(),
             token,
-            reopen: settings.close_for.is_some(),
+            reopen: settings.cooldown.is_some(),
             until: Moment::default(),
             sent_at: Moment::default(),
             asking: false,

@@ -42,7 +42,7 @@ pub(crate) struct GateKey {
     mode: Mode,
     preferred: bool,
     handed_on: bool,
-    close_for: Option<Duration>,
+    cooldown: Option<Duration>,
     terms: Terms,
     owner: OwnerName,
     metadata: Metadata,
@@ -58,7 +58,7 @@ impl GateKey {
             mode: settings.mode,
             preferred: settings.preferred,
             handed_on: settings.handed_on,
-            close_for: settings.close_for,
+            cooldown: settings.cooldown,
             terms: *terms,
             owner: settings.owner.clone(),
             metadata: settings.metadata.clone(),
@@ -365,7 +365,7 @@ impl Successors for Gates {
     fn hand_on(&self, handle: &Arc<LeaseHandle>) -> bool {
         let client = &self.client;
         let mut gates = self.lock();
-        if gates.is_empty() || client.closing.is_cancelled() {
+        if gates.is_empty() || client.closed.is_cancelled() {
             return false;
         }
         let Some(settings) = &handle.settings else { return false };
@@ -384,7 +384,7 @@ impl Successors for Gates {
         let mut baton = Some(Baton::Lease(offer));
         // Closing begins before it looks for what is held: either it sees this lease, or it is
         // seen here.
-        while !client.closing.is_cancelled()
+        while !client.closed.is_cancelled()
             && let Some(lease) = baton.take()
         {
             let Some(contender) = gate.line.pop_front() else {

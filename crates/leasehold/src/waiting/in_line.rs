@@ -35,7 +35,7 @@ pub(super) async fn wait(
         || error.kind() == ErrorKind::Timeout;
     let of_no_use = place.wire.take_if(|_| !ran_out);
     let mut left = place.leave();
-    if let Some(guard) = left.take_lease().filter(|_| !client.closing.is_cancelled()) {
+    if let Some(guard) = left.take_lease().filter(|_| !client.closed.is_cancelled()) {
         return Ok(guard);
     }
     if let Some(mut wire) = of_no_use {
@@ -93,7 +93,7 @@ async fn stand(
                 () = rt::sleep_until_some(&*client.clock, until) => {
                     return Err(limits.ran_out(&client, &place.seen().get(), "the wait ran out"));
                 }
-                () = client.closing.cancelled() => return Err(client.closed()),
+                () = client.closed.cancelled() => return Err(client.closed()),
                 () = rt::sleep_until(&*client.clock, next_beat) => {
                     place.overtake(client.clock.now());
                     continue;

@@ -59,7 +59,7 @@ async fn poll(acquisition: &mut Acquisition) -> Result<Guard> {
         let again = acquisition.limits.until.map_or(again, |until| again.min(until));
         tokio::select! {
             () = rt::sleep_until(&*acquisition.client.clock, again) => {}
-            () = acquisition.client.closing.cancelled() => return Err(acquisition.client.closed()),
+            () = acquisition.client.closed.cancelled() => return Err(acquisition.client.closed()),
         }
     }
     Err(acquisition.ran_out(&sight, "the retry strategy gave up"))

@@ -1,4 +1,4 @@
-//! Changing how a lock is held: its mode, its limit, its closing, and asking for it.
+//! Changing how a lock is held: its mode, its limit, its cool-down, and asking for it.
 
 use super::*;
 
@@ -150,15 +150,15 @@ fn a_preferred_newcomer_passes_those_who_are_not_where_the_holders_leave_room() 
 
 #[test]
 fn a_closing_grant_keeps_the_lock_closed_though_its_holder_dies_or_releases() {
-    let closing = |who| AcquireRequest { close_for: Some(ms(1_000)), ..request(who, 100) };
+    let with_cooldown = |who| AcquireRequest { cooldown: Some(ms(1_000)), ..request(who, 100) };
     let mut lock = Lock::new();
-    granted(&lock.acquire(&closing(1)));
+    granted(&lock.acquire(&with_cooldown(1)));
     lock.pass(100);
     assert!(
-        matches!(lock.acquire(&closing(2)), Acquire::Busy(busy) if busy.retry_after == ms(900))
+        matches!(lock.acquire(&with_cooldown(2)), Acquire::Busy(busy) if busy.retry_after == ms(900))
     );
     lock.pass(900);
-    let lease = granted(&lock.acquire(&closing(2)));
+    let lease = granted(&lock.acquire(&with_cooldown(2)));
     lock.release(2, lease);
     assert_eq!(lock.inspect().unwrap().closed_for, Some(ms(1_000)));
     assert!(matches!(lock.acquire(&request(3, 100)), Acquire::Busy(_)));
@@ -167,8 +167,8 @@ fn a_closing_grant_keeps_the_lock_closed_though_its_holder_dies_or_releases() {
 #[test]
 fn a_release_that_reopens_serves_the_next_at_once() {
     let mut lock = Lock::new();
-    let closing = AcquireRequest { close_for: Some(ms(1_000)), ..request(1, 100) };
-    let lease = granted(&lock.acquire(&closing));
+    let with_cooldown = AcquireRequest { cooldown: Some(ms(1_000)), ..request(1, 100) };
+    let lease = granted(&lock.acquire(&with_cooldown));
     lock.wait(2);
     let reopening = ReleaseRequest { reopen: true, ..ReleaseRequest::new(key(), token(1), lease) };
     assert_eq!(lock.release_with(&reopening), Release::Released);
@@ -179,8 +179,8 @@ fn a_release_that_reopens_serves_the_next_at_once() {
 fn an_acquisition_that_is_undone_leaves_nothing_closed_if_it_says_so() {
     let mut lock = Lock::new();
     for reopen in [true, false] {
-        let closing = AcquireRequest { close_for: Some(ms(1_000)), ..request(1, 100) };
-        granted(&lock.acquire(&closing));
+        let with_cooldown = AcquireRequest { cooldown: Some(ms(1_000)), ..request(1, 100) };
+        granted(&lock.acquire(&with_cooldown));
         let undoing = LeaveRequest { reopen, ..LeaveRequest::new(key(), token(1)) };
         assert_eq!(lock.entry.perform(&undoing, lock.now(), &mut lock.notices), Leave::Released);
         assert_eq!(lock.inspect().is_none(), reopen);

@@ -61,7 +61,7 @@ impl World {
         match how {
             How::Plain => {}
             How::Preferred => asked.preferred = true,
-            How::Closing { ms: close_for } => asked.close_for = Some(ms(close_for)),
+            How::Cooldown { ms: cooldown } => asked.cooldown = Some(ms(cooldown)),
         }
         if let Some(line) = queue {
             let beat = self.books.beats.entry(who).or_default();

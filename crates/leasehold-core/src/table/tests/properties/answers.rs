@@ -25,7 +25,7 @@ impl World {
                 assert!(before.next().is_none(), "granted past the line");
                 assert_eq!(fences.count(), block);
                 books.line.remove(&who);
-                if let How::Closing { ms } = how {
+                if let How::Cooldown { ms } = how {
                     books.closed_until_us = books.closed_until_us.max(at_us + ms * 1_000);
                 }
                 let mode = books.modes[usize::from(who)];

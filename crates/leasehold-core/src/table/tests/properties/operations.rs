@@ -28,7 +28,7 @@ pub(super) enum Op {
 pub(super) enum How {
     Plain,
     Preferred,
-    Closing { ms: u64 },
+    Cooldown { ms: u64 },
 }
 
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
     let how = prop_oneof![
         6 => Just(How::Plain),
         2 => Just(How::Preferred),
-        1 => select(vec![0, 50, 400]).prop_map(|ms| How::Closing { ms }),
+        1 => select(vec![0, 50, 400]).prop_map(|ms| How::Cooldown { ms }),
     ];
     let mode = prop_oneof![
         2 => Just(Mode::Exclusive),
