@@ -40,8 +40,8 @@ Exit codes:
   70     a fault in leasehold itself
   71     the operating system refuses, such as to start another process
   74     output can't be written
-  75     the lock is held by somebody else or closed, or the wait ran out (-E changes this)
-  76     the lock was lost: while the command ran, or before a renewal or release; or nobody holds
+  75     another holder has the lock, or it is closed, or the wait ran out (-E changes this)
+  76     the lock was lost: while the command ran, or before a renewal or release; or no holder has
          what was to be taken away, asked for or changed
   78     bad configuration: the config file, the store's URL, a password file
   79     `doctor` found something worse than a note

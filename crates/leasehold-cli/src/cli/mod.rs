@@ -41,15 +41,15 @@ pub(crate) struct Cli {
 const LONG_ABOUT: &str = "\
 Run jobs under a distributed lock: one at a time, on one machine or on many.
 
-A lock is a name. Who holds it has a lease: a hold that ends by itself when its ttl runs out, so a \
-crash locks nobody out for ever. `run` renews the lease while the command runs, and stops the \
-command before anybody else can get the lock.
+A lock is a name. Its holder has a lease, which ends by itself when its ttl runs out, so a crash \
+never keeps others out for ever. `run` renews the lease while the command runs, and stops the \
+command before another holder can get the lock.
 
-The store that grants leases is the one of --store, else of LEASEHOLD_STORE, else of the config \
-file ($XDG_CONFIG_HOME/leasehold/config.toml, then /etc/leasehold/config.toml; its keys are \
-`store`, `password_file`, `ttl`, `owner` and `retry_store`), else the embedded store in /tmp/leasehold-UID \
-(root's is in /run/leasehold), which all your processes on this machine share, those of cron and \
-services included.";
+A store grants the leases. It is the first of these that is given: --store, LEASEHOLD_STORE, the \
+config file ($XDG_CONFIG_HOME/leasehold/config.toml, then /etc/leasehold/config.toml; its keys are \
+`store`, `password_file`, `ttl`, `owner` and `retry_store`). Without any it is the embedded store in \
+/tmp/leasehold-UID (root's: /run/leasehold). All your processes on this machine share that one, those \
+of cron and services included.";
 
 impl Cli {
     /// What was typed. Before a `--`, `run` takes several names; without
@@ -125,41 +125,43 @@ impl Command {
 /// Run a command under a lock
 ///
 /// Takes the lock, runs the command, releases the lock, and exits with the command's exit code.
-/// The lease is renewed while the command runs. When it is lost all the same, because the store
-/// went away or an operator released it, the command's process group gets TERM and, before
-/// anybody else can get the lock, KILL; the exit code is then 76.
+/// leasehold renews the lease while the command runs. If the lease is lost all the same, because the
+/// store went away or an operator released it, the command's process group gets TERM, and KILL before
+/// another holder can get the lock. The exit code is then 76.
 ///
-/// The command has leasehold's stdin, stdout and stderr and a process group of its own, to which
-/// signals are forwarded. Not forwarded are those that concern leasehold alone: KILL and STOP, faults
+/// The command has leasehold's stdin, stdout and stderr, and a process group of its own. leasehold
+/// forwards signals to that group, except those that concern leasehold alone: KILL and STOP, faults
 /// (BUS, FPE, ILL, SEGV, SYS), limits (XCPU, XFSZ) and its own use of pipes and terminal (PIPE, TTIN,
-/// TTOU). On a terminal it is the foreground job: Ctrl-C and Ctrl-Z work as usual, but a job that
-/// stays suspended for longer than the ttl loses its lock and is killed. A leasehold that is killed,
-/// also by a fault, takes the whole group with it, and one that is stopped does when its lease is
-/// over. Only processes that leave the group (daemons, setsid) or change their user (sudo) are out of
-/// reach. What the command leaves running when it
-/// ends is left alone, without the lock. When it was asked to end, by a signal or a key, so was all
-/// of its group: the lock is then kept until the rest has ended too, however long that takes, and
-/// another such signal kills the rest.
+/// TTOU). On a terminal the command is the foreground job, so Ctrl-C and Ctrl-Z work as usual. A job
+/// that stays suspended for longer than the ttl loses its lock and is killed.
+///
+/// If leasehold is killed, also by a fault, the whole group dies with it. If leasehold is stopped, the
+/// group is killed when the lease is over. Only processes that leave the group (daemons, setsid) or
+/// change their user (sudo) are out of reach.
+///
+/// What the command leaves running when it ends is left alone, without the lock. A signal or a key
+/// that asks the command to end asks its whole group: leasehold then keeps the lock until the rest has
+/// ended too, however long that takes. Another such signal kills the rest.
 ///
 /// Several names before the `--` are taken together, all or none, and held together: when one is
-/// lost, all are. Whoever takes such sets never waits for another in a circle, whatever the order.
-/// Without a `--` the first word is the name and the rest the command.
+/// lost, all are. Such sets never deadlock, whatever the order of their names. Without a `--` the first
+/// word is the name and the rest is the command.
 ///
 /// The command finds in its environment:
-///   LEASEHOLD_KEY          the name of the lock; of several each on a line, as they were given
-///   LEASEHOLD_FENCE        the fencing token: a number larger than that of every earlier holder,
-///                          to be shown to whatever the lock protects; of several locks each on a
-///                          line, in the order of the names
+///   LEASEHOLD_KEY          the name of the lock; several names are each on a line, as given
+///   LEASEHOLD_FENCE        the fencing token, a number larger than that of every earlier holder.
+///                          Show it to the resource that the lock protects. Several fences are
+///                          each on a line, in the order of the names
 ///   LEASEHOLD_KEY_1, LEASEHOLD_FENCE_1, LEASEHOLD_KEY_2, ...
 ///                          each name with its fence, where there are several
 ///   LEASEHOLD_PERMITS      with --limit, how many permits are held
-///   LEASEHOLD_OWNER        who holds the lock, as others see it
-///   LEASEHOLD_DEADLINE_MS  until when the lock was proven when the command started, in ms on the
+///   LEASEHOLD_OWNER        the owner that others see
+///   LEASEHOLD_DEADLINE_MS  the deadline of the lease when the command started, in ms on the
 ///                          machine's boot clock (CLOCK_BOOTTIME, as in /proc/uptime). Renewals
-///                          move it on; nothing needs to be done at that time, since the command
-///                          is stopped before it if they fail
+///                          move it on. The command need not watch it: if renewals fail, leasehold
+///                          stops the command before the deadline
 ///
-/// It does not find the password of the store, nor a LEASEHOLD_STORE that contains one.
+/// The environment has no password of the store, and no LEASEHOLD_STORE that contains one.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment, override_usage = RUN_USAGE, after_long_help = exit::HELP)]
 pub(crate) struct Run {
@@ -174,15 +176,15 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) taking: Taking,
 
-    /// Keep the lock closed to everybody for so long after the command has ended
+    /// Keep the lock closed for so long after the command has ended
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) cooldown: Option<Duration>,
 
     /// The command's time-out: hold the lock for no longer, and end the command before that
     ///
     /// Counted from when the lock was taken. The command gets TERM, then KILL, in the last --grace
-    /// of that time, and the exit code is 80 whatever the command makes of it. Nobody else gets the
-    /// lock before, and nobody is kept out after, even if leasehold itself is killed.
+    /// of that time, and the exit code is 80 whatever the command makes of it. No other holder gets
+    /// the lock before, and none is kept out after, even if leasehold itself is killed.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) max_hold: Option<Duration>,
 
@@ -196,7 +198,7 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) kinds: Kinds,
 
-    /// With --once-per: open the period again if the command fails, so that it can be tried anew
+    /// With --once-per: reopen the period if the command fails, so that another start can retry
     #[arg(long)]
     pub(crate) reopen_on_failure: bool,
 }
@@ -208,26 +210,25 @@ leasehold run [OPTIONS] <KEY> [--] <CMD>...
 
 /// Run a command on one host at a time: on the leader
 ///
-/// Campaigns for the lock, in line, and runs the command once it leads, as `run` does. When the
-/// leadership is lost, the command is ended before anybody else can lead, and the next campaign
-/// begins. When the command ends by itself, so does this, with its exit code; --restart campaigns
-/// again instead. The command finds in its environment what that of `run` does; LEASEHOLD_FENCE
-/// grows from leader to leader.
+/// Waits in line for the leadership, then runs the command as `run` does. When the leadership is lost,
+/// leasehold ends the command before another candidate can lead, and campaigns again. When the command
+/// ends by itself, leasehold exits with its exit code; with --restart it campaigns again. The
+/// environment of the command is that of `run`; LEASEHOLD_FENCE grows from leader to leader.
 ///
-/// -n and -w are for each campaign. Without them a store that can't be reached, at the start or
-/// later, is asked again for as long as it takes.
+/// -n and -w limit each campaign. Without them leasehold retries a store that can't be reached, at the
+/// start or later, for as long as it takes.
 #[derive(Args, Debug)]
 #[command(override_usage = ELECT_USAGE, after_long_help = exit::HELP)]
 pub(crate) struct Elect {
-    /// The name of the post
+    /// The name of the election
     pub(crate) key: OsString,
 
     #[command(flatten)]
     pub(crate) taking: Taking,
 
-    /// Campaign again when the command has ended, however it did
+    /// Campaign again when the command has ended, whatever its exit code
     ///
-    /// Not if a signal asked it to end. Starts it at most once in a second.
+    /// Not if a signal asked it to end. Starts the command at most once a second.
     #[arg(long)]
     pub(crate) restart: bool,
 
@@ -239,24 +240,24 @@ const ELECT_USAGE: &str = "\
 leasehold elect [OPTIONS] <KEY> [--] <CMD>...
        leasehold elect [OPTIONS] <KEY> -c <COMMAND LINE>";
 
-/// Print who leads, and again whenever that changes
+/// Print the leader, and again whenever it changes
 ///
-/// One line for each leader: its fence, its owner, its notes; `-` for each when nobody leads. Looks
-/// once a second. Ends with a signal, or when nobody reads its output any more.
+/// Prints one line for each leader: its fence, its owner, its notes. Without a leader each of them is
+/// `-`. Asks the store once a second. Ends on a signal, or when its output is closed.
 #[derive(Args, Debug)]
 pub(crate) struct Observe {
-    /// The name of the post
+    /// The name of the election
     pub(crate) key: OsString,
 
-    /// Print a JSON document on a line of its own for each
+    /// Print a JSON document for each, on a line of its own
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 /// Take a lock and leave it held, for shell scripts
 ///
-/// Prints the lease, or writes it to a file that only you can read. It is not renewed: it ends
-/// with its ttl unless `renew` or `release` is called with it. Whoever can read the lease can end
+/// Prints the lease, or writes it to a file that only you can read. Nothing renews it by itself: it
+/// ends with its ttl unless you call `renew` or `release`. Every user that can read the lease can end
 /// it.
 ///
 ///   LEASEHOLD_LEASE=$(leasehold acquire backup --ttl 10m -n) || exit
@@ -264,8 +265,8 @@ pub(crate) struct Observe {
 ///   ...
 ///   leasehold release
 ///
-/// Several names are taken together, all or none. There is a line for each then, in the order in
-/// which they were given, and `renew` and `release` take them all.
+/// Several names are taken together, all or none. Each lease is then on a line of its own, in the order
+/// of the names. `renew` and `release` read them all.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Acquire {
@@ -301,45 +302,45 @@ pub(crate) struct Renew {
 
 /// End a lease that was taken with `acquire`, or all of an owner
 ///
-/// Exits with 76 when the lease had run out before: the message then says whether somebody else
-/// has held the lock since. The lease file is removed once the lease has ended.
+/// Exits with 76 if the lease had expired before. The message says whether another holder has had the
+/// lock since. The lease file is removed once the lease has ended.
 #[derive(Args, Debug)]
 pub(crate) struct Release {
     #[command(flatten)]
     pub(crate) source: LeaseSource,
 
-    /// Keep the lock closed to everybody for so long
+    /// Keep the lock closed for so long
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) cooldown: Option<Duration>,
 
-    /// Take all leases of an owner away instead, for operators
+    /// For operators: take away all leases of an owner instead
     ///
-    /// Each is taken away by its fence, as with `force-release`; nobody else's is touched. Says of
-    /// each how it went. Without --yes it only says which leases these are,
-    /// and exits with 0.
+    /// Takes each away by its fence, as `force-release` does, touches no other owner's lease, and
+    /// prints the outcome of each. Without --yes it only prints which leases these are, and exits
+    /// with 0.
     #[arg(long, conflicts_with_all = ["lease_file", "cooldown"])]
     pub(crate) all: bool,
 
-    /// Whose leases [default: those of the `owner` in the config file]
+    /// The owner of the leases [default: the `owner` in the config file]
     #[arg(long, value_name = "NAME", requires = "all", value_parser = options::owner)]
     pub(crate) owner: Option<String>,
 
-    /// Do take them away
+    /// Take them away, rather than print them
     #[arg(long, requires = "all")]
     pub(crate) yes: bool,
 }
 
 /// Hold a lock until standard input closes, or a signal comes
 ///
-/// Prints the fence and the name on one line once the lock is held, and renews it until then. Of
-/// several names, which are taken together, each has a line. Any signal that ends a process gives the
-/// lock back first, but for KILL and faults (BUS, FPE, ILL, SEGV, SYS). In a script:
+/// Prints the fence and the name on one line once it holds the lock, and renews the lease until the
+/// end. Several names are taken together, and each has a line. A signal that ends the process releases
+/// the lock first, except KILL and faults (BUS, FPE, ILL, SEGV, SYS). In a script:
 ///
 ///   leasehold hold backup --while-pid $$ > held &
 ///   while [ ! -s held ] && kill -0 $!; do sleep 0.1; done
 ///
-/// Without --while-pid a standard input that is /dev/null, as it is for what a script runs in the
-/// background, means: until a signal comes.
+/// If standard input is /dev/null, as for jobs that a script starts in the background, and --while-pid
+/// is not given, it holds the lock until a signal comes.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Hold {
@@ -350,7 +351,7 @@ pub(crate) struct Hold {
     #[command(flatten)]
     pub(crate) taking: Taking,
 
-    /// Let go as soon as somebody asks for the lock
+    /// Release the lock as soon as `ask` asks for it
     #[arg(long)]
     pub(crate) until_asked: bool,
 
@@ -398,9 +399,9 @@ pub(crate) struct Ls {
     /// Only those whose names start with this
     pub(crate) prefix: Option<OsString>,
 
-    /// List them again every so often, 2s by default, until a signal comes
+    /// List them again at this interval, 2s by default, until a signal comes
     ///
-    /// On a terminal each list takes the place of the last. A store that goes away is asked again.
+    /// On a terminal each list replaces the last. If the store goes away, it is asked again.
     #[arg(
         long, value_name = "TIME", num_args = 0..=1, require_equals = true,
         default_missing_value = "2s", value_parser = duration::parse, allow_hyphen_values = true,
@@ -412,7 +413,7 @@ pub(crate) struct Ls {
     pub(crate) json: bool,
 }
 
-/// Show who holds a lock and who waits for it
+/// Show the holders of a lock and its waiters
 #[derive(Args, Debug)]
 pub(crate) struct Show {
     /// The name of the lock
@@ -428,8 +429,9 @@ pub(crate) struct Show {
 
 /// Watch the locks in use
 ///
-/// For each its holder, how long that has held it, how long the lease runs on unless renewed, and how
-/// many wait. Lists the store now and then; in between asks only for the locks on the screen.
+/// Shows for each lock its holder, how long it has been held, how long the lease still runs unless
+/// renewed, and the number of waiters. Lists the whole store now and then; in between it asks only for
+/// the locks on the screen.
 ///
 ///   up, down, page up, page down, home, end    choose a lock; enter shows all about it
 ///   s, r                                       sort by something else; the other way round
@@ -442,15 +444,15 @@ pub(crate) struct Top {
     /// Only those whose names start with this
     pub(crate) prefix: Option<OsString>,
 
-    /// Print all as a table, and end
+    /// Print all of them as a table, and exit
     #[arg(long)]
     pub(crate) once: bool,
 
-    /// What they are sorted by
+    /// Sort them by this
     #[arg(long, value_enum, default_value_t = Sort::Held)]
     pub(crate) sort: Sort,
 
-    /// How often the locks on the screen are asked for, 100ms or more
+    /// Refresh the locks on the screen at this interval, 100ms or more
     #[arg(
         long, value_name = "TIME", default_value = "1s",
         value_parser = duration::parse, allow_hyphen_values = true,
@@ -494,10 +496,10 @@ impl Sort {
 
 /// Print the locks in use as numbers for Prometheus, or serve them
 ///
-/// How many are held, closed and waited for, how long the oldest hold and the longest wait are, and
-/// whether the store could be asked. Each scrape lists the store. It prints the address at which it
-/// serves, with the port that was free if none was given; anybody who reaches it may read. Ends with a
-/// signal.
+/// Counts the locks that are held, closed and waited for, and tells the age of the oldest hold, the
+/// longest wait, and whether the store answered. Each scrape lists the store. With --listen it prints
+/// the address that it serves, with the port that it got if you gave port 0. Every client that reaches
+/// the address may read. Ends on a signal.
 #[derive(Args, Debug)]
 pub(crate) struct Metrics {
     /// Only locks whose names start with this
@@ -512,14 +514,14 @@ pub(crate) struct Metrics {
     pub(crate) per_lock: bool,
 }
 
-/// Explain what keeps a lock from those who want it
+/// Explain why a lock is not free
 ///
-/// Says who holds it, since when, what that says about itself, and on the holder's own machine what its
-/// process does; who waits, in order; what the holders wait for themselves, and whether that leads back
-/// to them in a circle; of a closed lock when it was taken last; and what can be done. Changes nothing.
+/// Prints its holders, with their notes and since when they hold it, and what a holder's process does
+/// if it runs on this machine; the waiters, in order; what the holders themselves wait for, and whether
+/// that is a deadlock; when a closed lock was last taken; and what you can do. Changes nothing.
 ///
-/// To find what the holders wait for it lists the store. Holders and waiters are told apart by
-/// their names, so tasks of one process look like one.
+/// It lists the store to find what the holders wait for. It tells holders and waiters apart by their
+/// owner names, so all tasks of one process look like one.
 #[derive(Args, Debug)]
 pub(crate) struct Why {
     /// The name of the lock
@@ -532,22 +534,22 @@ pub(crate) struct Why {
 
 /// Take a lock away from its holder
 ///
-/// The holder learns of it when it next renews, a third of its ttl later at most; until then it
-/// works on. So end the holder first if you can.
+/// The holder learns of it at its next renewal, at most a third of its ttl later. Until then it goes on
+/// working, so end the holder first if you can.
 #[derive(Args, Debug)]
 pub(crate) struct ForceRelease {
     /// The name of the lock
     pub(crate) key: OsString,
 
-    /// The fence of the hold, as `show` prints it; another holder is left alone
+    /// The fence of the lease, as `show` prints it; other holders are left alone
     #[arg(long, value_name = "N", value_parser = options::fence, allow_hyphen_values = true)]
     pub(crate) fence: u64,
 }
 
 /// Ask the holders of a lock to let go
 ///
-/// Nobody is forced. A holder learns of it within a second if it waits to be asked, as `run
-/// --on-ask` and `hold --until-asked` do, else when it next renews. `show` says who asked.
+/// The holder decides. It learns of the request within a second if it waits for one, as `run --on-ask`
+/// and `hold --until-asked` do, else at its next renewal. `show` names the owner that asked.
 #[derive(Args, Debug)]
 pub(crate) struct Ask {
     /// The name of the lock
@@ -557,34 +559,34 @@ pub(crate) struct Ask {
     #[arg(long, value_name = "N", value_parser = options::fence, allow_hyphen_values = true)]
     pub(crate) fence: Option<u64>,
 
-    /// Who asks, for people [default: HOST_PID]
+    /// The name of the owner that asks, for people [default: HOST_PID]
     #[arg(long, value_name = "NAME", value_parser = options::owner)]
     pub(crate) owner: Option<String>,
 }
 
 /// Change the limit of a semaphore in use
 ///
-/// Permits that are held stay held, also above a lower limit, and waiters that want more than it
-/// are refused. From then on the name has to be used with the new limit.
+/// Permits that are held stay held, even above a lower limit. Waiters that want more permits than the
+/// new limit are refused. From then on all users of the name have to give the new limit.
 #[derive(Args, Debug)]
 pub(crate) struct SetLimit {
     /// The name of the lock
     pub(crate) key: OsString,
 
-    /// All permits that there are to be
+    /// The new number of permits
     #[arg(value_name = "N", value_parser = options::number, allow_hyphen_values = true)]
     pub(crate) limit: u32,
 }
 
-/// Look at where locks are kept, and say what that means for them
+/// Check whether the store is set up well for locks
 ///
-/// Of a server it looks at eviction, memory, persistence, replicas, role, version, clock, rights,
-/// scripts and messages, by asking and by trying; of a directory at its file system, room, rights
-/// and place. Nothing is changed. Says the worst first, and what to set. Exits with 0 if nothing
-/// is worse than a note, else with 79.
+/// On a server it checks eviction, memory, persistence, replicas, role, version, clock, rights, scripts
+/// and messages, by asking and by trying. In a directory it checks the file system, free space, rights
+/// and place. It changes nothing. It prints the worst finding first, with what to set, and exits with 79
+/// if any is worse than a note, else with 0.
 ///
-/// With --acl it prints the command that makes a user of a Redis or Valkey server with the least
-/// rights, for the prefix and the database in the store's URL. It connects to nothing.
+/// With --acl it prints the command that creates a Redis or Valkey user with the least rights, for the
+/// prefix and the database in the store's URL. It does not connect.
 ///
 ///   leasehold doctor
 ///   leasehold doctor --acl --user app --feature lock,wait
@@ -599,7 +601,7 @@ pub(crate) struct Doctor {
     #[arg(long)]
     pub(crate) acl: bool,
 
-    /// What the user is to do [default: lock,wait,share,list]
+    /// What the user may do [default: lock,wait,share,list]
     #[arg(
         long = "feature",
         value_name = "FEATURE",
@@ -614,7 +616,7 @@ pub(crate) struct Doctor {
     pub(crate) user: String,
 }
 
-/// What a user of a server is to do.
+/// What a user of a server may do.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Feature {
     /// Take exclusive locks that are free, renew, release, show and force-release them

@@ -18,7 +18,7 @@ pub(crate) struct Global {
     /// redis+sentinel://HOST,HOST/NAME, redis+cluster://HOST,HOST, quorum+redis://HOST,HOST,HOST,
     /// quorum:STORE,STORE,STORE [env: LEASEHOLD_STORE]
     ///
-    /// A password does not belong here, where every user of the machine can read it: put it into
+    /// Don't put a password here: every user of the machine can read the arguments. Put it into
     /// LEASEHOLD_PASSWORD, a --password-file, or the URL in LEASEHOLD_STORE or the config file.
     // Not read by clap, which would show it in the usage as something that was typed.
     #[arg(long, global = true, value_name = "URL")]
@@ -26,14 +26,14 @@ pub(crate) struct Global {
 
     /// A file with the store's password on its first line
     ///
-    /// Without it the password is the one in the store's URL, else that of LEASEHOLD_PASSWORD.
+    /// Without it the password is that in the store's URL, else that in LEASEHOLD_PASSWORD.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
 
-    /// Go on trying for this long to reach a store that is away at the start [default: 0s]
+    /// Retry for this long if the store is away at the start [default: 0s]
     ///
-    /// Without it, a store that can't be reached ends the command at once. A limit on waiting that is
-    /// shorter ends it too. Once the store was reached, waits for locks ride out its absence anyway.
+    /// Without it, leasehold exits at once if it can't reach the store. A shorter limit on waiting ends
+    /// the retries too. Once the store has answered, waits for locks ride out its absence anyway.
     #[arg(
         long, global = true, value_name = "TIME",
         value_parser = duration::parse, allow_hyphen_values = true,
@@ -44,11 +44,11 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
-    /// Say nothing when the lock is busy, nor what is waited for
+    /// Don't say that the lock is busy, nor what leasehold waits for
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
 
-    /// Say on stderr what happens; twice for details, three times for all
+    /// Log to stderr what happens; twice for details, three times for all
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 }
@@ -56,13 +56,13 @@ pub(crate) struct Global {
 /// In whose layout a lock is kept.
 #[derive(Args, Debug)]
 pub(crate) struct Sharing {
-    /// Keep the lock as another library does, so that its programs and this keep each other out
+    /// Keep the lock in the layout of another library, to share it with programs of that library
     ///
     /// LAYOUT is redis-py, python-redis-lock, node-redlock, redis-semaphore, redislock, redsync,
-    /// symfony, spring:REGISTRY, shedlock:ENVIRONMENT, redisson, redisson-fenced, or plain for
-    /// another that keeps a string at the lock's name. The store is a Redis server, and the name is
-    /// the library's. There are no readers, semaphores, periods, cool-downs and no order of
-    /// arrival, no notes with shedlock and redisson, and no fence but with redisson-fenced.
+    /// symfony, spring:REGISTRY, shedlock:ENVIRONMENT, redisson, redisson-fenced, or plain for any
+    /// other that keeps a string at the lock's name. The store is a Redis server, and the name is
+    /// the library's. These layouts have no readers, semaphores, periods or cool-downs, and no order
+    /// of arrival. shedlock and redisson have no notes, and only redisson-fenced has a fence.
     #[arg(long, value_name = "LAYOUT", value_parser = layout)]
     pub(crate) interop: Option<Layout>,
 }
@@ -80,7 +80,7 @@ pub(crate) struct Waiting {
 
     /// Wait for at most this long: seconds (2, 0.5) or a length with units (10s, 1m30s)
     ///
-    /// Connecting to the store is a part of it. Without -n and -w the wait has no end.
+    /// The time to connect to the store counts. Without -n and -w the wait has no limit.
     #[arg(
         short, long, alias = "timeout", value_name = "TIME",
         value_parser = duration::parse, allow_hyphen_values = true,
@@ -109,17 +109,17 @@ pub(crate) struct Taking {
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) ttl: Option<Duration>,
 
-    /// A note that is shown with the lock; may be given again, and each is a line of its own
+    /// A note to show with the lock; may be repeated, one note each
     #[arg(long, value_name = "KEY=VALUE", value_parser = note)]
     pub(crate) meta: Vec<String>,
 
-    /// Who holds the lock, for people [default: HOST_PID]
+    /// The name of the holder, for people [default: HOST_PID]
     #[arg(long, value_name = "NAME", value_parser = owner)]
     pub(crate) owner: Option<String>,
 }
 
 pub(super) fn owner(text: &str) -> Result<String, String> {
-    if text.trim().is_empty() { Err("name somebody".to_owned()) } else { Ok(text.to_owned()) }
+    if text.trim().is_empty() { Err("give a name".to_owned()) } else { Ok(text.to_owned()) }
 }
 
 pub(super) fn fence(text: &str) -> Result<u64, String> {
@@ -142,9 +142,9 @@ fn note(text: &str) -> Result<String, String> {
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "Kinds of locks")]
 pub(crate) struct Kinds {
-    /// Share the lock with everybody else who shares it; nobody has it alone meanwhile
+    /// Share the lock with other holders that share it, while no holder has it alone
     ///
-    /// Whoever wants it alone and waits goes before those who come to share it after.
+    /// A waiter that wants the lock alone goes before those that come later to share it.
     #[arg(short, long)]
     pub(crate) shared: bool,
 
@@ -154,7 +154,7 @@ pub(crate) struct Kinds {
 
     /// Be one of at most N holders: the name is a semaphore with N permits
     ///
-    /// All who use the name have to give the same N; `set-limit` changes it.
+    /// All users of the name have to give the same N; `set-limit` changes it.
     #[arg(long, value_name = "N", value_parser = number, allow_hyphen_values = true)]
     pub(crate) limit: Option<u32>,
 
@@ -162,11 +162,11 @@ pub(crate) struct Kinds {
     #[arg(long, value_name = "M", value_parser = number, allow_hyphen_values = true)]
     pub(crate) permits: Option<u32>,
 
-    /// Once per period on all hosts: the lock stays closed for so long from now on
+    /// Start at most once per period on all hosts: the lock stays closed for this long from now on
     ///
-    /// Never waits: a closed period is a busy lock. It stays closed whatever becomes of the holder.
-    /// Where a schedule starts it, give a period that is clearly shorter than the schedule's, such
-    /// as 55m for every hour: a start that is a little late would else keep out the next.
+    /// It never waits: a closed period counts as a busy lock, and stays closed even if the holder
+    /// crashes. For a schedule, give a period that is clearly shorter than the interval, such as 55m
+    /// for every hour. Otherwise a start that is a little late keeps out the next one.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) once_per: Option<Duration>,
 }
@@ -178,17 +178,18 @@ pub(crate) struct Job {
     #[arg(short = 'c', long = "command", value_name = "COMMAND LINE", conflicts_with = "cmd")]
     pub(crate) shell: Option<OsString>,
 
-    /// When the lock is lost: the time for ending the command, all of it before the deadline
+    /// The time to end the command when the lock is lost, all of it before the deadline
     /// [default: 5% of the ttl, within 20ms and 5s, a quarter of the ttl at most]
     ///
-    /// TERM comes at its start, KILL when three quarters of it are over. At most half of the ttl.
+    /// The command gets TERM at its start, and KILL when three quarters of it are over. At most half
+    /// of the ttl.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
 
-    /// When somebody asks for the lock: send the command's process group this signal, such as TERM
+    /// Send the command's process group this signal, such as TERM, when `ask` asks for the lock
     ///
-    /// Learns of it within a second. Without this a line on stderr says so, after a third of the
-    /// ttl at most. The lock is kept until the command ends.
+    /// leasehold learns of the request within a second. Without this option it prints a line on
+    /// stderr, at most a third of the ttl later. It keeps the lock until the command ends.
     #[arg(long, value_name = "SIGNAL", value_parser = signals::parse)]
     pub(crate) on_ask: Option<i32>,
 

@@ -35,7 +35,7 @@ fn what_is_no_number_or_name_is_told_as_what_it_should_be() {
     site.line("force-release k --fence few").complains(64, "as `leasehold show` prints it");
     site.line("ask k --fence -1").complains(64, "--fence");
     for line in ["run k --owner= -- true", "ask k --owner=", "hold k --owner="] {
-        site.line(line).complains(64, "name somebody");
+        site.line(line).complains(64, "give a name");
     }
     let done = site.line("--store redis://127.0.0.1:1?prefx=a ls").expect(78);
     assert!(done.stderr.contains("unknown setting prefx"), "{done:?}");
