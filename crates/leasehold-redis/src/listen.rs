@@ -9,6 +9,7 @@ use futures_core::Stream as _;
 use leasehold_core::{BoxFuture, Fence, FenceBlock, Listener, Wake};
 use redis::aio::{PubSub, PubSubSink, PubSubStream};
 use redis::{Msg, Value};
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -127,22 +128,11 @@ pub(crate) async fn listen(
     deadline: Deadline,
 ) -> Result<Box<dyn Listener>, Verdict> {
     here()?;
-    let (messages, queue) = mpsc::channel(QUEUE_MAX);
-    let (ready, confirmed) = oneshot::channel();
-    let doubts = Arc::new(Notify::new());
     let there = source.runtime()?;
-    let forwarder = Forwarder { trust, messages, doubts: Arc::clone(&doubts) };
-    let task = there.spawn(run(source, channel, forwarder, ready)).abort_handle();
-    let listening = Listening { queue, doubts, task };
-    match tokio::time::timeout_at(deadline.at, confirmed).await {
-        Ok(Ok(Ok(()))) => Ok(Box::new(listening)),
-        Ok(Ok(Err(verdict))) => Err(verdict.give_up()),
-        Ok(Err(_)) => {
-            Err(Verdict::unconnected("the runtime that the connections lived on has ended")
-                .give_up())
-        }
-        Err(_) => Err(deadline.missed_unsent(None)),
-    }
+    Listening::start(&there, deadline, |messages, doubts, ready| {
+        run(source, channel, Forwarder { trust, messages, doubts }, ready)
+    })
+    .await
 }
 
 async fn run(
@@ -299,11 +289,41 @@ fn parse(message: &[u8]) -> Option<Wake> {
     }
 }
 
+/// The messages of a task that listens on a connection of its own. It ends with this.
 #[derive(Debug)]
-struct Listening {
+pub(crate) struct Listening {
     queue: mpsc::Receiver<Wake>,
     doubts: Arc<Notify>,
     task: AbortHandle,
+}
+
+impl Listening {
+    /// Starts the task on the runtime of its connection, and returns once it says that it listens.
+    /// The task gets where to send messages, what tells it of doubts, and whom to tell when it is
+    /// ready.
+    pub(crate) async fn start<F>(
+        there: &Handle,
+        deadline: Deadline,
+        task: impl FnOnce(mpsc::Sender<Wake>, Arc<Notify>, oneshot::Sender<Result<(), Verdict>>) -> F,
+    ) -> Result<Box<dyn Listener>, Verdict>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (messages, queue) = mpsc::channel(QUEUE_MAX);
+        let (ready, confirmed) = oneshot::channel();
+        let doubts = Arc::new(Notify::new());
+        let task = there.spawn(task(messages, Arc::clone(&doubts), ready)).abort_handle();
+        let listening = Self { queue, doubts, task };
+        match tokio::time::timeout_at(deadline.at, confirmed).await {
+            Ok(Ok(Ok(()))) => Ok(Box::new(listening)),
+            Ok(Ok(Err(verdict))) => Err(verdict.give_up()),
+            Ok(Err(_)) => {
+                Err(Verdict::unconnected("the runtime that the connections lived on has ended")
+                    .give_up())
+            }
+            Err(_) => Err(deadline.missed_unsent(None)),
+        }
+    }
 }
 
 impl Drop for Listening {

@@ -8,21 +8,19 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::{BoxFuture, Fence, Key, Listener, Token, Wake};
+use leasehold_core::{Fence, Key, Listener, Token, Wake};
 use redis::aio::ConnectionLike as _;
 use redis::{Cmd, Pipeline, PushInfo, PushKind, Value};
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::layout::{Layout, Shape};
 use crate::access::{Access, Tracking};
 use crate::classify::Verdict;
 use crate::connection::pause_after;
+use crate::listen::Listening;
 use crate::transport::{Deadline, here};
 
-/// Messages kept for a client that does not read them.
-const QUEUE_MAX: usize = 1024;
 /// How often a connection on which nothing came is asked for a sign of life, and how long it has.
 const PING_EVERY: Duration = Duration::from_secs(5);
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
@@ -271,22 +269,11 @@ pub(super) async fn listen(
     deadline: Deadline,
 ) -> Result<Box<dyn Listener>, Verdict> {
     here()?;
-    let (messages, queue) = mpsc::channel(QUEUE_MAX);
-    let (ready, confirmed) = oneshot::channel();
-    let doubts = Arc::new(Notify::new());
-    let watcher = Watcher { access, watches, messages, doubts: Arc::clone(&doubts) };
-    let there = watcher.access.runtime()?;
-    let task = there.spawn(watcher.run(ready)).abort_handle();
-    let listening = Listening { queue, doubts, task };
-    match tokio::time::timeout_at(deadline.at, confirmed).await {
-        Ok(Ok(Ok(()))) => Ok(Box::new(listening)),
-        Ok(Ok(Err(verdict))) => Err(verdict.give_up()),
-        Ok(Err(_)) => {
-            Err(Verdict::unconnected("the runtime that the connections lived on has ended")
-                .give_up())
-        }
-        Err(_) => Err(deadline.missed_unsent(None)),
-    }
+    let there = access.runtime()?;
+    Listening::start(&there, deadline, |messages, doubts, ready| {
+        Watcher { access, watches, messages, doubts }.run(ready)
+    })
+    .await
 }
 
 /// Nobody wants to be told any more.
@@ -418,34 +405,5 @@ impl Watcher {
             }
         }
         Ok(true)
-    }
-}
-
-#[derive(Debug)]
-struct Listening {
-    queue: mpsc::Receiver<Wake>,
-    doubts: Arc<Notify>,
-    task: AbortHandle,
-}
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-impl Listener for Listening {
-    fn next(&mut self) -> BoxFuture<'_, Wake> {
-        Box::pin(async move {
-            match self.queue.recv().await {
-                Some(wake) => wake,
-                // The runtime of the connection has ended; waiters have their own timers.
-                None => std::future::pending().await,
-            }
-        })
-    }
-
-    fn doubt(&mut self) {
-        self.doubts.notify_one();
     }
 }
