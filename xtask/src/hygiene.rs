@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{book, circles, commits, links, tests_named};
+use crate::{book, circles, commits, links, promises, tests_named, words};
 
 /// What must not be committed in Rust source, and why. Split, so that this file passes.
 const LEFTOVERS: &[(&str, &str)] = &[
@@ -38,7 +38,11 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     for path in &files {
         let name = path.strip_prefix(root).unwrap_or(path).display().to_string();
         match fs::read_to_string(path) {
-            Ok(text) => inspect(&name, &text, &mut findings),
+            Ok(text) => {
+                inspect(&name, &text, &mut findings);
+                let words = words::findings(&name, &text);
+                findings.errors.extend(words.iter().map(|what| format!("{name}:{what}")));
+            }
             Err(error) => findings.errors.push(format!("{name}: {error}")),
         }
     }
@@ -51,6 +55,9 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
         let links = links::findings(path.parent().unwrap_or(root), &text);
         findings.errors.extend(links.iter().map(|what| format!("{name}:{what}")));
     }
+    let promised = fs::read_to_string(root.join(promises::DOCUMENT)).unwrap_or_default();
+    let broken = promises::findings(&promised);
+    findings.errors.extend(broken.iter().map(|what| format!("{}:{what}", promises::DOCUMENT)));
     findings.errors.extend(book::findings(root));
     match commits::findings(root) {
         Ok(wrong) => findings.errors.extend(wrong),

@@ -13,9 +13,11 @@ mod hygiene;
 mod interop;
 mod links;
 mod picture;
+mod promises;
 mod surface;
 mod tests_named;
 mod torture;
+mod words;
 
 use std::env;
 use std::path::Path;
@@ -27,8 +29,8 @@ Usage: cargo xtask <command>
 Commands:
   check [--fast]  everything CI checks; --fast leaves out features, documentation, doc tests and
                   torture
-  hygiene         what no compiler complains about: leftovers, white space, long files, links, tests
-                  that documents name, circles of modules, commit messages
+  hygiene         what no compiler complains about: leftovers, white space, long files, links, words,
+                  tests that documents name, promises, circles of modules, commit messages
   book            the documents as a book in target/book
   interop [NAME…] the lock libraries of other languages and leasehold on the same locks, see
                   docs/interop.md; all of them, or those of these names

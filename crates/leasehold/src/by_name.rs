@@ -12,7 +12,7 @@ use crate::lease::release::Releases;
 
 impl Client {
     /// The leases that this client and its clones hold under a name, wherever their guards are: one of
-    /// a mutex, several of a semaphore or of readers, none where it holds nothing. Asks nobody.
+    /// a mutex, several of a semaphore or of readers, none where it holds nothing. Sends nothing.
     ///
     /// For code that has no guard at hand. What is held under the name is whatever the whole client
     /// has: parts of a program that are to keep out of each other's locks have a client each, or
@@ -41,7 +41,9 @@ impl Client {
 
     /// Gives all that this client holds under a name a new length. See [`HeldLease::renew_to`].
     ///
-    /// Costs one round trip for each lease, all at the same time.
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request_in_turn_each)]
     ///
     /// # Errors
     ///
@@ -60,7 +62,9 @@ impl Client {
     /// `Ok` says that it was held to its end. A [re-entrant lock](crate::Reentrant) is released with
     /// all of its holds.
     ///
-    /// Costs one round trip for each lease, all at the same time.
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request_in_turn_each)]
     ///
     /// # Errors
     ///
@@ -76,6 +80,10 @@ impl Client {
 
     /// As [`release_held`](Self::release_held), and says for each lease how its release went.
     ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request_in_turn_each)]
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::Config`] for a bad name, [`ErrorKind::Lost`] where it holds nothing under it.
@@ -85,9 +93,9 @@ impl Client {
     /// As [`release_all`](Self::release_all).
     pub async fn release_held_outcomes(&self, key: impl IntoKey) -> Result<Releases> {
         let leases = self.held_for_certain(&key.into_key()?, "release")?;
-        let releases = leases
-            .into_iter()
-            .map(|lease| async move { (lease.key().clone(), lease.give_back(Cooldown::AsGranted).await) });
+        let releases = leases.into_iter().map(|lease| async move {
+            (lease.key().clone(), lease.give_back(Cooldown::AsGranted).await)
+        });
         Ok(Releases::of(self.inner(), releases).await)
     }
 
@@ -95,7 +103,7 @@ impl Client {
         let inner = self.inner();
         let of_the_name = inner.schedule.holds().into_iter().filter(|handle| handle.key == *key);
         of_the_name
-            // One that is on its way to the next contender is nobody's.
+            // One that is on its way to the next contender has no holder.
             .filter(|handle| handle.is_offered_until().is_none())
             .map(|handle| HeldLease::of(inner, &handle))
             .filter(HeldLease::is_held)

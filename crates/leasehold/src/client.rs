@@ -34,10 +34,10 @@ pub const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
 /// A connection to a store of locks.
 ///
-/// Cheap to clone; all clones share one store. Requests are made on the tokio runtime of whoever
-/// makes them. Leases are renewed, their loss is noticed, and what dropped futures and guards leave
-/// behind is given up on a thread of the process's own, `leasehold`, which all clients share: so
-/// nothing that a runtime does, not even its end, costs a lease that it holds.
+/// Cheap to clone; all clones share one store. Each request runs on the tokio runtime of its
+/// caller. One thread of the process, `leasehold`, which all clients share, renews leases, notices
+/// their loss, and gives up what dropped futures and guards leave behind. So nothing that a runtime
+/// does, not even its end, costs a lease.
 #[derive(Clone)]
 pub struct Client {
     gates: Arc<Gates>,
@@ -76,7 +76,7 @@ impl Client {
         Multi::new(&self.gates, keys.into_iter().map(IntoKey::into_key))
     }
 
-    /// A post of this name that one candidate has at a time. A value: nothing is sent, and nothing
+    /// An election of this name, with one leader at a time. A value: nothing is sent, and nothing
     /// can fail before a campaign.
     pub fn election(&self, key: impl IntoKey) -> Election {
         Election::new(&self.gates, key.into_key())
@@ -118,7 +118,7 @@ impl Client {
         &self.inner().config.owner
     }
 
-    /// Describes a lock: who holds it, who waits. `None` when nobody uses it.
+    /// Describes a lock: its holders and its waiters. `None` if it is not in use.
     ///
     /// # Cost
     ///
@@ -136,8 +136,8 @@ impl Client {
     }
 
     /// Describes the locks in use whose names start with `prefix`, ordered by name. A `*` at the
-    /// end of the prefix is allowed and means nothing more. What can't be read of one lock is told in
-    /// [`Listing::unreadable`], and takes no other off the list.
+    /// end of the prefix is allowed and means nothing more. A lock that can't be read is in
+    /// [`Listing::unreadable`] and hides no other.
     ///
     /// # Cost
     ///
@@ -159,8 +159,8 @@ impl Client {
         list.map_err(|error| self.inner().explain(error, "list"))
     }
 
-    /// Looks at where the locks are kept (settings of the server, rights, clocks, room) and says
-    /// what that means for them, the worst first. Changes nothing.
+    /// Checks whether the store is set up well for locks (settings of the server, rights, clocks,
+    /// room), and returns its findings, the worst first. Changes nothing.
     ///
     /// # Cost
     ///
@@ -182,7 +182,7 @@ impl Client {
         Ok(findings)
     }
 
-    /// Takes a lease away from its holder, who learns of it at its next renewal. The fence must
+    /// Takes a lease away from its holder, which learns of it at its next renewal. The fence must
     /// be the one that [`inspect`](Self::inspect) showed; another holder is left alone.
     ///
     /// # Cost
@@ -207,9 +207,9 @@ impl Client {
         Ok(answer)
     }
 
-    /// Asks all holders of a lock to let go, and says how many were asked; 0 when nobody holds it.
-    /// They learn of it with their next renewal, or within a second where they
-    /// [wait for it](HeldLease::asked). Nobody is forced.
+    /// Asks all holders of a lock to let go. Returns how many were asked; 0 if the lock is not
+    /// held. They learn of it with their next renewal, or within a second where they [wait for
+    /// it](HeldLease::asked). The holders decide.
     ///
     /// # Cost
     ///
@@ -260,10 +260,11 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Late`] – it has run out; nobody has held the lock since.
-    /// * [`ErrorKind::Lost`] – it has run out, and somebody has; or it was adopted before.
-    /// * What the store says. With [`Effect::Unknown`](leasehold_core::Effect::Unknown) the lease may
-    ///   be spent without anybody holding it; it ends with its ttl then.
+    /// * [`ErrorKind::Late`] – it had run out; no other holder has had the lock since.
+    /// * [`ErrorKind::Lost`] – it had run out, and another holder may have had the lock since; or
+    ///   it was adopted before.
+    /// * What the store says. With [`Effect::Unknown`](leasehold_core::Effect::Unknown) the lease
+    ///   may be spent without a holder; it then ends with its ttl.
     ///
     /// # Cancel safety
     ///
@@ -381,8 +382,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`] when something could not be given up in time; it is tried on in
-    /// the background, and ends with its ttl.
+    /// [`ErrorKind::Unavailable`] if something could not be given up in time. The background goes
+    /// on trying, and what is left ends with its ttl.
     ///
     /// # Cancel safety
     ///

@@ -7,13 +7,13 @@ use leasehold_core::{Error, ErrorKind, OwnerName, Result, Ttl};
 
 use crate::options::LockOptions;
 
-/// The default length of a lease: long enough to ride out a fail-over, short enough for somebody
-/// to wait for after a crash. It is renewed every third of it.
+/// The default length of a lease: long enough to ride out a fail-over, short enough to wait for
+/// after a crash. It is renewed every third of it.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
 /// How long one request to the store may take by default.
 pub const DEFAULT_CALL_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often in a row a lease is handed on inside the process by default before others, who may
-/// wait elsewhere, get their turn.
+/// How often in a row a lease is handed on inside the process by default before waiters elsewhere
+/// get their turn.
 pub const DEFAULT_LOCAL_HANDOFFS: u32 = 16;
 /// For how long a lease is handed on inside the process, counted from its grant.
 pub(crate) const LOCAL_HANDOFFS_FOR: Duration = Duration::from_millis(50);

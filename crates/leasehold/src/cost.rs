@@ -18,7 +18,8 @@ macro_rules! cost {
          pays one for each try."
     };
     (@patience) => {
-        "The wait has no limit of its own. A store that stays away ends it after 30 s, or after \
+        "The wait has no limit, unless [`wait_limit`](crate::LockOptions::wait_limit) sets one. A store \
+         that stays away ends it after 30 s, or after \
          [`retry_store`](crate::ClientBuilder::retry_store) where that is longer."
     };
     (@limit) => {

@@ -30,7 +30,7 @@ pub(crate) const HANDOFFS: &str = "leasehold.lock.handoffs";
 pub(crate) const LOST: &str = "leasehold.lease.lost";
 /// How many renewals failed.
 pub(crate) const RENEWALS_FAILED: &str = "leasehold.lease.renewal.failures";
-/// How many places and leases that nobody owned any more were given up.
+/// How many places and leases without an owner were given up.
 pub(crate) const ORPHANS: &str = "leasehold.lease.orphans";
 
 /// Counts something that happened.

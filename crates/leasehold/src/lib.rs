@@ -1,15 +1,15 @@
 //! Distributed locks: the lock you can prove you hold.
 //!
-//! A **lock** is a name. Whoever takes it gets a **lease**, a hold that ends by itself unless it is
-//! renewed, so that a crash locks nobody out. A lease comes with a **fence**, a number that grows
-//! with every lease of the name, by which the protected resource can refuse a holder that is late.
-//! Leases are granted by a **store**: Redis or Valkey, or a directory for the processes of one
-//! machine, or memory for tests. The code is the same for all of them.
+//! A **lock** is a name. Its holder has a **lease**, which ends by itself unless it is renewed, so
+//! a crash never keeps others out for ever. Each lease has a **fence**, a number that grows with
+//! every lease of the name. By the fence the protected resource can refuse a holder that is late. A
+//! **store** grants the leases: Redis or Valkey, a directory for the processes of one machine, or
+//! memory for tests. The code is the same for all of them.
 //!
-//! The type to begin with is [`Client`], a connection to a store. It makes [`Mutex`] values; locking
-//! one gives a [`Guard`], the proof that this process may act. While it is held the lease is renewed
-//! in the background; when it can't be any more, the guard says so *before* the store could grant
-//! the lock to somebody else.
+//! Begin with [`Client`], a connection to a store. It makes [`Mutex`] values. Locking one gives a
+//! [`Guard`], the proof that this process may act. While the guard lives, its lease is renewed in
+//! the background. If renewals fail, the guard reports the loss *before* the store can grant the
+//! lock to another holder.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -30,21 +30,21 @@
 //! | you want | take | for example |
 //! | --- | --- | --- |
 //! | one at a time | [`Client::mutex`] | `increasing_ids` |
-//! | one at a time, and what it calls takes the lock again | [`Client::reentrant`] with an [`Owner`] | `building_floors` |
-//! | many that look, or one that changes | [`Client::rwlock`] | `rw_cache` |
-//! | so many at a time | [`Client::semaphore`] | `flash_sale` |
-//! | several things at once, or none of them | [`Client::multi`] | `job_queue` |
-//! | once an hour, on whichever host is first | [`Client::once_per`] | `cron_report` |
-//! | one leader, whom everybody can see | [`Client::election`] | `election` |
-//! | that the holder makes room | [`Client::ask`] | [below](#-ask-the-holder-to-let-go) |
+//! | one at a time, where the holder may lock again | [`Client::reentrant`] with an [`Owner`] | `building_floors` |
+//! | many readers, or one writer | [`Client::rwlock`] | `rw_cache` |
+//! | at most *n* at a time | [`Client::semaphore`] | `flash_sale` |
+//! | several locks, all or none | [`Client::multi`] | `job_queue` |
+//! | once an hour, on the first host that tries | [`Client::once_per`] | `cron_report` |
+//! | one leader, which all can see | [`Client::election`] | `election` |
+//! | to ask the holder to let go | [`Client::ask`] | [below](#-ask-the-holder-to-let-go) |
 //!
-//! All of them have leases with fences, renewed and lost alike, and the same setters. The examples
-//! are in the crate's `examples` folder and run as they are; [whole programs](docs::programs) to copy
-//! are among the [pages](docs) that come with the crate, beside what is [guaranteed](docs::guarantees).
+//! All kinds have leases with fences and the same setters, and are renewed and lost in the same
+//! way. The examples are in the crate's `examples` folder and run as they are. The [pages](docs) of
+//! the crate have [whole programs](docs::programs) to copy and the [guarantees](docs::guarantees).
 //!
-//! A name is used as one kind at a time. Mutexes, re-entrant and read-write locks, elections and
-//! jobs are one kind (they exclude each other under one name); a semaphore with its limit is
-//! another, and using the name as both is an error.
+//! Use a name for one kind of lock at a time. Mutexes, re-entrant and read-write locks, elections
+//! and jobs are one kind and exclude each other under one name. A semaphore with its limit is
+//! another kind; using a name as both is an error.
 //!
 //! # Stores and features
 //!
@@ -61,24 +61,23 @@
 //! | `quorum+redis://host,host,host` | a majority of several servers | `quorum` and `redis` |
 //! | `quorum:STORE,STORE,STORE` | a majority of several stores of any sort | `quorum` |
 //!
-//! [`Client::connect`] says what else a URL may have in it.
+//! [`Client::connect`] lists the settings that a URL may have.
 //!
-//! The feature `interop` (off by default) adds `interop`: locks shared with programs that use Redisson,
-//! redis-py, redislock, redsync and others. The feature `blocking` (off by default) adds [the same API
-//! for threads](#threads), the feature `metrics` counts waits, holds, hand-offs and losses through the
-//! `metrics` facade. No
-//! feature changes how anything behaves that is there without it. A store of one's own is anything
-//! that implements [`store::Store`], given to [`Client::new`].
+//! The feature `interop` (off by default) adds `interop`: locks shared with programs that use
+//! Redisson, redis-py, redislock, redsync and others. The feature `blocking` (off by default) adds
+//! [the same API for threads](#threads), the feature `metrics` counts waits, holds, hand-offs and
+//! losses through the `metrics` facade. No feature changes how a type behaves that exists without
+//! it. To use a store of your own, implement [`store::Store`] and give it to [`Client::new`].
 //!
 //! # How to …
 //!
 //! All of these run as they stand, with `let client = Client::connect("memory:").await?` before.
 //!
-//! ## … run a job once, on whichever machine is first
+//! ## … run a job once, on the first machine that tries
 //!
-//! [`Mutex::try_lock`] does not wait. That somebody else is at it is no error but `None`. A
-//! cool-down keeps the lock closed for a while after, for the machine whose clock is late. For at
-//! most one run in each hour or day there is [`OncePer`].
+//! [`Mutex::try_lock`] does not wait: a held lock is `None`, not an error. A cool-down then keeps
+//! the lock closed for a while, so that a machine whose clock is late does not run the job again.
+//! For at most one run per hour or day there is [`OncePer`].
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -96,8 +95,7 @@
 //!
 //! ## … wait, but not for ever
 //!
-//! Waiters are served in the order in which they came. The error of a wait that ran out says who
-//! was in the way.
+//! Waiters are served in order of arrival. The error of a wait that timed out names the holder.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -113,12 +111,13 @@
 //! # Ok(()) }
 //! ```
 //!
-//! With a limit of zero it tries once, in one round trip, and says the same. With
-//! [`Mutex::give_up_early`] it gives up at once when the holder's lease runs past the limit.
+//! A limit of zero tries once, in one round trip, and gives the same error. With
+//! [`Mutex::give_up_early`] the wait ends at once if the holder's lease runs past the limit.
 //!
-//! ## … say once how locks are held
+//! ## … set options once for many locks
 //!
-//! [`LockOptions`] are for locks of every kind; what one lock needs besides is set on it.
+//! [`LockOptions`] apply to every kind of lock. What a single lock needs besides is set on that
+//! lock.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -134,12 +133,12 @@
 //! # Ok(()) }
 //! ```
 //!
-//! What all locks of a client are to have is said where it is made: [`ClientBuilder::options`].
+//! Options for all locks of a client are set when the client is made: [`ClientBuilder::options`].
 //!
-//! ## … be stopped when the lock is lost
+//! ## … stop when the lock is lost
 //!
-//! [`Mutex::run`] takes the lock, runs a body, and releases. If the lease is lost the body is
-//! dropped where it stands.
+//! [`Mutex::run`] takes the lock, runs a body, and releases. If the lease is lost, the body is
+//! dropped at its current await.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -154,13 +153,14 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Work that can't be dropped at an await looks for itself: [`HeldLease::check`] before each side
-//! effect, [`HeldLease::lost`] to wait for it, [`HeldLease::cancellation_token`] to hand down.
+//! Work that can't be dropped at an await has to look for a loss itself: call [`HeldLease::check`]
+//! before each side effect, await [`HeldLease::lost`], or pass down a
+//! [`HeldLease::cancellation_token`].
 //!
 //! ## … protect the resource itself
 //!
-//! A process can be paused between a look at its guard and its write. Only the resource can refuse
-//! that write, by the fence; [`fencing`] has that check for values in this process, for SQL
+//! A process can be paused between the check of its guard and its write. Only the resource can
+//! refuse that write, by the fence. [`fencing`] has that check for values in this process, for SQL
 //! databases and for Redis. A column of an SQL table takes [`Fence::as_i64`].
 //!
 //! ```
@@ -194,7 +194,7 @@
 //! On the embedded store a lease ends with the process that took it, unless its client was made
 //! with [`ClientBuilder::detached`].
 //!
-//! ## … see who holds what, and take it away
+//! ## … list the holders, and take a lease away
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -212,7 +212,7 @@
 //!
 //! ## … ask the holder to let go
 //!
-//! Nobody is forced: the holder learns of it and decides.
+//! The holder is told of the request and decides.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -235,7 +235,7 @@
 //!
 //! ## … end a program
 //!
-//! A dropped guard is given up in the background. [`Client::close`] waits for that, releases what
+//! A dropped guard is released in the background. [`Client::close`] waits for that, releases what
 //! is still held, and ends every wait.
 //!
 //! ```
@@ -248,76 +248,75 @@
 //!
 //! # Threads
 //!
-//! With the feature `blocking` the module `leasehold::blocking` has the same types with the same
-//! methods for programs without a runtime. The async API needs a tokio runtime, any one: a client
-//! may be made on one and used on another.
+//! The feature `blocking` adds the module `leasehold::blocking`, which has the same types and
+//! methods for programs without a runtime. The async API needs a tokio runtime; a client may be
+//! made on one runtime and used on another.
 //!
-//! Leases are renewed on a thread of leasehold's own, `leasehold`, one for all clients of a process,
-//! async and blocking ones. A task that blocks its worker, or a runtime that ends, costs no lease.
-//! The thread is started with the first client, sleeps while nothing is held, and does not keep the
-//! process alive. Renewal says that the process lives; whoever wants it to depend on the work sets
-//! [`Mutex::progress_within`], and calls [`HeldLease::progress`] from it.
+//! One thread of the process, named `leasehold`, renews the leases of all clients, async and
+//! blocking. So a task that blocks its worker, or a runtime that ends, costs no lease. The thread
+//! starts with the first client, sleeps while nothing is held, and does not keep the process alive.
+//! A renewal shows that the process lives, not that the work makes progress. If it should depend on
+//! the work, set [`Mutex::progress_within`] and call [`HeldLease::progress`] from the work.
 //!
 //! # Tests with paused time
 //!
-//! Under `#[tokio::test(start_paused = true)]` take
-//! `Client::builder().tokio_time().connect("memory:")`: leases then run on the test's time. See
+//! Under `#[tokio::test(start_paused = true)]` use
+//! `Client::builder().tokio_time().connect("memory:")`. Leases then run on the test's time. See
 //! [`ClientBuilder::tokio_time`].
 //!
 //! # What a lease can't promise
 //!
-//! While a guard says that it is held, no other guard of that name in that store says so. That
-//! rests on clocks that run at the same speed within 1 %, and on a store that keeps what it has
-//! acknowledged. It rests on nothing else: not on the time of day of any client, not on the network,
-//! and not on how long a process is paused.
+//! While a guard says that it is held, no other guard of that name in that store does. This assumes
+//! clocks that run at the same speed within 1 %, and a store that keeps what it has acknowledged.
+//! It assumes nothing else: neither a client's time of day, nor the network, nor how long a process
+//! is paused.
 //!
-//! * **It can't stop a write that is on its way.** What was sent while the lease held may arrive
-//!   after. Use [the fence](fencing).
-//! * **It can't outlive its store's memory.** A Redis that is restarted without persistence, fails
-//!   over to a replica that had not got the lock, or evicts keys may grant it again while it is
-//!   held. The holder learns of it at its next renewal, after a third of the ttl at most. Fences of
-//!   later leases are still larger, as far as the servers' clocks go forward.
-//! * **It does not make work atomic, and not exactly once.** A holder that dies half-way leaves half
-//!   the work done, and the next one has to cope.
-//! * **It does not renew while the process stands still**, stopped, swapped out or suspended with
-//!   its machine; the guard then says, by the clock alone, that it is lost. Leave `ttl` room for the
-//!   longest pause that should be ridden out.
+//! * **It can't stop a write that is on its way.** A request that was sent under the lease may
+//!   arrive after its end. Use [the fence](fencing).
+//! * **It can't outlive its store's memory.** A Redis server may grant a held lock again if it
+//!   restarts without persistence, fails over to a replica that did not have the lock yet, or
+//!   evicts keys. The holder learns of it at its next renewal, at most a third of the ttl later.
+//!   Fences of later leases are still larger, as long as the servers' clocks go forward.
+//! * **It makes work neither atomic nor exactly-once.** A holder that dies half-way leaves half the
+//!   work done, and the next holder has to cope with that.
+//! * **It does not renew while the process stands still**, because it is stopped, swapped out, or
+//!   suspended with its machine. The guard then tells the loss by the clock alone. Choose a `ttl`
+//!   longer than the longest pause that the lock should survive.
 //!
 //! # Time
 //!
-//! All times are [`Duration`](std::time::Duration)s. A lease is counted from the moment at which its
-//! request was *sent*, on a clock that goes on while the machine sleeps ([`clock::SystemClock`]), and
-//! 1 % of the ttl and 2 ms are left as a margin. The default ttl is [`DEFAULT_TTL`], renewed every
-//! third of it.
+//! All times are [`Duration`](std::time::Duration)s. A lease counts from the moment its request was
+//! *sent*, on a clock that goes on while the machine sleeps ([`clock::SystemClock`]), less a margin
+//! of 1 % of the ttl and 2 ms. The default ttl is [`DEFAULT_TTL`]; leases are renewed every third
+//! of their ttl.
 //!
 //! # Cost
 //!
 //! Each method says under *Cost* how many round trips it makes, what it waits for, and for how long
-//! at most. A round trip is one request to the store and its answer: one call of a script on a Redis
-//! server, one transaction of the embedded store. A quorum asks all nodes at the same time, and asks
-//! again where their answers leave nobody with a majority. Three things can add to it: a connection
-//! that has to be made first, a script that the server does not know yet, and
-//! [replicas](docs::operations) that confirm a grant. All of them are part of the time that a request
-//! has, the [call time-out](ClientBuilder::call_timeout), [`DEFAULT_CALL_TIMEOUT`] by default.
+//! at most. A round trip is one request to the store and its answer: one call of a script on a
+//! Redis server, one transaction of the embedded store. A quorum asks all its nodes at the same
+//! time; taking a lock is two such rounds. Three things can add to it: a connection that has to be
+//! made first, a script that the server does not know yet, and [replicas](docs::operations) that
+//! confirm a grant. All of them are part of the time that a request has, the [call
+//! time-out](ClientBuilder::call_timeout), [`DEFAULT_CALL_TIMEOUT`] by default.
 //!
 //! # Errors
 //!
-//! There is one type, [`Error`]. [`Error::kind`] says what to branch on and [`Error::effect`] whether
-//! the operation may have happened all the same: after a time-out nobody knows, and *unknown* is a
-//! third truth beside yes and no. Messages name the lock and the store, and never a password or a
-//! token.
+//! There is one type, [`Error`]. Branch on [`Error::kind`]. [`Error::effect`] says whether the
+//! operation may have happened all the same: after a time-out that can be *unknown*, neither yes
+//! nor no. Messages name the lock and the store, never a password or a token.
 //!
 //! # Cancelling
 //!
-//! Every future here can be dropped at any await, and each says under *Cancel safety* what that
-//! means. None leaves a lease behind that nobody gives up: what a dropped future may have taken is
-//! released in the background.
+//! Every future can be dropped at any await; each method says under *Cancel safety* what that
+//! means. A dropped future never leaks a lease: what it may have taken is released in the
+//! background.
 //!
-//! "In the background" needs the process to live on for the time of a request. A program that drops
-//! a future or a guard and ends at once may leave a lease for its ttl, or a place in line for its
-//! window of at most half a minute; [`Client::close`] waits until all of that is given up. What is
-//! awaited to its end needs no such care: a release has been answered, and a wait that fails has
-//! left the line before it says so.
+//! The background needs the process to live on for the time of a request. A program that drops a
+//! future or a guard and exits at once may leave a lease for its ttl, or a place in line for at
+//! most half a minute. [`Client::close`] waits until all of that is given up. Futures that are
+//! awaited to their end need no such care: a release has been answered by then, and a wait that
+//! fails has left the line.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -12,13 +12,13 @@ use leasehold_core::{Error, Metadata, OwnerName, Result, Ttl};
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum Fairness {
-    /// First come, first served. Waiters stand in the store's line, are woken one at a time, and
-    /// are handed the lease by whoever releases it.
+    /// First come, first served. Waiters stand in the store's line; a release hands the lease to
+    /// the first of them and wakes only that one.
     #[default]
     Fifo,
-    /// Whoever asks in the right moment. Waiters stand in no line and ask again by their
-    /// [retry strategy](crate::Mutex::retry); some may never have luck. Where others stand in line
-    /// for the same lock, the line goes first.
+    /// Waiters compete: they stand in no line and ask again by their [retry
+    /// strategy](crate::Mutex::retry), so a waiter may starve. Waiters in line for the same lock go
+    /// before them.
     Barging,
 }
 
@@ -54,16 +54,16 @@ impl From<Duration> for WaitLimit {
     }
 }
 
-/// How a lock is held and waited for: a value that can be made once, and given to locks of any
-/// kind, async and blocking.
+/// How to hold a lock and how to wait for it: options to make once and give to locks of any kind,
+/// async and blocking.
 ///
-/// What is not set stays what it is in the lock, at first the client's defaults, which are options
-/// [as well](crate::ClientBuilder::options). What is wrong with
-/// a setting is told by the first method that locks. Options that mean nothing to a kind of lock
-/// are left out: a job [once per period](crate::OncePer) waits for nothing, and the owner of a
+/// An option that is not set leaves the lock's setting as it is, at first the client's, which are
+/// options [as well](crate::ClientBuilder::options). The first method that locks reports a wrong
+/// setting. A kind of lock ignores options that mean nothing to it: a job
+/// [once per period](crate::OncePer) never waits, and the owner of a
 /// [re-entrant lock](crate::Reentrant) is its [`Owner`](crate::Owner).
 ///
-/// Locks have each of these as a setter of its own, too: `client.mutex("a").ttl(ttl)`.
+/// Each kind of lock also has these as setters: `client.mutex("a").ttl(ttl)`.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -138,7 +138,7 @@ macro_rules! holding_options {
                 crate::Ttl::new(ttl).map(|ttl| options.ttl = Some(ttl))
             }
 
-            /// How long before the store could grant the lock to somebody else a loss is told, so
+            /// How long before the store can grant the lock to another holder a loss is told, so
             /// that the work can stop in time: at most half of the ttl. By default 5 % of it, at
             /// least 20 ms and at most 5 s. A waiter that dies may hold up others for four times
             /// this, or half a minute where that is longer, and for its ttl at most.
@@ -161,16 +161,16 @@ macro_rules! holding_options {
                 Ok(())
             }
 
-            /// Renews the lease only while its work gets on: while
+            /// Renews the lease only while its work makes progress: while
             /// [`HeldLease::progress`](crate::HeldLease::progress) is called at least this often.
-            /// Without it, which is the default, a lease is renewed for as long as its guard
-            /// lives, also when the work under it hangs.
+            /// Without it, which is the default, a lease is renewed for as long as its guard lives,
+            /// also when the work under it hangs.
             progress_within(limit: impl Into<Option<std::time::Duration>>) |options| {
                 options.progress_within = Some(limit.into());
                 Ok(())
             }
 
-            /// Text that is kept with the lease, readable by everybody who can inspect the lock.
+            /// Text that is kept with the lease. All that can inspect the lock can read it.
             metadata(metadata: impl AsRef<str>) |options| {
                 crate::Metadata::new(metadata).map(|metadata| options.metadata = Some(metadata))
             }
@@ -178,11 +178,11 @@ macro_rules! holding_options {
     };
 }
 
-/// Who holds a lock, for the kinds to which that is only a word.
+/// The name of the holder, for the kinds to which that is only text.
 macro_rules! owner_option {
     ([$($make:tt)*] $type:ident) => {
         $($make)*! { $type
-            /// Who holds the lock, for people; by default the client's owner.
+            /// The name of the holder, for people; by default the client's owner.
             owner(owner: impl AsRef<str>) |options| {
                 crate::OwnerName::new(owner).map(|owner| options.owner = Some(owner))
             }
@@ -204,7 +204,7 @@ macro_rules! waiting_options {
             /// When to try again while waiting, and when to give up. By default 5 ms to 250 ms,
             /// growing, with jitter, for ever. The end of the holder's lease cuts a pause short.
             ///
-            /// Who waits in line is woken and has no use for pauses, so this also sets
+            /// A waiter in line is woken and needs no pauses, so this also sets
             /// [`Fairness::Barging`](crate::Fairness::Barging); with
             /// [`Fairness::Fifo`](crate::Fairness::Fifo) set after it, the pauses are those after
             /// errors.

@@ -1,11 +1,12 @@
-//! Who holds: a name for people, and an identity for re-entrant locks.
+//! Owners: a name for people, and an identity for re-entrant locks.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use leasehold_core::{OwnerName, Result};
 
-/// Who may take a [`Reentrant`](crate::Reentrant) lock again: whoever has this value.
+/// The owner of [`Reentrant`](crate::Reentrant) locks: code that has this value may take a lock
+/// again that it holds.
 ///
 /// It stands for itself and its clones, whichever task or thread they are in. Nothing is ever
 /// concluded from the task or the thread that calls: work that is spread over several passes its

@@ -7,7 +7,7 @@ pub(crate) fn refused(refusal: Refusal, asked: Kind) -> Error {
         Refusal::WrongKind { stored } => {
             let remedy = match (stored, asked) {
                 (Kind::Semaphore { .. }, Kind::Semaphore { .. }) => {
-                    "agree on one limit, or change it for everybody with `set_limit`"
+                    "agree on one limit, or change it for all users with `set_limit`"
                 }
                 _ => "use it as that, or wait until nobody uses it",
             };

@@ -16,7 +16,7 @@ use crate::options::{Fairness, LockOptions, WaitLimit};
 pub(crate) struct Settings {
     pub(crate) key: Key,
     pub(crate) mode: Mode,
-    /// Whether it goes before all who don't.
+    /// Whether it goes before all that don't.
     pub(crate) preferred: bool,
     /// For how long a grant closes the lock.
     pub(crate) cooldown: Option<Duration>,

@@ -37,7 +37,7 @@ methods! { Client {
     makes mutex(key: impl IntoKey) -> Mutex;
     /// A read-write lock of this name.
     makes rwlock(key: impl IntoKey) -> RwLock;
-    /// A post of this name that one candidate has at a time.
+    /// An election of this name, with one leader at a time.
     makes election(key: impl IntoKey) -> Election;
     /// A job of this name that starts at most once per `period`, on all hosts together.
     makes once_per(key: impl IntoKey, period: Duration) -> OncePer;
@@ -51,16 +51,17 @@ methods! { Client {
     tells store() -> &Arc<dyn Store>;
     /// The owner that this client's locks show by default.
     tells owner() -> &OwnerName;
-    /// Describes a lock: who holds it, who waits. `None` when nobody uses it.
+    /// Describes a lock: its holders and its waiters. `None` if it is not in use.
     asks inspect(key: impl IntoKey) -> Option<LockInfo>, errors asking, costs request;
     /// Describes the locks in use whose names start with `prefix`, ordered by name.
     asks list(prefix: impl AsRef<str>) -> Listing, errors store, costs listing;
-    /// Looks at where the locks are kept, and says what that means for them, the worst first.
+    /// Checks whether the store is set up well for locks, and returns its findings, the worst
+    /// first.
     asks examine() -> Vec<Finding>, errors store, costs examining;
-    /// Takes a lease away from its holder, who learns of it at its next renewal. The fence must be
-    /// the one that [`inspect`](Self::inspect) showed; another holder is left alone.
+    /// Takes a lease away from its holder, which learns of it at its next renewal. The fence must
+    /// be the one that [`inspect`](Self::inspect) showed; another holder is left alone.
     asks force_release(key: impl IntoKey, fence: Fence) -> ForceRelease, errors asking, costs request;
-    /// Asks all holders of a lock to let go, and says how many were asked.
+    /// Asks all holders of a lock to let go. Returns how many were asked.
     asks ask(key: impl IntoKey) -> u32, errors asking, costs request;
     /// Asks the holder of one lease to let go, by the fence that [`inspect`](Self::inspect) showed.
     asks ask_holder(key: impl IntoKey, fence: Fence) -> u32, errors asking, costs request;
@@ -166,7 +167,7 @@ setters! { ClientBuilder {
     min_ttl(min_ttl: Duration);
     /// Refuses shorter lengths for leases that are held.
     min_renewal(min_renewal: Duration);
-    /// Who holds this client's locks, for people.
+    /// The name of the holder of this client's locks, for people.
     owner(owner: impl Into<String>);
     /// What the locks are set to unless they say otherwise.
     options(options: &crate::LockOptions);

@@ -13,7 +13,7 @@ use crate::kinds::election::Leader;
 const LOOK_FOR_STOP: Duration = Duration::from_millis(50);
 
 value! {
-    /// A post that one candidate has at a time. For threads what [`crate::Election`] is for tasks.
+    /// An election with one leader at a time. For threads what [`crate::Election`] is for tasks.
     #[derive(Clone)]
     #[must_use = "nothing is done without a campaign"]
     Election
@@ -24,22 +24,22 @@ options!(Election: holding_options owner_option waiting_options);
 methods! { Election {
     /// How often an observer looks.
     sets look_every(look_every: Duration);
-    /// The post's name.
+    /// The election's name.
     ///
     /// # Errors
     ///
     /// What is wrong with the name, or the first setting that is wrong.
     checks key() -> &Key;
-    /// Becomes the leader if nobody is. `None` when somebody leads.
+    /// Becomes the leader if there is none. `None` if there is one.
     asks try_campaign() -> Option<Leadership>, errors trying, costs trying;
-    /// Becomes the leader, waiting for as long as it takes. Candidates come to the post in the order
-    /// in which they came.
+    /// Becomes the leader, and waits for as long as that takes. Candidates are elected in order of
+    /// arrival.
     asks campaign() -> Leadership, errors taking, costs taking;
-    /// Becomes the leader, waiting for at most `limit`.
+    /// Becomes the leader, and waits for at most `limit`.
     asks campaign_within(limit: Duration) -> Leadership, errors taking_within, costs taking_within;
-    /// Who leads at this moment, as the store sees it. Takes no part in the election.
+    /// The current leader in the store's view. Takes no part in the election.
     asks leader() -> Option<Leader>, errors asking, costs request;
-    /// Watches who leads.
+    /// Watches the leader.
     makes observe() -> Observer;
 } }
 

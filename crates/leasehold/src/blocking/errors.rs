@@ -36,7 +36,7 @@ macro_rules! errors {
     (taking_within) => {
         concat!(
             "* [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) – the limit was reached, or the \
-             retry strategy gave up. The error says who holds the lock \
+             retry strategy gave up. The error names the holder \
              ([`Error::holder`](crate::Error::holder)) and how long its lease still runs \
              ([`Error::retry_after`](crate::Error::retry_after)).\n",
             $crate::blocking::errors::errors!(trying)

@@ -48,8 +48,8 @@ methods! { HeldLease {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) once the lease is lost: nobody should begin
-    /// anything under it. For logs there is [`fence_even_if_lost`](Self::fence_even_if_lost).
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) once the lease is lost: nothing may be begun
+    /// under it. For logs there is [`fence_even_if_lost`](Self::fence_even_if_lost).
     checks fence() -> Fence;
     /// The fencing token, whether or not the lease still holds; for logs.
     tells fence_even_if_lost() -> Fence;
@@ -113,12 +113,12 @@ macro_rules! view {
         }
 
         methods! { $type {
-            /// Whether it is all held at this moment. Asks nobody: it compares deadlines with a
+            /// Whether it is all held at this moment. Sends nothing: it compares deadlines with a
             /// clock that also counts while the machine sleeps.
             tells is_held() -> bool;
             /// How long it is all held for certain; zero once it is lost. Renewals push it on.
             tells remaining() -> Duration;
-            /// How long it is until the store may grant a lock to somebody else:
+            /// How long it is until the store may grant a lock to another holder:
             /// [`remaining`](Self::remaining) and the grace for stopping.
             tells until_deadline() -> Duration;
             /// Whether a renewal has failed or stayed unanswered; all is still held.
@@ -129,8 +129,8 @@ macro_rules! view {
             ///
             /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when it is not.
             checks check() -> ();
-            /// Whether somebody has asked the holder to let go, as far as is known here. Asks
-            /// nobody.
+            /// Whether the holder has been asked to let go, as far as this client knows. Sends
+            /// nothing.
             tells is_asked() -> bool;
             /// Asks the store how long the lease runs on there, the shortest of several; zero when
             /// it is not held there.
@@ -142,12 +142,12 @@ macro_rules! view {
             asks renew_to(ttl: Duration) -> (), errors renewing, costs request_in_turn_each;
             /// Waits until the lease is lost, or its guard is gone.
             waits lost() -> (), costs losing;
-            /// Waits until somebody asks the holder to let go, or the lease is lost.
+            /// Waits until the holder is asked to let go, or the lease is lost.
             waits asked() -> (), costs being_asked;
         } }
 
         impl $type {
-            /// Says that the work gets on, where its renewal depends on that. See
+            /// Reports that the work makes progress, where its renewal depends on that. See
             /// [`Mutex::progress_within`](super::Mutex::progress_within).
             pub fn progress(&self) {
                 self.0.part().progress();
@@ -167,8 +167,8 @@ macro_rules! view {
                 self.0.wait(|lease| within(limit, lease.lost()))
             }
 
-            /// Waits until somebody asks the holder to let go, or the lease is lost, for at most
-            /// `limit`; whether somebody has asked.
+            /// Waits until the holder is asked to let go, or the lease is lost, for at most
+            /// `limit`. Returns whether it was asked.
             ///
             /// # Cost
             ///

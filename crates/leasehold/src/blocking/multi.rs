@@ -27,11 +27,12 @@ methods! { Multi {
     ///
     /// What is wrong with the names, or the first setting that is wrong.
     checks keys() -> &[Key];
-    /// Tries to take all of the locks, once. `None` when somebody else has one of them.
+    /// Tries to take all of the locks, once. `None` if another holder has one of them.
     asks try_lock() -> Option<MultiGuard>, errors trying, costs trying_several;
-    /// Takes all of the locks, waiting for as long as it takes. After an error nothing is held.
+    /// Takes all of the locks, and waits for as long as that takes. After an error nothing is held.
     asks lock() -> MultiGuard, errors taking, costs taking_several;
-    /// Takes all of the locks, waiting for at most `limit` in all. After an error nothing is held.
+    /// Takes all of the locks, and waits for at most `limit` in all. After an error nothing is
+    /// held.
     asks lock_within(limit: Duration) -> MultiGuard, errors taking_within, costs taking_several_within;
 } }
 
@@ -49,7 +50,8 @@ impl Multi {
         self.lock()?.run(body)
     }
 
-    /// As [`run`](Self::run), if all of the locks are free; `None` when somebody has one of them.
+    /// As [`run`](Self::run), if all of the locks are free; `None` if another holder has one of
+    /// them.
     ///
     /// # Cost
     ///
@@ -75,8 +77,7 @@ guard! {
 methods! { MultiGuard {
     /// Ends all leases, at the same time. An `Ok` says that all were held to their end.
     ends release() -> (), errors releasing, costs releasing_several;
-    /// Ends all leases, at the same time, and keeps the locks closed to everybody for `cooldown`
-    /// after.
+    /// Ends all leases, at the same time, and keeps the locks closed for `cooldown` after.
     ends release_with_cooldown(cooldown: Duration) -> (), errors releasing, costs request_in_turn_each;
 } }
 

@@ -31,13 +31,13 @@ methods! { Mutex {
     ///
     /// What is wrong with the name, or the first setting that is wrong.
     checks key() -> &Key;
-    /// Tries to take the lock, once. `None` when somebody else has it.
+    /// Tries to take the lock, once. `None` if another holder has it.
     asks try_lock() -> Option<Guard>, errors trying, costs trying;
-    /// Takes the lock, waiting for as long as it takes.
+    /// Takes the lock, and waits for as long as that takes.
     asks lock() -> Guard, errors taking, costs taking;
-    /// Takes the lock, waiting for at most `limit`; with a limit of zero it tries once.
+    /// Takes the lock, and waits for at most `limit`; with a limit of zero it tries once.
     asks lock_within(limit: Duration) -> Guard, errors taking_within, costs taking_within;
-    /// Asks whoever holds the lock to let go; `false` when nobody does.
+    /// Asks the holder of the lock to let go; `false` if the lock is not held.
     asks ask() -> bool, errors asking, costs request;
 } }
 
@@ -71,7 +71,7 @@ impl Mutex {
         self.lock()?.run(body)
     }
 
-    /// As [`run`](Self::run), if the lock is free; `None` when somebody else has it.
+    /// As [`run`](Self::run), if the lock is free; `None` if another holder has it.
     ///
     /// # Cost
     ///
@@ -84,8 +84,8 @@ impl Mutex {
         self.try_lock()?.map(|guard| guard.run(body)).transpose()
     }
 
-    /// Refreshes a lock that `guard` may still hold, or takes it anew with a new fence; `None` when
-    /// the lease is gone and somebody else has the lock. See [`crate::Mutex::relock`].
+    /// Renews the lease of `guard`, or takes the lock anew with a new fence; `None` if the lease is
+    /// gone and another holder has the lock. See [`crate::Mutex::relock`].
     ///
     /// # Cost
     ///

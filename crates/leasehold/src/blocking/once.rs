@@ -26,12 +26,12 @@ methods! { OncePer {
     ///
     /// What is wrong with the name, or the first setting that is wrong.
     checks key() -> &Key;
-    /// Starts the job if nobody has in this period. `None` when somebody has, or is still at it.
+    /// Starts the job, unless it has been started in this period or still runs: `None` then.
     asks try_start() -> Option<OnceGuard>, errors trying, costs trying;
 } }
 
 impl OncePer {
-    /// Runs `body` if nobody has started the job in this period; `None` when somebody has. The
+    /// Runs `body`, unless the job has been started in this period or still runs: `None` then. The
     /// period stays closed. See [`OnceGuard::run`].
     ///
     /// # Cost
@@ -78,8 +78,9 @@ ends!(OnceGuard);
 into_guard!(OnceGuard);
 
 methods! { OnceGuard {
-    /// The job has failed, and may be started again in this period.
+    /// Ends the lease of a job that has failed, and reopens the period for another start.
     ends release_and_reopen() -> (), errors releasing, costs request_in_turn;
-    /// The job has failed, and may be started again in this period; says how the release went.
+    /// Ends the lease of a job that has failed, reopens the period, and returns how the release
+    /// went.
     ends release_and_reopen_outcome() -> Release, errors ending, costs request_in_turn;
 } }

@@ -29,9 +29,9 @@ methods! { Reentrant {
     checks key() -> &Key;
     /// Tries to take the lock, once. `None` when another owner has it.
     asks try_lock() -> Option<ReentrantGuard>, errors trying, costs trying_again;
-    /// Takes the lock, waiting for as long as it takes; at once when this owner has it.
+    /// Takes the lock, and waits for as long as that takes; at once when this owner has it.
     asks lock() -> ReentrantGuard, errors taking, costs taking_again;
-    /// Takes the lock, waiting for at most `limit`.
+    /// Takes the lock, and waits for at most `limit`.
     asks lock_within(limit: Duration) -> ReentrantGuard, errors taking_within, costs taking_again_within;
 } }
 
@@ -48,7 +48,7 @@ methods! { ReentrantGuard {
     ends release() -> u32, errors releasing, costs releasing_hold;
     /// Ends this hold, and says how that went.
     ends release_outcome() -> Release, errors ending, costs releasing_hold;
-    /// Ends this hold; with the last one it ends the lease, and keeps the lock closed to everybody
-    /// for `cooldown` after. Returns how many holds of the same owner remain.
+    /// Ends this hold; with the last one it ends the lease, and keeps the lock closed for
+    /// `cooldown` after. Returns how many holds of the same owner remain.
     ends release_with_cooldown(cooldown: Duration) -> u32, errors releasing, costs releasing_hold;
 } }

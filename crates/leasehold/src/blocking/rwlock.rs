@@ -20,7 +20,7 @@ value! {
 options!(RwLock: holding_options owner_option waiting_options);
 
 methods! { RwLock {
-    /// Who goes first; by default [in the order of arrival](RwPreference::Fifo).
+    /// Which waiters go first; by default [in the order of arrival](RwPreference::Fifo).
     sets preference(preference: RwPreference);
     /// The lock's name.
     ///
@@ -28,17 +28,18 @@ methods! { RwLock {
     ///
     /// What is wrong with the name, or the first setting that is wrong.
     checks key() -> &Key;
-    /// Tries to take the lock for reading, once. `None` when a writer has it or goes before.
+    /// Tries to take the lock for reading, once. `None` if a writer has it, or waits and goes
+    /// before.
     asks try_read() -> Option<ReadGuard>, errors trying, costs trying;
-    /// Takes the lock for reading, waiting for as long as it takes.
+    /// Takes the lock for reading, and waits for as long as that takes.
     asks read() -> ReadGuard, errors taking, costs taking;
-    /// Takes the lock for reading, waiting for at most `limit`.
+    /// Takes the lock for reading, and waits for at most `limit`.
     asks read_within(limit: Duration) -> ReadGuard, errors taking_within, costs taking_within;
-    /// Tries to take the lock for writing, once. `None` when anybody has it or goes before.
+    /// Tries to take the lock for writing, once. `None` if it is held, or a waiter goes before.
     asks try_write() -> Option<WriteGuard>, errors trying, costs trying;
-    /// Takes the lock for writing, waiting for as long as it takes.
+    /// Takes the lock for writing, and waits for as long as that takes.
     asks write() -> WriteGuard, errors taking, costs taking;
-    /// Takes the lock for writing, waiting for at most `limit`.
+    /// Takes the lock for writing, and waits for at most `limit`.
     asks write_within(limit: Duration) -> WriteGuard, errors taking_within, costs taking_within;
 } }
 

@@ -25,21 +25,21 @@ methods! { Semaphore {
     ///
     /// What is wrong with the name, or the first setting that is wrong.
     checks key() -> &Key;
-    /// Tries to take a permit, once. `None` when none is free, or when others wait.
+    /// Tries to take a permit, once. `None` if none is free, or if there are waiters.
     asks try_acquire() -> Option<SemaphoreGuard>, errors trying, costs trying;
-    /// Takes a permit, waiting for as long as it takes.
+    /// Takes a permit, and waits for as long as that takes.
     asks acquire() -> SemaphoreGuard, errors taking, costs taking;
-    /// Takes a permit, waiting for at most `limit`; with a limit of zero it tries once.
+    /// Takes a permit, and waits for at most `limit`; with a limit of zero it tries once.
     asks acquire_within(limit: Duration) -> SemaphoreGuard, errors taking_within, costs taking_within;
     /// Tries to take `n` permits at once, all or none.
     asks try_acquire_many(n: u32) -> Option<SemaphoreGuard>, errors trying, costs trying;
-    /// Takes `n` permits at once, waiting for as long as it takes.
+    /// Takes `n` permits at once, and waits for as long as that takes.
     asks acquire_many(n: u32) -> SemaphoreGuard, errors taking, costs taking;
-    /// Takes `n` permits at once, waiting for at most `limit`.
+    /// Takes `n` permits at once, and waits for at most `limit`.
     asks acquire_many_within(n: u32, limit: Duration) -> SemaphoreGuard, errors taking_within, costs taking_within;
-    /// How many permits nobody holds, as the store sees it now; the answer is old when it comes.
+    /// The number of free permits in the store's view; it may have changed when the answer comes.
     asks available_permits() -> u32, errors trying, costs request;
-    /// Changes the limit for everybody, and returns the semaphore with it.
+    /// Changes the limit for all users of the name, and returns the semaphore with the new limit.
     asks set_limit(limit: u32) -> Self, errors trying, costs request;
 } }
 

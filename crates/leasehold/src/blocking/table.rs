@@ -168,13 +168,13 @@ macro_rules! guard {
     ($(#[$meta:meta])* $type:ident: $lease:ident, $end:expr) => {
         $(#[$meta])*
         ///
-        /// What can be asked of the lease is asked of the view that this derefs to.
+        /// It derefs to the view of its lease, which has the fence, the time left and the loss.
         ///
         /// # Dropping is not releasing
         ///
-        /// Dropped, it is given up on leasehold's own thread: soon, but not at a moment anybody can
-        /// tell, and when the process ends first, only when the ttl has run out. Drop never blocks
-        /// and never panics.
+        /// A dropped guard is given up on leasehold's own thread: soon, but at no certain moment.
+        /// If the process ends first, the lease ends with its ttl. Drop never blocks and never
+        /// panics.
         #[must_use = "dropping the guard gives it up in the background; end it by a call to be sure"]
         #[clippy::has_significant_drop]
         pub struct $type(super::driven::Driven<crate::$type>, $lease);
@@ -239,17 +239,16 @@ macro_rules! ends {
             ends $release() -> (), errors releasing, costs releasing;
             /// Ends the lease, and says how that went.
             ends $outcome() -> crate::Release, errors ending, costs releasing;
-            /// Ends the lease, and keeps the lock closed to everybody for `cooldown` after.
+            /// Ends the lease, and keeps the lock closed for `cooldown` after.
             ends $cooldown(cooldown: std::time::Duration) -> (), errors releasing, costs request_in_turn;
-            /// Ends the lease, keeps the lock closed to everybody for `cooldown` after, and says how
-            /// that went.
+            /// Ends the lease, keeps the lock closed for `cooldown` after, and says how that went.
             ends $cooldown_outcome(cooldown: std::time::Duration) -> crate::Release, errors ending,
                 costs request_in_turn;
         } }
 
         impl $type {
-            /// Lets go of the lease without ending it: it lives on until its ttl, for whoever has
-            /// the returned value. On the embedded store it ends with this process all the same,
+            /// Lets go of the lease without ending it. The lease lives on until its ttl and belongs
+            /// to the returned value. On the embedded store it ends with this process all the same,
             /// unless the client takes leases that outlive it
             /// ([`ClientBuilder::detached`](crate::blocking::ClientBuilder::detached)).
             ///

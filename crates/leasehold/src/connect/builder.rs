@@ -129,7 +129,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Who holds this client's locks, for people; by default `host_pid`.
+    /// The name of the holder of this client's locks, for people; by default `host_pid`.
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.owner = Some(owner.into());
         self
@@ -171,10 +171,10 @@ impl ClientBuilder {
     }
 
     /// How often in a row a released lock goes to the next waiter of this same client without
-    /// asking the store, [`DEFAULT_LOCAL_HANDOFFS`] by default; 0 turns that off. Only waiters
-    /// with the same settings take part, and only for 50 ms after a grant by the store, so that
-    /// waiters elsewhere get their turn. The post of an [`Election`](crate::Election) always goes through the store,
-    /// where everybody can see each leader.
+    /// asking the store, [`DEFAULT_LOCAL_HANDOFFS`] by default; 0 turns that off. Only waiters with
+    /// the same settings take part, and only for 50 ms after a grant by the store, so that waiters
+    /// elsewhere get their turn. The leadership of an [`Election`](crate::Election) always goes
+    /// through the store, where all can see each leader.
     pub const fn local_handoffs(mut self, handoffs: u32) -> Self {
         self.local_handoffs = handoffs;
         self
@@ -187,10 +187,10 @@ impl ClientBuilder {
         self
     }
 
-    /// For tests whose runtime's time is paused (`#[tokio::test(start_paused = true)]`): the client,
-    /// and a `memory:` store that it connects to, count on the runtime's time, and leases are
-    /// renewed by tasks of that runtime in place of a thread. A lease of half a minute then runs
-    /// out at once when everybody waits, and at the same point in every run of the test.
+    /// For tests whose runtime's time is paused (`#[tokio::test(start_paused = true)]`): the
+    /// client, and a `memory:` store that it connects to, count on the runtime's time, and leases
+    /// are renewed by tasks of that runtime in place of a thread. A lease of half a minute then
+    /// runs out at once when all tasks wait, and at the same point in every run of the test.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -394,7 +394,7 @@ impl Client {
     /// quorum:STORE,STORE,STORE       stores of any sort; settings may stand among them
     /// ```
     ///
-    /// with the settings `max_ttl` (the longest lease that anybody takes there, `60s`; a node
+    /// with the settings `max_ttl` (the longest lease that any client takes there, `60s`; a node
     /// that was restarted counts after so long), `node_timeout` (`500ms`) and `keep_leases` (`yes`
     /// if no node loses a lease by a restart; `no`).
     ///

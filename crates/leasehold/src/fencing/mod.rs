@@ -22,9 +22,9 @@
 //!
 //! # Every touch commits
 //!
-//! In a database, the touch is part of the transaction, and so is undone with it. A fenced read that
-//! ends in `ROLLBACK` has shut nobody out, and many drivers roll back a transaction that is dropped.
-//! There are two ways to keep rule 3, and both may be used together:
+//! In a database, the touch is part of the transaction, and so is undone with it. A fenced read
+//! that ends in `ROLLBACK` has shut no late holder out, and many drivers roll back a transaction
+//! that is dropped. There are two ways to keep rule 3, and both may be used together:
 //!
 //! * Commit every fenced transaction, reads too.
 //! * Begin each *lease* with a touch that commits by itself, before anything is read. It shuts every
@@ -60,13 +60,13 @@
 //! let guard = mutex.lock().await?;
 //! let early = guard.fence()?;
 //! ledger.update(early, |entries| entries.push("first"))?;
-//! let _ = guard.release().await?;
+//! guard.release().await?;
 //!
 //! let guard = mutex.lock().await?;
 //! assert_eq!(ledger.read(guard.fence()?, Vec::len)?, 1);
 //! // The first holder comes back late. The read has shut it out.
 //! assert!(ledger.update(early, |entries| entries.push("late")).is_err());
-//! # let _ = guard.release().await?;
+//! # guard.release().await?;
 //! # Ok(()) }
 //! ```
 

@@ -28,12 +28,12 @@
 //! * The work is in the same transaction, not in one that commits by itself (`autocommit`).
 //!   MariaDB's [`PASSES`] says -1 outside a transaction; MySQL can't tell.
 //! * The transaction commits, and nothing commits it early. `ROLLBACK` takes the touch back, so a
-//!   fenced *read* that rolls back shuts nobody out, and many drivers roll back a transaction that
-//!   you drop. `ROLLBACK TO SAVEPOINT` takes the touch back as well if the savepoint is older than
-//!   the touch. `CREATE`, `ALTER`, `DROP`, `TRUNCATE`, `LOCK TABLES` and a second `START TRANSACTION`
-//!   commit what came before, so the statements after them are outside the check. Where you can't
-//!   control how transactions end, let the lease begin with a
-//!   [touch that commits by itself](super#every-touch-commits).
+//!   fenced *read* that rolls back shuts no late holder out, and many drivers roll back a
+//!   transaction that you drop. `ROLLBACK TO SAVEPOINT` takes the touch back as well if the
+//!   savepoint is older than the touch. `CREATE`, `ALTER`, `DROP`, `TRUNCATE`, `LOCK TABLES` and a
+//!   second `START TRANSACTION` commit what came before, so the statements after them are outside
+//!   the check. Where you can't control how transactions end, let the lease begin with a [touch
+//!   that commits by itself](super#every-touch-commits).
 //! * After a deadlock (error 1213, SQL state `40001`) the server has **ended the transaction**:
 //!   each later statement would commit by itself, unchecked. Run the transaction again, **from
 //!   `START TRANSACTION` on**. After a lock that took too long (1205) the server has undone only the

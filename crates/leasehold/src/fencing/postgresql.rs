@@ -26,10 +26,10 @@
 //!   and proves nothing about the statements after it. [`IN_TRANSACTION`] fails there (`25P01`);
 //!   run it before the touch where you can't be sure.
 //! * The transaction commits. `ROLLBACK` takes the touch back, so a fenced *read* that rolls back
-//!   shuts nobody out, and several drivers roll back a transaction that you drop. `ROLLBACK TO
-//!   SAVEPOINT` takes the touch back as well if the savepoint is older than the touch. Where you
-//!   can't control how transactions end, let the lease begin with a
-//!   [touch that commits by itself](super#every-touch-commits).
+//!   shuts no late holder out, and several drivers roll back a transaction that you drop. `ROLLBACK
+//!   TO SAVEPOINT` takes the touch back as well if the savepoint is older than the touch. Where you
+//!   can't control how transactions end, let the lease begin with a [touch that commits by
+//!   itself](super#every-touch-commits).
 //! * After a serialization failure (`40001`), a deadlock (`40P01`), or a lock that took too long
 //!   (`55P03`), roll back and run the transaction again, **from `BEGIN` on**. None of them is a
 //!   refusal.

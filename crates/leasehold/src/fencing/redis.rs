@@ -24,10 +24,10 @@
 //!
 //! # The guard must outlive the latest holder
 //!
-//! A guard that is gone refuses nobody. By default it is kept for ever: one small key per resource.
-//! With an expiry it goes away when nobody has touched the resource for that long, and a holder
-//! that comes back after that (a machine that slept over the weekend) is let in. Choose days, not
-//! minutes.
+//! A guard that is gone refuses no writer. By default it is kept for ever: one small key per
+//! resource. With an expiry it goes away when the resource was not touched for that long, and a
+//! holder that comes back after that (a machine that slept over the weekend) is let in. Choose
+//! days, not minutes.
 //!
 //! The server must not evict the guard while it keeps the data, so set `maxmemory-policy
 //! noeviction`. Under `volatile-*` a server evicts keys with an expiry first, which is why the script

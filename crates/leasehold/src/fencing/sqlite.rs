@@ -36,10 +36,10 @@
 //!   Outside one the touch commits by itself and proves nothing about the statements after it;
 //!   `sqlite3_get_autocommit` (rusqlite: `is_autocommit`) tells.
 //! * The transaction commits. `ROLLBACK` takes the touch back, so a fenced *read* that rolls back
-//!   shuts nobody out, and rusqlite, sqlx and Python's `sqlite3` roll back a transaction that you
-//!   drop. `ROLLBACK TO` takes the touch back as well if the savepoint is older than the touch.
-//!   Where you can't control how transactions end, let the lease begin with a
-//!   [touch that commits by itself](super#every-touch-commits).
+//!   shuts no late holder out, and rusqlite, sqlx and Python's `sqlite3` roll back a transaction
+//!   that you drop. `ROLLBACK TO` takes the touch back as well if the savepoint is older than the
+//!   touch. Where you can't control how transactions end, let the lease begin with a [touch that
+//!   commits by itself](super#every-touch-commits).
 //! * `BEGIN IMMEDIATE` waits for the lock at a point where nothing is lost by it. After a plain
 //!   `BEGIN` the touch may see `SQLITE_BUSY`, which is no refusal: roll back and run the transaction
 //!   again, **from `BEGIN` on**.

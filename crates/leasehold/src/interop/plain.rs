@@ -30,7 +30,7 @@ use crate::options::{Fairness, LockOptions, delegate, holding_options};
 /// // Go programs take the same locks with bsm/redislock.
 /// let locks = Plain::connect("redis://127.0.0.1", Layout::Redislock).await?;
 /// let guard = locks.mutex("orders:42").metadata("billing").lock().await?;
-/// // … nobody else has it, in Go or in Rust …
+/// // … no other program has it, in Go or in Rust …
 /// guard.release().await?;
 /// # Ok(()) }
 /// ```
@@ -80,7 +80,7 @@ impl Plain {
         PlainMutex { mutex: self.client.mutex(key) }
     }
 
-    /// The text that is kept with the lease of whoever holds a lock; `None` when nobody does.
+    /// The text that is kept with the holder's lease; `None` if the lock is not held.
     ///
     /// # Cost
     ///
@@ -143,8 +143,8 @@ impl PlainMutex {
         Self { mutex: self.mutex.options(options) }
     }
 
-    /// Who holds the lock, for people; by default `host_pid`. Kept by [`Layout::ShedLock`] alone,
-    /// in the place of the host's name.
+    /// The name of the holder, for people; by default `host_pid`. Kept by [`Layout::ShedLock`]
+    /// alone, in the place of the host's name.
     pub fn owner(self, owner: impl AsRef<str>) -> Self {
         self.options(&LockOptions::new().owner(owner))
     }
@@ -168,7 +168,7 @@ impl PlainMutex {
         self.mutex.key()
     }
 
-    /// Tries to take the lock, once. `None` when somebody else has it.
+    /// Tries to take the lock, once. `None` if another holder has it.
     ///
     /// # Cost
     ///
@@ -189,7 +189,7 @@ impl PlainMutex {
         Ok(self.mutex.try_lock().await?.map(PlainGuard::new))
     }
 
-    /// Takes the lock, waiting for as long as it takes.
+    /// Takes the lock, and waits for as long as that takes.
     ///
     /// # Cost
     ///
@@ -207,7 +207,7 @@ impl PlainMutex {
         self.mutex.lock().await.map(PlainGuard::new)
     }
 
-    /// Takes the lock, waiting for at most `limit`; with a limit of zero it tries once.
+    /// Takes the lock, and waits for at most `limit`; with a limit of zero it tries once.
     ///
     /// # Cost
     ///
@@ -331,7 +331,7 @@ impl PlainLease {
         self.0.metadata()
     }
 
-    /// Whether the lease is held at this moment. Asks nobody. See [`HeldLease::is_held`].
+    /// Whether the lease is held at this moment. Sends nothing. See [`HeldLease::is_held`].
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.0.is_held()
@@ -343,9 +343,9 @@ impl PlainLease {
         self.0.remaining()
     }
 
-    /// Returns when the lease is lost: `stop_grace` before the server could grant the lock to
-    /// somebody else, or as soon as it says that another program has ended the lease. Also when the
-    /// guard has been released or dropped.
+    /// Returns when the lease is lost: `stop_grace` before the server can grant the lock to another
+    /// holder, or as soon as it says that another program has ended the lease. Also when the guard
+    /// has been released or dropped.
     ///
     /// # Cost
     ///
@@ -367,8 +367,8 @@ impl PlainLease {
         self.0.check()
     }
 
-    /// Says that the work gets on, for a lease that is renewed only
-    /// [while it does](PlainMutex::progress_within).
+    /// Reports that the work makes progress, for a lease that is renewed only [while it
+    /// does](PlainMutex::progress_within).
     pub fn progress(&self) {
         self.0.progress();
     }

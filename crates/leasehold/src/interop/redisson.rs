@@ -26,7 +26,7 @@ use crate::owner::Owner;
 /// // In Java: redisson.getLock("orders:42")
 /// let locks = Redisson::connect("redis://127.0.0.1").await?;
 /// let guard = locks.lock("orders:42", &Owner::new()).lock().await?;
-/// // … nobody else has it, in Java or in Rust …
+/// // … no other program has it, in Java or in Rust …
 /// guard.release().await?;
 /// # Ok(()) }
 /// ```
@@ -142,7 +142,7 @@ impl RedissonLock {
         self.with(|lock| lock.renew(renew))
     }
 
-    /// How long before the server could grant the lock to somebody else a loss is told. See
+    /// How long before the server can grant the lock to another holder a loss is told. See
     /// [`Mutex::stop_grace`](crate::Mutex::stop_grace).
     pub fn stop_grace(self, grace: Duration) -> Self {
         self.with(|lock| lock.stop_grace(grace))
@@ -181,7 +181,7 @@ impl RedissonLock {
         Ok(guard.map(|guard| RedissonGuard { guard, fenced: self.fenced }))
     }
 
-    /// Takes the lock, waiting for as long as it takes; at once when this owner has it.
+    /// Takes the lock, and waits for as long as that takes; at once when this owner has it.
     ///
     /// # Cost
     ///
@@ -200,7 +200,7 @@ impl RedissonLock {
         Ok(RedissonGuard { guard, fenced: self.fenced })
     }
 
-    /// Takes the lock, waiting for at most `limit`.
+    /// Takes the lock, and waits for at most `limit`.
     ///
     /// # Cost
     ///
@@ -259,7 +259,7 @@ impl RedissonGuard {
         self.guard.holds()
     }
 
-    /// Whether the lease is held at this moment. Asks nobody.
+    /// Whether the lease is held at this moment. Sends nothing.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.guard.is_held()

@@ -1,4 +1,4 @@
-//! An election: one leader at a time, and everybody can see who.
+//! An election: one leader at a time, which all can see.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,15 +16,15 @@ use crate::waiting::gate::Gates;
 /// How often an observer looks by default.
 pub const DEFAULT_LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// A post that one candidate has at a time, in any process that uses the same store.
+/// An election with one leader at a time, in any process that uses the same store.
 ///
 /// A value: making one sends nothing and cannot fail. The leader has a lease, renewed while it
 /// leads, with a fence that grows with every leader. It learns of a loss `stop_grace` before the
-/// store could give the post to somebody else, so that it can step down in time. What it
-/// [says about itself](Self::metadata), such as its address, everybody can see.
+/// store can grant the leadership to another candidate, so that it can step down in time. Its
+/// [metadata](Self::metadata), such as its address, is visible to all.
 ///
-/// The post is the lock of its name: whoever holds a [`Mutex`](crate::Mutex) of that name keeps all
-/// candidates out, and is who is seen as the leader. Give posts names that no lock has.
+/// The election is the lock of its name: a holder of a [`Mutex`](crate::Mutex) of that name keeps
+/// all candidates out and is seen as the leader. Give elections names that no lock has.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -48,7 +48,7 @@ pub struct Election {
 lock!(Election);
 setters!(Election: holding_options owner_option waiting_options);
 
-/// Who leads.
+/// A leader, as others see it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Leader {
@@ -64,7 +64,7 @@ impl Election {
     pub(crate) fn new(gates: &Arc<Gates>, key: Result<Key>) -> Self {
         let mut value = LockValue::new(gates, key, Mode::Exclusive);
         value.set(|settings| {
-            // Everybody is to see each leader, with the fence that it has.
+            // All others have to see each leader, with its fence.
             settings.handed_on = false;
             Ok(())
         });
@@ -78,7 +78,7 @@ impl Election {
         self
     }
 
-    /// The post's name.
+    /// The election's name.
     ///
     /// # Errors
     ///
@@ -87,7 +87,7 @@ impl Election {
         self.value.key()
     }
 
-    /// Becomes the leader if nobody is. `None` when somebody leads.
+    /// Becomes the leader if there is none. `None` if there is one.
     ///
     /// # Cost
     ///
@@ -104,8 +104,8 @@ impl Election {
         Ok(self.value.try_take().await?.map(Leadership))
     }
 
-    /// Becomes the leader, waiting for as long as it takes. Candidates come to the post in the
-    /// order in which they came.
+    /// Becomes the leader, and waits for as long as that takes. Candidates are elected in order of
+    /// arrival.
     ///
     /// # Cost
     ///
@@ -117,12 +117,12 @@ impl Election {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: dropping the future ends the candidacy, in the background.
+    /// Cancel safe: dropping the future withdraws the candidate, in the background.
     pub async fn campaign(&self) -> Result<Leadership> {
         self.value.take(None).await.map(Leadership)
     }
 
-    /// Becomes the leader, waiting for at most `limit`.
+    /// Becomes the leader, and waits for at most `limit`.
     ///
     /// # Cost
     ///
@@ -134,13 +134,13 @@ impl Election {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: dropping the future ends the candidacy, in the background.
+    /// Cancel safe: dropping the future withdraws the candidate, in the background.
     pub async fn campaign_within(&self, limit: Duration) -> Result<Leadership> {
         self.value.take(Some(limit)).await.map(Leadership)
     }
 
     /// Campaigns, and runs `body` whenever this candidate leads. When the leadership is lost, the
-    /// body is dropped where it stands, before anybody else can lead, and the next campaign
+    /// body is dropped where it stands, before another candidate can lead, and the next campaign
     /// begins. Returns what the body returned, having resigned; or `None`, having resigned, once
     /// `stop` returns.
     ///
@@ -201,8 +201,8 @@ impl Election {
         }
     }
 
-    /// As [`run`](Self::run), with calls instead of a body: `elected` when this candidate begins
-    /// to lead, and `stepped_down` when it no longer does, before anybody else can lead.
+    /// As [`run`](Self::run), with calls instead of a body: `elected` when this candidate begins to
+    /// lead, and `stepped_down` when it no longer does, before another candidate can lead.
     ///
     /// Calls are short: while one runs, nothing else here does.
     ///
@@ -264,7 +264,7 @@ impl Election {
         }
     }
 
-    /// Who leads at this moment, as the store sees it. Takes no part in the election.
+    /// The current leader in the store's view. Takes no part in the election.
     ///
     /// # Cost
     ///
@@ -281,7 +281,7 @@ impl Election {
         Ok(self.look().await?.map(|(leader, _)| leader))
     }
 
-    /// Watches who leads; see [`Observer::next`].
+    /// Watches the leader; see [`Observer::next`].
     pub fn observe(&self) -> Observer {
         Observer { election: self.clone(), seen: None, look_at: None }
     }
@@ -313,8 +313,8 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// The next leader, or `None` when there is none any more. The first call returns who leads
-    /// now, each later one once that has changed.
+    /// The next leader, or `None` once there is none. The first call returns the current leader at
+    /// once; each later call returns when the leader has changed.
     ///
     /// # Cost
     ///

@@ -25,12 +25,11 @@ use crate::waiting::gate::Gates;
 
 /// Several locks that are taken together: all of them or none.
 ///
-/// A value: making one sends nothing and cannot fail. A try is one atomic step where the store can
-/// do that for these names; where it can't, as for names in different slots of a cluster, they are
-/// tried one after the other and given back at the first that is not free. Whoever waits, and finds
-/// one of them held, stands in line for one after the other in the order of their names, and keeps
-/// those it has. Since everybody uses that order, sets that overlap never wait for each other in a
-/// circle.
+/// A value: making one sends nothing and cannot fail. A try is one atomic step if the store can do
+/// that for these names. If it can't, as for names in different slots of a cluster, the try takes
+/// them one after the other and gives them back at the first that is not free. A caller that waits
+/// stands in line for one lock after the other, in the order of their names, and keeps those it
+/// has. All callers use that order, so overlapping sets never deadlock.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -77,7 +76,7 @@ impl Multi {
         self.value.key().map(|_| &*self.keys)
     }
 
-    /// Tries to take all of the locks, once. `None` when somebody else has one of them.
+    /// Tries to take all of the locks, once. `None` if another holder has one of them.
     ///
     /// # Cost
     ///
@@ -98,7 +97,7 @@ impl Multi {
         Ok(try_all(all).await?.map(|guards| self.guard(guards)))
     }
 
-    /// Takes all of the locks, waiting for as long as it takes.
+    /// Takes all of the locks, and waits for as long as that takes.
     ///
     /// # Cost
     ///
@@ -117,7 +116,7 @@ impl Multi {
         self.take(None).await
     }
 
-    /// Takes all of the locks, waiting for at most `limit` in all.
+    /// Takes all of the locks, and waits for at most `limit` in all.
     ///
     /// # Cost
     ///
@@ -136,7 +135,7 @@ impl Multi {
     }
 
     /// Takes all of the locks, runs `body` under them, and releases them. When one of them is lost,
-    /// the body is dropped where it stands, before the store could grant that lock to somebody else.
+    /// the body is dropped where it stands, before the store can grant that lock to another holder.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -165,7 +164,8 @@ impl Multi {
         self.lock().await?.run(body).await
     }
 
-    /// As [`run`](Self::run), if all of the locks are free; `None` when somebody has one of them.
+    /// As [`run`](Self::run), if all of the locks are free; `None` if another holder has one of
+    /// them.
     ///
     /// # Cost
     ///
@@ -376,8 +376,8 @@ async fn try_one_by_one(all: Vec<Acquisition>) -> Result<Option<Vec<Guard>>> {
         match one.try_once().await {
             Ok(Some(guard)) => guards.push(guard),
             failed => {
-                // Given back before anybody is told, so that whoever tries again at once does not
-                // meet what this one had.
+                // Given back before the caller is told, so that a retry at once does not meet what
+                // this try had.
                 while let Some(guard) = guards.pop() {
                     drop(guard.release_outcome().await);
                 }
@@ -439,8 +439,8 @@ impl MultiGuard {
         self.release_outcomes().await.verdict()
     }
 
-    /// Ends all leases, at the same time, and keeps the locks closed to everybody for `cooldown`
-    /// after. See [`Guard::release_with_cooldown`].
+    /// Ends all leases, at the same time, and keeps the locks closed for `cooldown` after. See
+    /// [`Guard::release_with_cooldown`].
     ///
     /// # Cost
     ///
@@ -462,8 +462,8 @@ impl MultiGuard {
         async { releases.await.verdict() }
     }
 
-    /// Runs `body` under all of the leases, and releases them. When one of them is lost, the body is
-    /// dropped where it stands, before the store could grant that lock to somebody else.
+    /// Runs `body` under all of the leases, and releases them. When one of them is lost, the body
+    /// is dropped where it stands, before the store can grant that lock to another holder.
     ///
     /// # Cost
     ///

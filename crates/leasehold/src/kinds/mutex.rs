@@ -16,12 +16,12 @@ use crate::waiting::gate::Gates;
 
 /// A lock that one holder has at a time, in any process that uses the same store.
 ///
-/// A value: making one sends nothing and cannot fail. What is wrong with a name or a setting is
-/// told by the first method that locks. One value serves any number of acquisitions, one after
-/// the other or at once; each is a lease of its own with a [`Guard`] of its own.
+/// A plain value: making one sends nothing and cannot fail. The first method that locks reports a
+/// wrong name or setting. One value serves any number of acquisitions, in turn or at once; each has
+/// its own lease and its own [`Guard`].
 ///
-/// It is not re-entrant: locking twice in one task waits for itself; [`Reentrant`](crate::Reentrant)
-/// is.
+/// It is not re-entrant: a task that locks it twice waits for itself.
+/// [`Reentrant`](crate::Reentrant) is re-entrant.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -59,9 +59,9 @@ impl Mutex {
         self.value.key()
     }
 
-    /// Tries to take the lock, once. `None` when somebody else has it; who that is, and for how long,
-    /// is in the error of [`lock_within`](Self::lock_within) with a limit of zero, which tries once as
-    /// well.
+    /// Tries to take the lock, once. `None` if another holder has it. Its name and its time left
+    /// are in the error of [`lock_within`](Self::lock_within) with a limit of zero, which also
+    /// tries once.
     ///
     /// # Cost
     ///
@@ -81,7 +81,7 @@ impl Mutex {
         self.value.try_take().await
     }
 
-    /// Takes the lock, waiting for as long as it takes.
+    /// Takes the lock, and waits for as long as that takes.
     ///
     /// # Cost
     ///
@@ -99,7 +99,7 @@ impl Mutex {
         self.value.take(None).await
     }
 
-    /// Takes the lock, waiting for at most `limit`; with a limit of zero it tries once.
+    /// Takes the lock, and waits for at most `limit`; with a limit of zero it tries once.
     ///
     /// # Cost
     ///
@@ -107,10 +107,10 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock); [`ErrorKind::Timeout`] when the limit is reached. That error says
-    /// who holds the lock ([`Error::holder`]) and how long its lease still runs
+    /// As [`lock`](Self::lock); [`ErrorKind::Timeout`] when the limit is reached. That error names
+    /// the holder ([`Error::holder`]) and says how long its lease still runs
     /// ([`Error::retry_after`]). A limit that is reached while the store can't be asked is no
-    /// time-out but [`ErrorKind::Unavailable`], since nobody knows whether the lock is held.
+    /// time-out but [`ErrorKind::Unavailable`], since it is unknown whether the lock is held.
     ///
     /// # Cancel safety
     ///
@@ -120,7 +120,7 @@ impl Mutex {
     }
 
     /// Takes the lock, runs `body` under it, and releases it. When the lease is lost, the body is
-    /// dropped where it stands, before the store could grant the lock to somebody else.
+    /// dropped where it stands, before the store can grant the lock to another holder.
     ///
     /// # Cost
     ///
@@ -129,8 +129,8 @@ impl Mutex {
     /// # Errors
     ///
     /// As [`lock`](Self::lock); [`ErrorKind::Lost`] when the body was cut short, or when the lock
-    /// was not held until the body had ended; [`ErrorKind::Late`] when it had run out though
-    /// nobody else took it. What the body has returned is in the error
+    /// was not held until the body had ended; [`ErrorKind::Late`] when it had run out though no
+    /// other holder took the lock. What the body has returned is in the error
     /// ([`RunError::into_output`]).
     ///
     /// A release that fails after a body which ended in time takes nothing from its work: it is
@@ -147,7 +147,7 @@ impl Mutex {
         guard.run(body).await
     }
 
-    /// As [`run`](Self::run), if the lock is free; `None` when somebody else has it.
+    /// As [`run`](Self::run), if the lock is free; `None` if another holder has it.
     ///
     /// # Cost
     ///
@@ -173,7 +173,7 @@ impl Mutex {
         }
     }
 
-    /// Asks whoever holds the lock to let go; `false` when nobody does. See
+    /// Asks the holder of the lock to let go; `false` if the lock is not held. See
     /// [`Client::ask`](crate::Client::ask).
     ///
     /// # Cost
@@ -193,11 +193,10 @@ impl Mutex {
         Ok(self.value.client().ask(request).await? > 0)
     }
 
-    /// Refreshes a lock that `guard` may still hold: to this value's ttl if it does, which may
-    /// have changed in between; and if the lease is gone, takes the lock anew, with a new fence,
-    /// unless somebody else has it (`None`).
+    /// Renews the lease of `guard` to this value's ttl, which may have changed since. If the lease
+    /// is gone, takes the lock anew with a new fence; `None` if another holder has it.
     ///
-    /// Compare the fences before and after to learn which of the two it was.
+    /// Compare the fences before and after to tell the two apart.
     ///
     /// # Cost
     ///

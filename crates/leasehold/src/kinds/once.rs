@@ -17,16 +17,17 @@ use crate::waiting::gate::Gates;
 
 /// A job that starts at most once per period, on all hosts together.
 ///
-/// Whoever starts it closes the lock in the same step, for the rest of the period, counted from
-/// the start on the store's clock: it stays closed when the job was quick, when it failed, and when
-/// its host crashed. Nothing here waits; a closed period is `None`.
+/// A start closes the lock in the same step, for the rest of the period, counted from the start on
+/// the store's clock. The lock stays closed if the job is quick, if it fails, and if its host
+/// crashes. Nothing waits here: a closed period is `None`.
 ///
 /// # At least, at most
 ///
-/// In the words of schedulers' locks: the period is *at least* how long nobody else starts, and
-/// [`max_hold`](Self::max_hold) is *at most* how long one run may keep the others out. A run that
-/// takes longer than the period goes on keeping them out, since its lease is renewed; one that
-/// crashed keeps them out until its lease and the period have ended, whichever is later.
+/// In the words of schedulers' locks, the period is the *at-least* time in which no other start
+/// succeeds, and [`max_hold`](Self::max_hold) is the *at-most* time for which one run keeps others
+/// out. A run that takes longer than the period goes on keeping them out, since its lease is
+/// renewed; one that crashed keeps them out until its lease and the period have ended, whichever is
+/// later.
 ///
 /// # Schedules
 ///
@@ -77,7 +78,7 @@ impl OncePer {
         self.value.key()
     }
 
-    /// Starts the job if nobody has in this period. `None` when somebody has, or is still at it.
+    /// Starts the job, unless it has been started in this period or still runs: `None` then.
     ///
     /// # Cost
     ///
@@ -85,9 +86,9 @@ impl OncePer {
     ///
     /// # Errors
     ///
-    /// As [`Mutex::try_lock`](crate::Mutex::try_lock). When the answer was lost, nobody has
-    /// started, and the period is opened again in the background; if the store can't be reached
-    /// for as long as the lease would have run, it stays closed.
+    /// As [`Mutex::try_lock`](crate::Mutex::try_lock). If the answer was lost, the job has not
+    /// started, and the period is reopened in the background; if the store can't be reached for as
+    /// long as the lease would have run, it stays closed.
     ///
     /// # Cancel safety
     ///
@@ -96,7 +97,7 @@ impl OncePer {
         Ok(self.value.try_take().await?.map(OnceGuard))
     }
 
-    /// Runs `body` if nobody has started the job in this period; `None` when somebody has. When
+    /// Runs `body`, unless the job has been started in this period or still runs: `None` then. When
     /// the lease is lost, the body is dropped where it stands. Whatever becomes of it, the period
     /// stays closed.
     ///
@@ -160,14 +161,14 @@ const PERIOD_MIN: Duration = Duration::from_millis(1);
 
 /// A job that has started: its lease, under a lock that stays closed for the rest of the period.
 ///
-/// What can be asked of the lease is asked of the [`Guard`] that this derefs to. Dropping it gives
-/// the lease up in the background, and the period stays closed.
+/// It derefs to the view of its lease, which has the fence, the time left and the loss. Dropping it
+/// gives the lease up in the background, and the period stays closed.
 #[must_use = "dropping the guard gives the lock up in the background; call release().await to be sure"]
 #[clippy::has_significant_drop]
 pub struct OnceGuard(Guard);
 
 impl OnceGuard {
-    /// The job has failed, and may be started again in this period.
+    /// Ends the lease of a job that has failed, and reopens the period for another start.
     ///
     /// # Cost
     ///

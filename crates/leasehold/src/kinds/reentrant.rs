@@ -22,10 +22,10 @@ use crate::waiting::sight::Sight;
 
 /// A lock that one [`Owner`] has at a time, and may take again while it has it.
 ///
-/// A value: making one sends nothing and cannot fail. Taking it again asks the store once: the
-/// count goes up there, for whoever looks, and the lease runs for its ttl from then, never for
-/// less than before. All guards of the owner stand for one lease with one fence; the lock comes
-/// free with the last of them, and when the lease is lost, it is lost to all of them.
+/// A value: making one sends nothing and cannot fail. Taking it again is one request: the store's
+/// count goes up, where others can see it, and the lease runs for its ttl from then, never shorter
+/// than before. All guards of the owner share one lease with one fence. The lock comes free with
+/// the last of them. If the lease is lost, all of them lose it.
 ///
 /// The settings of the first acquisition are those of the lease. A name used by a
 /// [`Mutex`](crate::Mutex) and re-entrantly is one lock.
@@ -69,8 +69,8 @@ impl Reentrant {
         Self { value, owned: Arc::clone(owned), owner: owner.clone() }
     }
 
-    /// Takes over what these options set, but for the owner, who is this lock's [`Owner`]; the rest
-    /// stays as it is.
+    /// Takes over what these options set, except the owner, which is this lock's [`Owner`]. The
+    /// rest stays as it is.
     pub fn options(mut self, options: &LockOptions) -> Self {
         self.value.set(|settings| {
             let owner = settings.owner.clone();
@@ -122,7 +122,7 @@ impl Reentrant {
         }
     }
 
-    /// Takes the lock, waiting for as long as it takes; at once when this owner has it.
+    /// Takes the lock, and waits for as long as that takes; at once when this owner has it.
     ///
     /// # Cost
     ///
@@ -139,7 +139,7 @@ impl Reentrant {
         self.take(None).await
     }
 
-    /// Takes the lock, waiting for at most `limit`.
+    /// Takes the lock, and waits for at most `limit`.
     ///
     /// # Cost
     ///
@@ -259,9 +259,9 @@ impl ReentrantGuard {
         self.end_well(Cooldown::AsGranted).await
     }
 
-    /// Ends this hold; with the last one it ends the lease, and keeps the lock closed to everybody
-    /// for `cooldown` after. Returns how many holds of the same owner remain: unless that is 0,
-    /// nothing was closed.
+    /// Ends this hold; with the last one it ends the lease, and keeps the lock closed for
+    /// `cooldown` after. Returns how many holds of the same owner remain: unless that is 0, nothing
+    /// was closed.
     ///
     /// # Cost
     ///

@@ -51,7 +51,7 @@ impl Owned {
     }
 }
 
-/// One owner's use of one lock. Alive while somebody holds or wants it.
+/// One owner's use of one lock. Alive while it is held or wanted.
 #[derive(Debug)]
 pub(crate) struct Slot {
     owned: Arc<Owned>,
@@ -75,7 +75,7 @@ enum State {
 pub(crate) enum Turn {
     /// The owner holds it: take it once more.
     Enter(Entering),
-    /// Nobody of the owner's is at it: ask the store.
+    /// No task of the owner's is at it: ask the store.
     First(First),
     /// Another of the owner's tasks is asking the store, and will know soon.
     AfterTry,
@@ -164,7 +164,7 @@ pub(crate) struct First {
 }
 
 impl First {
-    /// The lock is held by somebody else; from here on it may take long.
+    /// Another holder has the lock; from here on it may take long.
     pub(crate) fn waits(&self) {
         self.slot.set(State::Waiting);
     }
@@ -213,7 +213,7 @@ struct Wired {
     /// The count that the store has, as far as we know.
     holds: u32,
     /// A request to take it once more was not answered, and may still be carried out until then:
-    /// after the release it would take the lock for nobody.
+    /// after the release it would take the lock for no guard.
     in_doubt_until: Option<Moment>,
 }
 
@@ -341,7 +341,7 @@ impl ReentrantLease {
         }
     }
 
-    /// Has a lease that nobody renews run for its ttl again, for the holds that remain.
+    /// Has a lease that is not renewed run for its ttl again, for the holds that remain.
     async fn run_on(&self, renewal: &RenewRequest) {
         let (client, handle) = (self.lease.client(), self.lease.handle());
         let sent_at = client.clock.now();

@@ -13,7 +13,7 @@ use crate::lease::not_changed::NotChanged;
 use crate::options::setters;
 use crate::waiting::gate::Gates;
 
-/// Who goes first where readers and writers wait for the same lock.
+/// Which goes first where readers and writers wait for the same lock.
 ///
 /// All users of a name should have the same preference: each brings its own to the line.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
@@ -34,9 +34,9 @@ pub enum RwPreference {
 /// A lock that many readers share, or one writer has alone, in any process that uses the same
 /// store.
 ///
-/// A value: making one sends nothing and cannot fail. Each reader has a lease of its own, so a
-/// crashed reader keeps a writer waiting for the rest of its own lease and no longer. All leases
-/// have fences, and a writer's is above those of all readers before it.
+/// A value: making one sends nothing and cannot fail. Each reader has its own lease, so a crashed
+/// reader keeps writers out for the rest of that lease and no longer. All leases have fences, and a
+/// writer's is above those of all readers before it.
 ///
 /// A name used by a [`Mutex`](crate::Mutex) and as a read-write lock is one lock; the mutex is a
 /// writer.
@@ -76,7 +76,7 @@ impl RwLock {
         Self { value, preference: RwPreference::default() }
     }
 
-    /// Who goes first; by default [in the order of arrival](RwPreference::Fifo).
+    /// Which waiters go first; by default [in the order of arrival](RwPreference::Fifo).
     pub const fn preference(mut self, preference: RwPreference) -> Self {
         self.preference = preference;
         self
@@ -91,7 +91,8 @@ impl RwLock {
         self.value.key()
     }
 
-    /// Tries to take the lock for reading, once. `None` when a writer has it or goes before.
+    /// Tries to take the lock for reading, once. `None` if a writer has it, or waits and goes
+    /// before.
     ///
     /// # Cost
     ///
@@ -108,7 +109,7 @@ impl RwLock {
         Ok(self.reading().try_take().await?.map(ReadGuard))
     }
 
-    /// Takes the lock for reading, waiting for as long as it takes.
+    /// Takes the lock for reading, and waits for as long as that takes.
     ///
     /// # Cost
     ///
@@ -125,7 +126,7 @@ impl RwLock {
         self.reading().take(None).await.map(ReadGuard)
     }
 
-    /// Takes the lock for reading, waiting for at most `limit`.
+    /// Takes the lock for reading, and waits for at most `limit`.
     ///
     /// # Cost
     ///
@@ -142,7 +143,7 @@ impl RwLock {
         self.reading().take(Some(limit)).await.map(ReadGuard)
     }
 
-    /// Tries to take the lock for writing, once. `None` when anybody has it or goes before.
+    /// Tries to take the lock for writing, once. `None` if it is held, or a waiter goes before.
     ///
     /// # Cost
     ///
@@ -159,7 +160,7 @@ impl RwLock {
         Ok(self.writing().try_take().await?.map(WriteGuard))
     }
 
-    /// Takes the lock for writing, waiting for as long as it takes.
+    /// Takes the lock for writing, and waits for as long as that takes.
     ///
     /// # Cost
     ///
@@ -176,7 +177,7 @@ impl RwLock {
         self.writing().take(None).await.map(WriteGuard)
     }
 
-    /// Takes the lock for writing, waiting for at most `limit`.
+    /// Takes the lock for writing, and waits for at most `limit`.
     ///
     /// # Cost
     ///
@@ -212,22 +213,22 @@ impl RwLock {
 
 /// A lock held for reading, beside other readers.
 ///
-/// What can be asked of the lease is asked of the [`Guard`] that this derefs to.
+/// It derefs to the view of its lease, which has the fence, the time left and the loss.
 #[must_use = "dropping the guard gives the lock up in the background; call release().await to be sure"]
 #[clippy::has_significant_drop]
 pub struct ReadGuard(Guard);
 
 /// A lock held for writing, alone.
 ///
-/// What can be asked of the lease is asked of the [`Guard`] that this derefs to.
+/// It derefs to the view of its lease, which has the fence, the time left and the loss.
 #[must_use = "dropping the guard gives the lock up in the background; call release().await to be sure"]
 #[clippy::has_significant_drop]
 pub struct WriteGuard(Guard);
 
 impl ReadGuard {
-    /// Holds the lock alone from here on, in one step: nobody writes in between. If others read
-    /// too it is refused at once, since two readers that waited for each other to leave would wait
-    /// for ever. Writers that wait are no hindrance; they come after.
+    /// Turns this read lock into a write lock in one step, so no writer comes in between. It fails
+    /// at once if there are other readers, since two readers that wait for each other to leave
+    /// would wait for ever. Waiting writers don't hinder it; they come after.
     ///
     /// The new guard has a fence above those of all readers. Views of the lease that were handed
     /// out before ([`Guard::lease`]) hold nothing any more.
@@ -255,8 +256,8 @@ impl ReadGuard {
 }
 
 impl WriteGuard {
-    /// Shares the lock with other readers from here on, in one step: nobody writes in between.
-    /// Readers that wait are let in, as far as no writer goes before them.
+    /// Turns this write lock into a read lock in one step, so no writer comes in between. Waiting
+    /// readers are let in, as far as no writer goes before them.
     ///
     /// The fence stays the same. Views of the lease that were handed out before
     /// ([`Guard::lease`]) hold nothing any more.

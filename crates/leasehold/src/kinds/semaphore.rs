@@ -18,9 +18,9 @@ use crate::waiting::gate::Gates;
 /// Permits, of which there is a limited number for all processes that use the same store.
 ///
 /// A value: making one sends nothing and cannot fail. Each acquisition is a lease of its own, for
-/// one permit or several, with a [`SemaphoreGuard`] that renews it. A crashed holder's permits come back
-/// when its lease ends; nobody has to count them back in. Waiters are served in the order in which
-/// they came, so that one who wants many is not passed over for ever by those who want few.
+/// one permit or several, with a [`SemaphoreGuard`] that renews it. A crashed holder's permits come
+/// back when its lease ends; no counter has to be repaired. Waiters are served in order of arrival,
+/// so a waiter that wants many permits is never passed over for ever by those that want few.
 ///
 /// The limit is stored with the name while it is in use. A client that uses the name with another
 /// limit is refused, with an error that says both.
@@ -67,7 +67,7 @@ impl Semaphore {
         self.value.key()
     }
 
-    /// Tries to take a permit, once. `None` when none is free, or when others wait.
+    /// Tries to take a permit, once. `None` if none is free, or if there are waiters.
     ///
     /// # Cost
     ///
@@ -88,7 +88,7 @@ impl Semaphore {
         self.try_acquire_many(1).await
     }
 
-    /// Takes a permit, waiting for as long as it takes.
+    /// Takes a permit, and waits for as long as that takes.
     ///
     /// # Cost
     ///
@@ -106,7 +106,7 @@ impl Semaphore {
         self.acquire_many(1).await
     }
 
-    /// Takes a permit, waiting for at most `limit`; with a limit of zero it tries once.
+    /// Takes a permit, and waits for at most `limit`; with a limit of zero it tries once.
     ///
     /// # Cost
     ///
@@ -141,7 +141,8 @@ impl Semaphore {
         Ok(self.many(n).try_take().await?.map(SemaphoreGuard))
     }
 
-    /// Takes `n` permits at once, waiting for as long as it takes. See [`acquire`](Self::acquire).
+    /// Takes `n` permits at once, and waits for as long as that takes. See
+    /// [`acquire`](Self::acquire).
     ///
     /// # Cost
     ///
@@ -159,7 +160,7 @@ impl Semaphore {
         self.many(n).take(None).await.map(SemaphoreGuard)
     }
 
-    /// Takes `n` permits at once, waiting for at most `limit`. See
+    /// Takes `n` permits at once, and waits for at most `limit`. See
     /// [`acquire_within`](Self::acquire_within).
     ///
     /// # Cost
@@ -178,8 +179,8 @@ impl Semaphore {
         self.many(n).take(Some(limit)).await.map(SemaphoreGuard)
     }
 
-    /// How many permits nobody holds, as the store sees it now: the limit less those of all live
-    /// holders. For people and logs; the answer is old when it comes.
+    /// The number of free permits in the store's view: the limit less the permits of all live
+    /// holders. For people and logs: it may have changed when the answer comes.
     ///
     /// # Cost
     ///
@@ -215,9 +216,9 @@ impl Semaphore {
             .at_store(self.value.client().location()))
     }
 
-    /// Changes the limit for everybody, and returns the semaphore with it; all other values of the
-    /// old limit are refused from then on. Permits that are held stay held, also above a lower
-    /// limit; waiters that want more than it are refused.
+    /// Changes the limit for all users of the name, and returns the semaphore with the new limit.
+    /// Values with the old limit are refused from then on. Permits that are held stay held, also
+    /// above a lower limit; waiters that want more than it are refused.
     ///
     /// A name that is not in use has no limit, so nothing is changed; its next user sets it.
     ///

@@ -48,7 +48,7 @@ macro_rules! typed_guard {
                 self.0.release_outcome().await
             }
 
-            /// Ends the lease, and keeps the lock closed to everybody for `cooldown` after. See
+            /// Ends the lease, and keeps the lock closed for `cooldown` after. See
             /// [`Guard::release_with_cooldown`](crate::Guard::release_with_cooldown).
             ///
             /// # Cost
@@ -70,8 +70,7 @@ macro_rules! typed_guard {
                 self.0.release_with_cooldown(cooldown)
             }
 
-            /// Ends the lease, keeps the lock closed to everybody for `cooldown` after, and says how
-            /// that went.
+            /// Ends the lease, keeps the lock closed for `cooldown` after, and says how that went.
             ///
             /// # Cost
             ///

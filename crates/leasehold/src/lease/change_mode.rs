@@ -22,7 +22,7 @@ pub(crate) async fn upgrade(guard: Guard) -> std::result::Result<Guard, NotChang
     }
     match change(&lease, Mode::Exclusive).await {
         Ok(changed) => {
-            // Whoever has the old guard holds nothing now, so it has nothing to give up.
+            // The old guard holds nothing now, so it has nothing to give up.
             drop(guard);
             Ok(changed)
         }

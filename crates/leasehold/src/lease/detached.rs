@@ -17,8 +17,8 @@ use crate::lease::release::{self, Release};
 use crate::settings::Settings;
 use crate::shared::Inner;
 
-/// A lease that nobody renews: it runs until its ttl ends, and whoever has this value can renew,
-/// adopt or release it.
+/// A lease without a guard. Nothing renews it: it runs until its ttl ends. The owner of this value
+/// can renew, adopt or release it.
 ///
 /// [Adopting](crate::Client::adopt) it spends it: the lease has another secret from then on.
 ///
@@ -136,7 +136,7 @@ impl DetachedLease {
             ),
             Some(Ok(_)) => Error::new(
                 ErrorKind::Lost,
-                "the lease is lost: it ran out, was taken away, or was adopted by somebody; stop \
+                "the lease is lost: it ran out, was taken away, or was adopted before; stop \
                  what was done under it",
             ),
             Some(Err(error)) => error,

@@ -18,17 +18,17 @@ use crate::shared::Inner;
 
 /// A held lock: the proof that this process may act.
 ///
-/// What can be asked of the lease, such as its [fence](HeldLease::fence), and whether it
-/// [is held](HeldLease::is_held) or [lost](HeldLease::lost), is asked of the [`HeldLease`] that this
-/// derefs to. The proof is as good as [`is_held`](HeldLease::is_held) says at the moment of asking,
-/// and no better: see the guarantees page for what a lease can't promise. Give
-/// [`fence`](HeldLease::fence) to the resource that is protected, so that it can refuse a late holder.
+/// It derefs to [`HeldLease`], which has the [fence](HeldLease::fence) and tells whether the lease
+/// [is held](HeldLease::is_held) or [lost](HeldLease::lost). The proof is as good as
+/// [`is_held`](HeldLease::is_held) at the moment of the call, and no better: see the
+/// [guarantees](crate::docs::guarantees) for what a lease can't promise. Give the
+/// [fence](HeldLease::fence) to the protected resource, so that it can refuse a late holder.
 ///
 /// # Dropping is not releasing
 ///
-/// A dropped guard gives its lease up in the background: soon, but not at a moment anybody can
-/// tell, and if the store can't be reached or the process ends, only when its ttl has run out.
-/// Drop never blocks, never panics and needs no runtime. Use [`release`](Self::release) to know.
+/// A dropped guard gives its lease up in the background: soon, but at no certain moment. If the
+/// store can't be reached or the process ends, the lease ends with its ttl. Drop never blocks,
+/// never panics and needs no runtime. Call [`release`](Self::release) to be sure.
 ///
 /// In a child made by `fork` a guard is not held and does nothing.
 #[must_use = "dropping the guard gives the lock up in the background; call release().await to be sure"]
@@ -42,7 +42,7 @@ impl Guard {
         Self { lease: Some(HeldLease::of(client, handle)) }
     }
 
-    /// The lease, for whoever ends it by other means.
+    /// The lease, for a caller that ends it by other means.
     pub(crate) fn into_lease(mut self) -> HeldLease {
         self.lease.take().expect("BUG: a guard is ended once")
     }
@@ -53,8 +53,8 @@ impl Guard {
         self.lease.as_ref().expect("BUG: only methods that consume the guard take its lease")
     }
 
-    /// Ends the lease. An `Ok` says that it was held to its end: nobody else has had the lock
-    /// while the guard was there.
+    /// Ends the lease. An `Ok` says that it was held to its end: no other holder has had the lock
+    /// while the guard lived.
     ///
     /// # Cost
     ///
@@ -62,7 +62,8 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Late`](crate::ErrorKind::Late) – the lease had run out before, though nobody has held the lock since.
+    /// * [`ErrorKind::Late`](crate::ErrorKind::Late) – the lease had run out before, though no
+    ///   other holder has had the lock since.
     /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost) – the lease was not held any more, and the work under it may have
     ///   overlapped with another holder's.
     /// * What the store says, with [`Effect::Unknown`](crate::Effect::Unknown) when it did not answer: the release is
@@ -96,9 +97,9 @@ impl Guard {
         release::outcome(self.end(Cooldown::AsGranted).await)
     }
 
-    /// Ends the lease, and keeps the lock closed to everybody for `cooldown` after.
+    /// Ends the lease, and keeps the lock closed for `cooldown` after.
     ///
-    /// The report has just been run: nobody should run it again within the next minute.
+    /// For a report that has just been made and should not be made again within the next minute.
     ///
     /// # Cost
     ///
@@ -160,7 +161,7 @@ impl Guard {
 
     /// Runs `body` under the held lock, and releases it; for locks of any kind what
     /// [`Mutex::run`](crate::Mutex::run) is for a mutex. When the lease is lost, the body is
-    /// dropped where it stands, before the store could grant the lock to somebody else.
+    /// dropped where it stands, before the store can grant the lock to another holder.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -197,9 +198,9 @@ impl Guard {
         .await
     }
 
-    /// Lets go of the lease without ending it: it lives on until its ttl, for whoever has the
-    /// returned value, in this process or another. It is not renewed any more. On the embedded store
-    /// it ends with this process all the same, unless the client takes leases that outlive it
+    /// Lets go of the lease without ending it. The lease lives on until its ttl, not renewed, and
+    /// belongs to the returned value, in this process or another. On the embedded store it ends
+    /// with this process all the same, unless the client takes leases that outlive the process
     /// ([`ClientBuilder::detached`](crate::ClientBuilder::detached)).
     ///
     /// The value contains the lease's secret.

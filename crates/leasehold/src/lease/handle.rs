@@ -39,10 +39,10 @@ pub(crate) trait Successors: fmt::Debug + Send + Sync {
 
 /// A lease on its way to one of them, to be taken by one side only.
 pub(crate) trait Offered: fmt::Debug + Send + Sync {
-    /// Whether nobody has taken it.
+    /// Whether it has not been taken yet.
     fn is_there(&self) -> bool;
 
-    /// Gives it to the next, or back to the store, unless somebody has taken it.
+    /// Gives it to the next, or back to the store, unless it was taken.
     fn take_back(&self);
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct LeaseHandle {
     process: Process,
     state: Mutex<State>,
     lost: AtomicBool,
-    /// Whether somebody asks the holder to let go.
+    /// Whether the holder is asked to let go.
     asked: AtomicBool,
     /// Whether a change to a weaker mode was not answered: carried out late, it would weaken
     /// whatever this lease has become by then.
@@ -164,7 +164,7 @@ pub(crate) enum Cooldown {
 /// Where a hold is in its life.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Phase {
-    /// Somebody has its guard.
+    /// Its guard lives.
     Held,
     /// Its guard is gone; the release is under way, here or in the reaper.
     Ending,
@@ -264,18 +264,18 @@ impl LeaseHandle {
         })
     }
 
-    /// Takes in that the lease waits for somebody of this process to take it until then.
+    /// Takes in that the lease waits until then to be taken in this process.
     pub(crate) fn offered(&self, offered: Weak<dyn Offered>, until: Moment) {
         self.offer.get_or_init(|| (offered, until));
     }
 
-    /// Until when the lease waits for somebody to take it, if nobody has.
+    /// Until when the lease waits to be taken, if it has not been.
     pub(crate) fn is_offered_until(&self) -> Option<Moment> {
         let (offered, until) = self.offer.get()?;
         offered.upgrade().filter(|offered| offered.is_there()).map(|_| *until)
     }
 
-    /// Ends the wait for somebody to take it.
+    /// Ends the wait to be taken.
     pub(crate) fn take_back(&self) {
         if let Some(offered) = self.offer.get().and_then(|(offered, _)| offered.upgrade()) {
             offered.take_back();
@@ -373,7 +373,7 @@ impl LeaseHandle {
         self.mode_in_doubt.load(Ordering::Acquire)
     }
 
-    /// Takes in that somebody asks the holder to let go.
+    /// Takes in that the holder is asked to let go.
     pub(crate) fn ask(&self) {
         if !self.asked.swap(true, Ordering::AcqRel) {
             self.changed.notify_waiters();
@@ -401,7 +401,7 @@ impl LeaseHandle {
         }
     }
 
-    /// Looks at the clock and makes a loss known to everybody who waits for it.
+    /// Looks at the clock and makes a loss known to all that wait for it.
     pub(crate) fn status(&self, now: Moment) -> LeaseStatus {
         let status = self.look(&mut self.state(), now);
         if status == LeaseStatus::Lost {
@@ -444,7 +444,7 @@ impl LeaseHandle {
         }
     }
 
-    /// When the store may grant the lock to somebody else, as far as this holder knows.
+    /// When the store may grant the lock to another holder, as far as this holder knows.
     pub(crate) fn deadline(&self) -> Moment {
         self.state().lease.deadline()
     }
@@ -650,7 +650,7 @@ impl LeaseHandle {
         self.state().lease.can_be(ttl)
     }
 
-    /// Moves on from [`Phase::Held`]; false when somebody else did before.
+    /// Moves on from [`Phase::Held`]; false if another caller did before.
     pub(crate) fn begin_end(&self) -> bool {
         let mut state = self.state();
         if state.phase != Phase::Held {

@@ -56,8 +56,8 @@ impl HeldLease {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] once the lease is lost: nobody should begin anything under it. For
-    /// logs there is [`fence_even_if_lost`](Self::fence_even_if_lost).
+    /// [`ErrorKind::Lost`] once the lease is lost: nothing may be begun under it. For logs there is
+    /// [`fence_even_if_lost`](Self::fence_even_if_lost).
     pub fn fence(&self) -> Result<Fence> {
         if self.is_held() { Ok(self.handle.fence()) } else { Err(self.lost_error()) }
     }
@@ -68,7 +68,7 @@ impl HeldLease {
         self.handle.fence()
     }
 
-    /// Whether the lease is held at this moment. Asks nobody: it compares the lease's deadline
+    /// Whether the lease is held at this moment. Sends nothing: it compares the lease's deadline
     /// with a clock that also counts while the machine sleeps.
     #[must_use]
     pub fn is_held(&self) -> bool {
@@ -81,10 +81,8 @@ impl HeldLease {
         self.handle.remaining(self.client.clock.now())
     }
 
-    /// How long it is until the store may grant the lock to somebody else: [`remaining`]
-    /// (Self::remaining) and the grace for stopping.
-    ///
-    /// [`remaining`]: Self::remaining
+    /// How long it is until the store may grant the lock to another holder:
+    /// [`remaining`](Self::remaining) and the grace for stopping.
     #[must_use]
     pub fn until_deadline(&self) -> Duration {
         self.handle.deadline().saturating_since(self.client.clock.now())
@@ -103,8 +101,8 @@ impl HeldLease {
         self.handle.was_held_for_longest(self.client.clock.now())
     }
 
-    /// Returns when the lease is lost, `stop_grace` before the store could grant the lock to
-    /// somebody else, or when its guard has been released or dropped.
+    /// Returns when the lease is lost, `stop_grace` before the store can grant the lock to another
+    /// holder, or when its guard has been released or dropped.
     ///
     /// # Cost
     ///
@@ -117,14 +115,14 @@ impl HeldLease {
         self.handle.lost(&*self.client.clock).await;
     }
 
-    /// Returns when somebody [asks](crate::Client::ask) the holder to let go; also when the lease
-    /// is lost or its guard has gone, so that nobody waits here in vain. [`is_asked`]
-    /// (Self::is_asked) tells the two apart.
+    /// Returns when [`ask`](crate::Client::ask) asks the holder to let go. It also returns when the
+    /// lease is lost or its guard is gone, so that no wait is in vain.
+    /// [`is_asked`](Self::is_asked) tells the two apart.
     ///
-    /// While it is awaited it looks once a second, by a renewal that changes nothing; otherwise
-    /// the holder learns of it with its next renewal. Letting go is up to the holder: a
-    /// [`Guard::release`](crate::Guard::release) then goes to whoever waits in the store's line, not to one of this
-    /// process's own.
+    /// While it is awaited it looks once a second, by a renewal that changes nothing; otherwise the
+    /// holder learns of it with its next renewal. Letting go is up to the holder: a
+    /// [`Guard::release`](crate::Guard::release) then goes to the next waiter in the store's line,
+    /// not to one of this process.
     ///
     /// # Cost
     ///
@@ -133,8 +131,6 @@ impl HeldLease {
     /// # Cancel safety
     ///
     /// Cancel safe.
-    ///
-    /// [`is_asked`]: Self::is_asked
     pub async fn asked(&self) {
         let Self { client, handle } = self;
         loop {
@@ -149,7 +145,7 @@ impl HeldLease {
         }
     }
 
-    /// Whether somebody has asked the holder to let go, as far as is known here. Asks nobody.
+    /// Whether the holder has been asked to let go, as far as this client knows. Sends nothing.
     #[must_use]
     pub fn is_asked(&self) -> bool {
         self.handle.is_asked()
@@ -257,9 +253,9 @@ impl HeldLease {
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Late`] – the lease had run out, here or in the store, but nobody has held the
-    ///   lock since. It stays lost: [`Mutex::relock`](crate::Mutex::relock) takes the lock anew,
-    ///   under a new fence.
+    /// * [`ErrorKind::Late`] – the lease had run out, here or in the store, but no other holder has
+    ///   had the lock since. It stays lost: [`Mutex::relock`](crate::Mutex::relock) takes the lock
+    ///   anew, under a new fence.
     /// * [`ErrorKind::Lost`] – the lease is not ours any more, or it had run out here and the store
     ///   could not be asked.
     /// * [`ErrorKind::Config`] – the ttl is out of range, below the client's
@@ -427,7 +423,7 @@ pub(crate) fn cancelled_after(
     lost: impl Future<Output = ()> + Send + 'static,
 ) -> CancellationToken {
     let token = CancellationToken::new();
-    // Whatever ends the task cancels the token: nobody would tell of a loss any more.
+    // Whatever ends the task cancels the token, since no loss would be told any more.
     let cancel = token.clone().drop_guard();
     if is_ours {
         let child = token.clone();

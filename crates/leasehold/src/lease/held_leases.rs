@@ -48,7 +48,7 @@ impl HeldLeases {
         self.leases.iter().map(|lease| Ok((lease.key().clone(), lease.fence()?))).collect()
     }
 
-    /// Whether all of them are held at this moment; asks nobody.
+    /// Whether all of them are held at this moment; sends nothing.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.leases.iter().all(HeldLease::is_held)
@@ -60,7 +60,7 @@ impl HeldLeases {
         self.leases.iter().map(HeldLease::remaining).min().unwrap_or_default()
     }
 
-    /// How long it is until the store may grant one of them to somebody else. See
+    /// How long it is until the store may grant one of them to another holder. See
     /// [`HeldLease::until_deadline`].
     #[must_use]
     pub fn until_deadline(&self) -> Duration {
@@ -82,7 +82,7 @@ impl HeldLeases {
         self.leases.iter().try_for_each(HeldLease::check)
     }
 
-    /// Says of all of them that the work gets on. See [`HeldLease::progress`].
+    /// Reports for all of them that the work makes progress. See [`HeldLease::progress`].
     pub fn progress(&self) {
         self.leases.iter().for_each(HeldLease::progress);
     }
@@ -100,7 +100,7 @@ impl HeldLeases {
         any(self.leases.iter().map(HeldLease::lost)).await;
     }
 
-    /// Returns when somebody asks to let go of any of them, or one is lost. See
+    /// Returns when the holder is asked to let go of any of them, or one is lost. See
     /// [`HeldLease::asked`].
     ///
     /// # Cost
@@ -114,7 +114,8 @@ impl HeldLeases {
         any(self.leases.iter().map(HeldLease::asked)).await;
     }
 
-    /// Whether somebody has asked to let go of any of them, as far as is known here. Asks nobody.
+    /// Whether the holder has been asked to let go of any of them, as far as this client knows.
+    /// Sends nothing.
     #[must_use]
     pub fn is_asked(&self) -> bool {
         self.leases.iter().any(HeldLease::is_asked)

@@ -232,7 +232,7 @@ where
     for tries in 1.. {
         let place = places.acquire().await;
         let answer = attempt(tries).await;
-        // Nobody waits for a place while its owner only sleeps.
+        // A place is not waited for while its owner only sleeps.
         drop(place);
         match answer {
             Ok(answer) => return Some(answer),

@@ -1,4 +1,4 @@
-//! Releasing: how it went, and what becomes of a release that nobody awaits to its end.
+//! Releasing: how it went, and what becomes of a release that is not awaited to its end.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use crate::shared::Inner;
 pub enum Release {
     /// The lease was held to its end and is free now.
     Released,
-    /// The lease had run out before, but nobody has held the lock since: the work was not
-    /// disturbed, yet its ttl was too short.
+    /// The lease had run out before, but no other holder has had the lock since: the work was
+    /// undisturbed, but its ttl was too short.
     Late,
     /// Other holds of the same owner remain, so the lock is not free yet: the answer of a
     /// [re-entrant](crate::Reentrant) lock.
@@ -203,8 +203,8 @@ impl<'a> IntoIterator for &'a Releases {
 }
 
 impl HeldLease {
-    /// Ends the lease, in this process's own line if somebody waits there. A store that did not
-    /// answer is an error that says so by its effect.
+    /// Ends the lease; a contender that waits in this process gets it. A store that did not answer
+    /// is an error that says so by its effect.
     ///
     /// The end begins with the call, not with the first poll: a future that is dropped before that
     /// must not end the lease in another way than its caller wanted.

@@ -66,7 +66,7 @@ impl RenewalSchedule {
         self.put(handle, next.min(handle.lost_at()));
     }
 
-    /// Takes care of a lease as it is, after a time in which nobody did.
+    /// Takes care of a lease as it is, after a time without care.
     pub(crate) fn resume(&self, handle: &Arc<LeaseHandle>) {
         self.add(handle, handle.counted_from());
     }
@@ -93,8 +93,8 @@ impl RenewalSchedule {
         self.put(handle, self.clock.now());
     }
 
-    /// Puts a lease's next hold into the place of the one before, and looks at `until` whether
-    /// somebody has taken it.
+    /// Puts a lease's next hold into the place of the one before, and looks at `until` whether it
+    /// was taken.
     pub(crate) fn hand_on(&self, before: &LeaseHandle, next: &Arc<LeaseHandle>, until: Moment) {
         let resume = match before.resume_ns.load(Ordering::Relaxed) {
             0 => before.due_ns.load(Ordering::Relaxed).max(1),
@@ -105,8 +105,8 @@ impl RenewalSchedule {
         self.put(next, until.min(moment(resume)));
     }
 
-    /// Whether a lease that was handed on needs no renewal yet: somebody may still take it, or has
-    /// taken it early enough. One that nobody has taken goes to the next, or back to the store.
+    /// Whether a lease that was handed on needs no renewal yet: it may still be taken, or was taken
+    /// early enough. One that was not taken goes to the next contender, or back to the store.
     fn is_on_its_way(&self, handle: &Arc<LeaseHandle>, now: Moment) -> bool {
         match handle.is_offered_until() {
             Some(until) if now < until => self.put(handle, until.min(handle.lost_at())),

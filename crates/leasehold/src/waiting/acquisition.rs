@@ -151,7 +151,7 @@ impl Acquisition {
     }
 
     pub(crate) fn take_in(&mut self, answer: Result<Acquire>, sent_at: Moment) -> Result<Attempt> {
-        // Who says when to come again is there.
+        // A store that says when to come again is there.
         if answer.as_ref().map_or_else(|error| error.retry_after().is_some(), |_| true) {
             self.client.heard();
         }

@@ -1,4 +1,4 @@
-//! Cleaning up after an acquisition that nobody waits for any more.
+//! Cleaning up after an abandoned acquisition.
 
 use leasehold_core::{Key, Moment, Token};
 
@@ -12,11 +12,11 @@ use crate::settings::Settings;
 #[derive(Debug)]
 pub(crate) struct Armed {
     reaper: Reaper,
-    /// While there may be something to give up, whoever closes the client waits for it.
+    /// While there may be something to give up, closing the client waits for it.
     counted: Option<Counted>,
     key: Key,
     token: Token,
-    /// A grant closes the lock, for a use that nobody will make of it now.
+    /// A grant has started a cool-down, for work that will not be done now.
     reopen: bool,
     until: Moment,
     /// When the last request was sent.
@@ -78,7 +78,7 @@ impl Armed {
         self.in_doubt = true;
     }
 
-    /// The token has been given to somebody who takes care of it.
+    /// The token has been given to its next owner.
     pub(crate) fn disarm(&mut self) {
         (self.asking, self.in_doubt, self.has_something) = (false, false, false);
         self.count_no_more();

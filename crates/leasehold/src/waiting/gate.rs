@@ -19,7 +19,7 @@ use crate::waiting::sight::Seen;
 use crate::waiting::wire::Wire;
 
 /// A lease handed on in the process that its taker has not received within this is given to the
-/// next, or back to the store: futures need not be polled by those who made them.
+/// next, or back to the store: futures need not be polled by their makers.
 pub(crate) const CLAIM_WITHIN: Duration = Duration::from_secs(1);
 /// How often each contender is sure to be polled, if its executor polls it at all.
 pub(crate) const BEAT: Duration = Duration::from_secs(1);
@@ -34,8 +34,8 @@ pub(crate) struct Gates {
     next: AtomicU64,
 }
 
-/// Contenders stand in one line when they want the very same thing; whatever the store keeps
-/// about a lease is then true of whoever it is handed to.
+/// Contenders stand in one line when they want the very same thing; whatever the store keeps about
+/// a lease is then true of each contender that it is handed to.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct GateKey {
     key: Key,
@@ -46,8 +46,8 @@ pub(crate) struct GateKey {
     terms: Terms,
     owner: OwnerName,
     metadata: Metadata,
-    /// Whoever can share the lock with the one before need not wait for it, and stands in a line
-    /// of its own.
+    /// A contender that can share the lock with the one before need not wait for it, and stands in
+    /// a line of its own.
     alone: Option<u64>,
 }
 
@@ -117,7 +117,7 @@ impl Slot {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lease, unless somebody has taken it.
+    /// The lease, unless it was taken.
     fn take(&self) -> Option<Guard> {
         self.lease().take()
     }
@@ -246,8 +246,8 @@ impl LocalPlace {
         move |now| pulse.beat(now)
     }
 
-    /// Overtakes those whose futures nobody polls: the ones before it, and one that was handed a
-    /// lease and would have passed its part on by now. Two of a client on the wire harm nobody.
+    /// Overtakes those whose futures are not polled: the ones before it, and one that was handed a
+    /// lease and would have passed its part on by now. Two of a client on the wire do no harm.
     pub(crate) fn overtake(&mut self, now: Moment) {
         if self.first {
             return;
@@ -284,7 +284,7 @@ impl LocalPlace {
     }
 }
 
-/// What a contender leaves behind that nobody in the local line takes on.
+/// What a contender leaves behind that no other in the local line takes on.
 #[derive(Debug)]
 pub(crate) struct Leftover {
     baton: Option<Baton>,
@@ -348,14 +348,14 @@ impl LocalPlace {
 
 impl Drop for LocalPlace {
     fn drop(&mut self) {
-        // A lease, or a place in the store's line, that nobody takes on is given up without the
+        // A lease, or a place in the store's line, that no other takes on is given up without the
         // gates' lock: that may come back to them.
         drop(self.pass_on());
     }
 }
 
 impl Gates {
-    /// Whether somebody stands in the local line already.
+    /// Whether the local line has a contender already.
     pub(crate) fn is_waited_for(&self, settings: &Settings, terms: &Terms) -> bool {
         self.lock().contains_key(&GateKey::new(settings, terms))
     }
@@ -394,7 +394,7 @@ impl Successors for Gates {
             baton = contender.messages.send(lease).err().map(|unsent| unsent.0);
         }
         gate.count();
-        // Contenders that have just gone pass their part on by themselves; a lease that nobody
+        // Contenders that have just gone pass their part on by themselves; a lease that no other
         // took is released like any dropped guard, which comes back to the gates.
         drop(gates);
         drop(baton);

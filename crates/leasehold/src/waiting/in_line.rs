@@ -87,7 +87,7 @@ async fn stand(
                 never = polled => match never {},
                 baton = messages.recv() => baton,
                 outcome = drive => {
-                    // Its token is that of the lease now, and nobody else's.
+                    // Its token is that of the lease now, and no other's.
                     return outcome.inspect(|_| place.wire = None);
                 }
                 () = rt::sleep_until_some(&*client.clock, until) => {

@@ -34,7 +34,7 @@ async fn poll(acquisition: &mut Acquisition) -> Result<Guard> {
                 if tries == 1 {
                     acquisition.tell_of_waiting(busy.holder.as_ref());
                 }
-                // Those who contend get out of each other's way by the pauses of the strategy.
+                // Contenders get out of each other's way by the pauses of the strategy.
                 let after = (!busy.is_contended()).then_some(busy.retry_after);
                 sight.in_the_way = InTheWay::of(busy, now);
                 acquisition.give_up_early(&sight)?;

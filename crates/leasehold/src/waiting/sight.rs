@@ -136,7 +136,7 @@ impl Limits {
     }
 
     /// What a wait in vain ends with. A store that could not be reached when it ended is told as
-    /// that: nobody knows then whether the lock is held.
+    /// that: whether the lock is held is unknown then.
     pub(crate) fn ran_out(&self, client: &Inner, sight: &Sight, why: &str) -> Error {
         let now = client.clock.now();
         let waited = now.saturating_since(self.started);

@@ -19,8 +19,8 @@ use crate::lease::renewal::RenewalSchedule;
 /// Pauses before the channel is tried again. Each is lengthened by up to half at random.
 const AGAIN_MIN: Duration = Duration::from_millis(100);
 const AGAIN_MAX: Duration = Duration::from_secs(5);
-/// So many grants in a row that nobody was told of, and messages are not waited for any more. One
-/// may be told a moment after it was found by asking.
+/// After so many grants in a row without a message, messages are not waited for any more. One may
+/// be told a moment after it was found by asking.
 const UNTOLD_MAX: u32 = 3;
 
 /// How the channel stands.
@@ -32,7 +32,7 @@ enum Stand {
     Silent,
 }
 
-/// The task that opens the channel and serves it, on the runtime of whoever needed it.
+/// The task that opens the channel and serves it, on the runtime of its first caller.
 #[derive(Clone, Debug)]
 struct Served {
     stand: watch::Receiver<Stand>,
@@ -201,7 +201,7 @@ impl Hub {
         Served { stand: seen, task: task.abort_handle() }
     }
 
-    /// Takes in that a lease was handed over, and that nobody was told.
+    /// Takes in that a lease was handed over without a message.
     pub(crate) fn untold(&self) {
         let before = self.lines.untold.fetch_add(1, Ordering::Relaxed);
         if before.saturating_add(1) == UNTOLD_MAX && self.is_open() {
@@ -233,15 +233,15 @@ struct Server {
 }
 
 impl Server {
-    /// Tries to open the channel until it is open or nobody waits any more, and serves it for as
-    /// long as there is a client.
+    /// Tries to open the channel until it is open or there is no waiter any more, and serves it for
+    /// as long as there is a client.
     async fn run(self, within: Duration) {
         let mut pause = AGAIN_MIN;
         loop {
             match self.store.listen(self.client, within).await {
                 Ok(listener) => {
                     self.stand.send_replace(Stand::Open);
-                    // Those who took their places before may have missed a message.
+                    // Waiters that took their places before may have missed a message.
                     self.lines.resync();
                     return self.follow(listener).await;
                 }

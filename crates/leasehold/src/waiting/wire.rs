@@ -1,9 +1,9 @@
 //! A place in the store's line: heartbeats, the head's timer, and leases handed over.
 //!
-//! A lease that the store hands to a waiter runs from the moment the store *received* the
-//! waiter's last heartbeat, for the waiter's window. The waiter knows when it sent that
-//! heartbeat, which was earlier, so it may count the lease from then without asking anybody: the
-//! rule of every acquisition, applied to a request that was answered late.
+//! A lease that the store hands to a waiter runs from the moment the store *received* the waiter's
+//! last heartbeat, for the waiter's window. The waiter knows when it sent that heartbeat, which was
+//! earlier, so it may count the lease from then without a request: the rule of every acquisition,
+//! applied to a request that was answered late.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -280,7 +280,8 @@ impl Wire {
                 self.heard();
                 self.seen.set(InTheWay::of(busy, now));
                 self.acquisition.give_up_early(&self.seen.get())?;
-                // A plain try is followed by a place in line; whoever refuses that is not pressed.
+                // A plain try is followed by a place in line; a store that refuses that is not
+                // pressed.
                 let asked_for_a_place = self.acquisition.request.queue.is_some();
                 let pause = if asked_for_a_place { self.pause_after(1) } else { Duration::ZERO };
                 self.next = now.saturating_add(pause);
