@@ -6,7 +6,7 @@ use std::env;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{features, hygiene, interop, root, surface, torture};
+use crate::{doc_links, features, hygiene, interop, root, surface, torture};
 
 /// How much to check.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -98,7 +98,9 @@ fn documentation() -> Result<(), String> {
     // Apart: the program is called like the library, and both would go to the same file. The
     // library last, because its pages are the ones people look at.
     cargo(&[&args[..], &["--package", "leasehold-cli", "--bins"]].concat(), &strict)?;
-    cargo(&[&args[..], &["--workspace", "--lib"]].concat(), &strict)
+    cargo(&[&args[..], &["--workspace", "--lib"]].concat(), &strict)?;
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
+    doc_links::run(&target.join("doc"))
 }
 
 fn doc_tests() -> Result<(), String> {

@@ -8,6 +8,7 @@ mod check;
 mod circles;
 mod commits;
 mod dist;
+mod doc_links;
 mod features;
 mod hygiene;
 mod interop;
