@@ -24,7 +24,7 @@ use crate::transport::{Borrowed, Transport};
 
 /// How a server is reached, as far as it matters to who could listen in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Door {
+pub(crate) enum LinkSecurity {
     Tls,
     Socket,
     Loopback,
@@ -36,7 +36,7 @@ pub(crate) enum Door {
     Lent,
 }
 
-impl Door {
+impl LinkSecurity {
     fn of(endpoint: &Endpoint) -> Self {
         let host = match endpoint {
             Endpoint::Unix(_) => return Self::Socket,
@@ -265,7 +265,7 @@ impl RedisStoreBuilder {
         self.max_ttl = address.max_ttl.unwrap_or(self.max_ttl);
         self.keep_leases = address.keep_leases.unwrap_or(self.keep_leases);
         let access = Arc::new(access);
-        let reached = (Door::of(&address.endpoint), Some(address.resp3));
+        let reached = (LinkSecurity::of(&address.endpoint), Some(address.resp3));
         if address.topology == Topology::Cluster {
             let seeds = address.endpoints().cloned().collect();
             let cluster = Cluster::new(access, seeds, self.fence_retention);
@@ -297,7 +297,7 @@ impl RedisStoreBuilder {
         E: fmt::Display + Send + 'static,
     {
         let wake = self.subscriptions.take().map(Source::Client);
-        let reached = (Door::Lent, None);
+        let reached = (LinkSecurity::Lent, None);
         self.build(Borrowed::new(provide), wake, "redis (borrowed connection)", reached)
     }
 
@@ -306,7 +306,7 @@ impl RedisStoreBuilder {
         transport: impl Transport,
         wake: Option<Source>,
         location: &str,
-        (door, resp3): (Door, Option<bool>),
+        (security, resp3): (LinkSecurity, Option<bool>),
     ) -> RedisStore {
         let Self { replicas, replicate_timeout: timeout, fsync, max_ttl, keep_leases, .. } = self;
         // What a server has on its disk it has after a restart.
@@ -326,7 +326,7 @@ impl RedisStoreBuilder {
             unsent: Arc::default(),
             replication,
             location: location.into(),
-            door,
+            security,
             resp3,
         };
         RedisStore { shared: Arc::new(shared) }
@@ -339,21 +339,21 @@ mod tests {
 
     #[test]
     fn who_could_listen_in_is_told_by_the_address() {
-        let door = |url: &str| Door::of(&Address::parse(url).unwrap().endpoint);
-        let plain = |private| Door::Plain { private };
+        let security = |url: &str| LinkSecurity::of(&Address::parse(url).unwrap().endpoint);
+        let plain = |private| LinkSecurity::Plain { private };
         for (url, expected) in [
-            ("rediss://8.8.8.8", Door::Tls),
-            ("redis+unix:///run/redis.sock", Door::Socket),
-            ("redis://127.0.0.7", Door::Loopback),
-            ("redis://[::1]", Door::Loopback),
-            ("redis://localhost", Door::Loopback),
+            ("rediss://8.8.8.8", LinkSecurity::Tls),
+            ("redis+unix:///run/redis.sock", LinkSecurity::Socket),
+            ("redis://127.0.0.7", LinkSecurity::Loopback),
+            ("redis://[::1]", LinkSecurity::Loopback),
+            ("redis://localhost", LinkSecurity::Loopback),
             ("redis://10.1.2.3", plain(true)),
             ("redis://[fd00::1]", plain(true)),
             ("redis://redis.internal", plain(true)),
             ("redis://8.8.8.8", plain(false)),
             ("redis://[2001:4860::8888]", plain(false)),
         ] {
-            assert_eq!(door(url), expected, "{url}");
+            assert_eq!(security(url), expected, "{url}");
         }
     }
 }

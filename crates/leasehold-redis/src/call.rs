@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::classify::{Next, Verdict};
 use crate::script::Script;
 use crate::slot::slot_of;
-use crate::transport::{Answer, Body, Care, Deadline, Request, Transport};
+use crate::transport::{Answer, Body, Deadline, Delivery, Request, Transport};
 use crate::unsent::{Messages, Unsent};
 
 /// Pauses before a request that the server did not carry out is sent again.
@@ -113,22 +113,22 @@ impl<'a> Call<'a> {
     }
 
     /// As a part of many.
-    pub(crate) fn by_digest(&self, care: Care) -> Request<'_> {
-        Request { body: Body::Script { call: self, whole: false }, care }
+    pub(crate) fn by_digest(&self, delivery: Delivery) -> Request<'_> {
+        Request { body: Body::Script { call: self, whole: false }, delivery }
     }
 
     /// Runs it.
     pub(crate) async fn run(
         &self,
         transport: &dyn Transport,
-        care: Care,
+        delivery: Delivery,
         deadline: Deadline,
     ) -> Result<Answer, Verdict> {
         let mut whole = false;
         let mut reconnected = false;
         let mut pause = PAUSE_MIN;
         loop {
-            let request = Request { body: Body::Script { call: self, whole }, care };
+            let request = Request { body: Body::Script { call: self, whole }, delivery };
             let verdict = match transport.one(&request, deadline).await {
                 Ok(answer) => return Ok(self.told(answer, transport, deadline).await),
                 Err(verdict) => verdict,

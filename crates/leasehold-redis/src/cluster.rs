@@ -25,7 +25,7 @@ use self::table::Table;
 use crate::access::Access;
 use crate::address::Endpoint;
 use crate::classify::{Next, Redirect, Verdict};
-use crate::connection::{How, Supervised};
+use crate::connection::{Routing, Supervised};
 use crate::dial::FirstWords;
 use crate::sentinel::Found;
 use crate::transport::{Answer, Deadline, Part, Parts, Request, Transport, all_failed, here};
@@ -250,7 +250,7 @@ impl Cluster {
         let mut failure = deadline.missed_unsent(None);
         for endpoint in self.any(&map.table)? {
             let one = std::slice::from_ref(request);
-            let answer = self.send(&map, &endpoint, one, How::default(), deadline).await;
+            let answer = self.send(&map, &endpoint, one, Routing::default(), deadline).await;
             let answer = answer.into_iter().next().unwrap_or_else(|| Err(deadline.missed()));
             match answer.map_err(|verdict| self.noted(&map, verdict)) {
                 Err(verdict) if verdict.next == Next::Retry && !verdict.answered => {
@@ -291,12 +291,12 @@ impl Cluster {
         map: &Arc<Map>,
         endpoint: &Endpoint,
         requests: &[Request<'_>],
-        how: How,
+        routing: Routing,
         deadline: Deadline,
     ) -> Vec<Result<Answer, Verdict>> {
         let node = self.node(endpoint);
         let slot = requests.first().and_then(Request::slot);
-        let mut sending = pin!(node.send(requests, how, deadline));
+        let mut sending = pin!(node.send(requests, routing, deadline));
         let mut map = Arc::clone(map);
         loop {
             let look = (Instant::now() + LOOK_EVERY).min(deadline.at + GRACE);
@@ -310,7 +310,7 @@ impl Cluster {
             };
             map = renewed.unwrap_or(map);
             let owner = slot.and_then(|slot| map.table.owner(slot));
-            if owner.is_some_and(|owner| owner.endpoint != *endpoint) && !how.asking {
+            if owner.is_some_and(|owner| owner.endpoint != *endpoint) && !routing.asking {
                 return all_failed(requests.len(), &Verdict::replaced());
             }
         }
@@ -345,10 +345,10 @@ impl Cluster {
             let (owner, epoch) = (owner.endpoint.clone(), owner.epoch());
             // While a slot is being moved, what is created at its next owner is in the epoch of
             // the present one, so that nothing created there before is above it.
-            let how = How { asking: asking.is_some(), epoch };
+            let routing = Routing { asking: asking.is_some(), epoch };
             let endpoint = asking.take().unwrap_or(owner);
             let answers =
-                self.send(&map, &endpoint, std::slice::from_ref(request), how, deadline).await;
+                self.send(&map, &endpoint, std::slice::from_ref(request), routing, deadline).await;
             let answer = answers.into_iter().next();
             match answer.unwrap_or_else(|| Err(deadline.missed())) {
                 Err(Verdict { redirect: Some(Redirect { ask, host, port }), .. }) => {
@@ -389,11 +389,10 @@ impl Cluster {
             let map = &map;
             let group: Vec<Request<'_>> =
                 places.iter().filter_map(|place| requests.get(*place).copied()).collect();
-            let how = How { asking: false, epoch };
-            let sending: BoxFuture<'_, _> =
-                Box::pin(
-                    async move { (places, self.send(map, endpoint, &group, how, deadline).await) },
-                );
+            let routing = Routing { asking: false, epoch };
+            let sending: BoxFuture<'_, _> = Box::pin(async move {
+                (places, self.send(map, endpoint, &group, routing, deadline).await)
+            });
             sending
         });
         for (places, group) in all(sending.collect()).await {

@@ -26,7 +26,7 @@ use crate::replication::{Age, Replication};
 use crate::role::Role;
 use crate::sentinel::{LOOK_EVERY, Said};
 use crate::transport::{
-    Answer, Care, Deadline, Part, Request, Transport, all_failed, here, judged,
+    Answer, Deadline, Delivery, Part, Request, Transport, all_failed, here, judged,
 };
 
 /// Time-outs in a row after which a connection is given up.
@@ -89,7 +89,7 @@ struct Inner {
 
 /// What a caller knows about the server that it asks.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct How {
+pub(crate) struct Routing {
     /// The slot is being moved there, and is not the server's yet.
     pub(crate) asking: bool,
     /// The fail-over epoch, at least.
@@ -249,7 +249,7 @@ impl Supervised {
     pub(crate) async fn send(
         &self,
         requests: &[Request<'_>],
-        how: How,
+        routing: Routing,
         deadline: Deadline,
     ) -> Vec<Result<Answer, Verdict>> {
         if let Err(verdict) = here() {
@@ -257,7 +257,7 @@ impl Supervised {
         }
         let lane = self.lane_for(requests);
         match lane.link(deadline).await {
-            Ok(link) => lane.send_over(&link, requests, how, deadline).await,
+            Ok(link) => lane.send_over(&link, requests, routing, deadline).await,
             Err(verdict) => all_failed(requests.len(), &verdict),
         }
     }
@@ -265,7 +265,7 @@ impl Supervised {
     /// The connection that requests are to be sent over.
     fn lane_for(&self, requests: &[Request<'_>]) -> &Self {
         match requests.first() {
-            Some(Request { care: Care::None, .. }) | None => self,
+            Some(Request { delivery: Delivery::None, .. }) | None => self,
             Some(request) => self.lane(request.slot().unwrap_or(0)),
         }
     }
@@ -275,19 +275,20 @@ impl Supervised {
         &self,
         link: &Arc<Link>,
         requests: &[Request<'_>],
-        how: How,
+        routing: Routing,
         deadline: Deadline,
     ) -> Vec<Result<Answer, Verdict>> {
-        if let Some(Request { care: Care::Confirmed { replication, .. }, .. }) = requests.first()
+        if let Some(Request { delivery: Delivery::Confirmed { replication, .. }, .. }) =
+            requests.first()
             && let Err(verdict) = self.remembers(link, *replication, deadline).await
         {
             return all_failed(requests.len(), &verdict);
         }
-        let epoch = how.epoch.max(link.at.epoch);
+        let epoch = routing.epoch.max(link.at.epoch);
         let asks_role = link.asks_role();
         let mut commands = Vec::with_capacity(requests.len().saturating_add(1));
         commands.extend(asks_role.then(|| Cow::Owned(Role::question())));
-        commands.extend(how.asking.then(|| Cow::Owned(cmd("ASKING"))));
+        commands.extend(routing.asking.then(|| Cow::Owned(cmd("ASKING"))));
         commands.extend(requests.iter().map(|request| request.packed(epoch)));
         let mut values = self.ask(link, commands, deadline).await;
         if asks_role
@@ -302,7 +303,7 @@ impl Supervised {
                 .map(|value| Err(value.err().unwrap_or_else(|| verdict.clone())))
                 .collect();
         }
-        let announced = if how.asking { values.remove(0).err() } else { None };
+        let announced = if routing.asking { values.remove(0).err() } else { None };
         // Sent away again after a refused announcement, it is the refusal that has to be told.
         let told = |verdict: Verdict| match &announced {
             Some(refused) if verdict.redirect.is_some() => refused.clone(),
@@ -310,7 +311,7 @@ impl Supervised {
         };
         let mut answers: Vec<Result<Answer, Verdict>> =
             values.into_iter().map(|value| Ok(Answer::new(value.map_err(told)?, epoch))).collect();
-        if let Some(Request { care: Care::Confirmed { replication, needed }, .. }) =
+        if let Some(Request { delivery: Delivery::Confirmed { replication, needed }, .. }) =
             requests.first()
         {
             let mut to_confirm: Vec<&mut Answer> =
@@ -508,7 +509,8 @@ impl Transport for Supervised {
         deadline: Deadline,
     ) -> BoxFuture<'a, Result<Answer, Verdict>> {
         Box::pin(async move {
-            let answer = self.send(std::slice::from_ref(request), How::default(), deadline).await;
+            let answer =
+                self.send(std::slice::from_ref(request), Routing::default(), deadline).await;
             answer.into_iter().next().unwrap_or_else(|| Err(deadline.missed()))
         })
     }
@@ -518,7 +520,7 @@ impl Transport for Supervised {
         requests: &'a [Request<'a>],
         deadline: Deadline,
     ) -> BoxFuture<'a, Vec<Result<Answer, Verdict>>> {
-        Box::pin(self.send(requests, How::default(), deadline))
+        Box::pin(self.send(requests, Routing::default(), deadline))
     }
 
     fn at_once<'a>(
@@ -529,11 +531,11 @@ impl Transport for Supervised {
         let requests = std::slice::from_ref(request);
         let lane = self.lane_for(requests);
         let link = lane.open_link(&lane.inner.state())?;
-        let asks_age = matches!(request.care, Care::Confirmed { replication, .. }
+        let asks_age = matches!(request.delivery, Delivery::Confirmed { replication, .. }
             if replication.longest.is_some() && link.age.get().is_none());
         (!asks_age).then(|| -> BoxFuture<'a, _> {
             Box::pin(async move {
-                let answers = lane.send_over(&link, requests, How::default(), deadline).await;
+                let answers = lane.send_over(&link, requests, Routing::default(), deadline).await;
                 answers.into_iter().next().unwrap_or_else(|| Err(deadline.missed()))
             })
         })

@@ -111,26 +111,27 @@ struct Subscribed {
     from: Option<Found>,
 }
 
-/// What a waiter may make of a message.
+/// What brings a waiter its grant.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Trust {
-    /// A grant is a grant.
-    Whole,
-    /// A grant is a reason to ask at once, because the answer brings more than the message.
-    Hint,
+pub(crate) enum GrantSource {
+    /// The message itself.
+    Message,
+    /// The answer to a request, which brings more than the message: a message is a reason to ask at
+    /// once.
+    Answer,
 }
 
 /// Subscribes, and returns once the server has confirmed it.
 pub(crate) async fn listen(
     source: Arc<Source>,
     channel: String,
-    trust: Trust,
+    grants: GrantSource,
     deadline: Deadline,
 ) -> Result<Box<dyn Listener>, Verdict> {
     here()?;
     let there = source.runtime()?;
     Listening::start(&there, deadline, |messages, doubts, ready| {
-        run(source, channel, Forwarder { trust, messages, doubts }, ready)
+        run(source, channel, Forwarder { grants, messages, doubts }, ready)
     })
     .await
 }
@@ -175,7 +176,7 @@ struct Unwanted;
 
 /// Passes messages on.
 struct Forwarder {
-    trust: Trust,
+    grants: GrantSource,
     messages: mpsc::Sender<Wake>,
     doubts: Arc<Notify>,
 }
@@ -231,7 +232,7 @@ impl Forwarder {
             let Some(message) = message else { return Ok(()) };
             quiet.as_mut().reset(Instant::now() + PING_EVERY);
             let Some(mut wake) = parse(message.get_payload_bytes()) else { continue };
-            if let (Trust::Hint, Wake::Granted { ticket, .. }) = (self.trust, &wake) {
+            if let (GrantSource::Answer, Wake::Granted { ticket, .. }) = (self.grants, &wake) {
                 wake = Wake::First { ticket: *ticket, retry_after: Duration::ZERO };
             }
             match self.messages.try_send(wake) {

@@ -22,16 +22,16 @@ use leasehold_core::{
 use redis::Value;
 
 use self::queue::{Combiner, Kind};
-use crate::builder::{Door, RedisStoreBuilder};
+use crate::builder::{LinkSecurity, RedisStoreBuilder};
 use crate::call::Call;
 use crate::classify::{Next, Verdict};
-use crate::listen::{self, Source, Trust};
+use crate::listen::{self, GrantSource, Source};
 use crate::names::Names;
 use crate::replication::Replication;
 use crate::reply;
 use crate::script::Scripts;
 use crate::slot::slot_of;
-use crate::transport::{Answer, Care, Deadline, Request, Transport};
+use crate::transport::{Answer, Deadline, Delivery, Request, Transport};
 use crate::unsent::Unsent;
 
 /// Locks renewed by one script: a hundred keep a server for about a fifth of a millisecond.
@@ -84,7 +84,7 @@ pub(crate) struct Shared {
     pub(crate) replication: Option<Replication>,
     pub(crate) location: Arc<str>,
     /// How the server is reached, and in which version of its protocol: for people.
-    pub(crate) door: Door,
+    pub(crate) security: LinkSecurity,
     pub(crate) resp3: Option<bool>,
 }
 
@@ -102,7 +102,7 @@ impl fmt::Debug for RedisStore {
             unsent,
             replication,
             location,
-            door: _,
+            security: _,
             resp3: _,
         } = &*self.shared;
         f.debug_struct("RedisStore")
@@ -223,14 +223,14 @@ impl RedisStore {
     async fn run<T>(
         &self,
         call: Call<'_>,
-        care: Care,
+        delivery: Delivery,
         within: Duration,
         operation: &'static str,
         key: &Key,
         read: impl FnOnce(Value) -> Result<T>,
     ) -> Result<T> {
         let answer = call
-            .run(&*self.shared.transport, care, Deadline::after(within))
+            .run(&*self.shared.transport, delivery, Deadline::after(within))
             .await
             .map_err(|verdict| self.error(&verdict, operation, Some(key)))?;
         if let Some(missing) = answer.unconfirmed {
@@ -240,30 +240,30 @@ impl RedisStore {
     }
 
     /// How a request is sent that must not overtake an acquisition.
-    pub(crate) fn in_order(&self) -> Care {
-        if self.shared.replication.is_some() { Care::InOrder } else { Care::None }
+    pub(crate) fn in_order(&self) -> Delivery {
+        if self.shared.replication.is_some() { Delivery::InOrder } else { Delivery::None }
     }
 
     /// How a request is sent whose outcome must be on replicas before it counts. A server that may
     /// have forgotten leases is not asked for one.
-    pub(crate) fn confirmed(&self, ttl: Duration, needed: fn(&Value) -> bool) -> Care {
+    pub(crate) fn confirmed(&self, ttl: Duration, needed: fn(&Value) -> bool) -> Delivery {
         match self.shared.replication {
             Some(replication) => {
                 let timeout = replication.timeout.min(ttl / 4);
-                Care::Confirmed { replication: Replication { timeout, ..replication }, needed }
+                Delivery::Confirmed { replication: Replication { timeout, ..replication }, needed }
             }
-            None => Care::None,
+            None => Delivery::None,
         }
     }
 
     /// The same for renewals: what has forgotten a lease does not renew it.
-    pub(crate) fn confirmed_renewal(&self, ttl: Duration) -> Care {
+    pub(crate) fn confirmed_renewal(&self, ttl: Duration) -> Delivery {
         match self.confirmed(ttl, |_| true) {
-            Care::Confirmed { replication, needed } => {
+            Delivery::Confirmed { replication, needed } => {
                 let replication = Replication { longest: None, ..replication };
-                Care::Confirmed { replication, needed }
+                Delivery::Confirmed { replication, needed }
             }
-            care => care,
+            delivery => delivery,
         }
     }
 
@@ -285,10 +285,10 @@ impl RedisStore {
     async fn take(&self, request: &AcquireRequest, deadline: Deadline) -> Result<Acquire> {
         let named = |error| self.named(error, "acquire", Some(&request.key));
         self.check_ttl(request.ttl).map_err(named)?;
-        let care = self.confirmed(request.ttl.duration(), reply::is_grant);
+        let delivery = self.confirmed(request.ttl.duration(), reply::is_grant);
         let words = || self.acquire_words(request);
         let Answer { value, epoch, unconfirmed } = self
-            .combined(Kind::Acquire, words, care, deadline)
+            .combined(Kind::Acquire, words, delivery, deadline)
             .await
             .map_err(named)?
             .map_err(|verdict| named(verdict.to_error()))?;
@@ -331,9 +331,9 @@ impl RedisStore {
         requests.iter().try_for_each(|request| self.check_ttl(request.ttl))?;
         let call = self.acquire_all_call(requests)?;
         let shortest = requests.iter().map(|request| request.ttl.duration()).min();
-        let care = self.confirmed(shortest.unwrap_or_default(), reply::is_grant);
+        let delivery = self.confirmed(shortest.unwrap_or_default(), reply::is_grant);
         let Answer { value, epoch, unconfirmed } = call
-            .run(&*self.shared.transport, care, deadline)
+            .run(&*self.shared.transport, delivery, deadline)
             .await
             .map_err(|verdict| verdict.to_error())?;
         if let Some(missing) = unconfirmed {
@@ -393,7 +393,7 @@ impl RedisStore {
     pub(crate) async fn run_all(
         &self,
         calls: &[Call<'static>],
-        care: Care,
+        delivery: Delivery,
         deadline: Deadline,
     ) -> Vec<std::result::Result<Answer, Verdict>> {
         let transport = &*self.shared.transport;
@@ -401,7 +401,8 @@ impl RedisStore {
             calls.iter().map(|_| Err(deadline.missed_unsent(None))).collect();
         let mut pending: Vec<_> = calls.iter().zip(&mut outcomes).collect();
         while pending.len() > 1 {
-            let requests: Vec<_> = pending.iter().map(|(call, _)| call.by_digest(care)).collect();
+            let requests: Vec<_> =
+                pending.iter().map(|(call, _)| call.by_digest(delivery)).collect();
             let answers = transport.many(&requests, deadline).await;
             for ((call, outcome), answer) in pending.iter_mut().zip(answers) {
                 **outcome = match answer {
@@ -418,10 +419,10 @@ impl RedisStore {
             // One that is asked alone is asked until it is settled. Then the server that was asked
             // knows the script, or it is known where the others have to go.
             let (call, outcome) = pending.swap_remove(0);
-            *outcome = call.run(transport, care, deadline).await;
+            *outcome = call.run(transport, delivery, deadline).await;
         }
         for (call, outcome) in pending {
-            *outcome = call.run(transport, care, deadline).await;
+            *outcome = call.run(transport, delivery, deadline).await;
         }
         outcomes
     }
@@ -450,7 +451,7 @@ impl RedisStore {
     /// that one bad lock does not fail the others.
     async fn renew_all(&self, requests: &[RenewRequest], deadline: Deadline) -> Vec<Result<Renew>> {
         let shortest = requests.iter().map(|request| request.ttl.duration()).min();
-        let care = self.confirmed_renewal(shortest.unwrap_or_default());
+        let delivery = self.confirmed_renewal(shortest.unwrap_or_default());
         let groups = self.renewal_groups(requests);
         let call = |group: &[(usize, &RenewRequest)]| {
             self.renew_call(&group.iter().map(|(_, request)| *request).collect::<Vec<_>>())
@@ -464,11 +465,12 @@ impl RedisStore {
                 }
             }
         };
-        for (group, answer) in groups.iter().zip(self.run_all(&calls, care, deadline).await) {
+        for (group, answer) in groups.iter().zip(self.run_all(&calls, delivery, deadline).await) {
             match answer {
                 Err(verdict) if verdict.next == Next::Fail && group.len() > 1 => {
                     for one in group.chunks(1) {
-                        let answer = call(one).run(&*self.shared.transport, care, deadline).await;
+                        let answer =
+                            call(one).run(&*self.shared.transport, delivery, deadline).await;
                         settle(one, renewed(answer, 1));
                     }
                 }
@@ -554,7 +556,7 @@ impl Store for RedisStore {
         Box::pin(async move {
             let named = |error| self.named(error, "release", Some(&request.key));
             let (words, deadline) = (|| self.release_words(request), Deadline::after(within));
-            let outcome = self.combined(Kind::Release, words, Care::None, deadline).await;
+            let outcome = self.combined(Kind::Release, words, Delivery::None, deadline).await;
             let answer = outcome.map_err(named)?.map_err(|verdict| named(verdict.to_error()))?;
             reply::release(answer.value).map_err(named)
         })
@@ -598,8 +600,8 @@ impl Store for RedisStore {
                 .map_err(|error| self.named(error, "convert", Some(&request.key)))?;
             let read = |value| reply::convert(value, request.mode);
             // The store does not know for how long it is held, so the timeout is not cut short.
-            let care = self.confirmed(Duration::MAX, reply::is_grant);
-            let answer = self.run(call, care, within, "convert", &request.key, read).await?;
+            let delivery = self.confirmed(Duration::MAX, reply::is_grant);
+            let answer = self.run(call, delivery, within, "convert", &request.key, read).await?;
             if let Convert::Converted(converted) = &answer {
                 self.saw(converted.fences.last());
             }
@@ -615,7 +617,7 @@ impl Store for RedisStore {
         Box::pin(async move {
             let call = self.set_limit_call(request);
             let read = reply::set_limit;
-            self.run(call, Care::None, within, "set-limit", &request.key, read).await
+            self.run(call, Delivery::None, within, "set-limit", &request.key, read).await
         })
     }
 
@@ -627,7 +629,7 @@ impl Store for RedisStore {
                 let call = self.ask_call(request, from);
                 let key = &request.key;
                 let (asked, onward) =
-                    self.run(call, Care::None, within, "ask", key, reply::ask).await?;
+                    self.run(call, Delivery::None, within, "ask", key, reply::ask).await?;
                 holders = holders.saturating_add(asked);
                 from = onward;
             }
@@ -643,7 +645,7 @@ impl Store for RedisStore {
         Box::pin(async move {
             let call = self.inspect_call(key);
             let read = |value| reply::inspect(value, key);
-            self.run(call, Care::None, within, "inspect", key, read).await
+            self.run(call, Delivery::None, within, "inspect", key, read).await
         })
     }
 
@@ -667,7 +669,7 @@ impl Store for RedisStore {
                 let call = self.force_release_call(request, from);
                 let (key, read) = (&request.key, reply::force_release);
                 let (answer, onward) =
-                    self.run(call, Care::None, within, "force-release", key, read).await?;
+                    self.run(call, Delivery::None, within, "force-release", key, read).await?;
                 match answer {
                     ForceRelease::OtherFence { fences } => seen.extend(fences),
                     answer => return Ok(answer),
@@ -695,10 +697,15 @@ impl Store for RedisStore {
             };
             let channel = self.shared.names.channel(client);
             // A message says nothing about replicas.
-            let trust = if self.shared.replication.is_some() { Trust::Hint } else { Trust::Whole };
-            let inner = listen::listen(Arc::clone(source), channel, trust, Deadline::after(within))
-                .await
-                .map_err(|verdict| self.error(&verdict, "listen", None))?;
+            let grants = if self.shared.replication.is_some() {
+                GrantSource::Answer
+            } else {
+                GrantSource::Message
+            };
+            let inner =
+                listen::listen(Arc::clone(source), channel, grants, Deadline::after(within))
+                    .await
+                    .map_err(|verdict| self.error(&verdict, "listen", None))?;
             Ok(Box::new(Learning { store: self.clone(), inner }) as Box<dyn Listener>)
         })
     }

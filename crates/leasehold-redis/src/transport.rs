@@ -75,16 +75,16 @@ pub(crate) enum Body<'a> {
 
 /// On which connection a request is sent, and what follows it there.
 #[derive(Clone, Copy)]
-pub(crate) enum Care {
+pub(crate) enum Delivery {
     /// On the one that all share.
     None,
-    /// Behind all requests about the same lock that were sent with [`Care::Confirmed`].
+    /// Behind all requests about the same lock that were sent with [`Delivery::Confirmed`].
     InOrder,
     /// Followed, if the answer calls for it, by a wait for replicas.
     Confirmed { replication: Replication, needed: fn(&Value) -> bool },
 }
 
-impl Care {
+impl Delivery {
     /// Whether what is confirmed for one request is confirmed for the other.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
@@ -101,12 +101,12 @@ impl Care {
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
     pub(crate) body: Body<'a>,
-    pub(crate) care: Care,
+    pub(crate) delivery: Delivery,
 }
 
 impl<'a> Request<'a> {
     pub(crate) fn plain(cmd: &'a Cmd) -> Self {
-        Self { body: Body::Plain(cmd), care: Care::None }
+        Self { body: Body::Plain(cmd), delivery: Delivery::None }
     }
 
     /// The slot of the keys in it, if there are any.
@@ -312,9 +312,9 @@ where
 }
 
 fn confirms_nothing(request: &Request<'_>) -> Result<(), Verdict> {
-    match request.care {
-        Care::None | Care::InOrder => Ok(()),
-        Care::Confirmed { .. } => Err(Verdict::refused(
+    match request.delivery {
+        Delivery::None | Delivery::InOrder => Ok(()),
+        Delivery::Confirmed { .. } => Err(Verdict::refused(
             ErrorKind::Unsupported,
             classify::Next::Fail,
             "waiting for replicas would hold up a connection that others share; let the store \

@@ -60,7 +60,7 @@ impl Variant {
     }
 
     /// Beyond this the variant does nothing but load the server.
-    pub(crate) const fn waiters_max(self) -> usize {
+    pub(crate) const fn max_waiters(self) -> usize {
         match self {
             Self::PollTight | Self::PollSlow => 100,
             _ => usize::MAX,

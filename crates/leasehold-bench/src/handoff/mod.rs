@@ -116,7 +116,7 @@ pub(crate) async fn run(args: &Args, plan: &Plan) -> anyhow::Result<Handoff> {
         for (h, hold) in plan.holds.iter().enumerate() {
             for (n, waiters) in plan.waiters.iter().enumerate() {
                 for (v, variant) in plan.variants.iter().enumerate() {
-                    if *waiters > variant.waiters_max() {
+                    if *waiters > variant.max_waiters() {
                         continue;
                     }
                     let rtt = round_trip(&mut ping, args.quick).await?;

@@ -80,14 +80,14 @@ pub struct QueueRequest {
     /// people. They have no place of their own.
     pub behind: u32,
     /// Refuse a newcomer, which brings no place, when so many are waiting already.
-    pub waiters_max: Option<u32>,
+    pub max_waiters: Option<u32>,
 }
 
 impl QueueRequest {
     /// The first request of a waiter.
     #[must_use]
     pub const fn new(client: ClientId, ticket: u64, window: Ttl) -> Self {
-        Self { client, ticket, heartbeat: 0, window, place: None, behind: 0, waiters_max: None }
+        Self { client, ticket, heartbeat: 0, window, place: None, behind: 0, max_waiters: None }
     }
 
     /// How often a waiter should send a heartbeat to keep a place with this window.

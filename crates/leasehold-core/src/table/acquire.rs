@@ -47,7 +47,7 @@ impl Operation for AcquireRequest {
             return Acquire::Busy(entry.busy(now.at));
         };
         let waiters = u32::try_from(entry.waiters.len()).unwrap_or(u32::MAX);
-        if queue.place.is_none() && queue.waiters_max.is_some_and(|max| waiters >= max) {
+        if queue.place.is_none() && queue.max_waiters.is_some_and(|max| waiters >= max) {
             return Acquire::Refused(Refusal::QueueFull { waiters });
         }
         entry.kind = Some(self.mode.kind());

@@ -73,7 +73,7 @@ struct Waiting {
     behind: u32,
     window_ms: u64,
     place: Where,
-    waiters_max: Option<u32>,
+    max_waiters: Option<u32>,
 }
 
 /// Which place a waiter asks to have back.
@@ -149,7 +149,7 @@ impl Taking {
                 QueueRequest::new(client(self.who), self.who.into(), ttl(wait.window_ms));
             queue.heartbeat = wait.heartbeat;
             queue.behind = wait.behind;
-            queue.waiters_max = wait.waiters_max;
+            queue.max_waiters = wait.max_waiters;
             queue.place = match wait.place {
                 Where::None => None,
                 Where::Own => known.places.get(&token).copied(),
@@ -270,12 +270,12 @@ pub(super) fn taking(home: Home) -> impl Strategy<Value = Taking> {
     ];
     let behind = prop_oneof![3 => Just(0), 2 => 1..20_u32, 1 => Just(u32::MAX)];
     let wait = (0..9_u32, behind, length_ms(), place, option::weighted(0.2, 0..4_u32)).prop_map(
-        |(heartbeat, behind, window_ms, place, waiters_max)| Waiting {
+        |(heartbeat, behind, window_ms, place, max_waiters)| Waiting {
             heartbeat,
             behind,
             window_ms,
             place,
-            waiters_max,
+            max_waiters,
         },
     );
     let how = (prop::bool::weighted(0.2), option::weighted(0.1, cooldown()));

@@ -6,7 +6,7 @@ use leasehold_core::doctor::{CLOCK, Finding, IDENTITY, PERSISTENCE, Severity};
 
 use super::facts::{Facts, Product, word};
 use super::{replicas, room};
-use crate::builder::Door;
+use crate::builder::LinkSecurity;
 use crate::replication::Replication;
 
 /// The oldest versions that the conformance suite is run on.
@@ -456,27 +456,27 @@ pub(super) fn clock(reading: ClockReading) -> Finding {
 }
 
 /// How the server is reached.
-pub(super) fn door(door: &Door) -> Finding {
+pub(super) fn security(security: &LinkSecurity) -> Finding {
     let topic = "transport";
     let fine = |found: &'static str, means| Finding::new(Severity::Fine, topic, found, means);
-    match door {
-        Door::Tls => fine(
+    match security {
+        LinkSecurity::Tls => fine(
             "the connection is encrypted, and the server's certificate is verified",
             "nobody on the way can read tokens or pretend to be the server",
         ),
-        Door::Socket => {
+        LinkSecurity::Socket => {
             fine("the connection is a socket of this machine", "tokens don't leave the machine")
         }
-        Door::Loopback => {
+        LinkSecurity::Loopback => {
             fine("the connection stays on this machine", "tokens don't leave the machine")
         }
-        Door::Lent => Finding::new(
+        LinkSecurity::Lent => Finding::new(
             Severity::Note,
             topic,
             "the connection was lent by the program, and how it reaches the server is its business",
             "whoever can read it can read tokens, and end leases with them",
         ),
-        Door::Plain { private } => Finding::new(
+        LinkSecurity::Plain { private } => Finding::new(
             if *private { Severity::Note } else { Severity::Warning },
             topic,
             if *private {

@@ -172,14 +172,14 @@ fn a_clock_is_judged_by_what_is_certain_about_it() {
 #[test]
 fn a_connection_in_the_clear_is_judged_by_where_it_goes() {
     for (way, expected) in [
-        (Door::Tls, Severity::Fine),
-        (Door::Socket, Severity::Fine),
-        (Door::Loopback, Severity::Fine),
-        (Door::Lent, Severity::Note),
-        (Door::Plain { private: true }, Severity::Note),
-        (Door::Plain { private: false }, Severity::Warning),
+        (LinkSecurity::Tls, Severity::Fine),
+        (LinkSecurity::Socket, Severity::Fine),
+        (LinkSecurity::Loopback, Severity::Fine),
+        (LinkSecurity::Lent, Severity::Note),
+        (LinkSecurity::Plain { private: true }, Severity::Note),
+        (LinkSecurity::Plain { private: false }, Severity::Warning),
     ] {
-        assert_eq!(door(&way).severity, expected, "{way:?}");
+        assert_eq!(security(&way).severity, expected, "{way:?}");
     }
 }
 

@@ -27,7 +27,7 @@ use crate::classify::{Next, Verdict};
 use crate::replication::{Age, Replication};
 use crate::slot::slot_of;
 use crate::store::RedisStore;
-use crate::transport::{Body, Care, Deadline, Part, Request, Transport};
+use crate::transport::{Body, Deadline, Delivery, Part, Request, Transport};
 
 /// How often the clock is read; the quickest answer counts.
 const CLOCK_SAMPLES: u32 = 5;
@@ -61,7 +61,7 @@ impl RedisStore {
             findings.push(topology::sentinels(&said));
             findings.extend(topology::no_quorum(&said));
         }
-        findings.push(judge::door(&self.shared.door));
+        findings.push(judge::security(&self.shared.security));
         findings.extend(judge::protocol(self.shared.resp3));
         // Last, because a server that does not answer here takes all the time that is left.
         let spare = self.spare(client, &[])?;
@@ -331,7 +331,8 @@ impl RedisStore {
         let call = self.inspect_call(&spare.key);
         let mut outcome = Err(deadline.missed());
         for whole in [false, true] {
-            let request = Request { body: Body::Script { call: &call, whole }, care: Care::None };
+            let request =
+                Request { body: Body::Script { call: &call, whole }, delivery: Delivery::None };
             outcome = server.one(&request, deadline).await;
             if let Err(verdict) = &outcome
                 && !verdict.answered

@@ -8,7 +8,7 @@ use super::facts::word;
 use super::rights::{Lacking, Spare};
 use crate::classify::Lack;
 use crate::store::RedisStore;
-use crate::transport::{Body, Care, Deadline, Request};
+use crate::transport::{Body, Deadline, Delivery, Request};
 use crate::unsent::Messages;
 
 /// A number that no waiter has: clients count theirs from 0.
@@ -90,7 +90,8 @@ impl RedisStore {
         }
         let text = format!("first {TICKET} 0");
         let call = self.publish_call(&spare.key, &spare.channel, &text);
-        let request = Request { body: Body::Script { call: &call, whole: true }, care: Care::None };
+        let request =
+            Request { body: Body::Script { call: &call, whole: true }, delivery: Delivery::None };
         let transport = &*self.shared.transport;
         let mut answer = match transport.one(&request, deadline).await {
             Ok(answer) => answer,

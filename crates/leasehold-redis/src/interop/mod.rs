@@ -28,7 +28,7 @@ use self::requests::{Answered, Requests};
 use self::watch::Watches;
 use crate::listen::Source;
 use crate::store::RedisStore;
-use crate::transport::{Care, Deadline};
+use crate::transport::{Deadline, Delivery};
 
 /// How long a lock without expiry is taken to be held yet.
 const WITHOUT_END: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -148,9 +148,9 @@ impl InteropStore {
         let first = requests.first().map(|request| &request.key);
         let call = self.shared.requests.acquire_call(requests)?;
         let shortest = requests.iter().map(|request| request.ttl.duration()).min();
-        let care = self.inner.confirmed(shortest.unwrap_or_default(), requests::is_grant);
+        let delivery = self.inner.confirmed(shortest.unwrap_or_default(), requests::is_grant);
         let answer = call
-            .run(&*self.inner.shared.transport, care, deadline)
+            .run(&*self.inner.shared.transport, delivery, deadline)
             .await
             .map_err(|verdict| self.inner.error(&verdict, "acquire", first))?;
         if let Some(missing) = answer.unconfirmed {
@@ -318,10 +318,10 @@ impl Store for InteropStore {
         Box::pin(async move {
             let deadline = Deadline::after(within);
             let longest = requests.iter().map(|request| request.ttl.duration()).max();
-            let care = self.inner.confirmed_renewal(longest.unwrap_or_default());
+            let delivery = self.inner.confirmed_renewal(longest.unwrap_or_default());
             let calls: Vec<_> =
                 requests.iter().map(|request| self.shared.requests.renew_call(request)).collect();
-            let answers = self.inner.run_all(&calls, care, deadline).await;
+            let answers = self.inner.run_all(&calls, delivery, deadline).await;
             requests
                 .iter()
                 .zip(answers)
@@ -427,7 +427,7 @@ impl Store for InteropStore {
         Box::pin(async move {
             let call = self.shared.requests.look_call(key);
             let answer = call
-                .run(&*self.inner.shared.transport, Care::None, Deadline::after(within))
+                .run(&*self.inner.shared.transport, Delivery::None, Deadline::after(within))
                 .await
                 .map_err(|verdict| self.inner.error(&verdict, "inspect", Some(key)))?;
             match requests::looked(answer.value) {

@@ -30,7 +30,7 @@ use crate::connection::lane_of;
 use crate::reply;
 use crate::script::Script;
 use crate::slot::slot_of;
-use crate::transport::{Answer, Body, Care, Deadline, Request};
+use crate::transport::{Answer, Body, Deadline, Delivery, Request};
 use crate::words::Words;
 
 /// Script calls that are under way at a time, for one runtime. With fewer of them a request waits
@@ -96,7 +96,7 @@ impl Caller {
 /// A script call on its way.
 struct Batch {
     kind: Kind,
-    care: Care,
+    delivery: Delivery,
     callers: Vec<Caller>,
     sending: BoxFuture<'static, Sent>,
     done: Option<Sent>,
@@ -116,20 +116,20 @@ impl Worker {
             taken
         };
         let (kind, items) = taken?;
-        let care = items.first()?.care;
+        let delivery = items.first()?.delivery;
         let deadline = items.iter().map(|item| item.deadline).max_by_key(|deadline| deadline.at)?;
         let mut words = Vec::with_capacity(items.len());
         let mut callers = Vec::with_capacity(items.len());
-        for Item { words: its, deadline, tell, care: _ } in items {
+        for Item { words: its, deadline, tell, delivery: _ } in items {
             words.push(its);
             callers.push(Caller { deadline, tell: Some(tell) });
         }
-        let mut sending = Box::pin(store.clone().sent(kind, words, care, deadline));
+        let mut sending = Box::pin(store.clone().sent(kind, words, delivery, deadline));
         let done = match sending.as_mut().poll(cx) {
             Poll::Ready(done) => Some(done),
             Poll::Pending => None,
         };
-        Some(Batch { kind, care, callers, sending, done })
+        Some(Batch { kind, delivery, callers, sending, done })
     }
 
     async fn work(mut self, store: RedisStore) {
@@ -146,7 +146,7 @@ impl Worker {
 impl Batch {
     /// Waits for the answer, and tells everybody.
     async fn finish(self, queue: &Queue) {
-        let Self { kind, care, mut callers, mut sending, mut done } = self;
+        let Self { kind, delivery, mut callers, mut sending, mut done } = self;
         let (outcome, words) = loop {
             if let Some(sent) = done {
                 break sent;
@@ -184,10 +184,11 @@ impl Batch {
             if reply::is_put_off(&value)
                 && let Some(tell) = caller.tell.take()
             {
-                put_off.push(Item { words, care, deadline: caller.deadline, tell });
+                put_off.push(Item { words, delivery, deadline: caller.deadline, tell });
                 continue;
             }
-            let concerned = matches!(care, Care::Confirmed { needed, .. } if needed(&value));
+            let concerned =
+                matches!(delivery, Delivery::Confirmed { needed, .. } if needed(&value));
             let unconfirmed = unconfirmed.as_ref().filter(|_| concerned).cloned();
             caller.told(Told::Outcome(Ok(Answer { value, epoch, unconfirmed })));
         }
@@ -201,12 +202,18 @@ impl Batch {
 
 impl RedisStore {
     /// Sends requests as one script call.
-    async fn sent(self, kind: Kind, words: Vec<Words>, care: Care, deadline: Deadline) -> Sent {
+    async fn sent(
+        self,
+        kind: Kind,
+        words: Vec<Words>,
+        delivery: Delivery,
+        deadline: Deadline,
+    ) -> Sent {
         let call = self.call_about(self.script(kind), words.iter());
         let transport = &*self.shared.transport;
         let mut whole = false;
         loop {
-            let request = Request { body: Body::Script { call: &call, whole }, care };
+            let request = Request { body: Body::Script { call: &call, whole }, delivery };
             let Some(sending) = transport.at_once(&request, deadline) else {
                 return (None, words);
             };
@@ -232,14 +239,14 @@ impl RedisStore {
         &self,
         kind: Kind,
         words: impl Fn() -> StoreResult<Words>,
-        care: Care,
+        delivery: Delivery,
         deadline: Deadline,
     ) -> StoreResult<Result<Answer, Verdict>> {
-        Ok(match self.way(kind, words()?, care, deadline) {
-            Way::Alone(words, _alone) => self.alone(kind, &words, care, deadline).await,
+        Ok(match self.way(kind, words()?, delivery, deadline) {
+            Way::Alone(words, _alone) => self.alone(kind, &words, delivery, deadline).await,
             Way::Queued(told) => match told.await {
                 Ok(Told::Outcome(outcome)) => outcome,
-                Ok(Told::GoAlone) => self.alone(kind, &words()?, care, deadline).await,
+                Ok(Told::GoAlone) => self.alone(kind, &words()?, delivery, deadline).await,
                 Err(_) => Err(Verdict::out_of_time(
                     Effect::Unknown,
                     "the runtime that sent the request has ended",
@@ -248,17 +255,19 @@ impl RedisStore {
         })
     }
 
-    fn way(&self, kind: Kind, words: Words, care: Care, deadline: Deadline) -> Way {
+    fn way(&self, kind: Kind, words: Words, delivery: Delivery, deadline: Deadline) -> Way {
         let (Some(combiner), Ok(runtime)) = (&self.shared.combiner, Handle::try_current()) else {
             return Way::Alone(words, None);
         };
-        let lane = match care {
-            Care::None => 0,
+        let lane = match delivery {
+            Delivery::None => 0,
             // The wait for replicas would be cut short for all.
-            Care::Confirmed { replication, .. } if replication.timeout > deadline.left() / 2 => {
+            Delivery::Confirmed { replication, .. }
+                if replication.timeout > deadline.left() / 2 =>
+            {
                 return Way::Alone(words, None);
             }
-            Care::InOrder | Care::Confirmed { .. } => 1 + lane_of(slot_of(words.key())),
+            Delivery::InOrder | Delivery::Confirmed { .. } => 1 + lane_of(slot_of(words.key())),
         };
         let queue = combiner.queue(runtime.id(), lane);
         let mut state = lock(&queue.state);
@@ -268,7 +277,7 @@ impl RedisStore {
             return Way::Alone(words, Some(Alone(queue)));
         }
         let (tell, told) = oneshot::channel();
-        state.of(kind).push_back(Item { words, care, deadline, tell });
+        state.of(kind).push_back(Item { words, delivery, deadline, tell });
         let starts = state.workers < WORKERS;
         if starts {
             state.workers += 1;
@@ -293,11 +302,11 @@ impl RedisStore {
         &self,
         kind: Kind,
         words: &Words,
-        care: Care,
+        delivery: Delivery,
         deadline: Deadline,
     ) -> Result<Answer, Verdict> {
         let call = self.call_about(self.script(kind), std::iter::once(words));
-        let mut answer = call.run(&*self.shared.transport, care, deadline).await?;
+        let mut answer = call.run(&*self.shared.transport, delivery, deadline).await?;
         answer.value = reply::parts(answer.value, 1).pop().unwrap_or(Value::Nil);
         Ok(answer)
     }

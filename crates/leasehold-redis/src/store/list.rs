@@ -7,7 +7,7 @@ use leasehold_core::{Error, ErrorKind, Key, ListRequest, Listing, LockInfo, Resu
 use super::RedisStore;
 use crate::classify::Verdict;
 use crate::reply;
-use crate::transport::{Care, Deadline, Request, Transport};
+use crate::transport::{Deadline, Delivery, Request, Transport};
 
 /// Names that one `SCAN` looks at, and locks that one pipeline describes.
 const SCAN_COUNT: usize = 512;
@@ -70,7 +70,8 @@ impl RedisStore {
     async fn describe(&self, keys: &[Key], found: &mut Found, deadline: Deadline) -> Result<()> {
         for chunk in keys.chunks(INSPECT_CHUNK) {
             let calls: Vec<_> = chunk.iter().map(|key| self.inspect_call(key)).collect();
-            for (key, answer) in chunk.iter().zip(self.run_all(&calls, Care::None, deadline).await)
+            for (key, answer) in
+                chunk.iter().zip(self.run_all(&calls, Delivery::None, deadline).await)
             {
                 let info = answer
                     .map_err(|verdict| verdict.to_error())

@@ -7,7 +7,7 @@ use tokio::runtime::Id;
 use tokio::sync::oneshot;
 
 use crate::classify::Verdict;
-use crate::transport::{Answer, Care, Deadline};
+use crate::transport::{Answer, Deadline, Delivery};
 use crate::words::Words;
 
 /// How many requests a script call holds at most: free locks keep a server for an eighth of a
@@ -31,7 +31,7 @@ pub(super) enum Told {
 
 pub(super) struct Item {
     pub(super) words: Words,
-    pub(super) care: Care,
+    pub(super) delivery: Delivery,
     pub(super) deadline: Deadline,
     pub(super) tell: oneshot::Sender<Told>,
 }
@@ -100,7 +100,8 @@ impl State {
                     waiting.pop_front();
                     continue;
                 }
-                let fits = |first: &Item| batch.len() < BATCH && first.care.is_like(&next.care);
+                let fits =
+                    |first: &Item| batch.len() < BATCH && first.delivery.is_like(&next.delivery);
                 if !batch.first().is_none_or(fits) {
                     break;
                 }

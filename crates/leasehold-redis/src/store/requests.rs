@@ -95,7 +95,7 @@ impl RedisStore {
                 queue.heartbeat,
                 queue.window.as_millis(),
                 queue.behind,
-                or_dash(queue.waiters_max)
+                or_dash(queue.max_waiters)
             ));
         } else if request.mode == Mode::Exclusive && !request.preferred && cooldown == 0 {
             words.add("");

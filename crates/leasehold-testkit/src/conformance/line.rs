@@ -211,16 +211,16 @@ pub(super) async fn a_line_alone_keeps_a_name_in_use_until_it_is_gone(cx: &Conte
 pub(super) async fn a_full_line_refuses_newcomers(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
-    let [a, b] = ["a", "b"].map(|owner| cx.party(&key).owner(owner).in_line().waiters_max(2));
+    let [a, b] = ["a", "b"].map(|owner| cx.party(&key).owner(owner).in_line().max_waiters(2));
     a.wait().await;
     b.wait().await;
-    let late = cx.party(&key).in_line().waiters_max(2);
+    let late = cx.party(&key).in_line().max_waiters(2);
     assert_eq!(late.be_refused().await, Refusal::QueueFull { waiters: 2 });
     assert_eq!(cx.waiters(&key).await, ["a", "b"]);
     assert_eq!(a.clone().next_beat().wait().await.position, 0, "it is no newcomer");
     b.leave().await;
     assert_eq!(late.wait().await.position, 1);
-    let none = cx.party(&key).in_line().waiters_max(0);
+    let none = cx.party(&key).in_line().max_waiters(0);
     assert_eq!(none.be_refused().await, Refusal::QueueFull { waiters: 2 });
     lease.end().await;
     a.leave().await;

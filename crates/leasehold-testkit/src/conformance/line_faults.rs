@@ -108,9 +108,9 @@ pub(super) async fn a_forgotten_waiter_comes_back_into_a_full_line(cx: &Context)
     while !cx.waiters(&key).await.is_empty() {
         patience.pause().await;
     }
-    let live = cx.party(&key).owner("live").in_line().waiters_max(1);
+    let live = cx.party(&key).owner("live").in_line().max_waiters(1);
     assert_eq!(live.wait().await.position, 0);
-    let back = slow.next_beat().waiters_max(1);
+    let back = slow.next_beat().max_waiters(1);
     assert_eq!(back.be_refused().await, Refusal::QueueFull { waiters: 1 });
     let back = back.window(Duration::from_secs(30)).place(place);
     assert_eq!(back.wait().await.position, 0);
@@ -146,7 +146,7 @@ pub(super) async fn the_dead_do_not_fill_the_line(cx: &Context) {
     while cx.waiters(&key).await != ["head"] {
         patience.pause().await;
     }
-    let next = cx.party(&key).owner("next").in_line().waiters_max(2);
+    let next = cx.party(&key).owner("next").in_line().max_waiters(2);
     assert_eq!(next.wait().await.position, 1);
     lease.end().await;
     head.leave().await;

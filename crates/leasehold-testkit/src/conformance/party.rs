@@ -77,8 +77,8 @@ impl Party {
         self
     }
 
-    pub(super) fn waiters_max(mut self, max: u32) -> Self {
-        self.queue_mut().waiters_max = Some(max);
+    pub(super) fn max_waiters(mut self, max: u32) -> Self {
+        self.queue_mut().max_waiters = Some(max);
         self
     }
 

@@ -113,7 +113,7 @@ impl BrokenStore {
                 Fault::ContendersAreForgotten => queue.behind = 0,
                 Fault::HandedLeaseRunsForTheTtl => queue.window = asked.ttl,
                 Fault::PlaceIsForgotten => queue.place = None,
-                Fault::WaitersMaxIsIgnored => queue.waiters_max = None,
+                Fault::WaitersMaxIsIgnored => queue.max_waiters = None,
                 _ => {}
             }
         }

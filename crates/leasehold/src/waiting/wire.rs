@@ -174,7 +174,7 @@ impl Wire {
             }
             let line = client.hub.line();
             let mut queue = QueueRequest::new(client.hub.client(), line.ticket, self.window);
-            queue.waiters_max = self.acquisition.limits.settings.max_waiters;
+            queue.max_waiters = self.acquisition.limits.settings.max_waiters;
             self.acquisition.request.queue = Some(queue);
             self.line = Some(line);
         }

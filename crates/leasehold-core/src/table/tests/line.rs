@@ -268,12 +268,12 @@ fn a_full_line_refuses_newcomers() {
     lock.take(1, 10_000);
     lock.wait(2);
     let mut asked = queued(3, 0);
-    asked.queue.as_mut().unwrap().waiters_max = Some(1);
+    asked.queue.as_mut().unwrap().max_waiters = Some(1);
     assert_eq!(refused(&lock.acquire(&asked)), Refusal::QueueFull { waiters: 1 });
     assert_eq!(lock.waiters(), [2]);
-    asked.queue.as_mut().unwrap().waiters_max = Some(2);
+    asked.queue.as_mut().unwrap().max_waiters = Some(2);
     waiting(&lock.acquire(&asked));
-    asked.queue.as_mut().unwrap().waiters_max = Some(1);
+    asked.queue.as_mut().unwrap().max_waiters = Some(1);
     waiting(&lock.acquire(&asked));
 }
 
@@ -289,7 +289,7 @@ fn the_dead_neither_fill_the_line_nor_stay_in_it() {
     lock.heartbeat(2, 1);
     lock.pass(WINDOW / 2);
     let mut asked = queued(10, 0);
-    asked.queue.as_mut().unwrap().waiters_max = Some(2);
+    asked.queue.as_mut().unwrap().max_waiters = Some(2);
     assert_eq!(waiting(&lock.acquire(&asked)).position, 1);
     let tokens: Vec<Token> = lock.entry.tokens().copied().collect();
     assert_eq!(tokens, [token(1), token(2), token(10)]);
@@ -303,7 +303,7 @@ fn a_forgotten_waiter_comes_back_into_a_full_line() {
     lock.pass(WINDOW);
     lock.wait(3);
     let mut back = queued(2, 5);
-    back.queue.as_mut().unwrap().waiters_max = Some(1);
+    back.queue.as_mut().unwrap().max_waiters = Some(1);
     assert_eq!(refused(&lock.acquire(&back)), Refusal::QueueFull { waiters: 1 });
     back.queue.as_mut().unwrap().place = Some(place);
     assert_eq!(waiting(&lock.acquire(&back)).position, 0);

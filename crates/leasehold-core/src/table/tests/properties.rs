@@ -76,7 +76,7 @@ impl World {
                     Some(Place::on_arrival(self.lock.at_us + us, preferred))
                 }
             };
-            queue.waiters_max = line.waiters_max;
+            queue.max_waiters = line.max_waiters;
             asked.queue = Some(queue);
         }
         Some(asked)

@@ -9,7 +9,7 @@ use super::*;
 use crate::differential::operation::{Ending, Renewal, Taking, ending, renewal, step, taking};
 use crate::reply;
 use crate::script::Script;
-use crate::transport::Care;
+use crate::transport::Delivery;
 use crate::words::Words;
 
 /// How many locks there are.
@@ -53,7 +53,7 @@ async fn together(
 ) -> Vec<Result<(redis::Value, u64), Error>> {
     let call = store.call_about(script, words.iter());
     let deadline = Deadline::after(WITHIN);
-    match call.run(&*store.shared.transport, Care::None, deadline).await {
+    match call.run(&*store.shared.transport, Delivery::None, deadline).await {
         Ok(Answer { value, epoch, .. }) => {
             let values = reply::parts(value, words.len()).into_iter();
             values.map(|value| Ok((value, epoch))).collect()

@@ -35,7 +35,7 @@ pub(super) enum How {
 pub(super) struct Line {
     pub(super) window_ms: u64,
     pub(super) place: Option<Brought>,
-    pub(super) waiters_max: Option<u32>,
+    pub(super) max_waiters: Option<u32>,
 }
 
 /// Which place a waiter asks to have back.
@@ -63,7 +63,7 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         proptest::option::weighted(0.6, brought),
         proptest::option::weighted(0.2, 0..3_u32),
     )
-        .prop_map(|(window_ms, place, waiters_max)| Line { window_ms, place, waiters_max });
+        .prop_map(|(window_ms, place, max_waiters)| Line { window_ms, place, max_waiters });
     let queue = proptest::option::weighted(0.7, line);
     let how = prop_oneof![
         6 => Just(How::Plain),
