@@ -27,16 +27,16 @@
 //!
 //! # Which lock?
 //!
-//! | you want | take | for example |
-//! | --- | --- | --- |
-//! | one at a time | [`Client::mutex`] | `increasing_ids` |
-//! | one at a time, where the holder may lock again | [`Client::reentrant`] with an [`Owner`] | `building_floors` |
-//! | many readers, or one writer | [`Client::rwlock`] | `rw_cache` |
-//! | at most *n* at a time | [`Client::semaphore`] | `flash_sale` |
-//! | several locks, all or none | [`Client::multi`] | `job_queue` |
-//! | once an hour, on the first host that tries | [`Client::once_per`] | `cron_report` |
-//! | one leader, which all can see | [`Client::election`] | `election` |
-//! | to ask the holder to let go | [`Client::ask`] | [below](#-ask-the-holder-to-let-go) |
+//! | you want | make | and call | example |
+//! | --- | --- | --- | --- |
+//! | one at a time | [`Client::mutex`] | [`lock`](Mutex::lock), [`try_lock`](Mutex::try_lock), [`run`](Mutex::run) | `increasing_ids` |
+//! | one at a time, where the holder may lock again | [`Client::reentrant`] with an [`Owner`] | [`lock`](Reentrant::lock) | `building_floors` |
+//! | many readers, or one writer | [`Client::rwlock`] | [`read`](RwLock::read), [`write`](RwLock::write) | `rw_cache` |
+//! | at most *n* at a time | [`Client::semaphore`] | [`acquire`](Semaphore::acquire) | `flash_sale` |
+//! | several locks, all or none | [`Client::multi`] | [`lock`](Multi::lock), [`run`](Multi::run) | `job_queue` |
+//! | once an hour, on the first host that tries | [`Client::once_per`] | [`run`](OncePer::run) | `cron_report` |
+//! | one leader, which all can see | [`Client::election`] | [`campaign`](Election::campaign), [`run`](Election::run), [`observe`](Election::observe) | `election` |
+//! | the holder to let go | [`Mutex::ask`] | | [below](#-ask-the-holder-to-let-go) |
 //!
 //! All kinds have leases with fences and the same setters, and are renewed and lost in the same
 //! way. The examples are in the crate's `examples` folder and run as they are. The [pages](docs) of
@@ -150,6 +150,21 @@
 //!     1 + 1
 //! });
 //! assert_eq!(work.await?, 2);
+//! # Ok(()) }
+//! ```
+//!
+//! A body that can fail returns a `Result` of its own, so its caller asks twice: once for the lock,
+//! once for the body.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+//! # let client = leasehold::Client::connect("memory:").await?;
+//! let mutex = client.mutex("ledger");
+//! let booked = mutex.run(async |lease| {
+//!     lease.check()?;
+//!     Ok::<_, leasehold::Error>(10)
+//! });
+//! assert_eq!(booked.await??, 10);
 //! # Ok(()) }
 //! ```
 //!
