@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Acquire, AcquireRequest, Busy, Error, ErrorKind, Mode, Result, Ttl};
+use leasehold_core::{Acquire, AcquireRequest, Busy, Effect, Error, ErrorKind, Mode, Result, Ttl};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::attempt::{Attempt, Outcome};
@@ -58,6 +58,7 @@ impl Nodes {
         ttl: Ttl,
         until: Instant,
     ) -> Result<Acquire> {
+        let mut nothing_left = true;
         for tries in 1_u32.. {
             let left = until.saturating_duration_since(Instant::now());
             let sent_at = self.now();
@@ -70,7 +71,7 @@ impl Nodes {
                     return Ok(answer);
                 }
                 Outcome::Split => {
-                    attempt.undo().await;
+                    nothing_left &= attempt.undo().await;
                     let most = SPLIT_PAUSE.saturating_mul(1 << tries.min(10)).min(SPLIT_PAUSE_MAX);
                     let pause = most.mul_f64(fastrand::f64());
                     let left = until.saturating_duration_since(Instant::now());
@@ -84,8 +85,12 @@ impl Nodes {
                 Outcome::Refused(refusal) => Ok(Acquire::Refused(refusal)),
                 Outcome::Failed(error) => Err(error),
             };
-            attempt.undo().await;
-            return answer;
+            nothing_left &= attempt.undo().await;
+            // What was granted and given back again is nothing that a caller has to give up.
+            return match answer {
+                Err(error) if nothing_left => Err(error.with_effect(Effect::NotApplied)),
+                answer => answer,
+            };
         }
         Err(Error::new(ErrorKind::Unavailable, "nobody got a majority"))
     }

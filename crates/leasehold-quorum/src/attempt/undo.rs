@@ -11,7 +11,9 @@ use crate::round::Round;
 impl Attempt {
     /// Gives up what the attempt may have got: by a node that said so, and by one that did not
     /// answer. What the token had before the attempt is left alone.
-    pub(crate) async fn undo(self) {
+    ///
+    /// Whether it is sure that no node has anything of the token, nor gets it later.
+    pub(crate) async fn undo(self) -> bool {
         let Self { nodes, request, patience, round, votes, .. } = self;
         // What is not sent yet must not be sent after the undoing.
         drop(round);
@@ -49,10 +51,15 @@ impl Attempt {
             }
             round
         };
+        let mut nothing_left = !held_before && unknown.is_empty();
         // Nobody waits for nodes that did not even answer the question.
         if !unknown.is_empty() {
             tokio::spawn(send(unknown).finish());
         }
-        send(granted).finish().await;
+        let mut round = send(granted);
+        while let Some((_, answer)) = round.next().await {
+            nothing_left &= answer.is_ok();
+        }
+        nothing_left
     }
 }

@@ -140,6 +140,27 @@ async fn what_was_granted_in_vain_is_given_back_also_by_nodes_that_did_not_answe
     }
 }
 
+/// Else the caller gives it up once more, and waits until no request can lie in a buffer.
+#[tokio::test(start_paused = true)]
+async fn what_every_node_refused_or_gave_back_was_not_applied() {
+    let full = || Error::new(ErrorKind::Full, "no room").with_effect(Effect::NotApplied);
+    let refused = || (Op::Acquire, Fault::Fail(full()));
+    for (of_second, of_third, effect) in [
+        (refused(), None, Effect::NotApplied),
+        (refused(), Some((Op::Leave, Fault::DropReply)), Effect::Unknown),
+        ((Op::Acquire, Fault::DropReply), None, Effect::Unknown),
+    ] {
+        let Faulty { quorum, nodes, .. } = faulty(3);
+        for (node, fault) in nodes.iter().zip([Some(refused()), Some(of_second), of_third]) {
+            if let Some((op, fault)) = fault {
+                node.next(op, fault);
+            }
+        }
+        let error = quorum.acquire(&wish(&key(), secs(30)), CALL).await.unwrap_err();
+        assert_eq!(error.effect(), effect, "{error}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_undoing_that_comes_late_can_take_no_later_grant_away() {
     let Faulty { quorum, nodes, .. } = faulty(3);
