@@ -497,13 +497,22 @@ impl Transport for Cluster {
             for seed in &self.inner.seeds {
                 let (node, seed) = (self.node(seed), seed.clone());
                 views.spawn(async move {
-                    let text = nodes_of(&node, deadline.at_most(ASK_MAX)).await.ok()?;
-                    Some((seed.location(), text))
+                    (seed.location(), nodes_of(&node, deadline.at_most(ASK_MAX)).await)
                 });
             }
-            let mut views: Vec<_> = views.join_all().await.into_iter().flatten().collect();
-            views.sort_unstable();
-            Ok(Some(Parts { servers, whole: table.is_whole(), views }))
+            let (mut known, mut loners) = (Vec::new(), Vec::new());
+            for (location, said) in views.join_all().await {
+                match said {
+                    Ok(text) => known.push((location, text)),
+                    Err(said) if said.answered && said.kind == ErrorKind::Config => {
+                        loners.push(location);
+                    }
+                    Err(_) => {}
+                }
+            }
+            known.sort_unstable();
+            loners.sort_unstable();
+            Ok(Some(Parts { servers, whole: table.is_whole(), views: known, loners }))
         })
     }
 }

@@ -212,6 +212,8 @@ pub(crate) struct Parts {
     pub(crate) whole: bool,
     /// What each server that was named answers to `CLUSTER NODES`, if it does.
     pub(crate) views: Vec<(String, String)>,
+    /// Those that were named and say that they are no node of any cluster.
+    pub(crate) loners: Vec<String>,
 }
 
 /// One server of several.

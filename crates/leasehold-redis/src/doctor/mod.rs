@@ -54,6 +54,8 @@ impl RedisStore {
             Some(parts) => {
                 findings.extend(topology::whole(parts.whole));
                 findings.extend(topology::strangers(&parts.views));
+                findings.extend(topology::loners(&parts.loners));
+                findings.extend(topology::too_few_to_elect(&parts.views));
                 self.look_at_each(parts.servers, client, &mut findings, deadline).await?
             }
         };

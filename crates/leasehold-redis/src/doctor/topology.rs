@@ -116,6 +116,50 @@ pub(super) fn strangers(views: &[(String, String)]) -> Option<Finding> {
     Some(finding.advise("name the nodes of one cluster only in the store's URL"))
 }
 
+/// Servers of the store's URL that are no nodes of any cluster.
+pub(super) fn loners(named: &[String]) -> Option<Finding> {
+    let (last, others) = named.split_last()?;
+    let found = match others.len() {
+        0 => format!("{last} is no node of a cluster"),
+        _ => format!("{} and {last} are no nodes of a cluster", others.join(", ")),
+    };
+    let means = "no lock is taken there; with the true nodes of the URL gone, no client finds the \
+                 cluster";
+    let finding = Finding::new(Severity::Warning, "cluster", found, means);
+    Some(finding.advise("name the nodes of the cluster only in the store's URL"))
+}
+
+/// How many primaries have to have slots so that most of them agree though one is gone.
+const ELECTORS_MIN: usize = 3;
+
+/// Whether a replica could be elected in the place of a primary, by what the nodes answer to
+/// `CLUSTER NODES`. Where no primary has a replica, no fail-over is expected.
+pub(super) fn too_few_to_elect(views: &[(String, String)]) -> Option<Finding> {
+    let (mut electors, mut replicas) = (BTreeSet::new(), BTreeSet::new());
+    for line in views.iter().flat_map(|(_, text)| text.lines()) {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [id, _, flags, _, _, _, _, _, slots @ ..] = &*fields else { continue };
+        let is = |wanted: &str| flags.split(',').any(|flag| flag == wanted);
+        if is("slave") {
+            replicas.insert(*id);
+        } else if is("master") && slots.iter().any(|slots| !slots.starts_with('[')) {
+            electors.insert(*id);
+        }
+    }
+    if replicas.is_empty() || electors.is_empty() || electors.len() >= ELECTORS_MIN {
+        return None;
+    }
+    let found = match electors.len() {
+        1 => "1 primary alone has slots".to_owned(),
+        count => format!("{count} primaries alone have slots"),
+    };
+    let means = "a replica takes over when most primaries with slots vote for it, and with one of \
+                 these gone there is no majority: no lock in its slots can be taken, renewed or \
+                 released until it is back";
+    let finding = Finding::new(Severity::Warning, "fail-over", found, means);
+    Some(finding.advise("spread the slots over at least three primaries"))
+}
+
 /// A node's word about itself, in its answer to `CLUSTER NODES`.
 fn own_line(nodes: &str) -> Option<&str> {
     nodes.lines().find(|line| {
@@ -215,6 +259,27 @@ mod tests {
         let many: String = (0..9).map(|slot| format!(" [{slot}->-bb]")).collect();
         assert!(half_moved(&format!("{own}{many}")).unwrap().found.ends_with("0, 1, 2, 3, …"));
         assert!(half_moved("").is_none());
+    }
+
+    #[test]
+    fn fewer_than_three_primaries_with_slots_elect_nobody_in_the_place_of_one() {
+        let node = |id: &str, flags: &str, slots: &str| {
+            format!("{id} 10.0.0.1:7000@17000 {flags} - 0 0 3 connected{slots}\n")
+        };
+        let seen = |nodes: &[String]| too_few_to_elect(&[("a".to_owned(), nodes.concat())]);
+        let [one, two, three] = [("aa", " 0-9"), ("bb", " 10-19 [7-<-aa]"), ("cc", " 20")]
+            .map(|(id, slots)| node(id, "master", slots));
+        let vacant = node("dd", "myself,master", "");
+        let importing = node("ee", "master", " [5-<-aa]");
+        let replica = node("ff", "slave", "");
+        let of_two = [one.clone(), two.clone(), vacant, importing, replica.clone()];
+        let finding = seen(&of_two).unwrap();
+        assert_eq!(finding.severity, Severity::Warning);
+        assert!(finding.found.starts_with("2 primaries alone"), "{finding:?}");
+        assert!(seen(&[one.clone(), replica.clone()]).unwrap().found.starts_with("1 primary"));
+        assert!(seen(&[one.clone(), two.clone(), three, replica]).is_none());
+        assert!(seen(&[one, two]).is_none(), "no fail-over is expected");
+        assert!(too_few_to_elect(&[]).is_none());
     }
 
     #[test]

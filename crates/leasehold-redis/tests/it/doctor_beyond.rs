@@ -250,3 +250,14 @@ async fn nodes_of_two_clusters_in_one_url_are_a_problem() {
     assert_eq!(finding.severity, Severity::Problem, "{finding:?}");
     assert!(finding.found.contains(&other.nodes()[0].addr().to_string()), "{finding:?}");
 }
+
+#[tokio::test]
+async fn a_server_without_a_cluster_in_its_list_is_told() {
+    let start = || (Cluster::builder().replicas(0).start(), RedisServer::start());
+    let (cluster, plain) = spawn_blocking(start).await.unwrap();
+    let findings = examined(&format!("{},{}", cluster.url(), plain.addr())).await;
+    let finding = about(&findings, "cluster");
+    assert_eq!(finding.severity, Severity::Warning, "{finding:?}");
+    assert!(finding.found.contains(&plain.addr().to_string()), "{finding:?}");
+    assert!(finding.found.ends_with("is no node of a cluster"), "{finding:?}");
+}
