@@ -98,6 +98,23 @@ async fn the_documented_hashes_are_those_that_a_server_has() {
     store.release(&ending, WITHIN).await.unwrap();
     check("released with a cool-down", &idle);
 
+    let reader = named(Caller::new(&store, &key()), "web-7_4711", Mode::Shared);
+    reader.take().await;
+    let other = named(Caller::new(&store, &reader.request.key), "web-8_17", Mode::Shared);
+    let fences = other.take().await;
+    let mut asked = AskRequest::new(reader.request.key.clone(), OwnerName::new("anna").unwrap());
+    asked.fence = Some(fences.first());
+    store.ask(&asked, WITHIN).await.unwrap();
+    let writer = Caller::patient(&store, &reader.request.key, client);
+    named(writer, "web-9_5", Mode::Exclusive).wait().await;
+    check("held by two readers, the second of which is asked to let go; a writer waits", &reader);
+
+    let mut closing = named(Caller::new(&store, &key()), "web-7_4711", Mode::Exclusive);
+    closing.request.cooldown = Some(Duration::from_secs(3_600));
+    closing.request.holds = NonZeroU32::new(2).unwrap();
+    closing.take().await;
+    check("held twice by one holder, with a cool-down of an hour from the grant on", &closing);
+
     let permits = |count| Mode::Permits {
         count: NonZeroU32::new(count).unwrap(),
         limit: NonZeroU32::new(5).unwrap(),
