@@ -1,5 +1,7 @@
 //! One server that dies, forgets, stands still or refuses.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
 use std::sync::Arc;
 
 use leasehold::Client;
@@ -125,6 +127,28 @@ async fn v11_a_server_that_misses_its_replicas_makes_no_second_holder() {
     play.outlast().await;
     replica.restart();
     wait_for("the replica to follow again", replicated()).await;
+    play.over();
+    play.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v12_a_server_that_turns_all_clients_away_makes_no_second_holder() {
+    let server = RedisServer::start();
+    // It has the one place that there is, so nobody else can give the others back.
+    let mut only = BufReader::new(TcpStream::connect(server.addr()).unwrap());
+    let mut say = |command: &str| {
+        writeln!(only.get_mut(), "{command}").unwrap();
+        let mut answer = String::new();
+        only.read_line(&mut answer).unwrap();
+        assert!(answer.starts_with(['+', ':']), "{command}: {answer}");
+    };
+    let fault = "`maxclients 1`, all connections closed";
+    let mut play = held(Cell { id: "V12", fault, ..ONE }, &server).await;
+    say("CONFIG SET maxclients 1");
+    say("CLIENT KILL TYPE normal");
+    say("CLIENT KILL TYPE pubsub");
+    play.outlast().await;
+    say("CONFIG SET maxclients 1000");
     play.over();
     play.end().await;
 }
