@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 
 use crate::address::Endpoint;
 use crate::classify::{self, Stage, Verdict, io_error};
-use crate::tls::Tls;
+use crate::tls::{Stream, Tls};
 
 /// Unanswered probes begin after a quiet quarter of a minute, so a client behind a dead network
 /// notices before half a minute is over even when it sends nothing.
@@ -24,10 +24,6 @@ const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 /// repeats them for a quarter of an hour.
 #[cfg(target_os = "linux")]
 const USER_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// A socket of any sort.
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// Opens a socket. Takes as long as the network does; the caller bounds it.
 pub(crate) async fn dial(endpoint: &Endpoint, tls: &Tls) -> Result<Socket, Verdict> {

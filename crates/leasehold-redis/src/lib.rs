@@ -33,6 +33,7 @@ mod role;
 mod script;
 mod sentinel;
 mod slot;
+mod spelling;
 mod store;
 mod stored;
 mod tls;

@@ -11,7 +11,7 @@ use leasehold_core::{
 
 use crate::classify;
 use crate::names::read_label;
-use crate::reply::{fence, kind, read_profile};
+use crate::spelling::{fence, kind, read_profile};
 
 /// All that is stored for one lock. Times are in µs since the Unix epoch.
 #[derive(Debug)]

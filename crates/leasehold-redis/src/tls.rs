@@ -3,11 +3,15 @@
 //! Certificates and host names are always verified; there is no way to say otherwise.
 
 use leasehold_core::{Error, ErrorKind, Result};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use crate::address::{Endpoint, TlsFiles};
 use crate::classify::Verdict;
-use crate::dial::Stream;
+
+/// A socket of any sort, secured or not.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// How the sockets to one server are secured.
 #[derive(Clone)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_core::doctor::{CLOCK, Finding, IDENTITY, PERSISTENCE, Severity};
 
 use super::facts::{Facts, Product, word};
-use super::{replicas, room};
+use super::room;
 use crate::builder::LinkSecurity;
 use crate::replication::Replication;
 
@@ -44,7 +44,6 @@ pub(super) fn settings(
     findings.push(room::buffers(facts));
     findings.push(persistence(facts, confirming));
     findings.push(saving(facts));
-    findings.push(replicas::replication(facts, confirming));
     findings.push(uptime(facts));
     findings.into_iter().flatten().collect()
 }

@@ -146,6 +146,7 @@ impl RedisStore {
         let scripts = self.try_script(server, &spare, deadline).await?;
         let is_spread = self.shared.transport.is_spread();
         let mut findings = judge::settings(&facts, is_spread, self.shared.replication);
+        findings.extend(replicas::replication(&facts, self.shared.replication));
         findings.extend(clock.map(judge::clock));
         findings.extend(scripts);
         if is_spread {

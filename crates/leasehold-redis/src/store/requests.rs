@@ -11,8 +11,9 @@ use leasehold_core::{
 use super::RedisStore;
 use crate::call::Call;
 use crate::names::{asker, label_into};
-use crate::reply::{Asked, unix_parts};
+use crate::reply::Asked;
 use crate::script::Script;
+use crate::spelling::unix_parts;
 use crate::words::{Words, push};
 
 /// The longest cool-down: a year.
