@@ -99,6 +99,10 @@ fn documentation() -> Result<(), String> {
     // library last, because its pages are the ones people look at.
     cargo(&[&args[..], &["--package", "leasehold-cli", "--bins"]].concat(), &strict)?;
     cargo(&[&args[..], &["--workspace", "--lib"]].concat(), &strict)?;
+    documentation_links()
+}
+
+pub(crate) fn documentation_links() -> Result<(), String> {
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
     doc_links::run(&target.join("doc"))
 }

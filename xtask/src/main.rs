@@ -32,6 +32,8 @@ Commands:
                   torture
   hygiene         what no compiler complains about: leftovers, white space, long files, links, words,
                   tests that documents name, promises, circles of modules, commit messages
+  doc-links       the links of the documentation that `cargo doc` has put into target/doc, where rustdoc
+                  does not look: to files and places in pages, and those that came out as text
   book            the documents as a book in target/book
   interop [NAME…] the lock libraries of other languages and leasehold on the same locks, see
                   docs/interop.md; all of them, or those of these names
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         ["check"] => check::run(check::Scope::Everything),
         ["check", "--fast"] => check::run(check::Scope::Fast),
         ["hygiene"] => hygiene::run(root()),
+        ["doc-links"] => check::documentation_links(),
         ["book"] => book::run(root()),
         ["picture"] => picture::run(root()),
         ["surface"] => surface::run(root(), surface::Task::Compare),

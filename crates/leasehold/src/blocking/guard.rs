@@ -154,7 +154,9 @@ macro_rules! view {
             }
 
             /// Waits until the lease is lost, or its guard is gone, for at most `limit`; whether it
-            /// is. For work that goes on in steps: `while !guard.lost_within(pause)? { step() }`.
+            /// is. For work that goes on in steps: `while !guard.lost_within(pause)? { step() }`. A
+            /// holder that is asked to let go learns of it sooner by
+            /// [`asked_within`](Self::asked_within), which also returns on a loss.
             ///
             /// # Cost
             ///
