@@ -14,7 +14,8 @@ use crate::{check, root, torture};
 /// What the image is called until somebody gives it another name.
 const IMAGE: &str = "leasehold";
 /// What is not published: what checks and measures the rest.
-const PRIVATE: [&str; 3] = ["leasehold-bench", "leasehold-testkit", "xtask"];
+const PRIVATE: [&str; 5] =
+    ["leasehold-bench", "leasehold-examples", "leasehold-interop", "leasehold-testkit", "xtask"];
 
 type Part = fn(&Path) -> Result<(), String>;
 

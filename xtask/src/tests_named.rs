@@ -15,6 +15,8 @@ const CRATES: &[(&str, &str)] = &[
     ("client", "crates/leasehold"),
     ("core", "crates/leasehold-core"),
     ("embedded", "crates/leasehold-embedded"),
+    ("examples", "crates/leasehold-examples"),
+    ("macros", "crates/leasehold-macros"),
     ("quorum", "crates/leasehold-quorum"),
     ("redis", "crates/leasehold-redis"),
     ("testkit", "crates/leasehold-testkit"),

@@ -66,7 +66,9 @@
 //! The feature `interop` (off by default) adds `interop`: locks shared with programs that use
 //! Redisson, redis-py, redislock, redsync and others. The feature `blocking` (off by default) adds
 //! [the same API for threads](#threads), the feature `metrics` counts waits, holds, hand-offs and
-//! losses through the `metrics` facade. No feature changes how a type behaves that exists without
+//! losses through the `metrics` facade, the feature `macros` has the attribute
+//! `#[leasehold::locked("report-{id}")]` for functions, and the feature `tower` a layer that lets one
+//! request at a time through for each key. No feature changes how a type behaves that exists without
 //! it. To use a store of your own, implement [`store::Store`] and give it to [`Client::new`].
 //!
 //! # How to …
@@ -351,6 +353,9 @@ pub mod fencing;
 pub mod interop;
 mod kinds;
 mod lease;
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+pub mod locked;
 mod options;
 mod owner;
 mod refusal;
@@ -358,6 +363,8 @@ mod rt;
 mod settings;
 mod shared;
 pub mod store;
+#[cfg(feature = "tower")]
+pub mod tower;
 mod waiting;
 
 /// The target of the events that tell what becomes of a single lock.
@@ -390,6 +397,8 @@ pub use leasehold_core::{
 };
 #[cfg(feature = "embedded")]
 pub use leasehold_embedded as embedded;
+#[cfg(feature = "macros")]
+pub use leasehold_macros::locked;
 #[cfg(feature = "quorum")]
 pub use leasehold_quorum as quorum;
 #[cfg(feature = "redis")]

@@ -31,6 +31,8 @@ mod hold;
 mod interop;
 mod length;
 mod line;
+#[cfg(all(feature = "embedded", feature = "macros"))]
+mod locked;
 mod multi;
 mod once;
 mod outages;
@@ -50,4 +52,6 @@ mod semaphore;
 #[cfg(feature = "redis")]
 mod server;
 mod support;
+#[cfg(all(feature = "embedded", feature = "tower"))]
+mod tower;
 mod unpolled;

@@ -1,0 +1,10 @@
+//! Whole services that use leasehold, as programs: each is a file in `src/bin`, to be read and copied.
+//!
+//! | program | shows |
+//! | --- | --- |
+//! | `axum` | a web service whose requests for one thing are served one after the other, by a layer and by an attribute |
+//! | `scheduler` | jobs that run once in each period, on whichever host is first |
+//! | `shutdown` | a worker that gives everything back when it is told to end |
+//! | `sqlx` | an `UPDATE` that a late holder of the lock can't make |
+//!
+//! The smaller examples, one for each kind of lock, are in the folder `examples` of the crate `leasehold`.
