@@ -11,6 +11,7 @@ use leasehold_core::{
 };
 
 use crate::LOCK;
+use crate::audit::{LockEventKind, LockEvents};
 use crate::kinds::election::Election;
 use crate::kinds::multi::Multi;
 use crate::kinds::mutex::Mutex;
@@ -118,6 +119,16 @@ impl Client {
         &self.inner().config.owner
     }
 
+    /// Tells what becomes of this client's leases from now on: granted, handed on, released, lost, and
+    /// what it takes away from others by force. For a record that a program keeps; nothing that others do
+    /// is told. Costs the store nothing.
+    ///
+    /// Each call has a reader of its own, for which the last 1 024 events are kept; a reader that is
+    /// slower [misses](LockEvents::missed) some and holds nothing up.
+    pub fn events(&self) -> LockEvents {
+        self.inner().audience.listen()
+    }
+
     /// Describes a lock: its holders and its waiters. `None` if it is not in use.
     ///
     /// # Cost
@@ -204,6 +215,9 @@ impl Client {
         let answer =
             answer.map_err(|error| self.inner().explain(error, "force-release").on_key(&key))?;
         tracing::info!(target: "leasehold", %key, %fence, ?answer, "force release");
+        if answer == ForceRelease::Released {
+            self.inner().audience.tell(&key, fence, LockEventKind::Forced);
+        }
         Ok(answer)
     }
 

@@ -3,7 +3,7 @@
 //! The names of metrics and of spans are these here and no others. Neither has a token in it, and no
 //! metric has the name of a lock: there may be any number of those.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_clock::SystemClock;
@@ -12,6 +12,7 @@ use tracing::Span;
 use tracing::field::Empty;
 
 use crate::LOCK;
+use crate::audit::{Audience, LockEventKind};
 
 /// How long a contender waited, in seconds, by `outcome`: `acquired`, `busy`, `timeout`, another kind
 /// of error, or `dropped`.
@@ -138,9 +139,12 @@ fn name_of(error: &Error) -> &'static str {
     }
 }
 
-/// A lease that is held, in a span of its own.
+/// A lease that is held, in a span of its own, and to whom it is told what becomes of it.
 #[derive(Debug)]
-pub(crate) struct Holding(Mutex<Option<Open>>);
+pub(crate) struct Holding {
+    open: Mutex<Option<Open>>,
+    audience: Arc<Audience>,
+}
 
 #[derive(Debug)]
 struct Open {
@@ -150,19 +154,37 @@ struct Open {
 }
 
 impl Holding {
-    pub(crate) fn new(key: &Key, mode: Option<Mode>, fence: Fence) -> Self {
+    /// That it began, as `what`, is told.
+    pub(crate) fn new(
+        audience: &Arc<Audience>,
+        key: &Key,
+        mode: Option<Mode>,
+        fence: Fence,
+        what: LockEventKind,
+    ) -> Self {
+        audience.tell(key, fence, what);
         let span = tracing::debug_span!(
             target: LOCK, parent: None, "hold", %key, mode = ?mode, %fence, outcome = Empty
         );
-        Self(Mutex::new(Some(Open { span, since: now(), _held: Present::new(HELD) })))
+        let open = Open { span, since: now(), _held: Present::new(HELD) };
+        Self { open: Mutex::new(Some(open)), audience: Arc::clone(audience) }
     }
 
     /// Takes in how it ended. The first end counts; whether this was it.
     pub(crate) fn ended(&self, outcome: &'static str) -> bool {
-        let open = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Open { span, since, .. }) = open else { return false };
         span.record("outcome", outcome);
         took(HOLD, outcome, now().saturating_since(since));
         true
+    }
+
+    /// Tells what became of it.
+    pub(crate) fn tell(&self, key: &Key, fence: Fence, what: LockEventKind) {
+        self.audience.tell(key, fence, what);
+    }
+
+    pub(crate) const fn audience(&self) -> &Arc<Audience> {
+        &self.audience
     }
 }

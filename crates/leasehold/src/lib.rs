@@ -250,6 +250,23 @@
 //! # Ok(()) }
 //! ```
 //!
+//! ## … keep a record of what becomes of locks
+//!
+//! [`Client::events`] tells each grant, hand-off, release and loss of this client's leases as it happens.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+//! # let client = leasehold::Client::connect("memory:").await?;
+//! let mut events = client.events();
+//! client.mutex("ledger").lock().await?.release().await?;
+//! for expected in ["granted", "released"] {
+//!     let event = events.next().await.expect("the client is there");
+//!     println!("{} {} (fence {})", event.key, event.what.name(), event.fence);
+//!     assert_eq!(event.what.name(), expected);
+//! }
+//! # Ok(()) }
+//! ```
+//!
 //! ## … end a program
 //!
 //! A dropped guard is released in the background. [`Client::close`] waits for that, releases what
@@ -337,6 +354,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod audit;
 mod background;
 #[cfg(feature = "blocking")]
 pub mod blocking;
@@ -370,6 +388,7 @@ mod waiting;
 /// The target of the events that tell what becomes of a single lock.
 const LOCK: &str = "leasehold::lock";
 
+pub use audit::{LockEvent, LockEventKind, LockEvents, LossReason};
 pub use client::{CLOSE_WITHIN, Client};
 pub use config::{DEFAULT_CALL_TIMEOUT, DEFAULT_LOCAL_HANDOFFS, DEFAULT_TTL};
 pub use connect::builder::ClientBuilder;

@@ -13,6 +13,7 @@ use leasehold_core::{
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
+use crate::audit::Audience;
 use crate::config::Config;
 use crate::lease::handle::as_nanos;
 use crate::lease::orphans::Reaper;
@@ -30,6 +31,8 @@ pub(crate) struct Inner {
     pub(crate) reaper: Reaper,
     pub(crate) hub: Hub,
     pub(crate) config: Config,
+    /// Who wants to know what becomes of its leases.
+    pub(crate) audience: Arc<Audience>,
     pub(crate) location: Arc<str>,
     next_id: AtomicU64,
     process: Process,
@@ -71,6 +74,7 @@ impl Inner {
             reaper,
             hub,
             config,
+            audience: Arc::default(),
             next_id: AtomicU64::new(1),
             process: Process::current(),
             closed: CancellationToken::new(),

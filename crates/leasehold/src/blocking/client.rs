@@ -32,6 +32,37 @@ value! {
     Client
 }
 
+value! {
+    /// What becomes of a client's leases. For threads what [`crate::LockEvents`] is for tasks.
+    #[must_use = "nothing is told to those that do not ask"]
+    LockEvents
+}
+
+methods! { LockEvents {
+    /// How many events were not read in time, and are gone.
+    tells missed() -> u64;
+} }
+
+impl LockEvents {
+    /// Waits for the next event. `None` when the client and all of its leases are gone. See
+    /// [`crate::LockEvents::next`].
+    ///
+    /// # Cost
+    ///
+    /// No round trip. It waits until something happens, without a limit.
+    ///
+    /// # Errors
+    ///
+    #[doc = super::errors::errors!(waiting)]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "named as in the async API, and waiting may be wrong here"
+    )]
+    pub fn next(&mut self) -> Result<Option<crate::LockEvent>> {
+        self.0.wait_mut(crate::LockEvents::next)
+    }
+}
+
 methods! { Client {
     /// A mutex of this name. A value: nothing is sent, and nothing can fail before it is locked.
     makes mutex(key: impl IntoKey) -> Mutex;
@@ -51,6 +82,8 @@ methods! { Client {
     tells store() -> &Arc<dyn Store>;
     /// The owner that this client's locks show by default.
     tells owner() -> &OwnerName;
+    /// Tells what becomes of this client's leases from now on.
+    makes events() -> LockEvents;
     /// Describes a lock: its holders and its waiters. `None` if it is not in use.
     asks inspect(key: impl IntoKey) -> Option<LockInfo>, errors asking, costs request;
     /// Describes the locks in use whose names start with `prefix`, ordered by name.

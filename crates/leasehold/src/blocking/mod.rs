@@ -60,7 +60,7 @@ mod rwlock;
 mod semaphore;
 mod table;
 
-pub use client::{Client, ClientBuilder};
+pub use client::{Client, ClientBuilder, LockEvents};
 pub use election::{Election, Leadership, Observer};
 pub use guard::{Guard, HeldLease, HeldLeases};
 pub use multi::{Multi, MultiGuard};

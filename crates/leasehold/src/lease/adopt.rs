@@ -5,9 +5,10 @@ use std::sync::Arc;
 use leasehold_core::{Error, ErrorKind, LeaseState, Result};
 
 use crate::LOCK;
+use crate::audit::LockEventKind;
 use crate::lease::detached::DetachedLease;
 use crate::lease::guard::Guard;
-use crate::lease::handle::{LeaseHandle, Relay};
+use crate::lease::handle::{Began, LeaseHandle, Relay};
 use crate::shared::Inner;
 
 impl DetachedLease {
@@ -35,7 +36,7 @@ impl DetachedLease {
             terms,
             Relay::default(),
             Some(Arc::new(settings)),
-            now,
+            Began { at: now, how: LockEventKind::Adopted, audience: &client.audience },
         ));
         client.schedule.add(&handle, sent_at);
         let (key, fence) = (&handle.key, handle.fence());

@@ -7,13 +7,15 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use leasehold_core::{
-    Effect, Error, ErrorKind, Fence, FenceBlock, Key, Metadata, Mode, Moment,
-    Release as StoreRelease, ReleaseRequest, Renew, RenewRequest, Result, Token, Ttl,
+    Effect, Error, ErrorKind, Fence, FenceBlock, Key, Metadata, Mode, Moment, ReleaseRequest,
+    Renew, RenewRequest, Result, Token, Ttl,
 };
 
+use crate::audit::LockEventKind;
 use crate::config::Config;
 use crate::lease::handle::{LeaseHandle, Proof};
-use crate::lease::release::{self, Release};
+use crate::lease::outcome::Release;
+use crate::lease::release;
 use crate::settings::Settings;
 use crate::shared::Inner;
 
@@ -156,12 +158,11 @@ impl DetachedLease {
         let Inner { store, config, .. } = client;
         let answer = store.release(&request, config.call_timeout).await;
         release::tell(self.key(), self.fence(), &answer);
-        match answer {
-            Ok(StoreRelease::Released | StoreRelease::StillHeld { .. }) => Ok(Release::Released),
-            Ok(StoreRelease::Late) => Ok(Release::Late),
-            Ok(_) => Ok(Release::NotHeld),
-            Err(error) => Err(client.explain(error, "release").on_key(self.key())),
-        }
+        let answer = answer.map_err(|error| client.explain(error, "release").on_key(self.key()))?;
+        let outcome = Release::of(&answer);
+        let what = LockEventKind::Released { outcome, cooldown };
+        client.audience.tell(self.key(), self.fence(), what);
+        Ok(outcome)
     }
 
     /// The lease as one line of text. Secret.

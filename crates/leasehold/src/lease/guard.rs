@@ -8,6 +8,7 @@ use std::time::Duration;
 use leasehold_core::Result;
 
 use crate::LOCK;
+use crate::audit::LockEventKind;
 use crate::lease::detached::DetachedLease;
 use crate::lease::handle::{Cooldown, LeaseHandle};
 use crate::lease::held_lease::HeldLease;
@@ -228,6 +229,7 @@ impl Guard {
             ending.done();
         }
         tracing::debug!(target: LOCK, key = %detached.key(), fence = %detached.fence(), "detached");
+        lease.handle().tell(LockEventKind::Detached);
         Ok(detached)
     }
 }

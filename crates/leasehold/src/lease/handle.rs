@@ -13,6 +13,7 @@ use leasehold_core::{
 use tokio::sync::Notify;
 
 use crate::LOCK;
+use crate::audit::{Audience, LockEventKind, LossReason};
 use crate::events::{self, Holding};
 use crate::rt;
 use crate::settings::{Settings, Terms};
@@ -55,6 +56,14 @@ pub(crate) struct Proof {
     pub(crate) fences: FenceBlock,
     /// The holder's own, one of them.
     pub(crate) fence: Fence,
+}
+
+/// How a lease came to this process, and who is told what becomes of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Began<'a> {
+    pub(crate) at: Moment,
+    pub(crate) how: LockEventKind,
+    pub(crate) audience: &'a Arc<Audience>,
 }
 
 #[derive(Debug)]
@@ -180,11 +189,11 @@ impl LeaseHandle {
         terms: Terms,
         relay: Relay,
         settings: Option<Arc<Settings>>,
-        granted_at: Moment,
+        Began { at: granted_at, how, audience }: Began<'_>,
     ) -> Self {
         let Proof { key, token, fences, fence } = proof;
         let mode = settings.as_ref().map(|settings| settings.mode);
-        let holding = Holding::new(&key, mode, fence);
+        let holding = Holding::new(audience, &key, mode, fence, how);
         Self {
             holding,
             id,
@@ -249,7 +258,8 @@ impl LeaseHandle {
         if !may {
             return None;
         }
-        let next = self.succeed(&mut state, id, now, fence, "handed_on");
+        let began = LockEventKind::HandedOn { from: self.fence };
+        let next = self.succeed(&mut state, id, now, fence, ("handed_on", began));
         drop(state);
         self.changed.notify_waiters();
         Some(Self {
@@ -305,20 +315,21 @@ impl LeaseHandle {
             return None;
         }
         let fence = if fences == self.fences { self.fence } else { fences.first() };
-        let next = self.succeed(&mut state, id, now, fence, "changed");
+        let began = LockEventKind::Changed { from: self.fence };
+        let next = self.succeed(&mut state, id, now, fence, ("changed", began));
         drop(state);
         self.changed.notify_waiters();
         Some(Self { settings: Some(settings), fences, ..next })
     }
 
-    /// Ends this hold, for this `why`, and makes the next one of the same lease.
+    /// Ends this hold, for this `why`, and makes the next one of the same lease, which began like this.
     fn succeed(
         &self,
         state: &mut State,
         id: u64,
         now: Moment,
         fence: Fence,
-        why: &'static str,
+        (why, began): (&'static str, LockEventKind),
     ) -> Self {
         state.phase = Phase::Ended;
         self.holding.ended(why);
@@ -330,7 +341,7 @@ impl LeaseHandle {
             token: self.token,
             fences: self.fences,
             fence,
-            holding: Holding::new(&self.key, mode, fence),
+            holding: Holding::new(self.holding.audience(), &self.key, mode, fence, began),
             relay: Relay::default(),
             settings: self.settings.clone(),
             renew: self.renew,
@@ -406,7 +417,7 @@ impl LeaseHandle {
         let status = self.look(&mut self.state(), now);
         if status == LeaseStatus::Lost {
             let over = self.was_held_for_longest(now);
-            self.announce_loss(if over { "max_hold" } else { "expired" });
+            self.announce_loss(if over { LossReason::MaxHold } else { LossReason::Expired });
         }
         status
     }
@@ -418,12 +429,13 @@ impl LeaseHandle {
         state.lease.status(now)
     }
 
-    fn announce_loss(&self, reason: &'static str) {
+    fn announce_loss(&self, reason: LossReason) {
         if !self.lost.swap(true, Ordering::AcqRel) {
             let (key, fence) = (&self.key, self.fence());
-            tracing::warn!(target: LOCK, %key, %fence, reason, "lease lost");
+            tracing::warn!(target: LOCK, %key, %fence, reason = reason.name(), "lease lost");
             if self.holding.ended("lost") {
-                events::count_by(events::LOST, "reason", reason);
+                events::count_by(events::LOST, "reason", reason.name());
+                self.holding.tell(key, fence, LockEventKind::Lost { reason });
             }
             self.changed.notify_waiters();
         }
@@ -590,7 +602,7 @@ impl LeaseHandle {
         drop(state);
         self.changed.notify_waiters();
         if !held {
-            self.announce_loss("expired");
+            self.announce_loss(LossReason::Expired);
         }
         held
     }
@@ -630,7 +642,7 @@ impl LeaseHandle {
         let held = state.lease.renewed(sent_at, proven, false, now);
         drop(state);
         if !held {
-            self.announce_loss("expired");
+            self.announce_loss(LossReason::Expired);
         }
         held
     }
@@ -642,7 +654,7 @@ impl LeaseHandle {
     /// Takes in the store's word that the lease is not ours.
     pub(crate) fn refuted(&self) {
         self.state().lease.refuted();
-        self.announce_loss("refuted");
+        self.announce_loss(LossReason::Refuted);
     }
 
     /// Whether this length would leave time to work.
@@ -661,6 +673,11 @@ impl LeaseHandle {
         self.holding.ended("ended");
         self.changed.notify_waiters();
         true
+    }
+
+    /// Tells those who listen what became of it.
+    pub(crate) fn tell(&self, what: LockEventKind) {
+        self.holding.tell(&self.key, self.fence, what);
     }
 
     pub(crate) fn ended(&self) {

@@ -15,8 +15,10 @@ use leasehold_core::{
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
 use crate::LOCK;
+use crate::audit::LockEventKind;
 use crate::events;
 use crate::lease::handle::LeaseHandle;
+use crate::lease::outcome::Release;
 use crate::rt;
 
 /// How long one attempt may take.
@@ -206,6 +208,8 @@ impl Orphan {
                 let answer = persist(clock, places, until, release).await;
                 let (key, fence) = (&handle.key, handle.fence());
                 tracing::debug!(target: LOCK, %key, %fence, ?answer, "release in the background");
+                let outcome = answer.as_ref().map_or(Release::Unknown, Release::of);
+                handle.tell(LockEventKind::Released { outcome, cooldown: request.cooldown });
                 handle.ended();
             }
         }

@@ -4,85 +4,17 @@ use std::fmt;
 use std::sync::Arc;
 
 use leasehold_core::{
-    Effect, Error, ErrorKind, Fence, Key, Release as StoreRelease, ReleaseRequest, Result,
+    Effect, ErrorKind, Fence, Key, Release as StoreRelease, ReleaseRequest, Result,
 };
 use tokio::task::JoinSet;
 
 use crate::LOCK;
+use crate::audit::LockEventKind;
 use crate::lease::handle::Cooldown;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::orphans::{Counted, Orphan};
+pub use crate::lease::outcome::Release;
 use crate::shared::Inner;
-
-/// How a release went, for callers that tell the outcomes apart: see
-/// [`Guard::release_outcome`](crate::Guard::release_outcome).
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[must_use = "a late or lost lease means that the work may have overlapped with another holder's"]
-#[non_exhaustive]
-pub enum Release {
-    /// The lease was held to its end and is free now.
-    Released,
-    /// The lease had run out before, but no other holder has had the lock since: the work was
-    /// undisturbed, but its ttl was too short.
-    Late,
-    /// Other holds of the same owner remain, so the lock is not free yet: the answer of a
-    /// [re-entrant](crate::Reentrant) lock.
-    StillHeld {
-        /// How many.
-        holds: u32,
-    },
-    /// The lease was not held any more, and another holder may have come since: the work may have
-    /// overlapped with that holder's.
-    NotHeld,
-    /// The store did not answer. The release is retried in the background until the lease would
-    /// have run out anyway.
-    Unknown,
-}
-
-impl Release {
-    /// What the outcome means for the work: an error unless the lease was held to its end.
-    fn verdict(self) -> Result<()> {
-        match self {
-            Self::Released | Self::StillHeld { .. } => Ok(()),
-            Self::Late => Err(late()),
-            Self::NotHeld => Err(not_held()),
-            Self::Unknown => Err(Error::new(
-                ErrorKind::Unavailable,
-                "the store did not answer the release; it is retried in the background, and the \
-                 lease ends with its ttl at the latest",
-            )
-            .with_effect(Effect::Unknown)),
-        }
-    }
-}
-
-fn late() -> Error {
-    Error::new(
-        ErrorKind::Late,
-        "the lease had run out before its release, though nobody has held the lock since; give it \
-         a longer ttl",
-    )
-}
-
-fn not_held() -> Error {
-    Error::new(
-        ErrorKind::Lost,
-        "the lease was not held any more: it ran out, was taken away or was released before; what \
-         was done under it may have overlapped with another holder's work",
-    )
-}
-
-impl fmt::Display for Release {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Released => f.write_str("released"),
-            Self::Late => f.write_str("late: the lease had run out, but nobody has held it since"),
-            Self::StillHeld { holds } => write!(f, "still held {holds} times by the same owner"),
-            Self::NotHeld => f.write_str("not held any more; another holder may have come since"),
-            Self::Unknown => f.write_str("unknown: the store did not answer"),
-        }
-    }
-}
 
 /// Counts a release that stayed unanswered among the outcomes.
 pub(crate) fn outcome(answer: Result<Release>) -> Result<Release> {
@@ -239,12 +171,11 @@ impl HeldLease {
             let answer = client.store.release(&ending.request, client.config.call_timeout).await;
             tell(&handle.key, handle.fence(), &answer);
             let answer = answer.map_err(|error| self.explain(error, "release"))?;
+            let cooldown = ending.request.cooldown;
             ending.done();
-            Ok(match answer {
-                StoreRelease::Released | StoreRelease::StillHeld { .. } => Release::Released,
-                StoreRelease::Late => Release::Late,
-                _ => Release::NotHeld,
-            })
+            let outcome = Release::of(&answer);
+            handle.tell(LockEventKind::Released { outcome, cooldown });
+            Ok(outcome)
         }
     }
 

@@ -10,10 +10,11 @@ use leasehold_core::{
 use tracing::Instrument as _;
 
 use crate::LOCK;
+use crate::audit::LockEventKind;
 use crate::config::LOCAL_HANDOFFS_FOR;
 use crate::events::{self, Contender};
 use crate::lease::guard::Guard;
-use crate::lease::handle::{LeaseHandle, Proof, Relay, Successors};
+use crate::lease::handle::{Began, LeaseHandle, Proof, Relay, Successors};
 use crate::refusal::refused;
 use crate::rt;
 use crate::settings::{Settings, Terms};
@@ -227,7 +228,7 @@ impl Acquisition {
                 successors: Some(Weak::clone(&self.successors)),
             },
             Some(Arc::clone(&self.limits.settings)),
-            now,
+            Began { at: now, how: LockEventKind::Granted, audience: &self.client.audience },
         ));
         self.client.schedule.add(&handle, sent_at);
         self.armed.disarm();

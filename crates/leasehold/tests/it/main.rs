@@ -17,6 +17,7 @@ mod channel;
 #[cfg(all(feature = "embedded", unix))]
 mod connect;
 mod election;
+mod events;
 #[cfg(feature = "embedded")]
 mod examples;
 #[cfg(feature = "redis")]

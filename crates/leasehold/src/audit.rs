@@ -1,0 +1,159 @@
+//! What becomes of each lock of a client, as values, for a program that keeps a record.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use leasehold_core::{Fence, Key};
+use tokio::sync::broadcast::{self, error::RecvError};
+
+use crate::lease::outcome::Release;
+
+/// As many events as are kept for a reader that is slow.
+const KEPT: usize = 1_024;
+
+/// Something that became of a lease of a client. Read by [`Client::events`](crate::Client::events).
+///
+/// It has no time of its own: it is told as it happens.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct LockEvent {
+    /// The lock.
+    pub key: Key,
+    /// The fence of the hold that it is about.
+    pub fence: Fence,
+    /// What happened.
+    pub what: LockEventKind,
+}
+
+/// What became of a lease.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum LockEventKind {
+    /// The store granted it, at once or in line.
+    Granted,
+    /// It was taken over from where it had been [detached](crate::Guard::detach).
+    Adopted,
+    /// It went on to the next contender of this process, which has it under this event's fence.
+    HandedOn {
+        /// The fence of the hold that ended with it.
+        from: Fence,
+    },
+    /// It goes on in another mode, under this event's fence.
+    Changed {
+        /// The fence of the hold that ended with it.
+        from: Fence,
+    },
+    /// It was let go of without being ended.
+    Detached,
+    /// It was released, by its holder or in the background, and the store has said how that went;
+    /// [`Release::Unknown`] when it never did.
+    Released {
+        /// How that went.
+        outcome: Release,
+        /// The cool-down that came with it.
+        cooldown: Option<Duration>,
+    },
+    /// It can't be proven any more, before it was released.
+    Lost {
+        /// Why.
+        reason: LossReason,
+    },
+    /// This client took it away from its holder ([`Client::force_release`](crate::Client::force_release)).
+    Forced,
+}
+
+impl LockEventKind {
+    /// One word that means the same in every version: `granted`, `adopted`, `handed_on`, `changed`,
+    /// `detached`, `released`, `lost` or `forced`.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Granted => "granted",
+            Self::Adopted => "adopted",
+            Self::HandedOn { .. } => "handed_on",
+            Self::Changed { .. } => "changed",
+            Self::Detached => "detached",
+            Self::Released { .. } => "released",
+            Self::Lost { .. } => "lost",
+            Self::Forced => "forced",
+        }
+    }
+}
+
+/// Why a lease was lost.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// The store says that it is not held: it was taken away, or the store has forgotten it.
+    Refuted,
+    /// Its time was over, and no renewal had been answered.
+    Expired,
+    /// It was held for as long as it may be ([`LockOptions::max_hold`](crate::LockOptions::max_hold)).
+    MaxHold,
+}
+
+impl LossReason {
+    /// One word that means the same in every version: `refuted`, `expired` or `max_hold`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Refuted => "refuted",
+            Self::Expired => "expired",
+            Self::MaxHold => "max_hold",
+        }
+    }
+}
+
+/// What becomes of a client's leases, from the call of [`Client::events`](crate::Client::events) on.
+#[derive(Debug)]
+#[must_use = "nothing is told to those that do not ask"]
+pub struct LockEvents {
+    receiver: broadcast::Receiver<LockEvent>,
+    missed: u64,
+}
+
+impl LockEvents {
+    /// The next event, in the order in which they happened to each lock. `None` when the client and
+    /// all of its leases are gone.
+    ///
+    /// # Cost
+    ///
+    /// No round trip. It waits until something happens, without a limit.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: no event is lost.
+    pub async fn next(&mut self) -> Option<LockEvent> {
+        loop {
+            match self.receiver.recv().await {
+                Ok(event) => return Some(event),
+                Err(RecvError::Lagged(missed)) => self.missed = self.missed.saturating_add(missed),
+                Err(RecvError::Closed) => return None,
+            }
+        }
+    }
+
+    /// How many events were not read in time, and are gone: the last 1 024 are kept.
+    #[must_use]
+    pub const fn missed(&self) -> u64 {
+        self.missed
+    }
+}
+
+/// To whom a client's events are told. Nothing is made, and nothing kept, before there is a reader.
+#[derive(Debug, Default)]
+pub(crate) struct Audience(OnceLock<broadcast::Sender<LockEvent>>);
+
+impl Audience {
+    pub(crate) fn listen(&self) -> LockEvents {
+        let receiver = self.0.get_or_init(|| broadcast::Sender::new(KEPT)).subscribe();
+        LockEvents { receiver, missed: 0 }
+    }
+
+    pub(crate) fn tell(&self, key: &Key, fence: Fence, what: LockEventKind) {
+        if let Some(audience) = self.0.get() {
+            // Those that listened may have gone.
+            audience.send(LockEvent { key: key.clone(), fence, what }).ok();
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! How a release went, and what that means for the work.
+
+use std::fmt;
+
+use leasehold_core::{Effect, Error, ErrorKind, Release as StoreRelease, Result};
+
+/// How a release went, for callers that tell the outcomes apart: see
+/// [`Guard::release_outcome`](crate::Guard::release_outcome).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use = "a late or lost lease means that the work may have overlapped with another holder's"]
+#[non_exhaustive]
+pub enum Release {
+    /// The lease was held to its end and is free now.
+    Released,
+    /// The lease had run out before, but no other holder has had the lock since: the work was
+    /// undisturbed, but its ttl was too short.
+    Late,
+    /// Other holds of the same owner remain, so the lock is not free yet: the answer of a
+    /// [re-entrant](crate::Reentrant) lock.
+    StillHeld {
+        /// How many.
+        holds: u32,
+    },
+    /// The lease was not held any more, and another holder may have come since: the work may have
+    /// overlapped with that holder's.
+    NotHeld,
+    /// The store did not answer. The release is retried in the background until the lease would
+    /// have run out anyway.
+    Unknown,
+}
+
+impl Release {
+    /// How the release of a lease went, by the store's answer.
+    pub(crate) const fn of(answer: &StoreRelease) -> Self {
+        match answer {
+            StoreRelease::Released | StoreRelease::StillHeld { .. } => Self::Released,
+            StoreRelease::Late => Self::Late,
+            _ => Self::NotHeld,
+        }
+    }
+
+    /// What the outcome means for the work: an error unless the lease was held to its end.
+    pub(crate) fn verdict(self) -> Result<()> {
+        match self {
+            Self::Released | Self::StillHeld { .. } => Ok(()),
+            Self::Late => Err(late()),
+            Self::NotHeld => Err(not_held()),
+            Self::Unknown => Err(Error::new(
+                ErrorKind::Unavailable,
+                "the store did not answer the release; it is retried in the background, and the \
+                 lease ends with its ttl at the latest",
+            )
+            .with_effect(Effect::Unknown)),
+        }
+    }
+}
+
+fn late() -> Error {
+    Error::new(
+        ErrorKind::Late,
+        "the lease had run out before its release, though nobody has held the lock since; give it \
+         a longer ttl",
+    )
+}
+
+fn not_held() -> Error {
+    Error::new(
+        ErrorKind::Lost,
+        "the lease was not held any more: it ran out, was taken away or was released before; what \
+         was done under it may have overlapped with another holder's work",
+    )
+}
+
+impl fmt::Display for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Released => f.write_str("released"),
+            Self::Late => f.write_str("late: the lease had run out, but nobody has held it since"),
+            Self::StillHeld { holds } => write!(f, "still held {holds} times by the same owner"),
+            Self::NotHeld => f.write_str("not held any more; another holder may have come since"),
+            Self::Unknown => f.write_str("unknown: the store did not answer"),
+        }
+    }
+}
