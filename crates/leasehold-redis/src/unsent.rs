@@ -11,6 +11,10 @@ use crate::transport::{Deadline, Request, Transport};
 /// How long the answer that the messages came with is held back for them at most.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// The metric of messages to waiters that could not be published.
+#[cfg(feature = "metrics")]
+const LOST: &str = "leasehold.store.messages.lost";
+
 /// The word that scripts put in front of what they could not send.
 const WORD: &[u8] = b"unsent";
 
@@ -98,7 +102,10 @@ impl Unsent {
         }
         if lost > 0 {
             tracing::debug!(why, lost, "messages to waiters could not be sent");
-            self.lost.fetch_add(u64::try_from(lost).unwrap_or(u64::MAX), Ordering::Relaxed);
+            let lost = u64::try_from(lost).unwrap_or(u64::MAX);
+            self.lost.fetch_add(lost, Ordering::Relaxed);
+            #[cfg(feature = "metrics")]
+            metrics::counter!(LOST).increment(lost);
         }
     }
 }

@@ -126,7 +126,31 @@ async fn what_becomes_of_each_lock_is_counted() {
         ("leasehold_lease_renewal_failures ", 0.0),
         ("leasehold_lock_waiting ", 0.0),
     ]);
+    #[cfg(feature = "redis")]
+    messages_that_nobody_may_publish_are_counted(&handle).await;
+
     // Neither a token nor a name, of which there may be any number.
     let text = handle.render();
     assert!(!text.contains("key=") && !text.contains("token"), "{text}");
+}
+
+/// The holder's user has no right to the channel on which a waiter is told.
+#[cfg(feature = "redis")]
+async fn messages_that_nobody_may_publish_are_counted(handle: &PrometheusHandle) {
+    let server = leasehold_testkit::server::RedisServer::start();
+    let rule = ["ACL", "SETUSER", "mute", "on", ">secret", "~*", "resetchannels", "+@all"];
+    assert_eq!(server.cli(&rule), "OK");
+    let mute = Client::connect(server.url_for("mute", "secret")).await.unwrap();
+    let client = Client::connect(server.url()).await.unwrap();
+    let guard = lock(&mute, "d").lock().await.unwrap();
+    let waiter = tokio::spawn({
+        let lock = lock(&client, "d");
+        async move { drop(lock.lock().await) }
+    });
+    while client.inspect("d").await.unwrap().unwrap().waiters.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    guard.release().await.unwrap();
+    until(handle, "leasehold_store_messages_lost ", 1.0).await;
+    waiter.abort();
 }
