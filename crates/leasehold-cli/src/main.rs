@@ -11,6 +11,7 @@ mod describe;
 mod duration;
 mod exit;
 mod failure;
+mod http;
 mod inherited;
 mod job;
 mod kind;

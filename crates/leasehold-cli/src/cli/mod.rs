@@ -86,6 +86,7 @@ pub(crate) enum Command {
     Ls(Ls),
     Show(Show),
     Top(Top),
+    Ui(Ui),
     Metrics(Metrics),
     Why(Why),
     Ask(Ask),
@@ -458,6 +459,44 @@ pub(crate) struct Top {
         value_parser = duration::parse, allow_hyphen_values = true,
     )]
     pub(crate) every: Duration,
+}
+
+/// Show the locks in use on a web page
+///
+/// For each lock it shows the holder, how long it has held the lock, how long the lease runs on
+/// unless renewed, the waiters, and the holds of the last five minutes that the page has seen. It
+/// prints the page's address, lists the store while a page is open, and ends with a signal.
+///
+/// All who reach the address may look, other users of this machine too. The page only shows,
+/// unless --allow-release is given. Then those with the printed address, which has a token in it,
+/// can take a lease away by typing the end of its fence.
+///
+///   leasehold ui
+///   ssh -L 9465:127.0.0.1:9465 host leasehold ui
+#[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Ui {
+    /// Only those whose names start with this
+    pub(crate) prefix: Option<OsString>,
+
+    /// The address to serve it at; port 0 takes one that is free
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9465")]
+    pub(crate) listen: std::net::SocketAddr,
+
+    /// A name by which browsers reach it, besides localhost and addresses
+    #[arg(long = "host", value_name = "NAME")]
+    pub(crate) hosts: Vec<String>,
+
+    /// How often the store is listed, 100ms or more
+    #[arg(
+        long, value_name = "TIME", default_value = "1s",
+        value_parser = duration::parse, allow_hyphen_values = true,
+    )]
+    pub(crate) every: Duration,
+
+    /// Let those with the printed address take leases away
+    #[arg(long)]
+    pub(crate) allow_release: bool,
 }
 
 /// An order of locks.

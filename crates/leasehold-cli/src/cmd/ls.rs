@@ -82,15 +82,20 @@ async fn watch(context: &Context, prefix: &str, json: bool, every: Duration) -> 
 fn text(listing: &Listing, json: bool) -> Outcome<String> {
     let Listing { locks, unreadable, .. } = listing;
     if json {
-        let locks = locks.iter().map(lock_json).collect::<Outcome<Vec<Value>>>()?;
-        let unreadable: Vec<Value> = unreadable.iter().map(unreadable_json).collect();
-        let document = json!({ "version": JSON_VERSION, "locks": locks, "unreadable": unreadable });
-        return Ok(output::json_line(&document));
+        return Ok(output::json_line(&document(listing, usize::MAX)?));
     }
     if locks.is_empty() && unreadable.is_empty() {
         return Ok(String::new());
     }
     Ok(output::table(&list(locks, unreadable)))
+}
+
+/// A document of a listing, with so many locks at most.
+pub(crate) fn document(listing: &Listing, locks_max: usize) -> Outcome<Value> {
+    let Listing { locks, unreadable, .. } = listing;
+    let locks = locks.iter().take(locks_max).map(lock_json).collect::<Outcome<Vec<Value>>>()?;
+    let unreadable: Vec<Value> = unreadable.iter().map(unreadable_json).collect();
+    Ok(json!({ "version": JSON_VERSION, "locks": locks, "unreadable": unreadable }))
 }
 
 fn unreadable_json(error: &Error) -> Value {

@@ -1,41 +1,32 @@
 //! `leasehold metrics`: the locks in use as numbers, in the text that Prometheus reads.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use leasehold::{Client, Error, HolderInfo, Listing, LockInfo};
 use metrics::{describe_gauge, gauge};
 use metrics_exporter_prometheus::PrometheusBuilder;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::cli::Metrics;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
+use crate::http::{Connection, Listener};
 use crate::outage::Outage;
 use crate::output;
 use crate::signals::unless_interrupted;
 
 /// A scrape that takes longer is given up by those who scrape.
 const SCRAPE_WITHIN: Duration = Duration::from_secs(8);
-/// How long a connection may take to say what it wants.
-const REQUEST_WITHIN: Duration = Duration::from_secs(5);
 const CONNECTIONS_MAX: usize = 16;
 /// As many locks as get numbers of their own.
 const PER_LOCK_MAX: usize = 1_000;
-/// After a connection that could not be accepted, say for want of files.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Somebody who wants the numbers.
 type Asked = oneshot::Sender<String>;
@@ -103,13 +94,9 @@ impl Scraper<'_> {
 
 async fn listen(address: SocketAddr, scraper: &mut Scraper<'_>) -> Outcome {
     let mut signals = scraper.context.catch_signals()?;
-    let attempt = format!("listen on {address}");
-    let system = |error: std::io::Error| Failure::system(&attempt, &error);
-    let listener = TcpListener::bind(address).await.map_err(system)?;
-    let address = listener.local_addr().map_err(system)?;
-    output::data(&format!("http://{address}/metrics\n"))?;
+    let listener = Listener::bind(address, CONNECTIONS_MAX).await?;
+    output::data(&format!("http://{}/metrics\n", listener.address()))?;
     let (ask, mut asked) = mpsc::channel::<Asked>(CONNECTIONS_MAX);
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let served = unless_interrupted(&mut signals, async {
         loop {
             tokio::select! {
@@ -122,9 +109,9 @@ async fn listen(address: SocketAddr, scraper: &mut Scraper<'_>) -> Outcome {
                         drop(asked.send(text.clone()));
                     }
                 }
-                connection = accept(&listener, &places) => {
-                    if let Some((stream, place)) = connection {
-                        tokio::spawn(serve(stream, place, ask.clone()));
+                connection = listener.accept() => {
+                    if let Some(connection) = connection {
+                        tokio::spawn(serve(connection, ask.clone()));
                     }
                 }
             }
@@ -133,29 +120,8 @@ async fn listen(address: SocketAddr, scraper: &mut Scraper<'_>) -> Outcome {
     served.await?
 }
 
-async fn accept(
-    listener: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> Option<(TcpStream, OwnedSemaphorePermit)> {
-    let place = Arc::clone(places).acquire_owned().await.ok()?;
-    match listener.accept().await {
-        Ok((stream, _)) => Some((stream, place)),
-        Err(_) => {
-            tokio::time::sleep(ACCEPT_AGAIN).await;
-            None
-        }
-    }
-}
-
-async fn serve(stream: TcpStream, _place: OwnedSemaphorePermit, ask: mpsc::Sender<Asked>) {
-    let answer = service_fn(|request: Request<Incoming>| {
-        let ask = ask.clone();
-        async move { Ok::<_, Infallible>(respond(&request, &ask).await) }
-    });
-    let mut server = http1::Builder::new();
-    server.timer(TokioTimer::new()).header_read_timeout(REQUEST_WITHIN).keep_alive(false);
-    // A connection that breaks is the other side's business.
-    drop(server.serve_connection(TokioIo::new(stream), answer).await);
+async fn serve(connection: Connection, ask: mpsc::Sender<Asked>) {
+    connection.serve(async |request| respond(&request, &ask).await).await;
 }
 
 async fn respond(request: &Request<Incoming>, ask: &mpsc::Sender<Asked>) -> Response<Full<Bytes>> {

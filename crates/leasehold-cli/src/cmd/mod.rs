@@ -17,6 +17,7 @@ mod run;
 mod set_limit;
 mod show;
 mod top;
+mod ui;
 mod wait;
 mod why;
 
@@ -37,6 +38,7 @@ pub(crate) async fn carry_out(command: &Command, context: &Context) -> Outcome {
         Command::Ls(args) => ls::ls(args, context).await,
         Command::Show(args) => show::show(args, context).await,
         Command::Top(args) => top::top(args, context).await,
+        Command::Ui(args) => ui::ui(args, context).await,
         Command::Metrics(args) => metrics::metrics(args, context).await,
         Command::Why(args) => why::why(args, context).await,
         Command::Ask(args) => ask::ask(args, context).await,

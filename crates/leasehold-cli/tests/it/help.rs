@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::harness::Site;
 
-const COMMANDS: [&str; 19] = [
+const COMMANDS: [&str; 20] = [
     "run",
     "elect",
     "observe",
@@ -17,6 +17,7 @@ const COMMANDS: [&str; 19] = [
     "ls",
     "show",
     "top",
+    "ui",
     "metrics",
     "why",
     "ask",

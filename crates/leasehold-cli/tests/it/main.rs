@@ -11,6 +11,7 @@
 
 mod bad_days;
 mod bad_input;
+mod browser;
 mod child;
 mod contention;
 mod doctor;
@@ -38,5 +39,6 @@ mod supervisor;
 mod terminal;
 mod time_limit;
 mod top;
+mod ui;
 mod watchdog;
 mod why;
