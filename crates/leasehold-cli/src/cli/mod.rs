@@ -624,10 +624,17 @@ pub(crate) struct SetLimit {
 /// and place. It changes nothing. It prints the worst finding first, with what to set, and exits with 79
 /// if any is worse than a note, else with 0.
 ///
+/// With --probe it also finds out by experiment whether locks work, whatever the store calls
+/// itself. On scratch names below `doctor/probe/` six contenders take one lock as quickly as they
+/// can, waiters are woken, a lease ends by itself, clocks are compared, and 200 locks have to
+/// stay. That takes some seconds and leaves nothing behind. The report names no host and no
+/// directory, so it can be shared.
+///
 /// With --acl it prints the command that creates a Redis or Valkey user with the least rights, for the
 /// prefix and the database in the store's URL. It does not connect.
 ///
 ///   leasehold doctor
+///   leasehold doctor --probe
 ///   leasehold doctor --acl --user app --feature lock,wait
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
@@ -635,6 +642,10 @@ pub(crate) struct Doctor {
     /// Print a JSON document
     #[arg(long, conflicts_with = "acl")]
     pub(crate) json: bool,
+
+    /// Find out by experiment too
+    #[arg(long, conflicts_with = "acl")]
+    pub(crate) probe: bool,
 
     /// Print the least ACL rule instead, as a command for redis-cli
     #[arg(long)]

@@ -1,9 +1,10 @@
 //! `doctor`: looks at where locks are kept, and says what that means for them.
 
 use leasehold::redis::acl;
-use leasehold::store::doctor::{Finding, Severity, worst};
+use leasehold::store::doctor::{self, Finding, Severity, worst};
 use serde_json::{Value, json};
 
+use super::probe::probe;
 use crate::cli::{Doctor, Feature};
 use crate::context::Context;
 use crate::exit::Exit;
@@ -20,10 +21,21 @@ pub(crate) async fn doctor(args: &Doctor, context: &Context) -> Outcome {
     if args.acl {
         return print_rule(args, context);
     }
-    let (location, findings) = match context.connect_to_look().await? {
+    let (mut location, mut findings) = match context.connect_to_look().await? {
         Some(client) => (client.location().to_owned(), client.examine().await?),
         None => (context.settings.place(), vec![not_made_yet()]),
     };
+    if args.probe {
+        if !context.settings.store_is_absent() {
+            findings.extend(probe(context).await?);
+            doctor::sort(&mut findings);
+        }
+        let names = names_of(&location, &findings);
+        let kind = location.split_once(':').map_or(&*location, |(kind, _)| kind);
+        let version = env!("CARGO_PKG_VERSION");
+        location = format!("leasehold {version} on a store of the kind {kind}");
+        findings = findings.into_iter().map(|finding| without(finding, &names)).collect();
+    }
     let worst = worst(&findings);
     if args.json {
         output::json(&json!({
@@ -36,6 +48,43 @@ pub(crate) async fn doctor(args: &Doctor, context: &Context) -> Outcome {
         output::data(&report(&location, &findings))?;
     }
     Ok(if worst > Severity::Note { Exit::Unwell } else { Exit::Success })
+}
+
+/// What tells of a store where it is, each with what stands for it in a report to be shared.
+fn names_of(location: &str, findings: &[Finding]) -> Vec<(String, String)> {
+    let mut names: Vec<&str> = vec![location];
+    names.extend(findings.iter().filter_map(|finding| finding.store.as_deref()));
+    let places = names.iter().filter_map(|name| {
+        let place = name.split_once(':')?.1.trim_start_matches("//");
+        Some(place.split('?').next().unwrap_or(place))
+    });
+    let places: Vec<&str> = places.collect();
+    let hosts = places.iter().filter(|place| !place.starts_with('/'));
+    let hosts = hosts.flat_map(|place| place.split('/').next().unwrap_or(place).split(','));
+    let hosts: Vec<&str> = hosts.collect();
+    let bare = hosts.iter().filter_map(|host| Some(host.rsplit_once(':')?.0));
+    let mut all: Vec<&str> =
+        names.iter().chain(&places).chain(&hosts).copied().chain(bare).collect();
+    all.retain(|name| !name.is_empty());
+    all.sort_unstable();
+    all.dedup();
+    let mut named: Vec<_> =
+        (1..).zip(all).map(|(n, name)| (name.to_owned(), format!("<{n}>"))).collect();
+    // A host with its port before the host alone.
+    named.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
+    named
+}
+
+/// The finding with these names replaced.
+fn without(mut finding: Finding, names: &[(String, String)]) -> Finding {
+    let replace = |text: &str| {
+        names.iter().fold(text.to_owned(), |text, (name, stands)| text.replace(name, stands))
+    };
+    finding.found = replace(&finding.found).into();
+    finding.means = replace(&finding.means).into();
+    finding.advice = finding.advice.map(|advice| replace(&advice).into());
+    finding.store = finding.store.map(|store| replace(&store).into());
+    finding
 }
 
 fn not_made_yet() -> Finding {
@@ -164,6 +213,19 @@ mod tests {
             \x20                     it may forget\n\
              fine     clock        it is right\n"
         );
+    }
+
+    #[test]
+    fn a_report_to_be_shared_names_no_host_and_no_directory() {
+        let text = "db.example:6379 answers, db.example has /srv/locks";
+        let finding =
+            Finding::new(Severity::Note, "t", text, text).at_store("redis://db.example:6379");
+        let of_server = names_of("redis://db.example:6379/3", std::slice::from_ref(&finding));
+        let directory = names_of("embedded:/srv/locks", &[]);
+        let finding = without(without(finding, &of_server), &directory);
+        let shown = report("s", &[finding]);
+        assert!(!shown.contains("example") && !shown.contains("srv"), "{shown}");
+        assert!(shown.contains("> answers, <"), "{shown}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod ls;
 pub(crate) mod man;
 mod metrics;
 mod observe;
+mod probe;
 mod release;
 mod renew;
 mod run;

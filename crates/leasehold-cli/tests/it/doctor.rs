@@ -3,7 +3,7 @@
 use leasehold_testkit::server::RedisServer;
 use serde_json::Value;
 
-use crate::harness::Site;
+use crate::harness::{Site, until};
 
 #[test]
 fn a_directory_of_locks_is_examined() {
@@ -106,4 +106,39 @@ fn a_rule_for_what_has_no_users_is_refused() {
     Site::embedded().line("doctor --acl").complains(78, "--store redis://HOST");
     let site = Site::at("redis://127.0.0.1:1");
     site.run(["doctor", "--acl", "--user", "a b"]).complains(64, "user's name");
+}
+
+#[test]
+fn a_probe_of_a_good_store_finds_that_locks_work_and_leaves_nothing() {
+    let server = RedisServer::builder().appendonly().start();
+    let (of_server, of_directory) = (Site::at(server.url()), Site::embedded());
+    of_directory.line("run k -- true").expect(0);
+    for (site, place) in [(of_server, "127.0.0.1"), (of_directory, "locks")] {
+        let report = site.line("doctor --probe").expect(0).stdout;
+        assert!(report.starts_with("leasehold "), "{report}");
+        for topic in ["exclusion", "messages", "expiry", "clock shown", "memory"] {
+            assert!(report.contains(&format!("fine     {topic} ")), "{topic}: {report}");
+        }
+        assert!(report.contains("never two at once, each fence above the last"), "{report}");
+        let where_it_is = site.store().split_once(':').unwrap().1.trim_start_matches("//");
+        assert!(!report.contains(where_it_is), "{place}: {report}");
+        assert_eq!(site.line("ls doctor/probe").expect(0).stdout, "");
+    }
+}
+
+#[test]
+fn a_probe_finds_a_store_that_forgets_locks_whatever_its_settings_say() {
+    let server = RedisServer::builder().appendonly().start();
+    let site = Site::at(server.url());
+    let mut probe = site.start(["doctor", "--probe", "--json"]);
+    until("it has begun", || server.cli(&["DBSIZE"]).trim_start_matches("(integer) ") != "0");
+    while probe.exited().is_none() {
+        assert_eq!(server.cli(&["FLUSHALL"]), "OK");
+    }
+    let done = probe.finish().expect(79);
+    let document: Value = serde_json::from_str(&done.stdout).unwrap();
+    let findings = document["findings"].as_array().unwrap();
+    let memory = findings.iter().find(|finding| finding["topic"] == "memory").unwrap();
+    assert_eq!(memory["severity"], "problem", "{document}");
+    assert!(memory["found"].as_str().unwrap().contains("were gone after"), "{document}");
 }
