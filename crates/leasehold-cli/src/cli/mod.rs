@@ -233,6 +233,13 @@ pub(crate) struct Elect {
     #[arg(long)]
     pub(crate) restart: bool,
 
+    /// The longest term: lead for no longer, and campaign again behind those who wait
+    ///
+    /// Counted from when the post was taken. The command gets TERM, then KILL, in the last --grace of that
+    /// time. Nobody is kept out after, even if leasehold itself is killed.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
+    pub(crate) max_hold: Option<Duration>,
+
     #[command(flatten)]
     pub(crate) job: Job,
 }
@@ -355,6 +362,12 @@ pub(crate) struct Hold {
     /// Release the lock as soon as `ask` asks for it
     #[arg(long)]
     pub(crate) until_asked: bool,
+
+    /// Let go after this time at the latest, with exit code 80
+    ///
+    /// Counted from when the lock was taken. Nobody is kept out after, even if leasehold itself is killed.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
+    pub(crate) max_hold: Option<Duration>,
 
     /// Leave standard input alone and hold until a signal comes
     #[arg(long)]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use leasehold::Client;
 use tokio::time::Instant;
 
+use crate::arguments;
 use crate::cli::Elect;
 use crate::context::Context;
 use crate::failure::Outcome;
@@ -20,8 +21,9 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 pub(crate) async fn elect(args: &Elect, context: &Context) -> Outcome {
     let keys = std::slice::from_ref(&args.key);
-    let request = Request::new(keys, Kind::Exclusive, &args.taking, context)?;
-    let runner = Runner::new(&args.job, &request)?;
+    let mut request = Request::new(keys, Kind::Exclusive, &args.taking, context)?;
+    request.ttl = arguments::within(args.max_hold, request.ttl, args.job.grace)?;
+    let runner = Runner::new(&args.job, &request)?.max_hold(args.max_hold);
     let mut signals = context.catch_signals()?;
     let mut client: Option<Client> = None;
     let mut outage = Outage::default();

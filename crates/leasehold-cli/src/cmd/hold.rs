@@ -13,6 +13,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::arguments;
 use crate::cli::Hold;
 use crate::context::Context;
 use crate::exit::Exit;
@@ -43,7 +44,8 @@ enum End {
 pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
     let kind = Kind::of(&args.kinds, args.keys.len())?;
     kind.judge(args.taking.waiting.wait, false)?;
-    let request = Request::new(&args.keys, kind, &args.taking, context)?;
+    let mut request = Request::new(&args.keys, kind, &args.taking, context)?;
+    request.ttl = arguments::within(args.max_hold, request.ttl, None)?;
     // Before the lock is taken, so that it is not held in vain.
     if output::is_closed() {
         return Err(Failure::new(
@@ -54,7 +56,7 @@ pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
     }
     let process = args.while_pid.map(Watched::open).transpose()?;
     let mut signals = context.catch_signals()?;
-    let manner = Manner { renew: true, grace: None, max_hold: None };
+    let manner = Manner { renew: true, grace: None, max_hold: args.max_hold };
     let (client, held) = request.take(context, &mut signals, manner).await?;
     let until = match process {
         Some(process) => Until::ProcessEnds(process),
@@ -100,6 +102,7 @@ pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
         () = asked => End::Asked,
     };
     match end {
+        End::Lost if held.leases().iter().all(is_held_or_over) => Ok(end_overtime(held).await),
         End::Lost => Ok(give_up(held, context).await),
         End::Asked => Ok(release(held).await),
         End::Failed(failure) => {
@@ -107,6 +110,19 @@ pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
             Err(failure)
         }
     }
+}
+
+fn is_held_or_over(lease: &HeldLease) -> bool {
+    lease.is_held() || lease.is_max_hold_over()
+}
+
+/// Lets go after the longest time, at which the store has let go by itself.
+async fn end_overtime(held: Held) -> Exit {
+    let names = held.leases().names();
+    output::message(&format!("{names} has been held for as long as --max-hold allows"));
+    // Others of several, which were taken a moment later.
+    drop(held.release(Cooldown::AsGranted).await);
+    Exit::Overtime
 }
 
 /// Tells of the loss and lets go, as far as that can be done before somebody else may hold it.

@@ -1,4 +1,4 @@
-//! `run --max-hold`: a job that takes too long.
+//! `--max-hold`: a job, a hold and a term that take too long.
 
 use std::fs;
 
@@ -57,4 +57,43 @@ fn a_limit_in_which_nothing_can_be_done_is_refused() {
     site.line("run k --max-hold 500ms --grace 10s -- touch never").complains(64, "--max-hold");
     site.line("run k --max-hold 10s --grace 6s -- touch never").complains(64, "grace");
     assert!(!fs::exists(site.path("never")).unwrap());
+}
+
+#[test]
+fn a_hold_that_takes_too_long_ends_by_itself() {
+    let site = Site::embedded();
+    let options = ["hold", "a", "b", "--ignore-stdin", "--max-hold", "1s"];
+    let mut held = site.start(options);
+    held.line();
+    let remaining = lock(&site, "a")["holders"][0]["remaining_ms"].as_u64().unwrap();
+    assert!(remaining <= 1_000, "the store is not to keep it longer either: {remaining}");
+    let mut next = site.start(["hold", "b", "--ignore-stdin"]);
+    next.line();
+    let done = held.finish().expect(80);
+    assert!(done.stderr.contains("has been held for as long as --max-hold allows"), "{done:?}");
+    site.line("hold k --max-hold 0").complains(64, "longest hold");
+}
+
+#[test]
+fn a_hold_that_is_taken_away_is_lost_whatever_its_limit() {
+    let site = Site::embedded();
+    let mut held = site.start(["hold", "k", "--ignore-stdin", "--ttl", "2s", "--max-hold", "1h"]);
+    let fence = held.line().split_whitespace().next().unwrap().to_owned();
+    site.line(&format!("force-release k --fence {fence}")).expect(0);
+    assert!(held.finish().expect(76).stderr.contains("taken away"));
+}
+
+#[test]
+fn a_leader_whose_term_is_over_makes_room_for_those_who_wait() {
+    let site = Site::embedded();
+    let script = "echo $LEASEHOLD_FENCE; while :; do sleep 0.02; done";
+    let start = |owner| {
+        let options = ["elect", "post", "--max-hold", "1s", "--owner", owner, "--", "sh", "-c"];
+        site.start(options.iter().chain(&[script]))
+    };
+    let (mut one, mut two) = (start("one"), start("two"));
+    // Each leads, and leads again.
+    let terms = [one.line(), two.line(), one.line(), two.line()];
+    let distinct: std::collections::BTreeSet<_> = terms.iter().collect();
+    assert_eq!(distinct.len(), 4, "{terms:?}");
 }
