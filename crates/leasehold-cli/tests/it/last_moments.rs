@@ -296,6 +296,7 @@ fn what_nobody_can_get_is_no_success() {
         "ls",
         "ls --json",
         "ls --watch 1s",
+        "top",
         "top --once",
         "doctor",
         "observe k",

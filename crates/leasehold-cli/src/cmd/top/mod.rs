@@ -58,6 +58,7 @@ pub(crate) async fn top(args: &Top, context: &Context) -> Outcome {
         output::data(&output::table(&view::table(&model, Instant::now())))?;
         return Ok(told);
     }
+    output::refuse_closed()?;
     if !io::stdout().is_terminal() {
         return Err(Failure::usage("standard output is no terminal; --once prints a table"));
     }
