@@ -76,3 +76,12 @@ fn the_package_is_installed_used_and_removed() {
     dpkg(&site, &["--purge", "leasehold"]).expect(0);
     assert!(!root.join("usr").exists(), "nothing is left");
 }
+
+#[test]
+fn the_first_minute_ends_with_a_held_lock() {
+    let site = Site::embedded();
+    let mut script = Command::new(format!("{ROOT}/packaging/first-minute.sh"));
+    let done = finish(script.arg(package(&site))).expect(0);
+    let steps: Vec<_> = done.stdout.lines().filter_map(|it| it.split("  ").next()).collect();
+    assert_eq!(steps, ["fetched", "installed", "held", "in all"], "{done:?}");
+}
