@@ -2,7 +2,6 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
-use std::time::Instant;
 
 use leasehold_core::{ClientId, Effect, ErrorKind, Store as _};
 use leasehold_redis::RedisStore;
@@ -10,6 +9,7 @@ use leasehold_testkit::server::RedisServer;
 use leasehold_testkit::server::cluster::Cluster;
 use leasehold_testkit::server::sentinel::SentinelSet;
 use tokio::task::spawn_blocking;
+use tokio::time::Instant;
 
 use crate::common::{Caller, SHORT, WITHIN, key};
 
