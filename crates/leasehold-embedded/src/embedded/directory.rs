@@ -151,6 +151,9 @@ impl Directory {
     /// Refuses a directory in which something lies that no store has put there: nothing is made,
     /// changed or removed in it.
     pub(super) fn check_ours(&self) -> Result<()> {
+        if self.has_header() {
+            return Ok(());
+        }
         let mut foreign = None;
         for entry in fs::read_dir(&self.path).map_err(|error| unusable("list", error))? {
             let entry = entry.map_err(|error| unusable("list", error))?;

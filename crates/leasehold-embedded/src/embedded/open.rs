@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, TryLockError, Weak};
 use std::time::Duration;
 
@@ -308,7 +307,7 @@ fn open_lmdb(directory: &Directory, header: &Header) -> Result<Lmdb> {
             Err(error) => return Err(lmdb_error(error)),
         }
     };
-    close_on_exec(&directory.path.join(DATA)).map_err(|error| unusable("look at", error))?;
+    close_on_exec(&lmdb).map_err(|error| unusable("look at", error))?;
     let txn = lmdb.write_txn().map_err(lmdb_error)?;
     let made = lmdb.create_databases_and_commit(txn, |create, txn| {
         create.create_database::<Bytes, Bytes>(txn, None).map(CommitOrAbort::<_, ()>::Commit)
@@ -323,29 +322,45 @@ fn open_lmdb(directory: &Directory, header: &Header) -> Result<Lmdb> {
 /// Keeps programs that this process starts from inheriting LMDB's open file: LMDB asks for that
 /// with some of its files only.
 #[cfg(target_os = "linux")]
-fn close_on_exec(data: &Path) -> std::io::Result<()> {
-    use rustix::io::{FdFlags, fcntl_setfd};
-    use std::os::fd::BorrowedFd;
-    use std::os::unix::fs::MetadataExt as _;
+fn close_on_exec(lmdb: &heed::Env<WithoutTls>) -> std::io::Result<()> {
+    use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+    use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
 
-    let identity = |file: std::fs::Metadata| (file.dev(), file.ino());
-    let data = identity(fs::metadata(data)?);
+    let copy = lmdb.try_clone_inner_file().map_err(std::io::Error::other)?;
+    let data = rustix::fs::fstat(&copy)?;
+    // Whether it was LMDB's, to which nobody has said yet that it ends with this program.
+    let close = |number: RawFd| {
+        // SAFETY: the number is used for three calls, which touch no memory. Those of this file are
+        // LMDB's, which lives on, and ours; should another be closed meanwhile, they fail.
+        let file = unsafe { BorrowedFd::borrow_raw(number) };
+        let is_data = rustix::fs::fstat(file)
+            .is_ok_and(|file| (file.st_dev, file.st_ino) == (data.st_dev, data.st_ino));
+        match fcntl_getfd(file) {
+            Ok(flags) if is_data && !flags.contains(FdFlags::CLOEXEC) => {
+                fcntl_setfd(file, flags | FdFlags::CLOEXEC).map(|()| true)
+            }
+            _ => Ok(false),
+        }
+    };
+    // Each file gets the lowest number that is free, so LMDB's is below that of its copy, unless
+    // another thread has closed one in between.
+    let mut is_found = false;
+    for number in 3..copy.as_raw_fd() {
+        is_found |= close(number)?;
+    }
+    if is_found {
+        return Ok(());
+    }
     for entry in fs::read_dir("/proc/self/fd")?.flatten() {
-        let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        if fs::metadata(entry.path()).is_ok_and(|file| identity(file) == data) {
-            // SAFETY: the number was just seen open on the data file, whose only descriptors in
-            // this process are LMDB's, which lives on, and ours, which the caller holds.
-            let file = unsafe { BorrowedFd::borrow_raw(number) };
-            fcntl_setfd(file, FdFlags::CLOEXEC)?;
+        if let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
+            close(number)?;
         }
     }
     Ok(())
 }
 
 #[cfg(not(target_os = "linux"))]
-fn close_on_exec(_data: &Path) -> std::io::Result<()> {
+fn close_on_exec(_lmdb: &heed::Env<WithoutTls>) -> std::io::Result<()> {
     Ok(())
 }
 

@@ -98,7 +98,11 @@ impl Record {
     }
 
     pub(super) fn decode(name: &[u8], value: &[u8]) -> Result<Self, Unreadable> {
-        let stored = Stored::open(name, value)?;
+        Self::of(&Stored::open(name, value)?)
+    }
+
+    /// The record in a value whose head was read.
+    pub(super) fn of(stored: &Stored<'_>) -> Result<Self, Unreadable> {
         let (record, rest) =
             postcard::take_from_bytes(stored.body).map_err(|_| Unreadable::Damaged)?;
         if rest.is_empty() { Ok(record) } else { Err(Unreadable::Damaged) }
@@ -149,6 +153,11 @@ impl<'a> Stored<'a> {
         let kept_until = time(KEPT).ok_or(Unreadable::Corrupt)?;
         Ok(Self { used_until, kept_until, body })
     }
+}
+
+/// What a value has behind its head.
+pub(super) fn body(value: &[u8]) -> &[u8] {
+    value.get(HEAD..).unwrap_or_default()
 }
 
 /// A checksum against accidents, not attacks: FNV-1a's step over words of eight bytes instead of

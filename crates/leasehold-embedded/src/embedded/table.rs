@@ -13,7 +13,7 @@ use leasehold_core::{
 use super::environment::Environment;
 use super::gate::Pass;
 use super::pages::OWN;
-use super::record::{Record, SessionId, Stored, Unreadable};
+use super::record::{self, Record, SessionId, Stored, Unreadable};
 use super::room::Write;
 
 /// Below every fence that may be issued for a name that is not in the file: what the names
@@ -117,9 +117,9 @@ pub(super) fn renew(
     let mut answers = Vec::with_capacity(requests.len());
     for request in requests {
         answers.push(match step.load(&request.key) {
-            Ok((mut record, is_new)) => {
-                let answer = step.apply(&mut record, request, step.now);
-                step.save(&request.key, record, is_new, Write::Change)?;
+            Ok(mut loaded) => {
+                let answer = step.apply(&mut loaded.record, request, step.now);
+                step.save(&request.key, loaded, Write::Change)?;
                 Ok(answer)
             }
             Err(error) => Err(error),
@@ -284,6 +284,13 @@ pub(super) fn clear(store: &Environment, pass: &Pass<'_>) -> Result<()> {
     store.commit(step.txn)
 }
 
+/// A record as it was found, and its bytes where there is one.
+#[derive(Default)]
+struct Loaded {
+    record: Record,
+    before: Option<Box<[u8]>>,
+}
+
 /// One transaction. Dropped without [`end`](Self::end), it has done nothing.
 struct Step<'a> {
     store: &'a Environment,
@@ -301,12 +308,12 @@ impl Entries for Step<'_> {
 
     /// Carries an operation out on one lock, after the dead in its way were buried.
     fn perform<O: Operation>(&mut self, key: &Key, operation: &O) -> Result<O::Answer> {
-        let (mut record, is_new) = self.load(key)?;
-        self.bury_dead(&mut record, operation.token());
-        let now = if is_new { self.floor_of_the_forgotten()? } else { self.now };
-        let answer = self.apply(&mut record, operation, now);
+        let mut loaded = self.load(key)?;
+        self.bury_dead(&mut loaded.record, operation.token());
+        let now = if loaded.before.is_none() { self.floor_of_the_forgotten()? } else { self.now };
+        let answer = self.apply(&mut loaded.record, operation, now);
         let write = if O::TAKES { Write::Add } else { Write::Change };
-        self.save(key, record, is_new, write)?;
+        self.save(key, loaded, write)?;
         Ok(answer)
     }
 }
@@ -347,10 +354,10 @@ impl<'a> Step<'a> {
 
     /// Describes a lock whose dead holders and waiters are buried first.
     fn inspect_the_living(&mut self, key: &Key) -> Result<Option<LockInfo>> {
-        let (mut record, is_new) = self.load(key)?;
-        self.bury_dead(&mut record, None);
-        let info = record.entry.inspect(key, self.now.at);
-        self.save(key, record, is_new, Write::Change)?;
+        let mut loaded = self.load(key)?;
+        self.bury_dead(&mut loaded.record, None);
+        let info = loaded.record.entry.inspect(key, self.now.at);
+        self.save(key, loaded, Write::Change)?;
         Ok(info)
     }
 
@@ -368,20 +375,20 @@ impl<'a> Step<'a> {
         record.entry.perform(&Bury(&gone), self.now, &mut self.notices);
     }
 
-    fn load(&self, key: &Key) -> Result<(Record, bool)> {
+    fn load(&self, key: &Key) -> Result<Loaded> {
         let name = key.as_str().as_bytes();
-        match self.get(name)? {
-            Some(value) => decode(self.store, name, value)
-                .map(|record| (record, false))
-                .map_err(|error| error.on_key(key)),
-            None => Ok((Record::default(), true)),
-        }
+        let Some(value) = self.get(name)? else { return Ok(Loaded::default()) };
+        let stored = stored(self.store, name, value).map_err(|error| error.on_key(key))?;
+        let record = Record::of(&stored).map_err(|why| unreadable(self.store, why).on_key(key))?;
+        Ok(Loaded { record, before: Some(stored.body.into()) })
     }
 
     /// Writes a record unless it is as it was; the two times in a value's head don't count as a
     /// change, or every look at a busy lock would be one.
-    fn save(&mut self, key: &Key, mut record: Record, is_new: bool, write: Write) -> Result<()> {
+    fn save(&mut self, key: &Key, loaded: Loaded, write: Write) -> Result<()> {
         let name = key.as_str().as_bytes();
+        let Loaded { mut record, before } = loaded;
+        let is_new = before.is_none();
         if is_new && record.is_blank() {
             return Ok(());
         }
@@ -389,12 +396,7 @@ impl<'a> Step<'a> {
         let value = record
             .encode(name, self.now.at)
             .map_err(|error| damaged(self.store, "an entry").caused_by(error))?;
-        let body = Stored::open(name, &value).map(|stored| stored.body).unwrap_or_default();
-        let before = match self.get(name)? {
-            Some(before) => stored(self.store, name, before)?.body,
-            None => &[],
-        };
-        if before == body {
+        if before.is_some_and(|before| *before == *record::body(&value)) {
             return Ok(());
         }
         self.store.reserve(&self.txn, write, value.len())?;
