@@ -31,7 +31,7 @@ struct ModeObject(Mode);
 impl Serialize for ModeObject {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self.0 {
-            Mode::Exclusive | Mode::Shared => {
+            Mode::Exclusive | Mode::Shared | Mode::Joint(_) => {
                 let mut object = to.serialize_struct("Mode", 1)?;
                 let shared = self.0 == Mode::Shared;
                 object.serialize_field("name", if shared { "shared" } else { "exclusive" })?;

@@ -34,7 +34,7 @@ pub use key::{IntoKey, Key};
 pub use label::{Metadata, OwnerName};
 pub use lease::{LeaseState, LeaseStatus, margin};
 pub use store::{
-    Acquire, AcquireAll, AcquireRequest, Already, Ask, AskRequest, BoxFuture, Busy, Call,
+    Acquire, AcquireAll, AcquireRequest, Already, Ask, AskRequest, Bond, BoxFuture, Busy, Call,
     Capability, Convert, ConvertRequest, Converted, Examine, ForceRelease, ForceReleaseRequest,
     Granted, HolderInfo, Kind, Leave, LeaveRequest, ListRequest, Listener, Listing, LockInfo,
     Method, Mode, Place, QueueRequest, Refusal, Release, ReleaseRequest, RemembersFor, Renew,

@@ -410,6 +410,11 @@ fn scripts_and_table_agree_on_semaphores() {
 }
 
 #[test]
+fn scripts_and_table_agree_on_locks_of_owners_in_several_processes() {
+    check(Home::Joint);
+}
+
+#[test]
 fn scripts_and_table_agree_on_names_that_are_used_as_anything() {
     check(Home::Any);
 }

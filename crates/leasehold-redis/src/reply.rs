@@ -56,12 +56,12 @@ impl Parts {
     }
 
     fn mode(&mut self) -> Option<impl FnOnce(u32) -> Option<Mode> + use<>> {
-        let (letter, permits): (String, u32) = (self.text()?, self.number()?);
+        let (letter, permits): (String, u64) = (self.text()?, self.number()?);
         Some(move |limit| match &*letter {
-            "x" => Some(Mode::Exclusive),
+            "x" | "j" => Some(Mode::Exclusive),
             "s" => Some(Mode::Shared),
             "p" => Some(Mode::Permits {
-                count: NonZeroU32::new(permits)?,
+                count: NonZeroU32::new(u32::try_from(permits).ok()?)?,
                 limit: NonZeroU32::new(limit)?,
             }),
             _ => None,

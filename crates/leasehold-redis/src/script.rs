@@ -7,7 +7,7 @@
 use std::sync::LazyLock;
 
 use leasehold_core::table::LockEntry;
-use leasehold_core::{Fence, Place};
+use leasehold_core::{Bond, Fence, Place};
 
 /// One operation as the server knows it.
 #[derive(Debug)]
@@ -55,12 +55,14 @@ const FRAGMENTS: [(&str, &str); 9] = [
 ];
 
 /// What the scripts write as `$NAME`.
-const NUMBERS: [(&str, u64); 8] = [
+const NUMBERS: [(&str, u64); 9] = [
     // How many holders, and how many places, one call looks at: about a third of a millisecond.
     ("$STEP", 256),
     // How many hand-overs and places one call about several locks sees to, at 5 to 11 µs each. What
     // is more than that counts threefold, at 11 to 32 µs: together at most 0.3 ms.
     ("$ROOM", 24),
+    // Above all numbers of holders and permits, and below those of bonds.
+    ("$BOND", Bond::LEAST),
     // Above all places of those who are preferred.
     ("$BEHIND", Place::BEHIND),
     // The moment from which fences count.

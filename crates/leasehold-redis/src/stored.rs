@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use leasehold_core::{
-    Effect, Error, ErrorKind, Fence, FenceBlock, HolderInfo, Key, LockInfo, Metadata, Mode,
+    Bond, Effect, Error, ErrorKind, Fence, FenceBlock, HolderInfo, Key, LockInfo, Metadata, Mode,
     OwnerName, Result, WaiterInfo,
 };
 
@@ -76,14 +76,15 @@ impl<'a> Words<'a> {
     }
 
     fn mode(&mut self, limit: u32) -> Option<Mode> {
-        let (letter, permits) = (self.word()?, self.number::<u32>()?);
+        let (letter, permits) = (self.word()?, self.number::<u64>()?);
         match letter {
             "x" => Some(Mode::Exclusive),
             "s" => Some(Mode::Shared),
             "p" => Some(Mode::Permits {
-                count: NonZeroU32::new(permits)?,
+                count: NonZeroU32::new(u32::try_from(permits).ok()?)?,
                 limit: NonZeroU32::new(limit)?,
             }),
+            "j" => Some(Mode::Joint(Bond::new(permits))),
             _ => None,
         }
     }
@@ -231,13 +232,13 @@ impl Stored {
         for holder in self.holders.iter().filter(|holder| holder.expires > now) {
             let left = Duration::from_micros(holder.expires.saturating_sub(now));
             let first = holder.fences.first();
-            let mut of = HolderInfo::new(holder.mode, first, since(holder.granted), left);
+            let mut of = HolderInfo::new(holder.mode.shown(), first, since(holder.granted), left);
             (of.owner, of.metadata) = (holder.owner.clone(), holder.metadata.clone());
             (of.holds, of.asked_by) = (holder.holds, holder.asked_by.clone());
             info.holders.push(of);
         }
         for waiter in self.waiters.iter().filter(|waiter| waiter.ends() > now) {
-            let mut of = WaiterInfo::new(waiter.mode, since(waiter.arrived));
+            let mut of = WaiterInfo::new(waiter.mode.shown(), since(waiter.arrived));
             (of.owner, of.metadata) = (waiter.owner.clone(), waiter.metadata.clone());
             of.behind = waiter.behind;
             info.waiters.push(of);

@@ -60,6 +60,7 @@
 //! | `redis+cluster://host,host` | a cluster; `rediss+cluster://` through TLS | `redis` (default) |
 //! | `quorum+redis://host,host,host` | a majority of several servers | `quorum` and `redis` |
 //! | `quorum:STORE,STORE,STORE` | a majority of several stores of any sort | `quorum` |
+//! | `spread:NAME=STORE,NAME=STORE` | several stores that share the load: [each lock is in one](store::SpreadStore) | any of theirs |
 //!
 //! [`Client::connect`] lists the settings that a URL may have.
 //!
@@ -380,7 +381,9 @@ mod refusal;
 mod rt;
 mod settings;
 mod shared;
+mod spread;
 pub mod store;
+mod together;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod waiting;
@@ -404,6 +407,7 @@ pub use lease::guard::Guard;
 pub use lease::held_lease::HeldLease;
 pub use lease::held_leases::HeldLeases;
 pub use lease::not_changed::NotChanged;
+pub use lease::prolonged::Prolonged;
 pub use lease::release::{Release, Releases};
 pub use lease::run::RunError;
 pub use options::{Fairness, LockOptions, WaitLimit};

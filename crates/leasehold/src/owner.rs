@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use leasehold_core::{OwnerName, Result};
+use leasehold_core::{Bond, Error, ErrorKind, Key, OwnerName, Result};
+use sha2::{Digest as _, Sha256};
 
 /// The owner of [`Reentrant`](crate::Reentrant) locks: code that has this value may take a lock
 /// again that it holds.
@@ -13,15 +14,36 @@ use leasehold_core::{OwnerName, Result};
 /// owner along, and two pieces of work that must exclude each other have an owner each.
 ///
 /// An owner counts within one [`Client`](crate::Client) and its clones. To another client, in this
-/// process or elsewhere, it is a stranger, which waits.
+/// process or elsewhere, it is a stranger, which waits; unless it was made [from a
+/// secret](Self::from_secret).
 #[derive(Clone)]
 pub struct Owner {
-    id: u64,
+    id: OwnerId,
     name: Option<Result<OwnerName>>,
+}
+
+/// Which owner it is.
+#[derive(Clone, Copy, Eq, Hash, PartialEq)]
+pub(crate) enum OwnerId {
+    /// By a number of this process's.
+    Numbered(u64),
+    /// By a digest of its secret.
+    Secret([u8; 32]),
+}
+
+impl fmt::Debug for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Numbered(number) => number.fmt(f),
+            Self::Secret(_) => f.write_str("***"),
+        }
+    }
 }
 
 /// The identity of [`Owner::process`].
 const PROCESS: u64 = 0;
+/// The shortest secret that is taken.
+const SECRET_MIN: usize = 16;
 
 impl Owner {
     /// A new owner, different from all others, under the client's name.
@@ -29,7 +51,8 @@ impl Owner {
     #[must_use]
     pub fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(PROCESS + 1);
-        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), name: None }
+        let id = OwnerId::Numbered(NEXT.fetch_add(1, Ordering::Relaxed));
+        Self { id, name: None }
     }
 
     /// A new owner, different from all others also of the same name. The name is for people; what
@@ -42,10 +65,63 @@ impl Owner {
     /// This process: the same owner wherever it is asked for, under the name `host_pid`.
     #[must_use]
     pub fn process() -> Self {
-        Self { id: PROCESS, name: Some(Ok(of_this_process())) }
+        Self { id: OwnerId::Numbered(PROCESS), name: Some(Ok(of_this_process())) }
     }
 
-    pub(crate) const fn id(&self) -> u64 {
+    /// The owner with this secret of at least 16 bytes: the same one in every client, in other
+    /// processes and on other hosts, and after a restart. A caller that knows the secret comes in where
+    /// this owner holds a [`Reentrant`](crate::Reentrant) lock, so keep it as a password is kept.
+    ///
+    /// While one process holds the lock, the others of this owner take it at once, past the line.
+    /// Each has a lease of its own, renewed by itself, and the lock comes free with the last of them. A
+    /// process that dies leaves its lease, so the lock is closed to other owners until that has run
+    /// out, and open to the one that is started in its place. Each process has a fence of its own,
+    /// above those that came before: what a dead one has on its way is refused by the fence.
+    ///
+    /// One that waits for another owner stands in line as any contender. When its owner gets the
+    /// lock in another process meanwhile, it comes in with its next heartbeat.
+    ///
+    /// Quorums and the locks of other libraries don't have it ([`ErrorKind::Unsupported`]). Shown
+    /// is each process's own name.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+    /// # let client = leasehold::Client::connect("memory:").await?;
+    /// use leasehold::{Client, Owner};
+    ///
+    /// # let secret = "3d2f7a90c1b84e56";
+    /// // let secret = std::fs::read("/etc/importer/owner.secret")?;
+    /// let outer = client.reentrant("import", &Owner::from_secret(secret)?).lock().await?;
+    /// // … in another process, or after a restart:
+    /// let other = Client::new(client.store().clone())?;
+    /// let inner = other.reentrant("import", &Owner::from_secret(secret)?).lock().await?;
+    /// assert!(other.reentrant("import", &Owner::new()).try_lock().await?.is_none());
+    /// # outer.release().await?; inner.release().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for a secret that is shorter.
+    pub fn from_secret(secret: impl AsRef<[u8]>) -> Result<Self> {
+        let secret = secret.as_ref();
+        if secret.len() < SECRET_MIN {
+            let why = format!("an owner's secret has at least {SECRET_MIN} bytes, drawn at random");
+            return Err(Error::new(ErrorKind::Config, why));
+        }
+        let digest = Sha256::new().chain_update(b"leasehold owner 1\0").chain_update(secret);
+        Ok(Self { id: OwnerId::Secret(digest.finalize().into()), name: None })
+    }
+
+    /// What binds together the holds that this owner has of a lock in several processes.
+    pub(crate) fn bond(&self, key: &Key) -> Option<Bond> {
+        let OwnerId::Secret(secret) = self.id else { return None };
+        let digest = Sha256::new().chain_update(secret).chain_update(key.as_str());
+        let number = digest.finalize().into_iter().take(8);
+        Some(Bond::new(number.fold(0, |number, byte| (number << 8) | u64::from(byte))))
+    }
+
+    pub(crate) const fn id(&self) -> OwnerId {
         self.id
     }
 

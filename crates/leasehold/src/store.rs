@@ -7,8 +7,10 @@
 //!
 //! A client's own store is [`Client::store`](crate::Client::store).
 
+pub use crate::spread::SpreadStore;
+
 pub use leasehold_core::{
-    Acquire, AcquireAll, AcquireRequest, Already, Ask, AskRequest, BoxFuture, Busy, Call,
+    Acquire, AcquireAll, AcquireRequest, Already, Ask, AskRequest, Bond, BoxFuture, Busy, Call,
     Capability, ClientId, Clock, Convert, ConvertRequest, Converted, Effect, Error, ErrorKind,
     Examine, Fence, FenceBlock, ForceRelease, ForceReleaseRequest, Granted, HolderInfo, Key, Kind,
     LeaseState, LeaseStatus, Leave, LeaveRequest, ListRequest, Listener, Listing, LockInfo,

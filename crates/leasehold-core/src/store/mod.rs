@@ -14,7 +14,7 @@ pub use answer::{
 };
 pub use info::{HolderInfo, LockInfo, WaiterInfo};
 pub use layer::{Call, Examine, Method, RemembersFor, StoreLayer};
-pub use mode::{Kind, Mode};
+pub use mode::{Bond, Kind, Mode};
 pub use place::Place;
 pub use request::{
     AcquireRequest, AskRequest, ConvertRequest, ForceReleaseRequest, LeaveRequest, ListRequest,

@@ -36,6 +36,35 @@ impl fmt::Display for Kind {
     }
 }
 
+/// Which exclusive holders hold a lock beside each other: those that have the same bond, a number of
+/// 51 bits that is known to them alone. Secret, and shown nowhere.
+#[derive(Clone, Copy, Eq, Hash, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+pub struct Bond(u64);
+
+impl Bond {
+    /// The smallest of them, which no number of holders or permits comes up to.
+    pub const LEAST: u64 = 1 << 51;
+
+    /// The bond of this number, of which the low 51 bits count.
+    #[must_use]
+    pub const fn new(number: u64) -> Self {
+        Self(number & (u64::MAX >> 13) | Self::LEAST)
+    }
+
+    /// Its number, for a store to keep: from [`LEAST`](Self::LEAST) to below twice that.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Debug for Bond {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Bond(***)")
+    }
+}
+
 /// How a holder holds.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
@@ -52,6 +81,9 @@ pub enum Mode {
         /// Out of how many; all users of the name must agree on it.
         limit: NonZeroU32,
     },
+    /// Alone, but for holders with the same bond: one owner in several processes. While one of them
+    /// holds the lock the others come in past the line, which may wait for them.
+    Joint(Bond),
 }
 
 impl Mode {
@@ -59,8 +91,17 @@ impl Mode {
     #[must_use]
     pub const fn kind(self) -> Kind {
         match self {
-            Self::Exclusive | Self::Shared => Kind::Lock,
+            Self::Exclusive | Self::Shared | Self::Joint(_) => Kind::Lock,
             Self::Permits { limit, .. } => Kind::Semaphore { limit },
+        }
+    }
+
+    /// What is told of it: of holders with a bond, that they keep others out.
+    #[must_use]
+    pub const fn shown(self) -> Self {
+        match self {
+            Self::Joint(_) => Self::Exclusive,
+            mode => mode,
         }
     }
 }

@@ -38,6 +38,10 @@ pub struct AcquireRequest {
     pub cooldown: Option<Duration>,
     /// Whether to wait in line, and how.
     pub queue: Option<QueueRequest>,
+    /// Takes the lock only where these are the last fences that were issued: nobody has held it since
+    /// the lease that had them. Such a request waits in no line, and is told that the lock is busy
+    /// where somebody has.
+    pub after: Option<FenceBlock>,
 }
 
 impl AcquireRequest {
@@ -56,6 +60,16 @@ impl AcquireRequest {
             preferred: false,
             cooldown: None,
             queue: None,
+            after: None,
+        }
+    }
+
+    /// How it waits in line, if it does.
+    #[must_use]
+    pub const fn in_line(&self) -> Option<&QueueRequest> {
+        match &self.after {
+            Some(_) => None,
+            None => self.queue.as_ref(),
         }
     }
 }

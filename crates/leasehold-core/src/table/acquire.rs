@@ -18,7 +18,7 @@ impl Operation for AcquireRequest {
 
     /// Notes the heartbeat: a waiter would be passed over in the very moment in which it asks.
     fn prepare(&self, entry: &mut LockEntry, at: StoreTime) {
-        let Some(queue) = &self.queue else { return };
+        let Some(queue) = self.in_line() else { return };
         if let Some(waiter) = entry.waiters.iter_mut().find(|w| w.token == self.token) {
             waiter.seen_at = at;
             waiter.heartbeat = queue.heartbeat;
@@ -37,13 +37,17 @@ impl Operation for AcquireRequest {
             holder.holds = self.holds.get();
             return Acquire::Already(Already::new(holder.fences, holder.holds));
         }
-        if let Some(waiter) = entry.waiters.iter().find(|w| w.token == self.token) {
-            return Acquire::Waiting(entry.waiting(waiter.place, now.at));
+        if let Some(at) = entry.waiters.iter().position(|w| w.token == self.token) {
+            if entry.has_bond(self.mode) && entry.is_to_be_had(self, now.at) {
+                entry.waiters.remove(at);
+            } else if let Some(waiter) = entry.waiters.get(at) {
+                return Acquire::Waiting(entry.waiting(waiter.place, now.at));
+            }
         }
         if entry.is_to_be_had(self, now.at) {
             return Acquire::Granted(entry.grant(self, now));
         }
-        let Some(queue) = &self.queue else {
+        let Some(queue) = self.in_line() else {
             return Acquire::Busy(entry.busy(now.at));
         };
         let waiters = u32::try_from(entry.waiters.len()).unwrap_or(u32::MAX);
@@ -137,12 +141,22 @@ impl LockEntry {
             Mode::Permits { count, limit } if count > limit => {
                 Some(Refusal::TooManyPermits { limit })
             }
-            Mode::Exclusive | Mode::Shared | Mode::Permits { .. } => None,
+            Mode::Exclusive | Mode::Shared | Mode::Permits { .. } | Mode::Joint(_) => None,
         }
     }
 
     fn is_to_be_had(&self, request: &AcquireRequest, at: StoreTime) -> bool {
-        self.is_next(request, at) && self.closed_for(at).is_none() && self.admits(request.mode)
+        self.closed_for(at).is_none()
+            && self.admits(request.mode)
+            && request.after.is_none_or(|fences| self.last_fence == Some(fences.last()))
+            && (self.has_bond(request.mode) || self.is_next(request, at))
+    }
+
+    /// Whether this mode has the bond of those who hold the lock: behind others that wait for them
+    /// it might wait for itself.
+    fn has_bond(&self, mode: Mode) -> bool {
+        let holder = self.holders.first();
+        matches!(mode, Mode::Joint(_)) && holder.is_some_and(|holder| holder.mode == mode)
     }
 
     fn grant(&mut self, request: &AcquireRequest, now: Now) -> Granted {

@@ -83,7 +83,7 @@ impl Operation for SetLimitRequest {
                 entry.kind = Some(Kind::Semaphore { limit });
                 entry.waiters.retain(|waiter| match waiter.mode {
                     Mode::Permits { count, .. } => count <= limit,
-                    Mode::Exclusive | Mode::Shared => true,
+                    Mode::Exclusive | Mode::Shared | Mode::Joint(_) => true,
                 });
                 let modes = entry.holders.iter_mut().map(|holder| &mut holder.mode);
                 for mode in modes.chain(entry.waiters.iter_mut().map(|waiter| &mut waiter.mode)) {

@@ -176,7 +176,7 @@ impl LockEntry {
     pub(super) fn admits(&self, mode: Mode) -> bool {
         match mode {
             Mode::Exclusive => self.holders.is_empty(),
-            Mode::Shared => self.holders.iter().all(|holder| holder.mode == Mode::Shared),
+            Mode::Shared | Mode::Joint(_) => self.holders.iter().all(|holder| holder.mode == mode),
             Mode::Permits { count, limit } => {
                 let limit = self.kind_in_use().and_then(Kind::limit).unwrap_or(limit);
                 count.get() <= limit.get().saturating_sub(self.permits_taken())
@@ -188,7 +188,7 @@ impl LockEntry {
     pub(super) fn permits_taken(&self) -> u32 {
         self.holders.iter().fold(0, |sum, holder| match holder.mode {
             Mode::Permits { count, .. } => sum.saturating_add(count.get()),
-            Mode::Exclusive | Mode::Shared => sum,
+            Mode::Exclusive | Mode::Shared | Mode::Joint(_) => sum,
         })
     }
 
@@ -252,7 +252,7 @@ impl Holder {
     fn info(&self, at: StoreTime) -> HolderInfo {
         let held_for = at.saturating_since(self.granted_at);
         let remaining = self.expires_at.saturating_since(at);
-        let mut info = HolderInfo::new(self.mode, self.fences.first(), held_for, remaining);
+        let mut info = HolderInfo::new(self.mode.shown(), self.fences.first(), held_for, remaining);
         info.owner = self.owner.clone();
         info.metadata = self.metadata.clone();
         info.holds = self.holds;
@@ -263,7 +263,7 @@ impl Holder {
 
 impl Waiter {
     fn info(&self, at: StoreTime) -> WaiterInfo {
-        let mut info = WaiterInfo::new(self.mode, at.saturating_since(self.arrived_at));
+        let mut info = WaiterInfo::new(self.mode.shown(), at.saturating_since(self.arrived_at));
         info.behind = self.behind;
         info.owner = self.owner.clone();
         info.metadata = self.metadata.clone();

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use leasehold_core::{
-    AcquireRequest, ConvertRequest, FenceBlock, Key, Metadata, Mode, OwnerName, Place,
+    AcquireRequest, Bond, ConvertRequest, FenceBlock, Key, Metadata, Mode, OwnerName, Place,
     QueueRequest, ReleaseRequest, RenewRequest, Ttl,
 };
 use proptest::collection::vec;
@@ -57,6 +57,7 @@ pub(super) struct Taking {
     preferred: bool,
     cooldown: Option<Duration>,
     wait: Option<Waiting>,
+    after: Option<u8>,
 }
 
 #[derive(Clone, Debug)]
@@ -140,6 +141,7 @@ impl Taking {
         request.holds = count(self.holds);
         request.preferred = self.preferred;
         request.cooldown = self.cooldown;
+        request.after = self.after.map(|who| known.fences(super::token(who)));
         request.owner = owner(self.who);
         request.metadata =
             Metadata::new(["", "x y\n", "%s {}"][usize::from(self.who / 2)]).unwrap();
@@ -196,6 +198,7 @@ pub(super) enum Home {
     Exclusive,
     Shared,
     Permits,
+    Joint,
     Any,
 }
 
@@ -252,11 +255,14 @@ fn mode(home: Home) -> BoxedStrategy<Mode> {
     };
     let exclusive = Just(Mode::Exclusive);
     let shared = Just(Mode::Shared);
+    let joint = prop::sample::select(vec![7_u64, 7, 7, 8]);
+    let joint = joint.prop_map(|number| Mode::Joint(Bond::new(number)));
     match home {
         Home::Exclusive => exclusive.boxed(),
         Home::Shared => prop_oneof![3 => shared, 1 => exclusive].boxed(),
         Home::Permits => permits(vec![4; 9].into_iter().chain([3]).collect()).boxed(),
-        Home::Any => prop_oneof![shared, exclusive, permits(vec![3, 4])].boxed(),
+        Home::Joint => prop_oneof![4 => joint, 1 => shared, 1 => exclusive].boxed(),
+        Home::Any => prop_oneof![shared, exclusive, joint, permits(vec![3, 4])].boxed(),
     }
 }
 
@@ -278,9 +284,10 @@ pub(super) fn taking(home: Home) -> impl Strategy<Value = Taking> {
             max_waiters,
         },
     );
-    let how = (prop::bool::weighted(0.2), option::weighted(0.1, cooldown()));
+    let after = option::weighted(0.1, who());
+    let how = (prop::bool::weighted(0.2), option::weighted(0.1, cooldown()), after);
     (who(), mode(home), length_ms(), block, 1..4_u32, how, option::weighted(0.6, wait)).prop_map(
-        |(who, mode, ttl_ms, block, holds, (preferred, cooldown), wait)| Taking {
+        |(who, mode, ttl_ms, block, holds, (preferred, cooldown, after), wait)| Taking {
             who,
             mode,
             ttl_ms,
@@ -289,6 +296,7 @@ pub(super) fn taking(home: Home) -> impl Strategy<Value = Taking> {
             preferred,
             cooldown,
             wait,
+            after,
         },
     )
 }

@@ -436,6 +436,11 @@ fn scripts_stopped_anywhere_leave_semaphores_whole() {
 }
 
 #[test]
+fn scripts_stopped_anywhere_leave_locks_of_owners_in_several_processes_whole() {
+    check(Home::Joint);
+}
+
+#[test]
 fn scripts_stopped_anywhere_leave_names_whole_that_are_used_as_anything() {
     check(Home::Any);
 }

@@ -8,12 +8,14 @@
 --       how many fences to reserve, ten digits
 --       holds, owner and metadata, separated by a blank, each without one
 --       an empty string, for an exclusive hold at once or not at all; else, separated by blanks:
---         mode: x exclusive, s shared, p permits
---         permits wanted (1 for x and s)
---         all permits of the semaphore (0 for x and s)
+--         mode: x exclusive, s shared, p permits, j exclusive but for the same bond
+--         permits wanted (1 for x and s), or the bond
+--         all permits of the semaphore (0 for others)
 --         1 to go before all who don't, else 0
 --         how long to close the lock with an immediate grant, µs; 0 for not at all
---         and, to wait in line:
+--         and, to take it only where these fences are the last that were issued: the word after,
+--         their epoch, and the sequence of the last of them
+--         or, to wait in line:
 --         channel to tell of the grant
 --         ticket, repeated in messages
 --         heartbeat, counted up with each request
@@ -183,7 +185,7 @@ local function join(lock, wanted)
   following = math.max(following, place + 1)
   if preferred then lock.next_preferred = following else lock.next_other = following end
   put(lock, field_of(place), us .. ' ' .. us .. ' ' .. wanted.beat .. ' ' .. digits(wanted.window)
-    .. ' ' .. wanted.behind .. ' ' .. wanted.mode .. ' ' .. wanted.permits .. ' ' .. digits(wanted.count) .. ' '
+    .. ' ' .. wanted.behind .. ' ' .. wanted.mode .. ' ' .. digits(wanted.permits) .. ' ' .. digits(wanted.count) .. ' '
     .. wanted.channel .. ' ' .. wanted.ticket .. ' ' .. wanted.token .. ' ' .. wanted.profile)
   put(lock, wanted.token, field_of(place))
   lock.waiters, lock.dirty, lock.line_dirty = lock.waiters + 1, true, true
@@ -214,6 +216,10 @@ each(general, 3, function(i)
       -- Refused.
     elseif mine or hold then
       answer = prolong(lock, wanted, hold)
+    elseif place and has_bond(lock, wanted) and is_free(lock, wanted) then
+      leave_line(lock, place, token)
+      grant(lock, wanted)
+      answer, place = lock.first, nil
     elseif place then
       answer = {'waiting'}
     elseif is_free(lock, wanted) then

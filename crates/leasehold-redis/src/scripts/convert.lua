@@ -35,7 +35,7 @@ local mine, hold = lock.holder == token, hold_of(lock, token)
 local more = hold and permits - hold.permits
 if not mine and not hold then
   answer = {is_late(lock, its_epoch, last) and 'late' or 'not-held'}
-elseif lock.limit ~= limit then
+elseif lock.limit ~= limit or mode == 'j' or hold and hold.mode == 'j' then
   answer = {'wrong-kind', lock.limit}
 elseif mine and mode == 's' then
   if its_epoch ~= lock.epoch or last ~= lock.first + lock.count - 1 then

@@ -1,4 +1,5 @@
--- Those who share a lock: readers, or holders of permits, numbered without gaps.
+-- Those who share a lock: readers, holders of permits, or holders with one bond, numbered without
+-- gaps. What is taken of a bond is its number, however many have it.
 --
 -- in: lock.lua
 
@@ -15,6 +16,7 @@ end
 
 -- What holders have whose field somebody else removed.
 local function permits_of_lost(lock)
+  if lock.taken >= $BOND then return lock.taken end
   if lock.limit == 0 or lock.holders > $STEP then return 1 end
   local permits = lock.taken
   fetch_holds(lock, 1, lock.holders)
@@ -29,7 +31,8 @@ end
 local function hold_at(lock, number)
   local name = '@' .. number
   if not get(lock, name) then
-    put(lock, name, format('%s %.0f %.0f %.0f 0 $ORIGIN 1 $NOBODY 1  ', lock.limit > 0 and 'p' or 's',
+    local mode = lock.taken >= $BOND and 'j' or lock.limit > 0 and 'p' or 's'
+    put(lock, name, format('%s %.0f %.0f %.0f 0 $ORIGIN 1 $NOBODY 1  ', mode,
       permits_of_lost(lock), math.max((lock.kept - retention) * 1000, lock.ends), now))
     if lock.nearest == number then lock.nearest, lock.dirty = 0, true end
   end
@@ -61,7 +64,8 @@ local function will_end(lock, hold)
 end
 
 local function add_hold(lock, hold)
-  lock.holders, lock.taken = lock.holders + 1, lock.taken + hold.permits
+  lock.holders = lock.holders + 1
+  lock.taken = hold.mode == 'j' and hold.permits or lock.taken + hold.permits
   hold.number = lock.holders
   if lock.holders == 1 then lock.ends, lock.cursor, lock.soonest_end = $FAR, 0, $FAR end
   put_hold(lock, hold)
@@ -79,7 +83,8 @@ local function drop_hold(lock, hold)
   end
   put(lock, '@' .. last, false)
   put(lock, hold.token, false)
-  lock.holders, lock.taken, lock.dirty = last - 1, lock.taken - hold.permits, true
+  lock.holders, lock.dirty = last - 1, true
+  if hold.mode ~= 'j' then lock.taken = lock.taken - hold.permits end
   if lock.nearest == number then lock.nearest = 0 elseif lock.nearest == last then
     lock.nearest = number
   end

@@ -13,8 +13,10 @@ end
 -- Whether there is room for one more holder.
 local function admits(lock, mode, permits, limit)
   if lock.holder then return false end
-  if mode == 's' then return true end
-  if mode == 'x' then return lock.holders == 0 end
+  if lock.holders == 0 and mode ~= 'p' then return true end
+  if mode == 's' then return lock.taken < $BOND end
+  if mode == 'x' then return false end
+  if mode == 'j' then return lock.taken == permits end
   return lock.taken + permits <= limit
 end
 

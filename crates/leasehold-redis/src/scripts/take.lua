@@ -18,9 +18,14 @@ local function wanted_at(at)
       local window, place, most
       wanted.channel, wanted.ticket, wanted.beat, window, wanted.behind, place, most =
         match(rest, '^ (%S+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+)$')
-      wanted.window = window + 0
-      if place ~= '-' then wanted.place = place + 0 end
-      if most ~= '-' then wanted.most = most + 0 end
+      if window then
+        wanted.window = window + 0
+        if place ~= '-' then wanted.place = place + 0 end
+        if most ~= '-' then wanted.most = most + 0 end
+      else
+        local its_epoch, last = match(rest, '^ after (%d+) (%d+)$')
+        wanted.after = {epoch = its_epoch + 0, last = last + 0}
+      end
     end
   end
   return wanted
@@ -38,13 +43,23 @@ local function refusal(lock, wanted, has_some)
   if wanted.mode == 'p' and wanted.permits > wanted.limit then return {'too-many-permits'} end
 end
 
+-- Whether it has the bond of those who hold the lock: behind others that wait for them it might wait
+-- for itself.
+local function has_bond(lock, wanted)
+  return wanted.mode == 'j' and lock.holders > 0 and lock.taken == wanted.permits
+end
+
 -- Whether the lock is to be had by somebody who has nothing of it.
 local function is_free(lock, wanted)
   if lock.closed > 0 or not admits(lock, wanted.mode, wanted.permits, wanted.limit) then
     return false
   end
+  local after = wanted.after
+  if after and (after.epoch ~= lock.epoch or after.last ~= lock.first + lock.count - 1) then
+    return false
+  end
   local head = head_of(lock)
-  if not head then return true end
+  if not head or has_bond(lock, wanted) then return true end
   if wanted.place and may_have_given(lock, wanted.place) then return wanted.place < head end
   return wanted.preferred and head >= $BEHIND
 end

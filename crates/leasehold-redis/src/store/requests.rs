@@ -79,7 +79,12 @@ impl RedisStore {
             .add(format_args!("{:013}", request.ttl.as_millis()))
             .add(format_args!("{:010}", request.fence_block))
             .add_with(|out| profile(request, out));
-        if let Some(queue) = &request.queue {
+        if let Some(after) = request.after {
+            let (epoch, sequence) = unix_parts(after.last());
+            words.add(format_args!(
+                "{mode} {permits} {limit} {preferred} {cooldown} after {epoch} {sequence}"
+            ));
+        } else if let Some(queue) = &request.queue {
             let place = match queue.place {
                 Some(place) if place.number() >= SCRIPT_NUMBER_MAX => {
                     return Err(Error::new(
@@ -212,12 +217,13 @@ fn profile(request: &AcquireRequest, out: &mut String) {
     label_into(&request.owner, &request.metadata, out);
 }
 
-/// A mode as scripts take it: its letter, the permits, and the limit or 0.
-fn mode_words(mode: Mode) -> Result<(&'static str, u32, u32)> {
+/// A mode as scripts take it: its letter, the permits or the bond, and the limit or 0.
+fn mode_words(mode: Mode) -> Result<(&'static str, u64, u32)> {
     match mode {
         Mode::Exclusive => Ok(("x", 1, 0)),
         Mode::Shared => Ok(("s", 1, 0)),
-        Mode::Permits { count, limit } => Ok(("p", count.get(), limit.get())),
+        Mode::Permits { count, limit } => Ok(("p", count.get().into(), limit.get())),
+        Mode::Joint(bond) => Ok(("j", bond.number(), 0)),
         _ => Err(Error::new(ErrorKind::Unsupported, "this store lacks such holds")),
     }
 }

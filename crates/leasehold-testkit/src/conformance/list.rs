@@ -29,6 +29,7 @@ macro_rules! conformance_list {
                 a_renewal_never_shortens_unless_asked_to,
                 a_renewal_changes_nothing_but_the_end,
                 a_renewal_never_creates_a_lease,
+                a_lock_is_taken_after_a_late_lease_only_if_nobody_has_held_it_since,
                 a_late_renewal_stays_ended_and_is_told_apart_from_a_lost_one,
                 a_strangers_renewal_extends_nobody,
                 a_batch_of_renewals_is_answered_one_by_one_in_order,
@@ -125,6 +126,7 @@ macro_rules! conformance_list {
                 a_shared_acquisition_sent_twice_is_one_hold,
                 each_shared_lease_ends_for_itself,
                 readers_and_writers_never_meet,
+                holders_with_one_bond_are_one_owner_and_keep_all_others_out,
                 a_semaphore_grants_permits_up_to_its_limit,
                 a_semaphore_can_be_taken_whole_up_to_the_largest_limit,
                 permits_of_an_expired_holder_come_back_by_themselves,
@@ -135,6 +137,7 @@ macro_rules! conformance_list {
             }
             sharing [shared, queue] {
                 nobody_overtakes_the_line,
+                who_has_the_holders_bond_comes_in_past_the_line_and_from_within_it,
                 a_small_wish_does_not_overtake_a_big_one,
                 all_who_fit_together_are_served_together,
             }

@@ -127,6 +127,11 @@ impl Party {
         }
     }
 
+    /// The lease that was handed to it in line.
+    pub(super) async fn took(&self) -> Lease {
+        self.lease(self.take_again().await.fences)
+    }
+
     /// Asks for what somebody else has.
     pub(super) async fn wait(&self) -> Waiting {
         match self.ask().await {

@@ -82,6 +82,26 @@ pub(super) async fn a_late_renewal_stays_ended_and_is_told_apart_from_a_lost_one
     assert_eq!(lease.renew(LONG).await, Renew::NotHeld);
 }
 
+pub(super) async fn a_lock_is_taken_after_a_late_lease_only_if_nobody_has_held_it_since(
+    cx: &Context,
+) {
+    let key = cx.key();
+    let late = cx.party(&key).ttl(SHORT).take().await;
+    cx.until_idle(&key).await;
+    let mut party = cx.party(&key);
+    party.request.after = Some(late.fences);
+    let anew = party.take().await;
+    assert!(anew.fences.first() > late.fences.last());
+    // Sent again, it is the same lease; to others it comes too late.
+    assert_eq!(party.take_again().await.fences, anew.fences);
+    let mut second = cx.party(&key);
+    second.request.after = Some(late.fences);
+    second.fail().await;
+    anew.end().await;
+    second.fail().await;
+    assert_eq!(cx.inspect(&key).await, None);
+}
+
 pub(super) async fn a_strangers_renewal_extends_nobody(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use leasehold_core::{Acquire, Kind, Mode, Refusal, Release};
+use leasehold_core::{Acquire, Bond, Kind, Mode, Refusal, Release, Renew};
 use tokio::task::JoinSet;
 
 use super::context::{Context, LONG, Patience, SHORT, SLACK};
@@ -52,6 +52,68 @@ pub(super) async fn each_shared_lease_ends_for_itself(cx: &Context) {
     assert_eq!(brief.release().await, Release::NotHeld, "somebody got it since");
     assert_eq!(cx.holders(&key).await, ["long"]);
     long.end().await;
+}
+
+pub(super) async fn holders_with_one_bond_are_one_owner_and_keep_all_others_out(cx: &Context) {
+    let key = cx.key();
+    let (ours, theirs) = (Mode::Joint(Bond::new(7)), Mode::Joint(Bond::new(8)));
+    let here = cx.party(&key).mode(ours).owner("here").take().await;
+    let there = cx.party(&key).mode(ours).owner("there").take().await;
+    assert!(there.fences.first() > here.fences.last(), "each has a fence of its own");
+    let info = cx.show(&key).await;
+    assert_eq!((info.kind, info.holders.len()), (Kind::Lock, 2));
+    assert!(info.holders.iter().all(|holder| holder.mode == Mode::Exclusive), "{info:?}");
+    let others = [theirs, Mode::Exclusive, Mode::Shared];
+    for mode in others {
+        let busy = cx.party(&key).mode(mode).fail().await;
+        assert_eq!(busy.holder.expect("somebody holds it").mode, Mode::Exclusive);
+    }
+    assert_eq!(here.renew(LONG).await, Renew::Renewed);
+    // It comes free with the last of them.
+    here.end().await;
+    for mode in others {
+        cx.party(&key).mode(mode).fail().await;
+    }
+    there.end().await;
+    for mode in others {
+        let other = cx.party(&key).mode(mode).take().await;
+        cx.party(&key).mode(ours).fail().await;
+        other.end().await;
+    }
+    assert_eq!(cx.inspect(&key).await, None);
+}
+
+pub(super) async fn who_has_the_holders_bond_comes_in_past_the_line_and_from_within_it(
+    cx: &Context,
+) {
+    let key = cx.key();
+    let ours = Mode::Joint(Bond::new(7));
+    let stranger = cx.party(&key).owner("stranger").take().await;
+    let first = cx.party(&key).owner("first").in_line();
+    first.wait().await;
+    let late = cx.party(&key).mode(ours).owner("late").in_line();
+    late.wait().await;
+    stranger.end().await;
+    let first = first.took().await;
+    let outer = cx.party(&key).mode(ours).owner("outer").in_line();
+    outer.wait().await;
+    let last = cx.party(&key).owner("last").in_line();
+    last.wait().await;
+    let back = cx.party(&key).mode(ours).owner("back").in_line();
+    back.wait().await;
+    first.end().await;
+    // Both at the head have it, and who waits behind somebody else comes in with a heartbeat.
+    assert_eq!(cx.holders(&key).await, ["late", "outer"]);
+    let back = back.next_beat().take().await;
+    let new = cx.party(&key).mode(ours).owner("new").take().await;
+    assert_eq!(cx.holders(&key).await, ["late", "outer", "back", "new"]);
+    assert_eq!(cx.waiters(&key).await, ["last"]);
+    let (late, outer) = (late.took().await, outer.took().await);
+    for lease in [late, outer, back, new] {
+        lease.end().await;
+    }
+    last.took().await.end().await;
+    assert_eq!(cx.inspect(&key).await, None);
 }
 
 pub(super) async fn readers_and_writers_never_meet(cx: &Context) {

@@ -8,6 +8,7 @@ use super::face::Face;
 use super::guard::{Guard, HeldLease};
 use super::table::{methods, options, value};
 use crate::lease::not_changed::NotChanged;
+use crate::lease::prolonged::Prolonged;
 use crate::lease::run::RunError;
 
 value! {
@@ -104,6 +105,27 @@ impl Mutex {
         match self.0.io().wait(self.0.part().relock(guard)) {
             Ok(guard) => Ok(guard.map(|guard| Guard::of(guard, self.0.io()))),
             // The guard's own thread: it may be of another client.
+            Err(not) => Err(not.map(|guard| Guard::of(guard, &io))),
+        }
+    }
+
+    /// Prolongs a lock that `guard` may still hold, or takes it anew where its lease has run out and
+    /// nobody has held the lock since. See [`crate::Mutex::prolong`].
+    ///
+    /// # Cost
+    ///
+    /// As [`crate::Mutex::prolong`].
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Mutex::prolong`]. The guard comes back with the error.
+    pub fn prolong(&self, guard: Guard) -> Result<Prolonged<Guard>, NotChanged<Guard>> {
+        if let Err(error) = self.0.io().check() {
+            return Err(NotChanged::new(guard, error));
+        }
+        let (guard, io) = guard.into_driven().into_inner();
+        match self.0.io().wait(self.0.part().prolong(guard)) {
+            Ok(prolonged) => Ok(prolonged.map(|guard| Guard::of(guard, self.0.io()))),
             Err(not) => Err(not.map(|guard| Guard::of(guard, &io))),
         }
     }

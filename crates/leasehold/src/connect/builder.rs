@@ -394,7 +394,9 @@ impl Client {
     /// quorum:STORE,STORE,STORE       stores of any sort; settings may stand among them
     /// ```
     ///
-    /// with the settings `max_ttl` (the longest lease that any client takes there, `60s`; a node
+    /// or `spread:NAME=STORE,NAME=STORE`, with [each lock in one of several
+    /// stores](crate::store::SpreadStore), all of which have to be there when the client is made. A
+    /// quorum has the settings `max_ttl` (the longest lease that any client takes there, `60s`; a node
     /// that was restarted counts after so long), `node_timeout` (`500ms`) and `keep_leases` (`yes`
     /// if no node loses a lease by a restart; `no`).
     ///

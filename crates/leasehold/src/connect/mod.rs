@@ -3,4 +3,5 @@
 pub(crate) mod builder;
 #[cfg(feature = "quorum")]
 pub(crate) mod quorum_url;
+pub(crate) mod spread_url;
 pub(crate) mod store_url;

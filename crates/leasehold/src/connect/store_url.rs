@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use leasehold_core::{Clock, Error, ErrorKind, Result, Store};
 
+use crate::spread::SpreadStore;
+
 /// What a URL does not say.
 #[cfg_attr(
     not(all(feature = "embedded", feature = "redis")),
@@ -23,7 +25,7 @@ pub(crate) struct Options {
 }
 
 const SCHEMES: &str = "memory:, embedded:, redis://, rediss://, redis+unix://, redis+sentinel://, \
-                       redis+cluster://, quorum: and quorum+redis://";
+                       redis+cluster://, quorum:, quorum+redis:// and spread:";
 
 pub(crate) async fn open(url: &str, options: Options) -> Result<Arc<dyn Store>> {
     let Some((scheme, rest)) = url.split_once(':') else {
@@ -34,7 +36,7 @@ pub(crate) async fn open(url: &str, options: Options) -> Result<Arc<dyn Store>> 
     };
     #[cfg(feature = "interop")]
     if let Some(layout) = &options.layout
-        && (matches!(scheme, "memory" | "embedded") || scheme.starts_with("quorum"))
+        && (matches!(scheme, "memory" | "embedded" | "spread") || scheme.starts_with("quorum"))
     {
         return Err(Error::new(
             ErrorKind::Config,
@@ -51,6 +53,7 @@ pub(crate) async fn open(url: &str, options: Options) -> Result<Arc<dyn Store>> 
         "quorum" | "quorum+redis" | "quorum+rediss" | "quorum+valkey" | "quorum+valkeys" => {
             quorum(url, options).await
         }
+        "spread" => spread(rest, options).await,
         _ if scheme.ends_with("+sentinel") || scheme.ends_with("+cluster") => {
             redis(url, options, false).await
         }
@@ -62,6 +65,15 @@ pub(crate) async fn open(url: &str, options: Options) -> Result<Arc<dyn Store>> 
             ),
         )),
     }
+}
+
+/// Opens all stores that locks are spread over.
+async fn spread(list: &str, options: Options) -> Result<Arc<dyn Store>> {
+    let mut stores = Vec::new();
+    for (name, url) in crate::connect::spread_url::stores(list)? {
+        stores.push((name, Box::pin(open(&url, options.clone())).await?));
+    }
+    Ok(Arc::new(SpreadStore::new(stores)?))
 }
 
 #[cfg(feature = "embedded")]

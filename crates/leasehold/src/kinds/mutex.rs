@@ -10,8 +10,10 @@ use crate::lease::guard::Guard;
 use crate::lease::handle::Cooldown;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::not_changed::NotChanged;
+use crate::lease::prolonged::Prolonged;
 use crate::lease::run::RunError;
 use crate::options::setters;
+use crate::settings::Settings;
 use crate::waiting::gate::Gates;
 
 /// A lock that one holder has at a time, in any process that uses the same store.
@@ -212,15 +214,10 @@ impl Mutex {
     ///
     /// Cancel safe: the lease is given up in the background.
     pub async fn relock(&self, guard: Guard) -> Result<Option<Guard>, NotChanged<Guard>> {
-        let settings = match &self.value.settings {
-            Ok(settings) => Arc::clone(settings),
-            Err(error) => return Err(NotChanged::new(guard, error.clone())),
+        let settings = match self.settings_for(&guard) {
+            Ok(settings) => settings,
+            Err(error) => return Err(NotChanged::new(guard, error)),
         };
-        if *guard.key() != settings.key || !Arc::ptr_eq(guard.client(), self.value.client()) {
-            let why = format!("the guard is of another lock, \"{}\"", guard.key());
-            let error = Error::new(ErrorKind::Misuse, why).on_key(&settings.key);
-            return Err(NotChanged::new(guard, error));
-        }
         match guard.renew_to(settings.ttl.duration()).await {
             Ok(()) => return Ok(Some(guard)),
             Err(error) if matches!(error.kind(), ErrorKind::Late | ErrorKind::Lost) => {
@@ -236,5 +233,85 @@ impl Mutex {
             Ok(anew) => Ok(anew),
             Err(error) => Err(NotChanged::new(guard, error)),
         }
+    }
+
+    /// Prolongs a lock that `guard` may still hold: to this value's ttl if it does. If the lease has
+    /// run out and nobody has held the lock since, takes it anew, says so, and logs a warning: the
+    /// ttl was too short. If another holder came, it stays lost, though it may be free again;
+    /// [`relock`](Self::relock) would take it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+    /// # let client = leasehold::Client::connect("memory:").await?;
+    /// use leasehold::Prolonged;
+    /// use std::time::Duration;
+    ///
+    /// let mutex = client.mutex("report").ttl(Duration::from_secs(60)).renew(false);
+    /// let guard = mutex.lock().await?;
+    /// // … a chapter …
+    /// let guard = match mutex.prolong(guard).await? {
+    ///     Prolonged::InTime(guard) => guard,
+    ///     // No other holder wrote meanwhile, but one could have.
+    ///     late => late.into_guard(),
+    /// };
+    /// # guard.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Cost
+    ///
+    /// One round trip in time, and three or four when late.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Lost`] – another holder came since, or the store does not know any more.
+    /// * [`ErrorKind::Misuse`] – the guard is of another lock.
+    /// * As [`try_lock`](Self::try_lock) and [`HeldLease::renew_to`].
+    ///
+    /// The guard comes back with the error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the lease is given up in the background.
+    pub async fn prolong(&self, guard: Guard) -> Result<Prolonged, NotChanged<Guard>> {
+        let settings = match self.settings_for(&guard) {
+            Ok(settings) => settings,
+            Err(error) => return Err(NotChanged::new(guard, error)),
+        };
+        match guard.renew_to(settings.ttl.duration()).await {
+            Ok(()) => return Ok(Prolonged::InTime(guard)),
+            Err(error) if error.kind() == ErrorKind::Late => {}
+            Err(error) => return Err(NotChanged::new(guard, error)),
+        }
+        match self.take_after(&guard).await {
+            Ok(anew) => {
+                let (key, ttl) = (&settings.key, settings.ttl);
+                tracing::warn!(target: "leasehold", %key, %ttl, "prolonged late, though in nobody's way");
+                Ok(Prolonged::Late(anew))
+            }
+            Err(error) => Err(NotChanged::new(guard, error)),
+        }
+    }
+
+    /// Takes the lock anew, unless another holder came since this lease.
+    async fn take_after(&self, guard: &Guard) -> Result<Guard> {
+        // This side's time is over before the store's: what is left there is ended first.
+        guard.lease().clone().give_back(Cooldown::AsGranted).await.map(drop)?;
+        let mut acquisition = self.value.acquisition(Some(Duration::ZERO))?;
+        acquisition.request.after = Some(guard.handle().fences);
+        acquisition.try_once().await?.ok_or_else(|| {
+            let why = "the lease had run out, and another holder came since";
+            guard.lease().explain(Error::new(ErrorKind::Lost, why), "renew")
+        })
+    }
+
+    /// This value's settings, for a guard that is of this lock.
+    fn settings_for(&self, guard: &Guard) -> Result<Arc<Settings>> {
+        let settings = Arc::clone(self.value.settings.as_ref().map_err(Clone::clone)?);
+        if *guard.key() != settings.key || !Arc::ptr_eq(guard.client(), self.value.client()) {
+            let why = format!("the guard is of another lock, \"{}\"", guard.key());
+            return Err(Error::new(ErrorKind::Misuse, why).on_key(&settings.key));
+        }
+        Ok(settings)
     }
 }

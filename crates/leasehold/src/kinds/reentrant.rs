@@ -25,7 +25,8 @@ use crate::waiting::sight::Sight;
 /// A value: making one sends nothing and cannot fail. Taking it again is one request: the store's
 /// count goes up, where others can see it, and the lease runs for its ttl from then, never shorter
 /// than before. All guards of the owner share one lease with one fence. The lock comes free with
-/// the last of them. If the lease is lost, all of them lose it.
+/// the last of them. If the lease is lost, all of them lose it. An owner [from a
+/// secret](Owner::from_secret) takes it again from other processes, too, with a lease in each.
 ///
 /// The settings of the first acquisition are those of the lease. A name used by a
 /// [`Mutex`](crate::Mutex) and re-entrantly is one lock.
@@ -62,7 +63,9 @@ impl Reentrant {
         key: Result<Key>,
         owner: &Owner,
     ) -> Self {
-        let mut value = LockValue::new(gates, key, Mode::Exclusive);
+        let bond = key.as_ref().ok().and_then(|key| owner.bond(key));
+        let mode = bond.map_or(Mode::Exclusive, Mode::Joint);
+        let mut value = LockValue::new(gates, key, mode);
         if let Some(name) = owner.name() {
             value.set(|settings| name.clone().map(|name| settings.owner = name));
         }

@@ -21,20 +21,21 @@ use crate::lease::handle::Cooldown;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::orphans::Orphan;
 use crate::lease::release::Release;
+use crate::owner::OwnerId;
 use crate::shared::Inner;
 
 /// The locks that a client's owners use, by name and owner.
 #[derive(Debug, Default)]
 pub(crate) struct Owned {
-    slots: Mutex<HashMap<(Key, u64), Weak<Slot>>>,
+    slots: Mutex<HashMap<(Key, OwnerId), Weak<Slot>>>,
 }
 
 impl Owned {
-    fn lock(&self) -> MutexGuard<'_, HashMap<(Key, u64), Weak<Slot>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(Key, OwnerId), Weak<Slot>>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn slot(self: &Arc<Self>, key: &Key, owner: u64) -> Arc<Slot> {
+    pub(crate) fn slot(self: &Arc<Self>, key: &Key, owner: OwnerId) -> Arc<Slot> {
         let id = (key.clone(), owner);
         let mut slots = self.lock();
         if let Some(slot) = slots.get(&id).and_then(Weak::upgrade) {
@@ -55,7 +56,7 @@ impl Owned {
 #[derive(Debug)]
 pub(crate) struct Slot {
     owned: Arc<Owned>,
-    id: (Key, u64),
+    id: (Key, OwnerId),
     state: Mutex<State>,
     changed: Notify,
 }

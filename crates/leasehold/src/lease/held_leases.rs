@@ -1,10 +1,7 @@
 //! A view of several held leases.
 
 use std::fmt;
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use leasehold_core::{Fence, Key, Result};
@@ -13,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::lease::held_lease::{HeldLease, cancelled_after};
 use crate::lease::run::Leases;
 use crate::shared::Inner;
+use crate::together::{all, any};
 
 /// A view of the leases that were taken together: what the work under them needs to know.
 ///
@@ -206,36 +204,6 @@ impl Leases for HeldLeases {
 /// Gives all of these a new length; the first error is the answer.
 pub(crate) async fn renew_all(leases: &[HeldLease], ttl: Duration) -> Result<()> {
     all(leases.iter().map(|lease| lease.renew_to(ttl))).await.into_iter().collect()
-}
-
-/// Returns when any of these does.
-async fn any<'a, F: Future<Output = ()> + Send + 'a>(futures: impl Iterator<Item = F>) {
-    let mut futures: Vec<Pin<Box<F>>> = futures.map(Box::pin).collect();
-    poll_fn(|cx| {
-        let done = futures.iter_mut().any(|future| future.as_mut().poll(cx).is_ready());
-        if done { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-}
-
-/// What all of these return, each polled while the others wait.
-async fn all<F: Future<Output: Send> + Send>(
-    futures: impl Iterator<Item = F> + Send,
-) -> Vec<F::Output> {
-    let mut futures: Vec<Pin<Box<F>>> = futures.map(Box::pin).collect();
-    let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
-    poll_fn(|cx| {
-        for (future, output) in futures.iter_mut().zip(&mut outputs) {
-            if output.is_none()
-                && let Poll::Ready(done) = future.as_mut().poll(cx)
-            {
-                *output = Some(done);
-            }
-        }
-        if outputs.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    outputs.into_iter().flatten().collect()
 }
 
 impl fmt::Debug for HeldLeases {

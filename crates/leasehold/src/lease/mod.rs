@@ -10,6 +10,7 @@ pub(crate) mod held_leases;
 pub(crate) mod not_changed;
 pub(crate) mod orphans;
 pub(crate) mod outcome;
+pub(crate) mod prolonged;
 pub(crate) mod release;
 pub(crate) mod renewal;
 pub(crate) mod run;

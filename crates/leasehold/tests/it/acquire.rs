@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::retry::{Linear, NoRetry, RetryStrategy as _};
-use leasehold::{ErrorKind, LockOptions, Owner, Release, WaitLimit};
+use leasehold::{ErrorKind, LockOptions, Owner, Prolonged, Release, WaitLimit};
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 
 use crate::support::{World, ms, secs};
@@ -152,6 +152,44 @@ async fn locking_again_refreshes_what_is_held_and_takes_what_was_lost() {
     tokio::time::advance(secs(30)).await;
     let _other = world.client().mutex("a").lock().await.unwrap();
     assert!(mutex.relock(guard).await.unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn prolonging_late_what_nobody_has_taken_succeeds_and_says_so() {
+    let world = World::new();
+    let (client, other) = (world.client(), world.client());
+    let mutex = client.mutex("a").ttl(secs(10)).renew(false);
+    let guard = mutex.lock().await.unwrap();
+    let fence = guard.fence().unwrap();
+    tokio::time::advance(secs(8)).await;
+    let Prolonged::InTime(guard) = mutex.prolong(guard).await.unwrap() else { panic!("in time") };
+    assert_eq!(guard.fence().unwrap(), fence);
+    assert!(guard.remaining() > secs(8));
+    // Past this side's deadline, and past the store's as well.
+    for late in [ms(9_950), secs(30)] {
+        let held = client.mutex(format!("late {late:?}")).ttl(secs(10)).renew(false);
+        let guard = held.lock().await.unwrap();
+        let before = guard.fence().unwrap();
+        tokio::time::advance(late).await;
+        assert!(!guard.is_held());
+        let prolonged = held.prolong(guard).await.unwrap();
+        assert!(prolonged.is_late());
+        let guard = prolonged.into_guard();
+        assert!(guard.is_held() && guard.fence().unwrap() > before);
+        assert!(guard.is_held_by_store().await.unwrap());
+    }
+    // Somebody had it since, and has released it again.
+    tokio::time::advance(secs(30)).await;
+    assert!(!guard.is_held());
+    other.mutex("a").lock().await.unwrap().release().await.unwrap();
+    let not = mutex.prolong(guard).await.unwrap_err();
+    assert_eq!(not.kind(), ErrorKind::Lost);
+    assert!(world.is_idle("a").await, "nothing was taken");
+    // Not that of another lock.
+    let guard = mutex.lock().await.unwrap();
+    let not = client.mutex("b").prolong(guard).await.unwrap_err();
+    assert_eq!(not.kind(), ErrorKind::Misuse);
+    assert!(not.into_guard().is_held());
 }
 
 #[tokio::test(start_paused = true)]

@@ -52,6 +52,7 @@ mod rwlock;
 mod semaphore;
 #[cfg(feature = "redis")]
 mod server;
+mod spread;
 mod support;
 #[cfg(all(feature = "embedded", feature = "tower"))]
 mod tower;

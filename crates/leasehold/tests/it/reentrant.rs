@@ -433,3 +433,67 @@ async fn random_faults_never_make_two_owners_hold_it() {
     }
     assert!(shared > 100, "it was held together {shared} times");
 }
+
+const SECRET: &str = "0123456789abcdef";
+
+#[tokio::test(start_paused = true)]
+async fn the_same_secret_is_the_same_owner_in_another_process_and_after_a_restart() {
+    let world = World::new();
+    let (here, there, stranger) = (world.client(), world.client(), world.client());
+    let owner = || Owner::from_secret(SECRET).unwrap();
+    assert_eq!(owner(), owner());
+    let outer = here.reentrant("a", &owner()).ttl(secs(10)).lock().await.unwrap();
+    let again = here.reentrant("a", &owner()).try_lock().await.unwrap().unwrap();
+    assert_eq!(again.fence().unwrap(), outer.fence().unwrap(), "one lease in one process");
+    // Another owner waits in line; this one comes in past it.
+    let other = Owner::from_secret("fedcba9876543210").unwrap();
+    let waits = stranger.reentrant("a", &other);
+    let waiter = tokio::spawn(async move { waits.lock().await });
+    while world.waiters("a").await == 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    let inner = there.reentrant("a", &owner()).try_lock().await.unwrap().unwrap();
+    assert!(inner.fence().unwrap() > outer.fence().unwrap());
+    assert_eq!(again.release().await.unwrap(), 1);
+    assert_eq!(outer.release().await.unwrap(), 0);
+    tokio::time::sleep(secs(60)).await;
+    assert!(inner.is_held() && !waiter.is_finished(), "the other process holds it yet");
+
+    assert_eq!(inner.release().await.unwrap(), 0);
+    waiter.await.unwrap().unwrap().release().await.unwrap();
+
+    // A process dies without a release, and is started again before its lease has run out.
+    let dying = there.reentrant("b", &owner()).ttl(secs(10)).renew(false).lock().await.unwrap();
+    let fence = dying.fence().unwrap();
+    std::mem::forget(dying);
+    let restarted = world.client();
+    let guard = restarted.reentrant("b", &owner()).try_lock().await.unwrap().unwrap();
+    assert!(guard.fence().unwrap() > fence, "what the dead one has on its way is refused");
+    guard.release().await.unwrap();
+    // Nobody knows that it is dead, so others wait until its lease is over.
+    assert!(stranger.mutex("b").try_lock().await.unwrap().is_none());
+    let started = tokio::time::Instant::now();
+    stranger.mutex("b").lock().await.unwrap().release().await.unwrap();
+    assert!(started.elapsed() <= secs(10), "{:?}", started.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_from_a_secret_is_bound_to_no_other_secret_lock_or_kind() {
+    let world = World::new();
+    let (here, there) = (world.client(), world.client());
+    let error = Owner::from_secret("too short").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+    let owner = Owner::from_secret(SECRET).unwrap();
+    assert!(!format!("{owner:?}").contains(SECRET));
+    let guard = here.reentrant("a", &owner).lock().await.unwrap();
+    for other in [Owner::from_secret("0123456789abcdeF").unwrap(), Owner::new()] {
+        assert!(there.reentrant("a", &other).try_lock().await.unwrap().is_none());
+    }
+    assert!(there.mutex("a").try_lock().await.unwrap().is_none());
+    assert!(there.rwlock("a").try_read().await.unwrap().is_none());
+    let info = there.inspect("a").await.unwrap().unwrap();
+    assert!(!format!("{info:?}").contains("Joint"), "{info:?}");
+    assert!(there.reentrant("b", &owner).try_lock().await.unwrap().is_some());
+    guard.release().await.unwrap();
+    assert!(there.mutex("a").try_lock().await.unwrap().is_some());
+}

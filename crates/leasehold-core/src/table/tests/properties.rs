@@ -332,6 +332,8 @@ fn would_admit(holders: &[HolderInfo], mode: Mode) -> bool {
     match mode {
         Mode::Exclusive => holders.is_empty(),
         Mode::Shared => holders.iter().all(|holder| holder.mode == Mode::Shared),
+        // Not among the modes here; what is shown does not tell who has which bond.
+        Mode::Joint(_) => false,
         Mode::Permits { count, limit } => taken(holders) + count.get() <= limit.get(),
     }
 }

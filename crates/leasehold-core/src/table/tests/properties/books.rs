@@ -185,6 +185,6 @@ impl Books {
 pub(super) fn permits_in(mode: Mode) -> u32 {
     match mode {
         Mode::Permits { count, .. } => count.get(),
-        Mode::Exclusive | Mode::Shared => 0,
+        Mode::Exclusive | Mode::Shared | Mode::Joint(_) => 0,
     }
 }

@@ -1,0 +1,40 @@
+//! How a lease was prolonged.
+
+use crate::lease::guard::Guard;
+
+/// How a lease was prolonged: see [`Mutex::prolong`](crate::Mutex::prolong).
+#[derive(Debug)]
+#[must_use = "the guard is inside"]
+#[non_exhaustive]
+pub enum Prolonged<G = Guard> {
+    /// In time: it is the lease that it was, with the fence that it had.
+    InTime(G),
+    /// Too late: it had run out, and nobody has held the lock since. This is a new lease with a new
+    /// fence. The time was too short, and what was done under it between the two was not protected.
+    Late(G),
+}
+
+impl<G> Prolonged<G> {
+    /// Whether it came too late.
+    #[must_use]
+    pub const fn is_late(&self) -> bool {
+        matches!(self, Self::Late(_))
+    }
+
+    /// The guard.
+    #[must_use]
+    pub fn into_guard(self) -> G {
+        match self {
+            Self::InTime(guard) | Self::Late(guard) => guard,
+        }
+    }
+
+    /// The same with another guard.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn map<H>(self, map: impl FnOnce(G) -> H) -> Prolonged<H> {
+        match self {
+            Self::InTime(guard) => Prolonged::InTime(map(guard)),
+            Self::Late(guard) => Prolonged::Late(map(guard)),
+        }
+    }
+}
