@@ -7,6 +7,7 @@ use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 
 use leasehold::DetachedLease;
+use leasehold::interop::Layout;
 
 use crate::cli::LeaseSource;
 use crate::exit::Exit;
@@ -17,13 +18,45 @@ pub(crate) const LEASE_VARIABLE: &str = "LEASEHOLD_LEASE";
 /// A lease is one line, with a name of at most 512 bytes.
 const LEASES_BYTES_MAX: u64 = 256 * 1024;
 
+/// What a lease of another library's lock begins with, before the library's name.
+const LAYOUT: &str = "interop=";
+/// What its own text begins with.
+const TEXT: &str = " leasehold-lease-";
+
 /// Leases as they are written, each on a line.
-pub(crate) fn lines(leases: &[DetachedLease]) -> String {
-    leases.iter().map(|lease| lease.to_secret_text() + "\n").collect()
+pub(crate) fn lines(leases: &[DetachedLease], layout: Option<&Layout>) -> String {
+    leases.iter().map(|lease| text(lease, layout) + "\n").collect()
+}
+
+/// A lease on one line. Secret.
+pub(crate) fn text(lease: &DetachedLease, layout: Option<&Layout>) -> String {
+    let text = lease.to_secret_text();
+    layout.map_or_else(|| text.clone(), |layout| format!("{LAYOUT}{layout} {text}"))
+}
+
+/// Reads a lease that was taken in this layout.
+fn of_line(line: &str, layout: Option<&Layout>) -> Outcome<DetachedLease> {
+    let theirs = line.strip_prefix(LAYOUT).and_then(|rest| Some((rest, rest.find(TEXT)?)));
+    let (named, text) = match theirs.and_then(|(rest, at)| rest.split_at_checked(at)) {
+        Some((named, text)) => (Some(named.to_owned()), text.trim_start()),
+        None => (None, line),
+    };
+    match (named, layout.map(ToString::to_string)) {
+        (named, given) if named == given => {
+            text.parse().map_err(|error| Failure::of_argument(&error))
+        }
+        (Some(named), _) => Err(Failure::usage(format!(
+            "the lease is of a lock that is kept as another library does; give --interop {}",
+            leasehold::store::escape::terminal(&named)
+        ))),
+        (None, _) => {
+            Err(Failure::usage("the lease is of a lock of leasehold's own; leave --interop out"))
+        }
+    }
 }
 
 /// The leases that somebody took together, each on a line.
-pub(crate) fn read(source: &LeaseSource) -> Outcome<Vec<DetachedLease>> {
+pub(crate) fn read(source: &LeaseSource, layout: Option<&Layout>) -> Outcome<Vec<DetachedLease>> {
     let text = if let Some(path) = &source.lease_file {
         let refuse = |error| Failure::usage(format!("can't read {}: {error}", path.display()));
         read_limited(File::open(path).map_err(refuse)?).map_err(refuse)?
@@ -40,9 +73,7 @@ pub(crate) fn read(source: &LeaseSource) -> Outcome<Vec<DetachedLease>> {
         )));
     }
     let text = text.strip_suffix('\n').unwrap_or(&text);
-    let leases =
-        text.split('\n').map(|line| line.parse().map_err(|error| Failure::of_argument(&error)));
-    leases.collect()
+    text.split('\n').map(|line| of_line(line, layout)).collect()
 }
 
 fn read_limited(source: impl io::Read) -> io::Result<String> {

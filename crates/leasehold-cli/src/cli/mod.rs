@@ -104,6 +104,9 @@ impl Command {
             Self::Run(args) => args.sharing.interop.as_ref(),
             Self::Hold(args) => args.sharing.interop.as_ref(),
             Self::Show(args) => args.sharing.interop.as_ref(),
+            Self::Acquire(args) => args.sharing.interop.as_ref(),
+            Self::Renew(args) => args.sharing.interop.as_ref(),
+            Self::Release(args) => args.sharing.interop.as_ref(),
             _ => None,
         }
     }
@@ -294,6 +297,9 @@ pub(crate) struct Acquire {
     pub(crate) json: bool,
 
     #[command(flatten)]
+    pub(crate) sharing: Sharing,
+
+    #[command(flatten)]
     pub(crate) kinds: Kinds,
 }
 
@@ -306,6 +312,9 @@ pub(crate) struct Renew {
     /// How long the lease runs from now on [default: as long as before]
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) ttl: Option<Duration>,
+
+    #[command(flatten)]
+    pub(crate) sharing: Sharing,
 }
 
 /// End a lease that was taken with `acquire`, or all of an owner
@@ -336,6 +345,9 @@ pub(crate) struct Release {
     /// Take them away, rather than print them
     #[arg(long, requires = "all")]
     pub(crate) yes: bool,
+
+    #[command(flatten)]
+    pub(crate) sharing: Sharing,
 }
 
 /// Hold a lock until standard input closes, or a signal comes

@@ -1,6 +1,7 @@
 //! `leasehold acquire`: take a lock and leave it held.
 
 use leasehold::DetachedLease;
+use leasehold::interop::Layout;
 use serde_json::{Value, json};
 
 use crate::cli::Acquire;
@@ -39,7 +40,8 @@ pub(crate) async fn acquire(args: &Acquire, context: &Context) -> Outcome {
     let written = match detached {
         Ok(()) => {
             let delivered =
-                unless_interrupted(&mut signals, deliver(&leases, args, file.as_mut())).await;
+                unless_interrupted(&mut signals, deliver(&leases, args, context, file.as_mut()))
+                    .await;
             delivered.and_then(|delivered| delivered)
         }
         Err(failure) => Err(failure),
@@ -62,18 +64,20 @@ pub(crate) async fn acquire(args: &Acquire, context: &Context) -> Outcome {
 async fn deliver(
     leases: &[DetachedLease],
     args: &Acquire,
+    context: &Context,
     file: Option<&mut LeaseFile<'_>>,
 ) -> Outcome<()> {
     let in_file = file.is_some();
+    let layout = context.settings.layout();
     if let Some(file) = file {
-        file.write(&lease_file::lines(leases))?;
+        file.write(&lease_file::lines(leases, layout))?;
     }
     let text = if args.json {
-        leases.iter().map(|lease| output::json_line(&document(lease, in_file))).collect()
+        leases.iter().map(|lease| output::json_line(&document(lease, in_file, layout))).collect()
     } else if in_file {
         String::new()
     } else {
-        lease_file::lines(leases)
+        lease_file::lines(leases, layout)
     };
     match output::data_patiently(&text).await {
         // A lease that nobody has read is no success, even where other data would do.
@@ -84,13 +88,17 @@ async fn deliver(
     }
 }
 
-fn document(lease: &DetachedLease, in_file: bool) -> Value {
-    let (key, fence) = (lease.key().as_str(), lease.fence().to_string());
+fn document(lease: &DetachedLease, in_file: bool, layout: Option<&Layout>) -> Value {
+    let key = lease.key().as_str();
+    let fence = match layout {
+        None => Some(lease.fence().to_string()),
+        Some(layout) => layout.has_fences().then(|| lease.fence().sequence().to_string()),
+    };
     let ttl_ms = lease.ttl().as_millis();
     let mut document =
         json!({ "version": JSON_VERSION, "key": key, "fence": fence, "ttl_ms": ttl_ms });
     if !in_file && let Some(fields) = document.as_object_mut() {
-        fields.insert("lease".to_owned(), lease.to_secret_text().into());
+        fields.insert("lease".to_owned(), lease_file::text(lease, layout).into());
     }
     document
 }

@@ -21,7 +21,7 @@ pub(crate) async fn release(args: &Release, context: &Context) -> Outcome {
 
 /// Ends leases that were taken with `acquire`.
 async fn taken(args: &Release, context: &Context) -> Outcome {
-    let leases = lease_file::read(&args.source)?;
+    let leases = lease_file::read(&args.source, context.settings.layout())?;
     let cooldown = arguments::cooldown(args.cooldown)?;
     let Some(client) = context.connect_if_made(None, true).await? else {
         return Err(lease_file::has_no_store("release", &context.settings.place()));

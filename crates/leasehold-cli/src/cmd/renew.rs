@@ -11,7 +11,7 @@ use crate::lease_file::{self, lines};
 use crate::output;
 
 pub(crate) async fn renew(args: &Renew, context: &Context) -> Outcome {
-    let leases = lease_file::read(&args.source)?;
+    let leases = lease_file::read(&args.source, context.settings.layout())?;
     let ttl = args.ttl.map(arguments::ttl).transpose()?;
     let Some(client) = context.connect_if_made(None, true).await? else {
         return Err(lease_file::has_no_store("renew", &context.settings.place()));
@@ -51,12 +51,17 @@ pub(crate) async fn renew(args: &Renew, context: &Context) -> Outcome {
     if let Some(path) = &args.source.lease_file
         && renewed != leases
     {
-        lease_file::replace(path, &lines(&renewed)).map_err(|error| {
-            Failure::new(
-                Exit::Output,
-                format!("the lease is renewed, but {} can't be rewritten: {error}", path.display()),
-            )
-        })?;
+        lease_file::replace(path, &lines(&renewed, context.settings.layout())).map_err(
+            |error| {
+                Failure::new(
+                    Exit::Output,
+                    format!(
+                        "the lease is renewed, but {} can't be rewritten: {error}",
+                        path.display()
+                    ),
+                )
+            },
+        )?;
     }
     failed.map_or(Ok(Exit::Success), Err)
 }

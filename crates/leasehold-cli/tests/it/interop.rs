@@ -85,3 +85,33 @@ fn what_a_layout_lacks_and_where_it_is_not_is_said() {
     site.line("run a --interop redisson --meta a=b -- true").complains(69, "room for metadata");
     Site::embedded().line("run a --interop plain -- true").complains(78, "in a Redis server");
 }
+
+#[test]
+fn a_lease_is_taken_in_one_process_and_given_back_in_another() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    for (layout, key) in
+        [("redislock", "a"), ("python-redis-lock", "lock:a"), ("symfony", "a"), ("redisson", "a")]
+    {
+        let line = format!("acquire a --interop {layout} --lease-file lease --ttl 10m");
+        site.line(&line).expect(0);
+        let left = || server.cli(&["PTTL", key]).trim().parse::<i64>().unwrap();
+        assert!(left() > 500_000, "{layout}");
+        site.line(&format!("run a --interop {layout} -n -- true")).expect(75);
+        // The lease says of which library it is, so nobody renews or ends another lock by mistake.
+        for forgotten in ["renew --lease-file lease", "release --lease-file lease"] {
+            site.line(forgotten).complains(64, &format!("give --interop {layout}"));
+        }
+        site.line(&format!("renew --interop {layout} --lease-file lease --ttl 1h")).expect(0);
+        assert!(left() > 3_000_000, "{layout}");
+        site.line(&format!("release --interop {layout} --lease-file lease")).expect(0);
+        assert_eq!(server.cli(&["EXISTS", key]).trim(), "0", "{layout}");
+    }
+    let done = site.line("acquire b --interop redislock --json").expect(0);
+    let document: Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(document["fence"], Value::Null);
+    assert!(document["lease"].as_str().unwrap().starts_with("interop=redislock "));
+    let done = site.line("acquire c --interop redisson-fenced --json").expect(0);
+    let document: Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(document["fence"], "1");
+}

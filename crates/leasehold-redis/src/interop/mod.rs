@@ -121,6 +121,9 @@ impl InteropStore {
         if request.mode != Mode::Exclusive {
             return lacks("holders beside each other");
         }
+        if request.after.is_some() {
+            return lacks("memory of their last holder");
+        }
         if request.cooldown.is_some() {
             return lacks("cool-down");
         }
@@ -319,17 +322,22 @@ impl Store for InteropStore {
             let deadline = Deadline::after(within);
             let longest = requests.iter().map(|request| request.ttl.duration()).max();
             let delivery = self.inner.confirmed_renewal(longest.unwrap_or_default());
+            // One that can't be done is not done by half.
+            let can_be = |request: &&RenewRequest| request.successor.is_none();
+            let calls = requests.iter().filter(can_be);
             let calls: Vec<_> =
-                requests.iter().map(|request| self.shared.requests.renew_call(request)).collect();
-            let answers = self.inner.run_all(&calls, delivery, deadline).await;
+                calls.map(|request| self.shared.requests.renew_call(request)).collect();
+            let mut answers = self.inner.run_all(&calls, delivery, deadline).await.into_iter();
             requests
                 .iter()
-                .zip(answers)
-                .map(|(request, answer)| {
+                .map(|request| {
                     let key = Some(&request.key);
-                    if request.successor.is_some() {
+                    if !can_be(&request) {
                         return self.unsupported("hand-over to another secret", "renew", key);
                     }
+                    let Some(answer) = answers.next() else {
+                        return Err(self.unreadable("renew", key));
+                    };
                     let answer = answer.map_err(|it| self.inner.error(&it, "renew", key))?;
                     if let Some(missing) = answer.unconfirmed {
                         return Err(self.inner.error(&missing, "renew", key));

@@ -2,6 +2,7 @@
 //! themselves are run by `cargo xtask interop`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold::interop::{InteropStore, Layout, Plain, Redisson};
@@ -343,4 +344,69 @@ async fn a_waiter_whose_server_tracks_nothing_asks() {
     until("the waiter to ask", || scripts(&server) > before + 3).await;
     does(&server, &["DEL", "a"]);
     patiently("the release", waiting).await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_adoption_that_no_layout_has_changes_nothing() {
+    let server = RedisServer::start();
+    for layout in layouts() {
+        let name = layout.to_string();
+        let client = client(&server, layout).await;
+        let guard = client.mutex(&name).ttl(secs(600)).lock().await.unwrap();
+        let lease = guard.detach().await.unwrap();
+        client.renew(&lease, secs(60)).await.unwrap();
+        let error = client.adopt(&lease).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{name}: {error}");
+        let left = client.inspect(&name).await.unwrap().unwrap().holders[0].remaining;
+        assert!(left <= secs(60), "{name}: it was renewed to {left:?}");
+        client.release(&lease, None).await.unwrap();
+    }
+}
+
+/// What a program of one deployment takes around its work.
+#[derive(Clone, Copy, Debug)]
+enum Deployed {
+    Old,
+    Both,
+    New,
+}
+
+#[tokio::test]
+async fn moving_to_leaseholds_own_locks_by_way_of_both_loses_no_update() {
+    let server = RedisServer::start();
+    let count = Arc::new(AtomicU32::new(0));
+    let mut expected = 0;
+    // Each deployment meets the one before it and the one after it, and never both.
+    for deployments in [[Deployed::Old, Deployed::Both], [Deployed::Both, Deployed::New]] {
+        let mut workers = tokio::task::JoinSet::new();
+        for deployed in deployments.into_iter().cycle().take(6) {
+            let (url, count) = (server.url(), Arc::clone(&count));
+            workers.spawn(async move {
+                let old = Plain::connect(&url, Layout::Redislock).await.unwrap();
+                let new = Client::connect(&url).await.unwrap();
+                for _ in 0..15 {
+                    let first = match deployed {
+                        Deployed::New => None,
+                        _ => Some(old.mutex("orders").lock().await.unwrap()),
+                    };
+                    let second = match deployed {
+                        Deployed::Old => None,
+                        _ => Some(new.mutex("orders").lock().await.unwrap()),
+                    };
+                    let seen = count.load(Ordering::SeqCst);
+                    tokio::time::sleep(ms(1)).await;
+                    count.store(seen + 1, Ordering::SeqCst);
+                    if let Some(guard) = second {
+                        guard.release().await.unwrap();
+                    }
+                    if let Some(guard) = first {
+                        guard.release().await.unwrap();
+                    }
+                }
+            });
+            expected += 15;
+        }
+        patiently("the workers", workers.join_all()).await;
+        assert_eq!(count.load(Ordering::SeqCst), expected, "{deployments:?}");
+    }
 }
