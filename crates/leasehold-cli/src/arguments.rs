@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
+use leasehold::interop::Layout;
 use leasehold::{Fence, Key, Ttl};
 
 use crate::failure::{Failure, Outcome};
@@ -63,6 +64,18 @@ pub(crate) fn cooldown(typed: Option<Duration>) -> Outcome<Option<Duration>> {
         Some(length) => Ttl::new(length).map(|_| Some(length)).map_err(|_| {
             Failure::usage(format!("a cool-down of {length:?} is out of range; give up to 30 days"))
         }),
+    }
+}
+
+/// Refuses options that mean nothing to locks of another library's: each with whether it was given,
+/// and with what such locks do not have.
+pub(crate) fn refuse_for(layout: Option<&Layout>, options: &[(bool, &str, &str)]) -> Outcome<()> {
+    let Some(layout) = layout else { return Ok(()) };
+    match options.iter().find(|(given, ..)| *given) {
+        None => Ok(()),
+        Some((_, option, what)) => {
+            Err(Failure::usage(format!("locks of {layout} have no {what}; leave {option} out")))
+        }
     }
 }
 

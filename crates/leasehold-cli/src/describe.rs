@@ -1,7 +1,7 @@
 //! A lock in words, and as a document.
 
 use leasehold::store::{Kind, Mode, escape};
-use leasehold::{Error, Fence, HolderInfo, Key, LockInfo, Metadata, Ttl};
+use leasehold::{Error, HolderInfo, Key, LockInfo, Metadata, Ttl};
 use serde_json::Value;
 
 use crate::duration;
@@ -22,7 +22,7 @@ pub(crate) fn state(info: &LockInfo) -> String {
                 2 => " and 1 other".to_owned(),
                 n => format!(" and {} others", n.saturating_sub(1)),
             };
-            let since = match is_foreign(holder) {
+            let since = match holder.is_foreign() {
                 true => String::new(),
                 false => format!(" for {}", duration::show(holder.held_for)),
             };
@@ -46,11 +46,6 @@ pub(crate) fn state(info: &LockInfo) -> String {
     text
 }
 
-/// Whether the lease is one of another library's, of which neither a fence nor its begin is known.
-pub(crate) fn is_foreign(holder: &HolderInfo) -> bool {
-    holder.fence == Fence::ZERO
-}
-
 /// Whether it has no end, as locks of other libraries may.
 fn is_endless(holder: &HolderInfo) -> bool {
     holder.remaining > Ttl::MAX.duration()
@@ -59,7 +54,7 @@ fn is_endless(holder: &HolderInfo) -> bool {
 /// Who holds it, as far as that is known.
 pub(crate) fn owner(holder: &HolderInfo) -> String {
     match holder.owner.as_str() {
-        "" if is_foreign(holder) => "another program".to_owned(),
+        "" if holder.is_foreign() => "another program".to_owned(),
         _ => holder.owner.to_string(),
     }
 }
@@ -74,14 +69,17 @@ pub(crate) fn end(holder: &HolderInfo) -> String {
 
 /// Where somebody who did not get a lock learns more.
 pub(crate) fn ask_why(key: &Key) -> String {
-    format!("; `leasehold why {}` says more", quoted_for_shell(key))
+    format!("; `leasehold why {}` says more", as_argument(key))
 }
 
-/// A name as a word for a shell.
-pub(crate) fn quoted_for_shell(key: &Key) -> String {
+/// A name as the last argument of a command that is typed into a shell.
+pub(crate) fn as_argument(key: &Key) -> String {
     let name = key.to_string();
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@+,".contains(&byte);
-    if name.bytes().all(plain) { name } else { format!("'{}'", name.replace('\'', "'\\''")) }
+    let word =
+        if name.bytes().all(plain) { name } else { format!("'{}'", name.replace('\'', "'\\''")) };
+    // Else it would be taken for an option.
+    if word.trim_start_matches('\'').starts_with('-') { format!("-- {word}") } else { word }
 }
 
 /// Says what is waited for.
@@ -117,7 +115,7 @@ pub(crate) fn lock_json(info: &LockInfo) -> Outcome<Value> {
     let document = serde_json::to_value(info);
     let mut document = document
         .map_err(|error| Failure::new(Exit::Internal, format!("can't write the lock: {error}")))?;
-    for (place, holder) in info.holders.iter().enumerate().filter(|(_, it)| is_foreign(it)) {
+    for (place, holder) in info.holders.iter().enumerate().filter(|(_, it)| it.is_foreign()) {
         let unknown = ["fence", "held_for_ms"].into_iter();
         let unknown = unknown.chain(is_endless(holder).then_some("remaining_ms"));
         unknown.for_each(|name| document["holders"][place][name] = Value::Null);

@@ -289,7 +289,17 @@ impl Request {
                     let place = mine.map_or_else(String::new, |place| {
                         format!("; this is number {} in line", place.saturating_add(1))
                     });
-                    describe::tell_of_wait(&info, &place);
+                    let mut holders = info.holders.iter();
+                    let is_own =
+                        holders.len() > 0 && holders.all(|holder| holder.owner == *client.owner());
+                    // What replicas have not confirmed counts for nobody, and is in the store.
+                    let own = if is_own {
+                        ", which may be this command's own try: one that the store's replicas have \
+                         not confirmed yet"
+                    } else {
+                        ""
+                    };
+                    describe::tell_of_wait(&info, &format!("{own}{place}"));
                 }
                 // It comes free just now.
                 Ok(None) => {}

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::key::Key;
 use crate::store::HolderInfo;
+use crate::ttl::Ttl;
 
 /// `Result` with leasehold's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -262,12 +263,14 @@ impl fmt::Display for Error {
         }
         f.write_str(message)?;
         if let Some(Contention { holder: Some(holder), .. }) = contention {
-            write!(
-                f,
-                "; held by {} for {:.1?}",
-                holder.owner,
-                whole_ms(holder.held_for).max(Duration::from_millis(1))
-            )?;
+            match holder.owner.as_str() {
+                "" if holder.is_foreign() => f.write_str("; held by another program")?,
+                _ => write!(f, "; held by {}", holder.owner)?,
+            }
+            if !holder.is_foreign() {
+                let held_for = whole_ms(holder.held_for).max(Duration::from_millis(1));
+                write!(f, " for {held_for:.1?}")?;
+            }
             if !holder.metadata.as_str().is_empty() {
                 write!(f, " ({})", holder.metadata)?;
             }
@@ -276,6 +279,9 @@ impl fmt::Display for Error {
             Some(Contention { holder: Some(_), retry_after: Some(left) }) => {
                 match whole_ms(*left) {
                     Duration::ZERO => f.write_str("; its lease ends now unless renewed")?,
+                    left if left > Ttl::MAX.duration() => {
+                        f.write_str("; its lease has no end, since its key has no expiry")?;
+                    }
                     left => write!(f, "; its lease ends in {left:.1?} unless renewed")?,
                 }
             }
@@ -343,7 +349,7 @@ mod tests {
     fn an_end_that_is_near_is_told_without_nanoseconds() {
         for (ns, told) in [(0, "ends now"), (999_999, "ends now"), (1_499_999, "ends in 1.0ms")] {
             let left = Duration::from_nanos(ns);
-            let holder = HolderInfo::new(Mode::Exclusive, Fence::ZERO, left, left);
+            let holder = HolderInfo::new(Mode::Exclusive, Fence::new(0, 1).unwrap(), left, left);
             let error = Error::new(ErrorKind::Timeout, "why").held_by(Some(holder), Some(left));
             assert!(error.to_string().contains(told), "{error}");
             assert!(!error.to_string().contains("0.0ns"), "{error}");

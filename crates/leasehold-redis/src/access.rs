@@ -347,8 +347,6 @@ impl Access {
 
     #[cfg(feature = "interop")]
     async fn track(&self, socket: Socket, found: &Found) -> Result<Tracking, Verdict> {
-        use redis::aio::ConnectionLike as _;
-
         let asked = |error| classify::judge(&error, Stage::Connecting);
         let (pushed, pushes) = tokio::sync::mpsc::unbounded_channel();
         let config = AsyncConnectionConfig::new()
@@ -361,7 +359,7 @@ impl Access {
         let driver = Driver(tokio::spawn(driver).abort_handle());
         let mut track = redis::cmd("CLIENT");
         track.arg("TRACKING").arg("ON");
-        connection.req_packed_command(&track).await.map_err(asked)?;
+        track.exec_async(&mut connection).await.map_err(asked)?;
         Role::ask(&mut connection).await?.check()?;
         Ok(Tracking { connection, pushes, from: found.clone(), _driver: driver })
     }

@@ -44,6 +44,8 @@ enum End {
 pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
     let kind = Kind::of(&args.kinds, args.keys.len())?;
     kind.judge(args.taking.waiting.wait, false)?;
+    let asking = (args.until_asked, "--until-asked", "way to be asked for");
+    arguments::refuse_for(context.settings.layout(), &[asking])?;
     let mut request = Request::new(&args.keys, kind, &args.taking, context)?;
     request.ttl = arguments::within(args.max_hold, request.ttl, None)?;
     // Before the lock is taken, so that it is not held in vain.

@@ -18,6 +18,9 @@ pub(crate) async fn run(run: &Run, context: &Context) -> Outcome {
             "--reopen-on-failure opens the period of --once-per again; give that too",
         ));
     }
+    let cooling = (cooldown.is_some(), "--cooldown", "cool-down");
+    let asking = (run.job.on_ask.is_some(), "--on-ask", "way to be asked for");
+    arguments::refuse_for(context.settings.layout(), &[cooling, asking])?;
     let mut request = Request::new(&run.keys, kind, &run.taking, context)?;
     request.ttl = arguments::within(run.max_hold, request.ttl, run.job.grace)?;
     let cooldown = cooldown.map_or(Cooldown::AsGranted, Cooldown::For);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::arguments;
 use crate::cli::Show;
 use crate::context::Context;
-use crate::describe::{end, is_foreign, lock_json, mode, notes, owner};
+use crate::describe::{end, lock_json, mode, notes, owner};
 use crate::duration;
 use crate::exit::Exit;
 use crate::failure::Outcome;
@@ -53,14 +53,14 @@ pub(super) fn description(info: &LockInfo) -> String {
     }
     for holder in &info.holders {
         rows.push(row("holder", owner(holder)));
-        if !is_foreign(holder) {
+        if !holder.is_foreign() {
             rows.push(row("  fence", holder.fence));
         }
         rows.push(row("  mode", mode(holder.mode)));
         if holder.holds > 1 {
             rows.push(row("  holds", holder.holds));
         }
-        if !is_foreign(holder) {
+        if !holder.is_foreign() {
             rows.push(row("  held for", duration::show(holder.held_for)));
         }
         rows.push(row("  lease ends", end(holder)));

@@ -77,6 +77,37 @@ fn show_says_what_can_be_known_of_another_librarys_lock() {
 }
 
 #[test]
+fn options_that_mean_nothing_to_a_layout_are_refused_before_anything_is_taken() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    for (line, lacks) in [
+        ("run a --interop plain --cooldown 1s -- touch never", "cool-down; leave --cooldown out"),
+        ("run a --interop redisson --on-ask TERM -- touch never", "leave --on-ask out"),
+        ("hold a --interop plain --until-asked", "leave --until-asked out"),
+    ] {
+        site.line(line).complains(64, lacks);
+    }
+    assert!(!site.path("never").exists());
+    assert_eq!(server.cli(&["KEYS", "*"]).trim(), "");
+}
+
+#[test]
+fn a_wait_for_another_librarys_lock_says_no_more_than_is_known() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    does(&server, &["SET", "a", "another's"]);
+    let done = site.line("run a --interop plain -w 300ms -- true");
+    let done = done.complains(
+        75,
+        "held by another program; its lease has no end, since its key has no expiry",
+    );
+    assert!(!done.stderr.contains("in line") && !done.stderr.contains(" for 1"), "{done:?}");
+    does(&server, &["PEXPIRE", "a", "600000"]);
+    let done = site.line("run a --interop plain -w 300ms -- true");
+    done.complains(75, "held by another program; its lease ends in ");
+}
+
+#[test]
 fn what_a_layout_lacks_and_where_it_is_not_is_said() {
     let server = RedisServer::start();
     let site = Site::at(server.url());

@@ -3,7 +3,7 @@
 use leasehold_testkit::server::RedisServer;
 use serde_json::Value;
 
-use crate::harness::{Running, Site, lock, until};
+use crate::harness::{Running, Site, finish, lock, shell, until};
 
 fn document(site: &Site, key: &str) -> Value {
     serde_json::from_str(&site.run(["why", key, "--json"]).expect(0).stdout).unwrap()
@@ -77,7 +77,7 @@ fn a_lock_is_explained_with_its_holder_and_its_line() {
         "2 in line:\n  1. first, exclusive, for ",
         "\n  2. second, exclusive, for ",
         "leasehold ask k ",
-        &format!("leasehold force-release k --fence {fence} "),
+        &format!("leasehold force-release --fence {fence} "),
         // This machine's: what it runs is no secret to who asks.
         &format!("process {} of host ", holder.pid()),
         "it runs, ",
@@ -108,4 +108,22 @@ fn a_closed_period_is_told_with_its_last_grant() {
     assert!(text.contains("is closed for another 5"), "{text}");
     assert!(text.contains("it was taken last at about 20"), "{text}");
     assert!(document(&site, "report")["granted_at"].as_str().unwrap().ends_with('Z'));
+}
+
+#[test]
+fn what_is_advised_can_be_typed_for_any_name() {
+    let site = Site::embedded();
+    for name in ["-dash", "--two", "it's $(here)"] {
+        let _holder = site.start(["hold", "--while-pid", "1", "--", name]);
+        until("it is held", || text_of(&site, name).contains("force-release"));
+        let advice = text_of(&site, name);
+        let line = advice.lines().find(|line| line.contains("force-release")).unwrap();
+        let line = line.trim_start().replacen("leasehold", "\"$0\"", 1);
+        finish(&mut shell(&site, &line)).expect(0);
+        assert!(text_of(&site, name).contains("nobody holds"), "{name}");
+    }
+}
+
+fn text_of(site: &Site, name: &str) -> String {
+    site.run(["why", "--", name]).expect(0).stdout
 }

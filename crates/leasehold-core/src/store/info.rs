@@ -81,6 +81,12 @@ pub struct HolderInfo {
 }
 
 impl HolderInfo {
+    /// Whether the lease is one of another library's, of which neither a fence nor its begin is known.
+    #[must_use]
+    pub fn is_foreign(&self) -> bool {
+        self.fence == Fence::ZERO
+    }
+
     /// A holder that says nothing about itself; set the other fields after.
     #[must_use]
     pub fn new(mode: Mode, fence: Fence, held_for: Duration, remaining: Duration) -> Self {

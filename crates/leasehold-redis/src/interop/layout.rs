@@ -105,6 +105,11 @@ impl Layout {
         !self.counts_holds() && !matches!(self, Self::ShedLock { .. })
     }
 
+    /// Whether the keys of one lock have different slots.
+    pub(super) const fn spreads(&self) -> bool {
+        matches!(self, Self::PythonRedisLock)
+    }
+
     pub(super) const fn shape(&self) -> Shape {
         match self {
             Self::Redisson | Self::RedissonFenced => Shape::Hash,

@@ -118,6 +118,9 @@ impl InteropStore {
         let layout = self.layout();
         let key = Some(&request.key);
         let lacks = |what| self.unsupported(what, "acquire", key);
+        if self.shared.requests.spread && layout.spreads() {
+            return lacks("place in a cluster, since the keys of one would be on two servers");
+        }
         if request.mode != Mode::Exclusive {
             return lacks("holders beside each other");
         }

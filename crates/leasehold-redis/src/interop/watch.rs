@@ -45,6 +45,8 @@ struct State {
     fresh: Vec<String>,
     /// How many there were when those that are over were last dropped.
     kept: usize,
+    /// How many leases have begun.
+    begun: u64,
 }
 
 #[derive(Debug)]
@@ -65,6 +67,8 @@ struct Holder {
     token: Token,
     fence: Fence,
     until: Instant,
+    /// Which lease it is, counted from 1.
+    number: u64,
 }
 
 impl Watched {
@@ -116,10 +120,12 @@ impl Watches {
         let until = Instant::now() + ttl.saturating_add(SLACK);
         {
             let mut state = self.state();
+            state.begun = state.begun.saturating_add(1);
+            let number = state.begun;
             let watched = state.watch(self.layout.key(name), name);
             watched.waiters.retain(|_, waiter| waiter.token != token);
             watched.holders.retain(|holder| holder.token != token);
-            watched.holders.push(Holder { token, fence, until });
+            watched.holders.push(Holder { token, fence, until, number });
         }
         self.changed.notify_one();
     }
@@ -190,15 +196,23 @@ impl Watches {
         known
     }
 
-    /// What is to be told of a lock in which these hold.
-    fn tell(&self, stored: &str, seen: &Seen) -> Vec<Wake> {
+    /// How many leases have begun so far.
+    fn begun(&self) -> u64 {
+        self.state().begun
+    }
+
+    /// What is to be told of a lock in which these hold, as a question was answered that was sent
+    /// when `begun` leases had begun.
+    fn tell(&self, stored: &str, seen: &Seen, begun: u64) -> Vec<Wake> {
         let now = Instant::now();
         let mut state = self.state();
         let Some(watched) = state.locks.get_mut(stored) else { return Vec::new() };
         let Watched { name, waiters, holders } = watched;
         let mut told = Vec::new();
         holders.retain(|holder| {
-            let is_in = seen.values.iter().any(|value| self.is_of(value, &holder.token));
+            // The server may have answered before it granted a later one, which is yet to be looked at.
+            let is_in = holder.number > begun
+                || seen.values.iter().any(|value| self.is_of(value, &holder.token));
             if !is_in {
                 told.push(Wake::Lost { key: name.clone(), fence: holder.fence });
             }
@@ -396,14 +410,40 @@ impl Watcher {
         for command in keys.iter().flat_map(|key| question(shape, key)) {
             pipeline.add_command(command);
         }
+        let begun = self.watches.begun();
         let answers = tracking.connection.req_packed_commands(&pipeline, 0, pipeline.len());
         let Ok(Ok(answers)) = timeout(ANSWER_WITHIN, answers).await else { return Ok(false) };
         for (key, pair) in keys.iter().zip(answers.chunks_exact(2)) {
             let [value, left] = pair else { continue };
-            for wake in self.watches.tell(key, &Seen::read(value, left)) {
+            for wake in self.watches.tell(key, &Seen::read(value, left), begun) {
                 self.messages.send(wake).await.map_err(|_| Unwanted)?;
             }
         }
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::Ttl;
+
+    use super::*;
+
+    #[test]
+    fn a_look_that_was_sent_before_a_grant_says_nothing_of_it() {
+        let watches = Watches::new(Layout::Plain);
+        let key = Key::new("k").unwrap();
+        let token = Token::generate().unwrap();
+        let nobody = Seen { values: Vec::new(), left: None };
+        let before = watches.begun();
+        let ttl = Ttl::new(Duration::from_secs(60)).unwrap().duration();
+        watches.holds(&key, token, Fence::new(0, 1).unwrap(), ttl);
+        let lost = |begun| {
+            let told = watches.tell("k", &nobody, begun);
+            told.iter().any(|wake| matches!(wake, Wake::Lost { .. }))
+        };
+        assert!(!lost(before));
+        assert_eq!(watches.take_fresh(), ["k"], "it is looked at once more");
+        assert!(lost(watches.begun()));
     }
 }

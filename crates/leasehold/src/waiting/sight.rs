@@ -160,7 +160,9 @@ impl Limits {
         }
         let InTheWay { holder, free_at, position, contended } = in_the_way.clone();
         let retry_after = free_at.map(|at| at.saturating_since(now));
-        let place = match position {
+        // Who waits for a lock of another library's stands in no line.
+        let in_line = !holder.as_ref().is_some_and(HolderInfo::is_foreign);
+        let place = match position.filter(|_| in_line) {
             Some(position) => format!(" at place {} in line", position.saturating_add(1)),
             None if contended => ", while several contended for it".to_owned(),
             None => String::new(),

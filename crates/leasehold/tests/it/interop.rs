@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use leasehold::interop::{InteropStore, Layout, Plain, Redisson};
 use leasehold::{Client, ErrorKind, Owner, Release};
-use leasehold_core::Ttl;
+use leasehold_core::{ClientId, Store as _, Ttl};
 use leasehold_redis::RedisStore;
 use leasehold_testkit::server::RedisServer;
+use leasehold_testkit::server::cluster::Cluster;
+use tokio::task::JoinSet;
 
 use crate::support::{ms, secs};
 
@@ -332,6 +334,57 @@ async fn locks_are_taken_together_or_not_at_all() {
     assert_eq!(server.cli(&["EXISTS", "a", "b"]).trim(), "2");
     both.release().await.unwrap();
     assert_eq!(server.cli(&["EXISTS", "a", "b"]).trim(), "0");
+}
+
+#[tokio::test]
+async fn a_refusal_to_track_keys_is_no_channel() {
+    let server = RedisServer::builder().acl_user("poor on >x ~* +@all -client|tracking").start();
+    let store = RedisStore::connect(&server.url_for("poor", "x")).await.unwrap();
+    let store = InteropStore::new(store, Layout::Plain);
+    let error = store.listen(ClientId::generate().unwrap(), PATIENCE).await.err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+}
+
+#[tokio::test]
+async fn a_full_server_grants_nothing_and_keeps_what_is_held_in_every_layout() {
+    for layout in layouts() {
+        let server = RedisServer::start();
+        let client = client(&server, layout.clone()).await;
+        let held = client.mutex("a").ttl(secs(30)).lock().await.unwrap();
+        does(&server, &["CONFIG", "SET", "maxmemory", "1"]);
+        let refused = client.mutex("b").try_lock().await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Full, "{layout}: {refused}");
+        held.renew_to(secs(60)).await.unwrap();
+        assert_eq!(held.release_outcome().await.unwrap(), Release::Released, "{layout}");
+    }
+}
+
+#[tokio::test]
+async fn short_holds_among_many_who_wait_are_not_taken_for_lost() {
+    for layout in [Layout::Plain, Layout::Redisson] {
+        let server = RedisServer::start();
+        let mut contenders = JoinSet::new();
+        for _ in 0..8 {
+            let client = client(&server, layout.clone()).await;
+            contenders.spawn(async move {
+                for _ in 0..40 {
+                    let guard = patiently("its turn", client.mutex("a").lock()).await.unwrap();
+                    tokio::task::yield_now().await;
+                    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
+                }
+            });
+        }
+        contenders.join_all().await;
+    }
+}
+
+#[tokio::test]
+async fn a_lock_whose_keys_have_two_slots_is_refused_in_a_cluster() {
+    let cluster = Cluster::start();
+    let layout = Layout::PythonRedisLock;
+    let client = Client::builder().interop(layout).connect(cluster.url()).await.unwrap();
+    let refused = client.mutex("a").try_lock().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
 }
 
 #[tokio::test]

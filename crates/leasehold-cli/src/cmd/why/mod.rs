@@ -14,7 +14,7 @@ use self::process::Process;
 use crate::arguments;
 use crate::cli::Why;
 use crate::context::Context;
-use crate::describe::{lock_json, mode, notes, quoted_for_shell};
+use crate::describe::{as_argument, lock_json, mode, notes};
 use crate::duration;
 use crate::exit::Exit;
 use crate::failure::{Outcome, chain};
@@ -195,12 +195,12 @@ fn of_chain(chain: &Chain) -> Vec<String> {
 /// What somebody can do about it, the gentlest first.
 fn advice(info: &LockInfo) -> Vec<String> {
     let Some(holder) = info.holders.first() else { return Vec::new() };
-    let (key, fence) = (quoted_for_shell(&info.key), holder.fence);
+    let (key, fence) = (as_argument(&info.key), holder.fence);
     vec![
         "to end that, the gentlest first:".to_owned(),
         format!("  leasehold ask {key}    # asks the holders to let go; nobody is forced"),
         "  end the process that holds it".to_owned(),
-        format!("  leasehold force-release {key} --fence {fence}    # it works on for a while"),
+        format!("  leasehold force-release --fence {fence} {key}    # it works on for a while"),
     ]
 }
 

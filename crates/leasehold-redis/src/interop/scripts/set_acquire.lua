@@ -17,16 +17,20 @@ local kind = redis.call('TYPE', key).ok
 if kind ~= 'zset' and kind ~= 'none' then return {-1, kind, 1} end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-redis.call('ZREMRANGEBYSCORE', key, '-inf', now)
 local score = redis.call('ZSCORE', key, member)
-local others = redis.call('ZCARD', key) - (score and 1 or 0)
-if redis.call('ZSCORE', key, '__write__') and score then others = others - 1 end
+if score and score + 0 <= now then score = false end
+local alive = '(' .. now
+local others = redis.call('ZCOUNT', key, alive, '+inf') - (score and 1 or 0)
+local write = redis.call('ZSCORE', key, '__write__')
+if write and write + 0 > now and score then others = others - 1 end
 if others > 0 then
-  local latest = redis.call('ZREVRANGE', key, 0, 1, 'WITHSCORES')
+  local latest = redis.call('ZREVRANGEBYSCORE', key, '+inf', alive, 'WITHSCORES', 'LIMIT', 0, 2)
   local holder = latest[1] ~= '__write__' and latest[1] or latest[3] or ''
   return {0, 1, latest[2] - now, holder, 0}
 end
 local ends = math.max(now + ttl, score and score + 0 or 0)
+-- First, since a full server refuses it, and only what comes first.
 redis.call('ZADD', key, ends, member, ends, '__write__')
+redis.call('ZREMRANGEBYSCORE', key, '-inf', now)
 redis.call('PEXPIREAT', key, ends)
 return {score and 2 or 1, 0}

@@ -17,8 +17,9 @@ for i = 1, #members, 2 do
   if string.sub(members[i], 1, #start) == start and members[i + 1] + 0 > now then
     local ends = now + ARGV[2]
     if ARGV[3] ~= '1' then ends = math.max(ends, members[i + 1] + 0) end
-    redis.call('ZADD', key, ends, members[i], ends, '__write__')
+    -- A full server lets nothing grow that is a script's first write; this lets the others through.
     redis.call('PEXPIREAT', key, ends)
+    redis.call('ZADD', key, ends, members[i], ends, '__write__')
     return 1
   end
 end
