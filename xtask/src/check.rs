@@ -3,6 +3,9 @@
 //! The tests come last, so that what remains on the screen is the summary of the test runner.
 
 use std::env;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -95,6 +98,13 @@ fn feature_sets() -> Result<(), String> {
 fn documentation() -> Result<(), String> {
     let strict = [("RUSTDOCFLAGS", "-D warnings")];
     let args = ["doc", "--no-deps", "--all-features", "--document-private-items"];
+    // Pages of earlier runs link to what later ones no longer have.
+    match fs::remove_dir_all(documents()) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(format!("can't remove {}: {error}", documents().display()));
+        }
+        _ => {}
+    }
     // Apart: the program is called like the library, and both would go to the same file. The
     // library last, because its pages are the ones people look at.
     cargo(&[&args[..], &["--package", "leasehold-cli", "--bins"]].concat(), &strict)?;
@@ -103,8 +113,13 @@ fn documentation() -> Result<(), String> {
 }
 
 pub(crate) fn documentation_links() -> Result<(), String> {
+    doc_links::run(&documents())
+}
+
+/// Where `cargo doc` puts its pages.
+fn documents() -> PathBuf {
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
-    doc_links::run(&target.join("doc"))
+    target.join("doc")
 }
 
 fn doc_tests() -> Result<(), String> {
