@@ -40,7 +40,7 @@ pub(crate) async fn run(url: &str) -> leasehold::Result<()> {
     let mut last = None;
     while !candidates.is_empty() {
         let leader = loop {
-            if let Some(leader) = observer.next().await? {
+            if let Some(leader) = observer.changed().await? {
                 break leader;
             }
         };

@@ -38,8 +38,9 @@
 //! | one leader, which all can see | [`Client::election`] | [`campaign`](Election::campaign), [`run`](Election::run), [`observe`](Election::observe) | `election` |
 //! | the holder to let go | [`Mutex::ask`] | | [below](#-ask-the-holder-to-let-go) |
 //!
-//! All kinds have leases with fences and the same setters, and are renewed and lost in the same
-//! way. The examples are in the crate's `examples` folder and run as they are. The [pages](docs) of
+//! For each that waits there are `try_…`, which does not wait, and `…_within`, which waits for a
+//! while. All kinds have leases with fences and the same setters, and are renewed and lost in the
+//! same way. The examples are in the crate's `examples` folder and run as they are. The [pages](docs) of
 //! the crate have [whole programs](docs::programs) to copy and the [guarantees](docs::guarantees).
 //!
 //! Use a name for one kind of lock at a time. Mutexes, re-entrant and read-write locks, elections
@@ -78,9 +79,9 @@
 //!
 //! ## … run a job once, on the first machine that tries
 //!
-//! [`Mutex::try_lock`] does not wait: a held lock is `None`, not an error. A cool-down then keeps
-//! the lock closed for a while, so that a machine whose clock is late does not run the job again.
-//! For at most one run per hour or day there is [`OncePer`].
+//! [`Mutex::try_lock`] does not wait: a held lock is `None`, not an error. (To learn who holds it,
+//! use [`lock_within`](Mutex::lock_within) with a limit of zero.) A cool-down then keeps the lock
+//! closed for a while, so that a machine whose clock is late does not run the job again.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -95,6 +96,52 @@
 //! assert!(mutex.try_lock().await?.is_none());
 //! # Ok(()) }
 //! ```
+//!
+//! ## … run a job once a day
+//!
+//! [`OncePer::run`] is `None` where the job has started in this period already. A body that failed
+//! counts as a start; [`run_or_reopen`](OncePer::run_or_reopen) opens the period for another try.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+//! # let client = leasehold::Client::connect("memory:").await?;
+//! use std::time::Duration;
+//!
+//! let invoices = client.once_per("invoices", Duration::from_secs(23 * 3600));
+//! let first = invoices.run_or_reopen(async |_lease| Err::<u32, _>("no mail server")).await?;
+//! assert_eq!(first, Some(Err("no mail server")));
+//! let second = invoices.run_or_reopen(async |_lease| Ok::<u32, &str>(17)).await?;
+//! assert_eq!(second, Some(Ok(17)));
+//! let third = invoices.run_or_reopen(async |_lease| Ok::<u32, &str>(0)).await?;
+//! assert_eq!(third, None);
+//! # Ok(()) }
+//! ```
+//!
+//! ## … elect a leader, and see who leads
+//!
+//! [`Election::run`] campaigns, runs its body on the leader, and campaigns again after a loss. It
+//! ends with what the body returns, or with `None` when the first argument is ready: a request to
+//! stop. [`Election::campaign`] gives a [`Leadership`] instead, which ends by
+//! [`resign`](Leadership::resign).
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+//! # let client = leasehold::Client::connect("memory:").await?;
+//! let election = client.election("scheduler").owner("node-a");
+//! let stop = std::future::pending(); // or tokio::signal::ctrl_c()
+//! let led = election.run(stop, async |lease| lease.is_held()).await?;
+//! assert_eq!(led, Some(true));
+//!
+//! let leadership = election.campaign().await?;
+//! let mut leaders = client.election("scheduler").observe();
+//! // `None` means that nobody leads just now, not that there is no more to see.
+//! let leader = leaders.changed().await?;
+//! assert_eq!(leader.unwrap().owner.as_str(), "node-a");
+//! leadership.resign().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! An observer looks at [intervals](Election::look_every), so a short term can go unseen.
 //!
 //! ## … wait, but not for ever
 //!
@@ -164,12 +211,15 @@
 //! # let client = leasehold::Client::connect("memory:").await?;
 //! let mutex = client.mutex("ledger");
 //! let booked = mutex.run(async |lease| {
-//!     lease.check()?;
-//!     Ok::<_, leasehold::Error>(10)
+//!     let fence = lease.fence()?; // for the UPDATE
+//!     Ok::<_, leasehold::Error>(fence.as_i64())
 //! });
-//! assert_eq!(booked.await??, 10);
+//! assert!(booked.await?? > 0);
 //! # Ok(()) }
 //! ```
+//!
+//! `run` fails with a [`RunError`], which has what the body returned, if it did; `?` and `into()`
+//! make an [`Error`] of it.
 //!
 //! Work that can't be dropped at an await has to look for a loss itself: call [`HeldLease::check`]
 //! before each side effect, await [`HeldLease::lost`], or pass down a
@@ -190,6 +240,20 @@
 //! let guard = client.mutex("balance").lock().await?;
 //! balance.update(guard.fence()?, |balance| *balance -= 10)?;
 //! # guard.release().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! Several locks have a fence each, by name and in the order of the names:
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+//! # let client = leasehold::Client::connect("memory:").await?;
+//! let both = client.multi(["account/2", "account/1"]).lock().await?;
+//! for (key, fence) in both.fences()? {
+//!     // UPDATE account SET …, fence = $fence WHERE name = $key AND fence <= $fence
+//!     println!("{key}: {}", fence.as_i64());
+//! }
+//! both.release().await?;
 //! # Ok(()) }
 //! ```
 //!
@@ -301,10 +365,11 @@
 //!
 //! # What a lease can't promise
 //!
-//! While a guard says that it is held, no other guard of that name in that store does. This assumes
-//! clocks that run at the same speed within 1 %, and a store that keeps what it has acknowledged.
-//! It assumes nothing else: neither a client's time of day, nor the network, nor how long a process
-//! is paused.
+//! While a guard says that it is held, no other guard of that name in that store does, unless an
+//! operator took the lease away by force ([`Client::force_release`]): the holder learns of that at
+//! its next renewal, at most a third of the ttl later. This assumes clocks that run at the same
+//! speed within 1 %, and a store that keeps what it has acknowledged. It assumes nothing else:
+//! neither a client's time of day, nor the network, nor how long a process is paused.
 //!
 //! * **It can't stop a write that is on its way.** A request that was sent under the lease may
 //!   arrive after its end. Use [the fence](fencing).
@@ -337,7 +402,8 @@
 //!
 //! # Errors
 //!
-//! There is one type, [`Error`]. Branch on [`Error::kind`]. [`Error::effect`] says whether the
+//! There is one type, [`Error`] ([`RunError`] and [`NotChanged`] have one inside, beside what would
+//! be lost otherwise). Branch on [`Error::kind`]. [`Error::effect`] says whether the
 //! operation may have happened all the same: after a time-out that can be *unknown*, neither yes
 //! nor no. Messages name the lock and the store, never a password or a token.
 //!

@@ -56,7 +56,7 @@ async fn tell(args: &Observe, context: &Context) -> Outcome {
     let mut observer = client.election(&key).observe();
     let mut told: Option<String> = None;
     loop {
-        match observer.next().await {
+        match observer.changed().await {
             Ok(leader) => {
                 let now = text(leader.as_ref());
                 // Nobody is no news where there was no store.

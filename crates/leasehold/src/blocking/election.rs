@@ -122,8 +122,8 @@ value! {
 }
 
 impl Observer {
-    /// Waits for the next leader, or for there being none any more. See
-    /// [`crate::Observer::next`].
+    /// Waits for a change: the leader that there is then, or `None` while there is none. See
+    /// [`crate::Observer::changed`].
     ///
     /// # Cost
     ///
@@ -132,12 +132,8 @@ impl Observer {
     /// # Errors
     ///
     #[doc = super::errors::errors!(asking)]
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "named as in the async API, and an error ends nothing"
-    )]
-    pub fn next(&mut self) -> Result<Option<Leader>> {
-        self.0.wait_mut(crate::Observer::next)?
+    pub fn changed(&mut self) -> Result<Option<Leader>> {
+        self.0.wait_mut(crate::Observer::changed)?
     }
 }
 

@@ -281,7 +281,7 @@ impl Election {
         Ok(self.look().await?.map(|(leader, _)| leader))
     }
 
-    /// Watches the leader; see [`Observer::next`].
+    /// Watches the leader; see [`Observer::changed`].
     pub fn observe(&self) -> Observer {
         Observer { election: self.clone(), seen: None, look_at: None }
     }
@@ -313,8 +313,9 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// The next leader, or `None` once there is none. The first call returns the current leader at
-    /// once; each later call returns when the leader has changed.
+    /// The leader after a change, or `None` while there is none: that is not the end, and another
+    /// leader may come. The first call returns the current leader at once; each later call returns
+    /// when the leader has changed.
     ///
     /// # Cost
     ///
@@ -327,7 +328,7 @@ impl Observer {
     /// # Cancel safety
     ///
     /// Cancel safe: no change that would have been seen is missed.
-    pub async fn next(&mut self) -> Result<Option<Leader>> {
+    pub async fn changed(&mut self) -> Result<Option<Leader>> {
         let clock = std::sync::Arc::clone(&self.election.value.client().clock);
         loop {
             rt::sleep_until(&*clock, self.look_at.unwrap_or_default()).await;

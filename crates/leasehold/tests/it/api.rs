@@ -150,7 +150,7 @@ async fn every_future_can_move_between_threads() {
     sendable(post.run(async {}, |lease| async move { lease.lost().await }));
     sendable(post.run_callbacks(async {}, |_| {}, || {}));
     sendable(post.leader());
-    sendable(post.observe().next());
+    sendable(post.observe().changed());
     sendable(post.campaign().await.unwrap().resign());
     sendable(client.ask("key"));
     sendable(client.ask_holder("key", fence));

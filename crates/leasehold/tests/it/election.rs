@@ -40,36 +40,36 @@ async fn an_observer_sees_leaders_come_and_go() {
     let faults = FaultStore::new(Arc::new(world.store.clone()));
     let watching = world.client_of(Arc::new(faults.clone()));
     let mut observer = watching.election("a").look_every(secs(2)).observe();
-    assert_eq!(observer.next().await.unwrap(), None);
+    assert_eq!(observer.changed().await.unwrap(), None);
     let name = |leader: Option<Leader>| leader.map(|leader| leader.owner.as_str().to_owned());
 
     let one = world.client().election("a").owner("one").campaign().await.unwrap();
-    assert_eq!(name(observer.next().await.unwrap()).as_deref(), Some("one"));
+    assert_eq!(name(observer.changed().await.unwrap()).as_deref(), Some("one"));
     // Nothing new: it looks at its intervals and is silent.
     let looks = faults.count(Op::Inspect);
-    assert!(tokio::time::timeout(secs(100), observer.next()).await.is_err());
+    assert!(tokio::time::timeout(secs(100), observer.changed()).await.is_err());
     let looked = faults.count(Op::Inspect) - looks;
     assert!((49..=51).contains(&looked), "it looked {looked} times");
 
     drop(one);
-    assert_eq!(observer.next().await.unwrap(), None);
+    assert_eq!(observer.changed().await.unwrap(), None);
     let started = tokio::time::Instant::now();
     let two = world.client().election("a").owner("two").ttl(secs(5)).renew(false);
     let two = two.campaign().await.unwrap();
     let mut observer = watching.election("a").look_every(secs(600)).observe();
-    assert_eq!(name(observer.next().await.unwrap()).as_deref(), Some("two"));
+    assert_eq!(name(observer.changed().await.unwrap()).as_deref(), Some("two"));
     // The end of the lease is seen when it comes, not at the next interval.
-    assert_eq!(observer.next().await.unwrap(), None);
+    assert_eq!(observer.changed().await.unwrap(), None);
     assert!(started.elapsed() < secs(6), "{:?}", started.elapsed());
     drop(two);
     let mut observer = watching.election("a").look_every(secs(2)).observe();
-    assert_eq!(observer.next().await.unwrap(), None);
+    assert_eq!(observer.changed().await.unwrap(), None);
 
     faults.black_out(true);
-    assert_eq!(observer.next().await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(observer.changed().await.unwrap_err().kind(), ErrorKind::Unavailable);
     faults.black_out(false);
     let _three = world.client().election("a").owner("three").campaign().await.unwrap();
-    assert_eq!(name(observer.next().await.unwrap()).as_deref(), Some("three"));
+    assert_eq!(name(observer.changed().await.unwrap()).as_deref(), Some("three"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -196,7 +196,7 @@ async fn everybody_sees_each_leader_also_one_of_the_same_process() {
     let client = world.client();
     let mut observer = world.client().election("a").observe();
     let first = client.election("a").campaign().await.unwrap();
-    let seen = observer.next().await.unwrap().unwrap();
+    let seen = observer.changed().await.unwrap().unwrap();
     assert_eq!(seen.fence, first.fence().unwrap());
     // As early in its term as a lease is handed on inside a process.
     let again = client.election("b").campaign().await.unwrap();

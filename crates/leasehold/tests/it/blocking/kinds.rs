@@ -119,11 +119,11 @@ fn a_leader_is_seen_and_follows_another() {
     let (_store, client) = world();
     let post = client.election("a").look_every(Duration::from_millis(10));
     let mut observer = post.observe();
-    assert!(observer.next().unwrap().is_none());
+    assert!(observer.changed().unwrap().is_none());
     let leadership = post.campaign().unwrap();
     assert!(post.try_campaign().unwrap().is_none());
     assert_eq!(post.campaign_within(SHORT).unwrap_err().kind(), ErrorKind::Timeout);
-    let seen = observer.next().unwrap().unwrap();
+    let seen = observer.changed().unwrap().unwrap();
     assert_eq!(seen.fence, leadership.fence().unwrap());
     assert_eq!(post.leader().unwrap().unwrap(), seen);
     assert_eq!(leadership.resign_outcome().unwrap(), Release::Released);
