@@ -109,6 +109,7 @@ async fn a_sentinel_of_another_deployment_is_outvoted_and_told() {
         let ours = SentinelSet::builder().replicas(0).start();
         let theirs = SentinelSet::builder().replicas(1).start();
         theirs.fail_over();
+        theirs.await_agreement();
         (ours, theirs)
     };
     let (ours, theirs) = spawn_blocking(start).await.unwrap();
