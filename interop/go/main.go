@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/bsm/redislock"
@@ -38,7 +39,7 @@ type peer interface {
 }
 
 type bsm struct {
-	client *redis.Client
+	client redis.UniversalClient
 	key    string
 	ttl    time.Duration
 	lock   *redislock.Lock
@@ -79,12 +80,12 @@ func (b *bsm) stored() string {
 }
 
 type sync struct {
-	client *redis.Client
+	client redis.UniversalClient
 	key    string
 	mutex  *redsync.Mutex
 }
 
-func newSync(client *redis.Client, key string, ttl time.Duration) *sync {
+func newSync(client redis.UniversalClient, key string, ttl time.Duration) *sync {
 	mutex := redsync.New(goredis.NewPool(client)).NewMutex(key,
 		redsync.WithExpiry(ttl), redsync.WithTries(20_000))
 	return &sync{client: client, key: key, mutex: mutex}
@@ -169,7 +170,12 @@ func hold(lock peer, length, ttl time.Duration) {
 
 func main() {
 	name, port, command, key, rest := os.Args[1], os.Args[2], os.Args[3], os.Args[4], os.Args[5:]
-	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + port})
+	var addresses []string
+	for one := range strings.SplitSeq(port, ",") {
+		addresses = append(addresses, "127.0.0.1:"+one)
+	}
+	// Several are nodes of a cluster.
+	client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: addresses})
 	create := func(ttlMs int) peer {
 		ttl := time.Duration(ttlMs) * time.Millisecond
 		if name == "redsync" {

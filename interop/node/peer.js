@@ -2,7 +2,7 @@
 
 import { readFileSync, writeFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { Redis } from 'ioredis';
+import { Cluster, Redis } from 'ioredis';
 import { Redlock, ResourceLockedError } from '@sesamecare-oss/redlock';
 import { Mutex } from 'redis-semaphore';
 
@@ -110,7 +110,8 @@ async function hold(lock, lengthMs, ttlMs) {
 }
 
 const [peer, port, command, key, ...rest] = process.argv.slice(2);
-const client = new Redis({ host: '127.0.0.1', port: Number(port) });
+const nodes = port.split(',').map((one) => ({ host: '127.0.0.1', port: Number(one) }));
+const client = nodes.length > 1 ? new Cluster(nodes) : new Redis(nodes[0]);
 const make = (ttlMs) => new PEERS[peer](client, key, ttlMs);
 switch (command) {
   case 'count':

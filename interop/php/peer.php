@@ -23,8 +23,12 @@ function now_us(): array
 
 [, $peer, $port, $command, $name] = $argv;
 $rest = array_slice($argv, 5);
-$redis = new Redis();
-$redis->connect('127.0.0.1', (int) $port);
+if (str_contains($port, ',')) {
+    $redis = new RedisCluster(null, array_map(static fn (string $one): string => "127.0.0.1:$one", explode(',', $port)));
+} else {
+    $redis = new Redis();
+    $redis->connect('127.0.0.1', (int) $port);
+}
 $make = static fn (int $ttl_ms): Lock => new Lock(
     new Key($name),
     new RedisStore($redis, $ttl_ms / 1000),

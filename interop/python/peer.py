@@ -101,7 +101,8 @@ def hold(lock, length_ms, ttl_ms):
 def main():
     peer, port, command, key, *rest = sys.argv[1:]
     # Waiters of python-redis-lock wait for a list for longer than the time-out of a socket.
-    client = redis.Redis(host="127.0.0.1", port=int(port), socket_timeout=None)
+    options = {"host": "127.0.0.1", "port": int(port.split(",")[0]), "socket_timeout": None}
+    client = redis.RedisCluster(**options) if "," in port else redis.Redis(**options)
 
     def make(ttl_ms):
         return PEERS[peer](client, key, ttl_ms)

@@ -12,6 +12,9 @@ const VERSION: &str = "0.5.4";
 /// Documents outside of the book's folder that its pages lead to.
 const BESIDE: &[&str] = &["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"];
 
+/// Files of the book's folder that are no pages, and that pages show or lead to.
+const FILES: &[&str] = &["documents.schema.json", "picture.svg"];
+
 pub(crate) fn run(root: &Path) -> Result<(), String> {
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let staged = target.join("book-source");
@@ -52,6 +55,17 @@ fn pages(folder: &Path) -> Result<Vec<String>, String> {
     Ok(pages)
 }
 
+/// The plots that pages show, as they name them.
+fn plots(root: &Path) -> Result<Vec<String>, String> {
+    let folder = root.join("docs/plots");
+    let fail = |error| format!("{}: {error}", folder.display());
+    let mut plots = Vec::new();
+    for entry in fs::read_dir(&folder).map_err(fail)? {
+        plots.push(format!("plots/{}", entry.map_err(fail)?.file_name().to_string_lossy()));
+    }
+    Ok(plots)
+}
+
 /// Lays out what mdBook reads: all pages in one folder, and no link that leads out of it.
 fn stage(root: &Path, staged: &Path) -> Result<(), String> {
     let fail = |error| format!("{}: {error}", staged.display());
@@ -61,10 +75,18 @@ fn stage(root: &Path, staged: &Path) -> Result<(), String> {
     }
     fs::create_dir_all(&source).map_err(fail)?;
     fs::copy(root.join("book.toml"), staged.join("book.toml")).map_err(fail)?;
-    fs::copy(root.join("docs/picture.svg"), source.join("picture.svg")).map_err(fail)?;
+    for file in FILES {
+        fs::copy(root.join("docs").join(file), source.join(file)).map_err(fail)?;
+    }
+    let plots = plots(root)?;
+    fs::create_dir_all(source.join("plots")).map_err(fail)?;
+    for plot in &plots {
+        fs::copy(root.join("docs").join(plot), source.join(plot)).map_err(fail)?;
+    }
     let pages = pages(&root.join("docs"))?;
     let paths = pages.iter().map(|page| root.join("docs").join(page));
-    let known: Vec<&str> = pages.iter().map(String::as_str).chain(BESIDE.iter().copied()).collect();
+    let beside = BESIDE.iter().chain(FILES).copied();
+    let known: Vec<&str> = pages.iter().chain(&plots).map(String::as_str).chain(beside).collect();
     for path in paths.chain(BESIDE.iter().map(|name| root.join(name))) {
         let text = fs::read_to_string(&path).map_err(fail)?;
         let name = path.file_name().unwrap_or_default();
@@ -123,6 +145,24 @@ fn mdbook(target: &Path) -> Result<PathBuf, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_book_has_what_its_pages_lead_to() {
+        let staged = env::temp_dir().join(format!("leasehold-book-{}", std::process::id()));
+        stage(crate::root(), &staged).unwrap();
+        let docs = staged.join("docs");
+        let read = |page: &str| fs::read_to_string(docs.join(page)).unwrap();
+        for page in pages(&docs).unwrap() {
+            for target in links::targets(&read(&page)) {
+                let file = target.split('#').next().unwrap_or_default();
+                let inside = !file.is_empty() && !file.contains(':');
+                assert!(!inside || docs.join(file).exists(), "{page}: {target}");
+            }
+        }
+        let schema = "(documents.schema.json)";
+        assert!(read("json.md").contains(schema), "json.md does not lead to the schema");
+        fs::remove_dir_all(&staged).unwrap();
+    }
 
     #[test]
     fn links_of_a_page_stay_inside_the_book() {

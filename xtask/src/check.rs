@@ -4,7 +4,7 @@
 
 use std::env;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -98,18 +98,34 @@ fn feature_sets() -> Result<(), String> {
 fn documentation() -> Result<(), String> {
     let strict = [("RUSTDOCFLAGS", "-D warnings")];
     let args = ["doc", "--no-deps", "--all-features", "--document-private-items"];
-    // Pages of earlier runs link to what later ones no longer have.
-    match fs::remove_dir_all(documents()) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            return Err(format!("can't remove {}: {error}", documents().display()));
-        }
+    // Apart: the program is called like the library, and both would go to the same files.
+    cargo(&[&args[..], &["--package", "leasehold-cli", "--bins"]].concat(), &strict)?;
+    // Pages of the program, and of earlier runs, link to what there is no more.
+    let pages = documents();
+    let failed =
+        |what: &str, error: &io::Error| format!("can't {what} {}: {error}", pages.display());
+    match fs::remove_dir_all(&pages) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed("remove", &error)),
         _ => {}
     }
-    // Apart: the program is called like the library, and both would go to the same file. The
-    // library last, because its pages are the ones people look at.
-    cargo(&[&args[..], &["--package", "leasehold-cli", "--bins"]].concat(), &strict)?;
+    // rustdoc links to another crate's pages if their folder is there, and makes them in no order.
+    for library in libraries().map_err(|error| failed("look for the crates of", &error))? {
+        fs::create_dir_all(pages.join(library)).map_err(|error| failed("make", &error))?;
+    }
     cargo(&[&args[..], &["--workspace", "--lib"]].concat(), &strict)?;
     documentation_links()
+}
+
+/// The libraries of the workspace, as rustdoc calls them.
+fn libraries() -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(root().join("crates"))? {
+        let entry = entry?;
+        if entry.path().join("src/lib.rs").is_file() {
+            names.push(entry.file_name().to_string_lossy().replace('-', "_"));
+        }
+    }
+    Ok(names)
 }
 
 pub(crate) fn documentation_links() -> Result<(), String> {

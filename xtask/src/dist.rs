@@ -53,6 +53,11 @@ fn package(directory: &Path) -> Result<(), String> {
 /// With musl: a static program with glibc looks names of hosts up by loading the libraries of the
 /// very glibc that it was built with, and fails elsewhere.
 fn static_package(directory: &Path) -> Result<(), String> {
+    let directory = directory.join("static");
+    wrap(&build_static()?, &directory, &format!("{ARCH}-linux-static"))
+}
+
+fn build_static() -> Result<PathBuf, String> {
     let target = format!("{ARCH}-unknown-linux-musl");
     let sysroot = output(Command::new("rustc").args(["--print", "sysroot"]))?;
     if !Path::new(sysroot.trim()).join("lib/rustlib").join(&target).exists() {
@@ -65,17 +70,23 @@ fn static_package(directory: &Path) -> Result<(), String> {
                 .to_owned(),
         );
     }
-    let directory = directory.join("static");
-    wrap(&build(&["--target", &target])?, &directory, &format!("{ARCH}-linux-static"))
+    build(&["--target", &target])
 }
 
-fn image(_: &Path) -> Result<(), String> {
+/// By its recipe, where something here builds recipes; else put together from the static program.
+fn image(directory: &Path) -> Result<(), String> {
     let builder = ["podman", "docker"].into_iter().find(|builder| {
         let mut info = Command::new(builder);
         let info = info.arg("info").stdout(Stdio::null()).stderr(Stdio::null());
         info.status().is_ok_and(|status| status.success())
     });
-    let builder = builder.ok_or("neither podman nor docker answers here")?;
+    let Some(builder) = builder else {
+        println!("    neither podman nor docker answers here; packaging/image.sh does without");
+        let mut script = Command::new(root().join("packaging/image.sh"));
+        let archive = output(script.arg(build_static()?).arg(directory))?;
+        println!("    {}", archive.trim());
+        return Ok(());
+    };
     let recipe = ["build", "--file", "packaging/Containerfile", "--tag", IMAGE, "."];
     succeed(Command::new(builder).args(recipe).current_dir(root()))
 }

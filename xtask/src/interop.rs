@@ -62,14 +62,30 @@ fn tools() -> Result<(), String> {
         return Ok(());
     }
     println!("    installing {}", missing.join(", "));
-    let mut install = Command::new("apt-get");
+    let mut install = as_root("apt-get");
     install.args(["install", "--yes", "--quiet", "--no-install-recommends"]).args(&missing);
-    install.env("DEBIAN_FRONTEND", "noninteractive").stdout(Stdio::null());
-    let mut update = Command::new("apt-get");
+    install.stdout(Stdio::null());
+    let mut update = as_root("apt-get");
     update.args(["update", "--quiet"]).stdout(Stdio::null());
     finish(update)
         .and_then(|()| finish(install))
         .map_err(|error| format!("{error}; install by hand what is missing: {}", missing.join(" ")))
+}
+
+/// A program with the rights to install, as `./check` gets them: root's own, else those of a sudo that
+/// asks for no password.
+fn as_root(program: &str) -> Command {
+    let mut id = Command::new("id");
+    let id = id.arg("-u").stderr(Stdio::null()).output();
+    let is_root = id.is_ok_and(|id| id.stdout.trim_ascii() == b"0");
+    // Set by `env`, since sudo passes on no variables.
+    let mut words = vec!["env", "DEBIAN_FRONTEND=noninteractive", program];
+    if !is_root {
+        words.splice(0..0, ["sudo", "-n"]);
+    }
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
+    command
 }
 
 /// Whether something was built from these files as they are.

@@ -42,7 +42,7 @@ Commands:
                   whether the public surface is what docs/api says, or makes docs/api say so; and whether
                   each method that waits says its cost, its errors and what a dropped future loses
   dist [PART...]  what is given to users, into target/dist: package (Debian, and its files alone), static
-                  (the same with musl), image (with podman or docker), crates (as they are published);
+                  (the same with musl), image, crates (as they are published);
                   without arguments all of it
   torture [STORE SECONDS [SEED]]
                   the whole command under faults, see docs/reliability.md; STORE is embedded, redis,

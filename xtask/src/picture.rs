@@ -11,6 +11,8 @@ use crate::torture;
 const COLUMNS: usize = 88;
 const LINE: usize = 18;
 const WIDTH: usize = 760;
+/// Keeps the blanks of columns. On each text, since Chromium's texts don't inherit it from the root.
+const KEPT: &str = "xml:space=\"preserve\"";
 
 struct Pane {
     title: &'static str,
@@ -95,8 +97,8 @@ fn drawn(panes: &[Pane]) -> String {
         let height = LINE * (lines.len() + 1) + 50;
         body.push_str(&format!(
             "<rect y=\"{top}\" width=\"{WIDTH}\" height=\"{height}\" rx=\"8\" fill=\"#1e2430\"/>\n\
-             <text x=\"16\" y=\"{}\" fill=\"#8b95a7\">{}</text>\n\
-             <text x=\"16\" y=\"{}\" fill=\"#9fd49a\">$ <tspan fill=\"#e8ecf2\">{}</tspan></text>\n",
+             <text {KEPT} x=\"16\" y=\"{}\" fill=\"#8b95a7\">{}</text>\n\
+             <text {KEPT} x=\"16\" y=\"{}\" fill=\"#9fd49a\">$ <tspan fill=\"#e8ecf2\">{}</tspan></text>\n",
             top + 22,
             escaped(pane.title),
             top + 46,
@@ -105,7 +107,7 @@ fn drawn(panes: &[Pane]) -> String {
         for (row, line) in (1..).zip(&lines) {
             let y = top + 46 + LINE * row;
             body.push_str(&format!(
-                "<text x=\"16\" y=\"{y}\" fill=\"#c7cfdb\">{}</text>\n",
+                "<text {KEPT} x=\"16\" y=\"{y}\" fill=\"#c7cfdb\">{}</text>\n",
                 escaped(line)
             ));
         }
@@ -114,15 +116,24 @@ fn drawn(panes: &[Pane]) -> String {
     let height = top - 12;
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
-         height=\"{height}\" role=\"img\" xml:space=\"preserve\" font-size=\"13\" \
+         height=\"{height}\" role=\"img\" font-size=\"13\" \
          font-family=\"ui-monospace, SFMono-Regular, Menlo, Consolas, monospace\">\n{body}</svg>\n"
     )
 }
 
-/// A line cut where a terminal would go on below.
+/// A line that goes on below where the pane ends, between words where there are any.
 fn wrapped(line: &str) -> Vec<String> {
-    let letters: Vec<char> = line.chars().collect();
-    letters.chunks(COLUMNS).map(|part| part.iter().collect()).collect()
+    let mut lines = vec![];
+    let mut rest: Vec<char> = line.chars().collect();
+    while rest.len() > COLUMNS {
+        let blank = rest[..=COLUMNS].iter().rposition(|letter| *letter == ' ');
+        let end = blank.filter(|end| *end > 0).unwrap_or(COLUMNS);
+        let after = rest.split_off(end);
+        lines.push(rest.iter().collect());
+        rest = after.into_iter().skip(usize::from(blank == Some(end))).collect();
+    }
+    lines.push(rest.iter().collect());
+    lines
 }
 
 fn escaped(text: &str) -> String {
@@ -140,5 +151,17 @@ mod tests {
         assert_eq!(svg.matches("d &amp; e").count(), 2);
         assert!(svg.contains("b &lt;c"));
         assert_eq!(wrapped(&"x".repeat(COLUMNS + 1)).len(), 2);
+    }
+
+    #[test]
+    fn columns_stay_columns_and_words_stay_whole() {
+        let pane = Pane { title: "a", typed: "b", printed: "key     report\n".to_owned() };
+        let svg = drawn(&[pane]);
+        assert!(svg.contains("key     report"));
+        for text in svg.split("<text ").skip(1) {
+            assert!(text.starts_with("xml:space=\"preserve\" "), "{text}");
+        }
+        let line = format!("{} renewed; 1", "x".repeat(COLUMNS - 4));
+        assert_eq!(wrapped(&line), ["x".repeat(COLUMNS - 4), "renewed; 1".to_owned()]);
     }
 }

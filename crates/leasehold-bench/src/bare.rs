@@ -51,6 +51,37 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then
 end
 return 0";
 
+/// Reads a state and writes one for each lock, as long as leasehold's, and gives it a fence.
+const TAKE_EACH: &str = "\
+local time = redis.call('TIME')
+local first = time[1] .. string.sub('00000' .. time[2], -6)
+local fence, answers = first + 0, {}
+for i = 1, #KEYS do
+  if #(redis.call('HGET', KEYS[i], 'state') or '') ~= 85 then
+    redis.call('HSET', KEYS[i], 'state', first .. ARGV[i + 1] .. ARGV[1])
+    answers[i] = fence
+  else
+    answers[i] = 0
+  end
+end
+return answers";
+
+const FREE_EACH: &str = "\
+local answers = {}
+for i = 1, #KEYS do
+  local state = redis.call('HGET', KEYS[i], 'state') or ''
+  if string.sub(state, 17, 48) == ARGV[i + 1] then
+    redis.call('HSET', KEYS[i], 'state', string.sub(state, 1, 68))
+    answers[i] = 1
+  else
+    answers[i] = 0
+  end
+end
+return answers";
+
+/// What else a state of leasehold's has.
+const STATE_REST: usize = 37;
+
 const NOTHING: &str = "return 1";
 
 pub(crate) const TTL_MS: u64 = 30_000;
@@ -58,19 +89,25 @@ pub(crate) const TTL_MS: u64 = 30_000;
 /// A connection of its own, with the settings that leasehold uses too where they matter here.
 #[derive(Clone, Debug)]
 pub(crate) struct Bare {
-    connection: MultiplexedConnection,
+    pub(crate) connection: MultiplexedConnection,
 }
 
 /// A script that the server knows.
 #[derive(Clone, Debug)]
 pub(crate) struct Loaded(String);
 
+impl Loaded {
+    pub(crate) fn digest(&self) -> &str {
+        &self.0
+    }
+}
+
 impl Bare {
     pub(crate) async fn connect(url: &str) -> anyhow::Result<Self> {
         Self::connect_with(url, AsyncConnectionConfig::new(), ProtocolVersion::RESP2).await
     }
 
-    async fn connect_with(
+    pub(crate) async fn connect_with(
         url: &str,
         config: AsyncConnectionConfig,
         protocol: ProtocolVersion,
@@ -89,7 +126,7 @@ impl Bare {
         Self::connect_with(url, config, ProtocolVersion::RESP2).await
     }
 
-    async fn load(&self, script: &str) -> anyhow::Result<Loaded> {
+    pub(crate) async fn load(&self, script: &str) -> anyhow::Result<Loaded> {
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(script);
         let hash: String = load.query_async(&mut self.connection.clone()).await?;
@@ -175,6 +212,37 @@ impl Bare {
             pipeline.query_async::<()>(&mut self.connection).await?;
         }
         Ok(())
+    }
+}
+
+/// The least that scripts about many locks can do to give each a fence and to take it back: a state
+/// is read and written for each. They know no owner, line, expiry, or release that comes too late, so
+/// what else a lock does comes on top.
+#[derive(Clone, Debug)]
+pub(crate) struct Batches {
+    bare: Bare,
+    take: Loaded,
+    free: Loaded,
+}
+
+impl Batches {
+    pub(crate) async fn load(bare: Bare) -> anyhow::Result<Self> {
+        let (take, free) = (bare.load(TAKE_EACH).await?, bare.load(FREE_EACH).await?);
+        Ok(Self { bare, take, free })
+    }
+
+    /// Takes all and releases all; whether both went as they should.
+    pub(crate) async fn cycle(&mut self, keys: &[String]) -> anyhow::Result<bool> {
+        let tokens: Vec<String> = keys.iter().map(|_| token()).collect();
+        for script in [&self.take, &self.free] {
+            let mut call = redis::cmd("EVALSHA");
+            call.arg(&script.0).arg(keys.len()).arg(keys).arg("-".repeat(STATE_REST)).arg(&tokens);
+            let answers: Vec<i64> = call.query_async(&mut self.bare.connection).await?;
+            if answers.contains(&0) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 

@@ -1,11 +1,12 @@
 //! The command line.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
 /// Measures what leasehold's locks cost, beside what the store could do at best.
-#[derive(Debug, Parser)]
+#[derive(Clone, Debug, Parser)]
 #[command(name = "leasehold-bench", version)]
 pub(crate) struct Args {
     /// What to measure
@@ -41,20 +42,34 @@ pub(crate) struct Args {
     /// renew: how many locks are held [default: 10000]
     #[arg(long)]
     locks: Option<usize>,
+    /// report: leave out the libraries of other languages, which pip and npm install
+    #[arg(long)]
+    pub(crate) no_programs: bool,
+    /// report: the folder of performance.md [default: docs, where this was built]
+    #[arg(long)]
+    docs: Option<PathBuf>,
     /// Put the server on the first core and everything else on the second
     #[arg(long)]
     pub(crate) pin: bool,
 }
 
 /// The variants of `uncontended` and `handoff`, by their names in the output.
-const VARIANTS: [&str; 12] = [
+const VARIANTS: [&str; 20] = [
     "bare",
     "bare-fence",
+    "floor",
+    "flock",
+    "map",
+    "rslock",
     "leasehold",
     "memory",
     "embedded",
+    "embedded-floor",
     "leasehold-one-client",
     "leasehold-two-clients",
+    "bare-fifo",
+    "line-floor",
+    "message",
     "publish-to-all",
     "blocking-pop",
     "blocking-pop-in-turn",
@@ -72,10 +87,14 @@ pub(crate) enum What {
     Expiry,
     /// Many held locks, renewed in the background
     Renew,
+    /// What others notice while very many locks are renewed
+    Others,
     /// What each operation costs the server
     Scripts,
     /// All of it
     All,
+    /// All of it, beside other libraries and on all scales, written to docs/performance.md
+    Report,
 }
 
 impl What {
@@ -85,13 +104,20 @@ impl What {
             Self::Handoff => "handoff",
             Self::Expiry => "expiry",
             Self::Renew => "renew",
+            Self::Others => "others",
             Self::Scripts => "scripts",
             Self::All => "all",
+            Self::Report => "report",
         }
     }
 }
 
 impl Args {
+    pub(crate) fn docs(&self) -> PathBuf {
+        let ours = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+        self.docs.clone().unwrap_or_else(ours)
+    }
+
     pub(crate) fn rounds(&self) -> u32 {
         self.rounds.unwrap_or(if self.quick { 1 } else { 5 }).max(1)
     }

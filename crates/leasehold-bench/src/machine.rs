@@ -54,10 +54,14 @@ fn load() -> Option<f64> {
     std::fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
 }
 
-/// How much memory this process has in use, in bytes. Linux only.
-pub(crate) fn resident_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kilobytes.saturating_mul(1024))
+/// How many bytes the allocator has handed out, with what it adds to each piece. With glibc only.
+pub(crate) fn allocated_bytes() -> Option<u64> {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        // SAFETY: it reads the allocator's numbers under its own lock.
+        let numbers = unsafe { libc::mallinfo2() };
+        u64::try_from(numbers.uordblks.saturating_add(numbers.hblkhd)).ok()
+    }
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    None
 }

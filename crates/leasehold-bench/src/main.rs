@@ -11,14 +11,23 @@
 
 mod bare;
 mod cli;
+mod command;
+mod crowd;
 #[cfg_attr(not(target_os = "linux"), path = "no_delay.rs")]
 mod delay;
+mod embedded_floor;
 mod expiry;
+mod fifo;
 mod handoff;
 mod machine;
 mod meter;
+mod others;
+mod page;
+mod peers;
+mod plot;
 mod renew;
 mod report;
+mod scale;
 mod scripts;
 mod server;
 mod stats;
@@ -30,6 +39,9 @@ use clap::Parser as _;
 
 use crate::cli::{Args, What};
 use crate::report::Document;
+
+/// What a report is made of.
+const PARTS: u32 = 10;
 
 fn main() -> ExitCode {
     match run(&Args::parse()) {
@@ -47,27 +59,58 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut document = Document::new(args);
-        let all = args.what == What::All;
+        let report = args.what == What::Report;
+        let all = args.what == What::All || report;
+        let begun = std::time::Instant::now();
+        // What is measured at present, and how much of all that is.
+        let step = |part: u32, what: &str| {
+            if report {
+                report::progress(part, PARTS, begun.elapsed(), what);
+            }
+        };
+        // First, while what the process has in use is what the leases need.
+        if all || args.what == What::Renew {
+            step(0, "renewals");
+            document.renew = Some(renew::run(args).await?);
+        }
+        if all || args.what == What::Others {
+            step(1, "others beside renewals");
+            document.others = Some(others::run(args).await?);
+        }
         if all || args.what == What::Uncontended {
+            step(2, "take and release");
             document.uncontended = Some(uncontended::run(args).await?);
         }
         if all || args.what == What::Handoff {
+            step(3, "hand-off");
             document.handoff = Some(handoff::run(args, &handoff::Plan::of(args)).await?);
             if all {
+                step(4, "hand-off at a distance");
                 document.handoff_delayed =
                     Some(handoff::run(args, &handoff::Plan::delayed(args)).await?);
             }
         }
         if all || args.what == What::Expiry {
+            step(5, "dead holders");
             document.expiry = Some(expiry::run(args).await?);
         }
-        if all || args.what == What::Renew {
-            document.renew = Some(renew::run(args).await?);
-        }
         if all || args.what == What::Scripts {
+            step(6, "scripts");
             document.scripts = Some(scripts::run(args).await?);
         }
+        if report {
+            step(7, "run");
+            document.run = command::run(args)?;
+            document.peers = Some(peers::run(args, |what| step(8, what)).await?);
+            document.scale = Some(scale::run(args, |what| step(9, what)).await?);
+        }
         document.finish();
+        if report && !args.json {
+            let docs = args.docs();
+            page::write(&docs, &document)?;
+            step(PARTS, &format!("written to {}", docs.join("performance.md").display()));
+            return Ok(());
+        }
         report::print(&document, args.json)
     })
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use leasehold::store::{BoxFuture, Call, Capability, Renew, Store, StoreLayer};
+use leasehold::store::{BoxFuture, Call, Capability, LockLog, Renew, Store, StoreLayer};
 use leasehold::{Client, Guard, Release, Result};
 use serde::Serialize;
 use tokio::task::JoinSet;
@@ -41,17 +41,17 @@ pub(crate) struct Renewals {
     pub(crate) ratio_to_bare: Option<Spread>,
 }
 
-const TTL: Duration = Duration::from_secs(3);
+pub(crate) const TTL: Duration = Duration::from_secs(3);
 
-struct Turn {
+pub(crate) struct Turn {
     renewals: u64,
     failed: u64,
     lost: u64,
     per_second: f64,
     commands: f64,
-    client_us: f64,
-    server_us: f64,
-    bytes: f64,
+    pub(crate) client_us: f64,
+    pub(crate) server_us: f64,
+    pub(crate) bytes: f64,
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Renewals> {
@@ -89,40 +89,67 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Renewals> {
     })
 }
 
-async fn turn(server: &Server, locks: usize, length: Duration) -> anyhow::Result<Turn> {
-    // The URL's own way to the store, with a counter put in front.
-    let connected = Client::connect(server.url()).await?;
-    let counting = Arc::new(Counting {
-        inner: Arc::clone(connected.store()),
-        renewed: AtomicU64::new(0),
-        failed: AtomicU64::new(0),
-    });
-    let store: Arc<dyn Store> = Arc::<Counting>::clone(&counting);
-    let client = Client::builder().ttl(TTL).store(store)?;
-    // Whatever the first lock needs is there before memory is counted.
-    client.mutex("renew/first").lock().await?.release().await?;
-    let before = machine::resident_bytes();
-    let guards = acquire(&client, locks).await?;
+/// So many leases of one client, held and renewed.
+pub(crate) struct Held {
+    connected: Client,
+    client: Client,
+    counting: Arc<Counting>,
+    guards: Vec<Guard>,
+    /// What the allocator handed out for each.
+    bytes: f64,
+}
+
+impl Held {
+    pub(crate) async fn take(server: &Server, locks: usize, ttl: Duration) -> anyhow::Result<Self> {
+        // The URL's own way to the store, with a counter put in front.
+        let connected = Client::connect(server.url()).await?;
+        let counting =
+            Arc::new(Counting { inner: Arc::clone(connected.store()), counts: Arc::default() });
+        let store: Arc<dyn Store> = Arc::<Counting>::clone(&counting);
+        let client = Client::builder().ttl(ttl).store(store)?;
+        // Whatever the first lock needs is there before memory is counted.
+        client.mutex("renew/first").lock().await?.release().await?;
+        let before = machine::allocated_bytes();
+        let guards = acquire(&client, locks).await?;
+        let grown = before.zip(machine::allocated_bytes());
+        let bytes = grown
+            .map_or(f64::NAN, |(before, after)| after.saturating_sub(before) as f64 / locks as f64);
+        Ok(Self { connected, client, counting, guards, bytes })
+    }
+
+    /// Renewals so far.
+    pub(crate) fn renewed(&self) -> u64 {
+        self.counting.counts.renewed.load(Ordering::Relaxed)
+    }
+
+    /// Releases all; how many renewals failed, and how many leases did not last until here.
+    pub(crate) async fn release(self) -> anyhow::Result<(u64, u64)> {
+        let mut lost = self.guards.iter().filter(|guard| !guard.is_held()).count() as u64;
+        let mut releases = JoinSet::new();
+        for guard in self.guards {
+            releases.spawn(guard.release_outcome());
+        }
+        while let Some(release) = releases.join_next().await {
+            lost += u64::from(release?? != Release::Released);
+        }
+        let failed = self.counting.counts.failed.load(Ordering::Relaxed);
+        self.client.close().await?;
+        self.connected.close().await?;
+        Ok((failed, lost))
+    }
+}
+
+pub(crate) async fn turn(server: &Server, locks: usize, length: Duration) -> anyhow::Result<Turn> {
+    let held = Held::take(server, locks, TTL).await?;
     let calls = server.calls();
     let meter = Meter::start(Some(server));
-    let renewed = counting.renewed.load(Ordering::Relaxed);
+    let renewed = held.renewed();
     tokio::time::sleep(length).await;
-    let renewals = counting.renewed.load(Ordering::Relaxed) - renewed;
+    let renewals = held.renewed() - renewed;
     let reading = meter.read();
     let commands = server.calls().since(&calls, &["evalsha", "eval"]);
-    let resident = before.zip(machine::resident_bytes());
-
-    let mut lost = guards.iter().filter(|guard| !guard.is_held()).count() as u64;
-    let mut releases = JoinSet::new();
-    for guard in guards {
-        releases.spawn(guard.release_outcome());
-    }
-    while let Some(release) = releases.join_next().await {
-        lost += u64::from(release?? != Release::Released);
-    }
-    let failed = counting.failed.load(Ordering::Relaxed);
-    client.close().await?;
-    connected.close().await?;
+    let bytes = held.bytes;
+    let (failed, lost) = held.release().await?;
     let each = renewals as f64;
     Ok(Turn {
         renewals,
@@ -132,8 +159,7 @@ async fn turn(server: &Server, locks: usize, length: Duration) -> anyhow::Result
         commands: commands as f64 / each,
         client_us: reading.client_us / each,
         server_us: reading.server_us / each,
-        bytes: resident
-            .map_or(f64::NAN, |(before, after)| after.saturating_sub(before) as f64 / locks as f64),
+        bytes,
     })
 }
 
@@ -180,6 +206,11 @@ async fn bare(server: &Server, locks: usize, length: Duration) -> anyhow::Result
 #[derive(Debug)]
 struct Counting {
     inner: Arc<dyn Store>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
     renewed: AtomicU64,
     failed: AtomicU64,
 }
@@ -197,16 +228,22 @@ impl StoreLayer for Counting {
                     answer.as_ref().is_ok_and(|answer| answer.proves().is_some())
                 };
                 let renewed = answers.iter().filter(proves).count();
-                self.renewed.fetch_add(renewed as u64, Ordering::Relaxed);
-                self.failed.fetch_add((answers.len() - renewed) as u64, Ordering::Relaxed);
+                let Counts { renewed: all, failed } = &*self.counts;
+                all.fetch_add(renewed as u64, Ordering::Relaxed);
+                failed.fetch_add((answers.len() - renewed) as u64, Ordering::Relaxed);
             }
             answer
         })
     }
 
-    /// None: what goes through another handle would not be counted.
+    /// What goes through another handle is counted too.
     fn separate(&self) -> Option<Arc<dyn Store>> {
-        None
+        let counts = Arc::clone(&self.counts);
+        Some(Arc::new(Self { inner: self.inner.separate()?, counts }))
+    }
+
+    fn log(&self) -> Option<Arc<dyn LockLog>> {
+        self.inner.log()
     }
 
     fn capability(&self) -> Capability {

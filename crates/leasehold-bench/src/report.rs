@@ -5,10 +5,14 @@ use std::io::Write as _;
 use serde::Serialize;
 
 use crate::cli::Args;
+use crate::command::Run;
 use crate::expiry::Expiry;
 use crate::handoff::Handoff;
 use crate::machine::Machine;
+use crate::others::Others;
+use crate::peers::Peers;
 use crate::renew::Renewals;
+use crate::scale::Scale;
 use crate::scripts::Costs;
 use crate::stats::Spread;
 use crate::uncontended::Uncontended;
@@ -35,7 +39,15 @@ pub(crate) struct Document {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) renew: Option<Renewals>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) others: Option<Others>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) scripts: Option<Costs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) peers: Option<Peers>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) run: Option<Run>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) scale: Option<Scale>,
 }
 
 impl Document {
@@ -51,8 +63,28 @@ impl Document {
             handoff_delayed: None,
             expiry: None,
             renew: None,
+            others: None,
             scripts: None,
+            peers: None,
+            run: None,
+            scale: None,
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn empty() -> Self {
+        use clap::Parser as _;
+        Self::new(&Args::parse_from(["leasehold-bench", "report"]))
+    }
+
+    /// What it was measured on, and how.
+    pub(crate) fn head(&self) -> String {
+        let Self { rounds, seconds, machine, .. } = self;
+        format!(
+            "{}.\n{rounds} rounds of {seconds} s for each; median (min–max) over the rounds, ratios \
+             within a round.",
+            machine.line()
+        )
     }
 
     pub(crate) fn finish(&mut self) {
@@ -65,189 +97,241 @@ pub(crate) fn complain(error: &anyhow::Error) {
     drop(writeln!(std::io::stderr(), "leasehold-bench: {error:#}"));
 }
 
+/// Says on stderr how far a report is.
+pub(crate) fn progress(part: u32, parts: u32, elapsed: std::time::Duration, what: &str) {
+    let bar: String = (0..parts).map(|at| if at < part { '#' } else { '.' }).collect();
+    // There is nobody to tell if this fails.
+    drop(writeln!(std::io::stderr(), "[{bar}] {:4} s  {what}", elapsed.as_secs()));
+}
+
 pub(crate) fn print(document: &Document, json: bool) -> anyhow::Result<()> {
     let mut text = String::new();
     if json {
         text = serde_json::to_string_pretty(document)?;
         text.push('\n');
     } else {
-        people(document, &mut text);
+        text.push_str(&document.head());
+        text.push('\n');
+        document.sections(&mut |title, table| {
+            text.push_str(&format!("\n{title}\n"));
+            table.print(&mut text);
+        });
     }
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
 
-fn people(document: &Document, text: &mut String) {
-    let Document { rounds, seconds, machine, .. } = document;
-    text.push_str(&format!(
-        "{}\n{rounds} rounds of {seconds} s for each; median (min–max) over the rounds, \
-         ratios within a round\n",
-        machine.line()
-    ));
-    if let Some(uncontended) = &document.uncontended {
-        text.push_str(&format!("\nTake and release, {}\n", uncontended.server));
-        let mut table = Table::new(&[
-            "variant",
-            "callers",
-            "cycles/s",
-            "of bare",
-            "p50 µs",
-            "p99 µs",
-            "client µs",
-            "server µs",
-            "commands",
-        ]);
-        for row in &uncontended.rows {
-            table.row([
-                row.variant.to_owned(),
-                row.callers.to_string(),
-                number(row.cycles_per_second),
-                ranged(row.ratio_to_bare),
-                number(row.p50_us),
-                number(row.p99_us),
-                number(row.client_us_per_cycle),
-                number(row.server_us_per_cycle),
-                number(row.commands_per_cycle),
+impl Document {
+    /// Each table with its title.
+    pub(crate) fn sections(&self, section: &mut dyn FnMut(&str, &Table)) {
+        if let Some(uncontended) = &self.uncontended {
+            let title = format!("Take and release, {}", uncontended.server);
+            let mut table = Table::new(&[
+                "variant",
+                "callers",
+                "cycles/s",
+                "of bare",
+                "p50 µs",
+                "p99 µs",
+                "client µs",
+                "server µs",
+                "commands",
             ]);
+            for row in &uncontended.rows {
+                table.row([
+                    row.variant.to_owned(),
+                    row.callers.to_string(),
+                    number(row.cycles_per_second),
+                    ranged(row.ratio_to_bare),
+                    number(row.p50_us),
+                    number(row.p99_us),
+                    number(row.client_us_per_cycle),
+                    number(row.server_us_per_cycle),
+                    number(row.commands_per_cycle),
+                ]);
+            }
+            section(&title, &table);
         }
-        table.print(text);
-    }
-    for handoff in [&document.handoff, &document.handoff_delayed].into_iter().flatten() {
-        text.push_str(&format!(
-            "\nHand-off, {}, {} ms added each way, round trip {} µs\n",
-            handoff.server,
-            handoff.delay_each_way_ms,
-            ranged(handoff.rtt_us),
-        ));
-        let mut table = Table::new(&[
-            "variant",
-            "waiters",
-            "hold ms",
-            "per second",
-            "p50 µs",
-            "p99 µs",
-            "p50 RTT",
-            "p99 RTT",
-            "commands",
-            "publishes",
-            "server µs",
-            "client µs",
-            "Jain",
-            "longest",
-        ]);
-        for row in &handoff.rows {
-            table.row([
-                row.variant.to_owned(),
-                row.waiters.to_string(),
-                row.hold_ms.to_string(),
-                number(row.handoffs_per_second),
-                number(row.p50_us),
-                number(row.p99_us),
-                number(row.p50_rtt),
-                number(row.p99_rtt),
-                number(row.commands_per_handoff),
-                number(row.publishes_per_handoff),
-                number(row.server_us_per_handoff),
-                number(row.client_us_per_handoff),
-                number(row.jain),
-                number(row.longest_wait),
+        for handoff in [&self.handoff, &self.handoff_delayed].into_iter().flatten() {
+            let title = format!(
+                "Hand-off, {}, {} ms added each way, round trip {} µs",
+                handoff.server,
+                handoff.delay_each_way_ms,
+                ranged(handoff.rtt_us),
+            );
+            let mut table = Table::new(&[
+                "variant",
+                "waiters",
+                "hold ms",
+                "per second",
+                "p50 µs",
+                "p99 µs",
+                "p50 RTT",
+                "p99 RTT",
+                "commands",
+                "publishes",
+                "server µs",
+                "client µs",
+                "Jain",
+                "longest",
             ]);
+            for row in &handoff.rows {
+                table.row([
+                    row.variant.to_owned(),
+                    row.waiters.to_string(),
+                    row.hold_ms.to_string(),
+                    number(row.handoffs_per_second),
+                    number(row.p50_us),
+                    number(row.p99_us),
+                    number(row.p50_rtt),
+                    number(row.p99_rtt),
+                    number(row.commands_per_handoff),
+                    number(row.publishes_per_handoff),
+                    number(row.server_us_per_handoff),
+                    number(row.client_us_per_handoff),
+                    number(row.jain),
+                    number(row.longest_wait),
+                ]);
+            }
+            section(&title, &table);
+            let mut table = Table::new(&["", "against", "hold ms", "ratio"]);
+            for ratio in &handoff.ratios {
+                table.row([
+                    ratio.above.clone(),
+                    ratio.below.clone(),
+                    ratio.hold_ms.to_string(),
+                    ranged(ratio.ratio),
+                ]);
+            }
+            section("Hand-offs per second, within a round", &table);
         }
-        table.print(text);
-        text.push_str("\nHand-offs per second, within a round\n");
-        let mut table = Table::new(&["", "against", "hold ms", "ratio"]);
-        for ratio in &handoff.ratios {
-            table.row([
-                ratio.above.clone(),
-                ratio.below.clone(),
-                ratio.hold_ms.to_string(),
-                ranged(ratio.ratio),
+        if let Some(Expiry { server, takeovers, herd }) = &self.expiry {
+            let mut table = Table::new(&[
+                "other keys",
+                "ttl ms",
+                "take-overs",
+                "late p50 µs",
+                "p99 µs",
+                "max µs",
+                "commands",
+                "early",
             ]);
+            for row in takeovers {
+                table.row([
+                    row.other_keys.to_string(),
+                    row.ttl_ms.to_string(),
+                    row.takeovers.to_string(),
+                    ranged(row.late_p50_us),
+                    ranged(row.late_p99_us),
+                    ranged(row.late_max_us),
+                    ranged(row.commands_per_takeover),
+                    row.early.to_string(),
+                ]);
+            }
+            let title = format!(
+                "Taking over from a dead holder, {server}; with {} waiting clients: {} µs late, {} \
+             commands in all",
+                herd.waiters,
+                ranged(herd.late_us),
+                ranged(herd.commands),
+            );
+            section(&title, &table);
         }
-        table.print(text);
-    }
-    if let Some(Expiry { server, takeovers, herd }) = &document.expiry {
-        text.push_str(&format!("\nTaking over from a dead holder, {server}\n"));
-        let mut table = Table::new(&[
-            "other keys",
-            "ttl ms",
-            "take-overs",
-            "late p50 µs",
-            "p99 µs",
-            "max µs",
-            "commands",
-            "early",
-        ]);
-        for row in takeovers {
-            table.row([
-                row.other_keys.to_string(),
-                row.ttl_ms.to_string(),
-                row.takeovers.to_string(),
-                ranged(row.late_p50_us),
-                ranged(row.late_p99_us),
-                ranged(row.late_max_us),
-                ranged(row.commands_per_takeover),
-                row.early.to_string(),
-            ]);
+        if let Some(renew) = &self.renew {
+            let title = format!(
+                "{} held locks with a ttl of {} ms, {} s, {}",
+                renew.locks, renew.ttl_ms, renew.seconds, renew.server
+            );
+            let mut table = Table::new(&["", "median (min–max)"]);
+            for (name, value) in [
+                ("renewals/s", renew.renewals_per_second),
+                ("requests per renewal", renew.commands_per_renewal),
+                ("client µs per renewal", renew.client_us_per_renewal),
+                ("server µs per renewal", renew.server_us_per_renewal),
+                ("bare pipeline, client µs", renew.bare_client_us_per_renewal),
+                ("bare pipeline, server µs", renew.bare_server_us_per_renewal),
+                ("renewals per cpu second, of bare", renew.ratio_to_bare),
+                ("bytes per held lock", renew.bytes_per_lock),
+            ] {
+                table.row([name.to_owned(), ranged(value)]);
+            }
+            table.row(["renewals failed".to_owned(), renew.failed.to_string()]);
+            table.row(["locks lost".to_owned(), renew.lost.to_string()]);
+            section(&title, &table);
         }
-        table.print(text);
-        text.push_str(&format!(
-            "with {} waiting clients: {} µs late, {} commands in all\n",
-            herd.waiters,
-            ranged(herd.late_us),
-            ranged(herd.commands),
-        ));
-    }
-    if let Some(renew) = &document.renew {
-        text.push_str(&format!(
-            "\n{} held locks with a ttl of {} ms, {} s, {}\n",
-            renew.locks, renew.ttl_ms, renew.seconds, renew.server
-        ));
-        let mut table = Table::new(&["", "median (min–max)"]);
-        for (name, value) in [
-            ("renewals/s", renew.renewals_per_second),
-            ("requests per renewal", renew.commands_per_renewal),
-            ("client µs per renewal", renew.client_us_per_renewal),
-            ("server µs per renewal", renew.server_us_per_renewal),
-            ("bare pipeline, client µs", renew.bare_client_us_per_renewal),
-            ("bare pipeline, server µs", renew.bare_server_us_per_renewal),
-            ("renewals per cpu second, of bare", renew.ratio_to_bare),
-            ("bytes per held lock", renew.bytes_per_lock),
-        ] {
-            table.row([name.to_owned(), ranged(value)]);
+        if let Some(others) = &self.others {
+            let title = format!(
+                "PING of another connection while {} leases with a ttl of {} s are renewed, {}",
+                others.leases,
+                others.ttl_ms as f64 / 1e3,
+                others.server
+            );
+            let mut table = Table::new(&["", "p50 µs", "p99 µs"]);
+            for (name, p50, p99) in [
+                ("idle", others.idle_p50_us, others.idle_p99_us),
+                ("renewing", others.renewing_p50_us, others.renewing_p99_us),
+            ] {
+                table.row([name.to_owned(), ranged(p50), ranged(p99)]);
+            }
+            section(&title, &table);
         }
-        table.row(["renewals failed".to_owned(), renew.failed.to_string()]);
-        table.row(["locks lost".to_owned(), renew.lost.to_string()]);
-        table.print(text);
-    }
-    if let Some(costs) = &document.scripts {
-        text.push_str(&format!(
-            "\nThe server's µs for each lock in scripts, {} times a round, {}\n",
-            costs.times, costs.server
-        ));
-        let mut table = Table::new(&["operation", "others", "locks in one", "server µs"]);
-        for row in &costs.rows {
-            table.row([
-                row.operation.to_owned(),
-                row.others.to_string(),
-                row.batch.to_string(),
-                ranged(row.server_us),
-            ]);
+        if let Some(costs) = &self.scripts {
+            let title = format!(
+                "The server's µs for each lock in scripts, {} times a round, {}",
+                costs.times, costs.server
+            );
+            let mut table = Table::new(&["operation", "others", "locks in one", "server µs"]);
+            for row in &costs.rows {
+                table.row([
+                    row.operation.to_owned(),
+                    row.others.to_string(),
+                    row.batch.to_string(),
+                    ranged(row.server_us),
+                ]);
+            }
+            section(&title, &table);
         }
-        table.print(text);
+        if let Some(run) = &self.run {
+            let title =
+                format!("A command under a lock of the embedded store, {} times", run.times);
+            let mut table = Table::new(&["", "ms, median (min–max)"]);
+            table.row(["true".to_owned(), ranged(run.nothing_ms)]);
+            table.row(["flock FILE true".to_owned(), ranged(run.flock_ms)]);
+            let builds = [(Some(&run.shared), ""), (run.fixed.as_ref(), ", the static program")];
+            for (program, which) in builds {
+                let Some(program) = program else { continue };
+                table.row([format!("leasehold --version{which}"), ranged(program.version_ms)]);
+                table.row([format!("leasehold run KEY -- true{which}"), ranged(program.run_ms)]);
+            }
+            section(&title, &table);
+        }
     }
 }
 
 /// The first column to the left, all others to the right.
-struct Table {
+pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    fn new(head: &[&str]) -> Self {
-        Self { rows: vec![head.iter().map(|&cell| cell.to_owned()).collect()] }
+    pub(crate) fn new(head: &[&str]) -> Self {
+        Self::of(head.iter().map(|&cell| cell.to_owned()).collect())
     }
 
-    fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+    pub(crate) fn of(head: Vec<String>) -> Self {
+        Self { rows: vec![head] }
+    }
+
+    pub(crate) fn markdown(&self, text: &mut String) {
+        for (number, row) in self.rows.iter().enumerate() {
+            text.push_str(&format!("| {} |\n", row.join(" | ")));
+            if number == 0 {
+                let others = "| --: ".repeat(row.len().saturating_sub(1));
+                text.push_str(&format!("| --- {others}|\n"));
+            }
+        }
+    }
+
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().collect());
     }
 
@@ -272,11 +356,11 @@ impl Table {
     }
 }
 
-fn number(spread: Option<Spread>) -> String {
+pub(crate) fn number(spread: Option<Spread>) -> String {
     spread.map_or_else(|| "–".to_owned(), |spread| digits(spread.median))
 }
 
-fn ranged(spread: Option<Spread>) -> String {
+pub(crate) fn ranged(spread: Option<Spread>) -> String {
     spread.map_or_else(
         || "–".to_owned(),
         |Spread { median, min, max }| {
@@ -286,7 +370,7 @@ fn ranged(spread: Option<Spread>) -> String {
 }
 
 /// Three digits that count, and whole numbers above that.
-fn digits(value: f64) -> String {
+pub(crate) fn digits(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),

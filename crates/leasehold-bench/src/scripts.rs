@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail, ensure};
 use leasehold::Key;
 use leasehold::redis::RedisStore;
 use leasehold::store::{
@@ -10,10 +10,11 @@ use leasehold::store::{
     OwnerName, QueueRequest, Release, ReleaseRequest, Renew, RenewRequest, Store as _, Token, Ttl,
 };
 use serde::Serialize;
+use tokio::task::JoinSet;
 
 use crate::bare::Bare;
 use crate::cli::Args;
-use crate::server::Server;
+use crate::server::{Calls, Server};
 use crate::stats::Spread;
 
 #[derive(Debug, Serialize)]
@@ -41,7 +42,7 @@ const TTL: Duration = Duration::from_secs(60);
 const OWNER: &str = "web-7_4711";
 
 /// What one round measured: operation, others, batch, µs for each lock.
-type Measured = Vec<(&'static str, usize, usize, f64)>;
+pub(crate) type Measured = Vec<(&'static str, usize, usize, f64)>;
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Costs> {
     let server = Server::start(args)?;
@@ -49,15 +50,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Costs> {
     let mut rounds = Vec::new();
     // The first one is for memory that the server has not touched yet.
     for round in 0..=args.rounds() {
-        let mut bench = Bench {
-            server: &server,
-            bare: Bare::connect(&server.url()).await?,
-            store: RedisStore::connect(&server.url()).await?,
-            client: ClientId::generate()?,
-            round,
-            times,
-            measured: Vec::new(),
-        };
+        let mut bench = Bench::connect(&server, round, times).await?;
         bench.all().await?;
         rounds.push(bench.measured);
     }
@@ -71,24 +64,25 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Costs> {
     Ok(Costs { server: server.describe(), times, rows: rows.collect() })
 }
 
-struct Bench<'a> {
-    server: &'a Server,
+pub(crate) struct Bench<'a> {
+    pub(crate) server: &'a Server,
     bare: Bare,
     store: RedisStore,
     client: ClientId,
     round: u32,
-    times: usize,
-    measured: Measured,
+    /// How often each operation is done.
+    pub(crate) times: usize,
+    pub(crate) measured: Measured,
 }
 
 /// A lease, or a place in line.
-struct Party {
-    request: AcquireRequest,
-    fences: Option<FenceBlock>,
+pub(crate) struct Party {
+    pub(crate) request: AcquireRequest,
+    pub(crate) fences: Option<FenceBlock>,
 }
 
 impl Party {
-    fn fences(&self) -> anyhow::Result<FenceBlock> {
+    pub(crate) fn fences(&self) -> anyhow::Result<FenceBlock> {
         self.fences.ok_or_else(|| anyhow::anyhow!("no lease of {}", self.request.key))
     }
 
@@ -98,10 +92,27 @@ impl Party {
     }
 }
 
-impl Bench<'_> {
+impl<'a> Bench<'a> {
+    pub(crate) async fn connect(
+        server: &'a Server,
+        round: u32,
+        times: usize,
+    ) -> anyhow::Result<Self> {
+        Ok(Self {
+            server,
+            bare: Bare::connect(&server.url()).await?,
+            store: RedisStore::connect(&server.url()).await?,
+            client: ClientId::generate()?,
+            round,
+            times,
+            measured: Vec::new(),
+        })
+    }
+
     async fn all(&mut self) -> anyhow::Result<()> {
         self.empty().await?;
         self.alone().await?;
+        self.together().await?;
         for batch in [8, 32] {
             self.batches(batch).await?;
         }
@@ -113,12 +124,18 @@ impl Bench<'_> {
     }
 
     /// Notes the time that scripts took since `before`.
-    fn note(&mut self, operation: &'static str, others: usize, batch: usize, before: f64) {
+    pub(crate) fn note(
+        &mut self,
+        operation: &'static str,
+        others: usize,
+        batch: usize,
+        before: f64,
+    ) {
         let spent = self.server.script_us() - before;
         self.measured.push((operation, others, batch, spent / self.times as f64));
     }
 
-    fn party(&self, name: &str, number: usize) -> anyhow::Result<Party> {
+    pub(crate) fn party(&self, name: &str, number: usize) -> anyhow::Result<Party> {
         let key = Key::new(format!("scripts/{}/{name}/{number}", self.round))?;
         let mut request = AcquireRequest::new(key, Token::generate()?, Ttl::new(TTL)?);
         request.owner = OwnerName::new(OWNER)?;
@@ -131,7 +148,7 @@ impl Bench<'_> {
         (0..self.times).map(|number| self.party(name, number)).collect()
     }
 
-    async fn grant(&self, party: &mut Party) -> anyhow::Result<()> {
+    pub(crate) async fn grant(&self, party: &mut Party) -> anyhow::Result<()> {
         let answer = self.store.acquire(&party.request, WITHIN).await?;
         let (Acquire::Granted(_) | Acquire::Already(_)) = &answer else {
             bail!("not granted: {answer:?}");
@@ -153,7 +170,7 @@ impl Bench<'_> {
         }
     }
 
-    async fn release(&self, party: &Party, fences: FenceBlock) -> anyhow::Result<()> {
+    pub(crate) async fn release(&self, party: &Party, fences: FenceBlock) -> anyhow::Result<()> {
         let Party { request, .. } = party;
         let request = ReleaseRequest::new(request.key.clone(), request.token, fences);
         match self.store.release(&request, WITHIN).await? {
@@ -162,7 +179,7 @@ impl Bench<'_> {
         }
     }
 
-    async fn renew(&self, parties: &[Party]) -> anyhow::Result<()> {
+    pub(crate) async fn renew(&self, parties: &[Party]) -> anyhow::Result<()> {
         let requests: anyhow::Result<Vec<_>> = parties.iter().map(Party::renewal).collect();
         for answer in self.store.renew(&requests?, WITHIN).await {
             let answer = answer?;
@@ -220,6 +237,52 @@ impl Bench<'_> {
         Ok(())
     }
 
+    /// Many callers at once, whose requests go together: as many locks in one as there were on average.
+    async fn together(&mut self) -> anyhow::Result<()> {
+        const CALLERS: usize = 1024;
+        let parties = self.parties("together")?;
+        let mut held = Vec::new();
+        for operation in ["acquire, never used", "acquire, used before"] {
+            let (before, calls) = (self.server.script_us(), self.server.calls());
+            for parties in parties.chunks(CALLERS) {
+                let mut callers = JoinSet::new();
+                for Party { request, .. } in parties {
+                    let (store, request) = (self.store.clone(), request.clone());
+                    callers.spawn(async move {
+                        let answer = store.acquire(&request, WITHIN).await?;
+                        let fences = answer.fences().context("not granted")?;
+                        anyhow::Ok(ReleaseRequest::new(request.key, request.token, fences))
+                    });
+                }
+                while let Some(granted) = callers.join_next().await {
+                    held.push(granted??);
+                }
+            }
+            self.note(operation, 0, self.locks_in_one(&calls), before);
+            let (before, calls) = (self.server.script_us(), self.server.calls());
+            for _ in parties.chunks(CALLERS) {
+                let mut callers = JoinSet::new();
+                for request in held.drain(held.len().saturating_sub(CALLERS)..) {
+                    let store = self.store.clone();
+                    callers.spawn(async move { store.release(&request, WITHIN).await });
+                }
+                while let Some(released) = callers.join_next().await {
+                    ensure!(released?? == Release::Released, "a lease was lost");
+                }
+            }
+            if operation == "acquire, used before" {
+                self.note("release", 0, self.locks_in_one(&calls), before);
+            }
+        }
+        Ok(())
+    }
+
+    /// How many locks each script call since then was about, on average.
+    fn locks_in_one(&self, calls: &Calls) -> usize {
+        let since = self.server.calls().since(calls, &["evalsha", "eval"]);
+        self.times / usize::try_from(since).unwrap_or(1).max(1)
+    }
+
     /// Several locks in one step.
     async fn batches(&mut self, batch: usize) -> anyhow::Result<()> {
         let requests: Vec<_> = self
@@ -236,8 +299,14 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Locks that so many wait for; each operation so often on each of them.
-    async fn contended(&mut self, line: usize, locks: usize, often: usize) -> anyhow::Result<()> {
+    /// Locks that so many wait for; each operation so often on each of them. How many bytes of the
+    /// server's memory each waiter takes.
+    pub(crate) async fn contended(
+        &mut self,
+        line: usize,
+        locks: usize,
+        often: usize,
+    ) -> anyhow::Result<f64> {
         let name = format!("line{line}");
         let mut holders = Vec::new();
         let mut lines = Vec::new();
@@ -245,6 +314,9 @@ impl Bench<'_> {
             let mut holder = self.party(&name, number)?;
             self.grant(&mut holder).await?;
             holders.push(holder);
+        }
+        let before = self.server.memory();
+        for number in 0..locks {
             let mut waiters = Vec::new();
             for _ in 0..line {
                 let mut waiter = self.waiter(&name, number)?;
@@ -253,6 +325,7 @@ impl Bench<'_> {
             }
             lines.push(waiters);
         }
+        let bytes = (self.server.memory() - before) / (line * locks) as f64;
 
         let newcomers: anyhow::Result<Vec<_>> =
             (0..locks * often).map(|number| self.waiter(&name, number % locks)).collect();
@@ -290,7 +363,7 @@ impl Bench<'_> {
             }
         }
         self.note("release and hand over", line, 1, before);
-        Ok(())
+        Ok(bytes)
     }
 
     fn waiter(&self, name: &str, number: usize) -> anyhow::Result<Party> {

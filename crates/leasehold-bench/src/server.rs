@@ -48,6 +48,12 @@ impl Server {
         seconds.iter().sum::<f64>() * 1e6
     }
 
+    /// What it has in use, in bytes; not a number where it does not say.
+    pub(crate) fn memory(&self) -> f64 {
+        let used = self.0.info("memory").get("used_memory").and_then(|used| used.parse().ok());
+        used.unwrap_or(f64::NAN)
+    }
+
     /// Calls of each command so far, those from inside scripts included.
     pub(crate) fn calls(&self) -> Calls {
         let stats = self.0.info("commandstats");

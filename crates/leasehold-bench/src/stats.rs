@@ -31,6 +31,11 @@ impl Spread {
     }
 }
 
+/// Not a number where there is none.
+pub(crate) fn median(spread: Option<Spread>) -> f64 {
+    spread.map_or(f64::NAN, |spread| spread.median)
+}
+
 /// How evenly something was shared out: 1 when all got the same, 1/n when one got it all
 /// (Jain, Chiu and Hawe, 1984).
 pub(crate) fn jain(shares: &[u64]) -> f64 {

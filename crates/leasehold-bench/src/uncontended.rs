@@ -1,16 +1,21 @@
 //! Take and release with nobody in the way.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use leasehold::{Client, Release};
+use rslock::LockManager;
+use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 use tokio::task::JoinSet;
 
-use crate::bare::{Bare, Loaded, token};
+use crate::bare::{Bare, Batches, Loaded, TTL_MS, token};
 use crate::cli::Args;
+use crate::embedded_floor::EmbeddedFloor;
 use crate::meter::Meter;
 use crate::server::Server;
 use crate::stats::{Latencies, Spread};
@@ -20,6 +25,19 @@ use crate::stats::{Latencies, Spread};
 pub(crate) struct Uncontended {
     pub(crate) server: String,
     pub(crate) rows: Vec<Row>,
+}
+
+impl Uncontended {
+    /// How many callers there were, in turn.
+    pub(crate) fn callers(&self) -> Vec<usize> {
+        let mut callers: Vec<_> = self.rows.iter().map(|row| row.callers).collect();
+        callers.dedup();
+        callers
+    }
+
+    pub(crate) fn row(&self, variant: &str, callers: usize) -> Option<&Row> {
+        self.rows.iter().find(|row| row.variant == variant && row.callers == callers)
+    }
 }
 
 /// One variant with one number of callers.
@@ -44,24 +62,79 @@ pub(crate) struct Row {
 const BARE: &str = "bare";
 /// The same, but the first half is a script that also counts a fence up.
 const BARE_FENCE: &str = "bare-fence";
+/// Many locks in a script call, with a fence and nothing else.
+const FLOOR: &str = "floor";
+/// How many, at most: as leasehold does it.
+const AT_ONCE: usize = 32;
 
-enum Subject {
-    Bare { bare: Bare, release: Loaded },
-    BareFence { bare: Bare, acquire: Loaded, release: Loaded },
+/// The least that locks in memory can be: who has each, until when, and a count of fences.
+#[derive(Default)]
+pub(crate) struct Map {
+    held: HashMap<String, (u128, u64, Instant)>,
+    fence: u64,
+}
+
+impl Map {
+    fn take(&mut self, key: &str, token: u128) -> Option<u64> {
+        let now = Instant::now();
+        if self.held.get(key).is_some_and(|(.., until)| *until > now) {
+            return None;
+        }
+        self.fence += 1;
+        let until = now + Duration::from_millis(TTL_MS);
+        self.held.insert(key.to_owned(), (token, self.fence, until));
+        Some(self.fence)
+    }
+
+    fn free(&mut self, key: &str, token: u128) -> bool {
+        let ours = self.held.get(key).is_some_and(|(holder, ..)| *holder == token);
+        ours && self.held.remove(key).is_some()
+    }
+}
+
+pub(crate) enum Subject {
+    Bare {
+        bare: Bare,
+        release: Loaded,
+    },
+    BareFence {
+        bare: Bare,
+        acquire: Loaded,
+        release: Loaded,
+    },
+    Floor(Batches),
+    Rslock(LockManager),
+    Flock(PathBuf),
+    Map(Arc<Mutex<Map>>),
+    EmbeddedFloor(EmbeddedFloor),
     Library(Client),
+    /// One for each caller.
+    Each(Vec<Self>),
 }
 
 /// What one task repeats.
 enum Caller {
     Bare { bare: Bare, release: Loaded, key: String },
     BareFence { bare: Bare, acquire: Loaded, release: Loaded, key: String, fence: String },
+    Floor { batches: Batches, keys: Vec<String> },
+    Rslock { manager: LockManager, key: String },
+    Flock(File),
+    Map(Arc<Mutex<Map>>, String),
+    EmbeddedFloor { floor: EmbeddedFloor, gate: File },
     Library(leasehold::Mutex),
 }
 
 impl Subject {
-    fn caller(&self, number: usize) -> Caller {
+    /// The tasks that do what so many callers want.
+    fn tasks(&self, callers: usize) -> anyhow::Result<Vec<Caller>> {
+        let each = if matches!(self, Self::Floor(_)) { AT_ONCE } else { 1 };
+        let numbers = (0..callers).step_by(each);
+        numbers.map(|number| self.caller(number, each.min(callers - number))).collect()
+    }
+
+    fn caller(&self, number: usize, locks: usize) -> anyhow::Result<Caller> {
         let key = format!("uncontended/{number}");
-        match self {
+        Ok(match self {
             Self::Bare { bare, release } => {
                 Caller::Bare { bare: bare.clone(), release: release.clone(), key }
             }
@@ -72,12 +145,31 @@ impl Subject {
                 fence: format!("{key}:fence"),
                 key,
             },
+            Self::Floor(batches) => {
+                let keys = (0..locks).map(|lock| format!("floor/{number}/{lock}")).collect();
+                Caller::Floor { batches: batches.clone(), keys }
+            }
+            Self::Rslock(manager) => Caller::Rslock { manager: manager.clone(), key },
+            Self::Flock(path) => Caller::Flock(File::create(path)?),
+            Self::Map(map) => Caller::Map(Arc::clone(map), key),
+            Self::EmbeddedFloor(floor) => {
+                Caller::EmbeddedFloor { gate: floor.gate()?, floor: floor.clone() }
+            }
             Self::Library(client) => Caller::Library(client.mutex(key)),
-        }
+            Self::Each(all) => {
+                let its = all.get(number % all.len().max(1)).context("there is none")?;
+                return its.caller(number, locks);
+            }
+        })
     }
 }
 
 impl Caller {
+    /// How many locks a cycle is about.
+    fn locks(&self) -> u64 {
+        if let Self::Floor { keys, .. } = self { keys.len() as u64 } else { 1 }
+    }
+
     /// One take and release; whether it went as it should.
     async fn cycle(&mut self) -> anyhow::Result<bool> {
         match self {
@@ -91,6 +183,25 @@ impl Caller {
                 ensure!(bare.call(acquire, &[key, fence], &token).await?, "the lock was taken");
                 bare.call(release, &[key], &token).await
             }
+            Self::Floor { batches, keys } => batches.cycle(keys).await,
+            Self::Rslock { manager, key } => {
+                let ttl = Duration::from_millis(TTL_MS);
+                let lock = manager.lock(key.as_bytes(), ttl).await?;
+                manager.unlock(&lock).await;
+                Ok(true)
+            }
+            Self::Flock(file) => {
+                flock(&*file, FlockOperation::LockExclusive)?;
+                flock(&*file, FlockOperation::Unlock)?;
+                Ok(true)
+            }
+            Self::Map(map, key) => {
+                let token = fastrand::u128(..);
+                let map = || map.lock().unwrap_or_else(PoisonError::into_inner);
+                std::hint::black_box(map().take(key, token).context("the lock was taken")?);
+                Ok(map().free(key, token))
+            }
+            Self::EmbeddedFloor { floor, gate } => floor.cycle(gate).map(|()| true),
             Self::Library(mutex) => {
                 let guard = mutex.try_lock().await?.context("the lock was taken")?;
                 std::hint::black_box(guard.fence()?);
@@ -101,13 +212,13 @@ impl Caller {
 }
 
 /// What one turn brought.
-struct Turn {
+pub(crate) struct Turn {
     cycles: u64,
     not_released: u64,
-    per_second: f64,
+    pub(crate) per_second: f64,
     latencies: Latencies,
-    client_us: f64,
-    server_us: f64,
+    pub(crate) client_us: f64,
+    pub(crate) server_us: f64,
     commands: f64,
 }
 
@@ -119,8 +230,16 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Uncontended> {
     let mut subjects = vec![
         (BARE, true, Subject::Bare { bare: bare.clone(), release: release.clone() }),
         ("leasehold", true, Subject::Library(Client::connect(server.url()).await?)),
-        (BARE_FENCE, true, Subject::BareFence { bare, acquire, release }),
+        (BARE_FENCE, true, Subject::BareFence { bare: bare.clone(), acquire, release }),
+        (FLOOR, true, Subject::Floor(Batches::load(bare).await?)),
+        ("rslock", true, Subject::Rslock(LockManager::new(vec![server.url()]))),
+        ("flock", false, Subject::Flock(folder.path().join("flock"))),
+        ("map", false, Subject::Map(Arc::default())),
     ];
+    if args.wants("embedded-floor") {
+        let floor = EmbeddedFloor::open(&folder.path().join("floor"))?;
+        subjects.push(("embedded-floor", false, Subject::EmbeddedFloor(floor)));
+    }
     let path = folder.path().join("locks");
     for (variant, url) in
         [("memory", "memory:".to_owned()), ("embedded", format!("embedded:{}", path.display()))]
@@ -163,7 +282,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Uncontended> {
     Ok(Uncontended { server: server.describe(), rows: rows.collect() })
 }
 
-async fn turn(
+pub(crate) async fn turn(
     subject: &Subject,
     server: Option<&Server>,
     callers: usize,
@@ -174,20 +293,20 @@ async fn turn(
     let before = server.map(Server::calls);
     let meter = Meter::start(server);
     let until = Instant::now() + length;
-    for number in 0..callers {
-        let (mut caller, latencies) = (subject.caller(number), Arc::clone(&latencies));
+    for mut caller in subject.tasks(callers)? {
+        let latencies = Arc::clone(&latencies);
         tasks.spawn(async move {
-            let (mut cycles, mut not_released) = (0_u64, 0_u64);
+            let (mut cycles, mut not_released, locks) = (0_u64, 0_u64, caller.locks());
             let mut begun = Instant::now();
             while begun < until {
                 let released = caller.cycle().await?;
                 let ended = Instant::now();
                 latencies.lock().unwrap_or_else(PoisonError::into_inner).record(ended - begun);
                 begun = ended;
-                cycles += 1;
+                cycles += locks;
                 not_released += u64::from(!released);
                 // A store that is done at once gives nobody else a turn, nor the timers.
-                if cycles.is_multiple_of(64) {
+                if (cycles / locks).is_multiple_of(64) {
                     tokio::task::yield_now().await;
                 }
             }
@@ -204,8 +323,8 @@ async fn turn(
     let commands = server.zip(before).map_or(f64::NAN, |(server, before)| {
         // SET is also what scripts say, so leasehold's own are counted by their calls alone.
         let top: &[&str] = match subject {
-            Subject::Bare { .. } => &["set", "evalsha", "eval"],
-            Subject::BareFence { .. } | Subject::Library(_) => &["evalsha", "eval"],
+            Subject::Bare { .. } | Subject::Rslock(_) => &["set", "evalsha", "eval"],
+            _ => &["evalsha", "eval"],
         };
         server.calls().since(&before, top) as f64
     });

@@ -38,7 +38,21 @@ fn every_uncontended_acquisition_is_released_and_takes_no_more_requests_than_the
     let mut variants: Vec<_> = rows.iter().map(|row| row["variant"].as_str().unwrap()).collect();
     variants.sort_unstable();
     variants.dedup();
-    assert_eq!(variants, ["bare", "bare-fence", "embedded", "leasehold", "memory"]);
+    assert_eq!(
+        variants,
+        [
+            "bare",
+            "bare-fence",
+            "embedded",
+            "embedded-floor",
+            "flock",
+            "floor",
+            "leasehold",
+            "map",
+            "memory",
+            "rslock"
+        ]
+    );
     for row in rows {
         assert!(row["cycles"].as_u64().unwrap() > 0, "{row}");
         assert_eq!(row["not_released"], 0, "{row}");
@@ -59,7 +73,7 @@ fn no_handoff_overlaps_another_and_nobody_starves_in_line() {
     let part = &document["handoff"];
     assert!(!rows(part, "ratios").is_empty());
     let rows = rows(part, "rows");
-    assert_eq!(rows.len(), 8);
+    assert_eq!(rows.len(), 11);
     for row in rows {
         assert!(row["handoffs"].as_u64().unwrap() > 0, "{row}");
         assert_eq!(row["overlaps"], 0, "{row}");
@@ -98,7 +112,8 @@ fn a_dead_holder_is_followed_by_one_waiter_never_early_at_the_cost_of_one_reques
         assert!(row["takeovers"].as_u64().unwrap() > 0, "{row}");
         assert_eq!(row["early"], 0, "{row}");
         assert_eq!(row["not_released"], 0, "{row}");
-        assert!(median(row, "commands_per_takeover") >= 1.0, "{row}");
+        // One each, but those that fall into one moment share a call.
+        assert!(median(row, "commands_per_takeover") > 0.0, "{row}");
     }
     assert!(part["herd"]["waiters"].as_u64().unwrap() > 1);
     // The one who takes over; a heartbeat or a renewal may fall into the same moment.
@@ -119,6 +134,17 @@ fn renewed_locks_are_not_lost() {
 }
 
 #[test]
+fn others_are_asked_while_locks_are_renewed() {
+    let document = document(&["others"]);
+    let part = &document["others"];
+    assert_eq!(part["lost"], 0);
+    assert!(median(part, "renewals_per_second") > 0.0, "{part}");
+    for field in ["idle_p50_us", "idle_p99_us", "renewing_p50_us", "renewing_p99_us", "ratio"] {
+        assert!(median(part, field) > 0.0, "{part}");
+    }
+}
+
+#[test]
 fn every_operation_that_scripts_carry_out_is_measured() {
     let document = document(&["scripts"]);
     let rows = rows(&document["scripts"], "rows");
@@ -128,4 +154,31 @@ fn every_operation_that_scripts_carry_out_is_measured() {
         assert!(median(row, "server_us") >= 0.0, "{row}");
     }
     assert_eq!(operations.len(), 17, "{operations:?}");
+}
+
+#[test]
+fn a_report_is_written_between_its_marks_with_its_plots() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("performance.md");
+    std::fs::write(&page, "before\n<!-- measured: begin -->\n<!-- measured: end -->\n").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_leasehold-bench"))
+        .args(["report", "--quick", "--no-programs", "--docs"])
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    assert!(errors.contains("[##########]"), "{errors}");
+    let written = std::fs::read_to_string(&page).unwrap();
+    for part in
+        ["### Aims", "### Other libraries", "| rslock |", "### Take and release", "### Hand-off"]
+    {
+        assert!(written.contains(part), "{part}: {written}");
+    }
+    for plot in ["callers", "handoff", "peers", "scale"] {
+        assert!(written.contains(&format!("(plots/{plot}.svg)")), "{plot}");
+        let chart =
+            std::fs::read_to_string(folder.path().join(format!("plots/{plot}.svg"))).unwrap();
+        assert!(chart.starts_with("<svg") && !chart.contains("NaN"), "{plot}");
+    }
 }

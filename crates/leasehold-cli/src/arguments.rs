@@ -57,6 +57,15 @@ pub(crate) fn within(
     }
 }
 
+/// Judges the expiry of a lock that has none: as long as a ttl may be.
+pub(crate) fn expiry(typed: Duration) -> Outcome<Ttl> {
+    Ttl::new(typed).map_err(|_| {
+        Failure::usage(format!(
+            "an --expire-leftovers of {typed:?} is out of range; give 1 ms to 30 days"
+        ))
+    })
+}
+
 /// Judges a cool-down; none is as good as zero.
 pub(crate) fn cooldown(typed: Option<Duration>) -> Outcome<Option<Duration>> {
     match typed.filter(|length| !length.is_zero()) {

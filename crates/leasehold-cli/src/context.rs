@@ -17,7 +17,7 @@ use crate::signals::Signals;
 /// How long a command tries at its end to leave nothing behind.
 const TIDY_WITHIN: Duration = Duration::from_secs(2);
 /// And at least, for a store that answers again just then.
-const TIDY_LEAST: Duration = Duration::from_millis(100);
+pub(crate) const TIDY_LEAST: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -83,8 +83,23 @@ impl Context {
         detached: bool,
         limit: Option<Duration>,
     ) -> leasehold::Result<Client> {
+        self.connect_with(&self.settings, owner, detached, limit).await
+    }
+
+    /// Connects to try the store on names that are forgotten after.
+    pub(crate) async fn connect_to_try(&self) -> leasehold::Result<Client> {
+        self.connect_with(&self.settings.for_scratch_names(), None, false, None).await
+    }
+
+    async fn connect_with(
+        &self,
+        settings: &Settings,
+        owner: Option<&str>,
+        detached: bool,
+        limit: Option<Duration>,
+    ) -> leasehold::Result<Client> {
         let (quiet, outage) = (self.quiet, Mutex::new(Outage::default()));
-        let connecting = self.settings.connect(owner, detached, move |error| {
+        let connecting = settings.connect(owner, detached, move |error| {
             if !quiet {
                 outage.lock().unwrap_or_else(PoisonError::into_inner).tell(error);
             }

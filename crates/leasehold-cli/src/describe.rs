@@ -1,13 +1,17 @@
 //! A lock in words, and as a document.
 
 use leasehold::store::{Kind, Mode, escape};
-use leasehold::{Error, HolderInfo, Key, LockInfo, Metadata, Ttl};
+use leasehold::{Error, Fence, HolderInfo, Key, LockInfo, Metadata, OwnerName, Ttl};
 use serde_json::Value;
 
 use crate::duration;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
 use crate::output;
+use crate::typed;
+
+/// As many waiters are named in a sentence.
+const WAITERS_TOLD: usize = 3;
 
 /// Who holds a lock, in words: `held by web-7_123 for 3m 5s (job=report)`.
 pub(crate) fn state(info: &LockInfo) -> String {
@@ -26,12 +30,11 @@ pub(crate) fn state(info: &LockInfo) -> String {
                 true => String::new(),
                 false => format!(" for {}", duration::show(holder.held_for)),
             };
-            let unless_renewed = if is_endless(holder) { "" } else { " unless renewed" };
-            format!(
-                "held by {}{note}{others}{since}, its lease ends {}{unless_renewed}",
-                owner(holder),
-                end(holder),
-            )
+            let end = match is_endless(holder) {
+                true => "has no end: its key has no expiry".to_owned(),
+                false => format!("ends {} unless renewed", end(holder)),
+            };
+            format!("held by {}{note}{others}{since}, its lease {end}", owner(holder))
         }
         (None, Some(left)) => format!("closed for another {}", duration::show(left)),
         (None, None) => "free".to_owned(),
@@ -67,19 +70,28 @@ pub(crate) fn end(holder: &HolderInfo) -> String {
     }
 }
 
-/// Where somebody who did not get a lock learns more.
-pub(crate) fn ask_why(key: &Key) -> String {
-    format!("; `leasehold why {}` says more", as_argument(key))
+/// Who waits for a lock beside a contender of this name: how many, and the first of them.
+pub(crate) fn others_in_line(info: &LockInfo, of: &OwnerName) -> String {
+    let mut waiters: Vec<_> = info.waiters.iter().collect();
+    // Others of the same name are others.
+    if let Some(own) = waiters.iter().position(|waiter| waiter.owner == *of) {
+        waiters.remove(own);
+    }
+    let waiting: u64 =
+        waiters.iter().map(|waiter| u64::from(waiter.behind).saturating_add(1)).sum();
+    if waiting == 0 {
+        return String::new();
+    }
+    let names: Vec<String> =
+        waiters.iter().take(WAITERS_TOLD).map(|waiter| waiter.owner.to_string()).collect();
+    let more = if waiters.len() > WAITERS_TOLD { ", …" } else { "" };
+    let (noun, verb) = if waiting == 1 { ("other", "waits") } else { ("others", "wait") };
+    format!("; {waiting} {noun} {verb}: {}{more}", names.join(", "))
 }
 
-/// A name as the last argument of a command that is typed into a shell.
-pub(crate) fn as_argument(key: &Key) -> String {
-    let name = key.to_string();
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@+,".contains(&byte);
-    let word =
-        if name.bytes().all(plain) { name } else { format!("'{}'", name.replace('\'', "'\\''")) };
-    // Else it would be taken for an option.
-    if word.trim_start_matches('\'').starts_with('-') { format!("-- {word}") } else { word }
+/// Where somebody who did not get a lock learns more.
+pub(crate) fn ask_why(key: &Key) -> String {
+    format!("; `{}` says more", typed::command_on("why", key))
 }
 
 /// Says what is waited for.
@@ -119,7 +131,15 @@ pub(crate) fn lock_json(info: &LockInfo) -> Outcome<Value> {
         let unknown = ["fence", "held_for_ms"].into_iter();
         let unknown = unknown.chain(is_endless(holder).then_some("remaining_ms"));
         unknown.for_each(|name| document["holders"][place][name] = Value::Null);
-        document["last_fence"] = Value::Null;
+        match info.last_fence {
+            Fence::ZERO => document["last_fence"] = Value::Null,
+            // Its number, as the other library counts.
+            number => {
+                let number = Value::from(number.sequence().to_string());
+                document["holders"][place]["fence"] = number.clone();
+                document["last_fence"] = number;
+            }
+        }
     }
     Ok(document)
 }
@@ -136,7 +156,7 @@ pub(crate) fn tell_unreadable(unreadable: &[Error]) -> Exit {
 pub(crate) mod tests {
     use std::time::Duration;
 
-    use leasehold::{Fence, OwnerName, WaiterInfo};
+    use leasehold::WaiterInfo;
 
     use super::*;
 
@@ -166,6 +186,18 @@ pub(crate) mod tests {
         let text = state(&hostile());
         assert!(!steers(&text), "{text:?}");
         assert!(text.contains("web\\u{1b}[2J"), "{text}");
+    }
+
+    #[test]
+    fn a_lease_without_an_end_is_told_as_that() {
+        let mut info = hostile();
+        assert!(
+            state(&info).contains(", its lease ends in 27s unless renewed"),
+            "{}",
+            state(&info)
+        );
+        info.holders[0].remaining = Duration::MAX;
+        assert!(state(&info).contains(", its lease has no end: its key has no expiry"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::fmt;
 use leasehold::{Error, ErrorKind};
 
 use crate::exit::Exit;
+use crate::typed;
 
 /// A message and the code to exit with. An empty message is not printed.
 #[derive(Debug)]
@@ -32,7 +33,13 @@ impl Failure {
 
     /// The operating system refuses what this program can't do without.
     pub(crate) fn system(attempt: &str, error: &std::io::Error) -> Self {
-        Self::new(Exit::System, format!("can't {attempt}: {error}"))
+        let what_to_do = match error.raw_os_error() {
+            Some(libc::EMFILE) => "; raise the limit of open files (ulimit -n)",
+            Some(libc::EAGAIN) => "; raise the limit of processes and threads (ulimit -u)",
+            Some(libc::ENOMEM) => "; raise the limit of memory (ulimit -v)",
+            _ => "",
+        };
+        Self::new(Exit::System, format!("can't {attempt}: {error}{what_to_do}"))
     }
 
     /// Ends without a word.
@@ -74,14 +81,17 @@ impl From<Error> for Failure {
 }
 
 /// What to do here, where the library can't know how its user says things.
-fn advice(error: &Error, text: &str) -> Option<&'static str> {
+fn advice(error: &Error, text: &str) -> Option<String> {
     if error.kind() != ErrorKind::Denied {
         return None;
     }
     if text.contains("ACL") || text.contains("may not") {
-        Some("`leasehold doctor --acl --user NAME` prints what a user needs")
+        let command = typed::command("doctor --acl --user NAME");
+        Some(format!("`{command}` prints what a user needs"))
     } else if text.contains("password") {
-        Some("give it in LEASEHOLD_PASSWORD or by --password-file, where other users can't read it")
+        let way =
+            "give it in LEASEHOLD_PASSWORD or by --password-file, where other users can't read it";
+        Some(way.to_owned())
     } else {
         None
     }

@@ -76,9 +76,9 @@ impl Kind {
             Self::OncePer(_) if wait.is_some() => {
                 refuse("--once-per never waits for the next period; leave --wait out")
             }
-            Self::OncePer(_) if cooldown => refuse(
-                "--once-per closes the lock from the start of the job on; leave --cooldown out",
-            ),
+            Self::OncePer(_) if cooldown => {
+                refuse("--once-per closes the lock from its grant on; leave --cooldown out")
+            }
             Self::Shared | Self::Permits { .. } if cooldown => refuse(
                 "a cool-down closes the lock also to those who share it; leave --cooldown out",
             ),

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use leasehold::DetachedLease;
 use leasehold::interop::Layout;
+use leasehold::store::escape;
 
 use crate::cli::LeaseSource;
 use crate::exit::Exit;
@@ -22,6 +23,14 @@ const LEASES_BYTES_MAX: u64 = 256 * 1024;
 const LAYOUT: &str = "interop=";
 /// What its own text begins with.
 const TEXT: &str = " leasehold-lease-";
+
+/// What begins a line of a file that is no lease, but says in which store they were taken.
+const TAKEN_AT: &str = "# taken at ";
+
+/// Leases as a file has them, with the store that they were taken in.
+pub(crate) fn file_text(leases: &[DetachedLease], layout: Option<&Layout>, place: &str) -> String {
+    lines(leases, layout) + TAKEN_AT + &escape::terminal(place).to_string() + "\n"
+}
 
 /// Leases as they are written, each on a line.
 pub(crate) fn lines(leases: &[DetachedLease], layout: Option<&Layout>) -> String {
@@ -42,21 +51,50 @@ fn of_line(line: &str, layout: Option<&Layout>) -> Outcome<DetachedLease> {
         None => (None, line),
     };
     match (named, layout.map(ToString::to_string)) {
-        (named, given) if named == given => {
-            text.parse().map_err(|error| Failure::of_argument(&error))
-        }
+        (named, given) if named == given => lease(text),
         (Some(named), _) => Err(Failure::usage(format!(
             "the lease is of a lock that is kept as another library does; give --interop {}",
-            leasehold::store::escape::terminal(&named)
+            escape::terminal(&named)
         ))),
-        (None, _) => {
+        // What is no lease at all is of no lock.
+        (None, _) => lease(text).and_then(|_| {
             Err(Failure::usage("the lease is of a lock of leasehold's own; leave --interop out"))
-        }
+        }),
     }
 }
 
-/// The leases that somebody took together, each on a line.
-pub(crate) fn read(source: &LeaseSource, layout: Option<&Layout>) -> Outcome<Vec<DetachedLease>> {
+fn lease(text: &str) -> Outcome<DetachedLease> {
+    text.parse().map_err(|error| Failure::of_argument(&error))
+}
+
+/// Leases that were taken together.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) leases: Vec<DetachedLease>,
+    /// The store that they were taken in, where that is told.
+    place: Option<String>,
+}
+
+impl Taken {
+    /// The store that they were taken in; this one, where that is not told.
+    pub(crate) fn place_or(&self, place: &str) -> String {
+        self.place.clone().unwrap_or_else(|| place.to_owned())
+    }
+
+    /// What to add where this store does not know one of them, and another one may.
+    pub(crate) fn elsewhere(&self, place: &str) -> Option<String> {
+        let taken_at = self.place.as_ref()?;
+        (*taken_at != escape::terminal(place).to_string()).then(|| {
+            format!(
+                "it is not held there; it was taken at {taken_at}: if that is another store, name it \
+                 with --store, and if it is the same, the lease was lost"
+            )
+        })
+    }
+}
+
+/// The leases that were taken together, each on a line.
+pub(crate) fn read(source: &LeaseSource, layout: Option<&Layout>) -> Outcome<Taken> {
     let text = if let Some(path) = &source.lease_file {
         let refuse = |error| Failure::usage(format!("can't read {}: {error}", path.display()));
         read_limited(File::open(path).map_err(refuse)?).map_err(refuse)?
@@ -66,14 +104,37 @@ pub(crate) fn read(source: &LeaseSource, layout: Option<&Layout>) -> Outcome<Vec
         read_limited(io::stdin().lock())
             .map_err(|error| Failure::usage(format!("can't read standard input: {error}")))?
     };
-    if text.trim().is_empty() {
-        return Err(Failure::usage(format!(
+    let is_empty = text.trim().is_empty();
+    let nothing = || match &source.lease_file {
+        Some(path) if is_empty => Failure::usage(format!(
+            "{} is empty: no lease was written to it, or an `acquire` that still waits has yet to; \
+             name the file of a lease",
+            path.display()
+        )),
+        Some(path) => Failure::usage(format!(
+            "{} has no lease, only where one was taken; name the file of a lease",
+            path.display()
+        )),
+        None => Failure::usage(format!(
             "no lease was given; name its file with --lease-file, or give it in {LEASE_VARIABLE} or on \
              standard input"
-        )));
+        )),
+    };
+    if is_empty {
+        return Err(nothing());
     }
     let text = text.strip_suffix('\n').unwrap_or(&text);
-    text.split('\n').map(|line| of_line(line, layout)).collect()
+    let (mut leases, mut place) = (Vec::new(), None);
+    for line in text.split('\n') {
+        match line.strip_prefix(TAKEN_AT) {
+            Some(told) => place = Some(told.to_owned()),
+            None => leases.push(of_line(line, layout)?),
+        }
+    }
+    if leases.is_empty() {
+        return Err(nothing());
+    }
+    Ok(Taken { leases, place })
 }
 
 fn read_limited(source: impl io::Read) -> io::Result<String> {

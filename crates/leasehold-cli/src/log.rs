@@ -1,17 +1,24 @@
 //! What `-v` shows.
 
 use std::env;
+use std::fmt;
 use std::io::{self, Write};
 
+use tracing::field::{Field, Visit};
+use tracing::span::Record;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::{RecordFields, VisitOutput as _};
+use tracing_subscriber::fmt::FormattedFields;
+use tracing_subscriber::fmt::format::{DefaultVisitor, FormatFields, Writer};
 
 use crate::output;
 
 /// Filters as `tracing-subscriber` knows them, for what `-v` can't express.
 const FILTER_VARIABLE: &str = "LEASEHOLD_LOG";
 
-/// Starts logging to stderr if `-v` was given, or `LEASEHOLD_LOG` is set.
-pub(crate) fn start(verbose: u8) {
+/// Starts logging to stderr if `-v` was given, or `LEASEHOLD_LOG` is set, with or without the numbers
+/// that the library gives to leases of locks that have no fences.
+pub(crate) fn start(verbose: u8, fences: bool) {
     let level = match verbose {
         0 => None,
         1 => Some("leasehold=info,leasehold::lock=debug"),
@@ -24,11 +31,69 @@ pub(crate) fn start(verbose: u8) {
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(filter))
         .with_ansi(false)
+        .fmt_fields(Fields { fences })
         .without_time()
         .with_writer(|| Line(Vec::new()))
         .finish();
     // Nothing else in this process sets one.
     drop(tracing::subscriber::set_global_default(subscriber));
+}
+
+/// The usual way to write fields, but for fences where there are none.
+#[derive(Clone, Copy, Debug)]
+struct Fields {
+    fences: bool,
+}
+
+impl Fields {
+    fn write(self, writer: Writer<'_>, fields: impl RecordFields) -> fmt::Result {
+        let mut picked = Picked { all: self.fences, visitor: DefaultVisitor::new(writer, true) };
+        fields.record(&mut picked);
+        picked.visitor.finish()
+    }
+}
+
+impl<'writer> FormatFields<'writer> for Fields {
+    fn format_fields<R: RecordFields>(&self, writer: Writer<'writer>, fields: R) -> fmt::Result {
+        self.write(writer, fields)
+    }
+
+    fn add_fields(
+        &self,
+        current: &'writer mut FormattedFields<Self>,
+        fields: &Record<'_>,
+    ) -> fmt::Result {
+        let mut added = FormattedFields::<Self>::new(String::new());
+        self.write(added.as_writer(), fields)?;
+        if !current.fields.is_empty() && !added.fields.is_empty() {
+            current.fields.push(' ');
+        }
+        current.fields.push_str(&added.fields);
+        Ok(())
+    }
+}
+
+/// Writes all fields, or all but the fence.
+#[derive(Debug)]
+struct Picked<'a> {
+    all: bool,
+    visitor: DefaultVisitor<'a>,
+}
+
+impl Visit for Picked<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if self.all || field.name() != "fence" {
+            self.visitor.record_debug(field, value);
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.visitor.record_str(field, value);
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
+        self.visitor.record_error(field, value);
+    }
 }
 
 /// One event, printed as a message, without secrets, when it is complete.

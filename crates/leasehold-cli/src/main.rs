@@ -11,6 +11,7 @@ mod describe;
 mod duration;
 mod exit;
 mod failure;
+mod graph;
 mod http;
 mod inherited;
 mod job;
@@ -28,10 +29,12 @@ mod request;
 mod secret;
 mod settings;
 mod signals;
+mod typed;
 
 use std::os::fd::RawFd;
 use std::process::ExitCode;
-use std::time::Duration;
+
+use leasehold::interop::Layout;
 
 use crate::cli::{Cli, Command, Job};
 use crate::context::Context;
@@ -40,11 +43,9 @@ use crate::failure::{Failure, Outcome};
 use crate::inherited::Inherited;
 use crate::settings::Settings;
 
-/// How long the reader of stderr may take for what is left when everything else is done.
-const SAY_WITHIN: Duration = Duration::from_secs(1);
-
 fn main() -> ExitCode {
     let inherited = Inherited::look();
+    share_memory();
     // A file that grows beyond the limit is an error like others; it must not kill a supervisor.
     drop(signals::ignore(libc::SIGXFSZ));
     panics::watch();
@@ -57,11 +58,21 @@ fn main() -> ExitCode {
             exit
         }
     };
-    output::flush(SAY_WITHIN);
+    output::flush();
     if let Exit::Keyboard(signal) = exit {
         signals::die_with_own_group(signal.into());
     }
     ExitCode::from(exit.code())
+}
+
+/// Has all threads allocate from one arena. Most do so little that making one for each, as glibc does,
+/// takes longer than all that they do in it.
+fn share_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: this sets a number in the allocator, while there is one thread.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
 }
 
 fn start(inherited: Inherited) -> Outcome {
@@ -81,11 +92,13 @@ fn start(inherited: Inherited) -> Outcome {
         Command::Man(args) => return cmd::man::man(args),
         _ => {}
     }
-    log::start(cli.global.verbose);
-    let settings = Settings::gather(&cli.global)?.shared_with(cli.command.layout())?;
+    log::start(cli.global.verbose, cli.command.layout().is_none_or(Layout::has_fences));
+    let settings = Settings::gather(&cli.global)?
+        .shared_with(cli.command.layout(), cli.command.leftovers())?
+        .logging(cli.command.logs());
     let context = Context::new(settings, inherited, files, cli.global.quiet);
-    // One worker beside this thread: what holds this one up must not keep a lease from being
-    // renewed.
+    // One worker beside this thread: what holds this one up must not keep the watchdog from hearing
+    // that the lease stands. Leases are renewed on a thread of the library's own.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -114,6 +127,12 @@ fn print_failure(outcome: &Outcome) {
         Err(Failure { exit: Exit::Output, .. }) => return,
         Err(Failure { exit, message }) => (*exit, message.as_str()),
     };
+    // For people a signal needs no words.
+    let of_signal = match exit {
+        Exit::Signal(signal) => format!("ended by SIG{}", signals::name(signal.into())),
+        _ => String::new(),
+    };
+    let message = if message.is_empty() { &of_signal } else { message };
     let error = serde_json::json!({
         "exit_code": exit.code(), "kind": exit.name(), "message": secret::redact(message),
     });

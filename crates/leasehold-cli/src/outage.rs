@@ -1,8 +1,11 @@
 //! A store that is away.
 
+use std::time::Duration;
+
 use leasehold::{Error, ErrorKind};
 use tokio::time::Instant;
 
+use crate::duration;
 use crate::failure::chain;
 use crate::output;
 use crate::pauses::Pauses;
@@ -23,6 +26,12 @@ impl Outage {
             self.quiet_until = now.checked_add(self.pauses.next());
         }
     }
+}
+
+/// A listing of this store that has not been answered for so long.
+pub(crate) fn late(store: &str, length: Duration) -> Error {
+    let why = format!("no answer within {}", duration::show(length));
+    Error::new(ErrorKind::Unavailable, why).during("list").at_store(store)
 }
 
 /// Whether it is of use to try again.

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use leasehold::store::escape;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::OFlags;
 
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
@@ -17,6 +16,8 @@ use crate::secret::redact;
 /// changing it; it changes when one is removed or gets another meaning.
 pub(crate) const JSON_VERSION: u32 = 1;
 
+/// How long this process waits, before it ends or is suspended, for its messages to be read.
+const SAY_WITHIN: Duration = Duration::from_secs(1);
 /// As much as a pipe takes in one piece.
 const PIECE: usize = 4096;
 /// How often to look whether a reader that stalls reads on.
@@ -38,9 +39,9 @@ pub(crate) fn message(text: &str) {
     printer::print(lines);
 }
 
-/// Gives stderr's reader so long to take the messages that are left.
-pub(crate) fn flush(within: Duration) {
-    printer::flush(within);
+/// Gives stderr's reader a second to take the messages that are left.
+pub(crate) fn flush() {
+    printer::flush(SAY_WITHIN);
 }
 
 /// Prints data. A reader that went away is no error: it has what it wanted. Where there never was
@@ -64,7 +65,10 @@ fn data_bytes(bytes: &[u8]) -> Outcome<()> {
 /// Refuses to go on where nobody can get what will be printed.
 pub(crate) fn refuse_closed() -> Outcome<()> {
     if is_closed() {
-        return Err(Failure::new(Exit::Output, "standard output is closed"));
+        return Err(Failure::new(
+            Exit::Output,
+            "standard output is closed, or open for reading only",
+        ));
     }
     Ok(())
 }
@@ -110,14 +114,53 @@ pub(crate) fn is_null(file: BorrowedFd<'_>) -> bool {
     })
 }
 
+/// Whether stdout was closed when this process was started, or nothing can be written to it: Rust's
+/// library takes that for a success.
+pub(crate) fn is_closed() -> bool {
+    was_closed()
+        || rustix::fs::fcntl_getfl(rustix::stdio::stdout())
+            .is_ok_and(|flags| flags & rustix::fs::OFlags::RWMODE == rustix::fs::OFlags::RDONLY)
+}
+
+/// Whether stdout was closed when this process was started.
+///
+/// Rust's start-up code makes `/dev/null` of what was closed, for reading and writing, as other programs
+/// open it for what they run and don't listen to. So this is found out before that.
+#[cfg(target_os = "linux")]
+fn was_closed() -> bool {
+    before_main::STDOUT_CLOSED.load(std::sync::atomic::Ordering::Relaxed)
+}
+
 /// Whether stdout was closed when this process was started.
 ///
 /// What was closed Rust's start-up code makes `/dev/null`, for reading and writing; who sends
-/// output there opens it for writing.
-pub(crate) fn is_closed() -> bool {
+/// output there opens it for writing, in a shell at least.
+#[cfg(not(target_os = "linux"))]
+fn was_closed() -> bool {
+    use rustix::fs::OFlags;
+
     let stdout = rustix::stdio::stdout();
     let both = rustix::fs::fcntl_getfl(stdout).is_ok_and(|it| it.contains(OFlags::RDWR));
     both && is_null(stdout)
+}
+
+#[cfg(target_os = "linux")]
+mod before_main {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    pub(super) static STDOUT_CLOSED: AtomicBool = AtomicBool::new(false);
+
+    // SAFETY: the C library calls what stands in this section before `main`, without arguments that
+    // matter; the function makes one system call and sets an atomic.
+    #[used]
+    #[unsafe(link_section = ".init_array")]
+    static LOOK: extern "C" fn() = look;
+
+    extern "C" fn look() {
+        // SAFETY: this reads a flag of a descriptor and touches no memory.
+        let flags = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) };
+        STDOUT_CLOSED.store(flags < 0, Ordering::Relaxed);
+    }
 }
 
 /// One JSON document on one line. Everything outside printable ASCII is written as an escape, so

@@ -1,6 +1,6 @@
 //! Which store a URL means: what can be said before anything is opened.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 use leasehold::embedded::EmbeddedStore;
@@ -34,10 +34,11 @@ pub(crate) fn check(url: &str) -> Result<(), String> {
 pub(crate) fn is_absent(url: &str) -> bool {
     let stores: Vec<&str> = match url.strip_prefix("quorum:") {
         None => vec![url],
-        Some(list) => list.split('?').next().unwrap_or(list).split(',').collect(),
+        // Settings of the quorum stand among its stores.
+        Some(list) => list.split(',').filter(|part| part.contains(':')).collect(),
     };
     stores.into_iter().all(|store| {
-        let path = store.strip_prefix(EMBEDDED).filter(|path| !path.contains('?'));
+        let path = store.strip_prefix(EMBEDDED).map(without_settings);
         path.is_some_and(|path| match path {
             "" => is_empty(&EmbeddedStore::default_path()),
             path => is_empty(Path::new(path)),
@@ -45,12 +46,57 @@ pub(crate) fn is_absent(url: &str) -> bool {
     })
 }
 
+/// The directory of a store that is one, and no more.
+pub(crate) fn directory(url: &str) -> Option<PathBuf> {
+    match without_settings(url.strip_prefix(EMBEDDED)?) {
+        "" => Some(EmbeddedStore::default_path()),
+        path => Some(PathBuf::from(path)),
+    }
+}
+
+/// The URL of such a store, with another directory.
+pub(crate) fn with_directory(url: &str, directory: &Path) -> String {
+    let settings =
+        url.split_once('?').map_or(String::new(), |(_, settings)| format!("?{settings}"));
+    format!("{EMBEDDED}{}{settings}", directory.display())
+}
+
+/// The URL without what it says of how long idle names are kept, and of a log of them. A directory keeps
+/// none, and has one log for all.
+pub(crate) fn for_scratch_names(url: &str) -> String {
+    if url.starts_with(EMBEDDED) {
+        return url.to_owned();
+    }
+    let mut rest = url;
+    let mut changed = String::with_capacity(url.len());
+    while let Some(at) = rest.find(['?', '&']) {
+        let (before, setting) = rest.split_at(at.saturating_add(1));
+        let end = setting.find(['&', ',']).unwrap_or(setting.len());
+        let (setting, after) = setting.split_at(end);
+        changed.push_str(before);
+        changed.push_str(match setting.split_once('=') {
+            Some(("fence_retention", _)) => "fence_retention=1s",
+            Some(("log", _)) => "log=0",
+            _ => setting,
+        });
+        rest = after;
+    }
+    changed + rest
+}
+
 /// The URL, with the directory that stands for none.
 pub(crate) fn in_full(url: &str) -> String {
-    match url {
-        EMBEDDED => format!("{EMBEDDED}{}", EmbeddedStore::default_path().display()),
+    match url.strip_prefix(EMBEDDED) {
+        Some(rest) if without_settings(rest).is_empty() => {
+            format!("{EMBEDDED}{}{rest}", EmbeddedStore::default_path().display())
+        }
         _ => url.to_owned(),
     }
+}
+
+/// The directory of what stands behind `embedded:`.
+fn without_settings(rest: &str) -> &str {
+    rest.split_once('?').map_or(rest, |(path, _)| path)
 }
 
 /// Whether nothing is at the path, or a directory with nothing in it.
@@ -86,7 +132,7 @@ fn guess(url: &str) -> Result<(), String> {
 fn directories(url: &str) -> impl Iterator<Item = &str> {
     let list = url.strip_prefix("quorum:");
     let stores = list.map_or_else(|| vec![url], |list| list.split([',', '?', '&']).collect());
-    stores.into_iter().filter_map(|store| store.strip_prefix(EMBEDDED))
+    stores.into_iter().filter_map(|store| store.strip_prefix(EMBEDDED)).map(without_settings)
 }
 
 fn judge(path: &str) -> Result<(), String> {
@@ -103,6 +149,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn scratch_names_are_neither_kept_nor_logged_whatever_the_url_says() {
+        for (url, expected) in [
+            (
+                "redis://u:p%3F@h?log=9&prefix=x&fence_retention=2h",
+                "redis://u:p%3F@h?log=0&prefix=x&fence_retention=1s",
+            ),
+            (
+                "quorum:redis://a?fence_retention=1m,max_ttl=9s,redis://b/2?catalog=9,redis://c?log=1",
+                "quorum:redis://a?fence_retention=1s,max_ttl=9s,redis://b/2?catalog=9,redis://c?log=0",
+            ),
+            ("embedded:/a?log=9", "embedded:/a?log=9"),
+            ("redis://h", "redis://h"),
+        ] {
+            assert_eq!(for_scratch_names(url), expected);
+        }
+    }
+
+    #[test]
     fn what_people_type_is_understood_enough_to_be_told_what_they_mean() {
         for (url, expected) in [
             ("localhost", "did you mean redis://localhost?"),
@@ -117,9 +181,13 @@ mod tests {
             let error = check(url).unwrap_err();
             assert!(error.contains(expected), "{url}: {error}");
         }
-        for url in
-            ["embedded:", "embedded:/x", "redis://h", "quorum:embedded:/a,redis://b", "memory:"]
-        {
+        for url in [
+            "embedded:",
+            "embedded:/x?log=9",
+            "redis://h",
+            "quorum:embedded:/a,redis://b",
+            "memory:",
+        ] {
             check(url).unwrap();
         }
     }

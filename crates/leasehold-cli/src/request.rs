@@ -3,8 +3,10 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use leasehold::store::Mode;
 use leasehold::{
     Client, Effect, Error, ErrorKind, Key, LockInfo, LockOptions, Metadata, OwnerName, Ttl,
+    WaiterInfo,
 };
 use tokio::time::Instant;
 
@@ -14,11 +16,15 @@ use crate::context::Context;
 use crate::describe;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
+use crate::graph::{self, Chain};
 use crate::kind::Kind;
 use crate::leases::{Held, Numbers, quoted};
 use crate::output;
 use crate::pauses::{Pauses, until};
 use crate::signals::{Signals, unless_interrupted};
+
+/// How long the error of a wait that ran out may take to find out more.
+const LOOK_WITHIN: Duration = Duration::from_millis(500);
 
 /// Locks to be taken, all of their options judged before anything is sent.
 #[derive(Debug)]
@@ -72,13 +78,24 @@ impl Request {
         if let Some(owner) = owner {
             OwnerName::new(owner).map_err(argument)?;
         }
+        let layout = settings.layout();
+        let no_room = !meta.is_empty() && layout.is_some_and(|layout| !layout.has_metadata());
+        let no_owner = owner.is_some() && layout.is_some_and(|layout| !layout.has_owner());
+        let lacks = [
+            (kind == Kind::Shared, "--shared", "holders beside each other"),
+            (matches!(kind, Kind::Permits { .. }), "--limit", "holders beside each other"),
+            (matches!(kind, Kind::OncePer(_)), "--once-per", "periods"),
+            (no_room, "--meta", "room for metadata"),
+            (no_owner, "--owner", "room for an owner"),
+        ];
+        arguments::refuse_for(layout, &lacks)?;
         Ok(Self {
             keys: arguments::keys(keys)?,
             kind,
             limit: waiting.limit(),
             busy: Exit::Busy(waiting.conflict_exit_code),
             quiet: *quiet,
-            numbers: Numbers::of(settings.layout()),
+            numbers: Numbers::of(layout),
             ttl: arguments::ttl(length)?,
             owner: owner.clone(),
             metadata: Metadata::new(meta.join("\n")).map_err(argument)?,
@@ -167,24 +184,30 @@ impl Request {
         match taken {
             Ok(Some(held)) => Ok(held),
             Ok(None) => Err(self.busy(&self.describe_obstacle(client).await)),
-            Err(error) if is_wait_ran_out(&error) => match self.obstacle(client).await {
-                Ok(obstacle) => {
-                    // Of another library's lock `why` knows no more.
-                    let obstacle = obstacle.filter(|_| self.numbers == Numbers::Fences);
-                    let more = obstacle.map(|info| describe::ask_why(&info.key));
-                    Err(self.busy(&format!("{}{}", chain(&error), more.unwrap_or_default())))
+            Err(error) if is_wait_ran_out(&error) => {
+                let until = Instant::now() + LOOK_WITHIN;
+                match self.obstacle(client).await {
+                    Ok(obstacle) => {
+                        // Of another library's lock nothing knows more.
+                        let told = self.numbers == Numbers::Fences && !self.quiet;
+                        let more = match obstacle.filter(|_| told) {
+                            Some(info) => self.in_the_way(&info, client, until).await,
+                            None => String::new(),
+                        };
+                        Err(self.busy(&format!("{}{more}", chain(&error))))
+                    }
+                    // Nobody knows whether it is busy.
+                    Err(down) => Err(Failure::new(
+                        Exit::Store,
+                        format!(
+                            "the wait for {} ran out while the store was away, so the state of the \
+                             lock is unknown: {}",
+                            self.names(),
+                            chain(&down)
+                        ),
+                    )),
                 }
-                // Nobody knows whether it is busy.
-                Err(down) => Err(Failure::new(
-                    Exit::Store,
-                    format!(
-                        "the wait for {} ran out while the store was away, so the state of the \
-                         lock is unknown: {}",
-                        self.names(),
-                        chain(&down)
-                    ),
-                )),
-            },
+            }
             Err(error) if error.kind() == ErrorKind::Config => Err(Failure::of_argument(&error)),
             Err(error) => Err(error.into()),
         }
@@ -273,6 +296,11 @@ impl Request {
         Ok(in_use)
     }
 
+    /// Whether it asks once, and does not wait for the lock.
+    fn is_try(&self) -> bool {
+        self.limit == Some(Duration::ZERO) || matches!(self.kind, Kind::OncePer(_))
+    }
+
     /// Says who is waited for, or that the store is.
     #[expect(clippy::infinite_loop, reason = "it ends by being dropped, with the wait")]
     async fn explain_the_wait(&self, client: &Client) -> std::convert::Infallible {
@@ -283,6 +311,8 @@ impl Request {
         loop {
             tokio::time::sleep(pauses.next()).await;
             match self.obstacle(client).await {
+                // It may be this very try, which replicas have not confirmed yet.
+                Ok(Some(_)) if self.is_try() => {}
                 Ok(Some(info)) => {
                     let mut line = info.waiters.iter();
                     let mine = line.position(|waiter| waiter.owner == *client.owner());
@@ -310,6 +340,36 @@ impl Request {
                 )),
             }
         }
+    }
+
+    /// What a wait ran out for, beside the holder: who else waits, and a circle of those that wait for
+    /// each other. It looks for that until a moment, and no longer.
+    async fn in_the_way(&self, info: &LockInfo, client: &Client, until: Instant) -> String {
+        let mut text = describe::others_in_line(info, client.owner());
+        // Without a name of its own it holds nothing that others could wait for. A crowd whose waits
+        // run out in one moment is not to list a large store for nothing.
+        let listing = async {
+            self.owner()?;
+            // Users who may look at one lock need not be allowed to list all.
+            tokio::time::timeout_at(until, client.list("")).await.ok()?.ok()
+        };
+        if let Some(listing) = listing.await {
+            let mut locks = listing.locks;
+            locks.retain(|lock| lock.key != info.key);
+            // With this wait, whose place may have been given up by now.
+            let mut info = info.clone();
+            let mut mine = WaiterInfo::new(Mode::Exclusive, Duration::ZERO);
+            mine.owner = client.owner().clone();
+            info.waiters.push(mine);
+            locks.push(info.clone());
+            for circle in graph::chains(&info, &locks) {
+                if matches!(circle, Chain::Circle(_)) {
+                    let steps: Vec<String> = circle.steps().collect();
+                    text.push_str(&format!("; they wait in a circle: {}", steps.join(", and ")));
+                }
+            }
+        }
+        text + &describe::ask_why(&info.key)
     }
 }
 

@@ -12,12 +12,14 @@ use std::time::Duration;
 use leasehold::interop::Layout;
 use leasehold::{Client, ClientBuilder, Error};
 
+use crate::arguments;
 use crate::cli::Global;
 use crate::duration;
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::place;
 use crate::secret;
+use crate::typed;
 
 /// The variables that can hold a secret.
 pub(crate) const STORE_VARIABLE: &str = "LEASEHOLD_STORE";
@@ -33,6 +35,7 @@ fn given(variable: &str) -> Option<OsString> {
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
 /// What holds for the whole command.
+#[derive(Clone)]
 pub(crate) struct Settings {
     store: String,
     password: Option<String>,
@@ -40,11 +43,14 @@ pub(crate) struct Settings {
     owner: Option<String>,
     retry_store: Option<Duration>,
     layout: Option<Layout>,
+    leftovers: Option<Duration>,
+    log: u32,
+    fence_retention: Option<Duration>,
 }
 
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { store, password: _, ttl, owner, retry_store, layout } = self;
+        let Self { store, password: _, ttl, owner, retry_store, layout, leftovers, .. } = self;
         let store = secret::redact(store);
         f.debug_struct("Settings")
             .field("store", &store)
@@ -52,6 +58,9 @@ impl fmt::Debug for Settings {
             .field("owner", owner)
             .field("retry_store", retry_store)
             .field("layout", layout)
+            .field("leftovers", leftovers)
+            .field("log", &self.log)
+            .field("fence_retention", &self.fence_retention)
             .finish_non_exhaustive()
     }
 }
@@ -67,6 +76,9 @@ impl Settings {
             (None, Some(url)) => judged(url, STORE_VARIABLE)?,
             (None, None) => file.store.unwrap_or_else(|| "embedded:".to_owned()),
         };
+        if store_was_typed {
+            typed::remember_store(&store);
+        }
         let in_url = secret::secrets_of(&store);
         let has_password = in_url.iter().any(|secret| secret.is_for_servers);
         if !in_url.is_empty() {
@@ -104,11 +116,25 @@ impl Settings {
         }
         let retry_store = global.retry_store.or(file.retry_store);
         let (ttl, owner) = (file.ttl, file.owner);
-        Ok(Self { store, password, ttl, owner, retry_store, layout: None })
+        Ok(Self {
+            store,
+            password,
+            ttl,
+            owner,
+            retry_store,
+            layout: None,
+            leftovers: None,
+            log: 0,
+            fence_retention: None,
+        })
     }
 
     /// The same for locks in the layout of another library.
-    pub(crate) fn shared_with(mut self, layout: Option<&Layout>) -> Outcome<Self> {
+    pub(crate) fn shared_with(
+        mut self,
+        layout: Option<&Layout>,
+        leftovers: Option<Duration>,
+    ) -> Outcome<Self> {
         if let Some(layout) = layout
             && (!self.is_on_a_server() || self.store.starts_with("quorum"))
         {
@@ -116,8 +142,35 @@ impl Settings {
                 "locks of {layout} are in a Redis server; name it, as in --store redis://HOST"
             )));
         }
+        if let (Some(Layout::Symfony), Some(_)) = (layout, leftovers) {
+            return Err(Failure::usage(
+                "all locks of symfony have an end; leave --expire-leftovers out",
+            ));
+        }
+        if let Some(expiry) = leftovers {
+            arguments::expiry(expiry)?;
+        }
         self.layout = layout.cloned();
+        self.leftovers = leftovers;
         Ok(self)
+    }
+
+    /// The same where events are logged, about so many, unless the store's URL says how many.
+    pub(crate) const fn logging(mut self, events: u32) -> Self {
+        self.log = events;
+        self
+    }
+
+    /// The same for names that nobody is to know of later: a server forgets them a second or two after
+    /// their last use, and nothing is logged of them.
+    pub(crate) fn for_scratch_names(&self) -> Self {
+        let fence_retention = Some(Duration::from_secs(1));
+        Self { store: place::for_scratch_names(&self.store), fence_retention, ..self.clone() }
+    }
+
+    /// The same for another store.
+    pub(crate) fn at(&self, store: String) -> Self {
+        Self { store, ..self.clone() }
     }
 
     /// The other library in whose layout locks are kept.
@@ -168,7 +221,8 @@ impl Settings {
         detached: bool,
         tell: impl Fn(&Error) + Send + Sync + 'static,
     ) -> leasehold::Result<Client> {
-        let mut builder: ClientBuilder = Client::builder().detached(detached).on_retry_store(tell);
+        let builder: ClientBuilder = Client::builder().detached(detached).on_retry_store(tell);
+        let mut builder = builder.log(self.log);
         if let Some(length) = self.retry_store {
             builder = builder.retry_store(length);
         }
@@ -178,8 +232,14 @@ impl Settings {
         if let Some(password) = &self.password {
             builder = builder.password(password);
         }
+        if let Some(length) = self.fence_retention {
+            builder = builder.fence_retention(length);
+        }
         if let Some(layout) = &self.layout {
             builder = builder.interop(layout.clone());
+        }
+        if let Some(expiry) = self.leftovers {
+            builder = builder.leftovers(expiry);
         }
         builder.connect(&self.store).await
     }

@@ -1,11 +1,18 @@
 //! Signals as a stream.
+//!
+//! A command catches some fifty of them, each time it is started. So there is one handler for all,
+//! which writes their numbers into a pipe, and nothing else for any of them.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, IntoRawFd as _, RawFd};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use libc::c_int;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use rustix::pipe::PipeFlags;
+use tokio::net::unix::pipe::Receiver;
 
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
@@ -38,45 +45,52 @@ const UNEXPECTED: &[c_int] = &[
 /// The same, but from the system about this process alone: it has used up its processor time.
 const OWN: [c_int; 1] = [libc::SIGXCPU];
 
+/// Where the handler writes what arrives: the end of a pipe that is never closed. Negative until a
+/// signal is caught.
+static PIPE: AtomicI32 = AtomicI32::new(-1);
+/// The process that catches signals. A fork of it has the handler too, until it starts its program.
+static CATCHER: AtomicI32 = AtomicI32::new(0);
+
 /// The signals that arrive, of those that were asked for.
 #[derive(Debug)]
 pub(crate) struct Signals {
     inherited: Inherited,
     caught: Vec<c_int>,
-    sender: mpsc::UnboundedSender<c_int>,
-    arrived: mpsc::UnboundedReceiver<c_int>,
+    pipe: Receiver,
+    /// What has been read, in the order in which it arrived.
+    arrived: VecDeque<c_int>,
 }
 
 impl Signals {
     /// Catches the signals that would end this process where it stands, so that it can give up what
-    /// it has first; except those that were ignored from the start.
+    /// it has first; except those that were ignored from the start. To be called once in a process,
+    /// on a runtime.
     pub(crate) fn catch_fatal(inherited: Inherited) -> io::Result<Self> {
-        let (sender, arrived) = mpsc::unbounded_channel();
-        let mut signals = Self { inherited, caught: Vec::new(), sender, arrived };
-        let wanted = FATAL.iter().chain(UNEXPECTED).chain(&OWN);
-        wanted.copied().try_for_each(|signal| signals.catch(signal))?;
+        let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let pipe = Receiver::from_owned_fd(read)?;
+        CATCHER.store(own_number(), Ordering::SeqCst);
+        PIPE.store(write.into_raw_fd(), Ordering::SeqCst);
+        let mut signals = Self { inherited, caught: Vec::new(), pipe, arrived: VecDeque::new() };
+        let wanted = FATAL.iter().chain(UNEXPECTED).chain(&OWN).copied();
         #[cfg(target_os = "linux")]
-        (libc::SIGRTMIN()..=libc::SIGRTMAX()).try_for_each(|signal| signals.catch(signal))?;
+        let wanted = wanted.chain(libc::SIGRTMIN()..=libc::SIGRTMAX());
+        signals.catch(wanted)?;
         Ok(signals)
     }
 
     /// Catches everything else that can be caught and is not about this process alone: neither its
     /// children, nor its own use of terminal and pipes.
     pub(crate) fn catch_all(&mut self) -> io::Result<()> {
-        let wanted = [libc::SIGCONT, libc::SIGTSTP, libc::SIGURG, libc::SIGWINCH];
-        wanted.into_iter().try_for_each(|signal| self.catch(signal))
+        self.catch([libc::SIGCONT, libc::SIGTSTP, libc::SIGURG, libc::SIGWINCH])
     }
 
-    fn catch(&mut self, number: c_int) -> io::Result<()> {
-        if self.inherited.ignores(number) || self.caught.contains(&number) {
-            return Ok(());
+    fn catch(&mut self, wanted: impl IntoIterator<Item = c_int>) -> io::Result<()> {
+        for number in wanted {
+            if !self.inherited.ignores(number) && !self.caught.contains(&number) {
+                handle(number)?;
+                self.caught.push(number);
+            }
         }
-        let mut stream = signal(SignalKind::from_raw(number))?;
-        self.caught.push(number);
-        let sender = self.sender.clone();
-        tokio::spawn(async move {
-            while stream.recv().await.is_some() && sender.send(number).is_ok() {}
-        });
         Ok(())
     }
 
@@ -90,7 +104,7 @@ impl Signals {
     pub(crate) async fn next_fatal(&mut self) -> c_int {
         loop {
             match self.next().await {
-                libc::SIGTSTP => suspend_own_group(),
+                libc::SIGTSTP => suspend(),
                 libc::SIGCONT | libc::SIGURG | libc::SIGWINCH => {}
                 signal => return signal,
             }
@@ -99,12 +113,70 @@ impl Signals {
 
     /// The next signal. Cancel safe.
     pub(crate) async fn next(&mut self) -> c_int {
-        match self.arrived.recv().await {
-            Some(signal) => signal,
-            // Not reached while `self` holds a sender.
-            None => std::future::pending().await,
+        loop {
+            if let Some(signal) = self.arrived.pop_front() {
+                return signal;
+            }
+            if self.pipe.readable().await.is_err() {
+                // Not reached: the runtime is there as long as what runs on it.
+                std::future::pending::<()>().await;
+            }
+            let mut numbers = [0; 64];
+            if let Ok(count) = self.pipe.try_read(&mut numbers) {
+                self.arrived.extend(numbers.iter().take(count).map(|number| c_int::from(*number)));
+            }
         }
     }
+}
+
+fn own_number() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
+/// Has a signal's number written into the pipe when it arrives.
+fn handle(signal: c_int) -> io::Result<()> {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    let handler: extern "C" fn(c_int) = note;
+    // SAFETY: all-zero bytes are a valid `sigaction` with an empty mask; the handler makes system
+    // calls only and reads atomics.
+    let done = unsafe {
+        (*action.as_mut_ptr()).sa_sigaction = handler as libc::sighandler_t;
+        (*action.as_mut_ptr()).sa_flags = libc::SA_RESTART;
+        libc::sigaction(signal, action.as_ptr(), std::ptr::null_mut())
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The handler. What it finds of the thread that it interrupts it leaves as it was.
+extern "C" fn note(signal: c_int) {
+    let pipe: RawFd = PIPE.load(Ordering::SeqCst);
+    // A signal to a fork is none to this process, whose pipe the fork has as well.
+    if pipe < 0 || own_number() != CATCHER.load(Ordering::SeqCst) {
+        return;
+    }
+    let error = errno();
+    // SAFETY: this is the thread's own place for the number of an error.
+    let before = unsafe { *error };
+    // SAFETY: the descriptor is open for as long as the process lives.
+    let pipe = unsafe { BorrowedFd::borrow_raw(pipe) };
+    // A pipe that is full has 65 536 signals in it.
+    rustix::io::write(pipe, &[number(signal)]).ok();
+    // SAFETY: as above.
+    unsafe { *error = before };
+}
+
+/// Where the calling thread keeps the number of its last error.
+fn errno() -> *mut c_int {
+    // SAFETY: the call takes nothing and answers with a place of the calling thread.
+    #[cfg(target_os = "linux")]
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    #[cfg(any(target_os = "android", target_os = "netbsd", target_os = "openbsd"))]
+    let place = unsafe { libc::__errno() };
+    // SAFETY: as above.
+    #[cfg(any(target_vendor = "apple", target_os = "freebsd", target_os = "dragonfly"))]
+    let place = unsafe { libc::__error() };
+    place
 }
 
 /// The number as the exit code of a process killed by it wants it.
@@ -184,11 +256,13 @@ pub(crate) fn send_to_group(group: rustix::process::Pid, signal: c_int) -> io::R
     }
 }
 
-/// Stops the process group of this process as Ctrl-Z would have, and returns when it goes on.
+/// Stops the process group of this process as Ctrl-Z would have, and returns when it goes on. Without a
+/// terminal it stops this process alone: nothing would continue a script in whose group it runs.
 ///
 /// Where nobody could make it go on, because no shell with job control is in charge, the system
 /// refuses to stop it, and this returns at once.
-pub(crate) fn suspend_own_group() {
+pub(crate) fn suspend() {
+    let whole_group = std::fs::File::open("/dev/tty").is_ok();
     let stop = libc::SIGTSTP;
     let mut ignore = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
     let mut previous = ignore;
@@ -199,7 +273,9 @@ pub(crate) fn suspend_own_group() {
     unsafe {
         (*ignore.as_mut_ptr()).sa_sigaction = libc::SIG_IGN;
         libc::sigaction(stop, ignore.as_ptr(), previous.as_mut_ptr());
-        libc::kill(0, stop);
+        if whole_group {
+            libc::kill(0, stop);
+        }
         libc::signal(stop, libc::SIG_DFL);
         libc::raise(stop);
         libc::sigaction(stop, previous.as_ptr(), std::ptr::null_mut());

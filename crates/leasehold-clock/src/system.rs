@@ -33,8 +33,6 @@ impl Clock for SystemClock {
 
 #[cfg(unix)]
 fn read() -> Moment {
-    use std::time::Duration;
-
     use rustix::time::{ClockId, clock_gettime};
 
     #[cfg(any(target_os = "linux", target_os = "android", target_os = "openbsd"))]
@@ -45,9 +43,7 @@ fn read() -> Moment {
     let now = clock_gettime(COUNTS_SLEEP);
     let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
     let nanoseconds = u64::try_from(now.tv_nsec).unwrap_or_default();
-    Moment::from_origin(
-        Duration::from_secs(seconds).saturating_add(Duration::from_nanos(nanoseconds)),
-    )
+    Moment::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds))
 }
 
 #[cfg(not(unix))]

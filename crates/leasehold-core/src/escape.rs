@@ -3,6 +3,10 @@
 //! Names, owners and metadata come from other programs. Shown raw they could move a cursor, hide
 //! a line or reverse its letters (CWE-150), so everything that prints them goes through here.
 
+//!
+//! Text that stores put between marks of their own (a blank, a brace) has those marks as `%` and
+//! two digits: see [`percent_into`].
+
 use std::fmt::{self, Write as _};
 
 /// Wraps `text` so that its `Display` escapes control, bidirectional and invisible characters.
@@ -42,4 +46,65 @@ fn misleads(c: char) -> bool {
         | '\u{2060}'..='\u{206f}'
         | '\u{fff9}'..='\u{fffb}'
         | '\u{e0000}'..='\u{e007f}')
+}
+
+/// Appends `text` to `out`, the ASCII bytes that are `special` as `%` and two hexadecimal digits.
+///
+/// Unlike in URLs (RFC 3986) all other characters stay as they are, so that people can read them.
+/// Only if `%` is special does [`from_percent`] give the text back.
+///
+/// ```
+/// use leasehold_core::escape::{from_percent, percent_into};
+///
+/// let mut out = String::new();
+/// percent_into(&mut out, "a ü%", |byte| matches!(byte, b' ' | b'%'));
+/// assert_eq!(out, "a%20ü%25");
+/// assert_eq!(from_percent(&out).as_deref(), Some("a ü%"));
+/// ```
+pub fn percent_into(out: &mut String, text: &str, special: fn(u8) -> bool) {
+    if !text.bytes().any(special) {
+        out.push_str(text);
+        return;
+    }
+    for c in text.chars() {
+        match u8::try_from(c) {
+            Ok(byte) if byte.is_ascii() && special(byte) => {
+                out.push_str(&format!("%{byte:02X}"));
+            }
+            _ => out.push(c),
+        }
+    }
+}
+
+/// Reads what [`percent_into`] wrote; `None` for a `%` without the digits of an ASCII byte.
+#[must_use]
+pub fn from_percent(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut out = parts.next()?.to_owned();
+    for part in parts {
+        let digits = part.get(..2).filter(|two| two.bytes().all(|b| b.is_ascii_hexdigit()))?;
+        let byte = u8::from_str_radix(digits, 16).ok()?;
+        out.push(byte.is_ascii().then(|| char::from(byte))?);
+        out.push_str(part.get(2..)?);
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_escaped_comes_back_and_nothing_else_is_read() {
+        for text in ["", "%", "a b", "ü %", "%20", "\u{7f}\u{80}\n"] {
+            let mut out = "before ".to_owned();
+            percent_into(&mut out, text, |byte| byte <= b' ' || matches!(byte, b'%' | 0x7f));
+            let escaped = out.strip_prefix("before ").unwrap();
+            assert!(!escaped.contains([' ', '\n']), "{escaped}");
+            assert_eq!(from_percent(escaped).as_deref(), Some(text));
+        }
+        for broken in ["%", "%2", "%zz", "%+5", "%80", "a%", "%2ü"] {
+            assert_eq!(from_percent(broken), None, "{broken}");
+        }
+    }
 }

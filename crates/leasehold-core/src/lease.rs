@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::clock::{Moment, nanoseconds};
 use crate::ttl::Ttl;
 
 /// By how much a holder's deadline is earlier than the end of its lease in the store:
@@ -39,9 +39,10 @@ pub enum LeaseStatus {
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseState {
     ttl: Ttl,
-    grace: Duration,
-    /// What the grace was given for: it, and the longest ttl so far.
-    full_grace: (Duration, Ttl),
+    /// The longest ttl so far, which the full grace was given for.
+    longest: Ttl,
+    grace_ns: u64,
+    full_grace_ns: u64,
     deadline: Moment,
     latest: Moment,
     at_risk: bool,
@@ -57,8 +58,9 @@ impl LeaseState {
     pub fn granted(sent_at: Moment, ttl: Ttl, grace: Duration, now: Moment) -> Option<Self> {
         let state = Self {
             ttl,
-            grace,
-            full_grace: (grace, ttl),
+            longest: ttl,
+            grace_ns: nanoseconds(grace),
+            full_grace_ns: nanoseconds(grace),
             deadline: Self::deadline_of(sent_at, ttl),
             latest: now.max(sent_at),
             at_risk: false,
@@ -113,9 +115,9 @@ impl LeaseState {
         let deadline = Self::deadline_of(sent_at, ttl);
         self.deadline = if shorten { deadline } else { self.deadline.max(deadline) };
         self.ttl = ttl;
-        self.grace = self.grace_for(ttl);
-        if ttl > self.full_grace.1 {
-            self.full_grace.1 = ttl;
+        self.grace_ns = nanoseconds(self.grace_for(ttl));
+        if ttl > self.longest {
+            self.longest = ttl;
         }
         self.at_risk = false;
         self.status(now) != LeaseStatus::Lost
@@ -128,7 +130,7 @@ impl LeaseState {
         let deadline = Self::deadline_of(sent_at, ttl);
         if deadline < self.deadline {
             self.deadline = deadline;
-            self.grace = self.grace_for(ttl);
+            self.grace_ns = nanoseconds(self.grace_for(ttl));
         }
     }
 
@@ -137,7 +139,7 @@ impl LeaseState {
     /// already.
     pub fn not_shortened(&mut self, before: &Self, now: Moment) {
         if self.status(now) != LeaseStatus::Lost {
-            (self.deadline, self.grace) = (before.deadline, before.grace);
+            (self.deadline, self.grace_ns) = (before.deadline, before.grace_ns);
         }
     }
 
@@ -149,11 +151,11 @@ impl LeaseState {
     }
 
     fn grace_for(&self, ttl: Ttl) -> Duration {
-        let (grace, longest) = self.full_grace;
-        if ttl >= longest {
+        let grace = Duration::from_nanos(self.full_grace_ns);
+        if ttl >= self.longest {
             return grace;
         }
-        grace.mul_f64(ttl.duration().as_secs_f64() / longest.duration().as_secs_f64())
+        grace.mul_f64(ttl.duration().as_secs_f64() / self.longest.duration().as_secs_f64())
     }
 
     /// Takes in a renewal that failed without a definite answer: the deadline stays.
@@ -175,7 +177,7 @@ impl LeaseState {
     /// The grace between the signal of loss and the deadline.
     #[must_use]
     pub const fn grace(&self) -> Duration {
-        self.grace
+        Duration::from_nanos(self.grace_ns)
     }
 
     /// From here on the store may grant the lock to somebody else.
@@ -187,7 +189,7 @@ impl LeaseState {
     /// When the lease counts as lost unless it is renewed before: the deadline less the grace.
     #[must_use]
     pub const fn lost_at(&self) -> Moment {
-        self.deadline.saturating_sub(self.grace)
+        self.deadline.saturating_sub(self.grace())
     }
 }
 

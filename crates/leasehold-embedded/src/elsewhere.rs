@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{BoxFuture, Call, Capability, Error, ErrorKind, Result, Store, StoreLayer};
+use leasehold_core::{
+    BoxFuture, Call, Capability, Error, ErrorKind, LockLog, Result, Store, StoreLayer,
+};
 
 /// A store for the processes of one machine. There is none on this system.
 #[derive(Clone, Debug)]
@@ -59,6 +61,15 @@ impl EmbeddedStoreOptions {
         self
     }
 
+    /// How many events to keep of what becomes of the locks.
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub fn log(self, _events: u32) -> Result<Self> {
+        Ok(self)
+    }
+
     /// Refuses.
     ///
     /// # Errors
@@ -89,6 +100,10 @@ impl StoreLayer for EmbeddedStore {
     }
 
     fn separate(&self) -> Option<Arc<dyn Store>> {
+        match self.never {}
+    }
+
+    fn log(&self) -> Option<Arc<dyn LockLog>> {
         match self.never {}
     }
 

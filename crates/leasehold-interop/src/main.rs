@@ -1,4 +1,5 @@
-//! Runs leasehold and the lock libraries of other languages on the same locks, on one server.
+//! Runs leasehold and the lock libraries of other languages on the same locks, on one server and
+//! in a cluster.
 //!
 //! `cargo xtask interop` builds their programs and calls this with the folder of their sources, the
 //! folder in which they were built, and the names of those that are to be tried, or none for all.
@@ -13,10 +14,11 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use leasehold_testkit::server::RedisServer;
+use leasehold_testkit::server::cluster::Cluster;
 use tokio::task::JoinSet;
 
 use crate::program::Programs;
-use crate::trial::{Outcome, PEERS, Peer, Trial};
+use crate::trial::{Outcome, PEERS, Peer, Servers, Times, Trial};
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -33,8 +35,8 @@ async fn all(sources: &Path, built: &Path, names: &[&str]) -> Result<()> {
     if let Some(unknown) = names.iter().find(|name| PEERS.iter().all(|peer| peer.name != **name)) {
         bail!("no library is called {unknown:?}");
     }
-    let server = Arc::new(RedisServer::start());
-    let programs = Arc::new(Programs::new(sources, built, server.port()));
+    let one = Arc::new(Servers::One(Box::new(RedisServer::start())));
+    let cluster = Arc::new(Servers::Cluster(Box::new(Cluster::builder().replicas(0).start())));
     let folder = tempfile::tempdir()?;
     let chosen = PEERS.into_iter().filter(|peer| names.is_empty() || names.contains(&peer.name));
     let mut languages: BTreeMap<&str, Vec<Peer>> = BTreeMap::new();
@@ -43,26 +45,52 @@ async fn all(sources: &Path, built: &Path, names: &[&str]) -> Result<()> {
     }
     // Most of the time goes by in waiting for leases to run out, which languages can do together.
     let mut trials = JoinSet::new();
+    let programs = |servers: &Servers| Arc::new(Programs::new(sources, built, servers.ports()));
+    let (at_one, at_cluster) = (programs(&one), programs(&cluster));
     for peers in languages.into_values() {
-        let (server, programs) = (Arc::clone(&server), Arc::clone(&programs));
+        let (one, cluster) = (Arc::clone(&one), Arc::clone(&cluster));
+        let (at_one, at_cluster) = (Arc::clone(&at_one), Arc::clone(&at_cluster));
         let folder = folder.path().to_owned();
         trials.spawn(async move {
-            let mut outcomes = Vec::new();
+            let (mut outcomes, mut clustered) = (Vec::new(), Vec::new());
             for peer in peers {
-                let (server, programs) = (Arc::clone(&server), Arc::clone(&programs));
-                let outcome = Trial { server, programs, peer }.run(&folder).await;
+                let (servers, programs) = (Arc::clone(&one), Arc::clone(&at_one));
+                let outcome = Trial { servers, programs, peer }.run(&folder).await;
                 outcomes.push((peer, outcome.with_context(|| peer.name.to_owned())?));
+                if peer.clusters {
+                    let (servers, programs) = (Arc::clone(&cluster), Arc::clone(&at_cluster));
+                    let outcome = Trial { servers, programs, peer }.run_in_cluster(&folder).await;
+                    let outcome = outcome.with_context(|| format!("{} in a cluster", peer.name))?;
+                    clustered.push((peer, outcome));
+                }
             }
-            anyhow::Ok(outcomes)
+            anyhow::Ok((outcomes, clustered))
         });
     }
-    let mut outcomes = Vec::new();
+    let (mut outcomes, mut clustered) = (Vec::new(), Vec::new());
     while let Some(some) = trials.join_next().await {
-        outcomes.extend(some??);
+        let (some, some_clustered) = some??;
+        outcomes.extend(some);
+        clustered.extend(some_clustered);
     }
-    outcomes.sort_by_key(|(peer, _)| PEERS.iter().position(|other| other.name == peer.name));
-    print!("{}", table(&outcomes));
+    let place = |peer: &Peer| PEERS.iter().position(|other| other.name == peer.name);
+    outcomes.sort_by_key(|(peer, _)| place(peer));
+    clustered.sort_by_key(|(peer, _)| place(peer));
+    print!("{}\n{}", table(&outcomes), table_of_times(&clustered));
     Ok(())
+}
+
+fn table_of_times(outcomes: &[(Peer, Times)]) -> String {
+    let mut table = "| in a cluster | ours after their release | theirs after our release | loss \
+                     told after |\n| --- | --- | --- | --- |\n"
+        .to_owned();
+    for (peer, Times { ours_after_theirs, theirs_after_ours, loss }) in outcomes {
+        table += &format!(
+            "| {} | {ours_after_theirs:.1} ms | {theirs_after_ours:.1} ms | {loss:.1} ms |\n",
+            peer.name
+        );
+    }
+    table
 }
 
 fn table(outcomes: &[(Peer, Outcome)]) -> String {
@@ -71,7 +99,11 @@ fn table(outcomes: &[(Peer, Outcome)]) -> String {
                      | --- | --- | --- | --- | --- | --- |\n"
         .to_owned();
     for (peer, outcome) in outcomes {
-        let Outcome { ours_after_theirs, theirs_after_ours, loss, wrong_type, text } = outcome;
+        let Outcome {
+            times: Times { ours_after_theirs, theirs_after_ours, loss },
+            wrong_type,
+            text,
+        } = outcome;
         table += &format!(
             "| {} | {ours_after_theirs:.1} ms | {theirs_after_ours:.1} ms | {loss:.1} ms | \
              {wrong_type} | {text} |\n",

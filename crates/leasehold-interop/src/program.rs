@@ -33,7 +33,8 @@ pub(crate) struct Programs {
     pub(crate) sources: PathBuf,
     /// The folder in which they were built.
     pub(crate) built: PathBuf,
-    pub(crate) port: u16,
+    /// The port of the server, or those of a cluster's nodes with commas between them.
+    pub(crate) ports: String,
     /// Java machines that wait for a command.
     idle: Arc<Mutex<Vec<Process>>>,
 }
@@ -76,9 +77,9 @@ impl Process {
 }
 
 impl Programs {
-    pub(crate) fn new(sources: &Path, built: &Path, port: u16) -> Self {
+    pub(crate) fn new(sources: &Path, built: &Path, ports: String) -> Self {
         let idle = Arc::default();
-        Self { sources: sources.to_owned(), built: built.to_owned(), port, idle }
+        Self { sources: sources.to_owned(), built: built.to_owned(), ports, idle }
     }
 
     fn command(&self, language: &str) -> Command {
@@ -116,7 +117,7 @@ impl Programs {
         let lives_on = language == "java" && words.first() != Some(&"take");
         if !lives_on {
             let mut command = self.command(language);
-            command.arg(peer).arg(self.port.to_string()).args(words);
+            command.arg(peer).arg(&self.ports).args(words);
             let process = Some(Process::start(command)?);
             return Ok(Program {
                 process,
@@ -129,7 +130,7 @@ impl Programs {
             Some(process) => process,
             None => {
                 let mut command = self.command(language);
-                command.args(["lines", &self.port.to_string()]);
+                command.args(["lines", &self.ports]);
                 Process::start(command)?
             }
         };

@@ -9,7 +9,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use leasehold::interop::Layout;
 use leasehold::{Client, ErrorKind, Release};
 use leasehold_clock::wall::unix_micros;
+use leasehold_testkit::proxy::Proxy;
 use leasehold_testkit::server::RedisServer;
+use leasehold_testkit::server::cluster::Cluster;
 use tokio::time::{sleep, timeout};
 
 use crate::program::Programs;
@@ -28,6 +30,8 @@ pub(crate) struct Peer {
     pub(crate) layout: &'static str,
     /// Where its locks are in the server.
     prefix: &'static str,
+    /// Whether its locks can be had in a cluster.
+    pub(crate) clusters: bool,
 }
 
 const fn peer(
@@ -36,12 +40,13 @@ const fn peer(
     layout: &'static str,
     prefix: &'static str,
 ) -> Peer {
-    Peer { name, language, layout, prefix }
+    Peer { name, language, layout, prefix, clusters: true }
 }
 
 pub(crate) const PEERS: [Peer; 12] = [
     peer("redis-py", "python", "redis-py", ""),
-    peer("python-redis-lock", "python", "python-redis-lock", "lock:"),
+    // The two keys of one of its locks are in different slots.
+    Peer { clusters: false, ..peer("python-redis-lock", "python", "python-redis-lock", "lock:") },
     peer("node-redlock", "node", "node-redlock", ""),
     peer("redis-semaphore", "node", "redis-semaphore", "mutex:"),
     peer("bsm", "go", "redislock", ""),
@@ -54,15 +59,54 @@ pub(crate) const PEERS: [Peer; 12] = [
     peer("symfony", "php", "symfony", ""),
 ];
 
-/// What came of one library's trials, for the table. Times in milliseconds.
+/// One server, or the nodes of a cluster.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) enum Servers {
+    One(Box<RedisServer>),
+    Cluster(Box<Cluster>),
+}
+
+impl Servers {
+    fn url(&self) -> String {
+        match self {
+            Self::One(server) => server.url(),
+            Self::Cluster(cluster) => cluster.url(),
+        }
+    }
+
+    pub(crate) fn ports(&self) -> String {
+        let nodes = match self {
+            Self::One(server) => std::slice::from_ref(&**server),
+            Self::Cluster(cluster) => cluster.nodes(),
+        };
+        let ports: Vec<_> = nodes.iter().map(|node| node.port().to_string()).collect();
+        ports.join(",")
+    }
+
+    /// The server that has a key.
+    fn of(&self, key: &str) -> &RedisServer {
+        match self {
+            Self::One(server) => server,
+            Self::Cluster(cluster) => cluster.master_of(cluster.slot_of(key)),
+        }
+    }
+}
+
+/// In milliseconds.
+#[derive(Debug)]
+pub(crate) struct Times {
     /// From the start of their release until ours had it.
     pub(crate) ours_after_theirs: f64,
     /// From the start of our release until theirs had it.
     pub(crate) theirs_after_ours: f64,
     /// From the start of their force-unlock until our lease was told to be lost.
     pub(crate) loss: f64,
+}
+
+/// What came of one library's trials, for the table.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) times: Times,
     /// What they said of a value of another type.
     pub(crate) wrong_type: String,
     /// What our release found after their force-unlock, and what text was readable where.
@@ -70,7 +114,7 @@ pub(crate) struct Outcome {
 }
 
 pub(crate) struct Trial {
-    pub(crate) server: Arc<RedisServer>,
+    pub(crate) servers: Arc<Servers>,
     pub(crate) programs: Arc<Programs>,
     pub(crate) peer: Peer,
 }
@@ -83,7 +127,7 @@ fn ms(later: u64, earlier: u64) -> f64 {
 impl Trial {
     async fn client(&self) -> Result<Client> {
         let layout: Layout = self.peer.layout.parse()?;
-        Ok(Client::builder().interop(layout).connect(self.server.url()).await?)
+        Ok(Client::builder().interop(layout).connect(self.servers.url()).await?)
     }
 
     fn start(&self, words: &[&str]) -> Result<crate::program::Program> {
@@ -97,14 +141,24 @@ impl Trial {
     /// All of them.
     pub(crate) async fn run(&self, folder: &Path) -> Result<Outcome> {
         self.counting(folder).await.context("counting together")?;
-        let ours_after_theirs = self.they_hold().await.context("they hold, we wait")?;
-        let theirs_after_ours = self.we_hold().await.context("we hold, they wait")?;
+        let ours_after_theirs = self.they_hold(9_500).await.context("they hold, we wait")?;
+        let theirs_after_ours = self.we_hold(6_500).await.context("we hold, they wait")?;
         let loss = self.they_force().await.context("they end our lease")?;
         self.we_die().await.context("we are killed")?;
         self.they_die().await.context("they end without a release")?;
         let wrong_type = self.wrong_type().await.context("a value of another type")?;
         let text = self.text().await.context("what is stored")?;
-        Ok(Outcome { ours_after_theirs, theirs_after_ours, loss, wrong_type, text })
+        let times = Times { ours_after_theirs, theirs_after_ours, loss };
+        Ok(Outcome { times, wrong_type, text })
+    }
+
+    /// What is another thing in a cluster.
+    pub(crate) async fn run_in_cluster(&self, folder: &Path) -> Result<Times> {
+        self.counting(folder).await.context("counting together")?;
+        let ours_after_theirs = self.they_hold(1_500).await.context("they hold, we wait")?;
+        let theirs_after_ours = self.we_hold(500).await.context("we hold, they wait")?;
+        let loss = self.they_force().await.context("they end our lease")?;
+        Ok(Times { ours_after_theirs, theirs_after_ours, loss })
     }
 
     /// Four workers, two of each side, write a number that would lose updates if two held the lock.
@@ -147,11 +201,12 @@ impl Trial {
         Ok(())
     }
 
-    /// They hold over three ttls, renewing in their way; we get it as soon as they release.
-    async fn they_hold(&self) -> Result<f64> {
+    /// They hold, over three ttls if that is for so long, renewing in their way; we get it as soon
+    /// as they release.
+    async fn they_hold(&self, ms_held: u32) -> Result<f64> {
         let key = self.key("theirs");
         let client = self.client().await?;
-        let mut theirs = self.start(&["hold", &key, "9500", "3000"])?;
+        let mut theirs = self.start(&["hold", &key, &ms_held.to_string(), "3000"])?;
         theirs.expect("held").await?;
         let mutex = client.mutex(&*key);
         ensure!(mutex.try_lock().await?.is_none(), "we got what they hold");
@@ -165,14 +220,14 @@ impl Trial {
         Ok(ms(held_at, releasing.us))
     }
 
-    /// We hold over three ttls; they get it when we release.
-    async fn we_hold(&self) -> Result<f64> {
+    /// We hold, over three ttls if that is for so long; they get it when we release.
+    async fn we_hold(&self, ms_held: u64) -> Result<f64> {
         let key = self.key("ours");
         let client = self.client().await?;
         let guard = client.mutex(&*key).ttl(Duration::from_secs(2)).lock().await?;
         let mut theirs = self.start(&["wait", &key, "10000"])?;
         theirs.expect("waiting").await?;
-        sleep(Duration::from_millis(6_500)).await;
+        sleep(Duration::from_millis(ms_held)).await;
         if let Some(line) = theirs.said() {
             bail!("they said {line:?} while we held it");
         }
@@ -207,7 +262,7 @@ impl Trial {
         let mut theirs = {
             let own = std::env::current_exe()?;
             let mut holder = Command::new(own)
-                .args(["hold", &self.server.url(), self.peer.layout, &key])
+                .args(["hold", &self.servers.url(), self.peer.layout, &key])
                 .stdout(Stdio::piped())
                 .spawn()?;
             let mut line = String::new();
@@ -226,14 +281,28 @@ impl Trial {
         theirs.done().await
     }
 
-    /// They end without a release; we get the lock when their lease has run out.
+    /// They end without a release; we get the lock when their lease has run out, and don't ask
+    /// until then.
     async fn they_die(&self) -> Result<()> {
         let key = self.key("they-die");
-        let client = self.client().await?;
-        let mut theirs = self.start(&["take", &key, "2000"])?;
+        let proxy = Proxy::start(self.servers.of(&key).addr());
+        let layout: Layout = self.peer.layout.parse()?;
+        let client = Client::builder().interop(layout).connect(proxy.url()).await?;
+        let mut theirs = self.start(&["take", &key, "3000"])?;
         theirs.expect("held").await?;
+        let mutex = client.mutex(&*key);
+        let waiting = tokio::spawn(async move { mutex.lock().await });
+        loop {
+            let before = proxy.stats().requests;
+            // Longer than the pauses of a waiter that asks.
+            sleep(Duration::from_millis(500)).await;
+            ensure!(!waiting.is_finished(), "our waiter asked all the time");
+            if proxy.stats().requests == before {
+                break;
+            }
+        }
         theirs.done().await?;
-        let guard = timeout(PATIENCE, client.mutex(&*key).lock()).await.context("the expiry")??;
+        let guard = timeout(PATIENCE, waiting).await.context("the expiry")???;
         guard.release().await?;
         Ok(())
     }
@@ -242,7 +311,7 @@ impl Trial {
     async fn wrong_type(&self) -> Result<String> {
         let key = self.key("type");
         let stored = format!("{}{key}", self.peer.prefix);
-        self.server.try_cli(&["SADD", &stored, "x"])?;
+        self.servers.of(&stored).try_cli(&["SADD", &stored, "x"])?;
         let mut theirs = self.start(&["try", &key])?;
         let said = theirs.next().await?;
         ensure!(said.event != "held", "they took it");

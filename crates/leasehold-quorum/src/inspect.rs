@@ -14,7 +14,7 @@ use crate::nodes::Nodes;
 use crate::round::Round;
 
 /// How long the nodes that are slower than a majority have at least, for somebody who only looks.
-const GRACE: Duration = Duration::from_millis(20);
+pub(crate) const GRACE: Duration = Duration::from_millis(20);
 
 /// Which nodes an answer waits for.
 #[derive(Clone, Copy)]
@@ -219,16 +219,31 @@ impl Nodes {
         request: &ListRequest,
         within: Duration,
     ) -> Result<Listing> {
+        // A node that is gone is waited for only where it decides.
+        let (listing, decided) = self.list_of(request, (within, Wait::Most)).await?;
+        if decided {
+            return Ok(listing);
+        }
+        Ok(self.list_of(request, (within, Wait::All)).await?.0)
+    }
+
+    /// What these nodes list, and whether the others could not change it.
+    async fn list_of(
+        self: &Arc<Self>,
+        request: &ListRequest,
+        how: (Duration, Wait),
+    ) -> Result<(Listing, bool)> {
         let request = request.clone();
         // A list may be long, and its caller knows how long it may take.
         let (answers, silent) = self
-            .look((within, Wait::All), move |store, within| {
+            .look(how, move |store, within| {
                 let request = request.clone();
                 Box::pin(async move { store.list(&request, within).await })
             })
             .await?;
         let mut keys: BTreeMap<Key, Views> = BTreeMap::new();
         let mut listing = Listing::default();
+        let mut decided = true;
         for (node, listed) in answers {
             for info in listed.locks {
                 let info = self.without_tries(node, info);
@@ -245,11 +260,13 @@ impl Nodes {
         }
         for (key, mut views) in keys {
             views.silent = silent;
+            let doubtful = views.is_undecided(self) || !views.unreadable.is_empty();
+            decided &= silent == 0 || !doubtful;
             match views.too_few(self, &key) {
                 Some(error) => listing.unreadable.push(error),
                 None => listing.locks.extend(views.put_together(self, &key)),
             }
         }
-        Ok(listing)
+        Ok((listing, decided))
     }
 }

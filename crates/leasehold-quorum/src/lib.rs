@@ -14,6 +14,7 @@ mod builder;
 mod debts;
 mod doctor;
 mod inspect;
+mod log;
 mod nodes;
 mod operator;
 mod pace;

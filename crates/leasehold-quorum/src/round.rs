@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::Poll;
 
-use leasehold_core::BoxFuture;
+use leasehold_core::{BoxFuture, Error, ErrorKind, Result};
 
 /// Questions on their way, and the answers that came.
 ///
@@ -60,6 +60,12 @@ impl<T> Round<T> {
     pub(crate) async fn finish(mut self) {
         while self.next().await.is_some() {}
     }
+}
+
+/// Every round needs timers, and tasks for what goes on after it.
+pub(crate) fn check_runtime() -> Result<()> {
+    let misuse = |_| Error::new(ErrorKind::Misuse, "a quorum works inside a tokio runtime only");
+    tokio::runtime::Handle::try_current().map(drop).map_err(misuse)
 }
 
 #[cfg(test)]

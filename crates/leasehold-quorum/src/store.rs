@@ -7,12 +7,14 @@ use leasehold_core::doctor::Finding;
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
     ConvertRequest, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
-    ListRequest, Listener, Listing, LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Result,
-    SetLimit, SetLimitRequest, Store,
+    ListRequest, Listener, Listing, LockInfo, LockLog, Release, ReleaseRequest, Renew,
+    RenewRequest, Result, SetLimit, SetLimitRequest, Store,
 };
 
 use crate::builder::QuorumStoreBuilder;
+use crate::log::QuorumLog;
 use crate::nodes::Nodes;
+use crate::round::check_runtime;
 
 /// A store that consists of several independent ones, its nodes: what a majority of them says
 /// holds. Clones share what they know.
@@ -69,6 +71,26 @@ impl QuorumStore {
         QuorumStoreBuilder::new(nodes)
     }
 
+    /// Makes sure that a majority of the nodes answers.
+    ///
+    /// # Cost
+    ///
+    /// One round trip to each node, of which it waits for a majority; none takes longer than the [node
+    /// time-out](QuorumStoreBuilder::node_timeout), and all together `within`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`] when too few answer, and what they say when all say the same.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: nothing is changed.
+    pub async fn reach(&self, within: Duration) -> Result<()> {
+        let any = Key::new("leasehold")?;
+        let answer = asked(self.nodes.inspect(&any, within)).await;
+        answer.map(drop).map_err(|error| self.named(error, "connect"))
+    }
+
     fn named(&self, error: Error, operation: &'static str) -> Error {
         error.during(operation).at_store(Arc::clone(&self.nodes.location))
     }
@@ -76,12 +98,6 @@ impl QuorumStore {
     fn unsupported(&self, why: &str, operation: &'static str) -> Error {
         self.named(Error::new(ErrorKind::Unsupported, why), operation)
     }
-}
-
-/// Every round needs timers, and tasks for what goes on after it.
-fn check_runtime() -> Result<()> {
-    let misuse = |_| Error::new(ErrorKind::Misuse, "a quorum works inside a tokio runtime only");
-    tokio::runtime::Handle::try_current().map(drop).map_err(misuse)
 }
 
 /// The answer to a question, where it can be asked.
@@ -245,6 +261,10 @@ impl Store for QuorumStore {
         let stores = shared.map(|(own, node)| own.unwrap_or_else(|| Arc::clone(node))).collect();
         let nodes = Nodes { stores, ..(*self.nodes).clone() };
         Some(Arc::new(Self { nodes: Arc::new(nodes) }))
+    }
+
+    fn log(&self) -> Option<Arc<dyn LockLog>> {
+        QuorumLog::of(self.nodes.stores.iter().filter_map(|node| node.log()).collect())
     }
 
     fn capability(&self) -> Capability {

@@ -360,7 +360,10 @@ impl Access {
         let mut track = redis::cmd("CLIENT");
         track.arg("TRACKING").arg("ON");
         track.exec_async(&mut connection).await.map_err(asked)?;
-        Role::ask(&mut connection).await?.check()?;
+        // A node of a cluster refers to another one for what it does not have itself.
+        if !matches!(self.finder, Finder::Node(_)) {
+            Role::ask(&mut connection).await?.check()?;
+        }
         Ok(Tracking { connection, pushes, from: found.clone(), _driver: driver })
     }
 

@@ -14,6 +14,8 @@ use std::collections::BTreeSet;
 use leasehold_core::{Error, ErrorKind, Result};
 
 use crate::address::{Address, Topology};
+#[cfg(feature = "interop")]
+use crate::interop::Layout;
 use crate::names::Names;
 
 /// Something that a user of a server may be meant to do.
@@ -28,6 +30,8 @@ pub enum Feature {
     Share,
     /// List locks.
     List,
+    /// Write the log of each lock, and read it.
+    Log,
     /// Be a node of a quorum, whose clients ask how long it has run.
     Quorum,
     /// Examine the server. Its `config|get` shows the passwords in the server's configuration,
@@ -37,9 +41,9 @@ pub enum Feature {
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Lock, Self::Wait, Self::Share, Self::List, Self::Quorum, Self::Doctor];
-    /// What a service needs that uses all of leasehold: all but
+    pub const ALL: [Self; 7] =
+        [Self::Lock, Self::Wait, Self::Share, Self::List, Self::Log, Self::Quorum, Self::Doctor];
+    /// What a service needs that uses all of leasehold: all but [`Feature::Log`],
     /// [`Feature::Quorum`] and [`Feature::Doctor`].
     pub const SERVICE: [Self; 4] = [Self::Lock, Self::Wait, Self::Share, Self::List];
 
@@ -51,6 +55,7 @@ impl Feature {
             Self::Wait => "wait",
             Self::Share => "share",
             Self::List => "list",
+            Self::Log => "log",
             Self::Quorum => "quorum",
             Self::Doctor => "doctor",
         }
@@ -60,12 +65,13 @@ impl Feature {
     pub(crate) const fn commands(self) -> &'static [&'static str] {
         match self {
             Self::Lock => &[
-                "ping", "evalsha", "eval", "time", "pttl", "hmget", "hgetall", "hset", "hdel",
-                "pexpire",
+                "ping", "evalsha", "eval", "time", "pttl", "hget", "hmget", "hgetall", "hset",
+                "hdel", "pexpire",
             ],
             Self::Wait => &["publish", "subscribe"],
             Self::Share => &[],
             Self::List => &["scan"],
+            Self::Log => &["xadd", "xrevrange"],
             Self::Quorum => &["info"],
             Self::Doctor => &["info", "config|get", "acl|whoami"],
         }
@@ -73,12 +79,13 @@ impl Feature {
 }
 
 /// The order in which commands stand in a rule: that of docs/wire.md.
-const ORDER: [&str; 16] = [
+const ORDER: [&str; 19] = [
     "ping",
     "evalsha",
     "eval",
     "time",
     "pttl",
+    "hget",
     "hmget",
     "hgetall",
     "hset",
@@ -87,6 +94,8 @@ const ORDER: [&str; 16] = [
     "publish",
     "subscribe",
     "scan",
+    "xadd",
+    "xrevrange",
     "info",
     "config|get",
     "acl|whoami",
@@ -103,31 +112,20 @@ const ORDER: [&str; 16] = [
 /// blanks, quotes or control characters.
 pub fn rule(url: &str, user: &str, features: &[Feature]) -> Result<String> {
     let address = Address::parse(url)?;
-    let odd = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '"' | '\'' | '\\');
-    if user.is_empty() || user.contains(odd) {
-        return Err(Error::new(
-            ErrorKind::Config,
-            "a user's name in a rule has no blanks, quotes, backslashes and control characters",
-        ));
-    }
     let names = address.prefix.clone().unwrap_or_else(Names::standard);
-    let mut words = vec![
-        "ACL".to_owned(),
-        "SETUSER".to_owned(),
-        user.to_owned(),
-        "reset".to_owned(),
-        "on".to_owned(),
-        ">PASSWORD".to_owned(),
-        quoted(&keys(&names)),
-        // From 7 on a new user has none anyway.
-        "resetchannels".to_owned(),
-    ];
+    let mut words = beginning(user)?;
+    words.push(quoted(&keys(&names)));
+    // From 7 on a new user has none anyway.
+    words.push("resetchannels".to_owned());
     if features.contains(&Feature::Wait) {
         words.push(quoted(&channels(&names)));
     }
     words.push("-@all".to_owned());
     let mut wanted: BTreeSet<&str> = Feature::Lock.commands().iter().copied().collect();
     wanted.extend(features.iter().flat_map(|feature| feature.commands()));
+    if address.log.is_some_and(|events| events > 0) {
+        wanted.extend(Feature::Log.commands());
+    }
     let replicas = address.replicas.is_some_and(|replicas| replicas > 0);
     let on_disk = address.fsync == Some(true);
     if replicas && !on_disk && address.keep_leases != Some(true) {
@@ -140,6 +138,60 @@ pub fn rule(url: &str, user: &str, features: &[Feature]) -> Result<String> {
             .filter(|command| wanted.contains(*command))
             .map(|command| format!("+{command}")),
     );
+    ending(&address, &mut words);
+    Ok(words.join(" "))
+}
+
+/// The command that makes a user of the server at `url` with just the rights that locks in this
+/// layout need: to take, wait for, renew, release and look at them. As [`rule`], but
+/// for the keys: where the layout puts nothing before a lock's name, put the names of your locks, or
+/// what they begin with, in the place of `~*`.
+///
+/// In a cluster before version 7, put `+publish` in the place of `+spublish`, which those don't
+/// know.
+///
+/// # Errors
+///
+/// As [`rule`].
+#[cfg(feature = "interop")]
+pub fn rule_for_layout(url: &str, user: &str, layout: &Layout) -> Result<String> {
+    let address = Address::parse(url)?;
+    let is_cluster = matches!(address.topology, Topology::Cluster);
+    let mut words = beginning(user)?;
+    words.extend(layout.key_patterns(literal).iter().map(|pattern| quoted(&format!("~{pattern}"))));
+    // From 7 on a new user has none anyway.
+    words.push("resetchannels".to_owned());
+    if let Some(pattern) = layout.channel_pattern(literal) {
+        words.push(quoted(&format!("&{pattern}")));
+    }
+    words.push("-@all".to_owned());
+    let commands = layout.commands(is_cluster);
+    let own = ["ping", "evalsha", "eval", "client|tracking"];
+    words.extend(own.iter().chain(&commands).map(|command| format!("+{command}")));
+    // A server is asked for its age before one that waits for replicas believes it.
+    let asks_age = address.replicas.is_some_and(|replicas| replicas > 0)
+        && address.fsync != Some(true)
+        && address.keep_leases != Some(true);
+    words.extend(asks_age.then(|| "+info".to_owned()));
+    ending(&address, &mut words);
+    Ok(words.join(" "))
+}
+
+/// What a rule begins with, up to the user's password.
+fn beginning(user: &str) -> Result<Vec<String>> {
+    let odd = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '"' | '\'' | '\\');
+    if user.is_empty() || user.contains(odd) {
+        return Err(Error::new(
+            ErrorKind::Config,
+            "a user's name in a rule has no blanks, quotes, backslashes and control characters",
+        ));
+    }
+    let words = ["ACL", "SETUSER", user, "reset", "on", ">PASSWORD"];
+    Ok(words.map(str::to_owned).to_vec())
+}
+
+/// The rights to commands that a URL's servers are asked besides.
+fn ending(address: &Address, words: &mut Vec<String>) {
     if address.database != 0 {
         words.push("+select".to_owned());
     }
@@ -147,12 +199,11 @@ pub fn rule(url: &str, user: &str, features: &[Feature]) -> Result<String> {
         Topology::Single | Topology::Sentinel { .. } => {}
         Topology::Cluster => words.push("+cluster|nodes +asking".to_owned()),
     }
-    if on_disk {
+    if address.fsync == Some(true) {
         words.push("+waitaof".to_owned());
-    } else if replicas {
+    } else if address.replicas.is_some_and(|replicas| replicas > 0) {
         words.push("+wait".to_owned());
     }
-    Ok(words.join(" "))
 }
 
 /// The pattern of a prefix's keys.
@@ -239,6 +290,8 @@ mod tests {
         assert!(rule("redis+sentinel://h/m?db=2&replicas=1").ends_with(" +select +wait"));
         assert!(rule("redis+cluster://h?fsync=yes").ends_with(" +cluster|nodes +asking +waitaof"));
         assert!(rule("redis://h?replicas=1").contains(" +info "));
+        assert!(rule("redis://h?log=100").ends_with(" +xadd +xrevrange"));
+        assert!(!rule("redis://h?log=0").contains("xadd"));
         assert!(!rule("redis://h?replicas=1&keep_leases=yes").contains("+info"));
         assert!(!rule("redis://h?replicas=1&fsync=yes").contains("+info"));
     }
@@ -259,5 +312,18 @@ mod tests {
             );
         }
         assert!(rule("embedded:", "u", &[]).is_err());
+    }
+
+    #[cfg(feature = "interop")]
+    #[test]
+    fn a_rule_names_keys_and_channels_of_the_layout() {
+        let rule = |url, layout: &str| rule_for_layout(url, "u", &layout.parse().unwrap()).unwrap();
+        let spring = rule("redis://h", "spring:a*b");
+        assert!(spring.contains(" ~a\\*b:* resetchannels &a\\*b-channel:* -@all "), "{spring}");
+        assert!(rule("redis://h/3", "python-redis-lock").contains(" ~lock:* ~lock-signal:* "));
+        let redisson = rule("redis+cluster://h", "redisson");
+        assert!(redisson.contains(" ~* ") && redisson.contains(" +spublish "), "{redisson}");
+        assert!(redisson.ends_with(" +cluster|nodes +asking"), "{redisson}");
+        assert!(rule("redis://h/3", "plain").ends_with(" +select"));
     }
 }

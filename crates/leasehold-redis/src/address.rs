@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use leasehold_core::{Error, ErrorKind, Result, escape};
+use leasehold_core::{Error, ErrorKind, Result, checked_log, escape};
 use url::Url;
 
 use crate::names::Names;
@@ -16,7 +16,7 @@ const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_SENTINEL_PORT: u16 = 26_379;
 
 /// All that may stand after the question mark.
-const QUERY_KEYS: [&str; 16] = [
+const QUERY_KEYS: [&str; 17] = [
     "cafile",
     "certfile",
     "db",
@@ -24,6 +24,7 @@ const QUERY_KEYS: [&str; 16] = [
     "fsync",
     "keep_leases",
     "keyfile",
+    "log",
     "max_ttl",
     "pass",
     "prefix",
@@ -134,6 +135,7 @@ pub(crate) struct Address {
     pub(crate) resp3: bool,
     pub(crate) prefix: Option<Names>,
     pub(crate) fence_retention: Option<Duration>,
+    pub(crate) log: Option<u32>,
 }
 
 impl fmt::Debug for Address {
@@ -152,6 +154,7 @@ impl fmt::Debug for Address {
             .field("resp3", resp3)
             .field("prefix", prefix)
             .field("fence_retention", fence_retention)
+            .field("log", &self.log)
             .field("replicas", &self.replicas)
             .field("replicate_timeout", &self.replicate_timeout)
             .field("fsync", &self.fsync)
@@ -284,6 +287,7 @@ impl Address {
             resp3: false,
             prefix: None,
             fence_retention: None,
+            log: None,
         }
     }
 
@@ -348,6 +352,7 @@ impl Address {
         match key {
             "prefix" => self.prefix = Some(Names::new(value)?),
             "fence_retention" => self.fence_retention = Some(retention(value)?),
+            "log" => self.log = Some(checked_log(value)?),
             "protocol" => {
                 self.resp3 = match value {
                     "resp2" => false,

@@ -62,6 +62,7 @@ impl LinkSecurity {
 pub struct RedisStoreBuilder {
     names: Names,
     fence_retention: Duration,
+    log: u32,
     connect_timeout: Duration,
     password: Option<String>,
     sentinel_password: Option<String>,
@@ -80,6 +81,7 @@ impl fmt::Debug for RedisStoreBuilder {
         f.debug_struct("RedisStoreBuilder")
             .field("prefix", &self.names.prefix())
             .field("fence_retention", &self.fence_retention)
+            .field("log", &self.log)
             .field("connect_timeout", &self.connect_timeout)
             .field("password", &hidden(&self.password))
             .field("sentinel_password", &hidden(&self.sentinel_password))
@@ -98,6 +100,7 @@ impl RedisStoreBuilder {
         Self {
             names: Names::standard(),
             fence_retention: Duration::from_secs(10 * 60),
+            log: 0,
             connect_timeout: Duration::from_secs(5),
             password: None,
             sentinel_password: None,
@@ -132,6 +135,23 @@ impl RedisStoreBuilder {
     /// [`ErrorKind::Config`](leasehold_core::ErrorKind::Config) below a second and above 30 days.
     pub fn fence_retention(mut self, length: Duration) -> Result<Self> {
         self.fence_retention = checked_retention(length)?;
+        Ok(self)
+    }
+
+    /// How many events to keep of each lock, in a stream beside its record: who got it, how that ended
+    /// (see [`LogEntry`](leasehold_core::LogEntry)). 0, the default, keeps none, and at most it is
+    /// [`LOG_MAX`](leasehold_core::LOG_MAX). The stream may have some more before it is cut, and is
+    /// forgotten a week after the last event.
+    ///
+    /// A client writes each event after the fact, off the way of its locks: one more request to the
+    /// server for each, or for several at once. What it can't write, it leaves out. The server's user
+    /// needs the right to `XADD`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](leasehold_core::ErrorKind::Config) above that number.
+    pub fn log(mut self, events: u32) -> Result<Self> {
+        self.log = leasehold_core::checked_log(&events.to_string())?;
         Ok(self)
     }
 
@@ -257,6 +277,7 @@ impl RedisStoreBuilder {
             self.names = names.clone();
         }
         self.fence_retention = address.fence_retention.unwrap_or(self.fence_retention);
+        self.log = address.log.unwrap_or(self.log);
         let access = Access::new(&address, self.connect_timeout, self.runtime.take())
             .map_err(|error| error.during("connect").at_store(&*location))?;
         self.replicas = address.replicas.unwrap_or(self.replicas);
@@ -296,7 +317,7 @@ impl RedisStoreBuilder {
         C: redis::aio::ConnectionLike + Send + 'static,
         E: fmt::Display + Send + 'static,
     {
-        let wake = self.subscriptions.take().map(Source::Client);
+        let wake = self.subscriptions.take().map(|client| Source::Client(Box::new(client)));
         let reached = (LinkSecurity::Lent, None);
         self.build(Borrowed::new(provide), wake, "redis (borrowed connection)", reached)
     }
@@ -321,6 +342,7 @@ impl RedisStoreBuilder {
             scripts: &SCRIPTS,
             names: self.names,
             fence_retention: self.fence_retention,
+            log: self.log,
             epoch: 0,
             seen: Arc::default(),
             unsent: Arc::default(),

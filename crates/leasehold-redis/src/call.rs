@@ -2,11 +2,12 @@
 //! if it said that it did not run it.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::Fence;
-use redis::{Arg, Cmd, ToRedisArgs};
+use redis::{Arg, Cmd, RedisWrite as _, ToRedisArgs};
 use tokio::time::{Instant, sleep_until};
 
 use crate::classify::{Next, Verdict};
@@ -38,16 +39,27 @@ pub(crate) struct Call<'a> {
 }
 
 /// An epoch as scripts take it: four digits, since records have a place for that many.
-fn digits(epoch: u64) -> String {
-    format!("{:04}", epoch.min(Fence::EPOCH_MAX))
+struct Digits(u64);
+
+impl fmt::Display for Digits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04}", self.0.min(Fence::EPOCH_MAX))
+    }
 }
 
 impl<'a> Call<'a> {
-    pub(crate) fn new(script: &'a Script, keys: &[impl ToRedisArgs]) -> Self {
+    pub(crate) fn new<K: ToRedisArgs>(
+        script: &'a Script,
+        keys: impl IntoIterator<Item = K, IntoIter: ExactSizeIterator>,
+    ) -> Self {
+        let keys = keys.into_iter();
         let locks = keys.len().max(1);
         let mut brief =
             Cmd::with_capacity(ARGUMENTS.saturating_mul(locks), BYTES.saturating_mul(locks));
-        brief.arg("EVALSHA").arg(&script.digest).arg(keys.len()).arg(keys);
+        brief.arg("EVALSHA").arg(&script.digest).arg(keys.len());
+        for key in keys {
+            brief.arg(key);
+        }
         Self { script, brief, epoch: None, unsent: None }
     }
 
@@ -62,10 +74,16 @@ impl<'a> Call<'a> {
         self
     }
 
+    /// An argument as it is shown.
+    pub(crate) fn shown(&mut self, argument: impl fmt::Display) -> &mut Self {
+        self.brief.write_arg_fmt(argument);
+        self
+    }
+
     /// The argument that is the epoch of whichever server gets the request, and at least this one.
     pub(crate) fn epoch(&mut self, floor: u64) -> &mut Self {
         self.epoch = Some((self.brief.args_iter().count(), floor));
-        self.arg(digits(floor))
+        self.shown(Digits(floor))
     }
 
     /// The slot that all its keys share, for a call about one lock.
@@ -88,7 +106,7 @@ impl<'a> Call<'a> {
                 Arg::Simple(_) if place == 0 && whole => request.arg("EVAL"),
                 Arg::Simple(_) if place == 1 && whole => request.arg(&self.script.source),
                 Arg::Simple(_) if later.is_some_and(|(at, _)| at == place) => {
-                    request.arg(digits(epoch))
+                    request.arg(Digits(epoch).to_string())
                 }
                 Arg::Simple(bytes) => request.arg(bytes),
                 _ => &mut request,

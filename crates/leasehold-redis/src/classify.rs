@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::io;
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use leasehold_core::{Effect, Error, ErrorKind, escape};
@@ -35,9 +36,14 @@ pub(crate) enum Next {
     SendSource,
 }
 
-/// A judged error.
+/// A judged error. It is one word wide, since every answer to a request has room for one and hardly any
+/// has one.
 #[derive(Clone, Debug)]
-pub(crate) struct Verdict {
+pub(crate) struct Verdict(Box<Grounds>);
+
+/// What an error means, and for whom.
+#[derive(Clone, Debug)]
+pub(crate) struct Grounds {
     pub(crate) kind: ErrorKind,
     pub(crate) effect: Effect,
     pub(crate) next: Next,
@@ -72,6 +78,20 @@ impl Redirect {
     }
 }
 
+impl Deref for Verdict {
+    type Target = Grounds;
+
+    fn deref(&self) -> &Grounds {
+        &self.0
+    }
+}
+
+impl DerefMut for Verdict {
+    fn deref_mut(&mut self) -> &mut Grounds {
+        &mut self.0
+    }
+}
+
 impl Verdict {
     fn new(
         kind: ErrorKind,
@@ -80,7 +100,7 @@ impl Verdict {
         message: impl Into<Cow<'static, str>>,
     ) -> Self {
         let message = message.into();
-        Self {
+        Self(Box::new(Grounds {
             kind,
             effect,
             next,
@@ -90,7 +110,7 @@ impl Verdict {
             not_primary: false,
             answered: false,
             lack: None,
-        }
+        }))
     }
 
     /// The server did not do it.
@@ -163,12 +183,13 @@ impl Verdict {
     }
 
     /// The same about the question for the server's age.
-    pub(crate) fn of_age(self) -> Self {
+    pub(crate) fn of_age(mut self) -> Self {
         let message = format!(
             "its age is not known, and so not whether it may have forgotten leases: {}",
             self.message
         );
-        Self { message: message.into(), effect: Effect::NotApplied, ..self }
+        self.message = message.into();
+        self.with_effect(Effect::NotApplied)
     }
 
     /// The same with nothing more to be done about it.
@@ -193,9 +214,9 @@ impl Verdict {
     }
 
     /// The same about a request that was carried out, and whose confirmation this refused.
-    pub(crate) fn of_confirmation(self) -> Self {
-        let message = format!("it can't be confirmed: {}", self.message);
-        Self { message: message.into(), effect: Effect::Applied, ..self }.give_up()
+    pub(crate) fn of_confirmation(mut self) -> Self {
+        self.message = format!("it can't be confirmed: {}", self.message).into();
+        self.with_effect(Effect::Applied).give_up()
     }
 
     /// The same, raised somewhere inside a script, which may have written before.
@@ -256,8 +277,9 @@ pub(crate) fn judge(error: &RedisError, stage: Stage) -> Verdict {
             let kind = std::error::Error::source(error)
                 .and_then(|source| source.downcast_ref::<io::Error>())
                 .map_or(io::ErrorKind::Other, io::Error::kind);
-            let verdict = io_error(kind, &error.to_string(), stage);
-            Verdict { cause: Some(error.clone()), ..verdict }
+            let mut verdict = io_error(kind, &error.to_string(), stage);
+            verdict.cause = Some(error.clone());
+            verdict
         }
         Kind::InvalidClientConfig => Verdict::misconfigured(format!("{error}")),
         Kind::Parse | Kind::UnexpectedReturnType => Verdict::new(
@@ -382,7 +404,7 @@ fn answered(code: &str, detail: &str) -> Verdict {
     if let Some((code, rest)) = inner_code(code, detail) {
         return answered(code, rest);
     }
-    let verdict = match known(code, detail) {
+    let mut verdict = match known(code, detail) {
         _ if code == "ERR" => general(detail),
         Some(verdict) => verdict,
         None => {
@@ -390,12 +412,13 @@ fn answered(code: &str, detail: &str) -> Verdict {
             unclear(format!("{} {}", escape::terminal(code), escape::terminal(&text)))
         }
     };
-    let redirect = match code {
-        "MOVED" | "ASK" => Redirect::parse(code == "ASK", detail),
-        _ => verdict.redirect.clone(),
-    };
-    let not_primary = verdict.not_primary || matches!(code, "READONLY" | "MASTERDOWN");
-    Verdict { redirect, not_primary, answered: true, lack: lack(code, detail), ..verdict }
+    if matches!(code, "MOVED" | "ASK") {
+        verdict.redirect = Redirect::parse(code == "ASK", detail);
+    }
+    verdict.not_primary |= matches!(code, "READONLY" | "MASTERDOWN");
+    verdict.answered = true;
+    verdict.lack = lack(code, detail);
+    verdict
 }
 
 fn known(code: &str, detail: &str) -> Option<Verdict> {
@@ -540,7 +563,7 @@ fn general(detail: &str) -> Verdict {
     }
     if detail.contains("WAITAOF cannot be used") {
         return refused(
-            ErrorKind::Config,
+            ErrorKind::Unsupported,
             Next::Fail,
             "the server keeps no append-only file to wait for; set appendonly yes, or leave fsync \
              out",

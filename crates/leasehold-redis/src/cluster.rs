@@ -5,6 +5,8 @@
 //! that refers to another has not carried the request out, so it is sent there; nothing else is
 //! sent twice.
 
+#[cfg(feature = "interop")]
+mod nodes;
 mod table;
 
 use std::collections::HashMap;
@@ -60,7 +62,7 @@ struct Inner {
 }
 
 /// A table, and how far it can be trusted.
-struct Map {
+pub(crate) struct Map {
     table: Table,
     since: Instant,
     /// Somebody could not reach a node of it.
@@ -350,17 +352,17 @@ impl Cluster {
             let answers =
                 self.send(&map, &endpoint, std::slice::from_ref(request), routing, deadline).await;
             let answer = answers.into_iter().next();
-            match answer.unwrap_or_else(|| Err(deadline.missed())) {
-                Err(Verdict { redirect: Some(Redirect { ask, host, port }), .. }) => {
-                    let host = if host.is_empty() { endpoint.host() } else { &host };
-                    let next = endpoint.sibling(host, port);
-                    if ask {
-                        asking = Some(next);
-                    } else {
-                        map = self.renewed(Some(&map), Some(&next), deadline).await?;
-                    }
-                }
-                answer => return answer.map_err(|verdict| self.noted(&map, verdict)),
+            let answer = answer.unwrap_or_else(|| Err(deadline.missed()));
+            let redirect = answer.as_ref().err().and_then(|verdict| verdict.redirect.as_ref());
+            let Some(Redirect { ask, host, port }) = redirect else {
+                return answer.map_err(|verdict| self.noted(&map, verdict));
+            };
+            let host = if host.is_empty() { endpoint.host() } else { host };
+            let next = endpoint.sibling(host, *port);
+            if *ask {
+                asking = Some(next);
+            } else {
+                map = self.renewed(Some(&map), Some(&next), deadline).await?;
             }
         }
         Err(Verdict::nobody_yet("the nodes of the cluster refer to each other"))

@@ -29,7 +29,7 @@ use leasehold_testkit::server::RedisServer;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
-use self::operation::{Home, Operation, Step, owner, sequence};
+use self::operation::{Home, Operation, Step, owner, sequence, waiter_that_asks_in_another_mode};
 use self::stored::Stored;
 use crate::script::Scripts;
 use crate::store::RedisStore;
@@ -417,6 +417,16 @@ fn scripts_and_table_agree_on_locks_of_owners_in_several_processes() {
 #[test]
 fn scripts_and_table_agree_on_names_that_are_used_as_anything() {
     check(Home::Any);
+}
+
+#[test]
+fn scripts_and_table_agree_on_a_waiter_that_asks_in_another_mode() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut world = World::with(Scripts::at_time_in(CLOCK)).await;
+        agree(&mut world, &waiter_that_asks_in_another_mode()).await.unwrap();
+        assert_eq!(world.sequences, 1);
+    });
 }
 
 /// Each message is sent by the client then, in a command of its own.

@@ -1,7 +1,7 @@
 //! Locks in Redis and Valkey.
 //!
 //! [`RedisStore`] is a [`leasehold_core::Store`] on one server, on one that sentinels fail over, or on
-//! a cluster: Redis 6.2 or later, Valkey 7.2 or later, over TCP, TLS or a Unix socket. Users take it through the `leasehold` crate; depend on
+//! a cluster: Redis 6.2 or later, Valkey 8.0 or later, over TCP, TLS or a Unix socket. Users take it through the `leasehold` crate; depend on
 //! this one to put locks on a connection or a pool that a program has already.
 //!
 //! What stands in the server, and what goes over the wire, is specified in `docs/wire.md`. The
@@ -26,6 +26,7 @@ mod doctor;
 #[cfg(feature = "interop")]
 pub mod interop;
 mod listen;
+mod log;
 mod names;
 mod replication;
 mod reply;

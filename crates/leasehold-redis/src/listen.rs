@@ -38,7 +38,7 @@ pub(crate) enum Source {
     /// To any node.
     Cluster(Cluster),
     /// With a client that the user gave.
-    Client(redis::Client),
+    Client(Box<redis::Client>),
 }
 
 impl std::fmt::Debug for Source {

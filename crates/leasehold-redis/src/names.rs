@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use leasehold_core::escape::{from_percent, percent_into};
 use leasehold_core::{ClientId, Error, ErrorKind, Key, Metadata, OwnerName, Result};
 
 /// The prefix of all keys and channels.
@@ -50,8 +51,15 @@ impl Names {
     pub(crate) fn record_into(&self, key: &Key, out: &mut String) {
         out.push_str(&self.prefix);
         out.push_str(":{");
-        escape_into(out, key.as_str(), in_name);
+        percent_into(out, key.as_str(), in_name);
         out.push('}');
+    }
+
+    /// The log of a lock, in the slot of its record.
+    pub(crate) fn log(&self, key: &Key) -> String {
+        let mut name = self.record(key);
+        name.push_str(":log");
+        name
     }
 
     /// The channel on which a client is told of its grants.
@@ -62,7 +70,7 @@ impl Names {
     /// A pattern for `SCAN` that matches the records of all names that start with `start`.
     pub(crate) fn pattern(&self, start: &str) -> String {
         let mut literal = format!("{}:{{", self.prefix);
-        escape_into(&mut literal, start, in_name);
+        percent_into(&mut literal, start, in_name);
         let mut pattern = String::with_capacity(literal.len() + 8);
         for c in literal.chars() {
             if matches!(c, '*' | '?' | '[' | ']' | '^' | '-' | '\\') {
@@ -78,7 +86,7 @@ impl Names {
     pub(crate) fn lock(&self, record: &[u8]) -> Option<Key> {
         let record = std::str::from_utf8(record).ok()?;
         let name = record.strip_prefix(&*self.prefix)?.strip_prefix(":{")?.strip_suffix('}')?;
-        let key = Key::new(unescape(name)?).ok()?;
+        let key = Key::new(from_percent(name)?).ok()?;
         // Another spelling of the same name is another key, and none of ours.
         (self.record(&key) == record).then_some(key)
     }
@@ -94,55 +102,29 @@ fn in_text(byte: u8) -> bool {
 
 /// Owner and metadata as one part of a record: neither has a blank, one stands between them.
 pub(crate) fn label_into(owner: &OwnerName, metadata: &Metadata, out: &mut String) {
-    escape_into(out, owner.as_str(), in_text);
+    percent_into(out, owner.as_str(), in_text);
     out.push(' ');
-    escape_into(out, metadata.as_str(), in_text);
+    percent_into(out, metadata.as_str(), in_text);
 }
 
 /// Somebody who asks a holder to let go, as one more part of a record after its label.
 pub(crate) fn asker(owner: &OwnerName) -> String {
     let mut text = String::new();
-    escape_into(&mut text, owner.as_str(), in_text);
+    percent_into(&mut text, owner.as_str(), in_text);
     text
 }
 
 /// Reads what [`asker`] wrote.
 pub(crate) fn read_asker(text: &str) -> Option<OwnerName> {
-    OwnerName::new(unescape(text)?).ok()
+    OwnerName::new(from_percent(text)?).ok()
 }
 
 /// Reads what [`label_into`] wrote. What somebody else wrote there is no label: labels are for people,
 /// and no reason to refuse a lock.
 pub(crate) fn read_label(text: &str) -> (OwnerName, Metadata) {
     let (owner, metadata) = text.split_once(' ').unwrap_or((text, ""));
-    let metadata = unescape(metadata).and_then(|metadata| Metadata::new(metadata).ok());
+    let metadata = from_percent(metadata).and_then(|metadata| Metadata::new(metadata).ok());
     (read_asker(owner).unwrap_or_default(), metadata.unwrap_or_default())
-}
-
-fn escape_into(out: &mut String, text: &str, special: fn(u8) -> bool) {
-    if !text.bytes().any(special) {
-        out.push_str(text);
-        return;
-    }
-    for c in text.chars() {
-        match u8::try_from(c) {
-            Ok(byte) if byte.is_ascii() && special(byte) => {
-                out.push_str(&format!("%{byte:02X}"));
-            }
-            _ => out.push(c),
-        }
-    }
-}
-
-fn unescape(text: &str) -> Option<String> {
-    let mut parts = text.split('%');
-    let mut out = parts.next()?.to_owned();
-    for part in parts {
-        let byte = u8::from_str_radix(part.get(..2)?, 16).ok()?;
-        out.push(byte.is_ascii().then(|| char::from(byte))?);
-        out.push_str(part.get(2..)?);
-    }
-    Some(out)
 }
 
 #[cfg(test)]
@@ -173,6 +155,7 @@ mod tests {
     fn keys_that_are_not_records_are_no_locks() {
         for other in [
             "leasehold:{a}:crowd",
+            "leasehold:{a}:log",
             "leasehold:a",
             "lease:{a}",
             "leasehold:{a%41}",

@@ -150,7 +150,7 @@ mod tests {
         let no_file = "WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
         for (code, detail, kind) in [
             ("NOPERM", no_right, ErrorKind::Denied),
-            ("ERR", no_file, ErrorKind::Config),
+            ("ERR", no_file, ErrorKind::Unsupported),
             ("ERR", "unknown command 'WAITAOF', with args…", ErrorKind::Unsupported),
             ("LOADING", "…", ErrorKind::NotReplicated),
             ("UNBLOCKED", "…", ErrorKind::NotReplicated),

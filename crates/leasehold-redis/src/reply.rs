@@ -96,7 +96,7 @@ fn read<T>(value: Value, read: impl FnOnce(Value) -> Option<T>) -> Result<T> {
         Error::new(
             ErrorKind::Protocol,
             "the server's answer is not one that this version understands; is its clock set, and \
-             does it run Redis 6.2, Valkey 7.2 or later",
+             does it run Redis 6.2, Valkey 8.0 or later",
         )
         .with_effect(Effect::Unknown)
     })

@@ -23,6 +23,14 @@ impl Script {
         let digest = redis::Script::new(&source).get_hash().to_owned();
         Self { source, digest }
     }
+
+    /// A file that needs no other, and no clock.
+    pub(crate) fn without_comments(file: &str) -> Self {
+        let lines = file.lines().map(str::trim);
+        let code: Vec<_> =
+            lines.filter(|line| !line.is_empty() && !line.starts_with("--")).collect();
+        Self::new(code.join("\n"))
+    }
 }
 
 #[derive(Debug)]
@@ -42,25 +50,30 @@ pub(crate) struct Scripts {
 
 pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts::with(str::to_owned));
 
-const FRAGMENTS: [(&str, &str); 9] = [
+const FRAGMENTS: [(&str, &str); 11] = [
+    ("asked", include_str!("scripts/asked.lua")),
     ("crowd", include_str!("scripts/crowd.lua")),
     ("each", include_str!("scripts/each.lua")),
     ("line", include_str!("scripts/line.lua")),
     ("lock", include_str!("scripts/lock.lua")),
     ("now", include_str!("scripts/now.lua")),
     ("send", include_str!("scripts/send.lua")),
+    ("settle", include_str!("scripts/settle.lua")),
     ("expire_and_grant", include_str!("scripts/expire_and_grant.lua")),
     ("take", include_str!("scripts/take.lua")),
     ("usual", include_str!("scripts/usual.lua")),
 ];
 
 /// What the scripts write as `$NAME`.
-const NUMBERS: [(&str, u64); 9] = [
+const NUMBERS: [(&str, u64); 12] = [
     // How many holders, and how many places, one call looks at: about a third of a millisecond.
     ("$STEP", 256),
     // How many hand-overs and places one call about several locks sees to, at 5 to 11 µs each. What
     // is more than that counts threefold, at 11 to 32 µs: together at most 0.3 ms.
     ("$ROOM", 24),
+    // How many free locks one call takes, at about 2 µs each. One that was never used counts twice, at 3 to
+    // 4 µs.
+    ("$FREE", 128),
     // Above all numbers of holders and permits, and below those of bonds.
     ("$BOND", Bond::LEAST),
     // Above all places of those who are preferred.
@@ -73,6 +86,10 @@ const NUMBERS: [(&str, u64); 9] = [
     // those of places that are given.
     ("$SLACK", 1_024),
     ("$RANGES", 8),
+    // How many places the search for the next waiter looks at one by one, and how many times it then
+    // looks at a step of them.
+    ("$NEAR", 8),
+    ("$FURTHER", 16),
     // How many releases of those who shared the lock are remembered.
     ("$REMEMBERED", LockEntry::ENDED_KEPT as u64),
 ];

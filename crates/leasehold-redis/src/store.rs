@@ -3,9 +3,9 @@
 mod combine;
 mod list;
 mod queue;
+mod renewals;
 mod requests;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -16,8 +16,9 @@ use leasehold_core::doctor::Finding;
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Busy, Capability, ClientId,
     Convert, ConvertRequest, Effect, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key,
-    Leave, LeaveRequest, ListRequest, Listener, Listing, LockInfo, Release, ReleaseRequest, Renew,
-    RenewRequest, Result, SetLimit, SetLimitRequest, Store, Ttl, Waiting, Wake,
+    Leave, LeaveRequest, ListRequest, Listener, Listing, LockInfo, LockLog, Release,
+    ReleaseRequest, Renew, RenewRequest, Result, SetLimit, SetLimitRequest, Store, Ttl, Waiting,
+    Wake,
 };
 use redis::Value;
 
@@ -33,9 +34,6 @@ use crate::script::Scripts;
 use crate::slot::slot_of;
 use crate::transport::{Answer, Deadline, Delivery, Request, Transport};
 use crate::unsent::Unsent;
-
-/// Locks renewed by one script: a hundred keep a server for about a fifth of a millisecond.
-const RENEW_CHUNK: usize = 100;
 
 /// Locks in a Redis or Valkey server, in one that sentinels fail over, or in a cluster.
 ///
@@ -76,6 +74,8 @@ pub(crate) struct Shared {
     pub(crate) scripts: &'static Scripts,
     pub(crate) names: Names,
     pub(crate) fence_retention: Duration,
+    /// How many events to log of each lock; none unless told to.
+    pub(crate) log: u32,
     /// The least fail-over epoch; each server is asked in its own.
     pub(crate) epoch: u64,
     /// The highest sequence that the store told of, counted from the Unix epoch.
@@ -97,6 +97,7 @@ impl fmt::Debug for RedisStore {
             scripts: _,
             names,
             fence_retention,
+            log,
             epoch: _,
             seen: _,
             unsent,
@@ -109,6 +110,7 @@ impl fmt::Debug for RedisStore {
             .field("location", location)
             .field("prefix", &names.prefix())
             .field("fence_retention", fence_retention)
+            .field("log", log)
             .field("replication", replication)
             .field("transport", transport)
             .field("wake", wake)
@@ -135,7 +137,7 @@ impl RedisStore {
     ///
     /// Settings: `prefix` keeps locks apart from those of others on the same server (default
     /// `leasehold`), `fence_retention` says for how long an idle lock's last fence is kept (default
-    /// `10m`), `protocol` is `resp2` (default) or `resp3`, `replicas`, `replicate_timeout`,
+    /// `10m`), `log` is as in [`RedisStoreBuilder::log`], `protocol` is `resp2` (default) or `resp3`, `replicas`, `replicate_timeout`,
     /// `fsync`, `max_ttl` and `keep_leases` are as in [`RedisStoreBuilder::replicate`],
     /// [`RedisStoreBuilder::fsync`], [`RedisStoreBuilder::max_ttl`] and
     /// [`RedisStoreBuilder::keep_leases`], and for TLS there are `cafile`, `certfile` and `keyfile`. An unknown setting is refused. Special characters in names and
@@ -220,7 +222,7 @@ impl RedisStore {
         answer.map(drop).map_err(|verdict| self.error(&verdict, "connect", None))
     }
 
-    async fn run<T>(
+    pub(crate) async fn run<T>(
         &self,
         call: Call<'_>,
         delivery: Delivery,
@@ -293,7 +295,7 @@ impl RedisStore {
             .map_err(named)?
             .map_err(|verdict| named(verdict.to_error()))?;
         if let Some(missing) = unconfirmed {
-            let effect = self.give_back(request, deadline).await;
+            let effect = Box::pin(self.give_back(request, deadline)).await;
             return Err(named(missing.with_effect(effect).to_error()));
         }
         let answer = reply::acquire(value, &self.asked(request, epoch)).map_err(named)?;
@@ -411,7 +413,8 @@ impl RedisStore {
                 };
             }
             pending.retain(|(_, outcome)| {
-                matches!(outcome, Err(Verdict { next: Next::SendSource | Next::Retry, .. }))
+                let next = outcome.as_ref().err().map(|verdict| verdict.next);
+                matches!(next, Some(Next::SendSource | Next::Retry))
             });
             if pending.is_empty() {
                 break;
@@ -425,90 +428,6 @@ impl RedisStore {
             *outcome = call.run(transport, delivery, deadline).await;
         }
         outcomes
-    }
-
-    /// Which renewals are one script: as many as it may hold, and where locks are spread over
-    /// servers only those that share a slot.
-    fn renewal_groups<'a>(
-        &self,
-        requests: &'a [RenewRequest],
-    ) -> Vec<Vec<(usize, &'a RenewRequest)>> {
-        let numbered =
-            requests.iter().enumerate().filter(|(_, request)| self.check_ttl(request.ttl).is_ok());
-        if !self.shared.transport.is_spread() {
-            let all: Vec<_> = numbered.collect();
-            return all.chunks(RENEW_CHUNK).map(<[_]>::to_vec).collect();
-        }
-        let mut slots: BTreeMap<u16, Vec<_>> = BTreeMap::new();
-        for (place, request) in numbered {
-            let slot = slot_of(self.shared.names.record(&request.key));
-            slots.entry(slot).or_default().push((place, request));
-        }
-        slots.values().flat_map(|group| group.chunks(RENEW_CHUNK)).map(<[_]>::to_vec).collect()
-    }
-
-    /// Renews all at once. A group that the server refused as a whole is renewed lock by lock, so
-    /// that one bad lock does not fail the others.
-    async fn renew_all(&self, requests: &[RenewRequest], deadline: Deadline) -> Vec<Result<Renew>> {
-        let shortest = requests.iter().map(|request| request.ttl.duration()).min();
-        let delivery = self.confirmed_renewal(shortest.unwrap_or_default());
-        let groups = self.renewal_groups(requests);
-        let call = |group: &[(usize, &RenewRequest)]| {
-            self.renew_call(&group.iter().map(|(_, request)| *request).collect::<Vec<_>>())
-        };
-        let calls: Vec<_> = groups.iter().map(|group| call(group)).collect();
-        let mut results: Vec<Option<Result<Renew>>> = requests.iter().map(|_| None).collect();
-        let mut settle = |group: &[(usize, &RenewRequest)], outcomes: Vec<Result<Renew>>| {
-            for ((place, _), outcome) in group.iter().zip(outcomes) {
-                if let Some(result) = results.get_mut(*place) {
-                    *result = Some(outcome);
-                }
-            }
-        };
-        for (group, answer) in groups.iter().zip(self.run_all(&calls, delivery, deadline).await) {
-            match answer {
-                Err(verdict) if verdict.next == Next::Fail && group.len() > 1 => {
-                    for one in group.chunks(1) {
-                        let answer =
-                            call(one).run(&*self.shared.transport, delivery, deadline).await;
-                        settle(one, renewed(answer, 1));
-                    }
-                }
-                answer => settle(group, renewed(answer, group.len())),
-            }
-        }
-        let unanswered = || Error::new(ErrorKind::Protocol, "no answer in the answer");
-        results
-            .into_iter()
-            .zip(requests)
-            .map(|(result, request)| {
-                result
-                    .unwrap_or_else(|| {
-                        Err(self.check_ttl(request.ttl).err().unwrap_or_else(unanswered))
-                    })
-                    .map_err(|error| self.named(error, "renew", Some(&request.key)))
-            })
-            .collect()
-    }
-}
-
-/// Reads the answer to `count` renewals. Those that replicas may lack do not count: on the next
-/// primary the lease may end when it would have ended before.
-fn renewed(answer: std::result::Result<Answer, Verdict>, count: usize) -> Vec<Result<Renew>> {
-    let failed = |error: Error| (0..count).map(|_| Err(error.clone())).collect();
-    let Answer { value, unconfirmed, epoch: _ } = match answer {
-        Ok(answer) => answer,
-        Err(verdict) => return failed(verdict.to_error()),
-    };
-    match reply::renew(value, count) {
-        Ok(outcomes) => outcomes
-            .into_iter()
-            .map(|outcome| match (&unconfirmed, outcome) {
-                (Some(missing), Ok(renew)) if renew.proves().is_some() => Err(missing.to_error()),
-                (_, outcome) => outcome,
-            })
-            .collect(),
-        Err(error) => failed(error),
     }
 }
 
@@ -745,6 +664,10 @@ impl Store for RedisStore {
         let combiner = transport.combines().then(Arc::default);
         let shared = Shared { transport, combiner, ..(*self.shared).clone() };
         Some(Arc::new(Self { shared: Arc::new(shared) }))
+    }
+
+    fn log(&self) -> Option<Arc<dyn LockLog>> {
+        Some(Arc::new(self.clone()))
     }
 
     fn capability(&self) -> Capability {

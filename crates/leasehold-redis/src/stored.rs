@@ -106,7 +106,9 @@ pub(crate) fn read(fields: &HashMap<Vec<u8>, Vec<u8>>) -> Result<Option<Stored>>
     };
     match rest.split_once(' ') {
         Some(("1", rest)) => {
-            let mut stored = read_record(rest).ok_or_else(classify::foreign)?;
+            let state = fields.get(b"state".as_slice()).map(|bytes| String::from_utf8_lossy(bytes));
+            let state = state.as_deref().unwrap_or_default();
+            let mut stored = read_record(rest, state).ok_or_else(classify::foreign)?;
             stored.read_others(fields).ok_or_else(|| {
                 let why = "what is stored for the lock is damaged";
                 Error::new(ErrorKind::Protocol, why).with_effect(Effect::NotApplied)
@@ -120,28 +122,36 @@ pub(crate) fn read(fields: &HashMap<Vec<u8>, Vec<u8>>) -> Result<Option<Stored>>
     }
 }
 
-fn read_record(record: &str) -> Option<Stored> {
-    let mut words = Words(record);
-    let shape = words.word()?;
-    let since: u64 = words.number()?;
-    let (first, count): (u64, u32) = (words.number()?, words.number()?);
-    let granted: u64 = words.number()?;
-    let (kept_ms, closed_until): (u64, u64) = (words.number()?, words.number()?);
-    let token = words.word()?.to_owned();
-    let ttl_ms: u64 = words.number()?;
-    let fences = block(words.number()?, first, count)?;
+/// Reads what is kept about the last grant, and the state.
+fn read_record(about: &str, state: &str) -> Option<Stored> {
+    let mut about = Words(about);
+    let (count, granted): (u32, u64) = (about.number()?, about.number()?);
+    let mut words = Words(state);
+    let (kept_ms, token) = (words.number()?, words.word()?.to_owned());
+    let (following, epoch): (u64, u64) = (words.number()?, words.number()?);
+    let fences = block(epoch, following.checked_sub(count.into())?, count)?;
     let mut stored = Stored {
         limit: 0,
-        closed_until,
+        closed_until: 0,
         fences,
         kept_ms,
         holders: Vec::new(),
         waiters: Vec::new(),
     };
-    match shape {
-        "held" | "want" => {
-            let (holds, owner, metadata, asked_by) = read_profile(words.0)?;
-            let expires = since.checked_add(ttl_ms.checked_mul(1_000)?)?;
+    match words.word() {
+        None => {}
+        Some("many") => {
+            stored.closed_until = words.number()?;
+            stored.limit = words.number()?;
+        }
+        Some(expires) => {
+            let expires = expires.parse().ok()?;
+            match words.word() {
+                None | Some("line") => {}
+                Some("more") => stored.closed_until = words.number()?,
+                Some(_) => return None,
+            }
+            let (holds, owner, metadata, asked_by) = read_profile(about.0)?;
             stored.holders.push(Holder {
                 token,
                 mode: Mode::Exclusive,
@@ -154,9 +164,6 @@ fn read_record(record: &str) -> Option<Stored> {
                 asked_by,
             });
         }
-        "many" => stored.limit = words.number()?,
-        "free" => {}
-        _ => return None,
     }
     Some(stored)
 }

@@ -1,4 +1,4 @@
-//! What a script is told of one lock: its key, and the words that the script takes for it.
+//! What a script is told of one lock: its key, a token, and what is asked.
 
 use std::fmt::{Display, Write as _};
 
@@ -11,70 +11,65 @@ pub(crate) fn push(text: &mut String, value: impl Display) {
     let _written = write!(text, "{value}");
 }
 
-/// The key of a lock, and up to five words, in one text.
+/// Appends the digits of a token.
+pub(crate) fn push_token(token: &Token, text: &mut String) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut digits = [0; Words::TOKEN];
+    for (two, byte) in digits.chunks_exact_mut(2).zip(token.as_bytes()) {
+        two.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    }
+    text.push_str(std::str::from_utf8(&digits).unwrap_or_default());
+}
+
+/// The key of a lock, a token, and what is asked for the token, in one text.
 ///
 /// A request can so be put together by its caller, and sent with those of others by whichever task
 /// sends them.
 #[derive(Debug)]
 pub(crate) struct Words {
     text: String,
-    ends: [usize; Self::MOST],
-    number: usize,
+    key_ends: usize,
 }
 
 impl Words {
-    /// The key, and as many words as any script takes for one lock.
-    const MOST: usize = 6;
-
     /// What most requests take.
     const BYTES: usize = 192;
 
-    pub(crate) fn about(names: &Names, key: &Key) -> Self {
-        let text = String::with_capacity(Self::BYTES);
-        let mut words = Self { text, ends: [0; Self::MOST], number: 0 };
-        words.add_with(|text| names.record_into(key, text));
-        words
+    /// The digits of a token.
+    const TOKEN: usize = 32;
+
+    pub(crate) fn about(names: &Names, key: &Key, token: &Token) -> Self {
+        let mut text = String::with_capacity(Self::BYTES);
+        names.record_into(key, &mut text);
+        let key_ends = text.len();
+        push_token(token, &mut text);
+        Self { text, key_ends }
     }
 
-    pub(crate) fn add(&mut self, word: impl Display) -> &mut Self {
-        self.add_with(|text| push(text, word))
-    }
-
-    pub(crate) fn add_token(&mut self, token: &Token) -> &mut Self {
-        self.add_with(|text| {
-            for byte in token.as_bytes() {
-                for digit in [byte >> 4, byte & 0xf] {
-                    text.push(char::from_digit(digit.into(), 16).unwrap_or('0'));
-                }
-            }
-        })
+    /// Adds to what is asked.
+    pub(crate) fn add(&mut self, asked: impl Display) -> &mut Self {
+        push(&mut self.text, asked);
+        self
     }
 
     /// Adds what `write` appends to the text.
     pub(crate) fn add_with(&mut self, write: impl FnOnce(&mut String)) -> &mut Self {
         write(&mut self.text);
-        if let Some(end) = self.ends.get_mut(self.number) {
-            *end = self.text.len();
-        }
-        self.number += 1;
         self
     }
 
     pub(crate) fn key(&self) -> &str {
-        self.all().next().unwrap_or("")
+        self.text.get(..self.key_ends).unwrap_or("")
     }
 
-    /// All but the key.
-    pub(crate) fn arguments(&self) -> impl Iterator<Item = &str> {
-        self.all().skip(1)
+    /// What is asked.
+    pub(crate) fn asked(&self) -> &str {
+        self.text.get(self.key_ends.saturating_add(Self::TOKEN)..).unwrap_or("")
     }
 
-    fn all(&self) -> impl Iterator<Item = &str> {
-        let mut start = 0;
-        self.ends.iter().take(self.number).map(move |end| {
-            let word = self.text.get(start..*end).unwrap_or("");
-            start = *end;
-            word
-        })
+    /// The token, and what is asked unless it is this.
+    pub(crate) fn argument(&self, shared: &str) -> &str {
+        let (_, argument) = self.text.split_at_checked(self.key_ends).unwrap_or_default();
+        if self.asked() == shared { argument.get(..Self::TOKEN).unwrap_or("") } else { argument }
     }
 }

@@ -30,6 +30,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
+use rustix::net::Shutdown;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -338,9 +339,10 @@ async fn accept(shared: Arc<Shared>, held: TcpSocket, listener: TcpListener) {
     let mut listener = Some(listener);
     // Ends when the handle is dropped, with the runtime.
     while let Ok(fault) = settings.wait_for(|_| true).await.map(|settings| settings.fault) {
-        match (&listener, fault) {
-            (Some(_), Fault::Refuse) => listener = None,
-            (None, Fault::Refuse) | (Some(_), _) => {}
+        match (listener.take(), fault) {
+            (Some(listening), Fault::Refuse) => stop(listening),
+            (None, Fault::Refuse) => {}
+            (Some(listening), _) => listener = Some(listening),
             (None, _) => listener = Some(bind(addr).listen(BACKLOG).expect("the port is ours")),
         }
         shared.listening.send_replace(listener.is_some());
@@ -363,6 +365,12 @@ async fn accept(shared: Arc<Shared>, held: TcpSocket, listener: TcpListener) {
             }
         }
     }
+}
+
+/// Ends listening at once. Closing alone would leave it to a child that was forked a moment ago,
+/// whose copy of the socket accepts until it has become another program.
+fn stop(listener: TcpListener) {
+    rustix::net::shutdown(&listener, Shutdown::Read).expect("it listens");
 }
 
 async fn next(listener: Option<&TcpListener>) -> std::io::Result<tokio::net::TcpStream> {

@@ -40,8 +40,9 @@ $now\"
 /// One lock for all names.
 const LOCK: &str = "exec 9>everything; flock 9\n";
 
-/// Tortures a command that ends like this; what the torture said.
-fn tortured(end: &str, locks: &str) -> String {
+/// Tortures a command that ends like this, for five seconds and until so many have ended; what the
+/// torture said.
+fn tortured(end: &str, locks: &str, commands: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("broken");
     let text = COMMAND.replace("$LOCKS", locks);
@@ -50,7 +51,7 @@ fn tortured(end: &str, locks: &str) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_torture"))
         .arg("--program")
         .arg(&program)
-        .args(["--patience", "3", "embedded", "5", "1"])
+        .args(["--patience", "3", "--commands", commands, "embedded", "5", "1"])
         .output()
         .unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
@@ -69,7 +70,8 @@ const FREE: &str = "{\\\"locks\\\":[]}";
 
 #[test]
 fn a_command_that_locks_nothing_is_found() {
-    let said = tortured(&format!("{FENCES}\"$@\"\n"), FREE);
+    // Enough for each kind of command to meet the others, on a slow machine too.
+    let said = tortured(&format!("{FENCES}\"$@\"\n"), FREE, "400");
     for lock in ["ex/", "rw/0", "sem/0"] {
         finds(&said, lock, "while another acted inside");
     }
@@ -83,20 +85,20 @@ fn a_command_that_locks_nothing_is_found() {
 
 #[test]
 fn writers_that_no_fence_tells_apart_are_found() {
-    let said = tortured("export LEASEHOLD_FENCE=\"1\n1\n1\"\n\"$@\"\n", FREE);
+    let said = tortured("export LEASEHOLD_FENCE=\"1\n1\n1\"\n\"$@\"\n", FREE, "0");
     finds(&said, "ex/", "the fence let section");
 }
 
 #[test]
 fn fences_that_do_not_grow_are_found() {
-    let said = tortured(&format!("{LOCK}export LEASEHOLD_FENCE=\"1\n1\n1\"\n\"$@\"\n"), FREE);
+    let said = tortured(&format!("{LOCK}export LEASEHOLD_FENCE=\"1\n1\n1\"\n\"$@\"\n"), FREE, "0");
     finds(&said, "ex/", "fence 1 of section");
     assert!(!said.contains("while another acted inside"), "one lock for all excludes:\n{said}");
 }
 
 #[test]
 fn an_exit_code_that_is_not_true_is_found() {
-    let said = tortured(&format!("{LOCK}{FENCES}\"$@\"\nexit 0\n"), FREE);
+    let said = tortured(&format!("{LOCK}{FENCES}\"$@\"\nexit 0\n"), FREE, "0");
     finds(&said, "run", "exited with 0 (section begun: true, to its end: true");
 }
 
@@ -106,6 +108,7 @@ fn what_is_left_behind_is_found() {
     let said = tortured(
         &format!("{LOCK}{FENCES}{leave}\"$@\"\n"),
         "{\\\"locks\\\":[{\\\"key\\\":\\\"ex/0\\\"}]}",
+        "0",
     );
     finds(&said, "(sleep)", "is left");
     finds(&said, "ex/0", "locks are left");
@@ -113,7 +116,7 @@ fn what_is_left_behind_is_found() {
 
 #[test]
 fn a_command_that_hangs_is_found() {
-    let said = tortured("exec sleep 1000\n", FREE);
+    let said = tortured("exec sleep 1000\n", FREE, "0");
     finds(&said, "run", "did not end");
     finds(&said, "ex/0", "can't be had in the end");
 }

@@ -1,6 +1,5 @@
 //! What becomes of each lock of a client, as values, for a program that keeps a record.
 
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use leasehold_core::{Fence, Key};
@@ -9,7 +8,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use crate::lease::outcome::Release;
 
 /// As many events as are kept for a reader that is slow.
-const KEPT: usize = 1_024;
+pub(crate) const KEPT: usize = 1_024;
 
 /// Something that became of a lease of a client. Read by [`Client::events`](crate::Client::events).
 ///
@@ -113,6 +112,10 @@ pub struct LockEvents {
 }
 
 impl LockEvents {
+    pub(crate) const fn of(receiver: broadcast::Receiver<LockEvent>) -> Self {
+        Self { receiver, missed: 0 }
+    }
+
     /// The next event, in the order in which they happened to each lock. `None` when the client and
     /// all of its leases are gone.
     ///
@@ -137,23 +140,5 @@ impl LockEvents {
     #[must_use]
     pub const fn missed(&self) -> u64 {
         self.missed
-    }
-}
-
-/// To whom a client's events are told. Nothing is made, and nothing kept, before there is a reader.
-#[derive(Debug, Default)]
-pub(crate) struct Audience(OnceLock<broadcast::Sender<LockEvent>>);
-
-impl Audience {
-    pub(crate) fn listen(&self) -> LockEvents {
-        let receiver = self.0.get_or_init(|| broadcast::Sender::new(KEPT)).subscribe();
-        LockEvents { receiver, missed: 0 }
-    }
-
-    pub(crate) fn tell(&self, key: &Key, fence: Fence, what: LockEventKind) {
-        if let Some(audience) = self.0.get() {
-            // Those that listened may have gone.
-            audience.send(LockEvent { key: key.clone(), fence, what }).ok();
-        }
     }
 }

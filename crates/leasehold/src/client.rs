@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold_core::doctor::{self, Finding};
 use leasehold_core::{
     AskRequest, Error, ErrorKind, Fence, ForceRelease, ForceReleaseRequest, IntoKey, ListRequest,
-    Listing, LockInfo, OwnerName, Result, Store, Ttl,
+    Listing, LockInfo, LogEntry, OwnerName, Result, Store, Ttl, settle_log,
 };
 
 use crate::LOCK;
@@ -25,6 +25,7 @@ use crate::lease::guard::Guard;
 use crate::lease::handle::Cooldown;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::release::{self, Release, Releases};
+use crate::log::{self, LogWriter};
 use crate::owner::Owner;
 use crate::rt;
 use crate::shared::Inner;
@@ -129,6 +130,44 @@ impl Client {
         self.inner().audience.listen()
     }
 
+    /// The last events of a lock in the log of its store, the oldest first: at most `last`, and no more
+    /// than are kept. Clients write them whose store's URL says so, as in
+    /// `redis://host?log=1000` or `embedded:/path?log=1000`, each what became of its own leases; any client
+    /// reads them.
+    ///
+    /// A log is for people, and proves nothing. Events are written after the fact, so one may be missing
+    /// since its process was killed first or the store was away ([`log_missed`](Self::log_missed)), and
+    /// the end of a lease whose holder is gone is written by nobody. Times are the store's.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request)]
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] where a store has no place for a log (`memory:`, locks of other
+    /// libraries), [`ErrorKind::Config`] for a bad name, and what the store says.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn log(&self, key: impl IntoKey, last: usize) -> Result<Vec<LogEntry>> {
+        let key = key.into_key()?;
+        let Inner { store, config, .. } = &**self.inner();
+        let explain = |error| self.inner().explain(error, "read the log").on_key(&key);
+        let log = log::of(&**store).map_err(explain)?;
+        let mut entries = log.read(&key, last, config.call_timeout).await.map_err(explain)?;
+        settle_log(&mut entries);
+        Ok(entries)
+    }
+
+    /// How many events of this client are missing in the log of its store, since they could not be
+    /// written.
+    #[must_use]
+    pub fn log_missed(&self) -> u64 {
+        self.inner().audience.log().map_or(0, LogWriter::missed)
+    }
+
     /// Describes a lock: its holders and its waiters. `None` if it is not in use.
     ///
     /// # Cost
@@ -216,7 +255,7 @@ impl Client {
             answer.map_err(|error| self.inner().explain(error, "force-release").on_key(&key))?;
         tracing::info!(target: "leasehold", %key, %fence, ?answer, "force release");
         if answer == ForceRelease::Released {
-            self.inner().audience.tell(&key, fence, LockEventKind::Forced);
+            self.inner().audience.tell(&key, fence, None, None, LockEventKind::Forced);
         }
         Ok(answer)
     }
@@ -296,7 +335,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As [`adopt`](Self::adopt), and [`ErrorKind::Config`] when the ttl is out of range.
+    /// As [`adopt`](Self::adopt), and [`ErrorKind::Config`] when the ttl is out of range or leaves no time to
+    /// work. Nothing was sent then.
     ///
     /// # Cancel safety
     ///
@@ -305,6 +345,8 @@ impl Client {
         let explain = |error| self.inner().explain(error, "renew").on_key(lease.key());
         let ttl = Ttl::new(ttl).map_err(explain)?;
         self.inner().config.allows(ttl).map_err(explain)?;
+        let settings = lease.settings(self.inner());
+        settings.settings.grace_of(ttl).map_err(explain)?;
         let answer = lease.renewed(self.inner(), ttl, None).await;
         answer.map_err(|error| self.inner().explain(error, "renew").on_key(lease.key()))?;
         tracing::debug!(target: LOCK, key = %lease.key(), fence = %lease.fence(), %ttl, "renewed");
@@ -403,12 +445,15 @@ impl Client {
     ///
     /// Cancel safe: the client stays closed, and giving up goes on in the background.
     pub async fn close(&self) -> Result<()> {
-        self.inner().closed.cancel();
+        self.inner().begin_to_close();
         let client = self.clone();
         // In the background, so that it goes on when this future is dropped, or its runtime ends.
         let clean_up = self.inner().background.spawn(async move {
             let outcomes = client.release_all_outcomes().await;
             client.inner().reaper.idle_for_good().await;
+            if let Some(log) = client.inner().audience.log() {
+                log.flushed().await;
+            }
             client.inner().stop.cancel();
             outcomes.into_iter().try_for_each(|(_, outcome)| outcome.map(drop))
         });

@@ -3,16 +3,17 @@
 //! The names of metrics and of spans are these here and no others. Neither has a token in it, and no
 //! metric has the name of a lock: there may be any number of those.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use leasehold_clock::SystemClock;
-use leasehold_core::{Clock as _, Error, ErrorKind, Fence, Key, Mode, Moment};
+use leasehold_core::{Clock as _, Error, ErrorKind, Fence, Key, Mode, Moment, RESULT_MAX};
 use tracing::Span;
 use tracing::field::Empty;
 
 use crate::LOCK;
-use crate::audit::{Audience, LockEventKind};
+use crate::audience::Audience;
+use crate::audit::LockEventKind;
+use crate::settings::Settings;
 
 /// How long a contender waited, in seconds, by `outcome`: `acquired`, `busy`, `timeout`, another kind
 /// of error, or `dropped`.
@@ -50,37 +51,47 @@ pub(crate) fn count_by(name: &'static str, label: &'static str, value: &'static 
     let _ = (name, label, value);
 }
 
-fn took(name: &'static str, outcome: &'static str, length: Duration) {
+/// One of those that are counted by a gauge for as long as it is there, and then by how long that was.
+/// Without metrics no clock is read, and nothing kept.
+#[derive(Debug)]
+struct Present {
     #[cfg(feature = "metrics")]
-    metrics::histogram!(name, "outcome" => outcome).record(length);
-    #[cfg(not(feature = "metrics"))]
-    let _ = (name, outcome, length);
+    gauge: &'static &'static str,
+    #[cfg(feature = "metrics")]
+    since: Moment,
 }
 
-/// One of those that are counted by a gauge for as long as it is there.
-#[derive(Debug)]
-struct Present(
-    #[cfg_attr(not(feature = "metrics"), expect(dead_code, reason = "nothing is counted"))]
-    &'static str,
-);
-
 impl Present {
-    fn new(name: &'static str) -> Self {
+    fn new(gauge: &'static &'static str) -> Self {
         #[cfg(feature = "metrics")]
-        metrics::gauge!(name).increment(1.0);
-        Self(name)
+        {
+            metrics::gauge!(*gauge).increment(1.0);
+            Self { gauge, since: SystemClock::new().now() }
+        }
+        #[cfg(not(feature = "metrics"))]
+        {
+            let _ = gauge;
+            Self {}
+        }
+    }
+
+    /// Tells for how long it has been there.
+    fn took(&self, name: &'static str, outcome: &'static str) {
+        #[cfg(feature = "metrics")]
+        {
+            let length = SystemClock::new().now().saturating_since(self.since);
+            metrics::histogram!(name, "outcome" => outcome).record(length);
+        }
+        #[cfg(not(feature = "metrics"))]
+        let _ = (name, outcome);
     }
 }
 
 #[cfg(feature = "metrics")]
 impl Drop for Present {
     fn drop(&mut self) {
-        metrics::gauge!(self.0).decrement(1.0);
+        metrics::gauge!(*self.gauge).decrement(1.0);
     }
-}
-
-fn now() -> Moment {
-    SystemClock::new().now()
 }
 
 /// A contender from its first request on, in a span of its own. Dropped before its outcome is known, it
@@ -88,9 +99,8 @@ fn now() -> Moment {
 #[derive(Debug)]
 pub(crate) struct Contender {
     span: Span,
-    since: Moment,
     outcome: &'static str,
-    _waiting: Present,
+    waiting: Present,
 }
 
 impl Contender {
@@ -98,8 +108,7 @@ impl Contender {
         let span = tracing::debug_span!(
             target: LOCK, "wait", %key, ?mode, fence = Empty, outcome = Empty
         );
-        let waiting = Present::new(WAITING);
-        Self { span, since: now(), outcome: "dropped", _waiting: waiting }
+        Self { span, outcome: "dropped", waiting: Present::new(&WAITING) }
     }
 
     pub(crate) fn span(&self) -> Span {
@@ -122,7 +131,7 @@ impl Contender {
 impl Drop for Contender {
     fn drop(&mut self) {
         self.span.record("outcome", self.outcome);
-        took(WAIT, self.outcome, now().saturating_since(self.since));
+        self.waiting.took(WAIT, self.outcome);
     }
 }
 
@@ -143,14 +152,22 @@ fn name_of(error: &Error) -> &'static str {
 #[derive(Debug)]
 pub(crate) struct Holding {
     open: Mutex<Option<Open>>,
+    /// What the holder noted of its work's end.
+    result: OnceLock<Box<str>>,
     audience: Arc<Audience>,
 }
 
 #[derive(Debug)]
 struct Open {
+    /// Only where a subscriber wants the span: leases are many, and most programs have none.
+    told: Option<Box<Told>>,
+    held: Present,
+}
+
+#[derive(Debug)]
+struct Told {
     span: Span,
     since: Moment,
-    _held: Present,
 }
 
 impl Holding {
@@ -158,30 +175,54 @@ impl Holding {
     pub(crate) fn new(
         audience: &Arc<Audience>,
         key: &Key,
-        mode: Option<Mode>,
+        settings: &Settings,
         fence: Fence,
         what: LockEventKind,
     ) -> Self {
-        audience.tell(key, fence, what);
+        let Settings { mode, owner, .. } = settings;
+        // Only a grant closes a lock while it is held.
+        let closed_for = match what {
+            LockEventKind::Granted => settings.cooldown,
+            _ => None,
+        };
+        audience.tell(key, fence, Some(owner), closed_for, what);
         let span = tracing::debug_span!(
             target: LOCK, parent: None, "hold", %key, mode = ?mode, %fence, outcome = Empty
         );
-        let open = Open { span, since: now(), _held: Present::new(HELD) };
-        Self { open: Mutex::new(Some(open)), audience: Arc::clone(audience) }
+        let told =
+            (!span.is_disabled()).then(|| Box::new(Told { span, since: SystemClock::new().now() }));
+        let open = Mutex::new(Some(Open { told, held: Present::new(&HELD) }));
+        Self { open, result: OnceLock::new(), audience: Arc::clone(audience) }
     }
 
     /// Takes in how it ended. The first end counts; whether this was it.
     pub(crate) fn ended(&self, outcome: &'static str) -> bool {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Open { span, since, .. }) = open else { return false };
-        span.record("outcome", outcome);
-        took(HOLD, outcome, now().saturating_since(since));
+        let Some(Open { told, held }) = open else { return false };
+        if let Some(told) = told {
+            let Told { span, since } = *told;
+            span.record("outcome", outcome);
+            let held_for = SystemClock::new().now().saturating_since(since);
+            let _entered = span.enter();
+            tracing::debug!(target: LOCK, held_for = %format_args!("{held_for:.1?}"), "hold ended");
+        }
+        held.took(HOLD, outcome);
         true
     }
 
     /// Tells what became of it.
-    pub(crate) fn tell(&self, key: &Key, fence: Fence, what: LockEventKind) {
-        self.audience.tell(key, fence, what);
+    pub(crate) fn tell(&self, key: &Key, settings: &Settings, fence: Fence, what: LockEventKind) {
+        let result = self.result.get().map(|result| &**result);
+        self.audience.tell_with(key, fence, Some(&settings.owner), (None, result), what);
+    }
+
+    /// Notes how the work ended, for whom it is told; the first note counts.
+    pub(crate) fn note_result(&self, result: &str) {
+        let result: String = result.chars().take(RESULT_MAX).collect();
+        if !result.is_empty() {
+            // Noted already.
+            self.result.set(result.into()).ok();
+        }
     }
 
     pub(crate) const fn audience(&self) -> &Arc<Audience> {

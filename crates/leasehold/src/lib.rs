@@ -30,7 +30,7 @@
 //! | you want | make | and call | example |
 //! | --- | --- | --- | --- |
 //! | one at a time | [`Client::mutex`] | [`lock`](Mutex::lock), [`try_lock`](Mutex::try_lock), [`run`](Mutex::run) | `increasing_ids` |
-//! | one at a time, where the holder may lock again | [`Client::reentrant`] with an [`Owner`] | [`lock`](Reentrant::lock) | `building_floors` |
+//! | one at a time, where the holder may lock again | [`Client::reentrant`] with an [`Owner`] | [`lock`](Reentrant::lock) | `thread_floors` |
 //! | many readers, or one writer | [`Client::rwlock`] | [`read`](RwLock::read), [`write`](RwLock::write) | `rw_cache` |
 //! | at most *n* at a time | [`Client::semaphore`] | [`acquire`](Semaphore::acquire) | `flash_sale` |
 //! | several locks, all or none | [`Client::multi`] | [`lock`](Multi::lock), [`run`](Multi::run) | `job_queue` |
@@ -421,6 +421,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod audience;
 mod audit;
 mod background;
 #[cfg(feature = "blocking")]
@@ -436,11 +437,14 @@ mod events;
 pub mod fencing;
 #[cfg(feature = "interop")]
 pub mod interop;
+#[cfg(all(feature = "blocking", feature = "interop"))]
+use interop::{Plain, PlainGuard, PlainLease, PlainMutex, Redisson, RedissonGuard, RedissonLock};
 mod kinds;
 mod lease;
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 pub mod locked;
+mod log;
 mod options;
 mod owner;
 mod refusal;

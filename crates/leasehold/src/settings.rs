@@ -1,5 +1,6 @@
 //! What a lock value was told, checked once.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,10 +12,31 @@ use leasehold_core::{
 use crate::config::Config;
 use crate::options::{Fairness, LockOptions, WaitLimit};
 
-/// All settings of a lock value.
+/// A lock's name, and the settings of its value, which locks share that were told the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Named {
+    pub(crate) key: Key,
+    pub(crate) settings: Arc<Settings>,
+}
+
+impl Named {
+    /// Checks what can only be checked together.
+    pub(crate) fn terms(&self) -> Result<Terms> {
+        self.settings.terms().map_err(|error| error.on_key(&self.key))
+    }
+}
+
+impl Deref for Named {
+    type Target = Settings;
+
+    fn deref(&self) -> &Settings {
+        &self.settings
+    }
+}
+
+/// All settings of a lock value but its name.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub(crate) key: Key,
     pub(crate) mode: Mode,
     /// Whether it goes before all that don't.
     pub(crate) preferred: bool,
@@ -49,11 +71,10 @@ pub(crate) struct Terms {
 
 impl Settings {
     /// The client's defaults.
-    pub(crate) fn new(config: &Config, key: Key, mode: Mode) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         let retry = Exponential::new(Duration::from_millis(5), Duration::from_millis(250));
         let mut settings = Self {
-            key,
-            mode,
+            mode: Mode::Exclusive,
             preferred: false,
             cooldown: None,
             ttl: config.ttl,
@@ -109,19 +130,40 @@ impl Settings {
         told.or_else(|| self.wait_limit.under(self.ttl))
     }
 
-    /// Checks what can only be checked together.
+    /// The same in a mode.
+    pub(crate) fn in_mode(self: &Arc<Self>, mode: Mode) -> Arc<Self> {
+        let mut settings = Arc::clone(self);
+        if settings.mode != mode {
+            Arc::make_mut(&mut settings).mode = mode;
+        }
+        settings
+    }
+
+    /// As [`Named::terms`].
     pub(crate) fn terms(&self) -> Result<Terms> {
-        let Self { key, ttl, min_ttl, .. } = self;
-        let refuse = |why: String| Err(Error::new(ErrorKind::Config, why).on_key(key));
+        let Self { ttl, min_ttl, .. } = self;
         if ttl < min_ttl {
-            return refuse(format!("a ttl of {ttl} is below this client's minimum of {min_ttl}"));
+            let why = format!("a ttl of {ttl} is below this client's minimum of {min_ttl}");
+            return Err(Error::new(ErrorKind::Config, why));
         }
         // The store is not to keep the lock for longer than it may be held.
         let ttl = &match self.max_hold.map(Ttl::new) {
             Some(Ok(max_hold)) => max_hold.min(*ttl),
             Some(Err(_)) | None => *ttl,
         };
-        let grace = self.stop_grace.unwrap_or_else(|| LeaseState::default_grace(*ttl));
+        Ok(Terms {
+            ttl: *ttl,
+            grace: self.grace_of(*ttl)?,
+            renew: self.renew,
+            max_hold: self.max_hold,
+            progress_within: self.progress_within,
+        })
+    }
+
+    /// The grace for stopping under a lease of this length, if that leaves time to work.
+    pub(crate) fn grace_of(&self, ttl: Ttl) -> Result<Duration> {
+        let refuse = |why: String| Err(Error::new(ErrorKind::Config, why));
+        let grace = self.stop_grace.unwrap_or_else(|| LeaseState::default_grace(ttl));
         if grace > ttl.part(2) {
             return refuse(format!(
                 "a grace of {grace:?} is more than half of the ttl of {ttl}, and would end the \
@@ -129,18 +171,12 @@ impl Settings {
             ));
         }
         let start = Moment::default();
-        if LeaseState::granted(start, *ttl, grace, start).is_none() {
+        if LeaseState::granted(start, ttl, grace, start).is_none() {
             return refuse(format!(
                 "a ttl of {ttl} leaves no time to work: 1 % and 2 ms of it are the margin, and \
                  {grace:?} the grace for stopping; give a longer ttl"
             ));
         }
-        Ok(Terms {
-            ttl: *ttl,
-            grace,
-            renew: self.renew,
-            max_hold: self.max_hold,
-            progress_within: self.progress_within,
-        })
+        Ok(grace)
     }
 }

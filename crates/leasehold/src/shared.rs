@@ -3,8 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use leasehold_clock::Process;
 use leasehold_core::{
@@ -13,12 +12,13 @@ use leasehold_core::{
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-use crate::audit::Audience;
+use crate::audience::Audience;
 use crate::config::Config;
-use crate::lease::handle::as_nanos;
 use crate::lease::orphans::Reaper;
 use crate::lease::renewal::RenewalSchedule;
+use crate::log::LogWriter;
 use crate::rt;
+use crate::settings::Settings;
 use crate::waiting::wake::Hub;
 
 /// What all parts of one client share: its store, its clock, and what works in the background.
@@ -31,12 +31,15 @@ pub(crate) struct Inner {
     pub(crate) reaper: Reaper,
     pub(crate) hub: Hub,
     pub(crate) config: Config,
+    /// Those of a lock that is told nothing else.
+    pub(crate) settings: Arc<Settings>,
     /// Who wants to know what becomes of its leases.
     pub(crate) audience: Arc<Audience>,
     pub(crate) location: Arc<str>,
-    next_id: AtomicU64,
     process: Process,
     pub(crate) closed: CancellationToken,
+    /// As `closed`, for those that only look, as each acquisition does three times.
+    closing: AtomicBool,
     /// Ends what works in the background for this client.
     pub(crate) stop: CancellationToken,
     /// When the store last answered, in nanoseconds; 0 before it ever did.
@@ -53,6 +56,13 @@ impl Inner {
     ) -> Result<Arc<Self>> {
         // What lives on the background's runtime already need not be separated from others.
         let separate = if background.id() == rt::current()?.id() { None } else { store.separate() };
+        let log = LogWriter::start(
+            separate.as_ref().unwrap_or(&store),
+            &background,
+            &clock,
+            &config.owner,
+            config.call_timeout,
+        );
         let stop = CancellationToken::new();
         let schedule = RenewalSchedule::new(&store, separate.clone(), Arc::clone(&clock));
         background.spawn(Arc::clone(&schedule).run(stop.clone()));
@@ -73,18 +83,15 @@ impl Inner {
             schedule,
             reaper,
             hub,
+            settings: Arc::new(Settings::new(&config)),
             config,
-            audience: Arc::default(),
-            next_id: AtomicU64::new(1),
+            audience: Arc::new(Audience::new(log)),
             process: Process::current(),
             closed: CancellationToken::new(),
+            closing: AtomicBool::new(false),
             stop,
             heard_ns: AtomicU64::new(0),
         }))
-    }
-
-    pub(crate) fn next_id(&self) -> u64 {
-        self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn location(&self) -> Arc<str> {
@@ -97,20 +104,30 @@ impl Inner {
     }
 
     /// Takes in that the store has answered.
-    pub(crate) fn heard(&self) {
-        self.heard_ns.store(as_nanos(self.clock.now()).max(1), Ordering::Relaxed);
+    pub(crate) fn heard(&self, now: Moment) {
+        self.heard_ns.store(now.as_nanos().max(1), Ordering::Relaxed);
     }
 
     /// When the store last answered, if it ever did.
     pub(crate) fn heard_at(&self) -> Option<Moment> {
         match self.heard_ns.load(Ordering::Relaxed) {
             0 => None,
-            ns => Some(Moment::from_origin(Duration::from_nanos(ns))),
+            ns => Some(Moment::from_nanos(ns)),
         }
     }
 
+    /// From here on it takes no lock.
+    pub(crate) fn begin_to_close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.closed.cancel();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
     pub(crate) fn check_open(&self) -> Result<()> {
-        if self.closed.is_cancelled() {
+        if self.is_closed() {
             return Err(self.closed());
         }
         if !self.process.is_current() {
@@ -149,7 +166,7 @@ impl fmt::Debug for Inner {
         f.debug_struct("Client")
             .field("store", &self.location)
             .field("owner", &self.config.owner.as_str())
-            .field("closed", &self.closed.is_cancelled())
+            .field("closed", &self.is_closed())
             .finish()
     }
 }

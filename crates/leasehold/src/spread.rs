@@ -11,8 +11,8 @@ use leasehold_core::doctor::{Finding, Severity};
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
     ConvertRequest, Effect, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave,
-    LeaveRequest, ListRequest, Listener, Listing, LockInfo, Release, ReleaseRequest, Renew,
-    RenewRequest, Result, SetLimit, SetLimitRequest, Store, Wake,
+    LeaveRequest, ListRequest, Listener, Listing, LockInfo, LockLog, LogEntry, Release,
+    ReleaseRequest, Renew, RenewRequest, Result, SetLimit, SetLimitRequest, Store, Wake,
 };
 
 use crate::together::all;
@@ -362,6 +362,10 @@ impl Store for SpreadStore {
         Some(Arc::new(Self { stores: stores.collect(), location: Arc::clone(&self.location) }))
     }
 
+    fn log(&self) -> Option<Arc<dyn LockLog>> {
+        Some(Arc::new(SpreadLog(self.clone())))
+    }
+
     fn capability(&self) -> Capability {
         let each = || self.stores.iter().map(|member| member.store.capability());
         let mut capability = Capability::NONE;
@@ -412,6 +416,45 @@ impl Listener for Merged {
 
     fn doubt(&mut self) {
         self.listeners.iter_mut().for_each(|one| one.doubt());
+    }
+}
+
+/// The log of each lock, in its store.
+#[derive(Debug)]
+struct SpreadLog(SpreadStore);
+
+impl LockLog for SpreadLog {
+    fn keeps(&self) -> u32 {
+        let logs = self.0.stores.iter().filter_map(|member| member.store.log());
+        logs.map(|log| log.keeps()).max().unwrap_or_default()
+    }
+
+    fn append<'a>(
+        &'a self,
+        entries: &'a [LogEntry],
+        within: Duration,
+    ) -> BoxFuture<'a, Result<()>> {
+        let mut shares: BTreeMap<usize, Vec<LogEntry>> = BTreeMap::new();
+        for entry in entries {
+            shares.entry(self.0.place(&entry.key)).or_default().push(entry.clone());
+        }
+        Box::pin(async move {
+            let appending = shares.into_iter().filter_map(|(place, share)| {
+                let log = self.0.member(place)?.store.log().filter(|log| log.keeps() > 0)?;
+                let appending = async move { log.append(&share, within).await };
+                Some(Box::pin(appending) as BoxFuture<'_, _>)
+            });
+            all(appending).await.into_iter().collect()
+        })
+    }
+
+    fn read<'a>(
+        &'a self,
+        key: &'a Key,
+        last: usize,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Vec<LogEntry>>> {
+        Box::pin(async move { crate::log::of(self.0.store(key))?.read(key, last, within).await })
     }
 }
 

@@ -13,8 +13,9 @@ pub use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Already, Ask, AskRequest, Bond, BoxFuture, Busy, Call,
     Capability, ClientId, Clock, Convert, ConvertRequest, Converted, Effect, Error, ErrorKind,
     Examine, Fence, FenceBlock, ForceRelease, ForceReleaseRequest, Granted, HolderInfo, Key, Kind,
-    LeaseState, LeaseStatus, Leave, LeaveRequest, ListRequest, Listener, Listing, LockInfo,
-    Metadata, Method, Mode, Moment, OwnerName, Place, QueueRequest, Refusal, Release,
-    ReleaseRequest, RemembersFor, Renew, RenewRequest, Result, SetLimit, SetLimitRequest, Store,
-    StoreLayer, Token, Ttl, WaiterInfo, Waiting, Wake, doctor, escape, proof, table,
+    LOG_MAX, LeaseState, LeaseStatus, Leave, LeaveRequest, ListRequest, Listener, Listing,
+    LockInfo, LockLog, LogEntry, LogId, Metadata, Method, Mode, Moment, OwnerName, Place,
+    QueueRequest, Refusal, Release, ReleaseRequest, RemembersFor, Renew, RenewRequest, Result,
+    SetLimit, SetLimitRequest, Store, StoreLayer, Token, Ttl, WaiterInfo, Waiting, Wake,
+    checked_log, doctor, escape, proof, table,
 };

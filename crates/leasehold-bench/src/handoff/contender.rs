@@ -8,6 +8,7 @@ use leasehold::{Client, Guard, Mutex, Release};
 use tokio::task::JoinSet;
 
 use crate::bare::{BlockingPop, PublishToAll};
+use crate::fifo::{BareFifo, Kept, Message};
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Variant {
@@ -17,6 +18,12 @@ pub(crate) enum Variant {
     OneClient,
     /// The same, half of them in each of two clients.
     TwoClients,
+    /// A list in the server, and a release that tells the first in it; nothing else.
+    BareFifo,
+    /// The same, with records of leasehold's size in the place of a key and a list.
+    LineFloor,
+    /// No lock: a message that goes round.
+    Message,
     /// Delete and publish; everybody tries again.
     PublishToAll,
     /// Delete and push; one waiter pops and tries again. Newcomers try before they wait.
@@ -30,10 +37,13 @@ pub(crate) enum Variant {
 }
 
 impl Variant {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Leasehold,
         Self::OneClient,
         Self::TwoClients,
+        Self::BareFifo,
+        Self::LineFloor,
+        Self::Message,
         Self::PublishToAll,
         Self::BlockingPop,
         Self::BlockingPopInTurn,
@@ -46,6 +56,9 @@ impl Variant {
             Self::Leasehold => "leasehold",
             Self::OneClient => "leasehold-one-client",
             Self::TwoClients => "leasehold-two-clients",
+            Self::BareFifo => "bare-fifo",
+            Self::LineFloor => "line-floor",
+            Self::Message => "message",
             Self::PublishToAll => "publish-to-all",
             Self::BlockingPop => "blocking-pop",
             Self::BlockingPopInTurn => "blocking-pop-in-turn",
@@ -70,6 +83,7 @@ impl Variant {
     /// The requests that its clients send. What scripts call inside is not theirs.
     pub(crate) const fn requests(self) -> &'static [&'static str] {
         match self {
+            Self::Message => &["publish"],
             Self::PublishToAll => &["set", "evalsha", "eval"],
             Self::BlockingPop | Self::BlockingPopInTurn => &["set", "blpop", "evalsha", "eval"],
             _ => &["evalsha", "eval"],
@@ -81,6 +95,8 @@ impl Variant {
 #[derive(Debug)]
 pub(crate) enum Contender {
     Library(Mutex),
+    BareFifo(Box<BareFifo>),
+    Message(Box<Message>),
     PublishToAll(Box<PublishToAll>),
     BlockingPop(Box<BlockingPop>),
 }
@@ -89,12 +105,18 @@ pub(crate) enum Contender {
 pub(crate) enum Held {
     Guard(Guard),
     Token(String),
+    Message,
 }
 
 impl Contender {
     pub(crate) async fn lock(&mut self) -> anyhow::Result<Held> {
         match self {
             Self::Library(mutex) => Ok(Held::Guard(mutex.lock().await?)),
+            Self::BareFifo(waiter) => Ok(Held::Token(waiter.lock().await?)),
+            Self::Message(waiter) => {
+                waiter.lock().await?;
+                Ok(Held::Message)
+            }
             Self::PublishToAll(waiter) => Ok(Held::Token(waiter.lock().await?)),
             Self::BlockingPop(waiter) => Ok(Held::Token(waiter.lock().await?)),
         }
@@ -106,6 +128,8 @@ impl Contender {
             (Self::Library(_), Held::Guard(guard)) => {
                 Ok(guard.release_outcome().await? == Release::Released)
             }
+            (Self::BareFifo(waiter), Held::Token(token)) => waiter.release(&token).await,
+            (Self::Message(waiter), Held::Message) => waiter.release().await,
             (Self::PublishToAll(waiter), Held::Token(token)) => waiter.release(&token).await,
             (Self::BlockingPop(waiter), Held::Token(token)) => waiter.release(&token).await,
             _ => bail!("the lock was taken in another way than it is released"),
@@ -123,7 +147,12 @@ pub(crate) async fn connect(
     let clients_wanted = match variant {
         Variant::OneClient => 1,
         Variant::TwoClients => 2,
-        Variant::PublishToAll | Variant::BlockingPop | Variant::BlockingPopInTurn => 0,
+        Variant::BareFifo
+        | Variant::LineFloor
+        | Variant::Message
+        | Variant::PublishToAll
+        | Variant::BlockingPop
+        | Variant::BlockingPopInTurn => 0,
         Variant::Leasehold | Variant::PollTight | Variant::PollSlow => waiters,
     };
     let mut clients = Vec::new();
@@ -157,6 +186,13 @@ pub(crate) async fn connect(
             }
             Variant::PollSlow => {
                 Contender::Library(mutex()?.retry(Linear::new(Duration::from_millis(50))))
+            }
+            Variant::BareFifo | Variant::LineFloor => {
+                let kept = if variant == Variant::BareFifo { Kept::List } else { Kept::Record };
+                Contender::BareFifo(Box::new(BareFifo::connect(url, key, number, kept).await?))
+            }
+            Variant::Message => {
+                Contender::Message(Box::new(Message::connect(url, key, number, waiters).await?))
             }
             Variant::PublishToAll => {
                 Contender::PublishToAll(Box::new(PublishToAll::connect(url, key).await?))

@@ -15,8 +15,8 @@ use crate::delay::Delay;
 use crate::server::Server;
 use crate::stats::{Latencies, Spread};
 
-use self::arena::{Turn, turn};
-use self::contender::Variant;
+pub(crate) use self::arena::{Turn, turn};
+pub(crate) use self::contender::Variant;
 
 /// What is to be measured.
 #[derive(Clone, Debug)]
@@ -24,6 +24,8 @@ pub(crate) struct Plan {
     waiters: Vec<usize>,
     holds: Vec<Duration>,
     delay: Duration,
+    /// How long each turn takes at least.
+    least: Duration,
     variants: Vec<Variant>,
 }
 
@@ -39,19 +41,41 @@ impl Plan {
             waiters: waiters.to_vec(),
             holds: hold.iter().map(|ms| Duration::from_millis(*ms)).collect(),
             delay: Duration::from_millis(args.delay),
+            least: Duration::ZERO,
             variants: Variant::ALL.into_iter().filter(|v| args.wants(v.name())).collect(),
         }
     }
 
     /// As far away as a server in another building: here only the round trips count.
     pub(crate) fn delayed(args: &Args) -> Self {
-        let variants = [Variant::Leasehold, Variant::BlockingPop, Variant::PublishToAll];
+        let variants = [
+            Variant::Leasehold,
+            Variant::BareFifo,
+            Variant::Message,
+            Variant::BlockingPop,
+            Variant::PublishToAll,
+        ];
         Self {
             waiters: if args.quick { vec![3] } else { vec![2, 16, 64] },
             holds: vec![Duration::from_millis(3)],
             delay: Duration::from_millis(1),
+            // There are only some 150 hand-offs a second, and the slowest of a hundred is to be known.
+            least: if args.quick { Duration::ZERO } else { Duration::from_secs(2) },
             variants: variants.into_iter().filter(|v| args.wants(v.name())).collect(),
         }
+    }
+}
+
+impl Handoff {
+    pub(crate) fn row(&self, variant: &str, waiters: usize) -> Option<&Row> {
+        self.rows.iter().find(|row| row.variant == variant && row.waiters == waiters)
+    }
+
+    /// Hand-offs per second within a round.
+    pub(crate) fn ratio(&self, above: &str, below: &str, waiters: usize) -> Option<Spread> {
+        let (above, below) = (format!("{above} with {waiters}"), format!("{below} with {waiters}"));
+        let found = self.ratios.iter().find(|it| it.above == above && it.below == below);
+        found?.ratio
     }
 }
 
@@ -121,7 +145,8 @@ pub(crate) async fn run(args: &Args, plan: &Plan) -> anyhow::Result<Handoff> {
                     }
                     let rtt = round_trip(&mut ping, args.quick).await?;
                     rtts.push(rtt.as_secs_f64() * 1e6);
-                    let turn = turn(&server, &url, *variant, *waiters, *hold, args.turn(), rtt);
+                    let length = args.turn().max(plan.least);
+                    let turn = turn(&server, &url, *variant, *waiters, *hold, length, rtt);
                     let turn = turn
                         .await
                         .with_context(|| format!("{} with {waiters} waiters", variant.name()))?;

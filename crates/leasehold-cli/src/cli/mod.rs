@@ -3,22 +3,24 @@
 //! Values are only as good here as clap can tell without repeating a secret in its errors: URLs
 //! and names are taken as they come and judged later.
 
+mod looking;
 mod options;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{
-    ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
-};
+use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use leasehold::interop::Layout;
 
 use crate::duration;
 use crate::exit;
 
-pub(crate) use self::options::{Global, Job, Kinds, LeaseSource, Sharing, Taking, Waiting};
+pub(crate) use self::looking::{Doctor, Feature, Log, Ls, Metrics, Show, Sort, Top, Ui, Why};
+pub(crate) use self::options::{
+    Global, Job, Kinds, LeaseSource, Leftovers, Sharing, Taking, Waiting,
+};
 
 /// Run jobs under a distributed lock: one at a time, on one machine or on many.
 #[derive(Debug, Parser)]
@@ -55,15 +57,37 @@ impl Cli {
     /// What was typed. Before a `--`, `run` takes several names; without
     /// one it takes the first word for the name and the rest for the command, as flock does.
     pub(crate) fn read(words: Vec<OsString>) -> Result<Self, clap::Error> {
-        let mut definition = Self::command();
+        // What is not right in a part of the definition is told by all of it, and so is help.
+        if let Some(part) = Self::part_for(&words)
+            && let Ok(cli) = Self::read_by(part, &words)
+        {
+            return Ok(cli);
+        }
+        Self::read_by(Self::command(), &words)
+    }
+
+    /// The definition without the commands that are not meant, which would take longer to make than
+    /// to use it; `None` where no word is a command's name.
+    fn part_for(words: &[OsString]) -> Option<clap::Command> {
+        let meant =
+            words.iter().find_map(|word| COMMANDS.into_iter().find(|(name, _)| word == name));
+        let (name, define) = meant?;
+        let command = define(clap::Command::new(name));
+        Some(Global::augment_args(clap::Command::new("leasehold")).subcommand(command))
+    }
+
+    fn read_by(mut definition: clap::Command, words: &[OsString]) -> Result<Self, clap::Error> {
         let several = words.iter().any(|word| word == "--");
-        if several {
+        if several && definition.find_subcommand("run").is_some() {
             definition = definition.mut_subcommand("run", |run| {
                 run.mut_arg("key", |key| key.num_args(1..).action(ArgAction::Append))
                     .mut_arg("cmd", |cmd| cmd.trailing_var_arg(false).last(true))
             });
         }
-        let matches = definition.try_get_matches_from(words)?;
+        let matches = definition.try_get_matches_from_mut(words);
+        // It is read once in a process; taking it apart would cost a tenth of the reading.
+        std::mem::forget(definition);
+        let matches = matches?;
         let mut cli = Self::from_arg_matches(&matches)?;
         if let Command::Run(run) = &mut cli.command {
             let typed = matches.subcommand_matches("run").and_then(|run| run.get_many("key"));
@@ -72,6 +96,24 @@ impl Cli {
         Ok(cli)
     }
 }
+
+/// Gives a command the definition of its options.
+type Define = fn(clap::Command) -> clap::Command;
+
+/// The commands that scripts start again and again, with what defines them.
+const COMMANDS: [(&str, Define); 11] = [
+    ("run", Run::augment_args),
+    ("elect", Elect::augment_args),
+    ("observe", Observe::augment_args),
+    ("acquire", Acquire::augment_args),
+    ("renew", Renew::augment_args),
+    ("release", Release::augment_args),
+    ("hold", Hold::augment_args),
+    ("wait", Wait::augment_args),
+    ("ls", Ls::augment_args),
+    ("show", Show::augment_args),
+    ("ask", Ask::augment_args),
+];
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -85,6 +127,7 @@ pub(crate) enum Command {
     Wait(Wait),
     Ls(Ls),
     Show(Show),
+    Log(Log),
     Top(Top),
     Ui(Ui),
     Metrics(Metrics),
@@ -111,6 +154,28 @@ impl Command {
         }
     }
 
+    /// The expiry that a lock of another library's is given which is found without one.
+    pub(crate) const fn leftovers(&self) -> Option<Duration> {
+        match self {
+            Self::Run(args) => args.leftovers.expire_leftovers,
+            Self::Hold(args) => args.leftovers.expire_leftovers,
+            Self::Acquire(args) => args.leftovers.expire_leftovers,
+            _ => None,
+        }
+    }
+
+    /// How many events the store keeps that is told nothing of a log. Of a period that nobody holds
+    /// any more, nothing else says who had it and how that ended.
+    pub(crate) const fn logs(&self) -> u32 {
+        let once_per = match self {
+            Self::Run(args) => args.kinds.once_per,
+            Self::Hold(args) => args.kinds.once_per,
+            Self::Acquire(args) => args.kinds.once_per,
+            _ => None,
+        };
+        if once_per.is_some() { 100 } else { 0 }
+    }
+
     /// Whether it prints documents.
     pub(crate) const fn prints_documents(&self) -> bool {
         match self {
@@ -119,6 +184,7 @@ impl Command {
             Self::Hold(args) => args.json,
             Self::Ls(args) => args.json,
             Self::Show(args) => args.json,
+            Self::Log(args) => args.json,
             Self::Why(args) => args.json,
             Self::Doctor(args) => args.json,
             _ => false,
@@ -137,7 +203,8 @@ impl Command {
 /// forwards signals to that group, except those that concern leasehold alone: KILL and STOP, faults
 /// (BUS, FPE, ILL, SEGV, SYS), limits (XCPU, XFSZ) and its own use of pipes and terminal (PIPE, TTIN,
 /// TTOU). On a terminal the command is the foreground job, so Ctrl-C and Ctrl-Z work as usual. A job
-/// that stays suspended for longer than the ttl loses its lock and is killed.
+/// that Ctrl-Z suspends for longer than the ttl loses its lock and is killed; a command that is stopped
+/// in another way, say by STOP, keeps the lock, for as long as --max-hold lets it.
 ///
 /// If leasehold is killed, also by a fault, the whole group dies with it. If leasehold is stopped, the
 /// group is killed when the lease is over. Only processes that leave the group (daemons, setsid) or
@@ -149,7 +216,8 @@ impl Command {
 ///
 /// Several names before the `--` are taken together, all or none, and held together: when one is
 /// lost, all are. Such sets never deadlock, whatever the order of their names. Without a `--` the first
-/// word is the name and the rest is the command.
+/// word is the name and the rest is the command. A command with a `--` of its own needs one before it,
+/// too: `leasehold run deploy -- git checkout -- file`.
 ///
 /// The command finds in its environment:
 ///   LEASEHOLD_KEY          the name of the lock; several names are each on a line, as given
@@ -159,7 +227,7 @@ impl Command {
 ///   LEASEHOLD_KEY_1, LEASEHOLD_FENCE_1, LEASEHOLD_KEY_2, ...
 ///                          each name with its fence, where there are several
 ///   LEASEHOLD_PERMITS      with --limit, how many permits are held
-///   LEASEHOLD_OWNER        the owner that others see
+///   LEASEHOLD_OWNER        the owner that others see; not with --interop, but for shedlock
 ///   LEASEHOLD_DEADLINE_MS  the deadline of the lease when the command started, in ms on the
 ///                          machine's boot clock (CLOCK_BOOTTIME, as in /proc/uptime). Renewals
 ///                          move it on. The command need not watch it: if renewals fail, leasehold
@@ -181,6 +249,8 @@ pub(crate) struct Run {
     pub(crate) taking: Taking,
 
     /// Keep the lock closed for so long after the command has ended
+    ///
+    /// It begins with the release. A store that can't be asked then does not set it, and a warning says so.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) cooldown: Option<Duration>,
 
@@ -194,6 +264,9 @@ pub(crate) struct Run {
 
     #[command(flatten)]
     pub(crate) sharing: Sharing,
+
+    #[command(flatten)]
+    pub(crate) leftovers: Leftovers,
 
     #[command(flatten)]
     pub(crate) job: Job,
@@ -300,6 +373,9 @@ pub(crate) struct Acquire {
     pub(crate) sharing: Sharing,
 
     #[command(flatten)]
+    pub(crate) leftovers: Leftovers,
+
+    #[command(flatten)]
     pub(crate) kinds: Kinds,
 }
 
@@ -320,7 +396,8 @@ pub(crate) struct Renew {
 /// End a lease that was taken with `acquire`, or all of an owner
 ///
 /// Exits with 76 if the lease had expired before. The message says whether another holder has had the
-/// lock since. The lease file is removed once the lease has ended.
+/// lock since. The lease file is removed once the lease has ended; it stays where the store is not the
+/// one that it was taken at, which its last line tells.
 #[derive(Args, Debug)]
 pub(crate) struct Release {
     #[command(flatten)]
@@ -339,11 +416,18 @@ pub(crate) struct Release {
     pub(crate) all: bool,
 
     /// The owner of the leases [default: the `owner` in the config file]
-    #[arg(long, value_name = "NAME", requires = "all", value_parser = options::owner)]
+    // Each is named, since what conflicts with `all` would make up for it.
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "all",
+        conflicts_with_all = ["lease_file", "cooldown"],
+        value_parser = options::owner
+    )]
     pub(crate) owner: Option<String>,
 
     /// Take them away, rather than print them
-    #[arg(long, requires = "all")]
+    #[arg(long, requires = "all", conflicts_with_all = ["lease_file", "cooldown"])]
     pub(crate) yes: bool,
 
     #[command(flatten)]
@@ -397,6 +481,9 @@ pub(crate) struct Hold {
     pub(crate) sharing: Sharing,
 
     #[command(flatten)]
+    pub(crate) leftovers: Leftovers,
+
+    #[command(flatten)]
     pub(crate) kinds: Kinds,
 }
 
@@ -417,183 +504,6 @@ pub(crate) struct Wait {
     /// Until so many permits of a semaphore are free
     #[arg(long, value_name = "M", conflicts_with = "shared")]
     pub(crate) permits: Option<std::num::NonZeroU32>,
-}
-
-/// List the locks in use
-#[derive(Args, Debug)]
-pub(crate) struct Ls {
-    /// Only those whose names start with this
-    pub(crate) prefix: Option<OsString>,
-
-    /// List them again at this interval, 2s by default, until a signal comes
-    ///
-    /// On a terminal each list replaces the last. If the store goes away, it is asked again.
-    #[arg(
-        long, value_name = "TIME", num_args = 0..=1, require_equals = true,
-        default_missing_value = "2s", value_parser = duration::parse, allow_hyphen_values = true,
-    )]
-    pub(crate) watch: Option<Duration>,
-
-    /// Print a JSON document
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// Show the holders of a lock and its waiters
-#[derive(Args, Debug)]
-pub(crate) struct Show {
-    /// The name of the lock
-    pub(crate) key: OsString,
-
-    /// Print a JSON document
-    #[arg(long)]
-    pub(crate) json: bool,
-
-    #[command(flatten)]
-    pub(crate) sharing: Sharing,
-}
-
-/// Watch the locks in use
-///
-/// Shows for each lock its holder, how long it has been held, how long the lease still runs unless
-/// renewed, and the number of waiters. Lists the whole store now and then; in between it asks only for
-/// the locks on the screen.
-///
-///   up, down, page up, page down, home, end    choose a lock; enter shows all about it
-///   s, r                                       sort by something else; the other way round
-///   /                                          show only names and owners with this text
-///   x                                          take it away, when you type the end of its fence
-///   q, ctrl-c                                  end
-#[derive(Args, Debug)]
-#[command(verbatim_doc_comment)]
-pub(crate) struct Top {
-    /// Only those whose names start with this
-    pub(crate) prefix: Option<OsString>,
-
-    /// Print all of them as a table, and exit
-    #[arg(long)]
-    pub(crate) once: bool,
-
-    /// Sort them by this
-    #[arg(long, value_enum, default_value_t = Sort::Held)]
-    pub(crate) sort: Sort,
-
-    /// Refresh the locks on the screen at this interval, 100ms or more
-    #[arg(
-        long, value_name = "TIME", default_value = "1s",
-        value_parser = duration::parse, allow_hyphen_values = true,
-    )]
-    pub(crate) every: Duration,
-}
-
-/// Show the locks in use on a web page
-///
-/// For each lock it shows the holder, how long it has held the lock, how long the lease runs on
-/// unless renewed, the waiters, and the holds of the last five minutes that the page has seen. It
-/// prints the page's address, lists the store while a page is open, and ends with a signal.
-///
-/// All who reach the address may look, other users of this machine too. The page only shows,
-/// unless --allow-release is given. Then those with the printed address, which has a token in it,
-/// can take a lease away by typing the end of its fence.
-///
-///   leasehold ui
-///   ssh -L 9465:127.0.0.1:9465 host leasehold ui
-#[derive(Args, Debug)]
-#[command(verbatim_doc_comment)]
-pub(crate) struct Ui {
-    /// Only those whose names start with this
-    pub(crate) prefix: Option<OsString>,
-
-    /// The address to serve it at; port 0 takes one that is free
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9465")]
-    pub(crate) listen: std::net::SocketAddr,
-
-    /// A name by which browsers reach it, besides localhost and addresses
-    #[arg(long = "host", value_name = "NAME")]
-    pub(crate) hosts: Vec<String>,
-
-    /// How often the store is listed, 100ms or more
-    #[arg(
-        long, value_name = "TIME", default_value = "1s",
-        value_parser = duration::parse, allow_hyphen_values = true,
-    )]
-    pub(crate) every: Duration,
-
-    /// Let those with the printed address take leases away
-    #[arg(long)]
-    pub(crate) allow_release: bool,
-}
-
-/// An order of locks.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-pub(crate) enum Sort {
-    /// By name
-    Name,
-    /// Held for longest first
-    Held,
-    /// Whose lease ends first
-    Left,
-    /// With most waiters first
-    Waiting,
-}
-
-impl Sort {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Name => "name",
-            Self::Held => "time held",
-            Self::Left => "time left",
-            Self::Waiting => "waiters",
-        }
-    }
-
-    /// The one after this, around.
-    pub(crate) const fn next(self) -> Self {
-        match self {
-            Self::Name => Self::Held,
-            Self::Held => Self::Left,
-            Self::Left => Self::Waiting,
-            Self::Waiting => Self::Name,
-        }
-    }
-}
-
-/// Print the locks in use as numbers for Prometheus, or serve them
-///
-/// Counts the locks that are held, closed and waited for, and tells the age of the oldest hold, the
-/// longest wait, and whether the store answered. Each scrape lists the store. With --listen it prints
-/// the address that it serves, with the port that it got if you gave port 0. Every client that reaches
-/// the address may read. Ends on a signal.
-#[derive(Args, Debug)]
-pub(crate) struct Metrics {
-    /// Only locks whose names start with this
-    pub(crate) prefix: Option<OsString>,
-
-    /// Serve them at this address, such as 127.0.0.1:9464, instead of printing them once
-    #[arg(long, value_name = "IP:PORT")]
-    pub(crate) listen: Option<std::net::SocketAddr>,
-
-    /// Give each lock numbers of its own too, the first 1000 by name
-    #[arg(long)]
-    pub(crate) per_lock: bool,
-}
-
-/// Explain why a lock is not free
-///
-/// Prints its holders, with their notes and since when they hold it, and what a holder's process does
-/// if it runs on this machine; the waiters, in order; what the holders themselves wait for, and whether
-/// that is a deadlock; when a closed lock was last taken; and what you can do. Changes nothing.
-///
-/// It lists the store to find what the holders wait for. It tells holders and waiters apart by their
-/// owner names, so all tasks of one process look like one.
-#[derive(Args, Debug)]
-pub(crate) struct Why {
-    /// The name of the lock
-    pub(crate) key: OsString,
-
-    /// Print a JSON document
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 /// Take a lock away from its holder
@@ -642,72 +552,6 @@ pub(crate) struct SetLimit {
     pub(crate) limit: u32,
 }
 
-/// Check whether the store is set up well for locks
-///
-/// On a server it checks eviction, memory, persistence, replicas, role, version, clock, rights, scripts
-/// and messages, by asking and by trying. In a directory it checks the file system, free space, rights
-/// and place. It changes nothing. It prints the worst finding first, with what to set, and exits with 79
-/// if any is worse than a note, else with 0.
-///
-/// With --probe it also finds out by experiment whether locks work, whatever the store calls
-/// itself. On scratch names below `doctor/probe/` six contenders take one lock as quickly as they
-/// can, waiters are woken, a lease ends by itself, clocks are compared, and 200 locks have to
-/// stay. That takes some seconds and leaves nothing behind. The report names no host and no
-/// directory, so it can be shared.
-///
-/// With --acl it prints the command that creates a Redis or Valkey user with the least rights, for the
-/// prefix and the database in the store's URL. It does not connect.
-///
-///   leasehold doctor
-///   leasehold doctor --probe
-///   leasehold doctor --acl --user app --feature lock,wait
-#[derive(Args, Debug)]
-#[command(verbatim_doc_comment)]
-pub(crate) struct Doctor {
-    /// Print a JSON document
-    #[arg(long, conflicts_with = "acl")]
-    pub(crate) json: bool,
-
-    /// Find out by experiment too
-    #[arg(long, conflicts_with = "acl")]
-    pub(crate) probe: bool,
-
-    /// Print the least ACL rule instead, as a command for redis-cli
-    #[arg(long)]
-    pub(crate) acl: bool,
-
-    /// What the user may do [default: lock,wait,share,list]
-    #[arg(
-        long = "feature",
-        value_name = "FEATURE",
-        value_delimiter = ',',
-        requires = "acl",
-        value_enum
-    )]
-    pub(crate) features: Vec<Feature>,
-
-    /// The user's name
-    #[arg(long, value_name = "NAME", default_value = "leasehold", requires = "acl")]
-    pub(crate) user: String,
-}
-
-/// What a user of a server may do.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-pub(crate) enum Feature {
-    /// Take exclusive locks that are free, renew, release, show and force-release them
-    Lock,
-    /// Wait in line and be woken
-    Wait,
-    /// Share locks: read-write locks and semaphores
-    Share,
-    /// List locks
-    List,
-    /// Use the server as a node of a quorum
-    Quorum,
-    /// Examine the server; this may read the passwords in its configuration
-    Doctor,
-}
-
 /// Print a completion script for a shell
 #[derive(Args, Debug)]
 pub(crate) struct Completions {
@@ -730,6 +574,19 @@ pub(crate) struct Man {
 mod tests {
     use super::*;
 
+    #[test]
+    fn no_help_has_a_line_that_is_broken_again_where_it_is_shown() {
+        use clap::CommandFactory as _;
+        for command in Cli::command().get_subcommands() {
+            // Without a break of its own it is broken where there is room.
+            let about = command.get_long_about().map(ToString::to_string).unwrap_or_default();
+            for paragraph in about.split("\n\n").filter(|paragraph| paragraph.contains('\n')) {
+                let wide = paragraph.lines().find(|line| line.chars().count() > 100);
+                assert_eq!(wide, None, "{}", command.get_name());
+            }
+        }
+    }
+
     fn parse(line: &str) -> Result<Cli, clap::Error> {
         let words = ["leasehold"].into_iter().chain(line.split(' ')).map(OsString::from);
         Cli::read(words.collect())
@@ -739,6 +596,50 @@ mod tests {
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
         parse("run a b -- job").unwrap();
+    }
+
+    /// What is read by a part of the definition and what is read by all of it.
+    fn by_part_and_whole(line: &str) -> [Option<String>; 2] {
+        let words = ["leasehold"].into_iter().chain(line.split(' ')).map(OsString::from);
+        let words: Vec<_> = words.collect();
+        let definitions = [Cli::part_for(&words), Some(Cli::command())];
+        definitions.map(|of| Some(format!("{:?}", Cli::read_by(of?, &words).ok()?)))
+    }
+
+    #[test]
+    fn a_part_of_the_definition_reads_what_all_of_it_does() {
+        for line in [
+            "run k -- job -v",
+            "--store embedded: -q run a b -w 5 -- job --store x",
+            "run -vv --store redis://h k job -n --help",
+            "run run -- run",
+            "run k --owner acquire --limit 3 --read -c job",
+            "elect k --store embedded: -- job",
+            "observe k",
+            "acquire a b --ttl 5s --json",
+            "renew --lease-file f",
+            "release --all --owner o --yes",
+            "hold k --max-hold 1m",
+            "wait k --permits 2",
+            "ls --json",
+            "show k -q",
+            "ask k",
+        ] {
+            let [part, whole] = by_part_and_whole(line);
+            assert!(part.is_some() || whole.is_none(), "{line}: {whole:?}");
+            assert_eq!(part, whole, "{line}");
+        }
+        // A name before the command's own is found first, and then all of the definition decides.
+        for line in ["--config run show k", "--config=x --store show run k -- job"] {
+            let [part, whole] = by_part_and_whole(line);
+            assert!(part.is_none() && whole.is_some(), "{line}: {part:?}");
+            assert_eq!(parse(line).ok().map(|cli| format!("{cli:?}")), whole);
+        }
+        for line in
+            ["run --help", "--version run k", "help run", "run k --fly", "acquire", "fly run"]
+        {
+            assert_eq!(by_part_and_whole(line), [None, None], "{line}");
+        }
     }
 
     fn run(line: &str) -> Run {
@@ -796,6 +697,8 @@ mod tests {
             "set-limit k few",
             "release --yes",
             "release --owner o",
+            "release --owner o --lease-file f",
+            "release --yes --cooldown 1s",
             "release --all --lease-file f",
             "wait k -s --permits 2",
             "wait k --permits 0",

@@ -62,12 +62,28 @@ pub(crate) struct Sharing {
     /// symfony, spring:REGISTRY, shedlock:ENVIRONMENT, redisson, redisson-fenced, or plain for any
     /// other that keeps a string at the lock's name. The store is a Redis server, and the name is
     /// the library's. These layouts have no readers, semaphores, periods or cool-downs, and no order
-    /// of arrival. shedlock and redisson have no notes, and only redisson-fenced has a fence.
+    /// of arrival. shedlock and redisson have no notes, only shedlock has an owner's name, and only
+    /// redisson-fenced has a fence.
     #[arg(long, value_name = "LAYOUT", value_parser = layout)]
     pub(crate) interop: Option<Layout>,
 }
 
-fn layout(text: &str) -> Result<Layout, String> {
+/// What becomes of locks of other libraries' that have no end.
+#[derive(Args, Debug)]
+pub(crate) struct Leftovers {
+    /// Give a lock of the other library that is found without expiry this one, and take it after
+    ///
+    /// It is taken for the leftover of a program that died between two commands. Only where no
+    /// program holds locks without expiry on purpose. Both steps are in the log (-v). Without this
+    /// such a lock is left alone.
+    #[arg(
+        long, value_name = "TIME", requires = "interop",
+        value_parser = duration::parse, allow_hyphen_values = true,
+    )]
+    pub(crate) expire_leftovers: Option<Duration>,
+}
+
+pub(super) fn layout(text: &str) -> Result<Layout, String> {
     text.parse().map_err(|error: leasehold::Error| error.to_string())
 }
 
@@ -162,11 +178,16 @@ pub(crate) struct Kinds {
     #[arg(long, value_name = "M", value_parser = number, allow_hyphen_values = true)]
     pub(crate) permits: Option<u32>,
 
-    /// Start at most once per period on all hosts: the lock stays closed for this long from now on
+    /// Start at most once per period on all hosts: the grant closes the lock for this long
     ///
-    /// It never waits: a closed period counts as a busy lock, and stays closed even if the holder
-    /// crashes. For a schedule, give a period that is clearly shorter than the interval, such as 55m
-    /// for every hour. Otherwise a start that is a little late keeps out the next one.
+    /// The period begins with the grant; with replicas= the command starts a little later, once they
+    /// have confirmed it. It never waits for the lock: a closed period counts as a busy lock, and stays
+    /// closed even if the holder crashes. For a schedule, give a period that is clearly shorter than the
+    /// interval, such as 55m for every hour. Otherwise a start that is a little late keeps out the next
+    /// one.
+    ///
+    /// Who ran it, when, and how that ended is told by `leasehold why KEY`: the store keeps a short log
+    /// of it, as of all that is done with `log=N` in its URL; with `log=0` it keeps none.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) once_per: Option<Duration>,
 }

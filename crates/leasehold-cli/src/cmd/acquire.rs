@@ -70,7 +70,7 @@ async fn deliver(
     let in_file = file.is_some();
     let layout = context.settings.layout();
     if let Some(file) = file {
-        file.write(&lease_file::lines(leases, layout))?;
+        file.write(&lease_file::file_text(leases, layout, &context.settings.place()))?;
     }
     let text = if args.json {
         leases.iter().map(|lease| output::json_line(&document(lease, in_file, layout))).collect()

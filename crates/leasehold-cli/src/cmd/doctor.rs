@@ -1,7 +1,15 @@
 //! `doctor`: looks at where locks are kept, and says what that means for them.
 
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
 use leasehold::redis::acl;
 use leasehold::store::doctor::{self, Finding, Severity, worst};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use super::probe::probe;
@@ -10,6 +18,8 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::output::{self, JSON_VERSION};
+use crate::place;
+use crate::signals::unless_interrupted;
 
 /// Where the topic of a finding begins.
 const INDENT: usize = 9;
@@ -21,21 +31,9 @@ pub(crate) async fn doctor(args: &Doctor, context: &Context) -> Outcome {
     if args.acl {
         return print_rule(args, context);
     }
-    let (mut location, mut findings) = match context.connect_to_look().await? {
-        Some(client) => (client.location().to_owned(), client.examine().await?),
-        None => (context.settings.place(), vec![not_made_yet()]),
-    };
-    if args.probe {
-        if !context.settings.store_is_absent() {
-            findings.extend(probe(context).await?);
-            doctor::sort(&mut findings);
-        }
-        let names = names_of(&location, &findings);
-        let kind = location.split_once(':').map_or(&*location, |(kind, _)| kind);
-        let version = env!("CARGO_PKG_VERSION");
-        location = format!("leasehold {version} on a store of the kind {kind}");
-        findings = findings.into_iter().map(|finding| without(finding, &names)).collect();
-    }
+    let mut signals = context.catch_signals()?;
+    let work = examine(args, context);
+    let (location, findings) = unless_interrupted(&mut signals, work).await??;
     let worst = worst(&findings);
     if args.json {
         output::json(&json!({
@@ -48,6 +46,140 @@ pub(crate) async fn doctor(args: &Doctor, context: &Context) -> Outcome {
         output::data(&report(&location, &findings))?;
     }
     Ok(if worst > Severity::Note { Exit::Unwell } else { Exit::Success })
+}
+
+/// What was found, and of what.
+async fn examine(args: &Doctor, context: &Context) -> Outcome<(String, Vec<Finding>)> {
+    let (mut location, mut findings) = match context.connect_to_look().await? {
+        Some(client) => (client.location().to_owned(), client.examine().await?),
+        None => (context.settings.place(), vec![not_made_yet()]),
+    };
+    if args.probe {
+        if context.settings.store_is_absent() {
+            findings = probe_beside(context).await?;
+        } else {
+            findings.extend(probe(context).await?);
+        }
+        doctor::sort(&mut findings);
+        let names = names_of(&location, &findings);
+        let kind = location.split_once(':').map_or(&*location, |(kind, _)| kind);
+        let version = env!("CARGO_PKG_VERSION");
+        location = format!("leasehold {version} on a store of the kind {kind}");
+        findings = findings.into_iter().map(|finding| without(finding, &names)).collect();
+    }
+    Ok((location, findings))
+}
+
+/// The experiments, for a store that is not there yet: in one beside the place where it will be, which is
+/// gone again after.
+async fn probe_beside(context: &Context) -> Outcome<Vec<Finding>> {
+    let not_made = |why: &str| {
+        let found = format!("there is no store here yet, and no experiment was made: {why}");
+        let means =
+            "whether locks work here is not known; the first command that takes one makes it";
+        vec![
+            Finding::new(Severity::Warning, "store", found, means)
+                .advise("take a lock, and ask again"),
+        ]
+    };
+    let settings = &context.settings;
+    let Some(directory) = place::directory(settings.store()) else {
+        return Ok(not_made("it is made of several directories"));
+    };
+    let scratch = match Scratch::beside(&directory) {
+        Ok(scratch) => scratch,
+        Err(error) => return Ok(not_made(&format!("no directory can be made beside it: {error}"))),
+    };
+    let store = settings.at(place::with_directory(settings.store(), &scratch.path.join("locks")));
+    let context = Context::new(store, context.inherited, Vec::new(), context.quiet);
+    let probed = probe(&context).await;
+    let names = names_of(&context.settings.place(), &[]);
+    context.close().await;
+    drop(scratch);
+    let probed = probed?.into_iter().map(|finding| without(finding, &names)).collect();
+    let found = "there is no store here yet: the experiments were made in one beside it, on the same \
+                 file system, which is gone again";
+    let means = "no lock is held in it; the first command that takes one makes it";
+    let note = Finding::new(Severity::Note, "store", found, means)
+        .advise("look again once a lock was taken here");
+    Ok([vec![note], probed].concat())
+}
+
+/// What the names of such directories begin with.
+const SCRATCH: &str = ".leasehold-probe-";
+/// How often a directory is made that another probe takes for one that was left.
+const SCRATCH_TRIES: u32 = 5;
+
+/// A directory that is there for a while, locked for as long: it is left over when it is not locked.
+#[derive(Debug)]
+struct Scratch {
+    path: PathBuf,
+    _locked: OwnedFd,
+}
+
+impl Scratch {
+    /// In the directory in which this one is, or will be: on the same file system.
+    fn beside(directory: &Path) -> io::Result<Self> {
+        let above = directory.ancestors().skip(1).find(|above| above.exists());
+        let above = above.ok_or(io::ErrorKind::NotFound)?;
+        let device = fs::metadata(above)?.dev();
+        if fs::metadata(directory).is_ok_and(|is| is.dev() != device) {
+            return Err(io::Error::other("it is on a file system of its own"));
+        }
+        remove_leftovers(above);
+        let mut failed = io::Error::from(io::ErrorKind::AlreadyExists);
+        for number in 1..=SCRATCH_TRIES {
+            let path = above.join(format!("{SCRATCH}{}-{number}", std::process::id()));
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                made => made?,
+            }
+            match lock_directory(&path) {
+                Ok(Some(locked)) => return Ok(Self { path, _locked: locked }),
+                Ok(None) => {}
+                Err(error) => failed = error,
+            }
+            // Another probe took it for one that was left, and removes it, unless it can't.
+            drop(fs::remove_dir(&path));
+        }
+        Err(failed)
+    }
+}
+
+/// Removes the directories of probes that were killed, as far as they are this user's.
+fn remove_leftovers(above: &Path) {
+    for entry in fs::read_dir(above).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if name.to_str().is_some_and(|name| name.starts_with(SCRATCH))
+            && let Ok(Some(_locked)) = lock_directory(&entry.path())
+        {
+            // A later probe tries it again.
+            drop(fs::remove_dir_all(entry.path()));
+        }
+    }
+}
+
+/// Locks a directory of this user's, unless it is locked or is another by now.
+fn lock_directory(path: &Path) -> io::Result<Option<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(path, flags, Mode::empty())?;
+    if rustix::fs::fstat(&opened)?.st_uid != rustix::process::geteuid().as_raw() {
+        return Ok(None);
+    }
+    if let Err(refused) = rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive) {
+        return if refused == Errno::WOULDBLOCK { Ok(None) } else { Err(refused.into()) };
+    }
+    let (locked, there) = (rustix::fs::fstat(&opened)?, rustix::fs::lstat(path)?);
+    let is_same = (locked.st_dev, locked.st_ino) == (there.st_dev, there.st_ino);
+    Ok(is_same.then_some(opened))
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.path) {
+            output::message(&format!("can't remove {}: {error}", self.path.display()));
+        }
+    }
 }
 
 /// What tells of a store where it is, each with what stands for it in a report to be shared.
@@ -104,9 +236,27 @@ fn print_rule(args: &Doctor, context: &Context) -> Outcome {
              --store redis://HOST",
         ));
     }
+    let scheme = context.settings.store().split(':').next().unwrap_or_default();
+    let several = match scheme {
+        "spread" => Some(("spread store", "")),
+        _ if scheme.starts_with("quorum") => {
+            Some(("quorum", " and, beside the others, --feature quorum"))
+        }
+        _ => None,
+    };
+    if let Some((whole, feature)) = several {
+        return Err(Failure::config(format!(
+            "each server of a {whole} has users of its own; name one of them with \
+             --store redis://HOST{feature}"
+        )));
+    }
     // A name that was typed is to blame before the URL is.
     acl::rule("redis://host", &args.user, &[]).map_err(|error| Failure::of_argument(&error))?;
-    let rule = acl::rule(context.settings.store(), &args.user, &features)?;
+    let store = context.settings.store();
+    let rule = match &args.interop {
+        Some(layout) => acl::rule_for_layout(store, &args.user, layout)?,
+        None => acl::rule(store, &args.user, &features)?,
+    };
     output::data(&format!("{rule}\n"))?;
     Ok(Exit::Success)
 }
@@ -117,6 +267,7 @@ fn feature(feature: Feature) -> acl::Feature {
         Feature::Wait => acl::Feature::Wait,
         Feature::Share => acl::Feature::Share,
         Feature::List => acl::Feature::List,
+        Feature::Log => acl::Feature::Log,
         Feature::Quorum => acl::Feature::Quorum,
         Feature::Doctor => acl::Feature::Doctor,
     }

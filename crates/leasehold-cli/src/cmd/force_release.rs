@@ -9,25 +9,32 @@ use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
+/// Of a lock that is free, or whose store nobody has made yet.
+pub(crate) const NOBODY: &str = "nobody holds it";
+
 pub(crate) async fn force_release(args: &ForceRelease, context: &Context) -> Outcome {
     let key = arguments::key(&args.key)?;
     let fence = arguments::fence(args.fence)?;
-    let nobody = "nobody holds it".to_owned();
     let Some(client) = context.connect_to_look().await? else {
         let at = context.settings.place();
-        return Err(Failure::new(Exit::Lost, format!("force-release \"{key}\" at {at}: {nobody}")));
+        return Err(Failure::new(Exit::Lost, format!("force-release \"{key}\" at {at}: {NOBODY}")));
     };
     let (by, at) = (client.owner().clone(), client.location().to_owned());
-    let done = match client.force_release(&key, fence).await? {
-        Forced::Released => {
-            output::message(&format!("{by} took \"{key}\" (fence {fence}) away at {at}"));
-            return Ok(Exit::Success);
-        }
+    let Some(why) = why_not(&client.force_release(&key, fence).await?) else {
+        output::message(&format!("{by} took \"{key}\" (fence {fence}) away at {at}"));
+        return Ok(Exit::Success);
+    };
+    Err(Failure::new(Exit::Lost, format!("force-release \"{key}\" at {at}: {why}")))
+}
+
+/// Why nothing was taken away, where nothing was.
+pub(crate) fn why_not(done: &Forced) -> Option<String> {
+    match done {
+        Forced::Released => None,
         Forced::OtherFence { fences } => {
             let fences: Vec<String> = fences.iter().map(Fence::to_string).collect();
-            format!("it is held under another fence ({}); look again", fences.join(", "))
+            Some(format!("it is held under another fence ({}); look again", fences.join(", ")))
         }
-        _ => nobody,
-    };
-    Err(Failure::new(Exit::Lost, format!("force-release \"{key}\" at {at}: {done}")))
+        _ => Some(NOBODY.to_owned()),
+    }
 }

@@ -47,9 +47,11 @@ pub(crate) async fn metrics(args: &Metrics, context: &Context) -> Outcome {
         Some(address) => listen(address, &mut scraper).await,
         None => {
             let begun = Instant::now();
-            let listing = scraper.list().await?;
-            output::data(&text(Some(&listing), begun.elapsed(), args.per_lock))?;
-            Ok(Exit::Success)
+            let listing = scraper.list().await;
+            let text = text(listing.as_ref().ok(), begun.elapsed(), args.per_lock);
+            let printed = output::data(&text);
+            // A store that is away counts for more than a reader that is.
+            listing.and(printed).map(|()| Exit::Success)
         }
     }
 }
@@ -195,8 +197,10 @@ fn set_one(info: &LockInfo) {
     let lock = info.key.as_str().to_owned();
     describe_gauge!("leasehold_lock_hold_age_seconds", "The age of a lock's oldest hold");
     describe_gauge!("leasehold_lock_waiters", "A lock's contenders in line");
-    let age = oldest(info).map(|holder| holder.held_for).unwrap_or_default();
-    gauge!("leasehold_lock_hold_age_seconds", "lock" => lock.clone()).set(age);
+    // One that is merely closed or waited for has no hold that could have an age.
+    if let Some(holder) = oldest(info) {
+        gauge!("leasehold_lock_hold_age_seconds", "lock" => lock.clone()).set(holder.held_for);
+    }
     let waiters = f64::from(u32::try_from(info.waiting()).unwrap_or(u32::MAX));
     gauge!("leasehold_lock_waiters", "lock" => lock).set(waiters);
 }

@@ -7,6 +7,8 @@ mod doctor;
 mod elect;
 mod force_release;
 mod hold;
+mod last_run;
+mod log;
 mod ls;
 pub(crate) mod man;
 mod metrics;
@@ -37,6 +39,7 @@ pub(crate) async fn carry_out(command: &Command, context: &Context) -> Outcome {
         Command::Hold(args) => hold::hold(args, context).await,
         Command::Wait(args) => wait::wait(args, context).await,
         Command::Ls(args) => ls::ls(args, context).await,
+        Command::Log(args) => log::log(args, context).await,
         Command::Show(args) => show::show(args, context).await,
         Command::Top(args) => top::top(args, context).await,
         Command::Ui(args) => ui::ui(args, context).await,

@@ -21,15 +21,17 @@ pub(crate) async fn release(args: &Release, context: &Context) -> Outcome {
 
 /// Ends leases that were taken with `acquire`.
 async fn taken(args: &Release, context: &Context) -> Outcome {
-    let leases = lease_file::read(&args.source, context.settings.layout())?;
+    let layout = context.settings.layout();
     let cooldown = arguments::cooldown(args.cooldown)?;
+    arguments::refuse_for(layout, &[(cooldown.is_some(), "--cooldown", "cool-down")])?;
+    let taken = lease_file::read(&args.source, layout)?;
     let Some(client) = context.connect_if_made(None, true).await? else {
         return Err(lease_file::has_no_store("release", &context.settings.place()));
     };
     let location = client.location();
     let mut failed: Option<Failure> = None;
-    let mut unanswered = false;
-    for lease in &leases {
+    let mut may_be_held = false;
+    for lease in &taken.leases {
         let fail = |exit, why: &str| {
             Failure::new(exit, format!("release \"{}\" at {location}: {why}", lease.key()))
         };
@@ -40,17 +42,23 @@ async fn taken(args: &Release, context: &Context) -> Outcome {
                 "too late: the lease had run out before; nobody else has held it since, but the \
                  ttl is too short",
             ),
-            Ok(Released::NotHeld) => fail(
-                Exit::Lost,
-                "the lease was lost: it ran out or was taken away, and somebody else may have \
-                 held it since",
-            ),
+            Ok(Released::NotHeld) => match taken.elsewhere(&context.settings.place()) {
+                Some(why) => {
+                    may_be_held = true;
+                    fail(Exit::Lost, &why)
+                }
+                None => fail(
+                    Exit::Lost,
+                    "the lease was lost: it ran out or was taken away, and somebody else may have \
+                     held it since",
+                ),
+            },
             Ok(_) => {
-                unanswered = true;
+                may_be_held = true;
                 fail(Exit::Store, "the store did not answer; try again")
             }
             Err(error) => {
-                unanswered = true;
+                may_be_held = true;
                 error.into()
             }
         };
@@ -59,7 +67,7 @@ async fn taken(args: &Release, context: &Context) -> Outcome {
         }
     }
     // With a lease that may still be held the file stays, so that it can be tried again.
-    if let Some(path) = args.source.lease_file.as_ref().filter(|_| !unanswered)
+    if let Some(path) = args.source.lease_file.as_ref().filter(|_| !may_be_held)
         && let Err(error) = fs::remove_file(path)
     {
         output::message(&format!("warning: can't remove {}: {error}", path.display()));
@@ -70,6 +78,8 @@ async fn taken(args: &Release, context: &Context) -> Outcome {
 /// Takes every lease of an owner away, each by the fence that was seen: a lease that somebody
 /// takes meanwhile is not hit.
 async fn all(args: &Release, context: &Context) -> Outcome {
+    let found = (true, "--all", "mark by which those of an owner could be found");
+    arguments::refuse_for(context.settings.layout(), &[found])?;
     let Some(owner) = args.owner.as_deref().or_else(|| context.settings.owner()) else {
         return Err(Failure::usage(
             "say whose leases are to be taken away: give --owner NAME, as `leasehold ls` shows it",

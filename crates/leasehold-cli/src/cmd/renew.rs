@@ -7,18 +7,19 @@ use crate::cli::Renew;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
-use crate::lease_file::{self, lines};
+use crate::lease_file::{self, file_text};
 use crate::output;
 
 pub(crate) async fn renew(args: &Renew, context: &Context) -> Outcome {
-    let leases = lease_file::read(&args.source, context.settings.layout())?;
+    let taken = lease_file::read(&args.source, context.settings.layout())?;
+    let (leases, place) = (&taken.leases, context.settings.place());
     let ttl = args.ttl.map(arguments::ttl).transpose()?;
     let Some(client) = context.connect_if_made(None, true).await? else {
         return Err(lease_file::has_no_store("renew", &context.settings.place()));
     };
     let mut renewed = Vec::with_capacity(leases.len());
     let mut failed = None;
-    for lease in &leases {
+    for lease in leases {
         match client.renew(lease, ttl.unwrap_or_else(|| lease.ttl()).duration()).await {
             Ok(lease) => renewed.push(lease),
             // The others go on: one that is lost does not make them lost.
@@ -27,12 +28,14 @@ pub(crate) async fn renew(args: &Renew, context: &Context) -> Outcome {
                 let why = match error.kind() {
                     ErrorKind::Late => Some(
                         "too late: the lease had run out, or was released before; nobody else has \
-                         held the lock since",
+                         held the lock since"
+                            .to_owned(),
                     ),
-                    ErrorKind::Lost => Some(
+                    ErrorKind::Lost => Some(taken.elsewhere(&place).unwrap_or_else(|| {
                         "the lease is lost: it had run out, was released before or was taken away; \
-                         stop what was done under it",
-                    ),
+                         stop what was done under it"
+                            .to_owned()
+                    })),
                     _ => None,
                 };
                 let failure = match why {
@@ -49,19 +52,15 @@ pub(crate) async fn renew(args: &Renew, context: &Context) -> Outcome {
         }
     }
     if let Some(path) = &args.source.lease_file
-        && renewed != leases
+        && renewed != *leases
     {
-        lease_file::replace(path, &lines(&renewed, context.settings.layout())).map_err(
-            |error| {
-                Failure::new(
-                    Exit::Output,
-                    format!(
-                        "the lease is renewed, but {} can't be rewritten: {error}",
-                        path.display()
-                    ),
-                )
-            },
-        )?;
+        let text = file_text(&renewed, context.settings.layout(), &taken.place_or(&place));
+        lease_file::replace(path, &text).map_err(|error| {
+            Failure::new(
+                Exit::Output,
+                format!("the lease is renewed, but {} can't be rewritten: {error}", path.display()),
+            )
+        })?;
     }
     failed.map_or(Ok(Exit::Success), Err)
 }

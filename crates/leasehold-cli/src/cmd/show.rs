@@ -1,34 +1,48 @@
 //! `leasehold show`: one lock.
 
 use leasehold::store::Kind;
-use leasehold::{Fence, LockInfo};
+use leasehold::{Fence, HolderInfo, LockInfo};
 use serde_json::{Value, json};
 
 use crate::arguments;
 use crate::cli::Show;
+use crate::cmd::last_run::LastRun;
 use crate::context::Context;
 use crate::describe::{end, lock_json, mode, notes, owner};
 use crate::duration;
 use crate::exit::Exit;
 use crate::failure::Outcome;
 use crate::output::{self, JSON_VERSION};
+use crate::secret;
 
 pub(crate) async fn show(args: &Show, context: &Context) -> Outcome {
     let key = arguments::key(&args.key)?;
-    let info = match context.connect_to_look().await? {
+    let client = context.connect_to_look().await?;
+    let info = match &client {
         Some(client) => client.inspect(&key).await?,
         None => None,
     };
+    let last_run = match (&client, &info) {
+        (Some(client), Some(info)) => LastRun::of(client, info).await,
+        _ => None,
+    };
     if args.json {
         let lock = info.as_ref().map_or(Ok(Value::Null), lock_json)?;
-        output::json(&json!({ "version": JSON_VERSION, "key": key.as_str(), "lock": lock }))?;
+        let last_run = last_run.as_ref().map(LastRun::document);
+        let (version, key) = (JSON_VERSION, key.as_str());
+        let document =
+            json!({ "version": version, "key": key, "lock": lock, "last_run": last_run });
+        output::json(&document)?;
         return Ok(Exit::Success);
     }
-    let text = match &info {
+    let mut text = match &info {
         Some(info) => description(info),
         None => output::table(&[row("key", &key), row("state", "free")]),
     };
-    output::data(&text)?;
+    for line in last_run.iter().flat_map(LastRun::lines) {
+        text.push_str(&format!("{}\n", line.trim_start()));
+    }
+    output::data(&secret::redact(&text))?;
     Ok(Exit::Success)
 }
 
@@ -55,6 +69,9 @@ pub(super) fn description(info: &LockInfo) -> String {
         rows.push(row("holder", owner(holder)));
         if !holder.is_foreign() {
             rows.push(row("  fence", holder.fence));
+        } else if info.last_fence != Fence::ZERO {
+            // Its number, as the other library counts.
+            rows.push(row("  fence", info.last_fence.sequence()));
         }
         rows.push(row("  mode", mode(holder.mode)));
         if holder.holds > 1 {
@@ -82,7 +99,7 @@ pub(super) fn description(info: &LockInfo) -> String {
             rows.push(row("  meta", notes(&waiter.metadata)));
         }
     }
-    if info.last_fence != Fence::ZERO {
+    if info.last_fence != Fence::ZERO && !info.holders.iter().any(HolderInfo::is_foreign) {
         rows.push(row("fences up to", info.last_fence));
     }
     output::table(&rows)

@@ -1,32 +1,24 @@
 //! The command's process: how it is started, watched and ended.
 
-use std::ffi::{OsStr, OsString};
-use std::io;
-use std::os::unix::process::CommandExt as _;
-use std::process::Command;
-use std::thread;
+use std::ffi::OsStr;
+use std::io::{self, Read as _};
+use std::os::fd::RawFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::{env, fs, thread};
 
+use leasehold::store::escape;
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use tokio::sync::mpsc;
 
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
-use crate::inherited::Inherited;
+use crate::inherited::{self, Inherited};
 use crate::job::group;
+use crate::job::start::{self, Plan};
 use crate::job::terminal::{self, Terminal};
 use crate::job::watchdog::{Page, Watchdog};
 use crate::signals;
-
-/// What is to be run.
-#[derive(Debug)]
-pub(crate) struct Plan {
-    pub(crate) program: OsString,
-    pub(crate) arguments: Vec<OsString>,
-    /// Variables to add.
-    pub(crate) variables: Vec<(String, String)>,
-    /// Variables to take away.
-    pub(crate) hidden: Vec<OsString>,
-}
 
 /// What happened to the command's process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -50,6 +42,14 @@ impl Ending {
             Self::Exited(0) => Exit::Success,
             Self::Exited(code) => Exit::Code(code),
             Self::Killed(signal) => Exit::Signal(signals::number(signal)),
+        }
+    }
+
+    /// In words that mean the same in every version: `exit 3`, `signal 15`.
+    pub(crate) fn words(self) -> String {
+        match self {
+            Self::Exited(code) => format!("exit {code}"),
+            Self::Killed(signal) => format!("signal {signal}"),
         }
     }
 }
@@ -78,22 +78,15 @@ impl Child {
         caught: &[libc::c_int],
         watchdog: &Watchdog,
         terminal: Option<&Terminal>,
+        files: &[RawFd],
     ) -> Outcome<Self> {
-        let mut command = Command::new(&plan.program);
-        command.args(&plan.arguments);
-        for name in &plan.hidden {
-            command.env_remove(name);
-        }
-        command.envs(plan.variables.iter().map(|(name, value)| (name, value)));
+        let mut files = files.to_vec();
+        files.sort_unstable();
         let (caught, parent) = (caught.to_vec(), rustix::process::getpid());
         let (page, tty) = (watchdog.page(), terminal.map(Terminal::raw));
-        // SAFETY: the hook runs between fork and exec. It makes system calls only, allocates
-        // nothing and takes no lock; what it uses was made before the fork.
-        unsafe {
-            command.pre_exec(move || {
-                unless_orphaned(parent, || prepare(parent, inherited, &caught, &page, tty))
-            });
-        }
+        let prepare = move || {
+            unless_orphaned(parent, || prepare(parent, &inherited, &caught, &page, tty, &files))
+        };
         let (sender, events) = mpsc::unbounded_channel();
         let (introduce, introduced) = std::sync::mpsc::sync_channel(1);
         // Before the command: once that runs, nothing may be missing for looking after it.
@@ -106,8 +99,10 @@ impl Child {
                 }
             })
             .map_err(|error| Failure::system("start a thread to wait for the command", &error))?;
-        let child = command.spawn().map_err(|error| not_started(&plan.program, &error))?;
-        let pid = Pid::from_child(&child);
+        // SAFETY: it makes system calls only, allocates nothing and takes no lock; what it uses is
+        // made already.
+        let started = unsafe { start::start(plan, inherited, prepare) };
+        let pid = started.map_err(|error| not_started(&plan.program, &error))?;
         // The thread receives, and there is room.
         introduce.send(pid).ok();
         Ok(Self { pid, events, collected: false })
@@ -146,7 +141,7 @@ impl Child {
     }
 }
 
-/// Ends the forked process without a word where it can't go on since its parent is gone: with nobody
+/// Ends the new process without a word where it can't go on since its parent is gone: with nobody
 /// left to be told, the standard library would abort it aloud, on an output that may be somebody's.
 fn unless_orphaned(parent: Pid, prepare: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let prepared = prepare();
@@ -157,15 +152,21 @@ fn unless_orphaned(parent: Pid, prepare: impl FnOnce() -> io::Result<()>) -> io:
     prepared
 }
 
-/// Makes the forked process what the command should find itself in.
+/// Makes the new process what the command should find itself in.
 fn prepare(
     parent: Pid,
-    inherited: Inherited,
+    inherited: &Inherited,
     caught: &[libc::c_int],
     page: &Page,
     tty: Option<i32>,
+    files: &[RawFd],
 ) -> io::Result<()> {
     rustix::process::setpgid(None, None)?;
+    // One that came before that is for this process's parent too, which passes it on: it would stop the
+    // command twice. What is ignored for a moment is pending no more.
+    if caught.contains(&libc::SIGTSTP) {
+        signals::ignore(libc::SIGTSTP)?;
+    }
     // Exec would do this too, but a signal may come before, and must not be swallowed by a
     // handler that belongs to the parent.
     for &signal in caught {
@@ -193,7 +194,13 @@ fn prepare(
         // Without it the command runs in the background and asks for it when it needs it.
         drop(terminal::take(tty));
     }
-    inherited.restore_mask()
+    // The program closes them as well, but may be long in coming: it may lie on a disk that hangs.
+    // Whatever this process has locked and shares until then would stay so without it.
+    #[cfg(target_os = "linux")]
+    inherited::close_except(files);
+    #[cfg(not(target_os = "linux"))]
+    let _: &[RawFd] = files;
+    Ok(())
 }
 
 /// Tells what happens to the process until it has ended, without collecting it.
@@ -271,8 +278,8 @@ pub(crate) fn takes_orphans_in() -> bool {
 }
 
 /// Why a program could not be started, with the exit code that a shell would have.
-fn not_started(program: &OsStr, error: &io::Error) -> Failure {
-    let program = program.to_string_lossy();
+fn not_started(name: &OsStr, error: &io::Error) -> Failure {
+    let program = name.to_string_lossy();
     match error.raw_os_error() {
         Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE) => {
             Failure::system(&format!("start {program}"), error)
@@ -282,13 +289,52 @@ fn not_started(program: &OsStr, error: &io::Error) -> Failure {
                 io::ErrorKind::NotFound => Exit::NotFound,
                 _ => Exit::CannotExecute,
             };
-            Failure::new(exit, format!("can't run {program}: {error}"))
+            let why = match (error.raw_os_error(), exit) {
+                (Some(libc::E2BIG), _) => {
+                    "; its arguments and the environment are too long together: of many locks each adds \
+                     its LEASEHOLD_KEY_n and LEASEHOLD_FENCE_n, so take fewer locks in one call"
+                        .to_owned()
+                }
+                (_, Exit::NotFound) => match missing_interpreter(name) {
+                    Some(missing) => format!("; it is there, but its interpreter {missing} is missing"),
+                    None => String::new(),
+                },
+                _ => String::new(),
+            };
+            Failure::new(exit, format!("can't run {program}: {error}{why}"))
         }
     }
 }
 
+/// More than any system reads of a script's first line.
+const FIRST_LINE_MAX: u64 = 512;
+
+/// The interpreter that the first line of a script names, if that is what was not found.
+fn missing_interpreter(program: &OsStr) -> Option<String> {
+    let script = if program.as_bytes().contains(&b'/') {
+        Path::new(program).to_owned()
+    } else {
+        let path = env::var_os("PATH")?;
+        env::split_paths(&path).map(|part| part.join(program)).find(|file| file.is_file())?
+    };
+    // A pipe would be waited for.
+    if !script.is_file() {
+        return None;
+    }
+    let mut line = Vec::new();
+    fs::File::open(script).ok()?.take(FIRST_LINE_MAX).read_to_end(&mut line).ok()?;
+    let line = line.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let mut words = line.split(|byte| matches!(byte, b' ' | b'\t'));
+    let interpreter = OsStr::from_bytes(words.find(|word| !word.is_empty())?);
+    (!Path::new(interpreter).exists())
+        .then(|| escape::terminal(&interpreter.to_string_lossy()).to_string())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt as _;
+    use std::process::Command;
+
     use super::*;
 
     /// As it ends after this hook, with a parent that is this process or another.

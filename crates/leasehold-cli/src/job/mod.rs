@@ -3,6 +3,9 @@
 mod child;
 mod clock;
 mod group;
+mod start;
+#[cfg(target_os = "linux")]
+mod stops;
 mod supervise;
 mod terminal;
 mod watchdog;
@@ -12,17 +15,19 @@ use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold::interop::Layout;
 use leasehold::store::LeaseState;
-use leasehold::{Client, Key, Release};
+use leasehold::{Client, ErrorKind, Key, Release};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::cli::Job;
-use crate::context::Context;
+use crate::context::{Context, TIDY_LEAST};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
 use crate::inherited;
-use crate::job::child::{Child, Plan};
+use crate::job::child::Child;
+use crate::job::start::Plan;
 use crate::job::supervise::{Supervisor, Verdict};
 use crate::job::terminal::Terminal;
 use crate::job::watchdog::Watchdog;
@@ -38,6 +43,7 @@ use crate::signals::{self, Signals, unless_interrupted};
 const TELL_EVERY_MAX: Duration = Duration::from_secs(1);
 const TELL_EVERY_MIN: Duration = Duration::from_millis(1);
 
+const OWNER_VARIABLE: &str = "LEASEHOLD_OWNER";
 const FENCE_VARIABLE: &str = "LEASEHOLD_FENCE";
 const PERMITS_VARIABLE: &str = "LEASEHOLD_PERMITS";
 const KEY_OF_SEVERAL: &str = "LEASEHOLD_KEY_";
@@ -119,7 +125,7 @@ impl<'a> Runner<'a> {
         client: &Client,
         signals: &mut Signals,
     ) -> Outcome<Done> {
-        let plan = plan(self.job, client, held.leases())?;
+        let plan = plan(self.job, client, held.leases(), context.settings.layout())?;
         let terminal = Terminal::open();
         let result =
             self.supervised(&plan, held.leases(), context, client, signals, terminal.as_ref());
@@ -129,7 +135,7 @@ impl<'a> Runner<'a> {
             Ok(verdict) => verdict,
             Err(failure) => {
                 // Nothing has been run, so nothing closes the lock to those who can run it.
-                let released = release(held, Cooldown::Reopen);
+                let released = release(held, Cooldown::Reopen, self.max_hold, context);
                 drop(unless_interrupted(signals, released).await);
                 return Err(failure);
             }
@@ -140,12 +146,15 @@ impl<'a> Runner<'a> {
                  for a device; it may run on without the lock",
             );
         }
+        if let Some(ending) = verdict.ending {
+            held.leases().iter().for_each(|lease| lease.note_result(&ending.words()));
+        }
         let failed = verdict.ending.is_none_or(|ending| ending.exit() != Exit::Success);
         let cooldown =
             if self.reopen_on_failure && failed { Cooldown::Reopen } else { self.cooldown };
         // What is lost already can be given up only until somebody else may hold it.
         let limit = (!verdict.covered).then(|| held.leases().until_deadline());
-        let released = release(held, cooldown);
+        let released = release(held, cooldown, self.max_hold, context);
         let released = unless_interrupted(signals, async {
             match limit {
                 Some(limit) => tokio::time::timeout(limit, released).await.unwrap_or(false),
@@ -176,7 +185,14 @@ impl<'a> Runner<'a> {
         let watchdog = Arc::new(Watchdog::start().map_err(system)?);
         watchdog.tell(leases, self.grace);
         let given = terminal.filter(|terminal| terminal.is_for_the_command());
-        let child = Child::start(plan, context.inherited, signals.caught(), &watchdog, given);
+        let child = Child::start(
+            plan,
+            context.inherited,
+            signals.caught(),
+            &watchdog,
+            given,
+            &context.files,
+        );
         let verdict = match child {
             Ok(mut child) => {
                 let (tell, asked) = oneshot::channel();
@@ -242,7 +258,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-fn plan(job: &Job, client: &Client, leases: &Leases) -> Outcome<Plan> {
+fn plan(job: &Job, client: &Client, leases: &Leases, layout: Option<&Layout>) -> Outcome<Plan> {
     let mut words = job.cmd.iter().cloned();
     let (program, arguments) = match (&job.shell, words.next()) {
         (Some(line), _) => {
@@ -253,11 +269,15 @@ fn plan(job: &Job, client: &Client, leases: &Leases) -> Outcome<Plan> {
         (None, Some(program)) => (program, words.collect()),
         (None, None) => return Err(Failure::usage("there is no command to run")),
     };
-    Ok(Plan { program, arguments, variables: variables(client, leases)?, hidden: hidden() })
+    Ok(Plan { program, arguments, variables: variables(client, leases, layout)?, hidden: hidden() })
 }
 
 /// What the command learns of its locks.
-fn variables(client: &Client, leases: &Leases) -> Outcome<Vec<(String, String)>> {
+fn variables(
+    client: &Client,
+    leases: &Leases,
+    layout: Option<&Layout>,
+) -> Outcome<Vec<(String, String)>> {
     let deadline = clock::now().saturating_add(leases.remaining());
     let (mut keys, mut fences, mut permits) = (Vec::new(), Vec::new(), None);
     for lease in leases.iter() {
@@ -267,9 +287,12 @@ fn variables(client: &Client, leases: &Leases) -> Outcome<Vec<(String, String)>>
     }
     let mut variables = vec![
         ("LEASEHOLD_KEY".to_owned(), keys.join("\n")),
-        ("LEASEHOLD_OWNER".to_owned(), client.owner().as_str().to_owned()),
         ("LEASEHOLD_DEADLINE_MS".to_owned(), deadline.as_millis().to_string()),
     ];
+    // Where others see it.
+    if layout.is_none_or(Layout::has_owner) {
+        variables.push((OWNER_VARIABLE.to_owned(), client.owner().as_str().to_owned()));
+    }
     if !fences.is_empty() {
         variables.push((FENCE_VARIABLE.to_owned(), fences.join("\n")));
     }
@@ -287,7 +310,7 @@ fn variables(client: &Client, leases: &Leases) -> Outcome<Vec<(String, String)>>
 /// What the command must not see: secrets, and what a lock around this one would have told it.
 fn hidden() -> Vec<OsString> {
     let mut hidden: Vec<OsString> =
-        [PASSWORD_VARIABLE, LEASE_VARIABLE, PERMITS_VARIABLE, FENCE_VARIABLE]
+        [PASSWORD_VARIABLE, LEASE_VARIABLE, PERMITS_VARIABLE, FENCE_VARIABLE, OWNER_VARIABLE]
             .map(Into::into)
             .into();
     let store = env::var_os(STORE_VARIABLE).unwrap_or_default();
@@ -302,7 +325,12 @@ fn hidden() -> Vec<OsString> {
 }
 
 /// Releases the locks. Whether an answer says that somebody else may have held one meanwhile.
-async fn release(held: Held, cooldown: Cooldown) -> bool {
+async fn release(
+    held: Held,
+    cooldown: Cooldown,
+    max_hold: Option<Duration>,
+    context: &Context,
+) -> bool {
     // When the loss is known already, it has been told.
     let known: Vec<Key> = held
         .leases()
@@ -311,15 +339,24 @@ async fn release(held: Held, cooldown: Cooldown) -> bool {
         .map(|lease| lease.key().clone())
         .collect();
     let deadline = Instant::now() + held.leases().until_deadline();
-    let mut overlapped = false;
+    let (mut overlapped, mut denied, mut unanswered) = (false, false, false);
+    let at_worst = match cooldown {
+        Cooldown::For(_) => {
+            "the lock may stay held until its ttl runs out, and is then free at once: its cool-down may \
+             not have been set"
+        }
+        Cooldown::AsGranted | Cooldown::Reopen => "the lock may stay held until its ttl runs out",
+    };
     for (key, released) in held.release(cooldown).await {
         let known = known.contains(&key);
         let problem = match released {
             Ok(Release::Released) => continue,
             Ok(Release::Late) => {
-                "its lease ran out before the release; nobody else has held it since, but the ttl \
-                 is too short"
-                    .to_owned()
+                let shortened = if max_hold.is_some() { ", which --max-hold limits," } else { "" };
+                format!(
+                    "its lease ran out before the release; nobody else has held it since, but the \
+                     ttl{shortened} is too short"
+                )
             }
             Ok(Release::NotHeld) => {
                 overlapped = true;
@@ -338,15 +375,25 @@ async fn release(held: Held, cooldown: Cooldown) -> bool {
                 continue;
             }
             Ok(_) => {
-                "the store did not answer the release; the lock may stay held until its ttl runs \
-                 out"
-                .to_owned()
+                unanswered = true;
+                format!("the store did not answer the release; {at_worst}")
             }
-            Err(error) => chain(&error),
+            Err(error) => {
+                denied |= error.kind() == ErrorKind::Denied;
+                unanswered |= error.kind() != ErrorKind::Denied;
+                if !known {
+                    output::message(&format!("warning: {}; {at_worst}", chain(&error)));
+                }
+                continue;
+            }
         };
         if !known {
             output::message(&format!("warning: release \"{key}\": {problem}"));
         }
+    }
+    if denied && !unanswered {
+        // The store has said what it will say again.
+        context.tidy_within(TIDY_LEAST);
     }
     overlapped
 }

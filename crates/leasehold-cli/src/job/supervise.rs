@@ -22,8 +22,6 @@ use crate::signals::{self, Signals};
 /// A killed process that is still there after this time is waiting for a device that does not
 /// answer, or belongs to another user. It is waited for until its lease is over, if that is later.
 const DEAD_WITHIN: Duration = Duration::from_secs(10);
-/// How long a stop waits for what is said about it to be read.
-const SAY_WITHIN: Duration = Duration::from_millis(100);
 /// How often processes that were left to this one are collected.
 const REAP_EVERY: Duration = Duration::from_secs(1);
 /// Pauses between two looks whether the rest of a group is gone: the system tells nobody.
@@ -301,8 +299,8 @@ impl Supervisor<'_> {
         self.has_terminal = false;
         self.stop_asked = false;
         // Stopped itself, this process prints nothing.
-        output::flush(SAY_WITHIN);
-        signals::suspend_own_group();
+        output::flush();
+        signals::suspend();
         self.go_on(Some(signal));
     }
 

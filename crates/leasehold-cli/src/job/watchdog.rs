@@ -24,6 +24,8 @@ use std::time::Duration;
 
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use crate::inherited;
 use crate::job::clock::{self, Alarm};
@@ -35,6 +37,10 @@ use crate::output;
 /// strangers.
 const LOOK_FIRST: Duration = Duration::from_millis(1);
 const LOOK_LAST: Duration = Duration::from_millis(50);
+
+/// How long the next watchdog waits to be replaced at the least: something may end each of them at
+/// once, and must not cost more than a fork in this time.
+const AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 /// What supervisor, watchdog and the command's first process know together. It stays mapped, at
 /// the same place, in all of them.
@@ -118,6 +124,8 @@ struct Process {
     pid: Pid,
     /// Whether it was there at the last look.
     is_there: bool,
+    /// Whether it is needed no more.
+    is_dismissed: bool,
 }
 
 impl Watchdog {
@@ -159,25 +167,43 @@ impl Watchdog {
         rustix::io::write(&process.pipe, &[0]).ok();
     }
 
-    /// Tells it again and again, and puts another in its place should it be gone. Ends only by
-    /// being dropped.
-    #[expect(clippy::infinite_loop, reason = "it ends by being dropped")]
+    /// Tells it again and again, and puts another in its place as soon as it is gone. Ends only by being
+    /// dropped.
     pub(crate) async fn keep_telling(&self, leases: &Leases, grace: Duration, every: Duration) {
+        self.keep(every, || self.tell(leases, grace)).await;
+    }
+
+    /// The same with whatever is to be told.
+    async fn keep(&self, every: Duration, tell: impl Fn()) {
+        let mut end = self.end();
         loop {
-            self.tell(leases, grace);
-            self.replace();
-            tokio::time::sleep(every).await;
+            tell();
+            if self.replace() {
+                tokio::time::sleep(every.min(AGAIN_AFTER)).await;
+                end = self.end();
+                continue;
+            }
+            tokio::select! {
+                // It tells so from then on. Where there can't be another, that is tried again when it
+                // is time to tell.
+                () = has_come(end.as_ref()) => end = None,
+                () = tokio::time::sleep(every) => {}
+            }
         }
     }
 
-    /// Forks another watchdog if somebody has killed this one.
-    fn replace(&self) {
+    /// Forks another watchdog if this one was killed. Whether it did.
+    fn replace(&self) -> bool {
         let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        if !process.has_ended() {
-            return;
+        // One more would watch a group that has ended, whose number may be another's by then.
+        if process.is_dismissed || !process.has_ended() {
+            return false;
         }
         match fork(&self.page) {
-            Ok(another) => *process = another,
+            Ok(another) => {
+                *process = another;
+                return true;
+            }
             // Once; it is tried again and again.
             Err(error) if process.is_there => {
                 process.is_there = false;
@@ -188,6 +214,28 @@ impl Watchdog {
             }
             Err(_) => {}
         }
+        false
+    }
+
+    /// What tells of the end of the present one's process, where the system has such a thing (Linux
+    /// since 5.3).
+    #[cfg(target_os = "linux")]
+    #[expect(
+        deprecated,
+        reason = "for descriptors that may be closed; this one is owned, and its successor is too new"
+    )]
+    fn end(&self) -> Option<AsyncFd<OwnedFd>> {
+        use rustix::process::{PidfdFlags, pidfd_open};
+
+        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        // The number of one that is dismissed may be another's by now.
+        let end = (!process.is_dismissed).then(|| pidfd_open(process.pid, PidfdFlags::empty()));
+        AsyncFd::with_interest(end?.ok()?, Interest::READABLE).ok()
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn end(&self) -> Option<AsyncFd<OwnedFd>> {
+        None
     }
 
     /// Whether it may have killed the group, because a moment that it was told has passed.
@@ -203,7 +251,8 @@ impl Watchdog {
 
     /// Ends the watchdog: the command has ended.
     pub(crate) fn dismiss(&self) {
-        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        process.is_dismissed = true;
         // Not asked to leave: a watchdog that is stopped could not. It has nothing to tidy up, and
         // until it is collected its number is nobody else's.
         if !process.has_ended() {
@@ -229,6 +278,16 @@ impl Drop for Process {
     }
 }
 
+/// Returns when there is the end of the process.
+async fn has_come(end: Option<&AsyncFd<OwnedFd>>) {
+    if let Some(end) = end
+        && end.readable().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
+}
+
 fn fork(page: &Page) -> io::Result<Process> {
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
     let alarm = Alarm::new()?;
@@ -243,7 +302,7 @@ fn fork(page: &Page) -> io::Result<Process> {
         }
     })?;
     let pid = forked.ok_or(io::ErrorKind::InvalidData)?;
-    Ok(Process { pipe: write, pid, is_there: true })
+    Ok(Process { pipe: write, pid, is_there: true, is_dismissed: false })
 }
 
 fn nanos(moment: Duration) -> u64 {
@@ -294,7 +353,10 @@ fn hurry() {
     rustix::process::setpriority_process(None, -20).ok();
     #[cfg(target_os = "linux")]
     {
-        let first = libc::sched_param { sched_priority: 1 };
+        // musl's has more fields, of which this call reads none.
+        // SAFETY: zeros are numbers.
+        let mut first: libc::sched_param = unsafe { std::mem::zeroed() };
+        first.sched_priority = 1;
         // SAFETY: the call reads `first` and changes how this process is scheduled.
         unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const first) };
     }
@@ -325,4 +387,60 @@ fn wait_until_gone(group: Option<Pid>, told: &Told) {
 fn end() -> ! {
     // SAFETY: `_exit` runs no destructors and no handlers, which belong to the supervisor.
     unsafe { libc::_exit(0) }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    fn pid(watchdog: &Watchdog) -> Pid {
+        watchdog.process.lock().unwrap().pid
+    }
+
+    #[test]
+    fn one_that_was_killed_is_replaced_and_one_that_was_dismissed_is_not() {
+        let watchdog = Watchdog::start().unwrap();
+        let first = pid(&watchdog);
+        kill_process(first, Signal::KILL).unwrap();
+        while pid(&watchdog) == first {
+            watchdog.replace();
+            std::thread::yield_now();
+        }
+        let second = pid(&watchdog);
+        watchdog.dismiss();
+        watchdog.replace();
+        assert_eq!(pid(&watchdog), second);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_end_of_one_that_was_killed_is_noticed_at_once_and_not_only_at_the_next_look() {
+        /// Longer than the test waits, so that no look finds it by itself.
+        const NEVER: Duration = Duration::from_hours(1);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let watchdog = Watchdog::start().unwrap();
+        let told = Cell::new(0);
+        let killer = async {
+            // It is told once before the end of each is waited for, and once when that has come.
+            for times in [1, 3, 5] {
+                while told.get() < times {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                kill_process(pid(&watchdog), Signal::KILL).unwrap();
+            }
+            while told.get() < 7 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        runtime.block_on(async {
+            tokio::select! {
+                () = watchdog.keep(NEVER, || told.update(|times| times + 1)) => {}
+                noticed = tokio::time::timeout(Duration::from_secs(60), killer) => noticed.unwrap(),
+            }
+        });
+        watchdog.dismiss();
+    }
 }

@@ -59,6 +59,7 @@ impl Browser {
         for domain in ["Page", "Runtime", "Log"] {
             browser.call(&format!("{domain}.enable"), json!({}));
         }
+        browser.call("Page.setLifecycleEventsEnabled", json!({ "enabled": true }));
         browser
     }
 
@@ -70,10 +71,7 @@ impl Browser {
         }
         self.to.write_all(format!("{call}\0").as_bytes()).unwrap();
         loop {
-            let mut answer = Vec::new();
-            self.from.read_until(0, &mut answer).unwrap();
-            assert_eq!(answer.pop(), Some(0), "the browser has ended");
-            let answer: Value = serde_json::from_slice(&answer).unwrap();
+            let answer = self.read();
             if answer["id"] != self.calls {
                 self.told.push(answer);
             } else if answer["error"].is_null() {
@@ -84,9 +82,28 @@ impl Browser {
         }
     }
 
-    /// Goes to a page.
+    /// What it says next.
+    fn read(&mut self) -> Value {
+        let mut said = Vec::new();
+        self.from.read_until(0, &mut said).unwrap();
+        assert_eq!(said.pop(), Some(0), "the browser has ended");
+        serde_json::from_slice(&said).unwrap()
+    }
+
+    /// Goes to a page, and waits until all of it is there.
     pub(crate) fn open(&mut self, url: &str) {
-        self.call("Page.navigate", json!({ "url": url }));
+        let page = self.call("Page.navigate", json!({ "url": url }));
+        assert_eq!(page["errorText"], Value::Null, "{url}");
+        let is_there = |told: &Value| {
+            let of = &told["params"];
+            told["method"] == "Page.lifecycleEvent"
+                && of["name"] == "load"
+                && of["loaderId"] == page["loaderId"]
+        };
+        while !self.told.iter().any(is_there) {
+            let told = self.read();
+            self.told.push(told);
+        }
     }
 
     /// What an expression of the page's is.

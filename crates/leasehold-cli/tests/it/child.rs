@@ -37,10 +37,14 @@ fn files_that_were_passed_on_purpose_are_kept_when_asked_for() {
     assert!(kept.contains("7\n9\n"), "{kept}");
 }
 
+/// Without the two signals below the real-time ones: the C library keeps them for itself, and its
+/// `posix_spawn`, which starts most of what tests start, leaves them ignored.
 fn signal_sets(status: &str) -> (u64, u64) {
+    let kept_back = 0b11 << (32 - 1);
     let set = |name: &str| {
         let line = status.lines().find(|line| line.starts_with(name)).unwrap();
-        u64::from_str_radix(line.split_whitespace().nth(1).unwrap(), 16).unwrap()
+        let set = u64::from_str_radix(line.split_whitespace().nth(1).unwrap(), 16).unwrap();
+        set & !kept_back
     };
     (set("SigBlk:"), set("SigIgn:"))
 }

@@ -1,9 +1,11 @@
 //! `doctor`, and the rule that it prints.
 
 use leasehold_testkit::server::RedisServer;
+use leasehold_testkit::server::cluster::Cluster;
 use serde_json::Value;
 
 use crate::harness::{Site, until};
+use crate::watchdog::send;
 
 #[test]
 fn a_directory_of_locks_is_examined() {
@@ -85,11 +87,27 @@ fn the_printed_rule_makes_a_user_who_can_do_it() {
         holder.line();
         holder
     };
-    site.line("run k -w 0.2 -- true").expect(75);
+    site.line("run k -w 1 -- true").expect(75);
 
     let less = admin.line("doctor --acl --feature lock").expect(0).stdout;
     assert!(less.starts_with("ACL SETUSER leasehold reset on >PASSWORD "), "{less}");
     assert!(!less.contains("+publish") && !less.contains("wake"), "{less}");
+}
+
+#[test]
+fn a_user_without_the_rights_of_a_log_is_told_where_the_url_has_one_kept() {
+    let server = RedisServer::builder()
+        .appendonly()
+        .acl_user("locks on >pw ~leasehold:{* &leasehold:wake:* +@all -xadd -xrevrange")
+        .start();
+    let url = server.url_for("locks", "pw");
+    let report = Site::at(&*url).line("doctor").expect(0).stdout;
+    assert!(report.contains("may do all that locks need"), "{report}");
+    let report = Site::at(format!("{url}?log=9")).line("doctor").stdout;
+    assert!(report.contains("user locks may not run XADD, XREVRANGE"), "{report}");
+    assert!(report.contains("=> ACL SETUSER locks +xadd +xrevrange"), "{report}");
+    assert!(report.contains("warning  rights"), "{report}");
+    assert_eq!(server.cli(&["KEYS", "*"]).trim(), "");
 }
 
 #[test]
@@ -104,6 +122,14 @@ fn a_rule_is_for_the_prefix_of_the_url_needs_no_server_and_repeats_no_password()
 #[test]
 fn a_rule_for_what_has_no_users_is_refused() {
     Site::embedded().line("doctor --acl").complains(78, "--store redis://HOST");
+    let quorum = Site::at("quorum+redis://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3?keep_leases=yes");
+    quorum
+        .line("doctor --acl")
+        .complains(78, "--store redis://HOST and, beside the others, --feature quorum");
+    let quorum = Site::at("quorum:redis://127.0.0.1:1 redis://127.0.0.1:2");
+    quorum.line("doctor --acl").complains(78, "each server of a quorum has users of its own");
+    let spread = Site::at("spread:a=redis://127.0.0.1:1 b=redis://127.0.0.1:2");
+    spread.line("doctor --acl").complains(78, "each server of a spread store has users of its own");
     let site = Site::at("redis://127.0.0.1:1");
     site.run(["doctor", "--acl", "--user", "a b"]).complains(64, "user's name");
 }
@@ -124,6 +150,87 @@ fn a_probe_of_a_good_store_finds_that_locks_work_and_leaves_nothing() {
         assert!(!report.contains(where_it_is), "{place}: {report}");
         assert_eq!(site.line("ls doctor/probe").expect(0).stdout, "");
     }
+}
+
+/// Whether there is none; `DBSIZE` would count those too whose time is over.
+fn has_no_key(server: &RedisServer) -> bool {
+    server.cli(&["KEYS", "*"]).is_empty()
+}
+
+#[test]
+fn a_probe_leaves_no_key_on_a_server_whatever_it_is_part_of() {
+    let servers: Vec<_> = (0..4).map(|_| RedisServer::builder().appendonly().start()).collect();
+    let (single, nodes) = servers.split_first().unwrap();
+    // Names that locks of this store are remembered by, and the log of each, are kept for long.
+    let site = Site::at(format!("{}?fence_retention=1h&log=9", single.url()));
+    let nodes_urls: Vec<_> = nodes.iter().map(RedisServer::url).collect();
+    let quorum = Site::at(format!("quorum:keep_leases=yes,{}", nodes_urls.join(",")));
+    let cluster = Cluster::start();
+    let of_cluster = Site::at(cluster.url());
+    for site in [site, quorum, of_cluster] {
+        let report = site.line("doctor --probe").stdout;
+        assert!(report.contains("fine     memory "), "{report}");
+    }
+    assert!(has_no_key(single), "{}", single.cli(&["KEYS", "*"]));
+    // A quorum's slowest node may be told a little later.
+    for server in nodes.iter().chain(cluster.nodes()) {
+        until("no key is left", || has_no_key(server));
+    }
+}
+
+#[test]
+fn a_probe_that_is_told_to_end_leaves_no_key_and_needs_no_more_rights_for_that() {
+    let rule = Site::at("redis://h").line("doctor --acl --user probe").expect(0).stdout;
+    let rule = rule.trim().trim_start_matches("ACL SETUSER ").replace("PASSWORD", "word");
+    let server = RedisServer::builder().acl_user(rule).start();
+    let site = Site::at(server.url_for("probe", "word"));
+    let probe = site.start(["doctor", "--probe"]);
+    until("it has locks", || !has_no_key(&server));
+    send(probe.pid(), libc::SIGTERM);
+    probe.finish().expect(143);
+    until("the server has forgotten them", || has_no_key(&server));
+}
+
+#[test]
+fn a_probe_removes_what_one_that_was_killed_left_beside_a_directory() {
+    let site = Site::embedded();
+    let beside = |only: fn(&str) -> bool| {
+        let entries = std::fs::read_dir(site.path(".")).unwrap();
+        entries.filter(|entry| only(&entry.as_ref().unwrap().file_name().to_string_lossy())).count()
+    };
+    let mut killed = site.start(["doctor", "--probe"]);
+    until("it has begun", || beside(|name| name.starts_with(".leasehold-probe-")) == 1);
+    // One that is at work keeps its own.
+    let other = site.start(["doctor", "--probe"]);
+    until("another has", || beside(|name| name.starts_with(".leasehold-probe-")) == 2);
+    killed.child().kill().unwrap();
+    killed.finish();
+    other.finish().expect(0);
+    assert_eq!(beside(|name| name.starts_with(".leasehold-probe-")), 1);
+    site.line("doctor --probe").expect(0);
+    assert_eq!(beside(|_| true), 0);
+}
+
+#[test]
+fn a_probe_of_a_directory_without_a_store_tries_one_beside_it_and_makes_none() {
+    let site = Site::embedded();
+    for is_there in [false, true] {
+        if is_there {
+            std::fs::create_dir(site.path("locks")).unwrap();
+        }
+        let report = site.line("doctor --probe").expect(0).stdout;
+        for topic in ["exclusion", "messages", "expiry", "clock shown", "memory"] {
+            assert!(report.contains(&format!("fine     {topic} ")), "{topic}: {report}");
+        }
+        assert!(report.contains("in one beside it"), "{report}");
+        let here: Vec<_> = std::fs::read_dir(site.path(".")).unwrap().collect();
+        assert_eq!(here.len(), usize::from(is_there), "{here:?}");
+    }
+    assert_eq!(std::fs::read_dir(site.path("locks")).unwrap().count(), 0);
+    // What could not be tried is told, and is not fine.
+    let nowhere = Site::at("embedded:/proc/leasehold/locks");
+    let report = nowhere.line("doctor --probe").expect(79).stdout;
+    assert!(report.contains("no experiment was made"), "{report}");
 }
 
 #[test]

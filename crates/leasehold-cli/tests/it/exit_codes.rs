@@ -38,14 +38,14 @@ fn a_busy_lock_is_75_or_what_is_asked_for_and_says_who_holds_it() {
     holder.line();
     let done = site.line("run -n k -- echo never").complains(75, "\"k\"");
     assert!(done.stderr.contains("held by web-7 (job=report)"), "{done:?}");
-    site.line("run k -w 0.1 -- echo never").complains(75, "held by web-7");
+    site.line("run k -w 2 -- echo never").complains(75, "held by web-7");
     site.line("run k -w 0 -- echo never").complains(75, "held by web-7");
     site.line("run -n -E 9 k -- echo never").complains(9, "held by web-7");
-    site.line("run k -w 50ms -E 0 -- echo never").complains(0, "held by web-7");
+    site.line("run k -w 2s -E 0 -- echo never").complains(0, "held by web-7");
     site.line("acquire -n k").complains(75, "held by web-7");
     site.line("hold -n k").complains(75, "held by web-7");
     site.line("wait -n k").complains(75, "held by web-7");
-    site.line("wait -w 0.1 -E 3 k").complains(3, "held by web-7");
+    site.line("wait -w 2 -E 3 k").complains(3, "held by web-7");
     let done = site.line("-q run -n k -- echo never").expect(75);
     assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("", ""));
     site.line("run -n other -- true").expect(0);

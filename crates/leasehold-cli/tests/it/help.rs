@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::harness::Site;
 
-const COMMANDS: [&str; 20] = [
+const COMMANDS: [&str; 21] = [
     "run",
     "elect",
     "observe",
@@ -16,6 +16,7 @@ const COMMANDS: [&str; 20] = [
     "wait",
     "ls",
     "show",
+    "log",
     "top",
     "ui",
     "metrics",

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use leasehold_testkit::server::RedisServer;
 use rustix::process::Signal;
 
-use crate::harness::{Running, Site, finish, shell, until};
+use crate::harness::{Running, Site, finish, killed_by, shell, until};
 use crate::watchdog::send;
 
 #[test]
@@ -36,6 +36,28 @@ fn a_hold_ends_and_gives_back_on_every_signal_that_ends_a_process() {
         holder.line();
         send(holder.pid(), signal);
         holder.finish().expect(0);
+        site.line("run k -n -- true").expect(0);
+    }
+}
+
+#[test]
+fn a_fault_that_is_only_sent_ends_a_hold_the_second_time() {
+    let site = Site::embedded();
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        let mut holder = site.start(["hold", "k", "--ignore-stdin"]);
+        holder.line();
+        send(holder.pid(), signal);
+        send(holder.pid(), libc::SIGTERM);
+        holder.finish().expect(0);
+
+        let mut holder = site.start(["hold", "k", "--ignore-stdin"]);
+        holder.line();
+        until("it has ended", || {
+            // One that comes while another is on its way is none.
+            send(holder.pid(), signal);
+            holder.exited().is_some()
+        });
+        assert_eq!(killed_by(&holder.finish()), Some(signal));
         site.line("run k -n -- true").expect(0);
     }
 }

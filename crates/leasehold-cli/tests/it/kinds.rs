@@ -76,6 +76,19 @@ fn a_killed_job_keeps_its_period_closed() {
     site.line("run k --once-per 1h -- true").complains(75, "closed for another 59m");
 }
 
+/// The store keeps the try for as long as its replicas have time to confirm it.
+#[test]
+fn a_try_that_replicas_do_not_confirm_is_no_wait_for_itself() {
+    let server = RedisServer::start();
+    let url = server.url();
+    let mark = if url.contains('?') { '&' } else { '?' };
+    let site = Site::at(format!("{url}{mark}replicas=1&replicate_timeout=1s&keep_leases=yes"));
+    for line in ["run a --once-per 1h -- echo never", "run b -n -- echo never"] {
+        let done = site.line(line).complains(69, "replica");
+        assert!(!done.stderr.contains("waiting: "), "{done:?}");
+    }
+}
+
 #[test]
 fn readers_share_and_a_writer_waits_for_all_of_them() {
     everywhere(|site| {
@@ -271,7 +284,8 @@ fn several_locks_of_a_cluster_are_held_together_whatever_their_slots() {
 fn leases_that_were_taken_together_are_renewed_and_released_together() {
     let site = Site::embedded();
     site.line("acquire a b --lease-file both").expect(0);
-    assert_eq!(site.read("both").lines().count(), 2);
+    // Two leases, and where they were taken.
+    assert_eq!(site.read("both").lines().count(), 3);
     site.line("run -n b -- true").expect(75);
     site.line("renew --lease-file both --ttl 2h").expect(0);
     assert_eq!(site.read("both").matches(" 7200000 ").count(), 2);

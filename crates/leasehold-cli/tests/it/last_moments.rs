@@ -260,7 +260,7 @@ fn an_election_begins_and_goes_on_whatever_the_store_does() {
 #[test]
 fn a_lease_that_goes_nowhere_is_given_back() {
     let site = Site::embedded();
-    for redirect in [">&-", "> /dev/full"] {
+    for redirect in [">&-", "> /dev/full", "1< /dev/null"] {
         let line = format!("\"$0\" acquire k --ttl 1h {redirect}");
         finish(&mut shell(&site, &line)).complains(74, "standard output");
         site.line("run -n k -- true").expect(0);
@@ -286,6 +286,15 @@ fn a_lease_that_is_given_back_leaves_no_file() {
     }
 }
 
+/// As Python's `DEVNULL` and Node's `"ignore"` open it.
+#[test]
+fn what_is_thrown_away_on_purpose_is_a_success() {
+    let site = Site::embedded();
+    for line in ["acquire k --lease-file lease", "show k", "ls --json", "top --once", "--version"] {
+        finish(&mut shell(&site, &format!("\"$0\" {line} 1<>/dev/null"))).expect(0);
+    }
+}
+
 #[test]
 fn what_nobody_can_get_is_no_success() {
     let site = Site::embedded();
@@ -304,7 +313,10 @@ fn what_nobody_can_get_is_no_success() {
         "--help",
         "completions bash",
     ] {
-        finish(&mut shell(&site, &format!("\"$0\" {line} >&-"))).complains(74, "is closed");
+        for redirect in [">&-", "1< /dev/null", "1< /"] {
+            finish(&mut shell(&site, &format!("\"$0\" {line} {redirect}")))
+                .complains(74, "standard output is closed");
+        }
     }
     // Also where there is nothing to tell yet.
     let empty = Site::embedded();

@@ -45,6 +45,47 @@ fn a_lease_ends_with_its_ttl() {
 }
 
 #[test]
+fn a_lease_file_stays_where_another_store_than_its_own_is_asked() {
+    let (site, other) = (Site::embedded(), Site::embedded());
+    other.line("run made -- true").expect(0);
+    let elsewhere = format!("--store embedded:{}", other.path("locks").display());
+    site.line("acquire a b --ttl 1h --lease-file lease").expect(0);
+    let lease = site.read("lease");
+    for operation in ["renew", "release"] {
+        site.line(&format!("{operation} --lease-file lease {elsewhere}"))
+            .complains(76, "if that is another store, name it")
+            .complains(76, &site.path("locks").display().to_string());
+        assert_eq!(site.read("lease"), lease);
+    }
+    // What is renewed still tells where it is.
+    site.line("renew --lease-file lease --ttl 2h").expect(0);
+    site.line(&format!("release --lease-file lease {elsewhere}")).complains(76, "another store");
+    with_lease(&site, "renew", &site.read("lease")).expect(0);
+    site.line("release --lease-file lease").expect(0);
+    assert!(!site.path("lease").exists());
+    site.line("run -n a b -- true").expect(0);
+    // Where it was taken is no lease by itself.
+    fs::write(site.path("lease"), lease.lines().last().unwrap()).unwrap();
+    site.line("release --lease-file lease").complains(64, "lease has no lease");
+    assert!(site.path("lease").exists());
+}
+
+#[test]
+fn a_lease_file_without_a_lease_is_called_that_and_not_asked_for_again() {
+    let site = Site::embedded();
+    for (text, why) in
+        [("", "file is empty"), (" \n", "file is empty"), ("# taken at a\n", "no lease")]
+    {
+        fs::write(site.path("file"), text).unwrap();
+        for operation in ["renew", "release"] {
+            let done = site.line(&format!("{operation} --lease-file file")).complains(64, why);
+            assert!(!done.stderr.contains("no lease was given"), "{done:?}");
+        }
+        assert_eq!(site.read("file"), text);
+    }
+}
+
+#[test]
 fn a_lease_file_is_private_and_never_overwritten_and_goes_with_its_lease() {
     let site = Site::embedded();
     let done = site.line("acquire k --lease-file lease").expect(0);

@@ -72,6 +72,11 @@ fn what_becomes_of_a_lock_is_said(site: &Site) {
         |line: &str| line.split("fence=").nth(1).unwrap().split(' ').next().unwrap().to_owned();
     assert_eq!(fence(acquired), fence(released));
     assert!(acquired.contains("ttl=20s"), "{acquired}");
+    let ended = done.stderr.lines().find(|line| line.contains("hold ended"));
+    let ended = ended.unwrap_or_else(|| panic!("{done:?}"));
+    for part in ["hold{key=k mode=Exclusive fence=", " outcome=\"ended\"}", "held_for="] {
+        assert!(ended.contains(part), "{part:?} is not in {ended:?}");
+    }
     assert_eq!(site.line("run k -n -- true").expect(0).stderr, "", "nobody asked");
 
     let mut holder = site.start_script("k", "echo held; exec sleep 600");

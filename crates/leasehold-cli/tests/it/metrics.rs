@@ -62,7 +62,13 @@ fn a_scrape_finds_the_locks_in_use_and_a_store_that_goes_away() {
         assert_eq!(found.get(name), Some(&number), "{name} in {body}");
     }
     assert!(found.keys().any(|name| name.contains("quoted")), "{body}");
+    // What nobody holds has no age.
+    assert!(found.contains_key("leasehold_lock_hold_age_seconds b"), "{body}");
+    assert!(!found.contains_key("leasehold_lock_hold_age_seconds closed"), "{body}");
     assert!(get(&url, "GET /").0.contains("404"));
+    let (status, body) = get(&url, "HEAD /metrics");
+    assert_eq!((status.as_str(), body.as_str()), ("HTTP/1.1 200 OK", ""));
+    assert!(get(&url, "PUT /metrics").0.contains("405"));
     assert!(get(&url, "POST /metrics").0.contains("405"));
     server.kill();
     until("the store is down", || {
@@ -73,6 +79,22 @@ fn a_scrape_finds_the_locks_in_use_and_a_store_that_goes_away() {
 }
 
 #[test]
+fn connections_that_say_nothing_hold_up_no_scrape() {
+    let site = Site::embedded();
+    let mut metrics = site.start(["metrics", "--listen", "127.0.0.1:0"]);
+    let url = metrics.line();
+    let address = url.trim().strip_prefix("http://").unwrap().strip_suffix("/metrics").unwrap();
+    let idle: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(address).unwrap()).collect();
+    assert_eq!(get(&url, "GET /metrics").0, "HTTP/1.1 200 OK");
+    // Those that came first made room, and what came last is still there: nobody waited for time.
+    let ended = |stream: &TcpStream| {
+        stream.set_nonblocking(true).unwrap();
+        matches!((&mut &*stream).read(&mut [0]), Ok(0))
+    };
+    assert!(!ended(idle.last().unwrap()), "it was waited for");
+}
+
+#[test]
 fn without_an_address_the_numbers_are_printed_once() {
     let site = Site::embedded();
     site.line("acquire k --ttl 1h").expect(0);
@@ -80,4 +102,18 @@ fn without_an_address_the_numbers_are_printed_once() {
     assert_eq!(found["leasehold_locks held"], 1.0);
     assert!(!found.keys().any(|name| name.starts_with("leasehold_lock_")));
     site.line("metrics --listen nowhere").complains(64, "nowhere");
+}
+
+#[test]
+fn a_store_that_is_away_is_a_number_too_for_a_collector_of_text_files() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    assert_eq!(numbers(&site.line("metrics").expect(0).stdout)["leasehold_store_up "], 1.0);
+    server.kill();
+    let done = site.line("metrics --per-lock").expect(69);
+    let found = numbers(&done.stdout);
+    assert_eq!(found.get("leasehold_store_up "), Some(&0.0), "{done:?}");
+    assert!(found.contains_key("leasehold_store_list_seconds "), "{done:?}");
+    assert_eq!(found.len(), 2, "nothing is known of the locks: {done:?}");
+    assert!(done.stderr.starts_with("leasehold: ") && done.stderr.contains("connect"), "{done:?}");
 }

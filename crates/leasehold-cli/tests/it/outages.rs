@@ -78,6 +78,20 @@ fn a_release_that_arrives_after_the_end_of_its_lease_accuses_nobody() {
 }
 
 #[test]
+fn a_cooldown_that_could_not_be_set_is_told() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    for (options, told) in [("", false), ("--cooldown 10m ", true)] {
+        let done = site.line(&format!("run k --ttl 2s {options}-- kill -9 {}", server.pid()));
+        let done = done.expect(0);
+        assert!(done.stderr.contains("the lock may stay held until its ttl runs out"), "{done:?}");
+        let cooldown = "its cool-down may not have been set";
+        assert_eq!(done.stderr.contains(cooldown), told, "{done:?}");
+        server.restart();
+    }
+}
+
+#[test]
 fn what_no_time_can_mend_is_told_at_once() {
     let server = RedisServer::builder().password("open-sesame").start();
     let site = Site::at(format!("redis://:wrong@{}", server.addr()));

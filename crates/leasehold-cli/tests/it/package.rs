@@ -1,8 +1,10 @@
 //! The Debian package: installed, used, and removed without a trace.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use serde_json::Value;
 
 use crate::harness::{Done, Site, finish};
 
@@ -22,6 +24,55 @@ fn dpkg(site: &Site, args: &[&str]) -> Done {
     let forces = ["--force-not-root", "--force-bad-path", "--force-depends"];
     dpkg.arg(format!("--root={}", site.path("root").display())).args(forces).args(args);
     finish(&mut dpkg)
+}
+
+/// The file of a content, which has to be what it is called.
+fn blob(image: &Path, says: &Value) -> Vec<u8> {
+    let digest = says["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
+    let path = image.join("blobs/sha256").join(digest);
+    let sum = finish(Command::new("sha256sum").arg(&path)).expect(0).stdout;
+    assert!(sum.starts_with(digest), "{sum}");
+    let bytes = fs::read(&path).unwrap();
+    assert_eq!(says["size"], bytes.len());
+    bytes
+}
+
+#[test]
+fn an_image_is_put_together_without_a_builder_of_images() {
+    let site = Site::embedded();
+    let make = || {
+        let mut script = Command::new(format!("{ROOT}/packaging/image.sh"));
+        script.arg(env!("CARGO_BIN_EXE_leasehold")).arg(site.path("dist"));
+        let made = finish(script.env("SOURCE_DATE_EPOCH", "1700000000")).expect(0).stdout;
+        fs::read(made.trim()).map(|bytes| (made.trim().to_owned(), bytes)).unwrap()
+    };
+    let (archive, first) = make();
+    assert_eq!(make().1, first, "the same program gives the same image");
+    let image = site.path("image");
+    fs::create_dir(&image).unwrap();
+    let unpack = |from: &str, to: &Path| {
+        finish(Command::new("tar").args(["-xf", from, "-C"]).arg(to)).expect(0);
+    };
+    unpack(&archive, &image);
+    assert_eq!(
+        fs::read(image.join("oci-layout")).unwrap(),
+        b"{\"imageLayoutVersion\":\"1.0.0\"}\n"
+    );
+    let read = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
+    let index = read(&fs::read(image.join("index.json")).unwrap());
+    let manifest = read(&blob(&image, &index["manifests"][0]));
+    let config = read(&blob(&image, &manifest["config"]));
+    assert_eq!(config["config"]["User"], "65534:65534");
+    let layer = &manifest["layers"][0];
+    fs::write(site.path("layer.tar.gz"), blob(&image, layer)).unwrap();
+    let root = site.path("root");
+    fs::create_dir(&root).unwrap();
+    unpack(site.path("layer.tar.gz").to_str().unwrap(), &root);
+    let program =
+        root.join(config["config"]["Entrypoint"][0].as_str().unwrap().trim_start_matches('/'));
+    let mut run = Command::new(program);
+    run.args(["run", "k", "--", "true"]).env_clear().env("PATH", "/usr/bin:/bin");
+    finish(run.env("LEASEHOLD_STORE", site.store())).expect(0);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::harness::{Done, Site, finish};
 
-fn document(name: &str) -> String {
+pub(crate) fn document(name: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     fs::read_to_string(root.join(name)).unwrap()
 }
@@ -50,12 +50,39 @@ fn prints_what_it_says(name: &str) {
     }
 }
 
+/// The script of a document that begins this way.
+pub(crate) fn script<'a>(text: &'a str, begin: &str) -> &'a str {
+    let block = text.split("```sh\n").find(|block| block.starts_with(begin));
+    block.unwrap_or_else(|| panic!("no script begins with {begin}")).split_once("```").unwrap().0
+}
+
+#[test]
+fn the_first_minute_of_the_readme_ends_under_a_lock() {
+    let text = document("README.md");
+    // What makes the package and installs it is tried by the tests of the package.
+    let (install, run) = script(&text, "sudo apt install ").split_once('\n').unwrap();
+    assert!(install.starts_with("sudo apt install ./target/dist/leasehold_*.deb "), "{install}");
+    let done = typed(run);
+    assert!(done.stdout.starts_with("fence "), "{done:?}");
+    // The same of the program that is not installed.
+    let build = script(&text, "cargo run --release ");
+    let (_, line) = build.split_once(" -- ").unwrap();
+    let done = typed(&format!("leasehold {line}"));
+    assert!(done.stdout.starts_with("fence "), "{done:?}");
+}
+
+#[test]
+fn a_script_that_holds_a_lock_goes_on_under_it() {
+    let text = document("docs/command.md");
+    let recipe = script(&text, "leasehold hold backup --while-pid");
+    let done = typed(&format!("{recipe}leasehold run backup -n -q -- true || echo $?"));
+    assert_eq!(done.stdout, "under backup\n75\n");
+}
+
 #[test]
 fn the_examples_of_every_kind_of_lock_work_as_they_are_typed() {
-    let text = document("README.md");
-    let block = text.split("```sh\n").find(|block| block.starts_with("leasehold run prices -s"));
-    let (script, _) = block.unwrap().split_once("```").unwrap();
-    let done = typed(script);
+    let text = document("docs/command.md");
+    let done = typed(script(&text, "leasehold run prices -s"));
     assert_eq!(done.stdout, "reads\nin\ntransfers\nreports\nleads\nbacks up\n");
     assert_eq!(done.stderr, "");
 }

@@ -1,6 +1,7 @@
 //! Where the system has nothing left: no thread, no process, no file descriptor, no room in files.
 
-use std::os::unix::fs::chown;
+use std::io::Write as _;
+use std::os::unix::fs::{OpenOptionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
@@ -30,6 +31,10 @@ fn worked_or_said_why(done: &Done, what: &str) -> bool {
     }
     assert!([Some(71), Some(69)].contains(&code), "{what}: {done:?}");
     assert!(done.stderr.starts_with("leasehold: "), "{what}: {done:?}");
+    assert!(
+        code == Some(69) || done.stderr.contains("ulimit -"),
+        "what to raise: {what}: {done:?}"
+    );
     assert_eq!(done.stdout, "", "{what}: {done:?}");
     false
 }
@@ -134,6 +139,17 @@ fn a_command_that_waits_at_a_server_without_memory_ends_and_leaves_the_lock_to_o
 }
 
 #[test]
+fn too_many_locks_for_the_environment_of_the_command_are_told_as_that() {
+    let site = Site::embedded();
+    let keys: Vec<_> = (0..1_200).map(|number| format!("{}{number:04}", "k".repeat(100))).collect();
+    let mut command = site.command(["run", "-n"]);
+    command.args(&keys).args(["--", "true"]);
+    // A quarter of the stack is what arguments and environment may have, and 128 KiB at least.
+    limited(&mut command, libc::RLIMIT_STACK, 1 << 20);
+    finish(&mut command).complains(126, "fewer locks");
+}
+
+#[test]
 fn a_limit_on_files_is_an_error_and_not_a_signal() {
     let site = Site::embedded();
     for limit in [0, 1, 4096, 65_536] {
@@ -160,5 +176,20 @@ fn a_program_that_can_not_be_run_is_told_from_a_system_that_can_not_run_it() {
     std::fs::write(site.path("text"), "no program").unwrap();
     site.line("run k -n -- ./text").complains(126, "can't run ./text");
     site.line("run k -n -- ./nothing").complains(127, "can't run ./nothing");
+    let script = |name: &str, text: &str| {
+        let mut options = std::fs::OpenOptions::new();
+        let mut file =
+            options.write(true).create_new(true).mode(0o755).open(site.path(name)).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+    };
+    script("orphan", "#!/no/such/interpreter -x\n");
+    site.line("run k -n -- ./orphan")
+        .complains(127, "its interpreter /no/such/interpreter is missing");
+    script("dos", "#!/bin/sh\r\n");
+    site.line("run k -n -- ./dos").complains(127, "its interpreter /bin/sh\\u{d} is missing");
+    let mut found = site.command(["run", "k", "-n", "--", "orphan"]);
+    let path = format!("{}:/usr/bin", site.path("").display());
+    finish(found.env("PATH", path))
+        .complains(127, "its interpreter /no/such/interpreter is missing");
     site.line("run k -n -- true").expect(0);
 }

@@ -5,7 +5,7 @@ use std::fs;
 use leasehold_testkit::server::RedisServer;
 use rustix::process::Signal;
 
-use crate::harness::{Running, Site, appears, finish, gone, lock, state, until};
+use crate::harness::{Running, Site, appears, finish, gone, lock, shell, state, until};
 use crate::watchdog::{send, watchdog};
 
 fn fence(site: &Site, key: &str) -> String {
@@ -71,7 +71,7 @@ fn after_a_signal_to_end_the_lock_is_kept_until_the_whole_group_has_ended() {
                   echo ready; while :; do sleep 0.02; done' & wait";
     let running = site.start_script("k --ttl 1h --grace 10m", script);
     send(running.pid(), libc::SIGTERM);
-    site.line("wait -w 0.3 k").complains(75, "held by");
+    site.line("wait -w 1 k").complains(75, "held by");
     fs::write(site.path("go"), "").unwrap();
     running.finish().expect(3);
     assert!(site.path("tidied").exists());
@@ -364,4 +364,22 @@ fn a_command_of_another_session_is_out_of_reach_as_the_manual_says() {
     send(escaped, libc::SIGKILL);
     let help = finish(&mut site.command(["run", "--help"])).expect(0).stdout;
     assert!(help.contains("setsid"), "{help}");
+}
+
+#[test]
+fn a_request_to_stop_without_a_terminal_leaves_the_script_that_started_it_alone() {
+    let site = Site::embedded();
+    let script = "\"$1\" run k -- sh -c 'touch ready; exec sleep 1000' & it=$!
+                  until [ -e ready ]; do sleep 0.02; done
+                  kill -TSTP $it
+                  until grep -q '^State:.T' /proc/$it/status; do sleep 0.02; done
+                  touch goes-on
+                  kill -CONT $it; kill $it; wait $it; exit 0";
+    fs::write(site.path("script"), script).unwrap();
+    // Job control gives the script a group that could be stopped and continued.
+    let line = "bash -c 'set -m; sh ./script \"$0\" & wait' \"$0\"";
+    let running = Running::start(shell(&site, line));
+    appears(&site.path("goes-on"));
+    running.finish().expect(0);
+    site.line("run -n k -- true").expect(0);
 }

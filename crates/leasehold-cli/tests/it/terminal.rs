@@ -195,7 +195,7 @@ fn a_rest_that_ctrl_c_has_left_and_that_ends_by_itself_frees_the_lock() {
     let mut terminal = Terminal::leasehold(&site, &["run", "k", "--ttl", "1h", "--", "sh", "job"]);
     terminal.shows("job-is-ready");
     terminal.type_in(CTRL_C);
-    site.line("wait -w 0.3 k").complains(75, "held by");
+    site.line("wait -w 1 k").complains(75, "held by");
     fs::write(site.path("go"), "").unwrap();
     assert_eq!(terminal.ends().signal(), Some(libc::SIGINT));
     assert!(site.path("tidied").exists());

@@ -74,6 +74,40 @@ fn a_thousand_locks_are_watched_filtered_looked_at_and_one_is_taken_away() {
 }
 
 #[test]
+fn a_store_that_is_away_is_told_also_where_there_is_no_lock_to_ask_for() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    site.line("acquire k --ttl 1h").expect(0);
+    let mut terminal = watch(&site, 120, &["top", "--every", "100ms"], "> k");
+    // None is on the screen, so only listings ask.
+    terminal.type_in("/nothing\r");
+    shows(&terminal, 120, ": 0 of 1 in use");
+    server.pause();
+    shows(&terminal, 120, ": no answer within 2s; trying again");
+    server.resume();
+    terminal.type_in("\x1b");
+    shows(&terminal, 120, "> k");
+}
+
+#[test]
+fn a_lease_that_has_another_holder_by_now_is_told_as_such() {
+    let site = Site::embedded();
+    let acquired = || {
+        site.line("acquire k --ttl 1h").expect(0);
+        lock(&site, "k")["holders"][0]["fence"].as_str().unwrap().to_owned()
+    };
+    let seen = acquired();
+    // So rarely that it shows what was.
+    let mut terminal = watch(&site, 120, &["top", "--every", "1h"], "> k");
+    shows(&terminal, 120, &seen);
+    site.line(&format!("force-release k --fence {seen}")).expect(0);
+    let fence = acquired();
+    terminal.type_in(&format!("x{}\r", &seen[seen.len() - 6..]));
+    shows(&terminal, 120, &format!("it is held under another fence ({fence}); look again"));
+    assert_eq!(lock(&site, "k")["holders"][0]["fence"], fence);
+}
+
+#[test]
 fn a_narrow_terminal_shows_names_and_a_wider_one_more() {
     let site = Site::embedded();
     let mut holder = site.start(["hold", "--ignore-stdin", "reports/daily", "--owner", "web-7"]);
@@ -121,6 +155,10 @@ fn a_list_is_printed_again_until_its_reader_is_gone() {
     assert!(listing.line().contains("\"locks\":[]"));
     site.line("acquire k --ttl 1h").expect(0);
     until("the lock is in the list", || listing.line().contains("\"key\":\"k\""));
+    listing.process().signal(rustix::process::Signal::TERM);
+    let last = listing.finish().expect(143).stdout;
+    let last: serde_json::Value = serde_json::from_str(last.lines().last().unwrap()).unwrap();
+    assert_eq!(last["error"]["message"], "ended by SIGTERM", "{last}");
     let done = site.command(["ls", "--watch=100ms"]);
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", "\"$0\" ls --watch=100ms | head -n 2"]).arg(done.get_program());

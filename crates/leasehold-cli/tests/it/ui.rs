@@ -3,6 +3,7 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
+use std::time::Duration;
 
 use leasehold_testkit::server::RedisServer;
 use serde_json::Value;
@@ -11,6 +12,8 @@ use crate::browser::Browser;
 use crate::harness::{Running, Site, lock, until};
 use crate::watchdog::send;
 
+/// How long a page may be told nothing. Only a hang gets there.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// A name that does something where it is taken for more than text.
 const HOSTILE: &str = "<img src=x onerror=\"document.title='taken in'\">";
 
@@ -37,12 +40,40 @@ fn ask(address: &str, request: &str, headers: &str, body: &str) -> (u16, String)
 /// A program that looks as a page does: each picture as it comes.
 fn pictures(address: &str) -> impl FnMut() -> Value + use<> {
     let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     write!(stream, "GET /events HTTP/1.1\r\nHost: {address}\r\n\r\n").unwrap();
     let mut lines = BufReader::new(stream).lines();
     move || {
         let line = lines.by_ref().map(Result::unwrap).find(|line| line.starts_with("data: "));
         serde_json::from_str(line.unwrap().strip_prefix("data: ").unwrap()).unwrap()
     }
+}
+
+#[test]
+fn a_browser_shows_what_was_before_it_looked_where_the_store_keeps_a_log() {
+    let site = Site::embedded();
+    let site = Site::at(format!("{}?log=100", site.store()));
+    let name = "a=b & ü%";
+    site.run(["run", name, "--owner", "web-6", "--", "true"]).expect(0);
+    let mut holder = site.start(["hold", name, "--ignore-stdin", "--owner", "web-7"]);
+    holder.line();
+    let (ui, address, _) = serve(&site, &[]);
+    let mut browser = Browser::start();
+    browser.open(&format!("http://{address}/"));
+    let locks = "document.querySelectorAll('tr.lock').length";
+    until("the lock is shown", || browser.ask(locks) == 1);
+    let parts = "document.querySelectorAll('tr.lock .time > div').length";
+    assert_eq!(browser.ask(parts), 1);
+    browser.ask("document.querySelector('tr.lock').click()");
+    until("both holds are in the timeline", || browser.ask(parts) == 2);
+    let past = browser.ask("document.querySelector('ul.past').innerText");
+    for part in ["granted, web-6", "released (exit 0), web-6", "granted, web-7"] {
+        assert!(past.as_str().unwrap().contains(part), "{past}");
+    }
+    let headers = format!("Host: {address}\r\n");
+    assert_eq!(ask(&address, "GET /log", &headers, "").0, 400);
+    assert_eq!(ask(&address, "GET /log?key=%zz", &headers, "").0, 400);
+    drop(ui);
 }
 
 #[test]
@@ -118,18 +149,20 @@ fn another_sites_page_and_a_name_that_points_here_get_nothing() {
     let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap();
     let other = elsewhere.local_addr().unwrap().port();
     thread::spawn(move || {
-        for stream in elsewhere.incoming() {
-            let mut stream = stream.unwrap();
-            let mut line = String::new();
-            BufReader::new(&stream).read_line(&mut line).unwrap();
-            let page =
-                "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n\r\nother";
-            drop(stream.write_all(page.as_bytes()));
+        // A browser also makes connections that it may need later, and never uses or breaks them.
+        for mut stream in elsewhere.incoming().map(Result::unwrap) {
+            thread::spawn(move || {
+                let mut line = String::new();
+                drop(BufReader::new(&stream).read_line(&mut line));
+                let page =
+                    "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n\r\nother";
+                drop(stream.write_all(page.as_bytes()));
+            });
         }
     });
     let mut browser = Browser::start();
     browser.open(&format!("http://other.example:{other}/"));
-    until("it is there", || browser.ask("document.body.innerText") == "other");
+    assert_eq!(browser.ask("document.body.innerText"), "other");
     let token = behind.strip_prefix("#release=").unwrap();
     // Even one that has got the token somehow.
     let order = format!("JSON.stringify({{key: 'k', fence: '{fence}'}})");
@@ -158,10 +191,8 @@ fn another_sites_page_and_a_name_that_points_here_get_nothing() {
 
     // A name of another's that points here: the page would be of that site for the browser.
     browser.open(&format!("http://evil.example:{port}/"));
-    until("it is refused", || {
-        let text = browser.ask("document.body?.innerText ?? ''");
-        text.as_str().unwrap().contains("not reached by that name")
-    });
+    let text = browser.ask("document.body.innerText");
+    assert!(text.as_str().unwrap().contains("not reached by that name"), "{text}");
     assert_eq!(lock(&site, "k")["holders"][0]["fence"], Value::from(fence));
 }
 
@@ -178,6 +209,7 @@ fn requests_that_no_page_of_its_own_sends_are_refused() {
     let status = |request: &str, headers: &str, body: &str| ask(&address, request, headers, body).0;
     assert_eq!(status("POST /release", &own, &order), 403);
     assert_eq!(status("GET /", &own, ""), 200);
+    assert_eq!(status("HEAD /", &own, ""), 200);
     assert_eq!(status("GET /other", &own, ""), 404);
     assert_eq!(status("GET /", "Host: evil.example\r\n", ""), 421);
     let (_, page) = ask(&address, "GET /", &own, "");
@@ -206,6 +238,30 @@ fn requests_that_no_page_of_its_own_sends_are_refused() {
 }
 
 #[test]
+fn what_can_not_be_taken_away_is_told_in_the_words_of_the_command() {
+    let site = Site::embedded();
+    let (_ui, address, behind) = serve(&site, &["--allow-release"]);
+    let token = behind.strip_prefix("#release=").unwrap();
+    let headers =
+        format!("Host: {address}\r\nOrigin: http://{address}\r\nX-Leasehold-Token: {token}\r\n");
+    let refused = |words: &str| {
+        let order = "{\"key\": \"k\", \"fence\": \"7\"}";
+        let (status, answer) = ask(&address, "POST /release", &headers, order);
+        assert_eq!(status, 409);
+        assert!(answer.ends_with(&format!("\r\n\"k\": {words}")), "{answer}");
+        site.line("force-release k --fence 7").complains(76, words);
+    };
+    // Before there is a store, and in one.
+    refused("nobody holds it");
+    let mut holder = site.start(["hold", "k", "--ignore-stdin"]);
+    let fence = holder.line().split_whitespace().next().unwrap().to_owned();
+    refused(&format!("it is held under another fence ({fence}); look again"));
+    send(holder.pid(), libc::SIGTERM);
+    until("it is free", || lock(&site, "k") == Value::Null);
+    refused("nobody holds it");
+}
+
+#[test]
 fn a_page_is_told_of_a_store_that_goes_away_and_comes_back() {
     let server = RedisServer::start();
     let site = Site::at(server.url());
@@ -219,9 +275,32 @@ fn a_page_is_told_of_a_store_that_goes_away_and_comes_back() {
         assert_eq!((&picture["problem"], &picture["left_off"]), (&Value::Null, &Value::from(0)));
     }
     server.pause();
-    until("it is told", || one()["problem"].is_string());
+    let mut problem = Value::Null;
+    until("it is told", || {
+        problem = one()["problem"].take();
+        problem.is_string()
+    });
+    // As soon as after a single request, and not only when all of a listing's time is over.
+    assert!(problem.as_str().unwrap().ends_with(": no answer within 2s"), "{problem}");
+    let mut late = pictures(&address);
+    assert_eq!(late()["problem"], problem, "one who comes meanwhile is told as well");
     server.resume();
     until("it is back", || two()["locks"][0]["key"] == "k");
+}
+
+#[test]
+fn a_page_is_there_and_is_told_while_a_store_that_was_never_reached_is_tried_again() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    site.line("acquire k --ttl 1h").expect(0);
+    server.pause();
+    let (_ui, address, _) = serve(&site, &["--retry-store", "1h"]);
+    let mut next = pictures(&address);
+    assert!(next()["problem"].is_string());
+    let (status, _) = ask(&address, "GET /", &format!("Host: {address}\r\n"), "");
+    assert_eq!(status, 200);
+    server.resume();
+    until("it is back", || next()["locks"][0]["key"] == "k");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use leasehold_testkit::server::RedisServer;
 use serde_json::Value;
 
-use crate::harness::{Running, Site, finish, lock, shell, until};
+use crate::harness::{Done, Running, Site, finish, gone, lock, shell, until};
 
 fn document(site: &Site, key: &str) -> Value {
     serde_json::from_str(&site.run(["why", key, "--json"]).expect(0).stdout).unwrap()
@@ -74,6 +74,7 @@ fn a_lock_is_explained_with_its_holder_and_its_line() {
     let fence = lock(&site, "k")["holders"][0]["fence"].as_str().unwrap().to_owned();
     for part in [
         "it says: job=report\n",
+        "how long its work has made no progress the store is not told: for at most the ",
         "2 in line:\n  1. first, exclusive, for ",
         "\n  2. second, exclusive, for ",
         "leasehold ask k ",
@@ -96,14 +97,110 @@ fn a_wait_that_ran_out_says_where_more_is_told() {
     let site = Site::embedded();
     let mut holder = site.start(["hold", "two words", "--ignore-stdin"]);
     holder.line();
-    let done = site.run(["run", "-w", "0.3", "two words", "--", "true"]);
+    let done = site.run(["run", "-w", "1", "two words", "--", "true"]);
     done.complains(75, "`leasehold why 'two words'` says more");
 }
 
+/// Locks `a` and `b` as above, where the second wait runs out.
+fn a_wait_that_ran_out_names_the_circle(site: &Site) {
+    let mut holders = Vec::new();
+    for (owner, holds) in [("web-1", "a"), ("web-2", "b")] {
+        let mut holder = site.start(["hold", holds, "--ignore-stdin", "--owner", owner]);
+        holder.line();
+        holders.push(holder);
+    }
+    let _first = site.start(["run", "b", "--owner", "web-1", "--", "true"]);
+    until("the first waits", || waiters(site, "b") == 1);
+    let done = site.line("run -w 1 a --owner web-2 -- true").complains(75, "held by web-1");
+    for part in [
+        "they wait in a circle",
+        "web-1 waits for \"b\", which web-2 holds",
+        "web-2 waits for \"a\", which web-1 holds",
+    ] {
+        assert!(done.stderr.contains(part), "{part:?} is not in {done:?}");
+    }
+    let done = site.line("run -q -w 1 a --owner web-2 -- true").expect(75);
+    assert_eq!(done.stderr, "");
+    // One that waits for a holder in nobody's way.
+    let done = site.line("run -w 1 b --owner web-3 -- true").complains(75, "held by web-2");
+    assert!(done.stderr.contains("; 1 other waits: web-1;"), "{done:?}");
+    assert!(!done.stderr.contains("circle"), "{done:?}");
+}
+
 #[test]
-fn a_closed_period_is_told_with_its_last_grant() {
+fn a_wait_that_ran_out_names_the_circle_on_the_embedded_store() {
+    a_wait_that_ran_out_names_the_circle(&Site::embedded());
+}
+
+#[test]
+fn a_wait_that_ran_out_names_the_circle_on_redis() {
+    let server = RedisServer::start();
+    a_wait_that_ran_out_names_the_circle(&Site::at(server.url()));
+}
+
+#[test]
+fn a_wait_that_ran_out_says_how_many_others_wait_and_names_the_first() {
     let site = Site::embedded();
-    site.line("run --once-per 1h report -- true").expect(0);
+    let mut holder = site.start(["hold", "k", "--ignore-stdin"]);
+    holder.line();
+    let names = ["one", "two", "three", "four"];
+    let _waiters: Vec<Running> = (1..)
+        .zip(names)
+        .map(|(place, owner)| {
+            let waiter = site.start(["run", "k", "--owner", owner, "--", "true"]);
+            until("it waits", || waiters(&site, "k") == place);
+            waiter
+        })
+        .collect();
+    let done = site.line("run -w 1 k -- true");
+    done.complains(75, "; 4 others wait: one, two, three, …; `leasehold why k` says more");
+}
+
+#[test]
+fn the_process_of_a_holder_with_a_name_of_its_own_is_told_by_the_log() {
+    let server = RedisServer::start();
+    for site in [Site::embedded(), Site::at(server.url())] {
+        let site = Site::at(format!("{}?log=100", site.store()));
+        let mut holder = site.start(["hold", "k", "--ignore-stdin", "--owner", "web-1"]);
+        holder.line();
+        // It is written after the fact.
+        until("its process is told", || document(&site, "k")["processes"][0]["id"] == holder.pid());
+        let text = text(&site, "k");
+        let part = format!("  by its entry in the log it is process {} of host ", holder.pid());
+        assert!(text.contains("is held by web-1 for ") && text.contains(&part), "{text}");
+    }
+}
+
+#[test]
+fn of_a_holder_that_has_ended_it_is_told_what_helps_then() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    let mut holder = site.start(["hold", "k", "--ignore-stdin", "--ttl", "1h"]);
+    holder.line();
+    let fence = lock(&site, "k")["holders"][0]["fence"].as_str().unwrap().to_owned();
+    assert!(text(&site, "k").contains("  end the process that holds it\n"));
+    // Killed, and seen by its parent or not yet.
+    holder.child().kill().unwrap();
+    let pid = holder.pid();
+    until("it is a zombie", || text(&site, "k").contains(", which is this one: it has ended\n"));
+    let text_of_zombie = text(&site, "k");
+    drop(holder);
+    gone(pid);
+    for (text, can_ask) in [(text_of_zombie, false), (text(&site, "k"), true)] {
+        assert!(!text.contains("end the process"), "{text}");
+        assert!(text.contains("\n  wait: its lease ends in "), "{text}");
+        assert_eq!(text.contains("leasehold ask k    # if its process is in a container"), can_ask);
+        assert!(
+            text.contains(&format!("\n  leasehold force-release --fence {fence} k ")),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_cool_down_is_told_with_the_last_grant() {
+    let site = Site::embedded();
+    site.line("run --cooldown 1h report -- true").expect(0);
     let text = text(&site, "report");
     assert!(text.contains("is closed for another 5"), "{text}");
     assert!(text.contains("it was taken last at about 20"), "{text}");
@@ -122,6 +219,37 @@ fn what_is_advised_can_be_typed_for_any_name() {
         finish(&mut shell(&site, &line)).expect(0);
         assert!(text_of(&site, name).contains("nobody holds"), "{name}");
     }
+}
+
+/// Through a shell, from the text of a message on.
+fn typed(site: &Site, command: &str) -> Done {
+    let words = command.strip_prefix("leasehold ").unwrap();
+    finish(&mut shell(site, &format!("\"$0\" {words}")))
+}
+
+#[test]
+fn what_is_advised_goes_to_the_store_that_was_typed() {
+    let (site, other) = (Site::embedded(), Site::embedded());
+    let store = format!("{}?log=9", site.store());
+    let held = site.start(["hold", "k", "--ignore-stdin"]);
+    until("it is held", || text_of(&site, "k").contains("force-release"));
+    // Where the environment names another store.
+    let text = other.run(["why", "--store", &store, "k"]).expect(0).stdout;
+    for word in ["leasehold ask ", "leasehold force-release "] {
+        let line = text.lines().find(|line| line.contains(word)).unwrap();
+        let command = line.trim().split("    #").next().unwrap();
+        assert!(command.contains(&format!("--store '{store}'")), "{command}");
+        typed(&other, command).expect(0);
+    }
+    drop(held);
+    let mut held = site.start(["hold", "k", "--ignore-stdin"]);
+    held.line();
+    let said =
+        other.run(["run", "-w", "0.1", "--store", &store, "k", "--", "true"]).expect(75).stderr;
+    let command = said.split('`').nth(1).unwrap();
+    assert!(typed(&other, command).expect(0).stdout.contains("is held by"), "{said}");
+    // The environment's needs no words.
+    assert!(!text_of(&site, "k").contains("--store"));
 }
 
 fn text_of(site: &Site, name: &str) -> String {

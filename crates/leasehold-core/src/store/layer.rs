@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, Convert,
     ConvertRequest, ForceRelease, ForceReleaseRequest, Leave, LeaveRequest, ListRequest, Listener,
-    Listing, LockInfo, Release, ReleaseRequest, Renew, RenewRequest, SetLimit, SetLimitRequest,
-    Store,
+    Listing, LockInfo, LockLog, Release, ReleaseRequest, Renew, RenewRequest, SetLimit,
+    SetLimitRequest, Store,
 };
 use crate::doctor::Finding;
 use crate::error::{Error, Result};
@@ -37,6 +37,9 @@ pub trait StoreLayer: Debug + Send + Sync + 'static {
     /// See [`Store::separate`]. A layer that keeps anything about the calls, or changes them, has
     /// to stand before the separate handle as well.
     fn separate(&self) -> Option<Arc<dyn Store>>;
+
+    /// See [`Store::log`].
+    fn log(&self) -> Option<Arc<dyn LockLog>>;
 
     /// See [`Store::capability`].
     fn capability(&self) -> Capability;
@@ -326,6 +329,10 @@ impl<L: StoreLayer> Store for L {
 
     fn separate(&self) -> Option<Arc<dyn Store>> {
         StoreLayer::separate(self)
+    }
+
+    fn log(&self) -> Option<Arc<dyn LockLog>> {
+        StoreLayer::log(self)
     }
 
     fn capability(&self) -> Capability {

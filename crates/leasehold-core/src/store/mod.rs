@@ -3,6 +3,7 @@
 mod answer;
 mod info;
 mod layer;
+mod log;
 mod mode;
 mod place;
 mod request;
@@ -14,6 +15,7 @@ pub use answer::{
 };
 pub use info::{HolderInfo, LockInfo, WaiterInfo};
 pub use layer::{Call, Examine, Method, RemembersFor, StoreLayer};
+pub use log::{LOG_MAX, LockLog, LogEntry, LogId, RESULT_MAX, checked_log, settle_log};
 pub use mode::{Bond, Kind, Mode};
 pub use place::Place;
 pub use request::{
@@ -69,7 +71,7 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// # Wrappers
 ///
 /// A store that stands before another is a [`StoreLayer`], which sees all calls in one function.
-/// There are no default methods but one, so a store that forgets one does not compile.
+/// There are no default methods but two, so a store that forgets another does not compile.
 ///
 /// # Conformance
 ///
@@ -187,6 +189,12 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// taken on, and what holds it up. `None`, the default, where this handle does as well, as when
     /// no runtime is needed, or where connections are somebody else's.
     fn separate(&self) -> Option<Arc<dyn Store>> {
+        None
+    }
+
+    /// Where this store keeps what became of its locks, for people. `None`, the default, where it has no
+    /// place for that.
+    fn log(&self) -> Option<Arc<dyn LockLog>> {
         None
     }
 

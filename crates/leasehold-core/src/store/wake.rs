@@ -34,7 +34,8 @@ pub enum Wake {
         /// The fences granted.
         fences: FenceBlock,
     },
-    /// A waiter has become the first in line and can be served in this time at the earliest.
+    /// A waiter is first in line and can be served in this time at the earliest: it has become the
+    /// first, or it was and that time has changed.
     First {
         /// The waiter, by the number its client gave it.
         ticket: u64,

@@ -240,6 +240,10 @@ impl LockEntry {
         Some(next.info(at))
     }
 
+    pub(super) fn holder(&self, token: Token) -> Option<&Holder> {
+        self.holders.iter().find(|holder| holder.token == token)
+    }
+
     pub(super) fn holder_mut(&mut self, token: Token) -> Option<&mut Holder> {
         self.holders.iter_mut().find(|holder| holder.token == token)
     }

@@ -57,10 +57,14 @@ impl LockEntry {
         self.expire(now.at);
         self.grant_to_line(now, notices);
         let closed_until = self.closed_until;
+        let end = self.end_for(operation);
         let answer = operation.apply(Current { entry: self, now });
+        let is_shorter =
+            end.zip(self.end_for(operation)).is_some_and(|(before, after)| after < before);
         self.grant_to_line(now, notices);
-        // The head's timer targets the end of a lease, so tell it about a later cool-down.
-        let first = first.filter(|_| self.closed_until <= closed_until);
+        // The head's timer targets the end of a lease: tell it of one that ends earlier now, and
+        // of a later cool-down.
+        let first = first.filter(|_| !is_shorter && self.closed_until <= closed_until);
         let asking = operation.token().filter(|_| O::TAKES);
         self.tell_new_first(first, asking, now.at, notices);
         answer
@@ -107,11 +111,18 @@ impl LockEntry {
         });
     }
 
+    /// When the lease ends of the one that an operation is carried out for.
+    fn end_for<O: Operation>(&self, operation: &O) -> Option<StoreTime> {
+        let tokens = [operation.successor(), operation.token()];
+        let holder = tokens.into_iter().flatten().find_map(|token| self.holder(token))?;
+        Some(holder.expires_at)
+    }
+
     fn first_in_line(&self) -> Option<Place> {
         self.waiters.front().map(|head| head.place)
     }
 
-    /// Tells a new head when the lock can come free, if its next heartbeat would come after that.
+    /// Tells a head that is new, or reckons with what no longer holds, when the lock can come free, if its next heartbeat would come after that.
     /// With equal ttls it never does.
     fn tell_new_first(
         &self,

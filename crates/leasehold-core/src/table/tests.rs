@@ -72,8 +72,11 @@ impl Lock {
     }
 
     fn renew(&mut self, who: u8, fences: FenceBlock, ttl_ms: u64) -> Renew {
-        let request = RenewRequest::new(key(), token(who), fences, ttl(ttl_ms));
-        self.entry.perform(&request, self.now(), &mut self.notices)
+        self.renew_with(&RenewRequest::new(key(), token(who), fences, ttl(ttl_ms)))
+    }
+
+    fn renew_with(&mut self, request: &RenewRequest) -> Renew {
+        self.entry.perform(request, self.now(), &mut self.notices)
     }
 
     fn release_with(&mut self, request: &ReleaseRequest) -> Release {

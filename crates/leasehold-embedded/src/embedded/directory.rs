@@ -209,10 +209,11 @@ impl Directory {
         }
         if mode & 0o020 != 0 && !for_group {
             return refuse(format!(
-                "the group {} can write to this directory (mode {:o}); take that right away, or \
-                 open the store for its group",
-                meta.gid(),
-                mode & 0o7777
+                "the group {group} can write to this directory (mode {:o}), and user {user} is not in \
+                 it; to use the store with the group, become a member of group {group}, else take \
+                 that right away (chmod g-w)",
+                mode & 0o7777,
+                group = meta.gid()
             ));
         }
         if meta.uid() != user && !(for_group && mode & 0o020 != 0 && is_member(meta.gid())) {

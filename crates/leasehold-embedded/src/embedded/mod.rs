@@ -10,6 +10,7 @@ mod filesystem;
 mod gate;
 mod header;
 mod in_use;
+mod log;
 mod machine;
 mod open;
 mod options;
@@ -28,12 +29,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold_core::doctor::Finding;
-use leasehold_core::table::Operation;
+use leasehold_core::table::{Now, Operation};
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Call, Capability, ClientId,
     Convert, ConvertRequest, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave,
-    LeaveRequest, ListRequest, Listener, Listing, LockInfo, Release, ReleaseRequest, Renew,
-    RenewRequest, Result, SetLimit, SetLimitRequest, Store,
+    LeaveRequest, ListRequest, Listener, Listing, LockInfo, LockLog, Release, ReleaseRequest,
+    Renew, RenewRequest, Result, SetLimit, SetLimitRequest, Store,
 };
 
 pub use options::EmbeddedStoreOptions;
@@ -103,6 +104,8 @@ const LOOK_FOR_DEAD_EVERY: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 struct Client {
     detached: bool,
+    /// How many events to log; none unless told to.
+    log: u32,
     /// Begun when something is first acquired: who only looks leaves no trace.
     session: Mutex<Option<Session>>,
 }
@@ -169,24 +172,43 @@ impl EmbeddedStore {
         O: Operation<Answer: Send> + Call + Clone,
     {
         Box::pin(async move {
-            let asked = (key.clone(), operation.clone(), Arc::clone(&self.client));
-            let step = |store: &Environment,
-                        pass: &gate::Pass<'_>,
-                        (key, operation, client): &(Key, O, Arc<Client>)| {
-                let session = if O::TAKES { client.session(store, pass)? } else { None };
-                table::perform(store, pass, session, key, operation)
+            let here = self
+                .environment
+                .run_here(|store, pass, now| self.client.perform(store, pass, now, key, operation));
+            let answer = match here {
+                Some(answer) => answer,
+                None => {
+                    let (client, key) = (Arc::clone(&self.client), key.clone());
+                    let operation = operation.clone();
+                    let step = move |store: &Environment, pass: &gate::Pass<'_>, now: Now| {
+                        client.perform(store, pass, now, &key, &operation)
+                    };
+                    self.environment.run_in_line(within, step).await
+                }
             };
-            let answer = self.environment.run(&asked, within, step).await;
             answer.map_err(|error| error.during(O::METHOD.name()).on_key(key))
         })
     }
 
-    fn new(environment: Arc<Environment>, detached: bool) -> Self {
-        Self { environment, client: Arc::new(Client { detached, session: Mutex::new(None) }) }
+    fn new(environment: Arc<Environment>, detached: bool, log: u32) -> Self {
+        Self { environment, client: Arc::new(Client { detached, log, session: Mutex::new(None) }) }
     }
 }
 
 impl Client {
+    /// Carries an operation out inside the gate.
+    fn perform<O: Operation>(
+        &self,
+        store: &Environment,
+        pass: &gate::Pass<'_>,
+        now: Now,
+        key: &Key,
+        operation: &O,
+    ) -> table::Answer<O::Answer> {
+        let session = if O::TAKES { self.session(store, pass)? } else { None };
+        table::perform(store, pass, now, session, key, operation)
+    }
+
     /// The session that new leases belong to, begun if it has not been.
     fn session(&self, store: &Environment, pass: &gate::Pass<'_>) -> Result<Option<SessionId>> {
         if self.detached {
@@ -208,6 +230,7 @@ impl fmt::Debug for EmbeddedStore {
         f.debug_struct("EmbeddedStore")
             .field("path", &environment.path)
             .field("detached", &client.detached)
+            .field("log", &client.log)
             .finish_non_exhaustive()
     }
 }
@@ -364,6 +387,10 @@ impl Store for EmbeddedStore {
     /// It needs no runtime.
     fn separate(&self) -> Option<Arc<dyn Store>> {
         None
+    }
+
+    fn log(&self) -> Option<Arc<dyn LockLog>> {
+        Some(Arc::new(self.clone()))
     }
 
     fn capability(&self) -> Capability {

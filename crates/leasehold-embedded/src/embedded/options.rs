@@ -15,11 +15,12 @@ pub struct EmbeddedStoreOptions {
     group: bool,
     detached: bool,
     bytes_max: u64,
+    log: u32,
 }
 
 impl Default for EmbeddedStoreOptions {
     fn default() -> Self {
-        Self { group: false, detached: false, bytes_max: Self::BYTES_MAX }
+        Self { group: false, detached: false, bytes_max: Self::BYTES_MAX, log: 0 }
     }
 }
 
@@ -51,6 +52,22 @@ impl EmbeddedStoreOptions {
     pub const fn bytes_max(mut self, bytes_max: u64) -> Self {
         self.bytes_max = bytes_max;
         self
+    }
+
+    /// How many events to keep of what becomes of all locks together, in the file `log` of the
+    /// directory: who got each, how that ended (see [`LogEntry`](leasehold_core::LogEntry)). 0, the
+    /// default, keeps none, and at most it is [`LOG_MAX`](leasehold_core::LOG_MAX). Room is counted at
+    /// 200 bytes an event; a file that is full becomes `log.1`, in place of the one before.
+    ///
+    /// A client writes each event after the fact, off the way of its locks, and does not wait until the
+    /// disk has it. What it can't write, it leaves out.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] above that number.
+    pub fn log(mut self, events: u32) -> Result<Self> {
+        self.log = leasehold_core::checked_log(&events.to_string())?;
+        Ok(self)
     }
 
     /// Opens the store in a directory, and makes it if there is none; blocks for a moment, and for
@@ -97,6 +114,6 @@ impl EmbeddedStoreOptions {
             open::environment(directory, Wanted { access, bytes_max })
         };
         let environment = open().map_err(|error| error.during("open").at_store(location(path)))?;
-        Ok(EmbeddedStore::new(environment, self.detached))
+        Ok(EmbeddedStore::new(environment, self.detached, self.log))
     }
 }

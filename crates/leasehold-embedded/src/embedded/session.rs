@@ -108,6 +108,10 @@ impl Sessions {
         now: StoreTime,
         _pass: &Pass<'_>,
     ) -> Vec<SessionId> {
+        let mut of = of.peekable();
+        if of.peek().is_none() {
+            return Vec::new();
+        }
         let mut seen_alive = lock(&self.seen_alive);
         let trusted = |seen: &StoreTime| now < seen.saturating_add(TRUST);
         let mut asked: Vec<SessionId> =

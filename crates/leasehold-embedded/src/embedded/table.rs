@@ -39,18 +39,19 @@ const FORGET_TURNS: usize = 32;
 /// others out for about a millisecond.
 pub(super) const BATCH: usize = 256;
 
-type Answer<T> = Result<(T, Vec<Notice>)>;
+pub(super) type Answer<T> = Result<(T, Vec<Notice>)>;
 
 /// Carries one operation on one lock out. What it takes belongs to the session.
 pub(super) fn perform<O: Operation>(
     store: &Environment,
     pass: &Pass<'_>,
+    now: Now,
     session: Option<SessionId>,
     key: &Key,
     operation: &O,
 ) -> Answer<O::Answer> {
     let attempt = || {
-        let mut step = Step::begin(store, pass, session)?;
+        let mut step = Step::begin_at(store, pass, session, now)?;
         let answer = step.perform(key, operation)?;
         step.end(answer)
     };
@@ -324,8 +325,16 @@ impl<'a> Step<'a> {
         pass: &'a Pass<'_>,
         session: Option<SessionId>,
     ) -> Result<Self> {
+        Self::begin_at(store, pass, session, store.now())
+    }
+
+    fn begin_at(
+        store: &'a Environment,
+        pass: &'a Pass<'_>,
+        session: Option<SessionId>,
+        now: Now,
+    ) -> Result<Self> {
         let txn = store.write_txn(pass)?;
-        let now = store.now();
         Ok(Self { store, pass, txn, session, now, notices: Vec::new(), changed: false })
     }
 

@@ -1,5 +1,5 @@
 //! A web service: of all its processes, one at a time makes a report, and one at a time books on an
-//! account.
+//! account. Prometheus finds at `/metrics` how long requests waited for their locks and held them.
 //!
 //! `cargo run -p leasehold-examples --bin axum [store URL [address]]`, then
 //! `curl 127.0.0.1:3000/reports/7` and `curl -X POST 127.0.0.1:3000/accounts/ann/30`
@@ -17,6 +17,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use leasehold::tower::{SingleFlightError, SingleFlightLayer};
 use leasehold::{Client, ErrorKind};
+use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tower::ServiceBuilder;
@@ -97,6 +98,8 @@ async fn main() -> anyhow::Result<()> {
     let store = arguments.next().unwrap_or_else(|| "embedded:".to_owned());
     let address = arguments.next().unwrap_or_else(|| "127.0.0.1:3000".to_owned());
 
+    // Before the first lock: what is counted earlier goes nowhere.
+    let metrics = PrometheusBuilder::new().install_recorder()?;
     let locks = Client::connect(&store).await?;
     let one_at_a_time = ServiceBuilder::new()
         .layer(HandleErrorLayer::new(refused))
@@ -105,6 +108,7 @@ async fn main() -> anyhow::Result<()> {
     let routes = Router::new()
         .route("/reports/{id}", get(report).layer(one_at_a_time))
         .route("/accounts/{name}/{amount}", post(book))
+        .route("/metrics", get(async move || metrics.render()))
         .with_state(app);
 
     let mut term = signal(SignalKind::terminate())?;

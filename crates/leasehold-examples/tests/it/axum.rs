@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::thread;
 
 use leasehold::Client;
+use prometheus_parse::{Scrape, Value};
 use rustix::process::Signal;
 
 use crate::{Service, assert_nothing_in_use, directory};
@@ -50,6 +51,21 @@ async fn a_request_waits_for_the_one_before_it_and_for_no_other() {
     assert_eq!(ask(&address, "POST", "/accounts/ann/0"), (200, "150\n".to_owned()));
     let (status, why) = ask(&address, "POST", "/accounts/an%0An/0");
     assert_eq!(status, 400, "{why}");
+
+    // Two reports and six bookings; the name that was refused took no lock.
+    let (status, page) = ask(&address, "GET", "/metrics");
+    assert_eq!(status, 200, "{page}");
+    let scrape = Scrape::parse(page.lines().map(|line| Ok(line.to_owned()))).unwrap();
+    let counted = |metric: &str| -> f64 {
+        let samples = scrape.samples.iter().filter(|sample| sample.metric == metric);
+        let number = |sample: &prometheus_parse::Sample| match sample.value {
+            Value::Counter(number) | Value::Gauge(number) | Value::Untyped(number) => number,
+            _ => 0.0,
+        };
+        samples.map(number).sum()
+    };
+    assert!((counted("leasehold_lock_hold_duration_count") - 8.0).abs() < 0.5, "{page}");
+    assert!(counted("leasehold_lock_waiting").abs() < 0.5, "{page}");
 
     service.process.signal(Signal::TERM);
     service.end();

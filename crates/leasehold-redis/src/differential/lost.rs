@@ -89,10 +89,11 @@ async fn lose(
         // All that there was: the server has forgotten the lock.
         return Ok(());
     }
+    let of_record = matches!(field, "lock" | "state");
     let fine = |outcome: Result<(), &leasehold_core::Error>| match outcome {
         Ok(()) => true,
         // What is left of a hash without its record could be anybody's, and ends by itself.
-        Err(error) => field == "lock" && error.kind() == ErrorKind::Foreign && lives_ms > 0,
+        Err(error) => of_record && error.kind() == ErrorKind::Foreign && lives_ms > 0,
     };
     if let Some(info) = held {
         tally.held += 1;
@@ -113,7 +114,7 @@ async fn lose(
     let shown = world.stores[0].inspect(key, WITHIN).await;
     let outcome = shown.as_ref().map(drop);
     prop_assert!(fine(outcome), "without {field}, what is shown: {shown:?}");
-    if field != "lock" {
+    if !of_record {
         world.set_clock(at_us + ALL_OVER_US).await;
         // Whoever waited and was passed over may have moved the head of the line by one step only.
         let answer = world.stranger(key, Mode::Exclusive).await;

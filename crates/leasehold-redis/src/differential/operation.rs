@@ -32,6 +32,14 @@ impl Step {
             _ => None,
         }
     }
+
+    /// Whether it renews what the waiter with this ticket has.
+    pub(super) fn renews(&self, ticket: u64) -> bool {
+        match &self.operation {
+            Operation::Renew(renewals) => renewals.iter().any(|renewal| renewal.is_by(ticket)),
+            _ => false,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -165,6 +173,10 @@ impl Taking {
 }
 
 impl Renewal {
+    pub(super) fn is_by(&self, ticket: u64) -> bool {
+        u64::from(self.who) == ticket
+    }
+
     pub(super) fn request(&self, key: &Key, known: &Known) -> RenewRequest {
         let fences = known.fences(token(self.fences_of));
         let first = fences.first().saturating_add(self.raise);
@@ -185,6 +197,64 @@ impl Ending {
         request.reopen = self.reopen;
         request
     }
+}
+
+/// A waiter gets an exclusive lease in the very step in which it renews it, and brings higher
+/// fences from other nodes.
+pub(super) fn renewal_of_what_it_hands_over() -> Vec<Step> {
+    let renewal = Renewal {
+        who: 2,
+        fences_of: 0,
+        raise: 3_000_000,
+        ttl_ms: 1_000,
+        shorten: false,
+        successor: None,
+    };
+    [
+        plain(0, Mode::Exclusive, false),
+        plain(2, Mode::Exclusive, true),
+        Operation::Renew(vec![renewal]),
+    ]
+    .map(|operation| Step { pass_us: 900, epoch: 0, operation })
+    .into()
+}
+
+/// The first in line asks in another mode than before, and joins those who hold the lock: the next
+/// one, who waits for the same, is no longer in its way.
+pub(super) fn waiter_that_asks_in_another_mode() -> Vec<Step> {
+    let joint = Mode::Joint(Bond::new(7));
+    let ending = Ending { who: 2, fences_of: 2, remaining: 0, cooldown: None, reopen: false };
+    [
+        plain(2, Mode::Shared, false),
+        plain(5, joint, true),
+        plain(4, Mode::Exclusive, true),
+        plain(1, joint, true),
+        Operation::Release(ending),
+        plain(4, joint, true),
+    ]
+    .map(|operation| Step { pass_us: 100, epoch: 0, operation })
+    .into()
+}
+
+fn plain(who: u8, mode: Mode, waits: bool) -> Operation {
+    let wait = Waiting {
+        heartbeat: 0,
+        behind: 0,
+        window_ms: 1_000,
+        place: Where::None,
+        max_waiters: None,
+    };
+    Operation::Acquire(Taking {
+        who,
+        mode,
+        ttl_ms: 1,
+        block: 1,
+        holds: 1,
+        preferred: false,
+        cooldown: None,
+        wait: waits.then_some(wait),
+        after: None,
+    })
 }
 
 /// Sequences that mostly stay with one kind of lock, or nothing would get far.

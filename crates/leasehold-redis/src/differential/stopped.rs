@@ -21,6 +21,7 @@ use redis::{Arg, Cmd};
 
 use self::batches::Batch;
 use super::kept::{Kept, KeptLock};
+use super::operation::renewal_of_what_it_hands_over;
 use super::*;
 use crate::classify::Verdict;
 use crate::transport::{Answer, Body, Transport};
@@ -171,6 +172,14 @@ impl Trial<'_> {
         match self {
             Self::Step(step, ..) => step.ends() == Some(ticket),
             Self::Batch(batch, ..) => batch.ends(ticket),
+        }
+    }
+
+    /// Whether the waiter with this ticket may bring higher fences for what it has.
+    fn renews(&self, ticket: u64) -> bool {
+        match self {
+            Self::Step(step, ..) => step.renews(ticket),
+            Self::Batch(batch, ..) => batch.renews(ticket),
         }
     }
 }
@@ -334,7 +343,7 @@ impl Stops {
     }
 
     /// Whoever was told of a grant has it, but for one who was first in line when the lock came free
-    /// and gave up in the same step.
+    /// and gave up in the same step; under higher fences if it renewed in the same step.
     async fn what_was_told_is_so(
         &mut self,
         trial: &Trial<'_>,
@@ -347,7 +356,9 @@ impl Stops {
             .into_iter()
             .flatten()
             .filter_map(|wake| match wake {
-                Wake::Granted { ticket, fences, .. } if !trial.ends(ticket) => Some(fences.first()),
+                Wake::Granted { ticket, fences, .. } if !trial.ends(ticket) => {
+                    Some((fences.first(), trial.renews(ticket)))
+                }
                 _ => None,
             })
             .collect();
@@ -357,8 +368,10 @@ impl Stops {
             prop_assert!(info.is_ok(), "unreadable: {info:?} after {noted:?}");
             holders.extend(info.unwrap().map(|info| info.holders).unwrap_or_default());
         }
-        for fence in told {
-            let has = holders.iter().any(|holder| holder.fence == fence);
+        for (fence, raised) in told {
+            let has = holders
+                .iter()
+                .any(|holder| holder.fence == fence || raised && holder.fence > fence);
             prop_assert!(has, "told, but not so: {fence} {holders:?} {noted:?} {answers:?}");
         }
         Ok(())
@@ -418,6 +431,11 @@ fn run<S: Strategy>(
 ) {
     let (stops, _) = try_sequences(cases(), sequences, Stops::new(), try_all);
     assert!(stops.tally.after_a_write > 0, "no script was stopped after a write");
+}
+
+#[test]
+fn scripts_stopped_in_a_renewal_leave_a_lock_whole_that_they_hand_over() {
+    run(Just(renewal_of_what_it_hands_over()), async |stops, steps| stops.try_all(&steps).await);
 }
 
 #[test]

@@ -241,32 +241,41 @@ fn waiter(
 
 /// Reads what is beside holders and waiters, and checks what can be told from them.
 fn parse(stored: &stored::Stored, fields: &BTreeMap<String, String>) -> State {
-    let words: Vec<&str> = fields["lock"].split(' ').collect();
-    let shape = words[1];
-    let widths = words[2..11].iter().map(|word| word.len());
-    assert_eq!(widths.collect::<Vec<_>>(), [16, 16, 10, 16, 13, 16, 32, 13, 4], "{words:?}");
-    let alone = matches!(shape, "held" | "want");
+    let about: Vec<&str> = fields["lock"].split(' ').collect();
+    assert_eq!((about[1].len(), about[2].len()), (10, 16), "{about:?}");
+    let words: Vec<&str> = fields["state"].split(' ').collect();
+    let widths = words.iter().take(4).map(|word| word.len());
+    assert_eq!(widths.collect::<Vec<_>>(), [13, 32, 16, 4], "{words:?}");
+    let alone = words.get(4).is_some_and(|word| *word != "many");
     let mut state = State {
         holders: stored.holders.iter().map(stored_holder).collect(),
         waiters: stored.waiters.iter().map(stored_waiter).collect(),
         closed_until: stored.closed_until,
-        last_fence: (words[3] != "0000000000000000").then(|| stored.fences.last()),
+        last_fence: (words[2] != "0000000000000000").then(|| stored.fences.last()),
         ended: fields
             .get("ended")
             .map(|ended| ended.split(' ').map(str::to_owned).collect())
             .unwrap_or_default(),
         ..State::default()
     };
-    if !alone && !words[8].starts_with('-') {
-        state.released = Some(words[8].to_owned());
+    if !alone && !words[1].starts_with('-') {
+        state.released = Some(words[1].to_owned());
     }
     state.kind = state.in_use().then_some(stored.limit);
-    assert_eq!(shape == "free", !state.in_use() && stored.limit == 0, "{fields:?}");
-    let mut expected = vec!["lock".to_owned()];
+    assert_eq!(words.len() == 4, !state.in_use() && stored.limit == 0, "{fields:?}");
+    let mut expected = vec!["lock".to_owned(), "state".to_owned()];
     expected.extend(fields.contains_key("ended").then(|| "ended".to_owned()));
     if alone {
         assert_eq!(stored.holders.len(), 1, "{fields:?}");
-        assert_eq!(shape == "want", stored.holders[0].asked_by.is_some(), "{fields:?}");
+        assert_eq!(words[4].len(), 16, "{words:?}");
+        let more = stored.closed_until > 0 || stored.holders[0].asked_by.is_some();
+        let shape = if more {
+            assert_eq!(words[6].len(), 16, "{words:?}");
+            Some("more")
+        } else {
+            (!stored.waiters.is_empty()).then_some("line")
+        };
+        assert_eq!(words.get(5).copied(), shape, "{fields:?}");
     } else {
         check_crowd(&words, stored, fields, &mut expected);
     }
@@ -293,11 +302,11 @@ fn check_crowd(
         assert!(fields[field].contains(&holder.token), "{fields:?}");
         expected.push(holder.token.clone());
     }
-    if words[1] != "many" {
+    if words.get(4) != Some(&"many") {
         assert_eq!(count, 0, "{fields:?}");
         return;
     }
-    let numbers: Vec<u64> = words[11..].iter().map(|word| word.parse().unwrap()).collect();
+    let numbers: Vec<u64> = words[6..].iter().map(|word| word.parse().unwrap()).collect();
     let [_, holders, taken, ends, nearest, cursor, _] = numbers[..] else { panic!("{words:?}") };
     assert_eq!((holders, cursor), (u64::try_from(count).unwrap(), 0), "{fields:?}");
     // A bond is taken once, however many have it.

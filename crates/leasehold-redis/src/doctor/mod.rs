@@ -318,6 +318,9 @@ impl RedisStore {
         if self.shared.replication.is_some_and(|replication| replication.longest.is_some()) {
             trials.push(("info", Age::question()));
         }
+        if self.shared.log > 0 {
+            trials.extend(rights::trials_of_log(&self.shared.names, spare));
+        }
         let (names, commands): (Vec<_>, Vec<_>) = trials.into_iter().unzip();
         let answers = self.ask(server, commands, deadline).await?;
         let lacks = names.into_iter().zip(&answers);

@@ -28,6 +28,16 @@ pub(super) type Lacking = (&'static str, Lack);
 /// Commands that depend on the store's URL.
 const OF_URL: [&str; 4] = ["asking", "info", "wait", "waitaof"];
 
+/// The commands that a log needs, where the store's URL has one kept.
+pub(super) fn trials_of_log(names: &Names, spare: &Spare) -> [(&'static str, Cmd); 2] {
+    let log = names.log(&spare.key);
+    let (mut append, mut read) = (redis::cmd("XADD"), redis::cmd("XREVRANGE"));
+    // Makes no stream where there is none.
+    append.arg(&log).arg("NOMKSTREAM").arg("*").arg("-").arg("-");
+    read.arg(&log).arg("+").arg("-").arg("COUNT").arg("1");
+    [("xadd", append), ("xrevrange", read)]
+}
+
 /// The commands that are tried, each in a way that changes nothing.
 pub(super) fn trials(names: &Names, spare: &Spare, digest: &str) -> Vec<(&'static str, Cmd)> {
     let Spare { key: _, record, channel } = spare;
@@ -44,6 +54,7 @@ pub(super) fn trials(names: &Names, spare: &Spare, digest: &str) -> Vec<(&'stati
         trial("eval", &["return 0", "1", record]),
         trial("time", &[]),
         trial("pttl", &[record]),
+        trial("hget", &[record, "-"]),
         trial("hmget", &[record, "-"]),
         trial("hgetall", &[record]),
         // A field without a value is refused, but only after the rights were found to be there.
@@ -59,7 +70,7 @@ pub(super) fn trials(names: &Names, spare: &Spare, digest: &str) -> Vec<(&'stati
 pub(super) fn judge(lacking: &[Lacking], user: Option<&str>, names: &Names) -> Vec<Finding> {
     let who = user.map_or_else(|| "this user".to_owned(), |user| format!("user {}", word(user)));
     let mut findings = Vec::new();
-    for feature in Feature::SERVICE {
+    for feature in Feature::SERVICE.into_iter().chain([Feature::Log]) {
         let mut of_feature: Vec<Lacking> = Vec::new();
         for one in lacking.iter().filter(|(command, _)| feature.commands().contains(command)) {
             of_feature.push(*one);
@@ -111,6 +122,11 @@ fn meaning(feature: Feature, lacking: &[Lacking]) -> (Severity, &'static str) {
         Feature::Wait => (Severity::Problem, "nobody can wait in line for a lock"),
         Feature::Share => (Severity::Warning, "read-write locks and semaphores can't be used"),
         Feature::List => (Severity::Note, "locks can't be listed"),
+        Feature::Log => (
+            Severity::Warning,
+            "the store's URL has a log kept, which this user can't write or can't read; locks work \
+             without it",
+        ),
         _ => (Severity::Problem, "locks can't be taken, renewed and released as they should be"),
     }
 }
@@ -174,6 +190,10 @@ mod tests {
             judged(&[("scan", Lack::Command)]),
             [(Severity::Note, advice("ACL SETUSER bob +scan"))]
         );
+        assert_eq!(
+            judged(&[("xadd", Lack::Command)]),
+            [(Severity::Warning, advice("ACL SETUSER bob +xadd"))]
+        );
         let of_both = judged(&[("hset", Lack::Command), ("publish", Lack::Channels)]);
         assert_eq!(
             of_both,
@@ -197,5 +217,7 @@ mod tests {
         for command in Feature::SERVICE.iter().flat_map(|feature| feature.commands()) {
             assert!(*command == "subscribe" || tried.contains(command), "{command}");
         }
+        let of_log = trials_of_log(&names, &spare).map(|(command, _)| command);
+        assert_eq!(of_log, Feature::Log.commands());
     }
 }

@@ -105,6 +105,12 @@ impl Layout {
         !self.counts_holds() && !matches!(self, Self::ShedLock { .. })
     }
 
+    /// Whether the owner's name is kept with the lease; else others see what tells two holders apart.
+    #[must_use]
+    pub const fn has_owner(&self) -> bool {
+        matches!(self, Self::ShedLock { .. })
+    }
+
     /// Whether the keys of one lock have different slots.
     pub(super) const fn spreads(&self) -> bool {
         matches!(self, Self::PythonRedisLock)
@@ -150,6 +156,64 @@ impl Layout {
         }
     }
 
+    /// Patterns of the keys that its locks have, with what is the user's own made `literal`.
+    pub(crate) fn key_patterns(&self, literal: impl Fn(&str) -> String) -> Vec<String> {
+        match self {
+            Self::PythonRedisLock => vec!["lock:*".to_owned(), "lock-signal:*".to_owned()],
+            Self::RedisSemaphore => vec!["mutex:*".to_owned()],
+            Self::Spring { registry } => vec![format!("{}:*", literal(registry))],
+            Self::ShedLock { environment } => {
+                vec![format!("job-lock:{}:*", literal(environment))]
+            }
+            _ => vec!["*".to_owned()],
+        }
+    }
+
+    /// The pattern of the channels on which those who wait are told, if they are.
+    pub(crate) fn channel_pattern(&self, literal: impl Fn(&str) -> String) -> Option<String> {
+        match self {
+            Self::Spring { registry } => Some(format!("{}-channel:*", literal(registry))),
+            Self::Redisson | Self::RedissonFenced => Some("redisson_lock__channel:*".to_owned()),
+            _ => None,
+        }
+    }
+
+    /// The commands that scripts and looks call for its locks.
+    pub(crate) fn commands(&self, is_cluster: bool) -> Vec<&'static str> {
+        let mut commands = match self.shape() {
+            Shape::Text => vec!["type", "get", "set", "del", "pttl", "pexpire"],
+            Shape::Hash => vec![
+                "type", "exists", "hexists", "hkeys", "hgetall", "hset", "del", "pttl", "pexpire",
+            ],
+            Shape::Set => vec![
+                "type",
+                "time",
+                "pttl",
+                "zscore",
+                "zcount",
+                "zrange",
+                "zrevrange",
+                "zrevrangebyscore",
+                "zadd",
+                "zrem",
+                "zremrangebyscore",
+                "pexpireat",
+            ],
+        };
+        match self {
+            Self::PythonRedisLock => commands.push("lpush"),
+            Self::Spring { .. } => commands.push("publish"),
+            Self::Redisson | Self::RedissonFenced => {
+                commands.push(if is_cluster { "spublish" } else { "publish" });
+            }
+            _ => {}
+        }
+        if self.has_fences() {
+            commands.extend(["incr", "get"]);
+        }
+        commands
+    }
+
     /// The token as this layout writes it.
     pub(super) fn token(&self, token: &Token) -> String {
         let bytes = token.as_bytes();
@@ -184,7 +248,8 @@ impl Layout {
         }
     }
 
-    /// What a stored value tells of its holder. Nothing of the token, which is a secret.
+    /// What a stored value tells of its holder. Nothing of the token, which is a secret, where it is
+    /// written as the library does.
     pub(super) fn read(&self, value: &[u8]) -> (OwnerName, Metadata) {
         let text = String::from_utf8_lossy(value);
         let owner = |text: &str| OwnerName::new(text).unwrap_or_default();
@@ -199,9 +264,13 @@ impl Layout {
                 (owner(host), Metadata::default())
             }
             _ if self.counts_holds() => {
-                let (client, thread) = text.split_once(':').unwrap_or((&text, "?"));
-                let client = client.get(..8).unwrap_or_default();
-                (owner(&format!("client {client}, thread {thread}")), Metadata::default())
+                let told = text.split_once(':').filter(|it| is_of_redisson(*it)).and_then(
+                    |(client, thread)| {
+                        Some(format!("client {}, thread {thread}", client.get(..8)?))
+                    },
+                );
+                // Another program's own idea of a holder is all that there is to tell.
+                (owner(told.as_deref().unwrap_or(&text)), Metadata::default())
             }
             _ => {
                 let length = self.token(&Token::from_bytes([0; 16])).len();
@@ -287,6 +356,13 @@ fn tagged(name: &str) -> String {
     if name.contains('{') { name.to_owned() } else { format!("{{{name}}}") }
 }
 
+/// Whether it is a client's number in hex digits, mostly a UUID, and that of a thread.
+fn is_of_redisson((client, thread): (&str, &str)) -> bool {
+    client.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
+        && !thread.is_empty()
+        && thread.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 fn is_of_a_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'+' | b'/' | b'=')
 }
@@ -365,6 +441,18 @@ mod tests {
         assert_eq!(shedlock.read(value.as_bytes()).0.as_str(), "web-3");
         let older = b"ADDED:2026-01-01T00:00:00.000Z@web-3";
         assert_eq!(shedlock.read(older).0.as_str(), "web-3");
+    }
+
+    #[test]
+    fn a_holder_is_told_as_redisson_writes_it_or_as_it_stands() {
+        let owner = |value: &str| Layout::Redisson.read(value.as_bytes()).0.as_str().to_owned();
+        let ours = Layout::Redisson.token(&token());
+        assert_eq!(owner(&ours), format!("client {}, thread 1", &ours[..8]));
+        for value in ["a:1", ":1", "abcdef0:1", "a host, long:1", "01234567:", "01234567:main", "x"]
+        {
+            assert_eq!(owner(value), value);
+        }
+        assert_eq!(owner(""), "");
     }
 
     #[test]

@@ -4,7 +4,10 @@
 //! Redisson's, no cool-down. Leases are what they are elsewhere.
 
 mod layout;
+mod native;
 mod requests;
+mod tracker;
+mod tracking;
 mod watch;
 
 use std::collections::HashSet;
@@ -24,8 +27,11 @@ use leasehold_core::{
 use redis::Value;
 
 pub use self::layout::Layout;
+use self::native::Native;
 use self::requests::{Answered, Requests};
+use self::tracking::Servers;
 use self::watch::Watches;
+use crate::call::Call;
 use crate::listen::Source;
 use crate::store::RedisStore;
 use crate::transport::{Deadline, Delivery};
@@ -44,8 +50,8 @@ const WITHOUT_END: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Every operation is one script. A lease is granted only where the key was free, and renewed and
 /// ended only where it is still its holder's. Who waits is woken by the server's tracking of keys,
 /// whatever program ended the lease, and a holder is told in the same way when its lease was ended
-/// by another. In a cluster, and on borrowed connections, keys are not tracked: waiters ask, and a
-/// loss is found by the next renewal.
+/// by another. On borrowed connections keys are not tracked: waiters ask, and a loss is found by
+/// the next renewal.
 ///
 /// There is no line: of those who wait one is lucky. What a release finds gone is
 /// [`Release::NotHeld`] also where nobody took it since.
@@ -58,6 +64,7 @@ pub struct InteropStore {
 #[derive(Debug)]
 struct Shared {
     requests: Requests,
+    native: Native,
     watches: Arc<Watches>,
     /// Numbers in the place of fences, to tell the leases of this process apart.
     numbers: AtomicU64,
@@ -77,6 +84,7 @@ impl InteropStore {
         let shared = Shared {
             watches: Watches::new(requests.layout.clone()),
             requests,
+            native: Native::default(),
             numbers: AtomicU64::new(1),
             adopted: Mutex::default(),
         };
@@ -94,6 +102,14 @@ impl InteropStore {
         Self::with(self.inner, requests)
     }
 
+    /// How many messages to waiters of the other library could not be sent, for want of a right: they
+    /// find out in their own time. The log tells the first as a warning. See
+    /// [`RedisStore::messages_lost`].
+    #[must_use]
+    pub fn messages_lost(&self) -> u64 {
+        self.inner.messages_lost()
+    }
+
     /// How its locks are kept.
     #[must_use]
     pub fn layout(&self) -> &Layout {
@@ -101,10 +117,11 @@ impl InteropStore {
     }
 
     /// Where keys are tracked for those who wait and hold.
-    fn tracked(&self) -> Option<&Arc<crate::access::Access>> {
-        match self.inner.shared.wake.as_deref() {
-            Some(Source::Own(access)) => Some(access),
-            _ => None,
+    fn tracked(&self) -> Option<Servers> {
+        match self.inner.shared.wake.as_deref()? {
+            Source::Own(access) => Some(Servers::One(Arc::clone(access))),
+            Source::Cluster(cluster) => Some(Servers::Cluster(cluster.clone())),
+            Source::Client(_) => None,
         }
     }
 
@@ -174,6 +191,9 @@ impl InteropStore {
                     };
                     let (key, ttl) = (&request.key, request.ttl.duration());
                     self.shared.watches.holds(key, request.token, fences.first(), ttl);
+                    if !again && let Some(value) = self.shared.requests.lasting_value(request) {
+                        self.shared.watches.holds_by(key, request.token, value);
+                    }
                     self.tell_of_takeover(key);
                     all.push(fences);
                 }
@@ -214,6 +234,18 @@ impl InteropStore {
         error.with_effect(Effect::NotApplied)
     }
 
+    /// Asks what a script says of a key. The answer is `None` if it can't be read.
+    async fn look(
+        &self,
+        call: Call<'static>,
+        key: &Key,
+        deadline: Deadline,
+    ) -> Result<Option<Option<Answered>>> {
+        let answer = call.run(&*self.inner.shared.transport, Delivery::None, deadline).await;
+        let answer = answer.map_err(|verdict| self.inner.error(&verdict, "inspect", Some(key)))?;
+        Ok(requests::looked(answer.value))
+    }
+
     fn unreadable(&self, operation: &'static str, key: Option<&Key>) -> Error {
         let error = Error::new(ErrorKind::Protocol, "the server's answer can't be read");
         self.inner.named(error.with_effect(Effect::Unknown), operation, key)
@@ -224,8 +256,9 @@ impl InteropStore {
     }
 
     fn tell_of_leftover(&self, key: &Key) {
-        let expiry = self.shared.requests.leftovers;
-        tracing::warn!(target: "leasehold", %key, ?expiry, "a lock without expiry was given one");
+        let expiry = self.shared.requests.leftovers.map(|expiry| expiry.to_string());
+        let expiry = expiry.unwrap_or_default();
+        tracing::warn!(target: "leasehold", %key, %expiry, "a lock without expiry was given one");
         self.adopted().insert(key.clone());
     }
 
@@ -244,6 +277,7 @@ impl InteropStore {
                 return Effect::Applied;
             }
             let call = self.shared.requests.end_call(&request.key, request.token, 0);
+            let call = call.telling(&self.inner.shared.unsent);
             if call
                 .run(&*self.inner.shared.transport, self.inner.in_order(), deadline)
                 .await
@@ -261,16 +295,26 @@ impl InteropStore {
         operation: &'static str,
         within: Duration,
     ) -> Result<bool> {
+        let value = self.shared.watches.value_of(key, token).filter(|_| remaining == 0);
         if remaining == 0 {
             self.shared.watches.forget(key, token);
         }
         let call = self.shared.requests.end_call(key, token, remaining);
-        let answer = call
-            .run(&*self.inner.shared.transport, self.inner.in_order(), Deadline::after(within))
-            .await
-            .map_err(|verdict| self.inner.error(&verdict, operation, Some(key)))?;
-        match answer.value {
-            Value::Int(held) => Ok(held == 1),
+        let call = call.telling(&self.inner.shared.unsent);
+        let transport = &*self.inner.shared.transport;
+        let (delivery, deadline) = (self.inner.in_order(), Deadline::after(within));
+        let answer = match value {
+            Some(value) => {
+                let stored = (&*self.layout().key(key), &*value);
+                self.shared.native.end(stored, &call, transport, delivery, deadline).await
+            }
+            None => call.run(transport, delivery, deadline).await,
+        };
+        let answer = answer.map_err(|verdict| self.inner.error(&verdict, operation, Some(key)))?;
+        match &answer.value {
+            Value::Int(held) => Ok(*held == 1),
+            // Messages stood behind it, which were sent meanwhile.
+            Value::Array(parts) if **parts == [Value::Int(1)] => Ok(true),
             _ => Err(self.unreadable(operation, Some(key))),
         }
     }
@@ -436,17 +480,32 @@ impl Store for InteropStore {
         within: Duration,
     ) -> BoxFuture<'a, Result<Option<LockInfo>>> {
         Box::pin(async move {
-            let call = self.shared.requests.look_call(key);
-            let answer = call
-                .run(&*self.inner.shared.transport, Delivery::None, Deadline::after(within))
-                .await
-                .map_err(|verdict| self.inner.error(&verdict, "inspect", Some(key)))?;
-            match requests::looked(answer.value) {
+            let deadline = Deadline::after(within);
+            let requests = &self.shared.requests;
+            let mut looked = self.look(requests.look_call(key), key, deadline).await?;
+            let mut counted = Fence::ZERO;
+            if let Some(counter) = requests.look_at_counter_call(key)
+                && let Some(Some(Answered::Busy { value: before, .. })) = &looked
+            {
+                let before = before.clone();
+                let number = self.look(counter, key, deadline).await.unwrap_or_default();
+                // The number is that of its holder only if nobody came in between.
+                looked = self.look(requests.look_call(key), key, deadline).await?;
+                if let Some(Some(Answered::Busy { value: number, .. })) = number
+                    && let Some(Some(Answered::Busy { value, .. })) = &looked
+                    && *value == before
+                {
+                    let number = str::from_utf8(&number).ok().and_then(|it| it.parse().ok());
+                    let fence = number.and_then(|number| Fence::new(0, number).ok());
+                    counted = fence.unwrap_or(Fence::ZERO);
+                }
+            }
+            match looked {
                 Some(None) => Ok(None),
                 Some(Some(Answered::Busy { place: holds, left, value, .. })) => {
                     let remaining = left.unwrap_or(WITHOUT_END);
                     let holds = u32::try_from(holds).unwrap_or(u32::MAX);
-                    let mut info = LockInfo::new(key.clone(), Kind::Lock, Fence::ZERO);
+                    let mut info = LockInfo::new(key.clone(), Kind::Lock, counted);
                     let mut holder = self.holder(&value, remaining, holds);
                     holder.fence = self.shared.watches.fence_of(key, &value).unwrap_or(Fence::ZERO);
                     info.holders = vec![holder];
@@ -486,11 +545,11 @@ impl Store for InteropStore {
         within: Duration,
     ) -> BoxFuture<'a, Result<Box<dyn Listener>>> {
         Box::pin(async move {
-            let Some(access) = self.tracked() else {
+            let Some(servers) = self.tracked() else {
                 return self.unsupported("tracking on this connection", "listen", None);
             };
-            let (access, watches) = (Arc::clone(access), Arc::clone(&self.shared.watches));
-            watch::listen(access, watches, Deadline::after(within))
+            let watches = Arc::clone(&self.shared.watches);
+            tracking::listen(servers, watches, Deadline::after(within))
                 .await
                 .map_err(|verdict| self.inner.error(&verdict, "listen", None))
         })

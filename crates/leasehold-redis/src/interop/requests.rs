@@ -133,6 +133,16 @@ impl Requests {
         Ok(call)
     }
 
+    /// What a grant stores, if a release has to do no more than to delete that: a command of the
+    /// server's own may do it. In a cluster scripts do, since they are routed by their keys.
+    pub(super) fn lasting_value(&self, request: &AcquireRequest) -> Option<String> {
+        let layout = &self.layout;
+        let tells_nobody = layout.signal(&request.key) == Signal::None;
+        // One with the time of day in it is another value each time it is asked for.
+        let lasts = layout.shape() == Shape::Text && !layout.token_is_last();
+        (tells_nobody && lasts && !self.spread).then(|| layout.value(request))
+    }
+
     pub(super) fn renew_call(&self, request: &RenewRequest) -> Call<'static> {
         let layout = &self.layout;
         let mut call = Call::new(&self.three().renew, &[layout.key(&request.key)]);
@@ -181,6 +191,13 @@ impl Requests {
             Shape::Set => "zset",
         });
         call
+    }
+
+    /// Looks at the counter of a fenced lock, as at any other text.
+    pub(super) fn look_at_counter_call(&self, key: &Key) -> Option<Call<'static>> {
+        let mut call = Call::new(&SCRIPTS.look, &[self.layout.counter(key)?]);
+        call.arg("string");
+        Some(call)
     }
 }
 

@@ -2,12 +2,13 @@
 -- for itself. Repeating it with the same tokens counts nothing twice.
 --
 -- KEYS  i       the i-th lock
--- ARGV  1 to 3  see now.lua; and for the i-th lock, from 5i-1 on:
---       token, 32 hexadecimal digits
+-- ARGV  1 to 4, and 4+i for the i-th lock: see asked.lua. What is asked of a lock has, separated by
+--       blanks:
+--       - for an exclusive hold at once or not at all, else +
 --       ttl, ms, thirteen digits
 --       how many fences to reserve, ten digits
---       holds, owner and metadata, separated by a blank, each without one
---       an empty string, for an exclusive hold at once or not at all; else, separated by blanks:
+--       holds, owner and metadata, the last two without a blank, and maybe empty
+--       and after a +:
 --         mode: x exclusive, s shared, p permits, j exclusive but for the same bond
 --         permits wanted (1 for x and s), or the bond
 --         all permits of the semaphore (0 for others)
@@ -41,125 +42,132 @@
 -- Atomic: one script. It reads and writes its keys only.
 -- include: now
 local answers, rest = {}, {}
-local function short_way(i)
-  local key, at = KEYS[i], 5 * i - 1
-  local answer
-  if ARGV[at + 4] == '' and not rest[key] then
-    -- A lock that was never used, or is free, is taken without looking any further.
-    local got = redis.pcall('HMGET', key, 'lock', 'line')
-    local stored, in_line = got[1], got[2]
-    local lives = not got.err and redis.call('PTTL', key)
-    local free
-    if got.err or in_line then
-      free = false
-    elseif stored then
-      free = sub(stored, 1, 16) == 'leasehold/1 free'
-        and sub(stored, 35, 50) + sub(stored, 52, 61) <= least + 0
-    else
-      free = lives == -2
+local keys, argv, try, type, number = KEYS, ARGV, redis.pcall, type, #KEYS
+local done = least + 0
+-- What was asked last, and what it takes to grant it.
+local usual, about, tail, needed, lasts, longer, left
+-- How many were looked at; one that was never used counts twice. All after the last are put off, so that
+-- what is asked of one lock is done in its order.
+local looked = 0
+-- A lock that was never used, or is free, is taken without looking any further. No function is made
+-- for that: Lua would make it anew in each call.
+for i = 1, number do
+  if looked >= $FREE then
+    answers[i] = {'later'}
+  else
+    looked = looked + 1
+    local key, token, what = keys[i], argv[i + 4], argv[4]
+    if #token > 32 then token, what = sub(token, 1, 32), sub(token, 33) end
+    if what ~= usual and string.byte(what) == 45 then
+      local block = sub(what, 17, 27)
+      local ends, following = now + sub(what, 3, 15) * 1000, least + block
+      local kept = math.ceil(math.max(ends, following) / 1000) + retention
+      usual = what
+      about = 'leasehold/1 ' .. block .. us .. ' ' .. sub(what, 28)
+      tail = format(' %016.0f %s %016.0f', following, epoch, ends)
+      needed, lasts, longer = kept .. '', kept + math.floor(retention / 4), nil
     end
-    if free then
-      local over = math.max(now + ARGV[at + 1] * 1000, least + ARGV[at + 2])
-      local kept, left = stored and sub(stored, 80, 92), nil
-      local refused
-      if not kept or kept * 1000 < over + retention * 1000 or lives == -1 then
-        kept = math.ceil(over / 1000) + retention + math.floor(retention / 4)
-        left, kept = format('%.0f', kept - math.floor(now / 1000)), format('%013.0f', kept)
-        if stored then refused = refusal_of(redis.pcall('PEXPIRE', key, left)) end
+    local state, written
+    -- What comes after one that is left, for the same lock, waits for its turn too.
+    if what == usual and not rest[key] then
+      state = try('HGET', key, 'state')
+      local free = state and #state == 68 and sub(state, 48, 63) <= least
+      local lives = free and state >= needed
+      if not (lives or longer) and (free or not state) then
+        longer, left = format('%013.0f ', lasts), format('%.0f', lasts - math.floor(now / 1000))
       end
-      refused = refused or refusal_of(redis.pcall('HSET', key, 'lock', 'leasehold/1 held ' .. us .. ' ' .. least .. ' '
-        .. ARGV[at + 2] .. ' ' .. us .. ' ' .. kept .. ' 0000000000000000 ' .. ARGV[at] .. ' '
-        .. ARGV[at + 1] .. ' ' .. epoch .. ' ' .. ARGV[at + 3]))
-      if not refused and not stored then
-        refused = refusal_of(redis.pcall('PEXPIRE', key, left))
-        if refused then redis.call('HDEL', key, 'lock') end
+      if lives then
+        written = (number > 1 or try('PTTL', key) ~= -1)
+          and try('HSET', key, 'state', sub(state, 1, 14) .. token .. tail, 'lock', about)
+      elseif free then
+        written = type(try('PEXPIRE', key, left)) == 'number'
+          and try('HSET', key, 'state', longer .. token .. tail, 'lock', about)
+      elseif not state and try('PTTL', key) == -2 then
+        looked = looked + 1
+        written = try('HSET', key, 'state', longer .. token .. tail, 'lock', about)
+        if type(written) == 'number' and type(try('PEXPIRE', key, left)) ~= 'number' then
+          try('HDEL', key, 'state', 'lock')
+          written = nil
+        end
       end
-      answer = refused or least + 0
     end
+    -- include: settle
   end
-  answers[i] = answer or false
-  -- What comes after it for the same lock waits for its turn, too.
-  if not answer then rest[#rest + 1], rest[key] = i, true end
-end
-if #KEYS == 1 then
-  short_way(1)
-  if #rest == 0 then return answers end
-end
--- include: each
-if #KEYS > 1 then
-  each(all, 0, short_way, function(i) rest[#rest + 1], rest[KEYS[i]] = i, true end)
 end
 if #rest == 0 then return answers end
--- include: usual
+local general, room = {}, $ROOM
 -- Takes or renews a place behind an exclusive lease, for somebody who wants no permits and is not
 -- preferred, where the key lives long enough already. Who joins brings no place along, and gets the
--- one behind the last in the line.
---
--- Returns the answer, or nil for the general way; then nothing is changed.
-local function wait(key, at)
-  local mode, channel, ticket, beat, window, behind, told, most =
-    match(ARGV[at + 4], '^([xs]) 1 0 0 %d+ (%S+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+)$')
-  if not mode then return end
-  local token = ARGV[at]
-  local got = redis.pcall('HMGET', key, 'lock', 'line', token, '#' .. told)
-  local stored, line, name = got[1], got[2], got[3]
-  local lease_ends = stored and usual_end(stored)
-  if not lease_ends or sub(stored, 111, 142) == token then return end
-  local ends = now + window * 1000
-  if sub(stored, 80, 92) * 1000 < ends + retention * 1000 or redis.call('PTTL', key) == -1 then
-    return
-  end
-  local least_end, start, other, head, tail, number
-  if line then
-    least_end, start, other, head, tail, number = usual_line(line)
-    if not start or ends < least_end + 0 or ends < sub(line, 1, 16) + 0 then return end
-  end
-  local place, before, written
-  if name then
-    if not line or string.byte(name) ~= 35 then return end
-    local text = name == '#' .. told and got[4] or redis.call('HMGET', key, name)[1] or ''
-    local fixed = match(text, '^%d+ %d+ %d+( .*)$', 35)
-    if not fixed then return end
-    place = sub(name, 2) + 0
-    if place < head + 0 or place > tail + 0 then return end
-    before = math.min(place - head, number - 1)
-    written = redis.pcall('HSET', key, name,
-      us .. ' ' .. sub(text, 18, 34) .. beat .. ' ' .. window .. ' ' .. behind .. fixed)
-  else
-    if told ~= '-' or most ~= '-' and (line and number or 0) + 0 >= most + 0 then return end
-    if line then
-      place, before = other + 0, math.min(other - head, number + 0)
-      if place <= tail + 0 or place > tail + $SLACK then return end
-      name, number = '#' .. other, number + 1
-      line = start .. format('%.0f', place + 1) .. ' ' .. number .. ' ' .. head .. '-' .. other .. '/'
-        .. number
+-- one behind the last in the line. Whatever is otherwise is left to the general way, and nothing is changed.
+for n = 1, #rest do
+  local i, answer = rest[n], nil
+  local key, token, what = keys[i], argv[i + 4], argv[4]
+  if #token > 32 then token, what = sub(token, 1, 32), sub(token, 33) end
+  repeat
+    -- What comes after one that is left, for the same lock, waits for its turn too.
+    if general[key] or room < 1 then break end
+    local profile, mode, address, heard, window, told, most = match(what,
+      '^([^ ]+ [^ ]* [^ ]*) ([xs]) 1 0 0 %d+ (%S+ %d+) (%d+ (%d+) %d+) (%S+) (%S+)$', 28)
+    if not mode then break end
+    local got = try('HMGET', key, 'state', 'line', token, '#' .. told, 'lock')
+    local state, line, name, grant = got[1], got[2], got[3], got[5]
+    -- include: usual
+    if not lease_ends or not grant or sub(state, 15, 46) == token then break end
+    local count, granted, its_profile = match(grant, '^leasehold/1 (%d+) (%d+) (.*)$')
+    if not count then break end
+    local ends = now + window * 1000
+    if sub(state, 1, 13) * 1000 < ends + retention * 1000 then break end
+    local lives = try('PTTL', key)
+    if type(lives) ~= 'number' or lives == -1 then break end
+    if line and (not start or ends < least_end + 0 or ends < sub(line, 1, 16) + 0) then break end
+    local place, before, written
+    if name then
+      if not line or string.byte(name) ~= 35 then break end
+      local text = name == '#' .. told and got[4] or try('HMGET', key, name)[1] or ''
+      local fixed = match(text, '^%d+ %d+ %d+( .*)$', 35)
+      if not fixed then break end
+      place = sub(name, 2) + 0
+      if place < head + 0 or place > tail + 0 then break end
+      before = math.min(place - head, waiters - 1)
+      written = try('HSET', key, name, us .. ' ' .. sub(text, 18, 34) .. heard .. fixed)
     else
-      place, before = now + $BEHIND, 0
-      local text, until_then = format('%.0f', place), format('%016.0f', ends)
-      name = '#' .. text
-      line = until_then .. ' ' .. until_then .. ' 0 0 ' .. format('%.0f', place + 1) .. ' 1 ' .. text
-        .. '-' .. text .. '/1'
+      if told ~= '-' or most ~= '-' and (line and waiters or 0) + 0 >= most + 0 then break end
+      if line then
+        place, before = other + 0, math.min(other - head, waiters + 0)
+        if place <= tail + 0 or place > tail + $SLACK then break end
+        waiters = waiters + 1
+        name = '#' .. other
+        line = start .. format('%.0f', place + 1) .. ' ' .. waiters .. ' ' .. head .. '-' .. other .. '/'
+          .. waiters
+      else
+        place, before = now + $BEHIND, 0
+        local text, until_then = format('%.0f', place), format('%016.0f', ends)
+        name = '#' .. text
+        line = until_then .. ' ' .. until_then .. ' 0 0 ' .. format('%.0f', place + 1) .. ' 1 ' .. text
+          .. '-' .. text .. '/1'
+        state = state .. ' line'
+      end
+      written = try('HSET', key, name, us .. ' ' .. us .. ' ' .. heard .. ' ' .. mode .. ' 1 '
+        .. sub(what, 17, 26) + 0 .. ' ' .. address .. ' ' .. token .. ' ' .. profile, token, name, 'line', line,
+        'state', state)
     end
-    written = redis.pcall('HSET', key, name, us .. ' ' .. us .. ' ' .. beat .. ' ' .. window .. ' '
-      .. behind .. ' ' .. mode .. ' 1 ' .. ARGV[at + 2] + 0 .. ' ' .. channel .. ' ' .. ticket .. ' ' .. token .. ' '
-      .. ARGV[at + 3], token, name, 'line', line)
+    if refusal_of(written) then break end
+    local left = lease_ends - now
+    answer = {'waiting', before, place, left, 'x', 1, 0, sub(state, 65, 68) + 0,
+      sub(state, 48, 63) - count, math.max(now - granted, 0), left, its_profile}
+  until true
+  if answer then
+    answers[i], room = answer, room - 1
+  elseif room < 1 and number > 1 then
+    answers[i] = {'later'}
+  else
+    general[#general + 1], general[key] = i, true
   end
-  if refusal_of(written) then return end
-  local left = lease_ends - now
-  return {'waiting', before, place, left, 'x', 1, 0, sub(stored, 158, 161) + 0,
-    sub(stored, 35, 50) + 0, math.max(now - sub(stored, 63, 78), 0), left, sub(stored, 163)}
 end
-local general = {}
-local function go_on(i) general[#general + 1], general[KEYS[i]] = i, true end
-each(rest, 1, function(i)
-  local key = KEYS[i]
-  local answer = not general[key] and wait(key, 5 * i - 1)
-  answers[i] = answer or false
-  if not answer then go_on(i) end
-  return answer
-end, go_on)
 if #general == 0 then return answers end
 local frees = false
+-- include: asked
+-- include: each
 -- include: lock
 -- include: crowd
 -- include: line
@@ -193,7 +201,7 @@ local function join(lock, wanted)
   return {'waiting'}, place
 end
 each(general, 3, function(i)
-  local wanted = wanted_at(5 * i - 1)
+  local wanted = wanted_of(i)
   local token = wanted.token
   local lock, answer = open(KEYS[i], token, wanted.place and digits(wanted.place))
   if lock then
@@ -220,6 +228,8 @@ each(general, 3, function(i)
       leave_line(lock, place, token)
       grant(lock, wanted)
       answer, place = lock.first, nil
+      -- Those behind it that have the bond too need not wait any longer.
+      expire_and_grant(lock)
     elseif place then
       answer = {'waiting'}
     elseif is_free(lock, wanted) then

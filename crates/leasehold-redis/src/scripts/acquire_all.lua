@@ -9,7 +9,7 @@
 --                                  acquire would answer; none was taken
 --
 -- Atomic: one script. Keys of several slots must not be given to a cluster.
--- include: now
+-- include: asked
 local frees = false
 -- include: lock
 -- include: crowd
@@ -18,7 +18,7 @@ local frees = false
 -- include: take
 local opened, blocked = {}, nil
 for i = 1, #KEYS do
-  local wanted = wanted_at(5 * i - 1)
+  local wanted = wanted_of(i)
   local lock, answer = open(KEYS[i], wanted.token)
   -- Nothing is changed then, of the others either.
   if not lock then return {'blocked', i - 1, answer} end

@@ -42,7 +42,7 @@ elseif mine and mode == 's' then
     -- A downgrade that arrives again after a later upgrade must not undo it.
     answer = {'not-held'}
   else
-    local expires, granted, profile = lock.since + lock.ttl * 1000, lock.granted, lock.profile
+    local expires, granted, profile = lock.expires, lock.granted, lock.profile
     lock.holder = nil
     add_hold(lock, {
       mode = 's', permits = 1, token = token, profile = profile, expires = expires,
@@ -59,8 +59,7 @@ elseif mode == 'x' then
     drop_hold(lock, hold)
     issue(lock, block)
     lock.holder, lock.granted, lock.profile = token, hold.granted, hold.profile
-    lock.ttl = math.ceil((hold.expires - now) / 1000)
-    lock.since = hold.expires - lock.ttl * 1000
+    lock.expires = hold.expires
     answer = {'converted', lock.epoch, lock.first, lock.count}
   end
 elseif mode == 'p' and permits > limit then

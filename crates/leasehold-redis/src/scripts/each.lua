@@ -1,10 +1,6 @@
 -- Carries out what is asked of several locks, each for itself.
 --
--- in: answers, by lock
-local all = {}
-for i = 1, #KEYS do all[i] = i end
--- How much this call may still do, so that no call keeps the server long.
-local room = $ROOM
+-- in: answers, by lock; room, how much this call may still do, so that no call keeps the server long
 
 -- Does the work for these locks. One that can't be read fails alone: failed is told of it and of the
 -- error. Those for which there is no room any more are answered that nothing was done.

@@ -24,7 +24,7 @@ local function hand_over(lock, waiter)
   issue(lock, waiter.count)
   local profile = '1 ' .. waiter.label
   if waiter.mode == 'x' then
-    lock.holder, lock.since, lock.ttl = waiter.token, waiter.seen, waiter.window
+    lock.holder, lock.expires = waiter.token, waiter.seen + waiter.window * 1000
     lock.granted, lock.profile = now, profile
   else
     add_hold(lock, {
@@ -39,7 +39,7 @@ end
 
 -- A call serves or passes over at most $STEP waiters; the next one goes on.
 local function expire_and_grant(lock)
-  if lock.holder and lock.since + lock.ttl * 1000 <= now then
+  if lock.holder and lock.expires <= now then
     lock.holder, lock.dirty = nil, true
   end
   if lock.closed > 0 and lock.closed <= now then lock.closed, lock.dirty = 0, true end
@@ -55,7 +55,7 @@ local function expire_and_grant(lock)
     local head = head_of(lock)
     local waiter = head and waiter_at(lock, head)
     if not waiter and not lock.trimmed then
-      -- More places were given up there than one call looks at; the next one goes on from here.
+      -- More places were given up there than one call looks at: the next one goes on from here.
       trim(lock)
       lock.trimmed, lock.line_dirty = true, true
       head = head_of(lock)
@@ -79,7 +79,7 @@ local function next_free(lock)
   if lock.holder then
     hold = {
       mode = 'x', permits = 1, epoch = lock.epoch, first = lock.first, granted = lock.granted,
-      expires = lock.since + lock.ttl * 1000, profile = lock.profile,
+      expires = lock.expires, profile = lock.profile,
     }
   elseif lock.holders > 0 then
     hold = nearest_hold(lock)

@@ -13,40 +13,38 @@
 --
 -- Atomic: one script. Works at the server's memory limit.
 -- include: now
--- include: usual
--- Takes a waiter out of the line behind an exclusive lease, where nobody becomes first by that.
---
--- Returns whether it is done; else the general way is open, and nothing is changed.
-local function leave_usual(key, token)
-  local got = redis.pcall('HMGET', key, 'lock', 'line', token)
-  local stored, line, name = got[1], got[2], got[3]
-  if not stored or not line or not name or string.byte(name) ~= 35 then return false end
-  if not usual_end(stored) or sub(stored, 111, 142) == token or redis.call('PTTL', key) == -1 then
-    return false
-  end
-  local _, start, other, head, tail, number = usual_line(line)
+local key, token, try, type = KEYS[1], ARGV[4], redis.pcall, type
+-- Takes a waiter out of the line behind an exclusive lease, where nobody becomes first by that. Whatever
+-- is otherwise is left to the general way, and nothing is changed.
+repeat
+  local got = try('HMGET', key, 'state', 'line', token)
+  local state, line, name = got[1], got[2], got[3]
+  if not line or not name or string.byte(name) ~= 35 then break end
+  -- include: usual
+  if not start or sub(state, 15, 46) == token then break end
+  local lives = try('PTTL', key)
+  if type(lives) ~= 'number' or lives == -1 then break end
   local place = sub(name, 2) + 0
-  if not start or place < head + 0 or place > tail + 0 then return false end
-  if number == '1' then
-    if refusal_of(redis.pcall('HSET', key, name, '', token, '', 'line', '')) then return false end
-    redis.pcall('HDEL', key, name, token, 'line')
-    return true
+  if place < head + 0 or place > tail + 0 then break end
+  if waiters == '1' then
+    local written = try('HSET', key, name, '', token, '', 'line', '', 'state', sub(state, 1, 85))
+    if refusal_of(written) then break end
+    try('HDEL', key, name, token, 'line')
+    return {'left'}
   end
-  if name == '#' .. head then return false end
-  local fewer = number - 1
+  if name == '#' .. head then break end
+  local fewer = waiters - 1
   line = start .. other .. ' ' .. fewer .. ' ' .. head .. '-' .. tail .. '/' .. fewer
-  if refusal_of(redis.pcall('HSET', key, name, '', token, '', 'line', line)) then return false end
-  redis.pcall('HDEL', key, name, token)
-  return true
-end
-if leave_usual(KEYS[1], ARGV[4]) then return {'left'} end
+  if refusal_of(try('HSET', key, name, '', token, '', 'line', line)) then break end
+  try('HDEL', key, name, token)
+  return {'left'}
+until true
 local frees = true
 -- include: lock
 -- include: crowd
 -- include: line
 -- include: expire_and_grant
-local token = ARGV[4]
-local lock, foreign = open(KEYS[1], token)
+local lock, foreign = open(key, token)
 if not lock then return foreign end
 local before = head_of(lock)
 expire_and_grant(lock)

@@ -24,21 +24,64 @@ local function forget_line(lock)
   lock.soonest, lock.soonest_seen = $FAR, $FAR
 end
 
--- Moves the head of the line up to the first who waits, over places that were given up. A range in
--- which nobody waits, though it says so, has places that somebody else removed.
+-- Visits up to $STEP places from one on; visit gets the place and what stands there, if anything.
+--
+-- Returns the place to go on from, or 0 when there is none.
+local function walk(lock, from, visit)
+  local places, names = {}, {}
+  local onward = 0
+  for i = 1, #lock.ranges do
+    local range = lock.ranges[i]
+    local place = math.max(range.head, from)
+    while place <= range.tail and #places < $STEP do
+      places[#places + 1], names[#names + 1] = place, field_of(place)
+      place = place + 1
+    end
+    if place <= range.tail then
+      onward = place
+      break
+    end
+  end
+  if #names == 0 then return 0 end
+  local values = redis.call('HMGET', lock.key, unpack(names))
+  for i = 1, #names do
+    if lock.fields[names[i]] == nil then lock.fields[names[i]] = known(values[i]) end
+  end
+  for i = 1, #names do
+    if lock.fields[names[i]] then visit(places[i], lock.fields[names[i]]) end
+  end
+  return onward
+end
+
+-- Lets the line begin at a place, or behind it; all before is given up. A range in which nobody
+-- waits, though it says so, has places that somebody else removed.
+local function begin_at(lock, place)
+  while lock.ranges[1] and lock.ranges[1].tail < place do
+    lock.waiters, lock.dirty = lock.waiters - lock.ranges[1].number, true
+    table.remove(lock.ranges, 1)
+  end
+  local range = lock.ranges[1]
+  if not range then
+    lock.waiters = 0
+    forget_line(lock)
+  elseif range.head < place then
+    range.head = place
+  end
+end
+
+-- Moves the head of the line up to the first who waits, over places that were given up: most often
+-- it is one of the next few.
 local function trim(lock)
-  for _ = 1, $STEP do
+  for _ = 1, $NEAR do
     local range = lock.ranges[1]
     if not range or get(lock, field_of(range.head)) then return end
-    range.head = range.head + 1
-    if range.head > range.tail then
-      lock.waiters, lock.dirty = lock.waiters - range.number, true
-      table.remove(lock.ranges, 1)
-      if #lock.ranges == 0 then
-        lock.waiters = 0
-        forget_line(lock)
-      end
-    end
+    begin_at(lock, range.head + 1)
+  end
+  for _ = 1, $FURTHER do
+    local first
+    local onward = walk(lock, 0, function(place) first = first or place end)
+    begin_at(lock, first or onward > 0 and onward or $FAR)
+    if first or onward == 0 then return end
   end
 end
 
@@ -91,35 +134,6 @@ local function keep_place(lock, ends)
   keep_until(lock, ends)
   if ends < lock.soonest_seen then lock.soonest_seen, lock.line_dirty = ends, true end
   if ends < lock.soonest then lock.soonest, lock.line_dirty = ends, true end
-end
-
--- Visits up to $STEP places from one on; visit gets the place and what stands there, if anything.
---
--- Returns the place to go on from, or 0 when there is none.
-local function walk(lock, from, visit)
-  local places, names = {}, {}
-  local onward = 0
-  for i = 1, #lock.ranges do
-    local range = lock.ranges[i]
-    local place = math.max(range.head, from)
-    while place <= range.tail and #places < $STEP do
-      places[#places + 1], names[#names + 1] = place, field_of(place)
-      place = place + 1
-    end
-    if place <= range.tail then
-      onward = place
-      break
-    end
-  end
-  if #names == 0 then return 0 end
-  local values = redis.call('HMGET', lock.key, unpack(names))
-  for i = 1, #names do
-    if lock.fields[names[i]] == nil then lock.fields[names[i]] = known(values[i]) end
-  end
-  for i = 1, #names do
-    if lock.fields[names[i]] then visit(places[i], lock.fields[names[i]]) end
-  end
-  return onward
 end
 
 -- Forgets those whose place has run out: in a line of up to $STEP places all of them, in a longer

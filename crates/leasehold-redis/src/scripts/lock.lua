@@ -42,17 +42,18 @@ end
 --
 -- Returns the lock, or nil and the answer that says what stands at the key instead.
 local function open(key, token, place)
-  local got = redis.pcall('HMGET', key, 'lock', 'line', token, place and '#' .. place or token)
+  local got = redis.pcall('HMGET', key, 'state', 'lock', 'line', token,
+    place and '#' .. place or token)
   if got.err then
     if string.find(got.err, 'WRONGTYPE') then return nil, {'foreign'} end
     return nil, {'failed', got.err}
   end
-  local stored, line = got[1], known(got[2])
+  local state, about, line = known(got[1]), got[2], known(got[3])
   local lock = {
-    key = key, stored = stored, in_line = line, needed = 0,
+    key = key, about = about, in_line = line, needed = 0,
     fields = {}, staged = {}, names = {}, said = {},
-    -- The record.
-    holder = nil, since = 0, ttl = 0, granted = 0, profile = nil, released = nil,
+    -- The state, and what is kept about the last grant.
+    holder = nil, expires = 0, granted = 0, profile = nil, released = nil,
     epoch = 0, first = 0, count = 0, kept = 0, closed = 0,
     -- Those who share it.
     limit = 0, holders = 0, taken = 0, ends = 0, nearest = 0, cursor = 0, soonest_end = $FAR,
@@ -60,33 +61,38 @@ local function open(key, token, place)
     waiters = 0, ranges = {}, soonest = $FAR, walk = 0, soonest_seen = $FAR,
     next_preferred = 0, next_other = 0,
   }
-  lock.fields[token] = known(got[3])
-  if place then lock.fields['#' .. place] = known(got[4]) end
+  lock.fields[token] = known(got[4])
+  if place then lock.fields['#' .. place] = known(got[5]) end
   local lives = redis.call('PTTL', key)
-  if not stored then
+  if not about then
     if lives ~= -2 then return nil, {'foreign'} end
     return lock
   end
   lock.endless = lives == -1
-  local shape, since, first, count, granted, kept, closed, who, ttl, its_epoch, rest = match(stored,
-    '^leasehold/1 (%l+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+) (%d+) (.*)$')
-  if shape == 'held' or shape == 'want' then
-    lock.holder, lock.profile = who, rest
-    lock.since, lock.ttl, lock.granted = since + 0, ttl + 0, granted + 0
-  elseif shape == 'many' then
-    local limit, holders, taken, ends, nearest, cursor, soonest_end =
-      match(rest, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
-    if not limit then return nil, {'foreign'} end
-    lock.limit, lock.holders, lock.taken, lock.ends = limit + 0, holders + 0, taken + 0, ends + 0
-    lock.nearest, lock.cursor, lock.soonest_end = nearest + 0, cursor + 0, soonest_end + 0
-  elseif shape ~= 'free' then
-    local version = match(stored, '^leasehold/(%d+) ')
+  local count, granted, profile = match(about, '^leasehold/1 (%d+) (%d+) ?(.*)$')
+  local kept, who, following, its_epoch, rest =
+    match(state or '', '^(%d+) (%S+) (%d+) (%d+)(.*)$')
+  if not count or not kept then
+    local version = match(about, '^leasehold/(%d+) ')
     if version and version ~= '1' then return nil, {'version', version} end
     return nil, {'foreign'}
   end
+  local expires, closed = match(rest, '^ (%d+) ?%l* ?(%d*)$')
+  if expires then
+    lock.holder, lock.profile, lock.expires, lock.granted = who, profile, expires + 0, granted + 0
+    if closed ~= '' then lock.closed = closed + 0 end
+  elseif rest ~= '' then
+    local limit, holders, taken, ends, nearest, cursor, soonest_end
+    closed, limit, holders, taken, ends, nearest, cursor, soonest_end =
+      match(rest, '^ many (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+    if not limit then return nil, {'foreign'} end
+    lock.closed, lock.limit, lock.holders = closed + 0, limit + 0, holders + 0
+    lock.taken, lock.ends, lock.nearest = taken + 0, ends + 0, nearest + 0
+    lock.cursor, lock.soonest_end = cursor + 0, soonest_end + 0
+  end
   if not lock.holder and string.byte(who) ~= 45 then lock.released = who end
-  lock.first, lock.count, lock.epoch = first + 0, count + 0, its_epoch + 0
-  lock.kept, lock.closed = kept + 0, closed + 0
+  lock.first, lock.count, lock.epoch = following - count, count + 0, its_epoch + 0
+  lock.kept = kept + 0
   if line then
     local soonest, seen, walk, preferred, other, waiters, ranges =
       match(line, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)(.*)$')
@@ -99,24 +105,28 @@ local function open(key, token, place)
   return lock
 end
 
-local function record_of(lock)
-  local shape, rest = 'free', ''
+local function state_of(lock)
+  local rest = ''
   if lock.holder then
-    -- A holder that is asked to let go has a word of its own, which no short way takes.
-    shape, rest = 'held', lock.profile
-    if string.find(rest, '^%d+ [^ ]* [^ ]* ') then shape = 'want' end
-  else
-    lock.since, lock.ttl, lock.granted = 0, 0, 0
-    -- A semaphore stays one when nobody uses it: it may be closed for a while by a late release.
-    if lock.holders + lock.waiters + lock.closed + lock.limit > 0 then
-      shape = 'many'
-      rest = format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f', lock.limit, lock.holders, lock.taken,
-        lock.ends, lock.nearest, lock.cursor, lock.soonest_end)
+    rest = format(' %016.0f', lock.expires)
+    -- A lock that is closed, or whose holder is asked to let go, has a word that no short way takes.
+    if lock.closed > 0 or string.find(lock.profile, '^%d+ [^ ]* [^ ]* ') then
+      rest = rest .. format(' more %016.0f', lock.closed)
+    elseif lock.waiters > 0 then
+      rest = rest .. ' line'
     end
+  -- A semaphore stays one when nobody uses it: it may be closed for a while by a late release.
+  elseif lock.holders + lock.waiters + lock.closed + lock.limit > 0 then
+    rest = format(' many %016.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', lock.closed, lock.limit,
+      lock.holders, lock.taken, lock.ends, lock.nearest, lock.cursor, lock.soonest_end)
   end
-  return format('leasehold/1 %s %016.0f %016.0f %010.0f %016.0f %013.0f %016.0f %s %013.0f %04.0f %s',
-    shape, lock.since, lock.first, lock.count, lock.granted, lock.kept, lock.closed,
-    lock.holder or lock.released or '$NOBODY', lock.ttl, lock.epoch, rest)
+  return format('%013.0f %s %016.0f %04.0f%s', lock.kept, lock.holder or lock.released or '$NOBODY',
+    lock.first + lock.count, lock.epoch, rest)
+end
+
+local function about_of(lock)
+  if not lock.holder then return format('leasehold/1 %010.0f 0000000000000000', lock.count) end
+  return format('leasehold/1 %010.0f %016.0f %s', lock.count, lock.granted, lock.profile)
 end
 
 local function line_of(lock)
@@ -164,7 +174,7 @@ end
 -- Returns nil, or the answer that says why nothing was written.
 local function write(lock, sets, gone, longer, shorter)
   local key, left = lock.key, digits(lock.kept - math.floor(now / 1000))
-  local stored = lock.stored
+  local stored = lock.about
   local refused = stored and (frees or #gone > 0) and refusal_of(redis.pcall('HDEL', key, ''))
     or stored and longer and refusal_of(redis.pcall('PEXPIRE', key, left))
     or refusal_of(redis.pcall('HSET', key, unpack(sets)))
@@ -201,7 +211,9 @@ local function commit(lock)
   local longer, shorter = keep(lock, #sets > 0 or lock.dirty)
   -- Who is next to end is found for an answer, and noted only where something is written anyway.
   if longer or shorter or lock.dirty or lock.found and #sets > 0 then
-    sets[#sets + 1], sets[#sets + 2] = 'lock', record_of(lock)
+    local text = about_of(lock)
+    sets[#sets + 1], sets[#sets + 2] = 'state', state_of(lock)
+    if text ~= lock.about then sets[#sets + 1], sets[#sets + 2] = 'lock', text end
   end
   local refused = #sets > 0 and write(lock, sets, gone, longer, shorter)
   if refused then return refused end

@@ -10,7 +10,7 @@
 --      least      the lowest sequence to issue, sixteen digits
 local time = redis.call('TIME')
 local sub, match, format = string.sub, string.match, string.format
-local us = time[1] .. sub('00000' .. time[2], -6)
+local us = format('%s%06d', time[1], time[2])
 local now = us + 0
 local epoch, least, retention = ARGV[1], ARGV[2], ARGV[3] + 0
 if least < us then least = us end

@@ -2,11 +2,12 @@
 -- a lease gives the same answer until the lock is granted again, and for a shared lease for longer.
 --
 -- KEYS  i       the i-th lock
--- ARGV  1 to 3  see now.lua; and for the i-th lock, from 4i on:
---       token
---       epoch of the lease's fences
---       sequence of the last of them
---       an empty string to end the lease; else, separated by blanks:
+-- ARGV  1 to 3  see now.lua
+--       3+i     for the i-th lock, separated by blanks:
+--               token, 32 hexadecimal digits
+--               the sequence that follows the last of the lease's fences, sixteen digits
+--               their epoch, four digits
+--         and where it is not just to end:
 --         how many holds are to remain; 0 ends the lease
 --         cool-down, µs; 0 for none
 --         1 to open the lock again that was closed for a while, else 0
@@ -21,110 +22,104 @@
 -- Atomic: one script. Works at the server's memory limit.
 -- include: now
 local answers, rest, found = {}, {}, {}
-local function short_way(i)
-  local key, at = KEYS[i], 4 * i
-  local done = false
-  if ARGV[at + 3] == '' and not rest[key] then
-    -- Nobody waits and nothing is closed: the record stays as it is but for one word.
-    local got = redis.pcall('HMGET', key, 'lock', 'line')
-    local stored = got[1]
-    if stored and not got[2] and sub(stored, 111, 142) == ARGV[at]
-      and sub(stored, 1, 16) == 'leasehold/1 held' and sub(stored, 94, 109) == '0000000000000000'
-      and sub(stored, 18, 33) + sub(stored, 144, 156) * 1000 > now
-      and sub(stored, 144, 156) + 0 <= retention and redis.call('PTTL', key) ~= -1 then
-      -- At the memory limit the way below is open.
-      done = not refusal_of(
-        redis.pcall('HSET', key, 'lock', 'leasehold/1 free' .. sub(stored, 17)))
+local keys, argv, try, type, number = KEYS, ARGV, redis.pcall, type, #KEYS
+local done = 1
+-- A key that lives for longer than this is to end earlier.
+local long = math.floor(now / 1000) + 2 * retention + math.floor(retention / 4) .. ''
+-- A lock for which nobody waits, and which is not closed, is given back without looking any further:
+-- the state stays as it is, but for the end of the lease.
+for i = 1, number do
+  local key, asked, state, written = keys[i], argv[i + 3], nil, nil
+  -- What comes after one that is left, for the same lock, waits for its turn too.
+  if not rest[key] then
+    state = try('HGET', key, 'state')
+    if state and #state == 85 and sub(state, 15, 68) == asked and sub(state, 70) > us and state < long
+      and (number > 1 or try('PTTL', key) ~= -1) then
+      written = try('HSET', key, 'state', sub(state, 1, 68))
     end
-    found[i] = got
+    found[i] = state
   end
-  -- What comes after it for the same lock waits for its turn, too.
-  if done then answers[i] = 1 else rest[#rest + 1], rest[key] = i, true end
-end
-if #KEYS == 1 then
-  short_way(1)
-  if #rest == 0 then return answers end
-end
--- include: each
-if #KEYS > 1 then
-  each(all, 0, short_way, function(i) rest[#rest + 1], rest[KEYS[i]] = i, true end)
+  -- include: settle
 end
 if #rest == 0 then return answers end
 -- include: send
--- include: usual
+local general, room = {}, $ROOM
 -- Ends an exclusive lease and hands the lock over to the first in line, where that one wants it
--- exclusively and was heard within half of its window, the next one is to be told nothing, and the
--- key lives long enough already.
---
--- Returns whether it is done; else the general way is open, and nothing is changed.
-local function hand_on(key, token, stored, line)
-  if sub(stored, 111, 142) ~= token or not usual_end(stored) or redis.call('PTTL', key) == -1 then
-    return false
-  end
-  local _, start, other, head, tail, number = usual_line(line)
-  if not start then return false end
-  local name, following = '#' .. head, head + 1
-  local got = redis.call('HMGET', key, name, format('#%.0f', following))
-  local seen, beat, window, block, channel, ticket, waiter, label = match(got[1] or '',
-    '^(%d+) %d+ (%d+) (%d+) %d+ x 1 (%d+) (%S+) (%d+) (%S+) %d+ ([^ ]* [^ ]*)$')
-  if not seen then return false end
-  local ends = seen + window * 1000
-  if 2 * (ends - now) < window * 1000 then return false end
-  local first, kept = sub(stored, 35, 50) + sub(stored, 52, 61), sub(stored, 80, 92)
-  if first > least + 0 then first = format('%016.0f', first) else first = least end
-  if kept * 1000 < math.max(first + block, now) + retention * 1000 then return false end
-  if number == '1' then
-    line = ''
+-- exclusively and was heard within half of its window, the next one is to be told nothing, and the key
+-- lives long enough already. Whatever is otherwise is left to the general way, and nothing is changed.
+for n = 1, #rest do
+  local i, done = rest[n], false
+  local key, asked, state = keys[i], argv[i + 3], found[i]
+  repeat
+    if room < 1 or not state or #asked ~= 54 or #state ~= 90 or sub(state, 15, 46) ~= sub(asked, 1, 32) then
+      break
+    end
+    local line = try('HGET', key, 'line')
+    -- include: usual
+    if not start then break end
+    local lives = try('PTTL', key)
+    if type(lives) ~= 'number' or lives == -1 then break end
+    local name, following = '#' .. head, head + 1
+    local got = try('HMGET', key, name, format('#%.0f', following))
+    local seen, beat, window, block, channel, ticket, waiter, label = match(got[1] or '',
+      '^(%d+) %d+ (%d+) (%d+) %d+ x 1 (%d+) (%S+) (%d+) (%S+) %d+ ([^ ]* [^ ]*)$')
+    if not seen then break end
+    local ends = seen + window * 1000
+    if 2 * (ends - now) < window * 1000 then break end
+    local first, kept = sub(state, 48, 63), sub(state, 1, 13)
+    if first < least then first = least end
+    if kept * 1000 < math.max(first + block, now) + retention * 1000 then break end
+    local shape = ''
+    if waiters == '1' then
+      line = ''
+    else
+      shape = ' line'
+      local text = got[2]
+      for _ = 1, $NEAR do
+        if text and text ~= '' then break end
+        -- The place was given up.
+        following = following + 1
+        text = try('HMGET', key, format('#%.0f', following))[1]
+      end
+      local next_window = match(text or '', '^%d+ (%d+) ', 35)
+      if not next_window or ends < sub(text, 1, 16) + math.floor(next_window * 1000 / 3) then break end
+      local fewer = waiters - 1
+      line = start .. other .. ' ' .. fewer .. format(' %.0f-', following) .. tail .. '/' .. fewer
+    end
+    state = kept .. ' ' .. waiter .. format(' %016.0f ', first + block) .. epoch
+      .. format(' %016.0f', ends) .. shape
+    local about = 'leasehold/1 ' .. sub('000000000' .. block, -10) .. ' ' .. us .. ' 1 ' .. label
+    local written = try('HSET', key, 'state', state, 'lock', about, name, '', waiter, '', 'line', line)
+    if refusal_of(written) then break end
+    try('HDEL', key, name, waiter, line == '' and 'line' or '')
+    send(channel, 'granted ' .. ticket .. ' ' .. beat .. ' ' .. epoch + 0 .. ' ' .. first .. ' ' .. block)
+    done = true
+  until true
+  if done then
+    answers[i], room = 1, room - 1
+  elseif room < 1 and number > 1 then
+    answers[i] = {'later'}
   else
-    local text = got[2]
-    for _ = 1, $STEP do
-      if text and text ~= '' then break end
-      -- The place was given up.
-      following = following + 1
-      text = redis.call('HMGET', key, format('#%.0f', following))[1]
-    end
-    local next_window = match(text or '', '^%d+ (%d+) ', 35)
-    if not next_window or ends < sub(text, 1, 16) + math.floor(next_window * 1000 / 3) then
-      return false
-    end
-    local fewer = number - 1
-    line = start .. other .. ' ' .. fewer .. format(' %.0f-', following) .. tail .. '/' .. fewer
+    general[#general + 1] = i
   end
-  local record = 'leasehold/1 held ' .. seen .. ' ' .. first .. ' ' .. sub('000000000' .. block, -10)
-    .. ' ' .. us .. ' ' .. kept .. ' 0000000000000000 ' .. waiter .. ' '
-    .. sub('000000000000' .. window, -13) .. ' ' .. epoch .. ' 1 ' .. label
-  local written = redis.pcall('HSET', key, 'lock', record, name, '', waiter, '', 'line', line)
-  if refusal_of(written) then return false end
-  redis.pcall('HDEL', key, name, waiter, line == '' and 'line' or '')
-  send(channel, 'granted ' .. ticket .. ' ' .. beat .. ' ' .. epoch + 0 .. ' ' .. first .. ' ' .. block)
-  return true
 end
-local general = {}
-local function go_on(i) general[#general + 1] = i end
-each(rest, 1, function(i)
-  local got = found[i]
-  if got and got[1] and got[2] and hand_on(KEYS[i], ARGV[4 * i], got[1], got[2]) then
-    answers[i] = 1
-    return true
-  end
-  go_on(i)
-end, go_on)
 if #general == 0 then return with_unsent(answers) end
 local frees = true
+-- include: each
 -- include: lock
 -- include: crowd
 -- include: line
 -- include: expire_and_grant
 each(general, 3, function(i)
-  local at = 4 * i
-  local token, its_epoch, last = ARGV[at], ARGV[at + 1] + 0, ARGV[at + 2] + 0
+  local asked = argv[i + 3]
+  local token, last, its_epoch = sub(asked, 1, 32), sub(asked, 34, 49) - 1, sub(asked, 51, 54) + 0
+  local how = sub(asked, 55)
   local remaining, cooldown, opens = 0, 0, false
-  if ARGV[at + 3] ~= '' then
-    local how
-    remaining, cooldown, how = match(ARGV[at + 3], '^(%d+) (%d+) (%d)$')
+  if how ~= '' then
+    remaining, cooldown, how = match(how, '^ (%d+) (%d+) (%d)$')
     remaining, cooldown, opens = remaining + 0, cooldown + 0, how == '1'
   end
-  local lock, answer = open(KEYS[i], token)
+  local lock, answer = open(keys[i], token)
   if lock then
     local before = head_of(lock)
     expire_and_grant(lock)

@@ -1,13 +1,15 @@
 -- Lets leases run on, each for itself: never creates one, never takes one away.
 --
 -- KEYS  i       the i-th lock
--- ARGV  1 to 3  see now.lua; and for the i-th lock, from 5i-1 on:
---       token
---       epoch of the lease's fences
---       sequence of the last of them; an exclusive lease takes over what is above all issued
---       ttl, ms, from now, thirteen digits
---       1 when the lease may end earlier than it would have, else 0; directly behind it the token
---       that the lease is to have from now on, if it is handed over
+-- ARGV  1 to 3  see now.lua
+--       4       ttl, ms, from now, thirteen digits, for those locks that say nothing else
+--       4+i     for the i-th lock, separated by blanks:
+--               token, 32 hexadecimal digits
+--               the sequence that follows the last of the lease's fences, sixteen digits; an
+--               exclusive lease takes over what is above all issued
+--               their epoch, four digits
+--               and if more is asked: 1 when the lease may end earlier than it would have, else 0;
+--               ttl, as ARGV[4]; and the token that it is to have from now on, if it is handed over
 --
 -- Returns an array with one answer for each lock, which is one of
 --   1         an integer: renewed
@@ -20,33 +22,34 @@
 -- memory limit.
 -- include: now
 local answers, rest = {}, {}
-for i = 1, #KEYS do
-  local key, at = KEYS[i], 5 * i - 1
-  local done = false
-  -- Nobody in line has run out, and nothing is closed: only the time of the renewal changes.
-  local got = redis.pcall('HMGET', key, 'lock', 'line')
-  local stored, line = got[1], got[2]
+local keys, argv, try, type, number = KEYS, ARGV, redis.pcall, type, #KEYS
+local done = 1
+local ttl = argv[4]
+local ends_now = now + ttl * 1000
+local needed = math.ceil(ends_now / 1000) + retention .. ''
+local ends = format('%016.0f', ends_now)
+-- Nobody in line has run out, and nothing is closed: only the end of the lease changes. No function is made for
+-- that: Lua would make it anew in each call.
+for i = 1, number do
+  local key, asked, state, written = keys[i], argv[i + 4], nil, nil
   -- Two renewals of one lease take effect in their order.
-  if not rest[key] and #ARGV[at + 4] == 1 and stored and sub(stored, 111, 142) == ARGV[at]
-    and sub(stored, 1, 16) == 'leasehold/1 held'
-    and sub(stored, 94, 109) == '0000000000000000' and (not line or sub(line, 1, 16) > us) then
-    local ends = sub(stored, 18, 33) + sub(stored, 144, 156) * 1000
-    local ends_now = now + ARGV[at + 3] * 1000
-    local beyond = ARGV[at + 2] - sub(stored, 35, 50) - sub(stored, 52, 61)
-    if ends > now and (beyond < -1 or beyond == -1 and ARGV[at + 1] + 0 <= sub(stored, 158, 161) + 0)
-      and sub(stored, 80, 92) * 1000 >= ends_now + retention * 1000
-      and redis.call('PTTL', key) ~= -1 then
-      -- Also what changes nothing is written: whoever waits for replicas waits for a write.
-      local record = stored
-      if ends_now > ends or ARGV[at + 4] == '1' then
-        record = sub(stored, 1, 17) .. us .. sub(stored, 34, 143) .. ARGV[at + 3]
-          .. sub(stored, 157)
+  if not rest[key] then
+    state = try('HGET', key, 'state')
+    if state and #state > 68 and sub(state, 15, 68) == asked and state >= needed then
+      local shape, before = sub(state, 86), sub(state, 70, 85)
+      local goes_on = #state == 85
+      if shape == ' line' then
+        local line = try('HGET', key, 'line')
+        goes_on = line and #line > 16 and sub(line, 1, 16) > us
       end
-      -- At the memory limit the way below is open.
-      done = not refusal_of(redis.pcall('HSET', key, 'lock', record))
+      if goes_on and before > us and (number > 1 or try('PTTL', key) ~= -1) then
+        -- Also what changes nothing is written: whoever waits for replicas waits for a write.
+        if ends > before then state = sub(state, 1, 69) .. ends .. shape end
+        written = try('HSET', key, 'state', state)
+      end
     end
   end
-  if done then answers[i] = 1 else rest[#rest + 1], rest[key] = i, true end
+  -- include: settle
 end
 if #rest == 0 then return answers end
 local frees = true
@@ -55,11 +58,13 @@ local frees = true
 -- include: line
 -- include: expire_and_grant
 for _, i in ipairs(rest) do
-  local at = 5 * i - 1
-  local token, its_epoch, last = ARGV[at], ARGV[at + 1] + 0, ARGV[at + 2] + 0
-  local wanted_ttl, shorten = ARGV[at + 3] + 0, sub(ARGV[at + 4], 1, 1) == '1'
-  local successor = sub(ARGV[at + 4], 2)
-  local lock, answer = open(KEYS[i], token)
+  local asked = argv[i + 4]
+  local token, last, its_epoch = sub(asked, 1, 32), sub(asked, 34, 49) - 1, sub(asked, 51, 54) + 0
+  local wanted_ttl, shorten, successor = ttl + 0, false, ''
+  if #asked > 54 then
+    shorten, wanted_ttl, successor = sub(asked, 56, 56) == '1', sub(asked, 58, 70) + 0, sub(asked, 72)
+  end
+  local lock, answer = open(keys[i], token)
   if lock then
     local before = head_of(lock)
     expire_and_grant(lock)
@@ -71,8 +76,10 @@ for _, i in ipairs(rest) do
     local hold = hold_of(lock, token)
     if lock.holder == token or hold then lock.dirty = true end
     if lock.holder == token then
-      if shorten or ends > lock.since + lock.ttl * 1000 then
-        lock.since, lock.ttl, lock.dirty = now, wanted_ttl, true
+      -- The head reckons with the end that it was told.
+      if shorten and ends < lock.expires then before = nil end
+      if shorten or ends > lock.expires then
+        lock.expires, lock.dirty = ends, true
         keep_until(lock, ends)
       end
       local issued = lock.first + lock.count - 1
@@ -82,6 +89,7 @@ for _, i in ipairs(rest) do
       end
       answer = string.find(lock.profile, asked) and 2 or 1
     elseif hold then
+      if shorten and ends < hold.expires then before = nil end
       if shorten or ends > hold.expires then
         hold.expires = ends
         put_hold(lock, hold)

@@ -2,16 +2,18 @@
 --
 -- in: expire_and_grant.lua
 
--- Reads the five words in ARGV from one on that say what is wanted.
-local function wanted_at(at)
+-- Reads what is wanted of a lock.
+local function wanted_of(i)
+  local token, what = asked(i)
+  local ttl, count, profile, more = match(what, '^[-+] (%d+) (%d+) ([^ ]+ [^ ]* [^ ]*)(.*)$')
   local wanted = {
-    token = ARGV[at], ttl = ARGV[at + 1] + 0, count = ARGV[at + 2] + 0, profile = ARGV[at + 3],
+    token = token, ttl = ttl + 0, count = count + 0, profile = profile,
     mode = 'x', permits = 1, limit = 0, preferred = false, close = 0,
   }
-  if ARGV[at + 4] ~= '' then
+  if more ~= '' then
     local permits, limit, preferred, length, rest
     wanted.mode, permits, limit, preferred, length, rest =
-      match(ARGV[at + 4], '^(%l) (%d+) (%d+) (%d) (%d+)(.*)$')
+      match(more, '^ (%l) (%d+) (%d+) (%d) (%d+)(.*)$')
     wanted.permits, wanted.limit = permits + 0, limit + 0
     wanted.preferred, wanted.close = preferred == '1', length + 0
     if rest ~= '' then
@@ -69,9 +71,9 @@ local function grant(lock, wanted)
   lock.limit = wanted.limit
   close(lock, wanted.close)
   if wanted.mode == 'x' then
-    lock.holder, lock.since, lock.ttl = wanted.token, now, wanted.ttl
+    lock.holder, lock.expires = wanted.token, now + wanted.ttl * 1000
     lock.granted, lock.profile = now, wanted.profile
-    keep_until(lock, now + wanted.ttl * 1000)
+    keep_until(lock, lock.expires)
   else
     add_hold(lock, {
       mode = wanted.mode, permits = wanted.permits, token = wanted.token, profile = wanted.profile,
@@ -86,8 +88,8 @@ local function prolong(lock, wanted, hold)
   local holds, ends = match(wanted.profile, '^%d+'), now + wanted.ttl * 1000
   lock.dirty = true
   if not hold then
-    if ends > lock.since + lock.ttl * 1000 then
-      lock.since, lock.ttl = now, wanted.ttl
+    if ends > lock.expires then
+      lock.expires = ends
       keep_until(lock, ends)
     end
     lock.profile = holds .. match(lock.profile, '^%d+(.*)$')

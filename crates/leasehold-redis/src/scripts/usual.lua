@@ -1,27 +1,21 @@
--- What the short ways for a lock that somebody waits for take, and nothing else: whatever is not as
--- these functions say goes the general way. They read records by the positions in docs/wire.md.
+-- Looks whether a lock for which somebody waits is as the short ways take it: whatever is not, goes the
+-- general way. They read states by the positions in docs/wire.md. No function: a short way is to make none.
 --
--- in: now.lua
-
--- When an exclusive lease ends that runs, whose holder nobody asks to let go, and whose lock is not
--- closed; nil for any other record.
-local function usual_end(stored)
-  if sub(stored, 1, 16) ~= 'leasehold/1 held' or sub(stored, 94, 109) ~= '0000000000000000' then
-    return
-  end
-  local ends = sub(stored, 18, 33) + sub(stored, 144, 156) * 1000
-  if ends > now then return ends end
-end
-
--- Takes apart a line in which nobody is or was preferred, no place can have run out, and all are in
--- one range.
+-- in: now.lua; state and line, as they were read
 --
--- Returns LEAST, what stands before OTHERS, OTHERS, and the range's head, tail and number, as they
--- are written; or nil.
-local function usual_line(line)
-  local start, least_end, other, waiters, head, tail, number =
-    match(line, '^(%d+ (%d+) %d+ 0 )(%d+) (%d+) (%d+)%-(%d+)/(%d+)$')
-  if waiters and waiters == number and sub(line, 1, 16) > us then
-    return least_end, start, other, head, tail, number
+-- out: lease_ends  when an exclusive lease ends that runs, whose holder nobody asks to let go, and whose
+--                  lock is not closed; nil for any other state, and for one that doesn't fit the line
+--      start       of a line in which nobody is or was preferred, no place can have run out, and all are
+--                  in one range: what stands before OTHERS; nil for any other line
+--      least_end, other, waiters, head, tail
+--                  LEAST, OTHERS, how many wait, and the range's head and tail, as they are written
+local lease_ends, start, least_end, other, waiters, head, tail
+if type(state) == 'string' and (type(line) == 'string' and #state == 90 and sub(state, 86) == ' line'
+  or not line and #state == 85) then
+  local ends = sub(state, 70, 85)
+  if ends > us then lease_ends = ends + 0 end
+  if line and lease_ends and sub(line, 1, 16) > us then
+    start, least_end, other, waiters, head, tail =
+      match(line, '^(%d+ (%d+) %d+ 0 )(%d+) (%d+) (%d+)%-(%d+)/%4$')
   end
 end

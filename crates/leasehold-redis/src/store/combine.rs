@@ -21,21 +21,22 @@ use leasehold_core::{BoxFuture, Effect, Result as StoreResult};
 use redis::Value;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 
 use super::RedisStore;
 use super::queue::{Item, Kind, Queue, Told, lock};
+use crate::call::Call;
 use crate::classify::{Next, Verdict};
 use crate::connection::lane_of;
 use crate::reply;
-use crate::script::Script;
 use crate::slot::slot_of;
 use crate::transport::{Answer, Body, Deadline, Delivery, Request};
 use crate::words::Words;
 
 /// Script calls that are under way at a time, for one runtime. With fewer of them a request waits
 /// longer for its turn where the server is far away; with more of them each holds fewer requests.
-const WORKERS: usize = 2;
+const WORKERS: usize = 3;
 
 /// How late a caller may be told that its time is over.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -102,6 +103,9 @@ struct Batch {
     done: Option<Sent>,
 }
 
+/// What each caller of a batch is to be told.
+struct Answered(Vec<(Caller, Told)>);
+
 impl Worker {
     /// Takes a batch and sets it on its way; nothing, and the worker's end, when nobody waits.
     fn next(&mut self, store: &RedisStore, cx: &mut Context<'_>) -> Option<Batch> {
@@ -133,19 +137,41 @@ impl Worker {
     }
 
     async fn work(mut self, store: RedisStore) {
-        loop {
-            // Whoever is about to ask comes along.
-            tokio::task::yield_now().await;
-            let next = poll_fn(|cx| Poll::Ready(self.next(&store, cx))).await;
-            let Some(batch) = next else { return };
-            batch.finish(&self.queue).await;
+        let queue = Arc::clone(&self.queue);
+        // Whoever is about to ask comes along.
+        yield_now().await;
+        let mut under_way = self.sends(&store).await;
+        while let Some(batch) = under_way {
+            let answered = batch.answered(&queue).await;
+            // One batch after the other, from its answer to its callers' next requests: answers that
+            // came together would else be followed by calls that go together, and from then on
+            // server and client would wait for each other.
+            let _turn = queue.turn.lock().await;
+            let mut next = None;
+            if lock(&queue.state).has_whole_batch() {
+                // The server has something to do while this thread is busy with what it has done.
+                next = self.sends(&store).await;
+                // The connection's task writes.
+                yield_now().await;
+            }
+            answered.tell();
+            yield_now().await;
+            if next.is_none() && !self.ended {
+                next = self.sends(&store).await;
+                yield_now().await;
+            }
+            under_way = next;
         }
+    }
+
+    async fn sends(&mut self, store: &RedisStore) -> Option<Batch> {
+        poll_fn(|cx| Poll::Ready(self.next(store, cx))).await
     }
 }
 
 impl Batch {
-    /// Waits for the answer, and tells everybody.
-    async fn finish(self, queue: &Queue) {
+    /// Waits for the answer. What the server has put off is in the queue again.
+    async fn answered(self, queue: &Queue) -> Answered {
         let Self { kind, delivery, mut callers, mut sending, mut done } = self;
         let (outcome, words) = loop {
             if let Some(sent) = done {
@@ -168,17 +194,16 @@ impl Batch {
         let Answer { value, epoch, unconfirmed } = match outcome {
             Some(Ok(answer)) => answer,
             Some(Err(verdict)) if verdict.effect != Effect::NotApplied => {
-                for caller in &mut callers {
-                    caller.told(Told::Outcome(Err(verdict.clone())));
-                }
-                return;
+                let all = || Told::Outcome(Err(verdict.clone()));
+                return Answered(callers.into_iter().map(|caller| (caller, all())).collect());
             }
             Some(Err(_)) | None => {
-                callers.iter_mut().for_each(|caller| caller.told(Told::GoAlone));
-                return;
+                let all = callers.into_iter().map(|caller| (caller, Told::GoAlone));
+                return Answered(all.collect());
             }
         };
         let values = reply::parts(value, callers.len());
+        let mut answered = Vec::with_capacity(callers.len());
         let mut put_off = Vec::new();
         for ((mut caller, words), value) in callers.into_iter().zip(words).zip(values) {
             if reply::is_put_off(&value)
@@ -190,13 +215,20 @@ impl Batch {
             let concerned =
                 matches!(delivery, Delivery::Confirmed { needed, .. } if needed(&value));
             let unconfirmed = unconfirmed.as_ref().filter(|_| concerned).cloned();
-            caller.told(Told::Outcome(Ok(Answer { value, epoch, unconfirmed })));
+            answered.push((caller, Told::Outcome(Ok(Answer { value, epoch, unconfirmed }))));
         }
         if !put_off.is_empty() {
             let mut state = lock(&queue.state);
             let waiting = state.of(kind);
             put_off.into_iter().rev().for_each(|item| waiting.push_front(item));
         }
+        Answered(answered)
+    }
+}
+
+impl Answered {
+    fn tell(self) {
+        self.0.into_iter().for_each(|(mut caller, told)| caller.told(told));
     }
 }
 
@@ -209,7 +241,7 @@ impl RedisStore {
         delivery: Delivery,
         deadline: Deadline,
     ) -> Sent {
-        let call = self.call_about(self.script(kind), words.iter());
+        let call = self.call_of(kind, words.iter());
         let transport = &*self.shared.transport;
         let mut whole = false;
         loop {
@@ -227,14 +259,22 @@ impl RedisStore {
         }
     }
 
-    fn script(&self, kind: Kind) -> &'static Script {
+    fn call_of<'w>(
+        &self,
+        kind: Kind,
+        each: impl ExactSizeIterator<Item = &'w Words> + Clone,
+    ) -> Call<'static> {
         match kind {
-            Kind::Acquire => &self.shared.scripts.acquire,
-            Kind::Release => &self.shared.scripts.release,
+            Kind::Acquire => self.call_about(&self.shared.scripts.acquire, each),
+            Kind::Release => self.release_call(each),
         }
     }
 
     /// Runs a request, with those of others if there are some. The answer is about it alone.
+    ///
+    /// One that goes with others is kept small: where a thousand wait, what each keeps decides
+    /// whether all fit into the processor's caches. So what a request that goes alone needs has a
+    /// place of its own.
     pub(super) async fn combined(
         &self,
         kind: Kind,
@@ -243,10 +283,15 @@ impl RedisStore {
         deadline: Deadline,
     ) -> StoreResult<Result<Answer, Verdict>> {
         Ok(match self.way(kind, words()?, delivery, deadline) {
-            Way::Alone(words, _alone) => self.alone(kind, &words, delivery, deadline).await,
+            Way::Alone(words, _alone) => {
+                Box::pin(self.alone(kind, &words, delivery, deadline)).await
+            }
             Way::Queued(told) => match told.await {
                 Ok(Told::Outcome(outcome)) => outcome,
-                Ok(Told::GoAlone) => self.alone(kind, &words()?, delivery, deadline).await,
+                Ok(Told::GoAlone) => {
+                    let words = words()?;
+                    Box::pin(self.alone(kind, &words, delivery, deadline)).await
+                }
                 Err(_) => Err(Verdict::out_of_time(
                     Effect::Unknown,
                     "the runtime that sent the request has ended",
@@ -305,7 +350,7 @@ impl RedisStore {
         delivery: Delivery,
         deadline: Deadline,
     ) -> Result<Answer, Verdict> {
-        let call = self.call_about(self.script(kind), std::iter::once(words));
+        let call = self.call_of(kind, std::iter::once(words));
         let mut answer = call.run(&*self.shared.transport, delivery, deadline).await?;
         answer.value = reply::parts(answer.value, 1).pop().unwrap_or(Value::Nil);
         Ok(answer)

@@ -10,9 +10,16 @@ use crate::classify::Verdict;
 use crate::transport::{Answer, Deadline, Delivery};
 use crate::words::Words;
 
-/// How many requests a script call holds at most: free locks keep a server for an eighth of a
-/// millisecond then, and a script puts off what takes longer.
-const BATCH: usize = 32;
+/// How many requests a script call holds if few wait: so the server carries some out while callers of
+/// others are told.
+const PART: usize = 32;
+/// How many it holds otherwise, and how many have to wait for that.
+const WHOLE: usize = 64;
+/// How many it holds at most: free locks keep a server for a quarter of a millisecond then, and a script
+/// puts off what takes longer.
+const LARGE: usize = 128;
+/// How many have to wait for that.
+const CROWD: usize = 192;
 
 /// Requests that one script can carry out together.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -52,6 +59,8 @@ pub(super) struct Queue {
     pub(super) state: Mutex<State>,
     /// Held from taking requests out of the queue until they are on their way.
     pub(super) order: Mutex<()>,
+    /// Held from telling the callers of a batch until what they ask for next is on its way.
+    pub(super) turn: tokio::sync::Mutex<()>,
 }
 
 /// All queues of a store.
@@ -75,7 +84,7 @@ impl Combiner {
         // Nobody uses those of runtimes that have ended.
         queues.retain(|queue| Arc::strong_count(queue) > 1);
         let (state, order) = (Mutex::default(), Mutex::default());
-        let queue = Arc::new(Queue { runtime, lane, state, order });
+        let queue = Arc::new(Queue { runtime, lane, state, order, turn: Default::default() });
         queues.push(Arc::clone(&queue));
         queue
     }
@@ -89,11 +98,22 @@ impl State {
         }
     }
 
+    /// Whether what is taken next fills a script call.
+    pub(super) fn has_whole_batch(&self) -> bool {
+        let next = if self.releases.is_empty() { &self.acquires } else { &self.releases };
+        next.len() >= WHOLE
+    }
+
     /// Takes what one script call can hold. Releases come first: what is asked for after a release
     /// was, finds the lock free.
     pub(super) fn take(&mut self) -> Option<(Kind, Vec<Item>)> {
         for kind in [Kind::Release, Kind::Acquire] {
             let waiting = self.of(kind);
+            let most = match waiting.len() {
+                CROWD.. => LARGE,
+                WHOLE.. => WHOLE,
+                _ => PART,
+            };
             let mut batch: Vec<Item> = Vec::new();
             while let Some(next) = waiting.front() {
                 if next.tell.is_closed() {
@@ -101,7 +121,7 @@ impl State {
                     continue;
                 }
                 let fits =
-                    |first: &Item| batch.len() < BATCH && first.delivery.is_like(&next.delivery);
+                    |first: &Item| batch.len() < most && first.delivery.is_like(&next.delivery);
                 if !batch.first().is_none_or(fits) {
                     break;
                 }

@@ -4,8 +4,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use leasehold_core::{
-    AcquireRequest, AskRequest, ConvertRequest, Error, ErrorKind, Fence, ForceReleaseRequest, Key,
-    LeaveRequest, Mode, Place, ReleaseRequest, RenewRequest, Result, SetLimitRequest,
+    AcquireRequest, AskRequest, ConvertRequest, Error, ErrorKind, Fence, FenceBlock,
+    ForceReleaseRequest, Key, LeaveRequest, Mode, Place, ReleaseRequest, RenewRequest, Result,
+    SetLimitRequest,
 };
 
 use super::RedisStore;
@@ -14,7 +15,7 @@ use crate::names::{asker, label_into};
 use crate::reply::Asked;
 use crate::script::Script;
 use crate::spelling::unix_parts;
-use crate::words::{Words, push};
+use crate::words::{Words, push, push_token};
 
 /// The longest cool-down: a year.
 const COOLDOWN_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -36,21 +37,35 @@ impl RedisStore {
     fn opened(&self, call: Call<'static>) -> Call<'static> {
         let mut call = call.telling(&self.shared.unsent);
         call.epoch(self.shared.epoch)
-            .arg(format!("{:016}", self.shared.seen.load(Ordering::Relaxed)))
+            .shown(format_args!("{:016}", self.shared.seen.load(Ordering::Relaxed)))
             .arg(self.shared.fence_retention.as_millis());
         call
     }
 
-    /// A call about the locks that these words are about.
+    /// A call about the locks that these words are about, which says once what is asked alike.
     pub(crate) fn call_about<'w>(
         &self,
         script: &'static Script,
-        each: impl Iterator<Item = &'w Words> + Clone,
+        each: impl ExactSizeIterator<Item = &'w Words> + Clone,
     ) -> Call<'static> {
-        let keys: Vec<&str> = each.clone().map(Words::key).collect();
-        let mut call = self.opened(Call::new(script, &keys));
-        for argument in each.flat_map(Words::arguments) {
-            call.arg(argument);
+        let shared = each.clone().next().map_or("", Words::asked);
+        let mut call = self.opened(Call::new(script, each.clone().map(Words::key)));
+        call.arg(shared);
+        for words in each {
+            call.arg(words.argument(shared));
+        }
+        call
+    }
+
+    /// A call that ends the leases that these words are about.
+    pub(crate) fn release_call<'w>(
+        &self,
+        each: impl ExactSizeIterator<Item = &'w Words> + Clone,
+    ) -> Call<'static> {
+        let script = &self.shared.scripts.release;
+        let mut call = self.opened(Call::new(script, each.clone().map(Words::key)));
+        for words in each {
+            call.arg(words.argument(""));
         }
         call
     }
@@ -68,22 +83,25 @@ impl RedisStore {
         call
     }
 
-    /// What is wanted of one lock, in five words.
+    /// What is wanted of one lock.
     pub(crate) fn acquire_words(&self, request: &AcquireRequest) -> Result<Words> {
         let cooldown = cooldown_ms(request.cooldown)?;
         let (mode, permits, limit) = mode_words(request.mode)?;
         let preferred = u8::from(request.preferred);
-        let mut words = Words::about(&self.shared.names, &request.key);
+        let mut words = Words::about(&self.shared.names, &request.key, &request.token);
+        let usual = request.mode == Mode::Exclusive && !request.preferred && cooldown == 0;
+        let usual = usual && request.after.is_none() && request.queue.is_none();
+        let (ttl, block) = (request.ttl.as_millis(), request.fence_block);
         words
-            .add_token(&request.token)
-            .add(format_args!("{:013}", request.ttl.as_millis()))
-            .add(format_args!("{:010}", request.fence_block))
+            .add(format_args!("{} {ttl:013} {block:010} ", if usual { '-' } else { '+' }))
             .add_with(|out| profile(request, out));
+        if usual {
+            return Ok(words);
+        }
+        words.add(format_args!(" {mode} {permits} {limit} {preferred} {cooldown}"));
         if let Some(after) = request.after {
             let (epoch, sequence) = unix_parts(after.last());
-            words.add(format_args!(
-                "{mode} {permits} {limit} {preferred} {cooldown} after {epoch} {sequence}"
-            ));
+            words.add(format_args!(" after {epoch} {sequence}"));
         } else if let Some(queue) = &request.queue {
             let place = match queue.place {
                 Some(place) if place.number() >= SCRIPT_NUMBER_MAX => {
@@ -95,7 +113,7 @@ impl RedisStore {
                 place => or_dash(place.map(Place::number)),
             };
             words.add(format_args!(
-                "{mode} {permits} {limit} {preferred} {cooldown} {} {} {} {} {} {place} {}",
+                " {} {} {} {} {} {place} {}",
                 self.shared.names.channel(queue.client),
                 queue.ticket,
                 queue.heartbeat,
@@ -103,10 +121,6 @@ impl RedisStore {
                 queue.behind,
                 or_dash(queue.max_waiters)
             ));
-        } else if request.mode == Mode::Exclusive && !request.preferred && cooldown == 0 {
-            words.add("");
-        } else {
-            words.add(format_args!("{mode} {permits} {limit} {preferred} {cooldown}"));
         }
         Ok(words)
     }
@@ -164,17 +178,14 @@ impl RedisStore {
         call
     }
 
-    /// What is to end, in four words.
+    /// What is to end.
     pub(crate) fn release_words(&self, request: &ReleaseRequest) -> Result<Words> {
         let cooldown = cooldown_ms(request.cooldown)?;
-        let (epoch, sequence) = unix_parts(request.fences.last());
-        let mut words = Words::about(&self.shared.names, &request.key);
-        words.add_token(&request.token).add(epoch).add(sequence);
+        let mut words = Words::about(&self.shared.names, &request.key, &request.token);
+        words.add_with(|out| push_end(request.fences, out));
         if request.remaining > 0 || cooldown > 0 || request.reopen {
             let reopen = u8::from(request.reopen);
-            words.add(format_args!("{} {cooldown} {reopen}", request.remaining));
-        } else {
-            words.add("");
+            words.add(format_args!(" {} {cooldown} {reopen}", request.remaining));
         }
         Ok(words)
     }
@@ -182,14 +193,23 @@ impl RedisStore {
     pub(super) fn renew_call(&self, requests: &[&RenewRequest]) -> Call<'static> {
         let keys = requests.iter().map(|request| &request.key);
         let mut call = self.begin(&self.shared.scripts.renew, keys);
+        let shared = requests.first().map_or(Duration::ZERO, |request| request.ttl.duration());
+        call.arg(format!("{:013}", shared.as_millis()));
+        let mut text = String::new();
         for request in requests {
-            let (epoch, sequence) = unix_parts(request.fences.last());
-            let successor = request.successor.map_or_else(String::new, |token| token.to_hex());
-            call.arg(request.token.to_hex())
-                .arg(epoch)
-                .arg(sequence)
-                .arg(format!("{:013}", request.ttl.as_millis()))
-                .arg(format!("{}{successor}", u8::from(request.shorten)));
+            text.clear();
+            push_token(&request.token, &mut text);
+            push_end(request.fences, &mut text);
+            let is_usual = !request.shorten && request.successor.is_none();
+            if !is_usual || request.ttl.duration() != shared {
+                let ttl = request.ttl.as_millis();
+                push(&mut text, format_args!(" {} {ttl:013}", u8::from(request.shorten)));
+                if let Some(successor) = &request.successor {
+                    text.push(' ');
+                    push_token(successor, &mut text);
+                }
+            }
+            call.arg(&text);
         }
         call
     }
@@ -203,6 +223,12 @@ impl RedisStore {
     pub(crate) fn inspect_call(&self, key: &Key) -> Call<'static> {
         self.begin(&self.shared.scripts.inspect, [key])
     }
+}
+
+/// ` next epoch`: where the fences of a lease end, as states have it.
+fn push_end(fences: FenceBlock, out: &mut String) {
+    let (epoch, sequence) = unix_parts(fences.last());
+    push(out, format_args!(" {:016} {epoch:04}", sequence.saturating_add(1)));
 }
 
 /// A number where there may be none.

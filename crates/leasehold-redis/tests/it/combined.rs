@@ -3,14 +3,17 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
+use std::time::Duration;
 
 use leasehold_core::{
-    Acquire, Effect, Error, ErrorKind, FenceBlock, Leave, Release, Result, Store as _,
+    Acquire, ClientId, Effect, Error, ErrorKind, FenceBlock, Leave, Release, Result, Store as _,
+    Token, Ttl,
 };
 use leasehold_redis::RedisStore;
 use leasehold_testkit::proxy::{Fault, Proxy};
 use leasehold_testkit::server::RedisServer;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::common::{Caller, SHORT, WITHIN, key};
 use crate::replicated::pair;
@@ -87,25 +90,55 @@ async fn requests_that_come_together_take_few_calls_and_each_of_one_caller_takes
 }
 
 #[tokio::test]
+async fn keys_that_somebody_made_endless_expire_again_also_where_many_share_a_call() {
+    let server = RedisServer::start();
+    // The expiry is told anew when a quarter of this has passed.
+    let url = format!("{}?fence_retention=1s", server.url());
+    let store = RedisStore::connect(&url).await.unwrap();
+    let mut callers = callers(&store, MANY);
+    for caller in &mut callers {
+        caller.request.ttl = Ttl::new(Duration::from_secs(1)).unwrap();
+    }
+    // How many of the keys answer a command with a number.
+    let count = |command: &str, number: &str| {
+        let script = "local count = 0
+            for _, key in ipairs(redis.call('KEYS', 'leasehold:*')) do
+              if redis.call(ARGV[1], key) == ARGV[2] + 0 then count = count + 1 end
+            end
+            return count";
+        server.cli(&["EVAL", script, "0", command, number]).parse::<usize>().unwrap()
+    };
+    let mut made_endless = false;
+    let deadline = Instant::now() + WITHIN;
+    loop {
+        let fences = fences(take_together(&callers).await);
+        end_together(&callers, &fences).await;
+        if !made_endless {
+            assert_eq!(count("PERSIST", "1"), MANY);
+            made_endless = true;
+        } else if count("PTTL", "-1") == 0 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "some live for ever");
+        for caller in &mut callers {
+            caller.request.token = Token::generate().unwrap();
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_lock_that_can_not_be_read_fails_alone_among_many() {
     let (server, store) = warm().await;
     let all = callers(&store, 24);
     let record = |number: usize| format!("leasehold:{{{}}}", all[number].request.key);
     let zeros = "0000000000000000";
-    let held = format!(
-        "leasehold/1 held 9999999999999999 {zeros} 0000000001 {zeros} 9999999999999 {zeros} \
-         {zeros}{zeros} 0000000030000 0000 1  "
-    );
+    let about = format!("leasehold/1 0000000001 {zeros} 1  ");
+    let held = format!("9999999999999 {zeros}{zeros} {zeros} 0000 9999999999999999 line");
     drop(server.cli(&["SET", &record(3), "a string"]));
     drop(server.cli(&["HSET", &record(7), "a", "hash"]));
     // The short way can't count with it, nor can the general one read the line.
-    drop(server.cli(&[
-        "HSET",
-        &record(11),
-        "lock",
-        &format!("leasehold/1 free {}", "x".repeat(150)),
-    ]));
-    drop(server.cli(&["HSET", &record(15), "lock", &held, "line", "x"]));
+    drop(server.cli(&["HSET", &record(11), "lock", &about, "state", &"x".repeat(68)]));
+    drop(server.cli(&["HSET", &record(15), "lock", &about, "state", &held, "line", "x"]));
     let answers = take_together(&all).await;
     for (number, answer) in answers.iter().enumerate() {
         match number {
@@ -135,6 +168,39 @@ async fn a_call_that_would_take_long_puts_off_what_it_does_not_do() {
     let calls = server.command_calls("evalsha") - before;
     let most = u64::try_from(MANY).unwrap();
     assert!((most / 8..most / 2).contains(&calls), "{calls}");
+}
+
+#[tokio::test]
+async fn a_call_makes_few_locks_that_were_never_used_and_takes_more_that_were() {
+    /// So many that calls are as large as they get.
+    const CROWD: usize = 640;
+    let (server, store) = warm().await;
+    let crowd = callers(&store, CROWD);
+    let calls = || server.command_calls("evalsha");
+    let before = calls();
+    let taken = fences(take_together(&crowd).await);
+    let of_new = calls() - before;
+    let released = end_together(&crowd, &taken).await;
+    assert!(released.iter().all(|it| *it == Release::Released), "{released:?}");
+    let before = calls();
+    fences(take_together(&crowd).await);
+    let of_used = calls() - before;
+    assert!(of_new >= 10 && of_used < 10, "{of_new} calls make them, {of_used} take them again");
+}
+
+#[tokio::test]
+async fn what_is_put_off_keeps_its_turn_before_what_comes_behind_it() {
+    /// So many that calls are as large as they get, and one behind as many as a call makes.
+    const CROWD: usize = 300;
+    const BEHIND: usize = 100;
+    let (_server, store) = warm().await;
+    let mut crowd = callers(&store, CROWD);
+    let second = Caller::patient(&store, &crowd[BEHIND].request.key, ClientId::generate().unwrap());
+    crowd.insert(BEHIND + 1, second);
+    let answers = take_together(&crowd).await;
+    assert!(matches!(answers[BEHIND], Ok(Acquire::Granted(_))), "{:?}", answers[BEHIND]);
+    let second = &answers[BEHIND + 1];
+    assert!(matches!(second, Ok(Acquire::Waiting(_))), "{second:?}");
 }
 
 #[tokio::test]
@@ -249,7 +315,8 @@ async fn each_of_many_callers_is_told_what_became_of_its_request_when_the_connec
     let store = RedisStore::connect(&proxy.url()).await.unwrap();
     let warm = callers(&store, MANY);
     fences(take_together(&warm).await);
-    let all = callers(&store, MANY);
+    // More than all calls that are under way can hold.
+    let all = callers(&store, 3 * MANY);
     proxy.set(Fault::Stall);
     let before = proxy.stats().requests;
     let tasks = tokio::spawn({

@@ -53,7 +53,7 @@ async fn a_foreign_value_at_the_lock_s_key_is_named_and_left_alone() {
         &["SET", "K", "leasehold/1 held by a thief"],
         &["SET", "K", "leasehold/1"],
         &["SET", "K", "leasehold/x held"],
-        &["SET", "K", "leasehold/1 held aa 1 2 3 4 5 6 7 8 9 10"],
+        &["SET", "K", "leasehold/1 0000000001 aa"],
         &["LPUSH", "K", "a"],
         &["SET", "K", "leasehold/2 whatever that will be"],
         &["HSET", "K", "a", "1"],
@@ -61,6 +61,9 @@ async fn a_foreign_value_at_the_lock_s_key_is_named_and_left_alone() {
         &["HSET", "K", "lock", "leasehold/1 held by a thief"],
         &["HSET", "K", "lock", "leasehold/1"],
         &["HSET", "K", "lock", ""],
+        &["HSET", "K", "lock", "leasehold/1 0000000001 1795316944542648 1  "],
+        &["HSET", "K", "state", "1795317754543 3f2a"],
+        &["HSET", "K", "lock", "leasehold/1 0000000001 1795316944542648 1  ", "state", "held"],
         &["HSET", "K", "line", "leasehold/1 held"],
         &["ZADD", "K", "1", "a"],
     ] {
@@ -132,8 +135,8 @@ async fn names_that_are_only_remembered_do_not_count_in_a_list() {
     let fences = model.take().await;
     store.release(&model.ending(fences), WITHIN).await.unwrap();
     // More than a list may have.
-    let copy = "local stored = redis.call('HGET', KEYS[1], 'lock')
-         for i = 1, 100001 do redis.call('HSET', 'leasehold:{idle/' .. i .. '}', 'lock', stored) end";
+    let copy = "local stored = redis.call('HGETALL', KEYS[1])
+         for i = 1, 100001 do redis.call('HSET', 'leasehold:{idle/' .. i .. '}', unpack(stored)) end";
     let record = format!("leasehold:{{{}}}", model.request.key);
     drop(server.cli(&["EVAL", copy, "1", &record]));
     assert_eq!(server.cli(&["DBSIZE"]), "100003");

@@ -12,6 +12,7 @@ use leasehold_testkit::server::RedisServer;
 use tokio::time::{sleep, timeout};
 
 use crate::common::{Caller, WITHIN, key, ttl};
+use crate::log::event;
 
 /// How long a message that is allowed may take; one that is not allowed never comes.
 const MESSAGE_WITHIN: Duration = Duration::from_secs(2);
@@ -115,6 +116,11 @@ async fn do_what_it_says(store: &RedisStore, feature: Feature) -> Result<(), Err
         Feature::Wait => wait(store).await,
         Feature::Share => share(store).await,
         Feature::List => store.list(&ListRequest::default(), WITHIN).await.map(drop),
+        Feature::Log => {
+            let log = store.log().unwrap();
+            log.append(&[event(&key(), 0)], WITHIN).await?;
+            log.read(&key(), 1, WITHIN).await.map(drop)
+        }
         Feature::Quorum => store.remembers_for(WITHIN).await.map(drop),
         other => panic!("{other:?} is tried elsewhere"),
     }
@@ -179,6 +185,11 @@ async fn the_rights_to_share_are_enough_and_each_is_needed() {
 async fn the_rights_to_list_and_to_be_in_a_quorum_are_enough_and_each_is_needed() {
     let server = RedisServer::start();
     is_enough_and_least(&server, "", &[Feature::Lock, Feature::List, Feature::Quorum]).await;
+}
+
+#[tokio::test]
+async fn the_rights_to_keep_a_log_are_enough_and_each_is_needed() {
+    is_enough_and_least(&RedisServer::start(), "", &[Feature::Lock, Feature::Log]).await;
 }
 
 #[tokio::test]

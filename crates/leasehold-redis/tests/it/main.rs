@@ -11,6 +11,7 @@ mod foreign;
 mod forgotten;
 mod half_way;
 mod least_rights;
+mod log;
 mod many;
 mod outages;
 mod proofs;

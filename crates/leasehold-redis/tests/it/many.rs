@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_core::{
     Acquire, AcquireRequest, Ask, AskRequest, ClientId, ForceRelease, ForceReleaseRequest, Key,
-    Mode, OwnerName, QueueRequest, Release, Store as _, Token, Ttl,
+    Mode, OwnerName, Place, QueueRequest, Release, Store as _, Token, Ttl,
 };
 use leasehold_redis::RedisStore;
 use leasehold_testkit::server::RedisServer;
@@ -128,6 +128,40 @@ async fn a_long_gap_in_the_line_keeps_nobody_from_a_free_lock() {
 }
 
 #[tokio::test]
+async fn a_waiter_far_behind_its_predecessor_is_served_with_the_release() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let client = ClientId::generate().unwrap();
+    // A range of the line reaches so far behind a place, and those in between leave larger gaps.
+    for steps in [1, 3] {
+        let key = key();
+        let holder = Caller::new(&store, &key);
+        let fences = holder.take().await;
+        let front = waiting(&store, &key, client, 60_000);
+        let mut place = front.wait().await.place;
+        let mut behind = Vec::new();
+        for _ in 0..steps {
+            place = Place::from_number(place.number() + 1_000);
+            while present(&server) < place.arrival() {
+                sleep(Duration::from_millis(1)).await;
+            }
+            let mut next = waiting(&store, &key, client, 60_000);
+            next.request.queue.as_mut().unwrap().place = Some(place);
+            assert_eq!(next.wait().await.place, place);
+            behind.push(next);
+        }
+        let last = behind.pop().unwrap();
+        for gone in behind.iter().chain([&front]) {
+            store.leave(&gone.leaving(), WITHIN).await.unwrap();
+        }
+        assert_eq!(store.release(&holder.ending(fences), WITHIN).await.unwrap(), Release::Released);
+        let state = server.cli(&["HGET", &format!("leasehold:{{{key}}}"), "state"]);
+        assert_eq!(state.len(), 85, "free, though somebody waits: {state}");
+        assert!(matches!(last.try_take().await.unwrap(), Acquire::Already(_)));
+    }
+}
+
+#[tokio::test]
 async fn many_permits_run_out_and_are_given_out_again() {
     let server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
@@ -243,7 +277,7 @@ async fn labels_that_can_not_be_read_decide_nothing() {
     let fences = holder.take().await;
     let name = format!("leasehold:{{{}}}", holder.request.key);
     let record = server.cli(&["HGET", &name, "lock"]);
-    let (fixed, _) = record.split_at(162);
+    let (fixed, _) = record.split_at(40);
     let strange = format!("{fixed}1 {} %zz", "x".repeat(257));
     assert_eq!(server.cli(&["HSET", &name, "lock", &strange]), "0");
     let info = store.inspect(&holder.request.key, WITHIN).await.unwrap().unwrap();

@@ -36,6 +36,29 @@ async fn a_flushed_lease_is_not_held_and_is_not_made_again() {
 }
 
 #[tokio::test]
+async fn renewals_are_all_sent_to_a_server_from_which_no_answer_comes() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let store = RedisStore::connect(&proxy.url()).await.unwrap();
+    let mut requests = Vec::new();
+    for _ in 0..250 {
+        let caller = Caller::new(&store, &key());
+        requests.push(caller.renewal(caller.take().await));
+    }
+    // One call, so that the server knows the script.
+    assert_eq!(store.renew(&requests[..1], WITHIN).await.remove(0).unwrap(), Renew::Renewed);
+    let before = server.command_calls("hset");
+    proxy.set(Fault::DropReplies(AfterLoss::Silence));
+    let renewed = store.renew(&requests, Duration::from_secs(3)).await;
+    assert_eq!(renewed.len(), 250);
+    for error in renewed.into_iter().map(Result::unwrap_err) {
+        let told = (error.kind(), error.effect());
+        assert_eq!(told, (ErrorKind::Unavailable, Effect::Unknown), "{error}");
+    }
+    assert_eq!(server.command_calls("hset") - before, 250);
+}
+
+#[tokio::test]
 async fn a_full_server_grants_nothing_but_lets_holders_go_on_and_go() {
     let server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();

@@ -163,7 +163,7 @@ async fn what_was_done_before_the_append_only_file_was_gone_is_not_called_undone
     }
     let store = RedisStore::connect(&format!("{}?fsync=yes", server.url())).await.unwrap();
     let refuse = || drop(server.cli(&["CONFIG", "SET", "appendonly", "no"]));
-    what_is_done_stays_done(&store, refuse, ErrorKind::Config).await;
+    what_is_done_stays_done(&store, refuse, ErrorKind::Unsupported).await;
 }
 
 #[tokio::test]

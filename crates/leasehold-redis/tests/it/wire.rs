@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use leasehold_core::{AskRequest, ClientId, Metadata, Mode, OwnerName, Store as _};
+use leasehold_core::{AskRequest, Bond, ClientId, Metadata, Mode, OwnerName, Store as _};
 use leasehold_redis::RedisStore;
 use leasehold_testkit::server::RedisServer;
 
@@ -114,6 +114,16 @@ async fn the_documented_hashes_are_those_that_a_server_has() {
     closing.request.holds = NonZeroU32::new(2).unwrap();
     closing.take().await;
     check("held twice by one holder, with a cool-down of an hour from the grant on", &closing);
+
+    // An owner from a secret, in two processes.
+    let joint = Mode::Joint(Bond::new(0x0006_1a2b_3c4d_5e6f));
+    let here = named(Caller::new(&store, &key()), "worker-17", joint);
+    here.take().await;
+    named(Caller::new(&store, &here.request.key), "worker-17", joint).take().await;
+    named(Caller::patient(&store, &here.request.key, client), "web-9_5", Mode::Exclusive)
+        .wait()
+        .await;
+    check("held by one owner in two processes, which have a bond; another waits", &here);
 
     let permits = |count| Mode::Permits {
         count: NonZeroU32::new(count).unwrap(),

@@ -324,7 +324,7 @@ pub(super) async fn a_closing_grant_outlasts_its_lease_and_its_release(cx: &Cont
     while !cx.holders(&key).await.is_empty() {
         patience.pause().await;
     }
-    let busy = cx.party(&key).fail().await;
+    let busy = cx.party(&key).learn_why_not().await;
     assert!(busy.retry_after > LONG / 2 && busy.holder.is_none(), "{busy:?}");
 
     let key = cx.key();

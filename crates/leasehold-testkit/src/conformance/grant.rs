@@ -51,7 +51,9 @@ pub(super) async fn asking_without_waiting_leaves_nothing_behind(cx: &Context) {
 }
 
 pub(super) async fn one_of_many_who_ask_at_once_is_granted(cx: &Context) {
-    for _ in 0..5 {
+    let mut rounds = 0;
+    let mut patience = Patience::for_what("five rounds with a grant");
+    while rounds < 5 {
         let key = cx.key();
         let mut tasks = JoinSet::new();
         for _ in 0..16 {
@@ -66,6 +68,12 @@ pub(super) async fn one_of_many_who_ask_at_once_is_granted(cx: &Context) {
                 other => panic!("neither granted nor busy: {other:?}"),
             }
         }
+        // Each may have met what the others had of it for a moment, and was to give back.
+        if granted.is_empty() && cx.store().capability().undoes {
+            patience.pause().await;
+            continue;
+        }
+        rounds += 1;
         assert_eq!(granted.len(), 1);
         assert_eq!(cx.show(&key).await.holders[0].fence, granted[0].fences.first());
         assert_eq!(granted[0].release().await, Release::Released);

@@ -174,6 +174,7 @@ macro_rules! conformance_list {
                 waiters_of_one_client_are_told_apart_by_their_tickets,
                 a_grant_by_leaving_and_by_force_is_told_too,
                 a_new_head_that_would_oversleep_is_told,
+                a_head_is_told_of_a_lease_that_ends_earlier_now,
                 a_closed_channel_harms_nobody_and_can_be_opened_again,
                 a_dropped_wait_for_a_message_loses_none,
             }

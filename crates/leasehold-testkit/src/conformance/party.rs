@@ -10,7 +10,7 @@ use leasehold_core::{
     RenewRequest, Store, Token, Waiting,
 };
 
-use super::context::{CALL, LONG, token, ttl};
+use super::context::{CALL, LONG, Patience, token, ttl};
 
 /// One acquisition: a token, and how it asks.
 #[derive(Clone, Debug)]
@@ -144,6 +144,20 @@ impl Party {
         match self.ask().await {
             Acquire::Busy(busy) => busy,
             other => panic!("{} was not busy: {other:?}", self.request.key),
+        }
+    }
+
+    /// Asks for what nobody can have for a while, and learns why. A quorum whose nodes are not of
+    /// one mind yet, since a lease ends at each of them a moment apart, gives no reason; it is asked
+    /// again.
+    pub(super) async fn learn_why_not(&self) -> Busy {
+        let mut patience = Patience::for_what("a reason that a majority gives");
+        loop {
+            let busy = self.fail().await;
+            if !busy.is_contended() {
+                return busy;
+            }
+            patience.pause().await;
         }
     }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{
-    BoxFuture, Call, Capability, Effect, Error, ErrorKind, Key, Listener, Store, StoreLayer, Token,
+    BoxFuture, Call, Capability, Effect, Error, ErrorKind, Key, Listener, LockLog, Store,
+    StoreLayer, Token,
 };
 use tokio::time::{sleep, timeout};
 
@@ -80,6 +81,10 @@ impl StoreLayer for FaultStore {
     /// All calls go through the one record, and suffer what was foreseen for them.
     fn separate(&self) -> Option<Arc<dyn Store>> {
         None
+    }
+
+    fn log(&self) -> Option<Arc<dyn LockLog>> {
+        self.shared.inner.log()
     }
 
     fn capability(&self) -> Capability {

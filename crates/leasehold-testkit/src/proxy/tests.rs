@@ -3,12 +3,15 @@
 
 use std::io::ErrorKind;
 use std::num::NonZeroUsize;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::*;
+use crate::process::TestProcess;
 use crate::resp::{Scanner, encode};
 use crate::server::RedisServer;
 
@@ -191,6 +194,29 @@ async fn refused_connections_are_refused_by_the_kernel() {
         proxy.set(Fault::Pass);
         assert_eq!(Client::connect(&proxy).await.call(&["PING"]).await, "+PONG\r\n");
     }
+}
+
+#[tokio::test]
+async fn connections_are_refused_while_children_are_started() {
+    let (_server, proxy) = start();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                TestProcess::spawn(Command::new("true")).unwrap().wait();
+            }
+        });
+        let accepted = (0..300)
+            .filter(|_| {
+                proxy.set(Fault::Refuse);
+                let accepted = std::net::TcpStream::connect(proxy.addr()).is_ok();
+                proxy.set(Fault::Pass);
+                accepted
+            })
+            .count();
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(accepted, 0);
+    });
 }
 
 #[tokio::test]

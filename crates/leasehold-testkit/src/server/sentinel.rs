@@ -307,6 +307,12 @@ impl SentinelSet {
     fn promoted(&self, old: &RedisServer) -> Option<&RedisServer> {
         let master = self.known_master().filter(|master| master.port() != old.port())?;
         let Ok(Reply::Array(role)) = master.try_cli(&["ROLE"]) else { return None };
+        if role.first()?.to_string() == "slave" {
+            // It had become a primary by a fail-over that was given up, and a sentinel that knew of that one
+            // alone took it back while the others promoted it. Until they hold it for down, nobody tells it.
+            master.try_cli(&["REPLICAOF", "NO", "ONE"]).ok()?;
+            return None;
+        }
         (role.first()?.to_string() == "master").then_some(master)
     }
 
@@ -406,6 +412,20 @@ mod tests {
             });
             assert_eq!(set.fail_over().port(), replica.port());
         });
+    }
+
+    #[test]
+    fn a_promotion_that_a_sentinel_took_back_is_made_good() {
+        let set = SentinelSet::builder().replicas(1).start();
+        let old = set.master();
+        let new = set.fail_over();
+        let port = old.port().to_string();
+        drop(new.cli(&["REPLICAOF", "127.0.0.1", &port]));
+        let deadline = Instant::now() + FAIL_OVER_TIMEOUT;
+        while set.promoted(old).is_none() {
+            set.wait_for_fail_over(deadline, "the sentinels have one in mind that is a replica");
+        }
+        assert_eq!(set.master().port(), new.port());
     }
 
     #[test]

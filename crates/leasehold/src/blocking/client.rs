@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_core::doctor::Finding;
 use leasehold_core::{
-    Clock, Fence, ForceRelease, IntoKey, Listing, LockInfo, OwnerName, Result, Store,
+    Clock, Fence, ForceRelease, IntoKey, Listing, LockInfo, LogEntry, OwnerName, Result, Store,
 };
 
 use super::driven::Driven;
@@ -84,6 +84,10 @@ methods! { Client {
     tells owner() -> &OwnerName;
     /// Tells what becomes of this client's leases from now on.
     makes events() -> LockEvents;
+    /// The last events of a lock in the log of its store, the oldest first.
+    asks log(key: impl IntoKey, last: usize) -> Vec<LogEntry>, errors asking, costs request;
+    /// How many events of this client are missing in the log of its store.
+    tells log_missed() -> u64;
     /// Describes a lock: its holders and its waiters. `None` if it is not in use.
     asks inspect(key: impl IntoKey) -> Option<LockInfo>, errors asking, costs request;
     /// Describes the locks in use whose names start with `prefix`, ordered by name.
@@ -214,6 +218,10 @@ setters! { ClientBuilder {
     detached(detached: bool);
     /// The store's password, where the URL has none. Shown nowhere.
     password(password: impl Into<String>);
+    /// How many events the store logs where its URL does not say so.
+    log(events: u32);
+    /// For how long a server keeps the last fence of an idle lock, where its URL does not say.
+    fence_retention(length: Duration);
     /// For how long to go on trying to reach a store that is away at first.
     retry_store(length: Duration);
     /// What to call after each failed try to reach the store.
@@ -222,6 +230,9 @@ setters! { ClientBuilder {
     /// out.
     #[cfg(feature = "interop")]
     interop(layout: leasehold_redis::interop::Layout);
+    /// Gives a lock in another library's layout that is found without any expiry this one.
+    #[cfg(feature = "interop")]
+    leftovers(expiry: Duration);
 } }
 
 impl ClientBuilder {

@@ -20,6 +20,41 @@ macro_rules! errors {
             $crate::blocking::errors::errors!(store)
         )
     };
+    (asking_foreign) => {
+        concat!(
+            "* [`ErrorKind::Foreign`](crate::ErrorKind::Foreign) – something that is no lock of this \
+             layout stands at the key.\n",
+            $crate::blocking::errors::errors!(asking)
+        )
+    };
+    (trying_foreign) => {
+        concat!(
+            "* [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) – a setting that the layout \
+             has no room for.\n",
+            $crate::blocking::errors::errors!(asking_foreign)
+        )
+    };
+    (taking_foreign) => {
+        concat!(
+            "* [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) – the limit was reached, or the \
+             retry strategy gave up.\n",
+            $crate::blocking::errors::errors!(trying_foreign)
+        )
+    };
+    (renewing_foreign) => {
+        concat!(
+            "* [`ErrorKind::Lost`](crate::ErrorKind::Lost) – the lease was not held any more.\n",
+            "* [`ErrorKind::Config`](crate::ErrorKind::Config) – the ttl is out of range; nothing \
+             was asked.\n",
+            $crate::blocking::errors::errors!(store)
+        )
+    };
+    (releasing_foreign) => {
+        concat!(
+            "* [`ErrorKind::Lost`](crate::ErrorKind::Lost) – the lease was not held any more.\n",
+            $crate::blocking::errors::errors!(ending)
+        )
+    };
     (trying) => {
         concat!(
             "* [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) – the name is in use as another \

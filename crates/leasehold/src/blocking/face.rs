@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_core::doctor::Finding;
-use leasehold_core::{ForceRelease, Listing, LockInfo};
+use leasehold_core::{ForceRelease, Listing, LockInfo, LogEntry, Metadata};
 
 use super::io::Io;
 use crate::kinds::election::Leader;
@@ -28,6 +28,8 @@ impl Plain for ForceRelease {}
 impl Plain for Leader {}
 impl Plain for Listing {}
 impl Plain for LockInfo {}
+impl Plain for LogEntry {}
+impl Plain for Metadata {}
 impl Plain for Release {}
 impl Plain for Releases {}
 

@@ -58,6 +58,16 @@ methods! { HeldLease {
     tells is_max_hold_over() -> bool;
 } }
 
+impl HeldLease {
+    /// Notes how the work under the lease ended, as in `sent 120 mails` or `exit 3`, for the log of the
+    /// store: the event of its end has it as [`LogEntry::result`](crate::store::LogEntry::result). To be
+    /// called before the release. The first note counts, up to 64 characters of it; without a log it is
+    /// kept nowhere. Sends nothing.
+    pub fn note_result(&self, result: &str) {
+        self.0.part().note_result(result);
+    }
+}
+
 /// A view of the leases that were taken together. For threads what [`crate::HeldLeases`] is for
 /// tasks.
 ///
@@ -203,7 +213,7 @@ view!(HeldLease);
 view!(HeldLeases);
 
 /// Whether something happens within `limit`.
-async fn within(limit: Duration, happens: impl Future<Output = ()>) -> bool {
+pub(super) async fn within(limit: Duration, happens: impl Future<Output = ()>) -> bool {
     let clock = SystemClock::new();
     let until = clock.now().saturating_add(limit);
     tokio::select! {

@@ -50,6 +50,8 @@ mod election;
 mod errors;
 mod face;
 mod guard;
+#[cfg(feature = "interop")]
+pub mod interop;
 mod io;
 mod multi;
 mod mutex;

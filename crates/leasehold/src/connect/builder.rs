@@ -42,10 +42,14 @@ pub struct ClientBuilder {
     tokio_time: bool,
     detached: bool,
     password: Option<String>,
+    log: u32,
+    fence_retention: Option<Duration>,
     retry_store: Duration,
     on_retry_store: Option<OnRetryStore>,
     #[cfg(feature = "interop")]
     layout: Option<leasehold_redis::interop::Layout>,
+    #[cfg(feature = "interop")]
+    leftovers: Option<Duration>,
 }
 
 impl fmt::Debug for ClientBuilder {
@@ -62,10 +66,14 @@ impl fmt::Debug for ClientBuilder {
             tokio_time,
             detached,
             password,
+            log,
+            fence_retention,
             retry_store,
             on_retry_store: _,
             #[cfg(feature = "interop")]
                 layout: _,
+            #[cfg(feature = "interop")]
+                leftovers: _,
         } = self;
         f.debug_struct("ClientBuilder")
             .field("ttl", ttl)
@@ -79,6 +87,8 @@ impl fmt::Debug for ClientBuilder {
             .field("tokio_time", tokio_time)
             .field("detached", detached)
             .field("password", &password.as_ref().map(|_| "***"))
+            .field("log", log)
+            .field("fence_retention", fence_retention)
             .field("retry_store", retry_store)
             .finish_non_exhaustive()
     }
@@ -98,10 +108,14 @@ impl Default for ClientBuilder {
             tokio_time: false,
             detached: false,
             password: None,
+            log: 0,
+            fence_retention: None,
             retry_store: Duration::ZERO,
             on_retry_store: None,
             #[cfg(feature = "interop")]
             layout: None,
+            #[cfg(feature = "interop")]
+            leftovers: None,
         }
     }
 }
@@ -262,6 +276,32 @@ impl ClientBuilder {
         self.local_handoffs(0)
     }
 
+    /// Gives a lock in [another library's layout](Self::interop) that is found without any expiry
+    /// this one, 1 ms to 30 days, so that it comes free then. See
+    /// [`InteropStore::leftovers`](crate::interop::InteropStore::leftovers).
+    #[cfg(feature = "interop")]
+    pub const fn leftovers(mut self, expiry: Duration) -> Self {
+        self.leftovers = Some(expiry);
+        self
+    }
+
+    /// Has the store log about so many events, up to 100 000, where its URL does not say how many
+    /// (`log=0` for none); 0 by default. Of a server it is the events of each lock, of a directory
+    /// those of all. See [`Client::log`].
+    pub const fn log(mut self, events: u32) -> Self {
+        self.log = events;
+        self
+    }
+
+    /// For how long a server keeps the last fence of an idle lock, where its URL does not say
+    /// (`fence_retention=10m`): 1 s to 30 days, by default ten minutes. After it, the server's clock
+    /// alone keeps fences growing: set it longer than that clock could ever be set back. Other stores
+    /// make no difference.
+    pub const fn fence_retention(mut self, length: Duration) -> Self {
+        self.fence_retention = Some(length);
+        self
+    }
+
     /// Connects to the store at a URL; see [`Client::connect`].
     ///
     /// # Cost
@@ -283,13 +323,17 @@ impl ClientBuilder {
             detached: self.detached,
             password: self.password.clone(),
             timeout: self.call_timeout,
+            log: leasehold_core::checked_log(&self.log.to_string())?,
+            fence_retention: self.fence_retention,
             #[cfg(feature = "interop")]
             layout: self.layout.clone(),
+            #[cfg(feature = "interop")]
+            leftovers: self.leftovers.map(Ttl::new).transpose()?,
         };
         self.clock = Some(clock);
         let store = self.reach(url.as_ref(), &options).await?;
         let client = self.start(store)?;
-        client.heard();
+        client.heard(client.clock.now());
         Ok(Client::of(client))
     }
 

@@ -19,9 +19,16 @@ pub(crate) struct Options {
     pub(crate) detached: bool,
     pub(crate) password: Option<String>,
     pub(crate) timeout: Duration,
+    /// How many events a store logs whose URL says nothing of that.
+    pub(crate) log: u32,
+    /// For how long a server keeps the last fence of an idle lock whose URL says nothing of that.
+    pub(crate) fence_retention: Option<Duration>,
     /// How another library keeps its locks, where they are to be kept like that.
     #[cfg(feature = "interop")]
     pub(crate) layout: Option<leasehold_redis::interop::Layout>,
+    /// The expiry that such a lock is given if it is found without one.
+    #[cfg(feature = "interop")]
+    pub(crate) leftovers: Option<leasehold_core::Ttl>,
 }
 
 const SCHEMES: &str = "memory:, embedded:, redis://, rediss://, redis+unix://, redis+sentinel://, \
@@ -85,8 +92,9 @@ async fn embedded(scheme: &str, rest: &str, options: &Options) -> Result<Arc<dyn
         }
         return Ok(Arc::new(MemoryStore::with_clock(Arc::clone(&options.clock))));
     }
-    let path = directory(rest)?;
-    let store = EmbeddedStore::options().detached(options.detached);
+    let (path, log) = directory(rest)?;
+    let log = log.unwrap_or(options.log);
+    let store = EmbeddedStore::options().detached(options.detached).log(log)?;
     // Opening reads every page and may wait for another process.
     let opening = crate::rt::current()?.spawn_blocking(move || match path {
         Some(path) => store.open(path),
@@ -102,9 +110,9 @@ async fn embedded(scheme: &str, rest: &str, options: &Options) -> Result<Arc<dyn
     }
 }
 
-/// The directory that stands behind `embedded:`, if any does.
+/// The directory that stands behind `embedded:`, if any does, and how many events to log, if it is said.
 #[cfg(feature = "embedded")]
-fn directory(rest: &str) -> Result<Option<String>> {
+fn directory(rest: &str) -> Result<(Option<String>, Option<u32>)> {
     // As other URLs have it: nothing where a host would be, then the path.
     let path = rest.strip_prefix("//").filter(|path| path.starts_with('/')).unwrap_or(rest);
     if path.starts_with("//") {
@@ -117,18 +125,20 @@ fn directory(rest: &str) -> Result<Option<String>> {
             ),
         ));
     }
-    if let Some((path, setting)) = path.split_once('?') {
+    let given = |path: &str| Some(path.to_owned()).filter(|path| !path.is_empty());
+    let Some((path, setting)) = path.split_once('?') else { return Ok((given(path), None)) };
+    let Some(log) = setting.strip_prefix("log=") else {
         let (path, setting) = (path.trim_end(), leasehold_core::escape::terminal(setting));
         let path = leasehold_core::escape::terminal(path);
         return Err(Error::new(
             ErrorKind::Config,
             format!(
-                "embedded: knows no settings, so not \"{setting}\" either; give embedded:{path}, \
+                "embedded: knows no setting but log, so not \"{setting}\"; give embedded:{path}, \
                  and for a path with a question mark in it use EmbeddedStore::open"
             ),
         ));
-    }
-    Ok(Some(path.to_owned()).filter(|path| !path.is_empty()))
+    };
+    Ok((given(path), Some(leasehold_core::checked_log(log)?)))
 }
 
 #[cfg(not(feature = "embedded"))]
@@ -147,10 +157,27 @@ async fn redis(url: &str, options: Options, lazily: bool) -> Result<Arc<dyn Stor
         Some(password) => builder.password(password),
         None => builder,
     };
+    let builder = match options.fence_retention {
+        Some(length) => builder.fence_retention(length)?,
+        None => builder,
+    };
+    #[cfg(feature = "interop")]
+    let builder = if options.layout.is_some() { builder } else { builder.log(options.log)? };
+    #[cfg(not(feature = "interop"))]
+    let builder = builder.log(options.log)?;
     let store = if lazily { builder.connect_lazy(url)? } else { builder.connect(url).await? };
     #[cfg(feature = "interop")]
     if let Some(layout) = options.layout {
-        return Ok(Arc::new(leasehold_redis::interop::InteropStore::new(store, layout)));
+        if store.log().is_some_and(|log| log.keeps() > 0) {
+            let why =
+                format!("no log is kept of locks of {layout}; leave log= out of the store's URL");
+            return Err(Error::new(ErrorKind::Config, why));
+        }
+        let store = leasehold_redis::interop::InteropStore::new(store, layout);
+        return Ok(Arc::new(match options.leftovers {
+            Some(expiry) => store.leftovers(expiry),
+            None => store,
+        }));
     }
     Ok(Arc::new(store))
 }
@@ -166,7 +193,6 @@ async fn redis(_url: &str, _options: Options, _lazily: bool) -> Result<Arc<dyn S
 /// Opens all nodes, and makes sure that a majority of them answers.
 #[cfg(feature = "quorum")]
 async fn quorum(url: &str, options: Options) -> Result<Arc<dyn Store>> {
-    use leasehold_core::Key;
     use leasehold_quorum::QuorumStore;
 
     use crate::connect::quorum_url::QuorumUrl;
@@ -216,7 +242,7 @@ async fn quorum(url: &str, options: Options) -> Result<Arc<dyn Store>> {
         builder = builder.nodes_keep_leases(keep);
     }
     let store = builder.build()?;
-    store.inspect(&Key::new("leasehold")?, options.timeout).await?;
+    store.reach(options.timeout).await?;
     Ok(Arc::new(store))
 }
 

@@ -243,6 +243,21 @@ impl PlainGuard {
         Self { guard, lease }
     }
 
+    /// A view of the lease.
+    #[must_use]
+    pub const fn lease(&self) -> &PlainLease {
+        &self.lease
+    }
+
+    /// Ends the lease, for a body that ran under it.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn end(
+        self,
+        cooldown: crate::lease::handle::Cooldown,
+    ) -> impl Future<Output = Result<Release>> + Send + use<> {
+        self.guard.end(cooldown)
+    }
+
     /// Ends the lease. An `Ok` says that it was held to its end.
     ///
     /// # Cost
@@ -319,6 +334,12 @@ impl fmt::Debug for PlainGuard {
 pub struct PlainLease(HeldLease);
 
 impl PlainLease {
+    /// The view that locks of ours have.
+    #[cfg(feature = "blocking")]
+    pub(crate) const fn view(&self) -> &HeldLease {
+        &self.0
+    }
+
     /// The lock's name.
     #[must_use]
     pub fn key(&self) -> &Key {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold_core::{Key, Mode, Result};
 
 use crate::lease::guard::Guard;
-use crate::settings::Settings;
+use crate::settings::{Named, Settings};
 use crate::shared::Inner;
 use crate::waiting;
 use crate::waiting::acquisition::Acquisition;
@@ -18,13 +18,15 @@ use crate::waiting::gate::Gates;
 #[derive(Clone)]
 pub(crate) struct LockValue {
     gates: Arc<Gates>,
-    pub(crate) settings: Result<Arc<Settings>>,
+    pub(crate) settings: Result<Named>,
 }
 
 impl LockValue {
     pub(crate) fn new(gates: &Arc<Gates>, key: Result<Key>, mode: Mode) -> Self {
-        let config = &gates.client().config;
-        let settings = key.map(|key| Arc::new(Settings::new(config, key, mode)));
+        let settings = key.map(|key| {
+            let settings = gates.client().settings.in_mode(mode);
+            Named { key, settings }
+        });
         Self { gates: Arc::clone(gates), settings }
     }
 
@@ -34,10 +36,10 @@ impl LockValue {
 
     /// Sets something; the first thing that is wrong is kept and told by what locks.
     pub(crate) fn set(&mut self, set: impl FnOnce(&mut Settings) -> Result<()>) {
-        if let Ok(settings) = &mut self.settings
+        if let Ok(Named { key, settings }) = &mut self.settings
             && let Err(error) = set(Arc::make_mut(settings))
         {
-            let error = error.on_key(&settings.key);
+            let error = error.on_key(key);
             self.settings = Err(error);
         }
     }
@@ -46,6 +48,15 @@ impl LockValue {
     pub(crate) fn with(&self, set: impl FnOnce(&mut Settings) -> Result<()>) -> Self {
         let mut value = self.clone();
         value.set(set);
+        value
+    }
+
+    /// The same for another lock.
+    pub(crate) fn of(&self, key: &Key) -> Self {
+        let mut value = self.clone();
+        if let Ok(settings) = &mut value.settings {
+            settings.key = key.clone();
+        }
         value
     }
 

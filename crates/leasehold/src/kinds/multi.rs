@@ -10,6 +10,7 @@ use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Effect, Error, ErrorKind, Key, Mode, Result,
 };
 
+use crate::LOCK;
 use crate::kinds::lock_value::{LockValue, lock};
 use crate::lease::guard::Guard;
 use crate::lease::handle::Cooldown;
@@ -22,6 +23,7 @@ use crate::rt;
 use crate::shared::Inner;
 use crate::waiting::acquisition::{Acquisition, Attempt, give_up};
 use crate::waiting::gate::Gates;
+use crate::waiting::sight::{Limits, Sight};
 
 /// Several locks that are taken together: all of them or none.
 ///
@@ -105,9 +107,9 @@ impl Multi {
     ///
     /// # Errors
     ///
-    /// As [`try_lock`](Self::try_lock), [`ErrorKind::Timeout`] when the retry strategy gives up,
-    /// and [`ErrorKind::Lost`] when one of them was lost while another was waited for. After an
-    /// error nothing is held.
+    /// As [`try_lock`](Self::try_lock), and [`ErrorKind::Timeout`] when the retry strategy gives up.
+    /// When one of them is lost while another is waited for, say since the store was away for longer than
+    /// its ttl, all are asked for again. After an error nothing is held.
     ///
     /// # Cancel safety
     ///
@@ -192,12 +194,34 @@ impl Multi {
     }
 
     async fn take(&self, limit: Option<Duration>) -> Result<MultiGuard> {
-        let clock = &self.value.client().clock;
+        let client = self.value.client();
         let limit = self.value.settings.clone()?.limit(limit);
-        let until = limit.map(|limit| clock.now().saturating_add(limit));
-        let all = self.acquisitions(limit)?;
-        let limits = all.first().map(|first| first.limits.clone());
-        let patience = || limits.as_ref().and_then(|one| one.patience(self.value.client()));
+        let mut all = self.acquisitions(limit)?;
+        let Some(limits) = all.first().map(|first| first.limits.clone()) else {
+            return Ok(self.guard(Vec::new()));
+        };
+        loop {
+            // What is lost before all are held costs nobody more than time.
+            match self.take_once(all, &limits).await {
+                Err(error) if error.kind() == ErrorKind::Lost => {
+                    let now = client.clock.now();
+                    let left = limits.until.map(|until| until.saturating_since(now));
+                    if left == Some(Duration::ZERO) {
+                        let why = "the wait ran out, as one of the locks that it had was lost,";
+                        return Err(limits.ran_out(client, &Sight::default(), why));
+                    }
+                    tracing::debug!(target: LOCK, %error, "asked for again");
+                    all = self.acquisitions(left)?;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn take_once(&self, all: Vec<Acquisition>, limits: &Limits) -> Result<MultiGuard> {
+        let clock = &self.value.client().clock;
+        let until = limits.until;
+        let patience = || limits.patience(self.value.client());
         match try_all(all).await {
             Ok(Some(guards)) => return Ok(self.guard(guards)),
             Ok(None) => {}
@@ -272,10 +296,7 @@ impl Multi {
     }
 
     fn only(&self, key: &Key) -> LockValue {
-        self.value.with(|settings| {
-            settings.key = key.clone();
-            Ok(())
-        })
+        self.value.of(key)
     }
 }
 
@@ -314,15 +335,16 @@ async fn try_in_one_step(all: &mut [Acquisition]) -> Result<Option<Vec<Guard>>> 
         one.armed.sending(sent_at, one.expired_at(sent_at));
     }
     let answer = client.store.acquire_all(&requests, within).await;
+    let now = client.clock.now();
     if answer.is_ok() {
-        client.heard();
+        client.heard(now);
     }
     match answer {
         Ok(AcquireAll::Granted(fences)) if fences.len() == all.len() => {
             let guards = all.iter_mut().zip(fences).map(|(one, fences)| {
-                match one.granted(fences, sent_at, one.terms.ttl) {
+                match one.granted(fences, sent_at, one.terms.ttl, now) {
                     Attempt::Held(guard) => Ok(guard),
-                    _ if client.closed.is_cancelled() => Err(client.closed()),
+                    _ if client.is_closed() => Err(client.closed()),
                     _ => Err(one.too_late()),
                 }
             });

@@ -13,7 +13,7 @@ use crate::lease::not_changed::NotChanged;
 use crate::lease::prolonged::Prolonged;
 use crate::lease::run::RunError;
 use crate::options::setters;
-use crate::settings::Settings;
+use crate::settings::Named;
 use crate::waiting::gate::Gates;
 
 /// A lock that one holder has at a time, in any process that uses the same store.
@@ -306,8 +306,8 @@ impl Mutex {
     }
 
     /// This value's settings, for a guard that is of this lock.
-    fn settings_for(&self, guard: &Guard) -> Result<Arc<Settings>> {
-        let settings = Arc::clone(self.value.settings.as_ref().map_err(Clone::clone)?);
+    fn settings_for(&self, guard: &Guard) -> Result<Named> {
+        let settings = self.value.settings.clone()?;
         if *guard.key() != settings.key || !Arc::ptr_eq(guard.client(), self.value.client()) {
             let why = format!("the guard is of another lock, \"{}\"", guard.key());
             return Err(Error::new(ErrorKind::Misuse, why).on_key(&settings.key));

@@ -17,9 +17,10 @@ use crate::waiting::gate::Gates;
 
 /// A job that starts at most once per period, on all hosts together.
 ///
-/// A start closes the lock in the same step, for the rest of the period, counted from the start on
-/// the store's clock. The lock stays closed if the job is quick, if it fails, and if its host
-/// crashes. Nothing waits here: a closed period is `None`.
+/// The grant closes the lock in the same step, for the rest of the period, counted from the grant
+/// on the store's clock. With `replicas=` the job starts a little later, once they have confirmed
+/// the grant. The lock stays closed if the job is quick, if it fails, and if its host crashes.
+/// Nothing waits for the lock here: a closed period is `None`.
 ///
 /// # At least, at most
 ///
@@ -31,8 +32,8 @@ use crate::waiting::gate::Gates;
 ///
 /// # Schedules
 ///
-/// The period begins when the job starts, not when the clock strikes. Where a schedule fires every
-/// hour, a period of one hour would have a start at 10:00:00.2 close the lock to one at
+/// The period begins when the lock is granted, not when the clock strikes. Where a schedule fires
+/// every hour, a period of one hour would have a grant at 10:00:00.2 close the lock to a start at
 /// 11:00:00.0, and that run would be left out. Use a period that is clearly shorter than the
 /// schedule's and longer than all differences between the hosts' clocks: 55 minutes for an hour.
 ///

@@ -311,7 +311,7 @@ impl ReentrantLease {
         let (client, handle) = (lease.client(), lease.handle());
         let now = client.clock.now();
         let renewal = if holds == 0 { None } else { handle.start_renewal(now) };
-        let Some(renewal) = renewal else {
+        let Some((renewal, _)) = renewal else {
             // The others may have gone since, and the last of them ended the lease.
             let over = self.count().all() == 0 && handle.status(now) != LeaseStatus::Lost;
             let still_held = Release::StillHeld { holds: remaining };
@@ -367,21 +367,19 @@ impl ReentrantLease {
         let holds = self.count().all();
         let (client, handle) = (self.lease.client(), self.lease.handle());
         let sent_at = client.clock.now();
-        let Some(renewal) = handle.start_renewal(sent_at) else { return Ok(false) };
+        let Some((renewal, _)) = handle.start_renewal(sent_at) else { return Ok(false) };
         let _done = OnTheWay(&self);
         let mut request = AcquireRequest::new(renewal.key, renewal.token, renewal.ttl);
         request.holds = NonZeroU32::new(holds).unwrap_or(NonZeroU32::MIN);
-        if let Some(settings) = &handle.settings {
-            request.mode = settings.mode;
-            request.owner = settings.owner.clone();
-            request.metadata = settings.metadata.clone();
-        }
+        request.mode = handle.settings.mode;
+        request.owner = handle.settings.owner.clone();
+        request.metadata = handle.settings.metadata.clone();
         let within = client.config.call_timeout.min(handle.length().duration());
         let until = sent_at.saturating_add(request.ttl.duration()).saturating_add(within);
         match client.store.acquire(&request, within).await {
             Ok(Acquire::Already(already)) if already.fences == handle.fences => {
                 wired.holds = already.holds;
-                Ok(handle.renewed(sent_at, request.ttl, client.clock.now()))
+                Ok(handle.renewed(sent_at, request.ttl, client.clock.now()).is_some())
             }
             Ok(Acquire::Granted(_) | Acquire::Already(_)) => {
                 // The lease was gone, and this is another one, which no guard stands for.

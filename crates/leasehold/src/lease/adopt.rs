@@ -14,7 +14,7 @@ use crate::shared::Inner;
 impl DetachedLease {
     /// Takes the lease over; see [`Client::adopt`](crate::Client::adopt).
     pub(crate) async fn adopt(&self, client: &Arc<Inner>) -> Result<Guard> {
-        let settings = self.settings(&client.config);
+        let settings = self.settings(client);
         let terms = settings.terms().map_err(|error| client.explain(error, "adopt"))?;
         let (proof, sent_at) = self.take_over(client).await?;
         let now = client.clock.now();
@@ -30,15 +30,14 @@ impl DetachedLease {
             ));
         };
         let handle = Arc::new(LeaseHandle::new(
-            client.next_id(),
             proof,
             state,
-            terms,
+            terms.ttl,
             Relay::default(),
-            Some(Arc::new(settings)),
+            settings.settings,
             Began { at: now, how: LockEventKind::Adopted, audience: &client.audience },
         ));
-        client.schedule.add(&handle, sent_at);
+        client.schedule.add(&handle, sent_at, now);
         let (key, fence) = (&handle.key, handle.fence());
         tracing::debug!(target: LOCK, %key, %fence, ttl = %self.ttl(), "adopted");
         let guard = Guard::new(client, &handle);

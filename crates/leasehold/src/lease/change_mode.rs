@@ -44,8 +44,7 @@ pub(crate) async fn release_permits(
         let error = guard.lease().explain(Error::new(kind, why), "convert");
         Err(NotChanged::new(guard, error))
     };
-    let settings = guard.handle().settings.clone();
-    let Some(Mode::Permits { count, limit }) = settings.map(|settings| settings.mode) else {
+    let Mode::Permits { count, limit } = guard.handle().settings.mode else {
         let why = "the guard is not known to hold permits of a semaphore";
         return refuse(guard, ErrorKind::Misuse, why.to_owned());
     };
@@ -93,9 +92,8 @@ async fn change(lease: &HeldLease, mode: Mode) -> Result<Guard> {
 /// hold nothing from here on.
 fn in_mode(lease: &HeldLease, mode: Mode, fences: FenceBlock) -> Option<Guard> {
     let (client, handle) = (lease.client(), lease.handle());
-    let mut settings = Arc::clone(handle.settings.as_ref()?);
-    Arc::make_mut(&mut settings).mode = mode;
-    let next = Arc::new(handle.in_mode(client.next_id(), settings, fences, client.clock.now())?);
+    let settings = handle.settings.in_mode(mode);
+    let next = Arc::new(handle.in_mode(settings, fences, client.clock.now())?);
     client.schedule.remove(handle);
     client.schedule.resume(&next);
     Some(Guard::new(client, &next))

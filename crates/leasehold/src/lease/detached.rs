@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -12,11 +13,10 @@ use leasehold_core::{
 };
 
 use crate::audit::LockEventKind;
-use crate::config::Config;
 use crate::lease::handle::{LeaseHandle, Proof};
 use crate::lease::outcome::Release;
 use crate::lease::release;
-use crate::settings::Settings;
+use crate::settings::{Named, Settings};
 use crate::shared::Inner;
 
 /// A lease without a guard. Nothing renews it: it runs until its ttl ends. The owner of this value
@@ -48,32 +48,26 @@ const MARK: &str = "leasehold-lease-1";
 
 impl DetachedLease {
     pub(crate) fn of(handle: &LeaseHandle) -> Self {
-        let manner = handle.settings.as_ref().map_or_else(
-            || Manner {
-                mode: Mode::Exclusive,
-                renew: true,
-                grace: None,
-                metadata: Metadata::default(),
-            },
-            |settings| Manner {
-                mode: settings.mode,
-                renew: settings.renew,
-                grace: settings.stop_grace,
-                metadata: settings.metadata.clone(),
-            },
-        );
+        let settings = &handle.settings;
+        let manner = Manner {
+            mode: settings.mode,
+            renew: settings.renew,
+            grace: settings.stop_grace,
+            metadata: settings.metadata.clone(),
+        };
         Self { proof: handle.proof(), ttl: handle.ttl(), manner }
     }
 
     /// The settings of the guard that takes it up.
-    pub(crate) fn settings(&self, config: &Config) -> Settings {
-        let mut settings = Settings::new(config, self.proof.key.clone(), self.manner.mode);
+    pub(crate) fn settings(&self, client: &Inner) -> Named {
+        let mut settings = Settings::clone(&client.settings);
+        settings.mode = self.manner.mode;
         settings.ttl = self.ttl;
         settings.renew = self.manner.renew;
         settings.stop_grace = self.manner.grace;
         settings.metadata = self.manner.metadata.clone();
         settings.handed_on = false;
-        settings
+        Named { key: self.proof.key.clone(), settings: Arc::new(settings) }
     }
 
     /// The lock's name.
@@ -161,7 +155,7 @@ impl DetachedLease {
         let answer = answer.map_err(|error| client.explain(error, "release").on_key(self.key()))?;
         let outcome = Release::of(&answer);
         let what = LockEventKind::Released { outcome, cooldown };
-        client.audience.tell(self.key(), self.fence(), what);
+        client.audience.tell(self.key(), self.fence(), None, None, what);
         Ok(outcome)
     }
 

@@ -1,7 +1,7 @@
 //! A lease that this process has: what its guard, the renewer and the reaper share.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -13,10 +13,11 @@ use leasehold_core::{
 use tokio::sync::Notify;
 
 use crate::LOCK;
-use crate::audit::{Audience, LockEventKind, LossReason};
+use crate::audience::Audience;
+use crate::audit::{LockEventKind, LossReason};
 use crate::events::{self, Holding};
 use crate::rt;
-use crate::settings::{Settings, Terms};
+use crate::settings::Settings;
 
 /// What a length loses at most by being told in whole milliseconds.
 const ROUNDED: Duration = Duration::from_millis(1);
@@ -68,7 +69,6 @@ pub(crate) struct Began<'a> {
 
 #[derive(Debug)]
 pub(crate) struct LeaseHandle {
-    pub(crate) id: u64,
     pub(crate) key: Key,
     pub(crate) token: Token,
     /// The fences that came with the grant; requests name them.
@@ -76,12 +76,10 @@ pub(crate) struct LeaseHandle {
     /// This hold's own fence, one of them.
     fence: Fence,
     relay: Relay,
-    /// What the lock value was told; none for an adopted lease.
-    pub(crate) settings: Option<Arc<Settings>>,
-    renew: bool,
-    max_hold: Option<Duration>,
-    max_hold_until: Option<Moment>,
-    progress_within: Option<Duration>,
+    /// What the lock value was told.
+    pub(crate) settings: Arc<Settings>,
+    /// From when on its longest hold is counted.
+    since: Moment,
     /// When the holder last said that it gets on, in nanoseconds.
     progress_ns: AtomicU64,
     process: Process,
@@ -96,11 +94,13 @@ pub(crate) struct LeaseHandle {
     /// For the log and metrics.
     holding: Holding,
     /// The way to the one that it was handed to in this process, and until when it is open.
-    offer: OnceLock<(Weak<dyn Offered>, Moment)>,
+    offer: OnceLock<Box<(Weak<dyn Offered>, Moment)>>,
     /// When the renewer is to look again once an offer was taken, in nanoseconds.
     pub(crate) resume_ns: AtomicU64,
-    /// The hold's place in the schedule, in nanoseconds; only touched under the schedule's lock.
+    /// The hold's moment in the schedule, in nanoseconds, and its place there; only touched under the
+    /// schedule's lock.
     pub(crate) due_ns: AtomicU64,
+    pub(crate) place: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -110,6 +110,8 @@ struct State {
     ttl: Ttl,
     phase: Phase,
     requests_in_flight: u32,
+    /// Whether a change was ever waited for; until then there are no waiters to be looked for.
+    waited_for: bool,
     /// Whether one of them changes the length; no other renewal runs beside it, because whichever
     /// came last at the store would decide.
     changing: bool,
@@ -120,14 +122,30 @@ struct State {
 
 impl State {
     fn new(lease: LeaseState, ttl: Ttl) -> Self {
-        let phase = Phase::Held;
-        Self { lease, ttl, phase, requests_in_flight: 0, changing: false, shortest: None }
+        Self {
+            lease,
+            ttl,
+            phase: Phase::Held,
+            requests_in_flight: 0,
+            waited_for: false,
+            changing: false,
+            shortest: None,
+        }
     }
 
     /// What a renewal to this length proves.
     fn proven(&self, ttl: Ttl) -> Ttl {
         self.shortest.map_or(ttl, |shortest| shortest.min(ttl))
     }
+}
+
+/// What is left of a lease without a renewal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lasting {
+    /// The length of the last grant or renewal, or a shorter one that may have been carried out.
+    pub(crate) length: Ttl,
+    /// When it counts as lost.
+    pub(crate) lost_at: Moment,
 }
 
 /// Whether a lease's length can be changed now.
@@ -183,33 +201,27 @@ pub(crate) enum Phase {
 
 impl LeaseHandle {
     pub(crate) fn new(
-        id: u64,
         proof: Proof,
         lease: LeaseState,
-        terms: Terms,
+        ttl: Ttl,
         relay: Relay,
-        settings: Option<Arc<Settings>>,
+        settings: Arc<Settings>,
         Began { at: granted_at, how, audience }: Began<'_>,
     ) -> Self {
         let Proof { key, token, fences, fence } = proof;
-        let mode = settings.as_ref().map(|settings| settings.mode);
-        let holding = Holding::new(audience, &key, mode, fence, how);
+        let holding = Holding::new(audience, &key, &settings, fence, how);
         Self {
             holding,
-            id,
             key,
             token,
             fences,
             fence,
             relay,
             settings,
-            renew: terms.renew,
-            max_hold: terms.max_hold,
-            max_hold_until: terms.max_hold.map(|max| granted_at.saturating_add(max)),
-            progress_within: terms.progress_within,
-            progress_ns: AtomicU64::new(as_nanos(granted_at)),
+            since: granted_at,
+            progress_ns: AtomicU64::new(granted_at.as_nanos()),
             process: Process::current(),
-            state: Mutex::new(State::new(lease, terms.ttl)),
+            state: Mutex::new(State::new(lease, ttl)),
             lost: AtomicBool::new(false),
             asked: AtomicBool::new(false),
             mode_in_doubt: AtomicBool::new(false),
@@ -217,6 +229,7 @@ impl LeaseHandle {
             offer: OnceLock::new(),
             resume_ns: AtomicU64::new(0),
             due_ns: AtomicU64::new(0),
+            place: AtomicU32::new(0),
         }
     }
 
@@ -240,7 +253,7 @@ impl LeaseHandle {
 
     /// The hold of the next in this process's own line, under the same lease with the next fence.
     /// `None` when the lease has to go back through the store. On success this hold has ended.
-    pub(crate) fn hand_on(&self, id: u64, now: Moment) -> Option<Self> {
+    pub(crate) fn hand_on(&self, now: Moment) -> Option<Self> {
         let Relay { handoffs, until, ref successors } = self.relay;
         let fence = self.fence.saturating_add(1);
         let mut state = self.state();
@@ -252,14 +265,14 @@ impl LeaseHandle {
             && state.phase == Phase::Held
             && state.requests_in_flight == 0
             && state.shortest.is_none()
-            && self.settings.as_ref().is_some_and(|settings| settings.ttl == state.ttl)
+            && self.settings.ttl == state.ttl
             && self.look(&mut state, now) == LeaseStatus::Held
             && state.lease.remaining(now) > state.lease.ttl().duration() / 4;
         if !may {
             return None;
         }
         let began = LockEventKind::HandedOn { from: self.fence };
-        let next = self.succeed(&mut state, id, now, fence, ("handed_on", began));
+        let next = self.succeed(&mut state, now, fence, ("handed_on", began));
         drop(state);
         self.changed.notify_waiters();
         Some(Self {
@@ -268,26 +281,25 @@ impl LeaseHandle {
                 until,
                 successors: successors.clone(),
             },
-            max_hold_until: self.max_hold.map(|max| now.saturating_add(max)),
-            progress_ns: AtomicU64::new(as_nanos(now)),
+            since: now,
             ..next
         })
     }
 
     /// Takes in that the lease waits until then to be taken in this process.
     pub(crate) fn offered(&self, offered: Weak<dyn Offered>, until: Moment) {
-        self.offer.get_or_init(|| (offered, until));
+        self.offer.get_or_init(|| Box::new((offered, until)));
     }
 
     /// Until when the lease waits to be taken, if it has not been.
     pub(crate) fn is_offered_until(&self) -> Option<Moment> {
-        let (offered, until) = self.offer.get()?;
+        let (offered, until) = &**self.offer.get()?;
         offered.upgrade().filter(|offered| offered.is_there()).map(|_| *until)
     }
 
     /// Ends the wait to be taken.
     pub(crate) fn take_back(&self) {
-        if let Some(offered) = self.offer.get().and_then(|(offered, _)| offered.upgrade()) {
+        if let Some(offered) = self.offer.get().and_then(|offer| offer.0.upgrade()) {
             offered.take_back();
         }
     }
@@ -302,7 +314,6 @@ impl LeaseHandle {
     /// the guard's life is over, or the lease lost. On success this hold has ended.
     pub(crate) fn in_mode(
         &self,
-        id: u64,
         settings: Arc<Settings>,
         fences: FenceBlock,
         now: Moment,
@@ -316,39 +327,33 @@ impl LeaseHandle {
         }
         let fence = if fences == self.fences { self.fence } else { fences.first() };
         let began = LockEventKind::Changed { from: self.fence };
-        let next = self.succeed(&mut state, id, now, fence, ("changed", began));
+        let next = self.succeed(&mut state, now, fence, ("changed", began));
         drop(state);
         self.changed.notify_waiters();
-        Some(Self { settings: Some(settings), fences, ..next })
+        Some(Self { settings, fences, ..next })
     }
 
     /// Ends this hold, for this `why`, and makes the next one of the same lease, which began like this.
     fn succeed(
         &self,
         state: &mut State,
-        id: u64,
         now: Moment,
         fence: Fence,
         (why, began): (&'static str, LockEventKind),
     ) -> Self {
         state.phase = Phase::Ended;
         self.holding.ended(why);
-        let mode = self.settings.as_ref().map(|settings| settings.mode);
         let next = State { shortest: state.shortest, ..State::new(state.lease, state.ttl) };
         Self {
-            id,
             key: self.key.clone(),
             token: self.token,
             fences: self.fences,
             fence,
-            holding: Holding::new(self.holding.audience(), &self.key, mode, fence, began),
+            holding: Holding::new(self.holding.audience(), &self.key, &self.settings, fence, began),
             relay: Relay::default(),
-            settings: self.settings.clone(),
-            renew: self.renew,
-            max_hold: self.max_hold,
-            max_hold_until: self.max_hold_until,
-            progress_within: self.progress_within,
-            progress_ns: AtomicU64::new(as_nanos(now)),
+            settings: Arc::clone(&self.settings),
+            since: self.since,
+            progress_ns: AtomicU64::new(now.as_nanos()),
             process: self.process,
             state: Mutex::new(next),
             lost: AtomicBool::new(false),
@@ -358,6 +363,7 @@ impl LeaseHandle {
             offer: OnceLock::new(),
             resume_ns: AtomicU64::new(0),
             due_ns: AtomicU64::new(0),
+            place: AtomicU32::new(0),
         }
     }
 
@@ -402,7 +408,7 @@ impl LeaseHandle {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if self.is_asked() || self.phase() != Phase::Held {
+            if self.wait_for_phase() != Phase::Held || self.is_asked() {
                 return;
             }
             tokio::select! {
@@ -422,8 +428,13 @@ impl LeaseHandle {
         status
     }
 
+    /// When its longest hold is over, if it has one.
+    fn held_until(&self) -> Option<Moment> {
+        self.settings.max_hold.map(|longest| self.since.saturating_add(longest))
+    }
+
     fn look(&self, state: &mut State, now: Moment) -> LeaseStatus {
-        if self.max_hold_until.is_some_and(|until| now >= until) {
+        if self.held_until().is_some_and(|until| now >= until) {
             state.lease.refuted();
         }
         state.lease.status(now)
@@ -435,7 +446,8 @@ impl LeaseHandle {
             tracing::warn!(target: LOCK, %key, %fence, reason = reason.name(), "lease lost");
             if self.holding.ended("lost") {
                 events::count_by(events::LOST, "reason", reason.name());
-                self.holding.tell(key, fence, LockEventKind::Lost { reason });
+                let lost = LockEventKind::Lost { reason };
+                self.holding.tell(key, &self.settings, fence, lost);
             }
             self.changed.notify_waiters();
         }
@@ -450,7 +462,7 @@ impl LeaseHandle {
             return Duration::ZERO;
         }
         let left = self.state().lease.remaining(now);
-        match self.max_hold_until {
+        match self.held_until() {
             Some(until) => left.min(until.saturating_since(now)),
             None => left,
         }
@@ -464,8 +476,7 @@ impl LeaseHandle {
     /// When the request was sent that the lease is counted from.
     pub(crate) fn counted_from(&self) -> Moment {
         let state = self.state();
-        let length = state.lease.ttl().duration();
-        Moment::from_origin(state.lease.deadline().since_origin().saturating_sub(length))
+        state.lease.deadline().saturating_sub(state.lease.ttl().duration())
     }
 
     /// The length to renew to.
@@ -475,8 +486,7 @@ impl LeaseHandle {
 
     /// The length of the last grant or renewal, or a shorter one that may have been carried out.
     pub(crate) fn length(&self) -> Ttl {
-        let state = self.state();
-        state.proven(state.lease.ttl())
+        self.lasting(&self.state()).length
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -485,8 +495,15 @@ impl LeaseHandle {
 
     /// When the lease counts as lost unless renewed.
     pub(crate) fn lost_at(&self) -> Moment {
-        let lost_at = self.state().lease.lost_at();
-        self.max_hold_until.map_or(lost_at, |until| lost_at.min(until))
+        self.lasting(&self.state()).lost_at
+    }
+
+    fn lasting(&self, state: &State) -> Lasting {
+        let lost_at = state.lease.lost_at();
+        Lasting {
+            length: state.proven(state.lease.ttl()),
+            lost_at: self.held_until().map_or(lost_at, |until| lost_at.min(until)),
+        }
     }
 
     /// Returns when the lease is lost, or its guard's life is over. Cancel safe.
@@ -495,7 +512,8 @@ impl LeaseHandle {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if self.phase() != Phase::Held || self.status(clock.now()) == LeaseStatus::Lost {
+            if self.wait_for_phase() != Phase::Held || self.status(clock.now()) == LeaseStatus::Lost
+            {
                 return;
             }
             // The deadline is watched here too: loss must be told even when the renewer starves.
@@ -508,17 +526,17 @@ impl LeaseHandle {
 
     /// Whether it is the renewer's business.
     pub(crate) fn wants_renewal(&self, now: Moment) -> bool {
-        self.renew && !self.is_to_end(now) && !self.is_stalled(now)
+        self.settings.renew && !self.is_to_end(now) && !self.is_stalled(now)
     }
 
     /// Whether it is kept alive in the background.
-    pub(crate) const fn renews(&self) -> bool {
-        self.renew
+    pub(crate) fn renews(&self) -> bool {
+        self.settings.renew
     }
 
     /// Whether the longest hold is over, or the lease runs to its end and no further.
     fn is_to_end(&self, now: Moment) -> bool {
-        let Some(until) = self.max_hold_until else { return false };
+        let Some(until) = self.held_until() else { return false };
         let lease = self.state().lease;
         let ends = lease.deadline().saturating_add(margin(lease.ttl())).saturating_add(ROUNDED);
         now >= until || ends >= until
@@ -530,24 +548,24 @@ impl LeaseHandle {
         let ttl = self.ttl();
         let last = (ttl.duration() / 2).saturating_add(margin(ttl)).saturating_add(ROUNDED);
         self.is_to_end(now)
-            && self.max_hold_until.is_some_and(|until| until.saturating_since(now) <= last)
+            && self.held_until().is_some_and(|until| until.saturating_since(now) <= last)
     }
 
     /// Whether the holder was to say that it gets on, and has not.
     pub(crate) fn is_stalled(&self, now: Moment) -> bool {
-        let last = Duration::from_nanos(self.progress_ns.load(Ordering::Relaxed));
-        let quiet = now.saturating_since(Moment::from_origin(last));
-        self.progress_within.is_some_and(|limit| quiet > limit)
+        let last = Moment::from_nanos(self.progress_ns.load(Ordering::Relaxed));
+        self.settings.progress_within.is_some_and(|limit| now.saturating_since(last) > limit)
     }
 
     /// The holder says that it gets on.
     pub(crate) fn progress(&self, now: Moment) {
-        self.progress_ns.store(as_nanos(now), Ordering::Relaxed);
+        self.progress_ns.store(now.as_nanos(), Ordering::Relaxed);
     }
 
-    /// The renewal to send now; `None` when the lease is over, or its length is being changed.
+    /// The renewal to send now, and what the lease lasts without it; `None` when the lease is over, or
+    /// its length is being changed.
     /// [`LeaseHandle::request_done`] must follow.
-    pub(crate) fn start_renewal(&self, now: Moment) -> Option<RenewRequest> {
+    pub(crate) fn start_renewal(&self, now: Moment) -> Option<(RenewRequest, Lasting)> {
         let mut state = self.state();
         if state.changing
             || state.phase != Phase::Held
@@ -556,12 +574,14 @@ impl LeaseHandle {
             return None;
         }
         // The store is not to keep the lock for longer than it may be held.
-        let ttl = match self.max_hold_until.map(|until| until.saturating_since(now)) {
+        let ttl = match self.held_until().map(|until| until.saturating_since(now)) {
             Some(left) => Ttl::new(left).ok()?.min(state.ttl),
             None => state.ttl,
         };
         state.requests_in_flight = state.requests_in_flight.saturating_add(1);
-        Some(RenewRequest::new(self.key.clone(), self.token, self.fences, ttl))
+        let lasting = self.lasting(&state);
+        drop(state);
+        Some((RenewRequest::new(self.key.clone(), self.token, self.fences, ttl), lasting))
     }
 
     /// Begins to change the length, which may make the lease shorter. From here on this side
@@ -629,22 +649,23 @@ impl LeaseHandle {
     pub(crate) fn request_done(&self) {
         let mut state = self.state();
         state.requests_in_flight = state.requests_in_flight.saturating_sub(1);
-        if state.requests_in_flight == 0 {
+        if state.requests_in_flight == 0 && state.waited_for {
             drop(state);
             self.changed.notify_waiters();
         }
     }
 
-    /// Takes in a renewal's success; whether the lease still holds.
-    pub(crate) fn renewed(&self, sent_at: Moment, ttl: Ttl, now: Moment) -> bool {
+    /// Takes in a renewal's success; what the lease lasts if it still holds.
+    pub(crate) fn renewed(&self, sent_at: Moment, ttl: Ttl, now: Moment) -> Option<Lasting> {
         let mut state = self.state();
         let proven = state.proven(ttl);
         let held = state.lease.renewed(sent_at, proven, false, now);
+        let lasting = self.lasting(&state);
         drop(state);
         if !held {
             self.announce_loss(LossReason::Expired);
         }
-        held
+        held.then_some(lasting)
     }
 
     pub(crate) fn renewal_failed(&self) {
@@ -669,15 +690,23 @@ impl LeaseHandle {
             return false;
         }
         state.phase = Phase::Ending;
+        let waited_for = state.waited_for;
         drop(state);
         self.holding.ended("ended");
-        self.changed.notify_waiters();
+        if waited_for {
+            self.changed.notify_waiters();
+        }
         true
     }
 
     /// Tells those who listen what became of it.
     pub(crate) fn tell(&self, what: LockEventKind) {
-        self.holding.tell(&self.key, self.fence, what);
+        self.holding.tell(&self.key, &self.settings, self.fence, what);
+    }
+
+    /// Notes how the work ended.
+    pub(crate) fn note_result(&self, result: &str) {
+        self.holding.note_result(result);
     }
 
     pub(crate) fn ended(&self) {
@@ -691,11 +720,26 @@ impl LeaseHandle {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if self.state().requests_in_flight == 0 {
+            if !self.wait_for_requests() {
                 return;
             }
             changed.await;
         }
+    }
+
+    /// Has the end of the last request told; `false` when none is on the way.
+    fn wait_for_requests(&self) -> bool {
+        let mut state = self.state();
+        let waits = state.requests_in_flight > 0;
+        state.waited_for |= waits;
+        waits
+    }
+
+    /// Has the end of the phase told; which one it is.
+    fn wait_for_phase(&self) -> Phase {
+        let mut state = self.state();
+        state.waited_for = true;
+        state.phase
     }
 
     pub(crate) fn release_request(&self, cooldown: Cooldown) -> ReleaseRequest {
@@ -707,9 +751,4 @@ impl LeaseHandle {
         }
         request
     }
-}
-
-/// A moment in nanoseconds since its clock's origin, for atomics.
-pub(crate) fn as_nanos(moment: Moment) -> u64 {
-    u64::try_from(moment.since_origin().as_nanos()).unwrap_or(u64::MAX)
 }

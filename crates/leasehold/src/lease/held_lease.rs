@@ -40,13 +40,13 @@ impl HeldLease {
     /// The text that is kept with the lease; empty where none was given.
     #[must_use]
     pub fn metadata(&self) -> &str {
-        self.handle.settings.as_ref().map_or("", |settings| settings.metadata.as_str())
+        self.handle.settings.metadata.as_str()
     }
 
     /// How many of a semaphore's permits it is; `None` for other kinds of locks.
     #[must_use]
     pub fn permits(&self) -> Option<u32> {
-        match self.handle.settings.as_ref()?.mode {
+        match self.handle.settings.mode {
             Mode::Permits { count, .. } => Some(count.get()),
             _ => None,
         }
@@ -159,7 +159,7 @@ impl HeldLease {
             }
         }
         let Self { client, handle } = self;
-        let Some(mut request) = handle.start_renewal(client.clock.now()) else { return };
+        let Some((mut request, _)) = handle.start_renewal(client.clock.now()) else { return };
         let _done = Done(handle);
         // It may not shorten, and so changes nothing; only the answer counts.
         let Ok(ttl) = Ttl::new(Duration::from_millis(1)) else { return };
@@ -191,6 +191,14 @@ impl HeldLease {
         if stalled {
             self.client.schedule.look_now(&self.handle);
         }
+    }
+
+    /// Notes how the work under the lease ended, as in `sent 120 mails` or `exit 3`, for the log of the
+    /// store: the event of its end has it as [`LogEntry::result`](crate::store::LogEntry::result). To be
+    /// called before the release. The first note counts, up to 64 characters of it; without a log it is
+    /// kept nowhere. Sends nothing.
+    pub fn note_result(&self, result: &str) {
+        self.handle.note_result(result);
     }
 
     /// A token that is cancelled when the lease is lost or given up, for handing down to tasks.
@@ -392,7 +400,7 @@ impl Drop for Changing<'_> {
     fn drop(&mut self) {
         let HeldLease { client, handle } = self.lease;
         handle.change_done();
-        client.schedule.add(handle, self.sent_at);
+        client.schedule.add(handle, self.sent_at, client.clock.now());
     }
 }
 

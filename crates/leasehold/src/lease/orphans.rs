@@ -5,7 +5,7 @@
 //! done or has expired by itself.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold_core::retry::{Exponential, RetryStrategy as _};
@@ -60,6 +60,8 @@ pub(crate) type GivenUp = oneshot::Receiver<()>;
 #[derive(Debug, Default)]
 struct Pending {
     count: AtomicUsize,
+    /// Whether the last of them was ever waited for.
+    waited_for: AtomicBool,
     changed: Notify,
 }
 
@@ -115,7 +117,9 @@ impl Pending {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if self.count.load(Ordering::Acquire) == 0 {
+            // In one order with the end of the last one, which either sees this or is seen here.
+            self.waited_for.store(true, Ordering::SeqCst);
+            if self.count.load(Ordering::SeqCst) == 0 {
                 return;
             }
             changed.await;
@@ -129,7 +133,8 @@ pub(crate) struct Counted(Arc<Pending>);
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let was_last = self.0.count.fetch_sub(1, Ordering::SeqCst) == 1;
+        if was_last && self.0.waited_for.load(Ordering::SeqCst) {
             self.0.changed.notify_waiters();
         }
     }

@@ -16,10 +16,13 @@ use crate::lease::orphans::{Counted, Orphan};
 pub use crate::lease::outcome::Release;
 use crate::shared::Inner;
 
-/// Counts a release that stayed unanswered among the outcomes.
+/// Counts a release that stayed unanswered among the outcomes. A right that its user lacks the store
+/// has told, though nobody knows how far it came before.
 pub(crate) fn outcome(answer: Result<Release>) -> Result<Release> {
     match answer {
-        Err(error) if error.effect() != Effect::NotApplied => Ok(Release::Unknown),
+        Err(error) if error.effect() != Effect::NotApplied && error.kind() != ErrorKind::Denied => {
+            Ok(Release::Unknown)
+        }
         answer => answer,
     }
 }

@@ -17,7 +17,7 @@ use crate::lease::guard::Guard;
 use crate::lease::handle::{Began, LeaseHandle, Proof, Relay, Successors};
 use crate::refusal::refused;
 use crate::rt;
-use crate::settings::{Settings, Terms};
+use crate::settings::{Named, Terms};
 use crate::shared::Inner;
 use crate::waiting::armed::Armed;
 use crate::waiting::sight::{Limits, Sight};
@@ -50,7 +50,7 @@ impl Acquisition {
     /// Prepares an acquisition that may wait for `limit`, or as its settings say. Sends nothing.
     pub(crate) fn new(
         client: &Arc<Inner>,
-        settings: &Result<Arc<Settings>>,
+        settings: &Result<Named>,
         limit: Option<Duration>,
         successors: Weak<dyn Successors>,
     ) -> Result<Self> {
@@ -73,7 +73,7 @@ impl Acquisition {
         }
         let started = client.clock.now();
         Ok(Self {
-            armed: Armed::new(client.reaper.clone(), &settings, token),
+            armed: Armed::new(client, &settings, token),
             client: Arc::clone(client),
             limits: Limits {
                 settings,
@@ -94,7 +94,8 @@ impl Acquisition {
         contender.ended(outcome.as_ref().map(fence));
         tell_failure(&outcome);
         if !matches!(outcome, Ok(Some(_))) {
-            self.give_up().await;
+            // In a place of its own: what every try has room for decides how many fit into caches.
+            Box::pin(self.give_up()).await;
         }
         outcome
     }
@@ -111,7 +112,7 @@ impl Acquisition {
                 Ok(None)
             }
             Attempt::Waiting(_) => Ok(None),
-            Attempt::TooLate if self.client.closed.is_cancelled() => Err(self.client.closed()),
+            Attempt::TooLate if self.client.is_closed() => Err(self.client.closed()),
             Attempt::TooLate => Err(self.too_late()),
         }
     }
@@ -130,8 +131,7 @@ impl Acquisition {
         }
         let token = Token::generate()?;
         self.request.token = token;
-        let reaper = self.client.reaper.clone();
-        self.armed = Armed::new(reaper, &self.limits.settings, token);
+        self.armed = Armed::new(&self.client, &self.limits.settings, token);
         Ok(())
     }
 
@@ -152,16 +152,17 @@ impl Acquisition {
     }
 
     pub(crate) fn take_in(&mut self, answer: Result<Acquire>, sent_at: Moment) -> Result<Attempt> {
+        let now = self.client.clock.now();
         // A store that says when to come again is there.
         if answer.as_ref().map_or_else(|error| error.retry_after().is_some(), |_| true) {
-            self.client.heard();
+            self.client.heard(now);
         }
         match answer {
             Ok(Acquire::Granted(granted)) => {
-                Ok(self.granted(granted.fences, sent_at, self.terms.ttl))
+                Ok(self.granted(granted.fences, sent_at, self.terms.ttl, now))
             }
             Ok(Acquire::Already(already)) => {
-                Ok(self.granted(already.fences, sent_at, self.terms.ttl))
+                Ok(self.granted(already.fences, sent_at, self.terms.ttl, now))
             }
             Ok(Acquire::Waiting(waiting)) => {
                 self.armed.has_something();
@@ -197,19 +198,23 @@ impl Acquisition {
     }
 
     /// Makes the guard of a lease that was granted for `length` in answer to a request sent at
-    /// `sent_at`.
-    pub(crate) fn granted(&mut self, fences: FenceBlock, sent_at: Moment, length: Ttl) -> Attempt {
+    /// `sent_at`, which was read at `now`.
+    pub(crate) fn granted(
+        &mut self,
+        fences: FenceBlock,
+        sent_at: Moment,
+        length: Ttl,
+        now: Moment,
+    ) -> Attempt {
         self.armed.has_something();
-        let now = self.client.clock.now();
         let Some(lease) = LeaseState::granted(sent_at, length, self.terms.grace, now) else {
             return Attempt::TooLate;
         };
         // What the grant has closed is opened again with what is left to the reaper.
-        if self.client.closed.is_cancelled() {
+        if self.client.is_closed() {
             return Attempt::TooLate;
         }
         let handle = Arc::new(LeaseHandle::new(
-            self.client.next_id(),
             Proof {
                 key: self.request.key.clone(),
                 token: self.request.token,
@@ -217,7 +222,7 @@ impl Acquisition {
                 fence: fences.first(),
             },
             lease,
-            self.terms,
+            self.terms.ttl,
             Relay {
                 handoffs: if self.limits.settings.handed_on {
                     self.client.config.local_handoffs
@@ -227,10 +232,10 @@ impl Acquisition {
                 until: now.saturating_add(LOCAL_HANDOFFS_FOR),
                 successors: Some(Weak::clone(&self.successors)),
             },
-            Some(Arc::clone(&self.limits.settings)),
+            Arc::clone(&self.limits.settings.settings),
             Began { at: now, how: LockEventKind::Granted, audience: &self.client.audience },
         ));
-        self.client.schedule.add(&handle, sent_at);
+        self.client.schedule.add(&handle, sent_at, now);
         self.armed.disarm();
         if self.client.store.capability().tells_loss {
             self.client.hub.keep_trying(self.client.config.call_timeout);
@@ -241,7 +246,7 @@ impl Acquisition {
         let guard = Guard::new(&self.client, &handle);
         // Closing begins before it looks for what is held: either it sees this lease, or it is
         // seen here.
-        if self.client.closed.is_cancelled() { Attempt::TooLate } else { Attempt::Held(guard) }
+        if self.client.is_closed() { Attempt::TooLate } else { Attempt::Held(guard) }
     }
 
     pub(crate) fn tell_of_waiting(&self, holder: Option<&HolderInfo>) {

@@ -1,9 +1,12 @@
 //! Cleaning up after an abandoned acquisition.
 
+use std::sync::Arc;
+
 use leasehold_core::{Key, Moment, Token};
 
-use crate::lease::orphans::{Counted, GivenUp, Orphan, Reaper};
-use crate::settings::Settings;
+use crate::lease::orphans::{Counted, GivenUp, Orphan};
+use crate::settings::Named;
+use crate::shared::Inner;
 
 /// An acquisition that may have left something in the store.
 ///
@@ -11,7 +14,7 @@ use crate::settings::Settings;
 /// reaper; only an answer that says there is nothing to give up disarms it.
 #[derive(Debug)]
 pub(crate) struct Armed {
-    reaper: Reaper,
+    client: Arc<Inner>,
     /// While there may be something to give up, closing the client waits for it.
     counted: Option<Counted>,
     key: Key,
@@ -30,9 +33,9 @@ pub(crate) struct Armed {
 }
 
 impl Armed {
-    pub(crate) fn new(reaper: Reaper, settings: &Settings, token: Token) -> Self {
+    pub(crate) fn new(client: &Arc<Inner>, settings: &Named, token: Token) -> Self {
         Self {
-            reaper,
+            client: Arc::clone(client),
             counted: None,
             key: settings.key.clone(),
             token,
@@ -50,7 +53,7 @@ impl Armed {
         self.asking = true;
         self.sent_at = now;
         self.until = self.until.max(until);
-        self.counted.get_or_insert_with(|| self.reaper.arm());
+        self.counted.get_or_insert_with(|| self.client.reaper.arm());
     }
 
     /// The answer came: the token has something in the store.
@@ -97,7 +100,7 @@ impl Armed {
     /// Hands over what the token may have, in the background; `None` when that is nothing.
     pub(crate) fn give_up(&mut self) -> Option<GivenUp> {
         let given_up = self.may_have_something().then(|| {
-            self.reaper.send(Orphan::Acquisition {
+            self.client.reaper.send(Orphan::Acquisition {
                 key: self.key.clone(),
                 token: self.token,
                 until: self.until,

@@ -12,8 +12,8 @@ use tokio::sync::mpsc;
 use crate::LOCK;
 use crate::events;
 use crate::lease::guard::Guard;
-use crate::lease::handle::{LeaseHandle, Offered, Successors, as_nanos};
-use crate::settings::{Settings, Terms};
+use crate::lease::handle::{LeaseHandle, Offered, Successors};
+use crate::settings::{Named, Settings, Terms};
 use crate::shared::Inner;
 use crate::waiting::sight::Seen;
 use crate::waiting::wire::Wire;
@@ -52,9 +52,9 @@ pub(crate) struct GateKey {
 }
 
 impl GateKey {
-    fn new(settings: &Settings, terms: &Terms) -> Self {
+    fn new(key: &Key, settings: &Settings, terms: &Terms) -> Self {
         Self {
-            key: settings.key.clone(),
+            key: key.clone(),
             mode: settings.mode,
             preferred: settings.preferred,
             handed_on: settings.handed_on,
@@ -94,11 +94,11 @@ struct Pulse(Arc<AtomicU64>);
 
 impl Pulse {
     fn beat(&self, now: Moment) {
-        self.0.store(as_nanos(now), Ordering::Relaxed);
+        self.0.store(now.as_nanos(), Ordering::Relaxed);
     }
 
     fn stands_still(&self, now: Moment) -> bool {
-        let last = Moment::from_origin(Duration::from_nanos(self.0.load(Ordering::Relaxed)));
+        let last = Moment::from_nanos(self.0.load(Ordering::Relaxed));
         now.saturating_since(last) > UNPOLLED_MAX
     }
 }
@@ -201,9 +201,9 @@ pub(crate) struct LocalPlace {
 
 impl LocalPlace {
     /// Joins the end of the line.
-    pub(crate) fn join(gates: &Arc<Gates>, settings: &Settings) -> Result<Self> {
+    pub(crate) fn join(gates: &Arc<Gates>, settings: &Named) -> Result<Self> {
         let gates = Arc::clone(gates);
-        let mut key = GateKey::new(settings, &settings.terms()?);
+        let mut key = GateKey::new(&settings.key, settings, &settings.terms()?);
         let id = gates.next.fetch_add(1, Ordering::Relaxed);
         key.alone = (settings.mode == Mode::Shared).then_some(id);
         let (sender, messages) = mpsc::unbounded_channel();
@@ -216,7 +216,7 @@ impl LocalPlace {
                 format!("{waiters} are waiting already, which is the limit asked for"),
             ));
         }
-        let pulse = Pulse(Arc::new(AtomicU64::new(as_nanos(gates.client.clock.now()))));
+        let pulse = Pulse(Arc::new(AtomicU64::new(gates.client.clock.now().as_nanos())));
         let contender = Contender { id, messages: sender, pulse };
         gate.line.push_back(contender.clone());
         gate.count();
@@ -356,8 +356,8 @@ impl Drop for LocalPlace {
 
 impl Gates {
     /// Whether the local line has a contender already.
-    pub(crate) fn is_waited_for(&self, settings: &Settings, terms: &Terms) -> bool {
-        self.lock().contains_key(&GateKey::new(settings, terms))
+    pub(crate) fn is_waited_for(&self, settings: &Named, terms: &Terms) -> bool {
+        self.lock().contains_key(&GateKey::new(&settings.key, settings, terms))
     }
 }
 
@@ -365,17 +365,17 @@ impl Successors for Gates {
     fn hand_on(&self, handle: &Arc<LeaseHandle>) -> bool {
         let client = &self.client;
         let mut gates = self.lock();
-        if gates.is_empty() || client.closed.is_cancelled() {
+        if gates.is_empty() || client.is_closed() {
             return false;
         }
-        let Some(settings) = &handle.settings else { return false };
-        let Ok(terms) = settings.terms() else { return false };
-        let Some(gate) = gates.get_mut(&GateKey::new(settings, &terms)) else { return false };
+        let Ok(terms) = handle.settings.terms() else { return false };
+        let line = GateKey::new(&handle.key, &handle.settings, &terms);
+        let Some(gate) = gates.get_mut(&line) else { return false };
         if gate.line.is_empty() {
             return false;
         }
         let now = client.clock.now();
-        let Some(next) = handle.hand_on(client.next_id(), now) else { return false };
+        let Some(next) = handle.hand_on(now) else { return false };
         events::count_by(events::HANDOFFS, "path", "process");
         let next = Arc::new(next);
         let until = now.saturating_add(CLAIM_WITHIN);
@@ -384,7 +384,7 @@ impl Successors for Gates {
         let mut baton = Some(Baton::Lease(offer));
         // Closing begins before it looks for what is held: either it sees this lease, or it is
         // seen here.
-        while !client.closed.is_cancelled()
+        while !client.is_closed()
             && let Some(lease) = baton.take()
         {
             let Some(contender) = gate.line.pop_front() else {

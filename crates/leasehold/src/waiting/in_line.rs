@@ -35,7 +35,7 @@ pub(super) async fn wait(
         || error.kind() == ErrorKind::Timeout;
     let of_no_use = place.wire.take_if(|_| !ran_out);
     let mut left = place.leave();
-    if let Some(guard) = left.take_lease().filter(|_| !client.closed.is_cancelled()) {
+    if let Some(guard) = left.take_lease().filter(|_| !client.is_closed()) {
         return Ok(guard);
     }
     if let Some(mut wire) = of_no_use {

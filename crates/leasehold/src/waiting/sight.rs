@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_core::{Busy, Error, ErrorKind, HolderInfo, Moment};
 
-use crate::settings::Settings;
+use crate::settings::Named;
 use crate::shared::Inner;
 
 /// How long a waiter without a limit rides out the absence of a store that its client has reached.
@@ -15,7 +15,7 @@ const OUTAGE_MAX: Duration = Duration::from_secs(30);
 /// What a caller waits under.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
-    pub(crate) settings: Arc<Settings>,
+    pub(crate) settings: Named,
     pub(crate) started: Moment,
     pub(crate) until: Option<Moment>,
 }
@@ -24,6 +24,7 @@ pub(crate) struct Limits {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InTheWay {
     pub(crate) holder: Option<HolderInfo>,
+    pub(crate) seen_at: Moment,
     /// When it could come free at the earliest, as last seen.
     pub(crate) free_at: Option<Moment>,
     pub(crate) position: Option<u32>,
@@ -36,7 +37,7 @@ impl InTheWay {
     pub(crate) fn of(busy: Busy, now: Moment) -> Self {
         let contended = busy.is_contended();
         let free_at = (!contended).then(|| now.saturating_add(busy.retry_after));
-        Self { holder: busy.holder, free_at, position: None, contended }
+        Self { holder: busy.holder, seen_at: now, free_at, position: None, contended }
     }
 }
 
@@ -148,7 +149,12 @@ impl Limits {
             let silence = match client.heard_at() {
                 Some(heard) => {
                     let last = now.saturating_since(heard);
-                    format!("could not be asked any more, last contact {last:.1?} ago")
+                    // A quorum hears of some nodes and can't be asked all the same.
+                    if last < Duration::from_millis(100) {
+                        "could not be asked any more".to_owned()
+                    } else {
+                        format!("could not be asked any more, last contact {last:.1?} ago")
+                    }
                 }
                 None => "could not be reached".to_owned(),
             };
@@ -158,7 +164,10 @@ impl Limits {
             );
             return explain(Error::new(error.kind(), why).caused_by(error.clone()));
         }
-        let InTheWay { holder, free_at, position, contended } = in_the_way.clone();
+        let InTheWay { mut holder, seen_at, free_at, position, contended } = in_the_way.clone();
+        if let Some(holder) = &mut holder {
+            holder.held_for = holder.held_for.saturating_add(now.saturating_since(seen_at));
+        }
         let retry_after = free_at.map(|at| at.saturating_since(now));
         // Who waits for a lock of another library's stands in no line.
         let in_line = !holder.as_ref().is_some_and(HolderInfo::is_foreign);

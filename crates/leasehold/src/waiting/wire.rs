@@ -251,6 +251,7 @@ impl Wire {
                 self.told = false;
                 let in_the_way = InTheWay {
                     holder: waiting.holder,
+                    seen_at: now,
                     free_at: Some(now.saturating_add(waiting.retry_after)),
                     position: Some(waiting.position),
                     contended: false,
@@ -296,7 +297,9 @@ impl Wire {
     fn handed_over(&mut self, heartbeat: u32, fences: FenceBlock) -> Option<Guard> {
         let mut sent = self.sent.iter().chain(&self.acknowledged);
         let sent_at = sent.find(|(number, _)| *number == heartbeat).map(|sent| sent.1);
-        let attempt = sent_at.map(|sent_at| self.acquisition.granted(fences, sent_at, self.window));
+        let now = self.now();
+        let attempt =
+            sent_at.map(|sent_at| self.acquisition.granted(fences, sent_at, self.window, now));
         let Some(Attempt::Held(guard)) = attempt else {
             // The message was long on its way; asking says what the token still has.
             self.next = self.now();

@@ -48,6 +48,8 @@ async fn bad_names_and_settings_are_told_when_locking() {
     assert_eq!(not.kind(), ErrorKind::Config);
     let lease = not.into_guard().detach().await.unwrap();
     assert_eq!(careful.renew(&lease, secs(4)).await.unwrap_err().kind(), ErrorKind::Config);
+    let error = client.renew(&lease, ms(2)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     careful.release(&lease, None).await.unwrap();
     assert!(world.is_idle("a").await);
 
@@ -68,13 +70,17 @@ async fn a_wait_that_runs_out_says_who_holds_the_lock_and_for_how_long() {
     let world = World::new();
     let holder = world.client();
     let _guard = holder.mutex("a").owner("web-7").metadata("daily").lock().await.unwrap();
+    let begun = tokio::time::Instant::now();
     for strategy in [false, true] {
         let mutex = world.client().mutex("a");
         let mutex = if strategy { mutex.retry(Linear::new(ms(100))) } else { mutex };
         let started = tokio::time::Instant::now();
         let error = mutex.lock_within(secs(5)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout);
-        assert_eq!(error.holder().unwrap().owner.as_str(), "web-7");
+        let holder = error.holder().unwrap();
+        assert_eq!(holder.owner.as_str(), "web-7");
+        // At the end of the wait, not at the last look.
+        assert_eq!(holder.held_for, begun.elapsed());
         assert!(error.retry_after().unwrap() > Duration::ZERO);
         let text = error.to_string();
         assert!(text.contains("web-7") && text.contains("daily"), "{text}");

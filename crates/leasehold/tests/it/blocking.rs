@@ -2,6 +2,8 @@
 
 mod alone;
 mod calls;
+#[cfg(feature = "interop")]
+mod interop;
 mod kinds;
 mod names;
 mod runtime;

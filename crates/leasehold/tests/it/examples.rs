@@ -1,7 +1,5 @@
 //! The examples run, and what they assert holds.
 
-#[path = "../../examples/building_floors.rs"]
-mod building_floors;
 #[path = "../../examples/cron_report.rs"]
 mod cron_report;
 #[path = "../../examples/election.rs"]
@@ -14,6 +12,8 @@ mod increasing_ids;
 mod job_queue;
 #[path = "../../examples/rw_cache.rs"]
 mod rw_cache;
+#[path = "../../examples/thread_floors.rs"]
+mod thread_floors;
 
 #[cfg(feature = "blocking")]
 #[path = "../../examples/blocking.rs"]
@@ -41,13 +41,13 @@ fn the_mutex_example_runs() {
 
 /// Every example that takes a store, on one store.
 async fn run_all(url: &str) {
-    building_floors::run(url).await.unwrap();
     cron_report::run(url).await.unwrap();
     election::run(url).await.unwrap();
     flash_sale::run(url).await.unwrap();
     increasing_ids::run(url).await.unwrap();
     job_queue::run(url).await.unwrap();
     rw_cache::run(url).await.unwrap();
+    thread_floors::run(url).await.unwrap();
 }
 
 #[tokio::test]

@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use leasehold::interop::{InteropStore, Layout, Plain, Redisson};
 use leasehold::{Client, ErrorKind, Owner, Release};
-use leasehold_core::{ClientId, Store as _, Ttl};
+use leasehold_core::{AcquireRequest, ClientId, Key, ReleaseRequest, Store as _, Token, Ttl};
 use leasehold_redis::RedisStore;
 use leasehold_testkit::server::RedisServer;
-use leasehold_testkit::server::cluster::Cluster;
 use tokio::task::JoinSet;
 
 use crate::support::{ms, secs};
@@ -18,13 +17,13 @@ use crate::support::{ms, secs};
 /// Longer than anything here takes, even on a machine that does ten other things.
 const PATIENCE: Duration = secs(60);
 
-async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
+pub(crate) async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future)
         .await
         .unwrap_or_else(|_| panic!("waited in vain for {what}"))
 }
 
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     patiently(what, async {
         while !holds() {
             tokio::time::sleep(ms(5)).await;
@@ -33,7 +32,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     .await;
 }
 
-fn layouts() -> impl Iterator<Item = Layout> {
+pub(crate) fn layouts() -> impl Iterator<Item = Layout> {
     let all = "plain redis-py python-redis-lock node-redlock redis-semaphore redislock redsync \
                symfony spring:registry shedlock:prod redisson redisson-fenced";
     all.split(' ').map(|layout| layout.parse().unwrap())
@@ -63,7 +62,7 @@ async fn tracked(server: &RedisServer, connections: u64) {
 }
 
 /// Returns once somebody reads a key because it is waited for or held.
-async fn watched(server: &RedisServer) {
+pub(crate) async fn watched(server: &RedisServer) {
     until("a key to be watched", || {
         let stats = server.info("stats");
         stats.get("tracking_total_keys").is_some_and(|n| n.parse::<u64>().unwrap() > 0)
@@ -379,15 +378,6 @@ async fn short_holds_among_many_who_wait_are_not_taken_for_lost() {
 }
 
 #[tokio::test]
-async fn a_lock_whose_keys_have_two_slots_is_refused_in_a_cluster() {
-    let cluster = Cluster::start();
-    let layout = Layout::PythonRedisLock;
-    let client = Client::builder().interop(layout).connect(cluster.url()).await.unwrap();
-    let refused = client.mutex("a").try_lock().await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
-}
-
-#[tokio::test]
 async fn a_waiter_whose_server_tracks_nothing_asks() {
     let server = RedisServer::builder().acl_user("poor on >x ~* +@all -client|tracking").start();
     let locks = Plain::connect(server.url_for("poor", "x"), Layout::Plain).await.unwrap();
@@ -397,6 +387,43 @@ async fn a_waiter_whose_server_tracks_nothing_asks() {
     until("the waiter to ask", || scripts(&server) > before + 3).await;
     does(&server, &["DEL", "a"]);
     patiently("the release", waiting).await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_look_that_the_server_refuses_is_no_loss() {
+    let server = RedisServer::builder().acl_user("poor on >x ~* &* +@all -hkeys").start();
+    let locks = Redisson::connect(server.url_for("poor", "x")).await.unwrap();
+    let lock = locks.lock("a", &Owner::new()).ttl(secs(3_600));
+    let guard = lock.lock().await.unwrap();
+    until("a look", || server.info("commandstats").contains_key("cmdstat_hkeys")).await;
+    tokio::time::sleep(ms(300)).await;
+    assert!(guard.is_held());
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
+}
+
+/// Takes and releases a lock, and returns whether the release found it held.
+async fn once_around(store: &InteropStore) -> leasehold_core::Release {
+    let (key, token) = (Key::new("a").unwrap(), Token::generate().unwrap());
+    let request = AcquireRequest::new(key.clone(), token, Ttl::new(secs(60)).unwrap());
+    let fences = store.acquire(&request, PATIENCE).await.unwrap().fences().unwrap();
+    let release = ReleaseRequest::new(key, token, fences);
+    store.release(&release, PATIENCE).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_command_that_the_server_lacks_is_tried_once() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let store = InteropStore::new(store, Layout::Redislock);
+    let refused = || server.info("errorstats").get("errorstat_ERR").cloned();
+    let mut seen = Vec::new();
+    for _ in 0..5 {
+        assert_eq!(once_around(&store).await, leasehold_core::Release::Released);
+        assert_eq!(server.cli(&["EXISTS", "a"]).trim(), "0");
+        seen.push(refused());
+    }
+    // Two commands may be tried.
+    assert_eq!(seen[1], seen[4], "{seen:?}");
 }
 
 #[tokio::test]

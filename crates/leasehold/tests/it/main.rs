@@ -30,6 +30,8 @@ mod handed_over;
 mod hold;
 #[cfg(feature = "interop")]
 mod interop;
+#[cfg(feature = "interop")]
+mod interop_cluster;
 mod length;
 mod line;
 #[cfg(all(feature = "embedded", feature = "macros"))]

@@ -1,8 +1,9 @@
 //! Several locks: all of them or none.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use leasehold::{Client, ErrorKind, Release};
+use leasehold::{Client, ErrorKind, MultiGuard, Release};
 use leasehold_core::{Clock, Key, Mode};
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 use leasehold_testkit::history::{
@@ -140,9 +141,9 @@ async fn those_that_are_held_stay_held_while_another_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_loses_one_waits_for_no_other() {
+async fn who_loses_one_before_all_are_held_asks_for_it_again() {
     let world = World::new();
-    let _held = world.stranger_takes("b", secs(3_000)).await;
+    let held = world.client().mutex("b").ttl(secs(3_000)).lock().await.unwrap();
     let multi = world.client().multi(["a", "b"]).ttl(secs(3));
     let waiting = tokio::spawn(async move { multi.lock().await });
     while world.waiters("b").await == 0 {
@@ -150,10 +151,51 @@ async fn who_loses_one_waits_for_no_other() {
     }
     let fence = world.client().inspect("a").await.unwrap().unwrap().holders[0].fence;
     let _taken = world.client().force_release("a", fence).await.unwrap();
-    let outcome = tokio::time::timeout(secs(60), waiting).await.expect("it waits on");
-    assert_eq!(outcome.unwrap().unwrap_err().kind(), ErrorKind::Lost);
-    tokio::time::sleep(secs(1)).await;
-    assert_eq!(world.waiters("b").await, 0);
+    let again = async {
+        loop {
+            let lock = world.client().inspect("a").await.unwrap();
+            match lock.and_then(|lock| lock.holders.first().map(|holder| holder.fence)) {
+                Some(now) if now > fence => return now,
+                _ => tokio::time::sleep(ms(1)).await,
+            }
+        }
+    };
+    let again = tokio::time::timeout(secs(60), again).await.expect("nobody asks for it again");
+    held.release().await.unwrap();
+    let guard = tokio::time::timeout(secs(60), waiting).await.unwrap().unwrap().unwrap();
+    assert_eq!(guard.fences().unwrap()[0].1, again);
+}
+
+/// A wait for both, in which the store is away for longer than the lease of the first lasts.
+async fn waits_through_an_outage(limit: Duration) -> (World, leasehold::Result<MultiGuard>) {
+    let world = World::new();
+    let held = world.client().mutex("b").ttl(secs(3_000)).lock().await.unwrap();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    let multi = world.client_of(Arc::new(faults.clone())).multi(["a", "b"]).ttl(secs(2));
+    let waiting = tokio::spawn(async move { multi.lock_within(limit).await });
+    while world.waiters("b").await == 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    faults.black_out(true);
+    tokio::time::sleep(secs(5)).await;
+    faults.black_out(false);
+    held.release().await.unwrap();
+    (world, waiting.await.unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_that_costs_what_is_held_does_not_end_the_wait() {
+    let (_world, outcome) = waits_through_an_outage(secs(60)).await;
+    assert!(outcome.unwrap().is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_ends_in_such_an_outage_ran_out() {
+    let (world, outcome) = waits_through_an_outage(secs(3)).await;
+    let error = outcome.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    world.idle("a").await;
+    world.idle("b").await;
 }
 
 #[tokio::test(start_paused = true)]

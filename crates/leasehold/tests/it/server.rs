@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::{Client, ErrorKind, Mutex, Release};
-use leasehold_core::{AcquireRequest, Key, Token, Ttl};
+use leasehold_core::{Acquire, AcquireRequest, Key, Renew, RenewRequest, Token, Ttl};
 use leasehold_testkit::proxy::{AfterLoss, Proxy};
 use leasehold_testkit::server::RedisServer;
 
@@ -126,17 +126,21 @@ async fn a_hand_off_inside_the_process_asks_the_server_nothing() {
 async fn the_lock_of_a_dead_holder_is_taken_over_by_one_of_a_thousand_without_a_stampede() {
     let server = RedisServer::start();
     let client = Client::connect(server.url()).await.unwrap();
-    let ttl = secs(8);
     let dead = AcquireRequest::new(
         Key::new("a").unwrap(),
         Token::generate().unwrap(),
-        Ttl::new(ttl).unwrap(),
+        Ttl::new(secs(3_600)).unwrap(),
     );
-    client.store().acquire(&dead, secs(5)).await.unwrap();
+    let Acquire::Granted(granted) = client.store().acquire(&dead, secs(5)).await.unwrap() else {
+        panic!("it was free");
+    };
     let (sender, mut held) = tokio::sync::mpsc::unbounded_channel();
+    let mut waiters = tokio::task::JoinSet::new();
     for n in 0..1_000 {
-        let (mutex, sender) = (alone(&client, "a", n), sender.clone());
-        tokio::spawn(async move {
+        // With windows so long that nobody sends a heartbeat while this runs.
+        let mutex = alone(&client, "a", n).ttl(secs(3_600)).stop_grace(secs(600));
+        let sender = sender.clone();
+        waiters.spawn(async move {
             let guard = mutex.lock().await.unwrap();
             sender.send(guard.fence().unwrap()).unwrap();
             std::future::pending::<()>().await;
@@ -148,7 +152,13 @@ async fn the_lock_of_a_dead_holder_is_taken_over_by_one_of_a_thousand_without_a_
         }
     })
     .await;
+    // Its last sign of life.
+    let ends = Ttl::new(secs(1)).unwrap();
+    let mut last = RenewRequest::new(dead.key, dead.token, granted.fences, ends);
+    last.shorten = true;
     let before = scripts(&server);
+    let answer = client.store().renew(&[last], secs(5)).await.remove(0).unwrap();
+    assert_eq!(answer, Renew::Renewed);
     patiently("the take-over", held.recv()).await.unwrap();
     let requests = scripts(&server) - before;
     assert!(requests <= 20, "{requests} requests for one take-over");
@@ -269,6 +279,7 @@ async fn whichever_reply_is_lost_no_lock_is_left_behind() {
     let server = RedisServer::start();
     let watcher = Client::connect(server.url()).await.unwrap();
     for after in [AfterLoss::Close, AfterLoss::Silence] {
+        let mut cut_short = 0;
         for k in 1.. {
             let proxy = Proxy::start(server.addr());
             let builder = Client::builder().call_timeout(ms(400));
@@ -279,10 +290,12 @@ async fn whichever_reply_is_lost_no_lock_is_left_behind() {
             let reached = proxy.stats().replies_dropped > dropped;
             client.close().await.ok();
             nothing_is_left(&watcher).await;
-            if !reached {
-                assert!(k > 8, "the scenario had only {k} replies");
+            if !reached && k > 8 {
                 break;
             }
+            // On a machine that is held up a call runs out of time, and the scenario ends early.
+            cut_short += u32::from(!reached);
+            assert!(cut_short < 5, "the scenario had only {k} replies");
         }
     }
 }

@@ -124,6 +124,14 @@ async fn a_store_that_is_away_takes_its_own_locks_with_it_and_no_others() {
 }
 
 #[tokio::test]
+async fn a_new_client_needs_all_stores() {
+    // Port 1 of the loopback has no server.
+    let url = "spread:a=memory:,b=redis://127.0.0.1:1";
+    let error = Client::connect(url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+#[tokio::test]
 async fn a_url_names_each_store_and_a_list_that_can_t_be_right_is_refused() {
     let client = Client::connect("spread:a=memory:,b=memory:").await.unwrap();
     assert_eq!(client.location(), "spread:a=memory:,b=memory:");

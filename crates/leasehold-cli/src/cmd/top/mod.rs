@@ -10,7 +10,7 @@ mod view;
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
-use leasehold::{Client, ForceRelease, Key, Listing, LockInfo};
+use leasehold::{Client, Key, Listing, LockInfo};
 use ratatui::crossterm::event::Event;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -18,17 +18,19 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use self::model::{Action, Model};
 use self::screen::Screen;
+use super::force_release::why_not;
 use crate::cli::Top;
 use crate::context::Context;
 use crate::describe::tell_unreadable;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
+use crate::outage::late;
 use crate::output;
+use crate::pauses::{Listings, until};
 use crate::signals::{Signals, number};
 
-/// The store is listed anew after this many looks, or a time that is long beside what it took.
+/// The store is listed anew after this many looks, or a time that is long beside what it takes.
 const LOOKS_PER_LISTING: u32 = 5;
-const LISTINGS_APART: u32 = 10;
 
 /// What was learned of the store.
 #[derive(Debug)]
@@ -90,6 +92,9 @@ async fn watch(
     let (news_to, mut news) = mpsc::channel(8);
     let mut asking = JoinSet::new();
     let mut list_at = Instant::now();
+    let mut listings = Listings::default();
+    // While one is under way.
+    let mut late_at = None;
     let mut tick = tokio::time::interval(every);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -104,19 +109,28 @@ async fn watch(
                 if now >= list_at {
                     // Until the answer says when.
                     list_at = now + every * LOOKS_PER_LISTING;
+                    late_at = now.checked_add(listings.late_after());
                     asking.spawn(list(client.clone(), prefix.to_owned(), news_to.clone()));
                 } else {
                     asking.spawn(look(client.clone(), model.visible(), news_to.clone()));
                 }
             }
             Some(_) = asking.join_next(), if !asking.is_empty() => {}
+            () = until(late_at) => {
+                late_at = None;
+                let why = late(client.location(), listings.late_after());
+                model.told(format!("{}; trying again", chain(&why)));
+            }
             Some(told) = news.recv() => match told {
                 News::Listed(Ok(listing), took) => {
                     let now = Instant::now();
-                    list_at = now + (every * LOOKS_PER_LISTING).max(took * LISTINGS_APART);
+                    late_at = None;
+                    listings.done(took);
+                    list_at = now + (every * LOOKS_PER_LISTING).max(listings.apart());
                     model.listed(listing, now);
                 }
                 News::Listed(Err(error), _) => {
+                    late_at = None;
                     list_at = Instant::now() + every;
                     model.told(format!("{}; trying again", chain(&error)));
                 }
@@ -143,10 +157,10 @@ async fn watch(
                         let (client, news_to) = (client.clone(), news_to.clone());
                         tokio::spawn(async move {
                             let text = match client.force_release(&key, fence).await {
-                                Ok(ForceRelease::Released) => {
-                                    News::Released(format!("took \"{key}\" (fence {fence}) away"))
-                                }
-                                Ok(_) => News::Released(format!("\"{key}\" had come free by itself")),
+                                Ok(done) => News::Released(match why_not(&done) {
+                                    None => format!("took \"{key}\" (fence {fence}) away"),
+                                    Some(why) => format!("\"{key}\": {why}"),
+                                }),
                                 Err(error) => News::Failed(chain(&error)),
                             };
                             // Nobody listens any more at the end.

@@ -52,7 +52,7 @@ impl Screen {
     /// Stops this process, as Ctrl-Z does where nobody has the screen.
     pub(super) fn suspend(self) -> io::Result<Self> {
         drop(self);
-        signals::suspend_own_group();
+        signals::suspend();
         Self::open()
     }
 }

@@ -14,18 +14,26 @@ use crate::cmd::show;
 use crate::describe::short_mode;
 use crate::duration;
 
-/// What a column shows, and from how wide a terminal on. The first two grow.
-const COLUMNS: [(&str, u16, Constraint); 8] = [
-    ("LOCK", 0, Constraint::Fill(3)),
-    ("HOLDER", 48, Constraint::Fill(2)),
-    ("MODE", 100, Constraint::Length(9)),
-    ("HELD", 66, Constraint::Length(10)),
-    ("LEFT", 0, Constraint::Length(8)),
-    ("", 60, Constraint::Length(BAR)),
-    ("FENCE", 110, Constraint::Length(19)),
-    ("LINE", 36, Constraint::Length(5)),
+/// What a column shows, from how wide a terminal on, and how wide it is. The first two have the rest.
+const COLUMNS: [(&str, u16, u16); 8] = [
+    ("LOCK", 0, 0),
+    ("HOLDER", 34, 0),
+    ("MODE", 100, 9),
+    ("HELD", 66, 10),
+    ("LEFT", 0, 8),
+    ("", 76, BAR),
+    ("FENCE", 50, FENCE_END),
+    ("LINE", 40, 5),
 ];
 const BAR: u16 = 10;
+/// A fence has its end alone where there is no room for all of it: what is typed to release it is its
+/// last digits.
+const FENCE_END: u16 = 8;
+const FENCE: u16 = 19;
+/// As wide as `  LOCK`.
+const HEADING: u16 = 6;
+const FENCE_FROM: u16 = 110;
+const FENCE_COLUMN: usize = 6;
 
 pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model, place: &str, now: Instant) {
     let [title, body, foot] =
@@ -36,7 +44,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model, place: &str, now: I
         Mode::List | Mode::Filter => list(frame, body, model, now),
         Mode::Details(_) | Mode::Release(_) => details(frame, body, model),
     }
-    frame.render_widget(Line::from(footline(model)).style(Modifier::REVERSED), foot);
+    let width = frame.area().width;
+    frame.render_widget(Line::from(footline(model, width)).style(Modifier::REVERSED), foot);
 }
 
 fn headline(model: &Model, place: &str, now: Instant) -> String {
@@ -58,7 +67,7 @@ fn headline(model: &Model, place: &str, now: Instant) -> String {
     )
 }
 
-fn footline(model: &Model) -> String {
+fn footline(model: &Model, width: u16) -> String {
     if let Mode::Release(digits) = &model.mode {
         return format!(
             "take it away from the holder whose fence ends in (4 digits or more): {digits}_"
@@ -71,7 +80,10 @@ fn footline(model: &Model) -> String {
         (Some(message), _) => escape::terminal(message).to_string(),
         (None, Mode::Details(_)) => "esc back  x release  q quit".to_owned(),
         (None, _) if model.filter.is_empty() => {
-            "q quit  enter details  / filter  s sort  r reverse  x release".to_owned()
+            let all = "q quit  enter details  / filter  s sort  r reverse  x release";
+            let short = "q quit  enter more  x release  /  s  r";
+            let fits = all.len() <= usize::from(width);
+            if fits { all } else { short }.to_owned()
         }
         (None, _) => format!("filter: {}  esc all", escape::terminal(&model.filter)),
     }
@@ -81,23 +93,61 @@ fn list(frame: &mut Frame<'_>, area: Rect, model: &mut Model, now: Instant) {
     model.show(usize::from(area.height.saturating_sub(1)));
     let columns: Vec<usize> =
         (0..COLUMNS.len()).filter(|column| COLUMNS[*column].1 <= area.width).collect();
-    let rows = model.rows().map(|(place, seen)| {
-        let mut cells = cells(model, seen, now);
-        // Seen also where the terminal shows nothing in reverse.
-        let chosen = place == model.selected;
-        cells[0].insert_str(0, if chosen { "> " } else { "  " });
-        let style =
-            if chosen { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() };
-        let cells = columns.iter().map(|column| std::mem::take(&mut cells[*column]));
-        Row::new(cells.collect::<Vec<_>>()).style(style)
-    });
+    let (mut longest_name, mut longest_holder) = (0, 0);
+    let rows: Vec<_> = model
+        .rows()
+        .map(|(place, seen)| {
+            let mut cells = cells(model, seen, now);
+            if area.width < FENCE_FROM {
+                cells[FENCE_COLUMN] = end_of(&cells[FENCE_COLUMN]);
+            }
+            // Seen also where the terminal shows nothing in reverse.
+            let chosen = place == model.selected;
+            cells[0].insert_str(0, if chosen { "> " } else { "  " });
+            longest_name = longest_name.max(cells[0].chars().count());
+            longest_holder = longest_holder.max(cells[1].chars().count());
+            let style =
+                if chosen { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() };
+            let cells = columns.iter().map(|column| std::mem::take(&mut cells[*column]));
+            Row::new(cells.collect::<Vec<_>>()).style(style)
+        })
+        .collect();
     let heading = columns.iter().map(|column| match column {
         0 => "  LOCK",
         column => COLUMNS[*column].0,
     });
     let heading = Row::new(heading.collect::<Vec<_>>()).style(Modifier::BOLD);
-    let widths = columns.iter().map(|column| COLUMNS[*column].2);
-    frame.render_widget(Table::new(rows.collect::<Vec<_>>(), widths).header(heading), area);
+    let width = |column: usize| match column {
+        FENCE_COLUMN if area.width >= FENCE_FROM => FENCE,
+        column => COLUMNS[column].2,
+    };
+    let fixed: u16 = columns.iter().map(|column| width(*column)).sum();
+    let gaps = u16::try_from(columns.len()).unwrap_or(u16::MAX).saturating_sub(1);
+    let rest = area.width.saturating_sub(fixed).saturating_sub(gaps);
+    let cells = |length: usize| u16::try_from(length).unwrap_or(u16::MAX);
+    // A name has what it needs, and two thirds at most where the holder needs the others.
+    let name = match columns.contains(&1) {
+        false => rest,
+        true => {
+            let most = rest.saturating_sub(cells(longest_holder)).max(rest / 3 * 2);
+            cells(longest_name).max(HEADING).min(most)
+        }
+    };
+    let widths = columns.iter().map(|column| match column {
+        0 => name,
+        1 => rest.saturating_sub(name),
+        column => width(*column),
+    });
+    frame.render_widget(Table::new(rows, widths).header(heading), area);
+}
+
+/// A fence where there is no room for all of it: the end.
+fn end_of(fence: &str) -> String {
+    let most = usize::from(FENCE_END);
+    match fence.len().checked_sub(most) {
+        None | Some(0) => fence.to_owned(),
+        Some(_) => format!("…{}", &fence[fence.len() - (most - 1)..]),
+    }
 }
 
 fn details(frame: &mut Frame<'_>, area: Rect, model: &mut Model) {
@@ -217,8 +267,8 @@ mod tests {
                 &["reports/daily", "1m 5s", "##########", "exclusive", "77", "LINE"][..],
                 &[][..],
             ),
-            (80, &["reports/daily", "1m 5s", "##########", "LINE"], &["exclusive", "77"]),
-            (40, &["reports/daily", "20s", "LINE"], &["##", "1m 5s"]),
+            (80, &["reports/daily", "1m 5s", "##########", "77", "LINE"], &["exclusive"]),
+            (40, &["reports/daily", "20s", "HOLDER", "LINE"], &["##", "1m 5s", "77"]),
             (24, &["reports/daily", "20s"], &["LINE", "HOLDER"]),
         ] {
             let text = drawn(&mut model, width, 6);
@@ -230,6 +280,35 @@ mod tests {
             }
             assert!(text.contains("> "), "{text}");
         }
+    }
+
+    #[test]
+    fn the_holder_and_the_end_of_the_fence_matter_more_than_wide_names() {
+        let held_by = |holder: &str, name: &str| {
+            let mut info = lock(name, 1_234_567_890_123_456_789, 65, 3);
+            info.holders[0].owner = leasehold::OwnerName::new(holder).unwrap();
+            info
+        };
+        let holder = "web_1234".to_owned();
+        let short = held_by(&holder, "reports/daily");
+        let mut model = model(vec![short], 9);
+        for (width, parts) in [
+            (40, &[&*holder, "LINE", "x release"][..]),
+            (60, &[&holder, "…3456789", "x release"]),
+            (80, &[&holder, "…3456789", "####", "x release"]),
+            (120, &[&holder, "1234567890123456789", "####"]),
+        ] {
+            let text = drawn(&mut model, width, 6);
+            for part in parts {
+                assert!(text.contains(part), "{part:?} is not in\n{text}");
+            }
+            assert!(text.contains("reports/daily"), "{text}");
+        }
+        // Nor does one long name take all.
+        let long = "x".repeat(200);
+        let mut model = super::super::model::tests::model(vec![held_by(&holder, &long)], 9);
+        let text = drawn(&mut model, 40, 6);
+        assert!(text.contains("xx web_123"), "{text}");
     }
 
     #[test]

@@ -46,7 +46,9 @@ impl Gate {
         let foreign = Err((StatusCode::FORBIDDEN, "another site's page asks"));
         match only(headers, &ORIGIN)? {
             Some(origin) if !is_origin_of(origin, host) => return foreign,
-            None if !reads => return foreign,
+            None if !reads => {
+                return Err((StatusCode::FORBIDDEN, "the `Origin` header of this page is missing"));
+            }
             _ => {}
         }
         match only(headers, &FETCH_SITE)? {
@@ -179,5 +181,21 @@ mod tests {
         assert_eq!(ask(&open, "POST /release", &no_origin), Err(403));
         let typed = [&with("secret")[..], &[("sec-fetch-site", "none")]].concat();
         assert_eq!(ask(&open, "POST /release", &typed), Err(403));
+    }
+    #[test]
+    fn a_change_without_an_origin_is_told_what_it_lacks() {
+        let mut headers = HeaderMap::new();
+        headers.append("host", "localhost:9".parse().unwrap());
+        headers.append("x-leasehold-token", "secret".parse().unwrap());
+        let why = |method: Method, headers: &HeaderMap| {
+            gate(Some("secret")).pass(&method, &Uri::from_static("/release"), headers).unwrap_err()
+        };
+        for method in [Method::POST, Method::PUT, Method::DELETE] {
+            let (status, why) = why(method.clone(), &headers);
+            assert_eq!(status, StatusCode::FORBIDDEN, "{method}");
+            assert!(why.contains("`Origin` header of this page is missing"), "{method}: {why}");
+        }
+        headers.append("origin", "http://evil.example".parse().unwrap());
+        assert!(why(Method::POST, &headers).1.contains("another site's page"));
     }
 }

@@ -5,7 +5,8 @@
 
 mod gate;
 
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http_body_util::channel::{Channel, Sender};
@@ -16,21 +17,22 @@ use hyper::header::{
     X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::{Method, Request, Response, StatusCode};
-use leasehold::{Client, Error, ErrorKind, Fence, ForceRelease, Key, Listing};
+use leasehold::{Client, Error, ErrorKind, Fence, Key, Listing};
 use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
-use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use self::gate::Gate;
-use super::ls;
+use super::force_release::{NOBODY, why_not};
+use super::{log, ls};
 use crate::cli::Ui;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
 use crate::http::{Connection, Listener, REQUEST_WITHIN};
-use crate::outage::Outage;
+use crate::outage::{Outage, late};
 use crate::output;
+use crate::pauses::Listings;
 use crate::secret;
 use crate::signals::unless_interrupted;
 
@@ -40,11 +42,13 @@ const CONNECTIONS_MAX: usize = 32;
 const LOOKERS_MAX: usize = 24;
 /// As many locks as are shown.
 const LOCKS_MAX: usize = 1_000;
+/// As many events of a lock.
+const PAST_MAX: usize = 200;
 /// The largest order: a name of 512 bytes, each escaped, and a fence.
 const ORDER_MAX: usize = 8 * 1024;
 const EVERY_MIN: Duration = Duration::from_millis(100);
-/// The store is left alone for so long beside what a listing takes.
-const LISTINGS_APART: u32 = 10;
+/// Where listings take long, the next is put off by this many times the time between two, at most.
+const PUT_OFF_MAX: u32 = 10;
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
 type Page = Response<Either<Full<Bytes>, Channel<Bytes>>>;
@@ -64,6 +68,8 @@ struct Site {
     lookers: Arc<Semaphore>,
     pictures: watch::Receiver<Bytes>,
     orders: mpsc::Sender<Order>,
+    /// Once the store was reached.
+    client: Arc<Mutex<Option<Client>>>,
 }
 
 pub(crate) async fn ui(args: &Ui, context: &Context) -> Outcome {
@@ -80,9 +86,11 @@ pub(crate) async fn ui(args: &Ui, context: &Context) -> Outcome {
     let (order, orders) = mpsc::channel(1);
     let gate = Gate { hosts: args.hosts.clone(), token };
     let lookers = Arc::new(Semaphore::new(LOOKERS_MAX));
-    let site = Arc::new(Site { gate, lookers, pictures, orders: order });
+    let reached = Arc::<Mutex<Option<Client>>>::default();
+    let client = Arc::clone(&reached);
+    let site = Arc::new(Site { gate, lookers, pictures, orders: order, client });
     let every = args.every.max(EVERY_MIN);
-    let painter = Painter { context, prefix, client: None, outage: Outage::default() };
+    let painter = Painter { context, prefix, client: None, reached, outage: Outage::default() };
     unless_interrupted(&mut signals, serve(listener, site, painter, show, orders, every)).await?
 }
 
@@ -97,31 +105,43 @@ async fn serve(
     let mut tick = tokio::time::interval(every);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut look_at = Instant::now();
-    let mut looking = JoinSet::new();
+    let mut listings = Listings::default();
+    let mut looking: Option<Ongoing<'_, Looked>> = None;
+    let mut late_at = look_at;
+    let mut taking: Option<Ongoing<'_, Option<Client>>> = None;
     loop {
         tokio::select! {
             // The site has one receiver itself. One question at a time, and none for nobody.
-            _ = tick.tick(), if looking.is_empty() => {
-                if show.receiver_count() > 1 && Instant::now() >= look_at {
-                    match painter.client().await {
-                        Ok(Some(client)) => {
-                            looking.spawn(list(client, painter.prefix.to_owned()));
-                        }
-                        Ok(None) => drop(show.send_replace(painter.picture(Ok(Listing::default()))?)),
-                        Err(failure) => {
-                            let why = Error::new(ErrorKind::Unavailable, failure.message);
-                            show.send_replace(painter.picture(Err(why))?);
-                        }
-                    }
+            _ = tick.tick(), if looking.is_none() => {
+                let now = Instant::now();
+                if show.receiver_count() > 1 && now >= look_at {
+                    let client = painter.client.clone();
+                    looking = Some(Box::pin(look(painter.context, client, painter.prefix)));
+                    late_at = now + listings.late_after();
                 }
             }
-            Some(looked) = looking.join_next(), if !looking.is_empty() => {
-                let Ok((listing, took)) = looked else { continue };
-                look_at = Instant::now() + (took * LISTINGS_APART).min(every * LISTINGS_APART);
-                show.send_replace(painter.picture(listing)?);
+            looked = done(&mut looking) => {
+                looking = None;
+                if let (Ok(_), Some(took)) = (&looked.listing, looked.took) {
+                    listings.done(took);
+                    look_at = Instant::now() + listings.apart().min(every * PUT_OFF_MAX);
+                }
+                painter.connected(looked.client);
+                show.send_replace(painter.picture(looked.listing)?);
             }
-            Some(order) = orders.recv() => {
-                painter.take_away(order).await;
+            // Again and again, for those who come meanwhile.
+            () = tokio::time::sleep_until(late_at), if looking.is_some() => {
+                let late_after = listings.late_after();
+                let why = late(&painter.context.settings.place(), late_after);
+                show.send_replace(painter.picture(Err(why))?);
+                late_at = Instant::now() + late_after;
+            }
+            Some(order) = orders.recv(), if taking.is_none() => {
+                taking = Some(Box::pin(take_away(painter.context, painter.client.clone(), order)));
+            }
+            client = done(&mut taking) => {
+                taking = None;
+                painter.connected(client);
                 look_at = Instant::now();
             }
             connection = listener.accept() => {
@@ -133,27 +153,89 @@ async fn serve(
     }
 }
 
-async fn list(client: Client, prefix: String) -> (leasehold::Result<Listing>, Duration) {
-    let begun = Instant::now();
-    let listing = client.list(prefix).await;
-    (listing, begun.elapsed())
+/// Something that is asked of the store, while all else goes on.
+type Ongoing<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Waits for its end, or for ever where there is nothing. Cancel safe.
+async fn done<T>(ongoing: &mut Option<Ongoing<'_, T>>) -> T {
+    match ongoing {
+        Some(ongoing) => ongoing.await,
+        None => std::future::pending().await,
+    }
 }
 
-/// Asks the store, and says what to show.
+/// What a look at the store gave.
+struct Looked {
+    /// Where there is a store.
+    client: Option<Client>,
+    listing: leasehold::Result<Listing>,
+    /// How long listing it took.
+    took: Option<Duration>,
+}
+
+async fn look(context: &Context, client: Option<Client>, prefix: &str) -> Looked {
+    match connected(context, client).await {
+        Ok(Some(client)) => {
+            let begun = Instant::now();
+            let listing = client.list(prefix).await;
+            Looked { client: Some(client), listing, took: Some(begun.elapsed()) }
+        }
+        Ok(None) => Looked { client: None, listing: Ok(Listing::default()), took: None },
+        Err(failure) => {
+            let why = Error::new(ErrorKind::Unavailable, failure.message);
+            Looked { client: None, listing: Err(why), took: None }
+        }
+    }
+}
+
+/// Takes a lease away, and says over which connection, if there is a store.
+async fn take_away(context: &Context, client: Option<Client>, order: Order) -> Option<Client> {
+    let Order { key, fence, answer } = order;
+    let client = connected(context, client).await;
+    let done = match &client {
+        Ok(Some(client)) => match client.force_release(&key, fence).await {
+            Ok(done) => match why_not(&done) {
+                None => {
+                    let told = format!("took \"{key}\" (fence {fence}) away");
+                    output::message(&format!("{told}, as the page asked"));
+                    (StatusCode::OK, told)
+                }
+                Some(why) => (StatusCode::CONFLICT, format!("\"{key}\": {why}")),
+            },
+            Err(error) => (StatusCode::BAD_GATEWAY, chain(&error)),
+        },
+        Ok(None) => (StatusCode::CONFLICT, format!("\"{key}\": {NOBODY}")),
+        Err(failure) => (StatusCode::BAD_GATEWAY, failure.message.clone()),
+    };
+    // Somebody who has gone needs no answer.
+    drop(answer.send((done.0, secret::redact(&done.1))));
+    client.ok().flatten()
+}
+
+/// Connects where nobody has, for as long as `--retry-store` says: the store may be away at the start,
+/// or not made yet.
+async fn connected(context: &Context, client: Option<Client>) -> Outcome<Option<Client>> {
+    match client {
+        None => context.connect_to_look().await,
+        reached => Ok(reached),
+    }
+}
+
+/// Says what to show.
 struct Painter<'a> {
     context: &'a Context,
     prefix: &'a str,
     client: Option<Client>,
+    reached: Arc<Mutex<Option<Client>>>,
     outage: Outage,
 }
 
 impl Painter<'_> {
-    /// Connects where it has not: the store may be away at the start, or not made yet.
-    async fn client(&mut self) -> Outcome<Option<Client>> {
-        if self.client.is_none() {
-            self.client = self.context.connect_to_look().await?;
+    fn connected(&mut self, client: Option<Client>) {
+        if self.client.is_none() && client.is_some() {
+            self.reached.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&client);
+            self.client = client;
         }
-        Ok(self.client.clone())
     }
 
     /// An event with what there is, or why that is not known.
@@ -174,25 +256,6 @@ impl Painter<'_> {
         document["left_off"] = Value::from(listing.locks.len().saturating_sub(LOCKS_MAX));
         Ok(Bytes::from(format!("data: {}\n", output::json_line(&document))))
     }
-
-    async fn take_away(&mut self, order: Order) {
-        let Order { key, fence, answer } = order;
-        let done = match self.client().await {
-            Ok(Some(client)) => match client.force_release(&key, fence).await {
-                Ok(ForceRelease::Released) => {
-                    let told = format!("took \"{key}\" (fence {fence}) away");
-                    output::message(&format!("{told}, as the page asked"));
-                    (StatusCode::OK, told)
-                }
-                Ok(_) => (StatusCode::CONFLICT, format!("\"{key}\" had come free by itself")),
-                Err(error) => (StatusCode::BAD_GATEWAY, chain(&error)),
-            },
-            Ok(None) => (StatusCode::CONFLICT, format!("\"{key}\" is not held")),
-            Err(failure) => (StatusCode::BAD_GATEWAY, failure.message),
-        };
-        // Somebody who has gone needs no answer.
-        drop(answer.send((done.0, secret::redact(&done.1))));
-    }
 }
 
 async fn answer(connection: Connection, site: Arc<Site>) {
@@ -207,6 +270,7 @@ async fn respond(request: Request<Incoming>, site: Arc<Site>) -> Page {
     match (request.method(), request.uri().path()) {
         (&Method::GET, gate::PAGE) => page(),
         (&Method::GET, "/events") => events(&site),
+        (&Method::GET, "/log") => past(request.uri().query().unwrap_or_default(), &site).await,
         (&Method::POST, "/release") => {
             let (status, told) = release(request, &site).await;
             text(status, told)
@@ -231,6 +295,40 @@ fn page() -> Page {
         response.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
     }
     response
+}
+
+/// What became of a lock, from the log of the store: a document on each line.
+async fn past(query: &str, site: &Site) -> Page {
+    let key = query.strip_prefix("key=").and_then(decoded).and_then(|key| Key::new(key).ok());
+    let Some(key) = key else {
+        return text(
+            StatusCode::BAD_REQUEST,
+            "say of which lock, as in /log?key=NAME\n".to_owned(),
+        );
+    };
+    let client = site.client.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let entries = match client {
+        Some(client) => client.log(&key, PAST_MAX).await,
+        None => Ok(Vec::new()),
+    };
+    match entries {
+        Ok(entries) => {
+            let lines = Full::from(log::text(&entries, true));
+            of_kind("application/jsonl; charset=utf-8", Either::Left(lines))
+        }
+        Err(error) => text(StatusCode::BAD_GATEWAY, secret::redact(&chain(&error))),
+    }
+}
+
+/// Text of a query, in which a page writes all but the plainest characters by their bytes.
+fn decoded(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        bytes.push(u8::from_str_radix(part.get(..2)?, 16).ok()?);
+        bytes.extend_from_slice(part.get(2..)?.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
 }
 
 fn events(site: &Site) -> Page {

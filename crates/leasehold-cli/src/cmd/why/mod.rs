@@ -1,37 +1,50 @@
 //! `leasehold why`: what keeps a lock from those who want it, and what can be done.
 
-mod graph;
 mod process;
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use leasehold::store::{Kind, escape};
-use leasehold::{Fence, HolderInfo, LockInfo};
+use leasehold::store::{Kind, LogEntry, escape};
+use leasehold::{Client, Fence, HolderInfo, LockInfo};
 use serde_json::{Value, json};
 
-use self::graph::{Chain, Step};
 use self::process::Process;
 use crate::arguments;
 use crate::cli::Why;
+use crate::cmd::last_run::LastRun;
 use crate::context::Context;
-use crate::describe::{as_argument, lock_json, mode, notes};
+use crate::describe::{end, lock_json, mode, notes};
 use crate::duration;
 use crate::exit::Exit;
 use crate::failure::{Outcome, chain};
+use crate::graph::{self, Chain, Step};
 use crate::output::{self, JSON_VERSION};
 use crate::secret;
+use crate::typed;
 
 /// As many of each are told of as somebody reads.
 const SHOWN_MAX: usize = 20;
+
+/// As many events of a log are looked at.
+const LOOK_AT: usize = 200;
 
 /// What is known about a lock that somebody wants.
 #[derive(Debug)]
 struct Findings {
     info: LockInfo,
-    /// The process of each holder that is told of, where its name says which that is.
-    processes: Vec<Option<Process>>,
+    /// The process of each holder that is told of, where its name or the log says which that is.
+    processes: Vec<Option<Known>>,
     /// What the holders wait for themselves, or why that is not known.
     waits: Result<Vec<Chain>, String>,
+    /// Of a closed lock that nobody holds, where the store keeps a log.
+    last_run: Option<LastRun>,
+}
+
+/// A holder's process, and from where it is known.
+#[derive(Debug)]
+struct Known {
+    process: Process,
+    by: &'static str,
 }
 
 pub(crate) async fn why(args: &Why, context: &Context) -> Outcome {
@@ -60,10 +73,9 @@ pub(crate) async fn why(args: &Why, context: &Context) -> Outcome {
             Err(error) => Err(chain(&error)),
         },
     };
-    let holders = info.holders.iter().take(SHOWN_MAX);
-    let process = |holder: &HolderInfo| Process::named(holder.owner.as_str(), holder.held_for);
-    let processes = holders.map(process).collect();
-    let findings = Findings { info, processes, waits };
+    let processes = processes(&client, &info).await;
+    let last_run = LastRun::of(&client, &info).await;
+    let findings = Findings { info, processes, waits, last_run };
     if args.json {
         output::json(&document(&findings)?)?;
     } else {
@@ -72,8 +84,33 @@ pub(crate) async fn why(args: &Why, context: &Context) -> Outcome {
     Ok(Exit::Success)
 }
 
+/// The processes of the holders that are told of. One with a name of its own is looked for in the log,
+/// where the store keeps one: its grant has the process beside the owner.
+async fn processes(client: &Client, info: &LockInfo) -> Vec<Option<Known>> {
+    let holders = info.holders.iter().take(SHOWN_MAX);
+    let by_name = |holder: &HolderInfo| {
+        let process = Process::named(holder.owner.as_str(), holder.held_for)?;
+        Some(Known { process, by: "name" })
+    };
+    let mut known: Vec<Option<Known>> = holders.clone().map(by_name).collect();
+    if known.iter().any(Option::is_none)
+        && let Ok(entries) = client.log(&info.key, LOOK_AT).await
+    {
+        for (known, holder) in known.iter_mut().zip(holders).filter(|(known, _)| known.is_none()) {
+            // Others write of a lease only that they have taken it away.
+            let its = |entry: &&LogEntry| entry.fence == holder.fence && entry.event != "forced";
+            let process = entries
+                .iter()
+                .rfind(its)
+                .and_then(|entry| Process::named(entry.process.as_str(), holder.held_for));
+            *known = process.map(|process| Known { process, by: "entry in the log" });
+        }
+    }
+    known
+}
+
 fn text(findings: &Findings) -> String {
-    let Findings { info, processes, waits } = findings;
+    let Findings { info, processes, waits, last_run } = findings;
     let mut lines = Vec::new();
     if let Kind::Semaphore { limit } = info.kind {
         let (held, free) = (info.permits_held(), info.permits_free());
@@ -84,7 +121,7 @@ fn text(findings: &Findings) -> String {
     }
     lines.extend(more(info.holders.len(), "holders"));
     if let Some(left) = info.closed_for {
-        lines.extend(of_closing(info, left));
+        lines.extend(of_closing(info, left, last_run.as_ref()));
     } else if info.holders.is_empty() {
         lines.push(format!("\"{}\" is free, and goes to the first in line next", info.key));
     }
@@ -115,7 +152,7 @@ fn text(findings: &Findings) -> String {
             lines.push(format!("what the holders wait for themselves is not known: {why}"));
         }
     }
-    lines.extend(advice(info));
+    lines.extend(advice(info, processes));
     lines.join("\n") + "\n"
 }
 
@@ -124,7 +161,7 @@ fn more(all: usize, of: &str) -> Option<String> {
     Some(format!("  and {more} more {of}"))
 }
 
-fn of_holder(info: &LockInfo, holder: &HolderInfo, process: Option<&Process>) -> Vec<String> {
+fn of_holder(info: &LockInfo, holder: &HolderInfo, known: Option<&Known>) -> Vec<String> {
     let mut lines = vec![format!(
         "\"{}\" is held by {} for {}, {}, with fence {}",
         info.key,
@@ -136,12 +173,18 @@ fn of_holder(info: &LockInfo, holder: &HolderInfo, process: Option<&Process>) ->
     if !holder.metadata.as_str().is_empty() {
         lines.push(format!("  it says: {}", notes(&holder.metadata)));
     }
-    if let Some(process) = process {
-        lines.push(format!("  by its name it is {process}"));
+    if let Some(Known { process, by }) = known {
+        lines.push(format!("  by its {by} it is {process}"));
     }
     lines.push(format!(
         "  its lease ends in {} unless it is renewed, as a holder that lives does",
         duration::show(holder.remaining)
+    ));
+    // A holder tells itself alone that it gets on, and a renewal says that its process lives.
+    lines.push(format!(
+        "  how long its work has made no progress the store is not told: for at most the {} that it \
+         has held the lock",
+        duration::show(holder.held_for)
     ));
     if let Some(by) = &holder.asked_by {
         lines.push(format!("  {by} has asked it to let go"));
@@ -149,17 +192,19 @@ fn of_holder(info: &LockInfo, holder: &HolderInfo, process: Option<&Process>) ->
     lines
 }
 
-fn of_closing(info: &LockInfo, left: Duration) -> Vec<String> {
+fn of_closing(info: &LockInfo, left: Duration, last_run: Option<&LastRun>) -> Vec<String> {
     let left = duration::show(left);
     let mut lines = vec![format!(
         "\"{}\" is closed for another {left}: a cool-down, or a period of --once-per. It opens by itself",
         info.key
     )];
-    if info.holders.is_empty() {
+    if let Some(last_run) = last_run {
+        lines.extend(last_run.lines());
+    } else if info.holders.is_empty() {
         lines.push(match granted_at(info.last_fence) {
             Some(at) => format!(
                 "  it was taken last at about {at} by the store's clock; the store keeps no more of \
-                 that, neither who it was nor how it ended"
+                 that, neither who it was nor how it ended, without a log (see leasehold log --help)"
             ),
             None => "  the store does not know who had it".to_owned(),
         });
@@ -175,37 +220,49 @@ fn granted_at(fence: Fence) -> Option<String> {
 }
 
 fn of_chain(chain: &Chain) -> Vec<String> {
-    let step = |Step { waiter, waits_for, held_by }: &Step| {
-        format!("{waiter} waits for \"{waits_for}\", which {held_by} holds")
-    };
-    match chain {
-        Chain::Open(steps) => steps.iter().map(step).collect(),
-        Chain::Circle(steps) => {
-            let mut lines: Vec<String> = steps.iter().map(step).collect();
-            lines.push(
-                "they wait for each other in a circle: unless these are tasks that go on by \
-                 themselves, it lasts until one of them gives up or is ended"
-                    .to_owned(),
-            );
-            lines
-        }
+    let mut lines: Vec<String> = chain.steps().collect();
+    if matches!(chain, Chain::Circle(_)) {
+        lines.push(
+            "they wait for each other in a circle: unless these are tasks that go on by \
+             themselves, it lasts until one of them gives up or is ended"
+                .to_owned(),
+        );
     }
+    lines
 }
 
 /// What somebody can do about it, the gentlest first.
-fn advice(info: &LockInfo) -> Vec<String> {
+fn advice(info: &LockInfo, processes: &[Option<Known>]) -> Vec<String> {
     let Some(holder) = info.holders.first() else { return Vec::new() };
-    let (key, fence) = (as_argument(&info.key), holder.fence);
-    vec![
-        "to end that, the gentlest first:".to_owned(),
-        format!("  leasehold ask {key}    # asks the holders to let go; nobody is forced"),
+    let ask = typed::command_on("ask", &info.key);
+    let force = typed::command_on(&format!("force-release --fence {}", holder.fence), &info.key);
+    let mut lines = vec!["to end that, the gentlest first:".to_owned()];
+    // Of more holders than are told of, it is not known.
+    let has_ended = |known: &Option<Known>| known.as_ref().is_some_and(|it| it.process.has_ended());
+    if processes.len() == info.holders.len() && processes.iter().all(has_ended) {
+        if processes.iter().flatten().any(|known| known.process.may_be_in_a_container()) {
+            lines.push(format!(
+                "  {ask}    # if its process is in a container; else nothing hears it"
+            ));
+        }
+        lines.push(format!(
+            "  wait: its lease ends {}, if it is none that `leasehold acquire` took and that is renewed",
+            end(holder)
+        ));
+        lines
+            .push(format!("  {force}    # at once; what `leasehold acquire` took it for works on"));
+        return lines;
+    }
+    lines.extend([
+        format!("  {ask}    # asks the holders to let go; nobody is forced"),
         "  end the process that holds it".to_owned(),
-        format!("  leasehold force-release --fence {fence} {key}    # it works on for a while"),
-    ]
+        format!("  {force}    # it works on for a while"),
+    ]);
+    lines
 }
 
 fn document(findings: &Findings) -> Outcome<Value> {
-    let Findings { info, processes, waits } = findings;
+    let Findings { info, processes, waits, last_run } = findings;
     let step = |Step { waiter, waits_for, held_by }: &Step| {
         let (waiter, held_by) = (waiter.as_str(), held_by.as_str());
         json!({ "waiter": waiter, "waits_for": waits_for.as_str(), "held_by": held_by })
@@ -221,7 +278,7 @@ fn document(findings: &Findings) -> Outcome<Value> {
         chains.iter().map(chain).collect()
     });
     let processes = processes.iter().map(|process| {
-        process.as_ref().map_or(Value::Null, |process| {
+        process.as_ref().map_or(Value::Null, |Known { process, .. }| {
             let (host, id) = (&process.host, process.id);
             json!({ "host": host, "id": id, "here": process.state.as_ref().map(ToString::to_string) })
         })
@@ -233,6 +290,7 @@ fn document(findings: &Findings) -> Outcome<Value> {
         "processes": processes.collect::<Vec<_>>(),
         "granted_at": granted_at(info.last_fence),
         "chains": chains,
+        "last_run": last_run.as_ref().map(LastRun::document),
     }))
 }
 
@@ -245,7 +303,7 @@ mod tests {
     fn what_strangers_wrote_can_not_steer_the_terminal_of_who_asks_why() {
         let info = hostile();
         let waits = Ok(graph::chains(&info, std::slice::from_ref(&info)));
-        let text = text(&Findings { info, processes: vec![None], waits });
+        let text = text(&Findings { info, processes: vec![None], waits, last_run: None });
         assert!(!steers(&text), "{text:?}");
         assert!(text.contains("web\\u{1b}[2J"), "{text}");
     }

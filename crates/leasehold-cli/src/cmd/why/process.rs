@@ -47,6 +47,15 @@ impl Process {
         let state = (host == here).then(|| State::of(id, held_for)).flatten();
         Some(Self { host: host.to_owned(), id, state })
     }
+
+    /// Whether it has ended, unless it is in a container.
+    pub(super) const fn has_ended(&self) -> bool {
+        matches!(self.state, Some(State::Absent | State::Dead))
+    }
+
+    pub(super) const fn may_be_in_a_container(&self) -> bool {
+        matches!(self.state, Some(State::Absent))
+    }
 }
 
 impl State {
@@ -64,10 +73,12 @@ impl State {
         let command: String = words.join(" ").chars().take(COMMAND_MAX).collect();
         // Its number is another's by now, or it is the system's own, which takes no locks.
         let later = age(rest).is_some_and(|age| age + SLACK < held_for.as_secs_f64());
-        if later || command.is_empty() {
+        let letter = rest.chars().next()?;
+        // One that was ended has no command line any more.
+        if later || command.is_empty() && !matches!(letter, 'Z' | 'X') {
             return Some(Self::Absent);
         }
-        Some(match rest.chars().next()? {
+        Some(match letter {
             'Z' | 'X' => Self::Dead,
             'T' | 't' => Self::Stopped(command),
             _ => Self::Runs(command),

@@ -380,6 +380,32 @@ fn a_head_is_told_of_a_cool_down_that_ends_before_it_would_ask() {
 }
 
 #[test]
+fn a_head_is_told_of_a_lease_that_ends_earlier_now() {
+    let mut lock = Lock::new();
+    let lease = lock.take(1, 10_000);
+    lock.wait(2);
+    let mut shorter = RenewRequest::new(key(), token(1), lease, ttl(50));
+    assert_eq!(lock.renew_with(&shorter), Renew::Renewed);
+    assert_eq!(lock.take_notices(), [], "it ends no earlier");
+    shorter.shorten = true;
+    assert_eq!(lock.renew_with(&shorter), Renew::Renewed);
+    let told = Wake::First { ticket: 2, retry_after: ms(50) };
+    assert_eq!(lock.take_notices(), [Notice { client: client(2), wake: told }]);
+    assert_eq!(lock.renew_with(&shorter), Renew::Renewed);
+    assert_eq!(lock.take_notices(), []);
+    shorter.successor = Some(token(7));
+    shorter.ttl = ttl(40);
+    assert_eq!(lock.renew_with(&shorter), Renew::Renewed);
+    assert_eq!(lock.take_notices().len(), 1, "handed over, and shorter");
+    shorter.ttl = ttl(30);
+    assert_eq!(lock.renew_with(&shorter), Renew::Renewed);
+    assert_eq!(lock.take_notices().len(), 1, "handed over before, and shorter again");
+    shorter.ttl = ttl(5_000);
+    assert_eq!(lock.renew_with(&shorter), Renew::Renewed);
+    assert_eq!(lock.take_notices(), [], "it ends later");
+}
+
+#[test]
 fn a_dead_head_is_skipped_during_a_cool_down_too() {
     let mut lock = Lock::new();
     let lease = lock.take(1, 10_000);

@@ -188,11 +188,14 @@ impl World {
         self.books.held.retain(|_, held| held.expires_us > at_us);
         self.books.hear(call.acquire.as_ref(), at_us);
         self.books.enter_notices(&notices, gone, closed_before, at_us);
+        let end_before = self.books.end_for(op);
         self.enter_answer(&call, &answer, closed_before);
         self.compare();
-        // Whoever stood first before a cool-down has to reckon anew.
+        // Whoever stood first before a cool-down has to reckon anew, or before a lease was cut short.
         let closes = self.books.closed_until_us > closed_until_before;
-        self.check_line(op, head_before.filter(|_| !closes), &notices);
+        let is_shorter =
+            end_before.zip(self.books.end_for(op)).is_some_and(|(before, after)| after < before);
+        self.check_line(op, head_before.filter(|_| !closes && !is_shorter), &notices);
         self.check_repeat(&call, &answer, &notices);
     }
 

@@ -6,9 +6,9 @@ use proptest::collection::vec;
 use proptest::sample::select;
 
 use super::*;
+use crate::call::Call;
 use crate::differential::operation::{Ending, Renewal, Taking, ending, renewal, step, taking};
 use crate::reply;
-use crate::script::Script;
 use crate::transport::Delivery;
 use crate::words::Words;
 
@@ -48,10 +48,9 @@ fn batch(home: Home) -> impl Strategy<Value = Batch> {
 /// Runs one script about several locks, and returns the answer about each with its epoch.
 async fn together(
     store: &RedisStore,
-    script: &'static Script,
+    call: Call<'static>,
     words: &[Words],
 ) -> Vec<Result<(redis::Value, u64), Error>> {
-    let call = store.call_about(script, words.iter());
     let deadline = Deadline::after(WITHIN);
     match call.run(&*store.shared.transport, Delivery::None, deadline).await {
         Ok(Answer { value, epoch, .. }) => {
@@ -65,7 +64,9 @@ async fn together(
 async fn acquire(store: &RedisStore, requests: &[AcquireRequest]) -> Vec<Result<Acquire, Error>> {
     let words: Vec<_> =
         requests.iter().map(|request| store.acquire_words(request).unwrap()).collect();
-    let answers = together(store, &store.shared.scripts.acquire, &words).await;
+    let answers =
+        together(store, store.call_about(&store.shared.scripts.acquire, words.iter()), &words)
+            .await;
     let read = |(answer, request): (Result<_, _>, &AcquireRequest)| {
         let (value, epoch) = answer?;
         reply::acquire(value, &store.asked(request, epoch))
@@ -76,7 +77,7 @@ async fn acquire(store: &RedisStore, requests: &[AcquireRequest]) -> Vec<Result<
 async fn release(store: &RedisStore, requests: &[ReleaseRequest]) -> Vec<Result<Release, Error>> {
     let words: Vec<_> =
         requests.iter().map(|request| store.release_words(request).unwrap()).collect();
-    let answers = together(store, &store.shared.scripts.release, &words).await;
+    let answers = together(store, store.release_call(words.iter()), &words).await;
     answers.into_iter().map(|answer| reply::release(answer?.0)).collect()
 }
 
@@ -95,6 +96,14 @@ impl Batch {
                 releases.iter().any(|(_, ending)| u64::from(ending.who) == ticket)
             }
             Self::Renew(_) | Self::AcquireAll(_) | Self::Acquire(_) => false,
+        }
+    }
+
+    /// Whether it renews what the waiter with this ticket has.
+    pub(super) fn renews(&self, ticket: u64) -> bool {
+        match self {
+            Self::Renew(renewals) => renewals.iter().any(|(_, renewal)| renewal.is_by(ticket)),
+            Self::Release(_) | Self::AcquireAll(_) | Self::Acquire(_) => false,
         }
     }
 

@@ -8,7 +8,8 @@
 --       4   what is published
 --       5   the command that publishes it: PUBLISH or SPUBLISH
 --
--- Returns 1 if it was held, 0 if it is not this holder's.
+-- Returns 1 if it was held, 0 if it is not this holder's; where the server let it publish nothing,
+-- {1, {'unsent', why, channel, message}}.
 --
 -- Atomic: one script.
 if redis.pcall('HEXISTS', KEYS[1], ARGV[1]) ~= 1 then return 0 end
@@ -17,5 +18,10 @@ if ARGV[2] ~= '0' then
   return 1
 end
 redis.call('DEL', KEYS[1])
-redis.pcall(ARGV[5], ARGV[3], ARGV[4])
+local sent = redis.pcall(ARGV[5], ARGV[3], ARGV[4])
+-- Servers before 7 have one sort of channels, and Redisson's clients of them listen there.
+if type(sent) == 'table' and ARGV[5] == 'SPUBLISH' and string.find(sent.err, 'nknown') then
+  sent = redis.pcall('PUBLISH', ARGV[3], ARGV[4])
+end
+if type(sent) == 'table' then return {1, {'unsent', sent.err, ARGV[3], ARGV[4]}} end
 return 1

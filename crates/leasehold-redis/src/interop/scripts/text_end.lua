@@ -7,7 +7,8 @@
 --       3   the channel on which it is published, or empty
 --       4   what is published
 --
--- Returns 1 if it was held, 0 if it is not this token's.
+-- Returns 1 if it was held, 0 if it is not this token's; where the server let it publish nothing,
+-- {1, {'unsent', why, channel, message}}.
 --
 -- Atomic: one script.
 local stored, token = redis.pcall('GET', KEYS[1]), ARGV[2]
@@ -20,5 +21,8 @@ if KEYS[2] then
   redis.pcall('LPUSH', KEYS[2], 1)
   redis.call('PEXPIRE', KEYS[2], 1000)
 end
-if ARGV[3] ~= '' then redis.pcall('PUBLISH', ARGV[3], ARGV[4]) end
+if ARGV[3] ~= '' then
+  local sent = redis.pcall('PUBLISH', ARGV[3], ARGV[4])
+  if type(sent) == 'table' then return {1, {'unsent', sent.err, ARGV[3], ARGV[4]}} end
+end
 return 1

@@ -20,7 +20,9 @@ use crate::worker::{self, Ground};
 use crate::{clock, epilogue};
 
 const USAGE: &str = "\
-Usage: torture --program LEASEHOLD [--patience SECONDS] STORE SECONDS [SEED]
+Usage: torture --program LEASEHOLD [--patience SECONDS] [--commands N] STORE SECONDS [SEED]
+
+Goes on beyond SECONDS until N commands have ended.
 
 STORE is embedded, redis, forgetful (a server that forgets), sentinel, cluster, quorum (of three
 nodes), quorum5, or all, one after the other.
@@ -37,6 +39,7 @@ struct Order {
     patience: Duration,
     stores: Vec<String>,
     time: Duration,
+    commands: usize,
     seed: u64,
 }
 
@@ -60,12 +63,13 @@ pub(crate) fn main(args: &[String]) -> ExitCode {
 
 fn order(args: &[String]) -> Option<Order> {
     let mut args = args.iter().map(String::as_str);
-    let (mut program, mut patience) = (None, PATIENCE);
+    let (mut program, mut patience, mut commands) = (None, PATIENCE, 0);
     let mut plain = Vec::new();
     while let Some(arg) = args.next() {
         match arg {
             "--program" => program = Some(fs::canonicalize(args.next()?).ok()?),
             "--patience" => patience = Duration::from_secs(args.next()?.parse().ok()?),
+            "--commands" => commands = args.next()?.parse().ok()?,
             _ => plain.push(arg),
         }
     }
@@ -80,7 +84,7 @@ fn order(args: &[String]) -> Option<Order> {
         _ => return None,
     };
     let time = Duration::from_secs(seconds.parse().ok()?);
-    Some(Order { program: program?, patience, stores, time, seed })
+    Some(Order { program: program?, patience, stores, time, commands, seed })
 }
 
 /// Tortures one store, and judges.
@@ -112,7 +116,7 @@ fn torture(store: &str, order: &Order) -> Row {
             .map(|worker| {
                 let plan = Plan::new(order.seed, worker, site.abilities());
                 let ground = &ground;
-                scope.spawn(move || worker::work(ground, plan, until))
+                scope.spawn(move || worker::work(ground, plan, until, order.commands))
             })
             .collect();
         // Also when one of them panics.

@@ -190,9 +190,10 @@ fn to(pid: Option<i32>, signal: Signal, send: fn(i32, Signal) -> bool) -> bool {
     pid.is_some_and(|pid| send(pid, signal))
 }
 
-/// Runs commands until the time is over.
-pub(crate) fn work(ground: &Ground, mut plan: Plan, until: Duration) {
-    while clock::now() < until {
+/// Runs commands until the time is over and so many of all workers have ended.
+pub(crate) fn work(ground: &Ground, mut plan: Plan, until: Duration, commands: usize) {
+    let are_few = || ground.done.lock().expect("no worker panics while it adds").len() < commands;
+    while clock::now() < until || are_few() {
         let op = plan.op();
         let steps = match op.verb {
             Verb::Run { .. } | Verb::Elect => vec![supervised(ground, &op)],
@@ -324,10 +325,12 @@ fn acquire(ground: &Ground, op: &Op, forget: bool) -> Vec<Step> {
     if !succeeded(&steps[0]) {
         return steps;
     }
-    // A new lease file has a line for each: head, token, fence, and more, the name at last.
+    // A new lease file has a line for each: head, token, fence, and more, the name at last. Notes begin
+    // with `#`.
     let lease = fs::read_to_string(ground.dir.join(&file)).unwrap_or_default();
     let leases: Vec<(String, String)> = lease
         .lines()
+        .filter(|line| !line.starts_with('#'))
         .filter_map(|line| {
             let fields: Vec<&str> = line.split(' ').collect();
             Some(((*fields.last()?).to_owned(), (*fields.get(2)?).to_owned()))

@@ -43,3 +43,15 @@ fn no_method_of_the_async_api_is_missing_here() {
     assert!(there.len() >= 20, "this test has lost its eyes: {there:?}");
     assert_eq!(here, there);
 }
+
+#[test]
+fn no_method_for_other_libraries_locks_is_missing_here() {
+    let (there, mut here) =
+        (methods("leasehold::interop::"), methods("leasehold::blocking::interop::"));
+    // A future can be given any limit from outside; a thread's wait can't.
+    for lease in ["PlainLease", "RedissonGuard"] {
+        assert!(here.get_mut(lease).unwrap().remove("lost_within"));
+    }
+    assert_eq!(there.len(), 7, "this test has lost its eyes: {there:?}");
+    assert_eq!(here, there);
+}

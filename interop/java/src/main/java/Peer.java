@@ -7,6 +7,7 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.TimeUnit;
@@ -18,6 +19,7 @@ import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
+import org.springframework.data.redis.connection.RedisClusterConfiguration;
 import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
 import org.springframework.data.redis.core.StringRedisTemplate;
 import org.springframework.integration.redis.util.RedisLockRegistry;
@@ -44,7 +46,13 @@ public final class Peer {
         WithRedisson(String port, String key, long ttlMs, boolean fenced) {
             Config config = new Config();
             config.setLockWatchdogTimeout(ttlMs);
-            config.useSingleServer().setAddress("redis://127.0.0.1:" + port).setConnectionMinimumIdleSize(1);
+            if (port.contains(",")) {
+                config.useClusterServers()
+                        .addNodeAddress(nodes(port, "redis://"))
+                        .setMasterConnectionMinimumIdleSize(1);
+            } else {
+                config.useSingleServer().setAddress("redis://127.0.0.1:" + port).setConnectionMinimumIdleSize(1);
+            }
             client = Redisson.create(config);
             lock = fenced ? client.getFencedLock(key) : client.getLock(key);
             this.fenced = fenced;
@@ -167,11 +175,18 @@ public final class Peer {
         }
     }
 
+    /** The nodes of a cluster, whose ports have commas between them. */
+    static String[] nodes(String ports, String before) {
+        return Arrays.stream(ports.split(",")).map(port -> before + "127.0.0.1:" + port).toArray(String[]::new);
+    }
+
     static Library library(String peer, String port, String key, long ttlMs) {
         if (peer.startsWith("redisson")) {
             return new WithRedisson(port, key, ttlMs, peer.equals("redisson-fenced"));
         }
-        LettuceConnectionFactory server = new LettuceConnectionFactory("127.0.0.1", Integer.parseInt(port));
+        LettuceConnectionFactory server = port.contains(",")
+                ? new LettuceConnectionFactory(new RedisClusterConfiguration(List.of(nodes(port, ""))))
+                : new LettuceConnectionFactory("127.0.0.1", Integer.parseInt(port));
         server.afterPropertiesSet();
         server.start();
         return switch (peer) {

@@ -105,6 +105,12 @@ impl Books {
         self.line.iter().min_by_key(|(_, waits)| waits.place).map(|(who, _)| *who)
     }
 
+    /// When the lease ends that an operation renews.
+    pub(super) fn end_for(&self, op: &Op) -> Option<u64> {
+        let &Op::Renew { who, .. } = op else { return None };
+        self.held.get(&who).map(|held| held.expires_us)
+    }
+
     /// Whether a place that is brought can be one that was given, and is nobody else's of those that
     /// have something now: no place is given ahead of the time but behind another one.
     pub(super) fn may_have_given(&self, place: Place, in_line: &[Token], at_us: u64) -> bool {

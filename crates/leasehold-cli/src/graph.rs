@@ -12,19 +12,29 @@ const STEPS_MAX: usize = 10;
 
 /// A waiter, what it waits for, and somebody who holds that.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Step {
-    pub(super) waiter: OwnerName,
-    pub(super) waits_for: Key,
-    pub(super) held_by: OwnerName,
+pub(crate) struct Step {
+    pub(crate) waiter: OwnerName,
+    pub(crate) waits_for: Key,
+    pub(crate) held_by: OwnerName,
 }
 
 /// Waiters of whom each waits for the next.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Chain {
+pub(crate) enum Chain {
     /// The last waits for somebody who waits for nothing.
     Open(Vec<Step>),
     /// The last waits for the longest.
     Circle(Vec<Step>),
+}
+
+impl Chain {
+    /// One sentence for each step.
+    pub(crate) fn steps(&self) -> impl Iterator<Item = String> {
+        let (Self::Open(steps) | Self::Circle(steps)) = self;
+        steps.iter().map(|Step { waiter, waits_for, held_by }| {
+            format!("{waiter} waits for \"{waits_for}\", which {held_by} holds")
+        })
+    }
 }
 
 /// Where one step leads.
@@ -32,7 +42,7 @@ type Edges<'a> = BTreeMap<&'a str, Vec<(&'a Key, &'a OwnerName)>>;
 
 /// What the holders of a lock wait for themselves: a circle for those in one, else how far it goes.
 /// Holders that wait for nothing are left out. Each edge is walked once.
-pub(super) fn chains(of: &LockInfo, locks: &[LockInfo]) -> Vec<Chain> {
+pub(crate) fn chains(of: &LockInfo, locks: &[LockInfo]) -> Vec<Chain> {
     let mut edges = Edges::new();
     for info in locks {
         for waiter in &info.waiters {

@@ -1,0 +1,139 @@
+//! What no machine can change: how often the server is asked, and how often memory is, for a cycle of
+//! a lock that nobody else wants; and how much memory a held lease keeps.
+//!
+//! The bounds are a little above what is counted today. A change that needs more says so by raising one.
+
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold::Client;
+use leasehold_testkit::server::RedisServer;
+use tokio::task::JoinSet;
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+static BYTES: AtomicI64 = AtomicI64::new(0);
+
+fn counted(bytes: usize) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+// SAFETY: every call goes on to the system's allocator as it is; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        BYTES.fetch_add(counted(layout.size()), Ordering::Relaxed);
+        // SAFETY: the caller's promise about the layout is handed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        BYTES.fetch_sub(counted(layout.size()), Ordering::Relaxed);
+        // SAFETY: the pointer came from `alloc` above with this layout.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// How often the server carried out each of these so far, inside scripts too.
+fn calls(server: &RedisServer, commands: &[&str]) -> f64 {
+    let stats = server.info("commandstats");
+    let calls = |command: &&str| -> Option<f64> {
+        let fields = stats.get(&format!("cmdstat_{command}"))?;
+        fields.strip_prefix("calls=")?.split(',').next()?.parse().ok()
+    };
+    commands.iter().filter_map(calls).sum()
+}
+
+/// Cycles of so many callers on one client, each on a lock of its own.
+async fn cycles(client: &Client, callers: usize, each: usize) {
+    let mut tasks = JoinSet::new();
+    for caller in 0..callers {
+        let mutex = client.mutex(format!("counted/{caller}"));
+        tasks.spawn(async move {
+            for _ in 0..each {
+                mutex.try_lock().await.unwrap().unwrap().release().await.unwrap();
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+}
+
+/// How much a count grows for each of `cycles`, once everything is warm.
+fn per_cycle(cycles: usize, before: f64, after: f64) -> f64 {
+    (after - before) / cycles as f64
+}
+
+/// Allocations of a cycle: of a lone caller, of one among many, and without a server. A lone caller's has one more
+/// where the connection makes a new buffer for each reply, which depends on when its tasks run. With `metrics`, as
+/// where the whole workspace is built with all features, two more than the crate's own build has, and eight bytes
+/// more for a lease.
+const ALONE: f64 = 32.0;
+const TOGETHER: f64 = 12.0;
+const IN_MEMORY: f64 = 5.5;
+/// What a held lease keeps, its guard included, in bytes.
+const HELD_BYTES: f64 = 420.0;
+/// So long that nothing is renewed while it is counted, however slow the machine is.
+const HELD_TTL: Duration = Duration::from_secs(24 * 3600);
+
+/// One test, since all that runs in the process is counted.
+#[test]
+fn cycles_and_held_leases_cost_no_more_than_they_did() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let server = RedisServer::start();
+        let client = Client::connect(server.url()).await.unwrap();
+        let allocations = || ALLOCATIONS.load(Ordering::Relaxed) as f64;
+        let mut found = Vec::new();
+        let mut check = |what: &str, counted: f64, most: f64| {
+            found.push((format!("{what}: {counted:.2}, at most {most}"), counted <= most));
+        };
+
+        for (callers, each, most) in
+            [(1, 400, [2.05, 2.05, 2.05, 2.05, ALONE]), (64, 50, [0.2, 2.1, 2.1, 0.2, TOGETHER])]
+        {
+            cycles(&client, callers, 2).await;
+            let all = callers * each;
+            let names: [&[&str]; 4] =
+                [&["evalsha", "eval"], &["hget", "hmget"], &["hset"], &["pttl"]];
+            let before = names.map(|names| calls(&server, names));
+            let allocated = allocations();
+            cycles(&client, callers, each).await;
+            let allocated = per_cycle(all, allocated, allocations());
+            for ((names, before), most) in names.iter().zip(before).zip(most) {
+                let counted = per_cycle(all, before, calls(&server, names));
+                check(&format!("{callers} callers, {}", names[0]), counted, most);
+            }
+            check(&format!("{callers} callers, allocations"), allocated, most[4]);
+        }
+
+        let memory = Client::connect("memory:").await.unwrap();
+        cycles(&memory, 1, 10).await;
+        let before = allocations();
+        cycles(&memory, 1, 1000).await;
+        check("in memory, allocations", per_cycle(1000, before, allocations()), IN_MEMORY);
+
+        const HELD: usize = 10_000;
+        let client = Client::builder().ttl(HELD_TTL).connect(server.url()).await.unwrap();
+        cycles(&client, 1, 2).await;
+        let mut guards = Vec::with_capacity(HELD);
+        let before = BYTES.load(Ordering::Relaxed);
+        for number in 0..HELD {
+            guards.push(client.mutex(format!("held/{number}")).try_lock().await.unwrap().unwrap());
+        }
+        let bytes = (BYTES.load(Ordering::Relaxed) - before) as f64 / HELD as f64;
+        check("bytes of a held lease", bytes, HELD_BYTES);
+
+        let lines: Vec<_> = found.iter().map(|(line, _)| line.as_str()).collect();
+        println!("{}", lines.join("\n"));
+        assert!(found.iter().all(|(_, fits)| *fits), "{}", lines.join("\n"));
+    });
+}

@@ -1,0 +1,297 @@
+//! What can be typed to look: at the locks in use, at one of them, at the store.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use leasehold::interop::Layout;
+
+use super::options::Sharing;
+use crate::duration;
+
+/// List the locks in use
+#[derive(Args, Debug)]
+pub(crate) struct Ls {
+    /// Only those whose names start with this
+    pub(crate) prefix: Option<OsString>,
+
+    /// List them again at this interval, 2s by default, until a signal comes
+    ///
+    /// On a terminal each list replaces the last. If the store goes away, it is asked again.
+    #[arg(
+        long, value_name = "TIME", num_args = 0..=1, require_equals = true,
+        default_missing_value = "2s", value_parser = duration::parse, allow_hyphen_values = true,
+    )]
+    pub(crate) watch: Option<Duration>,
+
+    /// Print a JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show the holders of a lock and its waiters
+#[derive(Args, Debug)]
+pub(crate) struct Show {
+    /// The name of the lock
+    pub(crate) key: OsString,
+
+    /// Print a JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) sharing: Sharing,
+}
+
+/// Print what became of a lock
+///
+/// One line for each event in the store's log, the oldest first: when it was, by the store's clock
+/// in UTC; what it was (granted, handed on, changed, adopted, detached, released, lost, forced);
+/// the fence; the owner, and the process if that has another name; how a release went and the
+/// command ended, or why the lease was lost; and for how long the lock was closed with it.
+///
+/// A store keeps a log for clients whose URL says so, `?log=N`: about the last N events, of each
+/// lock on a Redis server, where they are forgotten a week after the last, and of all locks
+/// together in an embedded store. Clients write them after the fact. One may be missing if its
+/// process was killed first or the store was away, and nobody writes that a lease has ended whose
+/// holder is gone.
+///
+///   LEASEHOLD_STORE=redis://HOST?log=1000 leasehold run report -- make report
+///   leasehold log report
+#[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Log {
+    /// The name of the lock
+    pub(crate) key: OsString,
+
+    /// How many events at most
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 100)]
+    pub(crate) last: usize,
+
+    /// Print new events as they come, until a signal comes
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+
+    /// Print a JSON document for each, on a line of its own
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Watch the locks in use
+///
+/// Shows for each lock its holder, how long it has been held, how long the lease still runs unless
+/// renewed, and the number of waiters. Lists the whole store now and then; in between it asks only for
+/// the locks on the screen.
+///
+///   up, down, page up, page down, home, end    choose a lock; enter shows all about it
+///   s, r                                       sort by something else; the other way round
+///   /                                          show only names and owners with this text
+///   x                                          take it away, when you type the end of its fence
+///   q, ctrl-c                                  end
+#[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Top {
+    /// Only those whose names start with this
+    pub(crate) prefix: Option<OsString>,
+
+    /// Print all of them as a table, and exit
+    #[arg(long)]
+    pub(crate) once: bool,
+
+    /// Sort them by this
+    #[arg(long, value_enum, default_value_t = Sort::Held)]
+    pub(crate) sort: Sort,
+
+    /// Refresh the locks on the screen at this interval, 100ms or more
+    #[arg(
+        long, value_name = "TIME", default_value = "1s",
+        value_parser = duration::parse, allow_hyphen_values = true,
+    )]
+    pub(crate) every: Duration,
+}
+
+/// Show the locks in use on a web page
+///
+/// For each lock it shows the holder, how long it has held the lock, how long the lease runs on
+/// unless renewed, the waiters, and the holds of the last five minutes that the page has seen. It
+/// prints the page's address, lists the store while a page is open, and ends with a signal.
+///
+/// All who reach the address may look, other users of this machine too. The page only shows,
+/// unless --allow-release is given. Then those with the printed address, which has a token in it,
+/// can take a lease away by typing the end of its fence.
+///
+///   leasehold ui
+///   ssh -L 9465:127.0.0.1:9465 host leasehold ui
+#[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Ui {
+    /// Only those whose names start with this
+    pub(crate) prefix: Option<OsString>,
+
+    /// The address to serve it at; port 0 takes one that is free
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9465")]
+    pub(crate) listen: std::net::SocketAddr,
+
+    /// A name by which browsers reach it, besides localhost and addresses
+    #[arg(long = "host", value_name = "NAME")]
+    pub(crate) hosts: Vec<String>,
+
+    /// How often the store is listed, 100ms or more
+    #[arg(
+        long, value_name = "TIME", default_value = "1s",
+        value_parser = duration::parse, allow_hyphen_values = true,
+    )]
+    pub(crate) every: Duration,
+
+    /// Let those with the printed address take leases away
+    #[arg(long)]
+    pub(crate) allow_release: bool,
+}
+
+/// An order of locks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Sort {
+    /// By name
+    Name,
+    /// Held for longest first
+    Held,
+    /// Whose lease ends first
+    Left,
+    /// With most waiters first
+    Waiting,
+}
+
+impl Sort {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Name => "name",
+            Self::Held => "time held",
+            Self::Left => "time left",
+            Self::Waiting => "waiters",
+        }
+    }
+
+    /// The one after this, around.
+    pub(crate) const fn next(self) -> Self {
+        match self {
+            Self::Name => Self::Held,
+            Self::Held => Self::Left,
+            Self::Left => Self::Waiting,
+            Self::Waiting => Self::Name,
+        }
+    }
+}
+
+/// Print the locks in use as numbers for Prometheus, or serve them
+///
+/// Counts the locks that are held, closed and waited for, and tells the age of the oldest hold, the
+/// longest wait, and whether the store answered. If it did not, leasehold_store_up is 0, and without
+/// --listen the exit code is that of the failure. Each scrape lists the store. With --listen it prints
+/// the address that it serves, with the port that it got if you gave port 0. Every client that reaches
+/// the address may read. Ends on a signal.
+#[derive(Args, Debug)]
+pub(crate) struct Metrics {
+    /// Only locks whose names start with this
+    pub(crate) prefix: Option<OsString>,
+
+    /// Serve them at this address, such as 127.0.0.1:9464, instead of printing them once
+    #[arg(long, value_name = "IP:PORT")]
+    pub(crate) listen: Option<std::net::SocketAddr>,
+
+    /// Give each lock numbers of its own too, the first 1000 by name
+    #[arg(long)]
+    pub(crate) per_lock: bool,
+}
+
+/// Explain why a lock is not free
+///
+/// Prints its holders, with their notes and since when they hold it, and what a holder's process does
+/// if it runs on this machine; the waiters, in order; what the holders themselves wait for, and whether
+/// that is a deadlock; when a closed lock was last taken; and what you can do. Changes nothing.
+///
+/// It lists the store to find what the holders wait for. It tells holders and waiters apart by their
+/// owner names, so all tasks of one process look like one.
+#[derive(Args, Debug)]
+pub(crate) struct Why {
+    /// The name of the lock
+    pub(crate) key: OsString,
+
+    /// Print a JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Check whether the store is set up well for locks
+///
+/// On a server it checks eviction, memory, persistence, replicas, role, version, clock, rights,
+/// scripts and messages, by asking and by trying. In a directory it checks the file system, free
+/// space, rights and place. It changes nothing. It prints the worst finding first, with what to
+/// set, and exits with 79 if any is worse than a note, else with 0.
+///
+/// With --probe it also finds out by experiment whether locks work, whatever the store calls
+/// itself. On scratch names below `doctor/probe/` six contenders take one lock as quickly as they
+/// can, waiters are woken, a lease ends by itself, clocks are compared, and 200 locks have to
+/// stay. That takes some seconds and leaves nothing behind; of a probe that a signal ended a server
+/// forgets the last in some seconds, of one that was killed in a little over a minute. In place of a
+/// directory in which there is no store yet it tries one beside it, on the same file system, and
+/// removes that. The report names no host and no directory, so it can be shared.
+///
+/// With --acl it prints the command that creates a Redis or Valkey user with the least rights, for the
+/// prefix and the database in the store's URL. It does not connect.
+///
+///   leasehold doctor
+///   leasehold doctor --probe
+///   leasehold doctor --acl --user app --feature lock,wait
+#[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Doctor {
+    /// Print a JSON document
+    #[arg(long, conflicts_with = "acl")]
+    pub(crate) json: bool,
+
+    /// Find out by experiment too
+    #[arg(long, conflicts_with = "acl")]
+    pub(crate) probe: bool,
+
+    /// Print the least ACL rule instead, as a command for redis-cli
+    #[arg(long)]
+    pub(crate) acl: bool,
+
+    /// What the user may do [default: lock,wait,share,list]
+    #[arg(
+        long = "feature",
+        value_name = "FEATURE",
+        value_delimiter = ',',
+        requires = "acl",
+        value_enum
+    )]
+    pub(crate) features: Vec<Feature>,
+
+    /// For locks in the layout of another library; see `run --help`
+    #[arg(long, value_name = "LAYOUT", value_parser = super::options::layout, requires = "acl",
+        conflicts_with = "features")]
+    pub(crate) interop: Option<Layout>,
+
+    /// The user's name
+    #[arg(long, value_name = "NAME", default_value = "leasehold", requires = "acl")]
+    pub(crate) user: String,
+}
+
+/// What a user of a server may do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Feature {
+    /// Take exclusive locks that are free, renew, release, show and force-release them
+    Lock,
+    /// Wait in line and be woken
+    Wait,
+    /// Share locks: read-write locks and semaphores
+    Share,
+    /// List locks
+    List,
+    /// Write the log of each lock, and read it
+    Log,
+    /// Use the server as a node of a quorum
+    Quorum,
+    /// Examine the server; this may read the passwords in its configuration
+    Doctor,
+}

@@ -1,0 +1,163 @@
+//! What `--json` prints is what docs/documents.schema.json says, word by word.
+
+use leasehold_testkit::server::RedisServer;
+use serde_json::{Value, json};
+
+use crate::harness::{Site, lock, until};
+
+fn schema() -> Value {
+    serde_json::from_str(include_str!("../../../../docs/documents.schema.json")).unwrap()
+}
+
+/// Why a value is not as its schema says, if it is not. Knows the words that the schema has, and no
+/// others.
+fn wrong(schema: &Value, root: &Value, value: &Value, at: &str) -> Option<String> {
+    for (word, says) in schema.as_object().unwrap() {
+        let found = match word.as_str() {
+            "$schema" | "title" | "$defs" | "description" | "additionalProperties" => None,
+            "$ref" => {
+                let name = says.as_str().unwrap().strip_prefix("#").unwrap();
+                wrong(root.pointer(name).unwrap(), root, value, at)
+            }
+            "anyOf" => {
+                let each = says.as_array().unwrap().iter();
+                let all: Option<Vec<_>> = each.map(|one| wrong(one, root, value, at)).collect();
+                all.map(|all| all.join(" / "))
+            }
+            "enum" => (!says.as_array().unwrap().contains(value))
+                .then(|| format!("{at}: {value} is none of {says}")),
+            "type" => {
+                let fits = match says.as_str().unwrap() {
+                    "object" => value.is_object(),
+                    "array" => value.is_array(),
+                    "string" => value.is_string(),
+                    "integer" => value.is_i64() || value.is_u64(),
+                    "boolean" => value.is_boolean(),
+                    "null" => value.is_null(),
+                    other => panic!("{other}"),
+                };
+                (!fits).then(|| format!("{at}: {value} is no {says}"))
+            }
+            "minimum" => {
+                (value.as_i64() < says.as_i64()).then(|| format!("{at}: {value} < {says}"))
+            }
+            "pattern" => {
+                let text = value.as_str().unwrap_or_default();
+                let fits = match says.as_str().unwrap() {
+                    "^[0-9]+$" => text.parse::<u64>().is_ok(),
+                    pattern if pattern.starts_with("^[0-9]{4}-") => {
+                        text.len() >= 20 && text.ends_with('Z') && text.contains('T')
+                    }
+                    other => panic!("{other}"),
+                };
+                (!fits).then(|| format!("{at}: {value} is not {says}"))
+            }
+            "required" => says.as_array().unwrap().iter().find_map(|name| {
+                let name = name.as_str().unwrap();
+                value.get(name).is_none().then(|| format!("{at}: {name} is missing"))
+            }),
+            "properties" => {
+                assert_eq!(schema["additionalProperties"], false, "{at}");
+                value.as_object().into_iter().flatten().find_map(|(name, part)| {
+                    match says.get(name) {
+                        Some(says) => wrong(says, root, part, &format!("{at}.{name}")),
+                        None => Some(format!("{at}: {name} is not in the schema")),
+                    }
+                })
+            }
+            "items" => value
+                .as_array()
+                .into_iter()
+                .flatten()
+                .enumerate()
+                .find_map(|(n, item)| wrong(says, root, item, &format!("{at}[{n}]"))),
+            other => panic!("the check does not know {other}"),
+        };
+        if found.is_some() {
+            return found;
+        }
+    }
+    None
+}
+
+/// Checks each document that a command prints.
+#[track_caller]
+fn is(kind: &str, printed: &str) {
+    assert!(!printed.is_empty(), "{kind}");
+    let root = schema();
+    for line in printed.lines() {
+        let value: Value = serde_json::from_str(line).unwrap();
+        if let Some(why) = wrong(&root["$defs"][kind], &root, &value, kind) {
+            panic!("{why} in {line}");
+        }
+        // The whole has it as one of its kinds.
+        assert_eq!(wrong(&root, &root, &value, kind), None, "{line}");
+    }
+}
+
+fn every_document_is_as_documented(site: &Site) {
+    let json = |line: &str| site.line(&format!("{line} --json"));
+    is("acquire", &json("acquire a b --ttl 1h --meta job=x").expect(0).stdout);
+    is("show", &json("show nobody").expect(0).stdout);
+    is("why", &json("why nobody").expect(0).stdout);
+    let mut holders: Vec<_> = [
+        "hold k --ignore-stdin --json --meta by=me",
+        "hold s --limit 3 --permits 2 --ignore-stdin --json",
+        "hold r --shared --ignore-stdin --json",
+    ]
+    .map(|line| site.start(line.split(' ')))
+    .into();
+    for holder in &mut holders {
+        is("hold", &holder.line());
+    }
+    site.line("ask k").expect(0);
+    let _waiter = site.start(["run", "k", "--", "true"]);
+    until("it waits", || !lock(site, "k")["waiters"].as_array().unwrap().is_empty());
+    site.line("run --once-per 1h job -- true").expect(0);
+    for key in ["k", "s", "r", "job"] {
+        is("show", &json(&format!("show {key}")).expect(0).stdout);
+        is("why", &json(&format!("why {key}")).expect(0).stdout);
+        is("log", &json(&format!("log {key}")).expect(0).stdout);
+    }
+    is("ls", &json("ls").expect(0).stdout);
+    is("doctor", &json("doctor").stdout);
+    is("error", &json("acquire k -n").expect(75).stdout);
+    let mut observer = site.start(["observe", "post", "--json"]);
+    is("observe", &observer.line());
+    let _leader = site.start(["elect", "post", "--", "sleep", "100"]);
+    is("observe", &observer.line());
+}
+
+#[test]
+fn every_document_is_as_documented_on_the_embedded_store() {
+    let site = Site::embedded();
+    every_document_is_as_documented(&Site::at(format!("{}?log=100", site.store())));
+}
+
+#[test]
+fn every_document_is_as_documented_on_redis() {
+    let server = RedisServer::start();
+    every_document_is_as_documented(&Site::at(format!("{}?log=100", server.url())));
+    let _new = server.cli(&["HSET", "leasehold:{bad}", "lock", "leasehold/99 odd"]);
+    let site = Site::at(server.url());
+    is("ls", site.line("ls --json").expect(69).stdout.lines().next().unwrap());
+    site.line("acquire theirs --interop redsync --ttl 1h --json").expect(0);
+    is("show", &site.line("show theirs --interop redsync --json").expect(0).stdout);
+    server.kill();
+    is("error", &site.line("ls --json").expect(69).stdout);
+}
+
+#[test]
+fn the_check_finds_what_is_missing_added_or_of_another_type() {
+    let root = schema();
+    let good = json!({ "version": 1, "key": "k", "fence": "7" });
+    let hold = &root["$defs"]["hold"];
+    assert_eq!(wrong(hold, &root, &good, ""), None);
+    for (name, value) in [("fence", json!(7)), ("version", json!(2)), ("more", json!(0))] {
+        let mut bad = good.clone();
+        bad[name] = value;
+        assert!(wrong(hold, &root, &bad, "").is_some(), "{bad}");
+    }
+    let less = json!({ "version": 1, "key": "k" });
+    assert!(wrong(hold, &root, &less, "").is_some());
+}

@@ -1,0 +1,51 @@
+//! Which node has a key, for those that keep connections to nodes by themselves.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::sync::watch;
+
+use super::{Cluster, Map};
+use crate::access::Access;
+use crate::address::Endpoint;
+use crate::classify::Verdict;
+use crate::slot::slot_of;
+use crate::transport::Deadline;
+
+impl Cluster {
+    /// The node that has each key's slot; `None` where none is known to.
+    pub(crate) async fn owners(&self, keys: &[String]) -> Result<Vec<Option<Endpoint>>, Verdict> {
+        let map = self.map(Deadline::after(self.inner.access.connect_timeout)).await?;
+        let owner = |key: &String| map.table.owner(slot_of(key)).map(|node| node.endpoint.clone());
+        Ok(keys.iter().map(owner).collect())
+    }
+
+    /// Some node that has slots.
+    pub(crate) async fn any_node(&self) -> Result<Endpoint, Verdict> {
+        let map = self.map(Deadline::after(self.inner.access.connect_timeout)).await?;
+        let any = self.any(&map.table)?.into_iter().next();
+        any.ok_or_else(|| Verdict::nobody_yet("no node of the cluster has slots"))
+    }
+
+    /// How a node is reached.
+    pub(crate) fn access_to(&self, endpoint: &Endpoint) -> Arc<Access> {
+        Arc::clone(self.node(endpoint).access())
+    }
+
+    /// Has the nodes asked for their tables when one is wanted next.
+    pub(crate) fn doubt(&self) {
+        self.latest().iter().for_each(|map| map.doubted.store(true, Ordering::Relaxed));
+    }
+
+    /// Whether a node has slots, or may be about to get some, as far as it is known.
+    pub(crate) fn may_have_slots(&self, endpoint: &Endpoint) -> bool {
+        self.latest().is_none_or(|map| {
+            map.table.has_primary(endpoint) || map.table.vacant.contains(endpoint)
+        })
+    }
+
+    /// Tells of each new table.
+    pub(crate) fn changes(&self) -> watch::Receiver<Option<Arc<Map>>> {
+        self.inner.map.subscribe()
+    }
+}

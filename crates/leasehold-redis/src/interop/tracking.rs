@@ -1,0 +1,333 @@
+//! Has keys tracked by the servers that have them.
+//!
+//! A program of another library wakes nobody of ours, and tells no holder that it took the lock
+//! away. The server does: it tells a connection that tracks its keys of every change to what it has
+//! read. The expiry of a key is told late, so waiters have timers of their own for that.
+//!
+//! In a cluster each node that has a key which is looked after gets a connection, and a key whose
+//! slot is moved is followed there.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Listener, Wake};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep_until};
+
+use super::tracker::{Place, Report, TrackedKeys, Tracker};
+use super::watch::Watches;
+use crate::access::Access;
+use crate::classify::Verdict;
+use crate::cluster::{Cluster, Map};
+use crate::listen::Listening;
+use crate::transport::{Deadline, here};
+
+/// When a key is looked for again that no node was known to have.
+const AGAIN: Duration = Duration::from_millis(100);
+/// Reports that wait to be read.
+const REPORTS_MAX: usize = 64;
+
+/// The servers that track keys.
+#[derive(Debug)]
+pub(super) enum Servers {
+    One(Arc<Access>),
+    Cluster(Cluster),
+}
+
+impl Servers {
+    fn at(&self, place: &Place) -> Arc<Access> {
+        match (self, place) {
+            (Self::Cluster(cluster), Some(endpoint)) => cluster.access_to(endpoint),
+            (Self::Cluster(cluster), None) => Arc::clone(cluster.access()),
+            (Self::One(access), _) => Arc::clone(access),
+        }
+    }
+
+    /// Where each key is; `None` for one whose slot no node is known to have.
+    async fn places(&self, keys: &[String]) -> Result<Vec<Option<Place>>, Verdict> {
+        Ok(match self {
+            Self::One(_) => keys.iter().map(|_| Some(None)).collect(),
+            Self::Cluster(cluster) => {
+                cluster.owners(keys).await?.into_iter().map(|owner| owner.map(Some)).collect()
+            }
+        })
+    }
+
+    /// One of them.
+    async fn any(&self) -> Result<Place, Verdict> {
+        match self {
+            Self::One(_) => Ok(None),
+            Self::Cluster(cluster) => cluster.any_node().await.map(Some),
+        }
+    }
+
+    fn is_of_them(&self, place: &Place) -> bool {
+        match (self, place) {
+            (Self::Cluster(cluster), Some(endpoint)) => cluster.may_have_slots(endpoint),
+            _ => true,
+        }
+    }
+}
+
+/// Opens a connection, and returns once its server tracks for it.
+pub(super) async fn listen(
+    servers: Servers,
+    watches: Arc<Watches>,
+    deadline: Deadline,
+) -> Result<Box<dyn Listener>, Verdict> {
+    here()?;
+    let there = match &servers {
+        Servers::One(access) => access.runtime()?,
+        Servers::Cluster(cluster) => cluster.access().runtime()?,
+    };
+    Listening::start(&there, deadline, |messages, doubts, ready| async move {
+        let (reports, reported) = mpsc::channel(REPORTS_MAX);
+        let changes = match &servers {
+            Servers::One(_) => None,
+            Servers::Cluster(cluster) => Some(cluster.changes()),
+        };
+        let all = Trackers {
+            servers,
+            watches,
+            messages,
+            reports,
+            nodes: HashMap::new(),
+            placed: HashMap::new(),
+            homeless: HashSet::new(),
+            again_at: None,
+        };
+        // It ends when nobody wants to be told any more.
+        drop(all.run(reported, changes, doubts, ready).await);
+    })
+    .await
+}
+
+/// Nobody wants to be told any more.
+struct Unwanted;
+
+/// A tracker at one server. It ends with this.
+struct Node {
+    keys: Arc<TrackedKeys>,
+    /// It tracks nothing for now.
+    is_silent: bool,
+    task: AbortHandle,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Trackers {
+    servers: Servers,
+    watches: Arc<Watches>,
+    messages: mpsc::Sender<Wake>,
+    reports: mpsc::Sender<(Place, Report)>,
+    nodes: HashMap<Place, Node>,
+    /// Where each key is tracked, or about to be.
+    placed: HashMap<String, Place>,
+    /// Keys whose slot no node is known to have, which are looked for again then.
+    homeless: HashSet<String>,
+    again_at: Option<Instant>,
+}
+
+impl Trackers {
+    async fn run(
+        mut self,
+        mut reported: mpsc::Receiver<(Place, Report)>,
+        mut changes: Option<watch::Receiver<Option<Arc<Map>>>>,
+        doubts: Arc<Notify>,
+        ready: oneshot::Sender<Result<(), Verdict>>,
+    ) -> Result<(), Unwanted> {
+        self.place(self.watches.all()).await;
+        if self.nodes.is_empty() {
+            // Whether the server lets us is to be known before somebody counts on it.
+            match self.servers.any().await {
+                Ok(place) => drop(self.node(&place)),
+                Err(verdict) => {
+                    // The receiver may have run out of time.
+                    drop(ready.send(Err(verdict)));
+                    return Ok(());
+                }
+            }
+        }
+        let mut ready = Some(ready);
+        loop {
+            tokio::select! {
+                report = reported.recv() => {
+                    let Some((place, report)) = report else { return Ok(()) };
+                    match (report, ready.take()) {
+                        (Report::Fails(verdict), Some(ready)) => {
+                            drop(ready.send(Err(verdict)));
+                            return Ok(());
+                        }
+                        (report @ Report::Elsewhere { .. }, unsaid) => {
+                            ready = unsaid;
+                            self.reported(place, report).await?;
+                        }
+                        (report, unsaid) => {
+                            unsaid.into_iter().for_each(|ready| drop(ready.send(Ok(()))));
+                            self.reported(place, report).await?;
+                        }
+                    }
+                }
+                () = self.watches.changed.notified() => {
+                    self.place(self.watches.take_fresh()).await;
+                }
+                () = doubts.notified() => self.nodes.values().for_each(|node| node.keys.doubt()),
+                () = changed(&mut changes) => self.rearrange().await?,
+                () = reached(self.again_at) => {
+                    self.again_at = None;
+                    let homeless = std::mem::take(&mut self.homeless);
+                    self.place(homeless).await;
+                }
+            }
+        }
+    }
+
+    /// The tracker there, started if there is none.
+    fn node(&mut self, place: &Place) -> &Node {
+        let Self { servers, watches, messages, reports, nodes, .. } = self;
+        nodes.entry(place.clone()).or_insert_with(|| {
+            let keys = Arc::<TrackedKeys>::default();
+            let tracker = Tracker {
+                place: place.clone(),
+                access: servers.at(place),
+                watches: Arc::clone(watches),
+                keys: Arc::clone(&keys),
+                messages: messages.clone(),
+                reports: reports.clone(),
+            };
+            Node { keys, is_silent: false, task: tokio::spawn(tracker.run()).abort_handle() }
+        })
+    }
+
+    /// Has keys tracked where they are.
+    async fn place(&mut self, keys: impl IntoIterator<Item = String>) {
+        let keys = self.watches.known(keys);
+        if keys.is_empty() {
+            return;
+        }
+        self.placed.retain(|key, _| self.watches.has(key));
+        let Ok(places) = self.servers.places(&keys).await else { return self.put_off(keys) };
+        for (key, place) in keys.into_iter().zip(places) {
+            match place {
+                Some(place) => self.put(key, place, false),
+                None => self.put_off([key]),
+            }
+        }
+    }
+
+    fn put(&mut self, key: String, place: Place, is_moving: bool) {
+        self.node(&place).keys.put(key.clone(), is_moving);
+        self.placed.insert(key, place);
+    }
+
+    fn put_off(&mut self, keys: impl IntoIterator<Item = String>) {
+        self.homeless.extend(keys);
+        if !self.homeless.is_empty() {
+            self.again_at.get_or_insert_with(|| Instant::now() + AGAIN);
+        }
+    }
+
+    async fn reported(&mut self, place: Place, report: Report) -> Result<(), Unwanted> {
+        match report {
+            Report::Fails(_) => {
+                let was_silent = self.is_silent();
+                if let Some(node) = self.nodes.get_mut(&place) {
+                    node.is_silent = true;
+                }
+                if self.is_silent() && !was_silent {
+                    self.say(Wake::Silent).await?;
+                }
+                if let Servers::Cluster(cluster) = &self.servers {
+                    // Another node may have its slots by now.
+                    cluster.doubt();
+                    let there = self.placed.iter().filter(|(_, at)| **at == place);
+                    let keys: Vec<_> = there.map(|(key, _)| key.clone()).collect();
+                    self.put_off(keys);
+                }
+            }
+            Report::Tracks { again } => {
+                if let Some(node) = self.nodes.get_mut(&place) {
+                    node.is_silent = false;
+                }
+                if again && !self.is_silent() {
+                    self.say(Wake::Resync).await?;
+                }
+            }
+            Report::Elsewhere { key, moving_to } => {
+                if self.placed.get(&key).is_none_or(|at| *at != place) {
+                    // It is known to be.
+                    return Ok(());
+                }
+                match moving_to {
+                    Some(next) => self.put(key, Some(next), true),
+                    None => {
+                        if let Servers::Cluster(cluster) = &self.servers {
+                            cluster.doubt();
+                        }
+                        self.put_off([key]);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_silent(&self) -> bool {
+        self.nodes.values().any(|node| node.is_silent)
+    }
+
+    async fn say(&self, wake: Wake) -> Result<(), Unwanted> {
+        self.messages.send(wake).await.map_err(|_| Unwanted)
+    }
+
+    /// Follows the keys to where they are now.
+    async fn rearrange(&mut self) -> Result<(), Unwanted> {
+        let was_silent = self.is_silent();
+        self.nodes.retain(|place, _| self.servers.is_of_them(place));
+        let keys = self.watches.known(self.placed.keys().cloned());
+        match self.servers.places(&keys).await {
+            Err(_) => self.put_off(keys),
+            Ok(places) => {
+                for (key, place) in keys.into_iter().zip(places) {
+                    let at = self.placed.get(&key);
+                    let node = at.and_then(|at| self.nodes.get(at));
+                    let is_there = node.is_some() && (place.as_ref() == at)
+                        || node.is_some_and(|node| node.keys.is_moving(&key));
+                    match place {
+                        _ if is_there => {}
+                        Some(place) => self.put(key, place, false),
+                        None => self.put_off([key]),
+                    }
+                }
+            }
+        }
+        if was_silent && !self.is_silent() {
+            self.say(Wake::Resync).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns when the nodes, or what they have, are other ones than before.
+async fn changed(changes: &mut Option<watch::Receiver<Option<Arc<Map>>>>) {
+    if let Some(changes) = changes
+        // Its sender lives in the cluster, which the caller has.
+        && changes.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
+}
+
+async fn reached(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

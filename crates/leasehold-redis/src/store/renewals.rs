@@ -1,0 +1,148 @@
+//! Renewals of many leases, some dozen in a script.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesOrdered;
+use leasehold_core::{Error, ErrorKind, Renew, RenewRequest, Result};
+use tokio::time::timeout;
+
+use super::RedisStore;
+use crate::call::Call;
+use crate::classify::{Next, Verdict};
+use crate::reply;
+use crate::slot::slot_of;
+use crate::transport::{Answer, Deadline, Delivery};
+
+/// Locks renewed by one script: they keep a server for less than a tenth of a millisecond.
+const RENEW_CHUNK: usize = 24;
+
+/// For how long the next ones wait for the answer about those before.
+const RENEW_APART: Duration = Duration::from_millis(1);
+
+/// Renewals that are one script, each with its number among all.
+type RenewalGroup<'a> = Vec<(usize, &'a RenewRequest)>;
+
+impl RedisStore {
+    /// Renews group after group, each when those before are answered, or soon after they were sent: so
+    /// others of the server wait for one of them at most, and nobody waits for a server far away.
+    async fn renew_in_turn(
+        &self,
+        groups: &[RenewalGroup<'_>],
+        delivery: Delivery,
+        deadline: Deadline,
+    ) -> Vec<std::result::Result<Answer, Verdict>> {
+        let mut under_way = FuturesOrdered::new();
+        let mut answers = Vec::with_capacity(groups.len());
+        let mut rest = groups;
+        while !rest.is_empty() {
+            // Where locks are spread over servers most groups are of one lock; those go together.
+            let mut locks: usize = 0;
+            let fitting = rest.iter().take_while(|group| {
+                locks = locks.saturating_add(group.len());
+                locks <= RENEW_CHUNK
+            });
+            let (together, later) = rest.split_at(fitting.count().max(1));
+            let calls: Vec<_> = together.iter().map(|group| self.renew_group(group)).collect();
+            under_way.push_back(async move { self.run_all(&calls, delivery, deadline).await });
+            rest = later;
+            if !rest.is_empty() && !deadline.is_over() {
+                let answered = timeout(RENEW_APART, under_way.next()).await;
+                answers.extend(answered.ok().flatten().unwrap_or_default());
+            }
+        }
+        while let Some(answered) = under_way.next().await {
+            answers.extend(answered);
+        }
+        answers
+    }
+
+    fn renew_group(&self, group: &[(usize, &RenewRequest)]) -> Call<'static> {
+        self.renew_call(&group.iter().map(|(_, request)| *request).collect::<Vec<_>>())
+    }
+
+    /// Which renewals are one script: as many as it may hold, and where locks are spread over
+    /// servers only those that share a slot.
+    fn renewal_groups<'a>(&self, requests: &'a [RenewRequest]) -> Vec<RenewalGroup<'a>> {
+        let numbered =
+            requests.iter().enumerate().filter(|(_, request)| self.check_ttl(request.ttl).is_ok());
+        if !self.shared.transport.is_spread() {
+            let all: Vec<_> = numbered.collect();
+            return all.chunks(RENEW_CHUNK).map(<[_]>::to_vec).collect();
+        }
+        let mut slots: BTreeMap<u16, Vec<_>> = BTreeMap::new();
+        for (place, request) in numbered {
+            let slot = slot_of(self.shared.names.record(&request.key));
+            slots.entry(slot).or_default().push((place, request));
+        }
+        slots.values().flat_map(|group| group.chunks(RENEW_CHUNK)).map(<[_]>::to_vec).collect()
+    }
+
+    /// Renews all. A group that the server refused as a whole is renewed lock by lock, so
+    /// that one bad lock does not fail the others.
+    pub(super) async fn renew_all(
+        &self,
+        requests: &[RenewRequest],
+        deadline: Deadline,
+    ) -> Vec<Result<Renew>> {
+        let shortest = requests.iter().map(|request| request.ttl.duration()).min();
+        let delivery = self.confirmed_renewal(shortest.unwrap_or_default());
+        let groups = self.renewal_groups(requests);
+        let mut results: Vec<Option<Result<Renew>>> = requests.iter().map(|_| None).collect();
+        let mut settle = |group: &[(usize, &RenewRequest)], outcomes: Vec<Result<Renew>>| {
+            for ((place, _), outcome) in group.iter().zip(outcomes) {
+                if let Some(result) = results.get_mut(*place) {
+                    *result = Some(outcome);
+                }
+            }
+        };
+        let answers = self.renew_in_turn(&groups, delivery, deadline).await;
+        for (group, answer) in groups.iter().zip(answers) {
+            match answer {
+                Err(verdict)
+                    if verdict.answered && verdict.next == Next::Fail && group.len() > 1 =>
+                {
+                    for one in group.chunks(1) {
+                        let call = self.renew_group(one);
+                        let answer = call.run(&*self.shared.transport, delivery, deadline).await;
+                        settle(one, renewed(answer, 1));
+                    }
+                }
+                answer => settle(group, renewed(answer, group.len())),
+            }
+        }
+        let unanswered = || Error::new(ErrorKind::Protocol, "no answer in the answer");
+        results
+            .into_iter()
+            .zip(requests)
+            .map(|(result, request)| {
+                result
+                    .unwrap_or_else(|| {
+                        Err(self.check_ttl(request.ttl).err().unwrap_or_else(unanswered))
+                    })
+                    .map_err(|error| self.named(error, "renew", Some(&request.key)))
+            })
+            .collect()
+    }
+}
+
+/// Reads the answer to `count` renewals. Those that replicas may lack do not count: on the next
+/// primary the lease may end when it would have ended before.
+fn renewed(answer: std::result::Result<Answer, Verdict>, count: usize) -> Vec<Result<Renew>> {
+    let failed = |error: Error| (0..count).map(|_| Err(error.clone())).collect();
+    let Answer { value, unconfirmed, epoch: _ } = match answer {
+        Ok(answer) => answer,
+        Err(verdict) => return failed(verdict.to_error()),
+    };
+    match reply::renew(value, count) {
+        Ok(outcomes) => outcomes
+            .into_iter()
+            .map(|outcome| match (&unconfirmed, outcome) {
+                (Some(missing), Ok(renew)) if renew.proves().is_some() => Err(missing.to_error()),
+                (_, outcome) => outcome,
+            })
+            .collect(),
+        Err(error) => failed(error),
+    }
+}
