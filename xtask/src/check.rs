@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{doc_links, features, hygiene, interop, root, surface, torture};
+use crate::{doc_links, features, hygiene, interop, root, run_tests, surface, torture};
 
 /// How much to check.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -134,8 +134,11 @@ pub(crate) fn documentation_links() -> Result<(), String> {
 
 /// Where `cargo doc` puts its pages.
 fn documents() -> PathBuf {
-    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
-    target.join("doc")
+    target().join("doc")
+}
+
+fn target() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into)
 }
 
 fn doc_tests() -> Result<(), String> {
@@ -143,14 +146,31 @@ fn doc_tests() -> Result<(), String> {
 }
 
 fn tests() -> Result<(), String> {
-    let all = ["--workspace", "--all-features"];
-    if !has("nextest") {
-        println!("    cargo-nextest is not installed; using cargo test");
-        let targets = ["--lib", "--bins", "--tests", "--examples"];
-        return cargo(&[&["test"], &all[..], &targets].concat(), &[]);
+    let failed_once = target().join("tests-failed-once");
+    match fs::remove_file(&failed_once) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(format!("can't remove {}: {error}", failed_once.display()));
+        }
+        _ => {}
     }
-    let profile = if env::var_os("CI").is_some() { "ci" } else { "default" };
-    cargo(&[&["nextest", "run", "--profile", profile], &all[..]].concat(), &[])
+    let this = env::args_os().next().map_or_else(PathBuf::new, PathBuf::from);
+    let this = this.canonicalize().map_err(|error| format!("{}: {error}", this.display()))?;
+    let runner =
+        format!("target.'cfg(all())'.runner = [{:?}, 'run-tests']", this.display().to_string());
+    let targets = ["--lib", "--bins", "--tests", "--examples"];
+    let all = ["test", "--no-fail-fast", "--workspace", "--all-features", "--config", &runner];
+    let environment = [(run_tests::FAILED_ONCE, failed_once.to_string_lossy())];
+    let result = cargo(
+        &[&all[..], &targets].concat(),
+        &environment.each_ref().map(|(name, path)| (*name, &**path)),
+    );
+    if let Ok(tests) = fs::read_to_string(&failed_once) {
+        println!(
+            "==> these tests failed beside others and passed alone; explain them:\n{}",
+            tests.trim_end()
+        );
+    }
+    result
 }
 
 pub(crate) fn cargo(args: &[&str], environment: &[(&str, &str)]) -> Result<(), String> {

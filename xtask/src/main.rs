@@ -15,6 +15,7 @@ mod interop;
 mod links;
 mod picture;
 mod promises;
+mod run_tests;
 mod surface;
 mod tests_named;
 mod torture;
@@ -47,6 +48,8 @@ Commands:
   torture [STORE SECONDS [SEED]]
                   the whole command under faults, see docs/reliability.md; STORE is embedded, redis,
                   sentinel, cluster, quorum or all; without arguments it is `all 30`
+  run-tests PROGRAM [ARGUMENT...]
+                  one of cargo's test programs, as `check` has it run: a test that hangs is named and ended
 ";
 
 fn main() -> ExitCode {
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         ["interop", names @ ..] => interop::run(names),
         ["dist", parts @ ..] => dist::run(parts),
         ["torture", rest @ ..] => torture::run(rest),
+        ["run-tests", program, rest @ ..] => run_tests::run(program, rest),
         _ => {
             eprint!("xtask: no such command: {}\n\n{USAGE}", args.join(" "));
             return ExitCode::from(2);
