@@ -30,6 +30,9 @@ const SECOND_TRIES: usize = 3;
 /// What the test harness has said so far.
 #[derive(Debug, Default, Eq, PartialEq)]
 struct Heard {
+    /// How many tests there are, and how many of them have ended.
+    tests: Option<usize>,
+    ended: usize,
     failed: Vec<String>,
     /// Those that it called slow and that have not ended.
     slow: Vec<String>,
@@ -37,6 +40,10 @@ struct Heard {
 
 impl Heard {
     fn hear(&mut self, line: &str) {
+        if let Some(tests) = line.strip_prefix("running ").and_then(|it| it.split(' ').next()) {
+            // A test's own child may be such a program too.
+            self.tests = self.tests.or_else(|| tests.parse().ok());
+        }
         let Some(rest) = line.strip_prefix("test ") else { return };
         if let Some((name, _)) = rest.split_once(" has been running for over ") {
             self.slow.push(name.to_owned());
@@ -44,10 +51,18 @@ impl Heard {
             // What is expected of a test stands behind its name.
             let name = name.split(" - ").next().unwrap_or(name);
             self.slow.retain(|slow| slow != name);
+            self.ended += 1;
             if result == "FAILED" {
                 self.failed.push(name.to_owned());
             }
         }
+    }
+
+    /// Those that failed, and those that never end. None if the program did not get to all of its tests:
+    /// a second try of a few is none of the rest.
+    fn verdict(self) -> Verdict {
+        let all = Some(self.ended + self.slow.len()) == self.tests;
+        Verdict::Failed(if all { [self.failed, self.slow].concat() } else { Vec::new() })
     }
 }
 
@@ -64,7 +79,7 @@ pub(crate) fn run(program: &str, args: &[&str]) -> Result<(), String> {
     let name =
         Path::new(program).file_name().map_or_else(|| program.into(), |it| it.to_string_lossy());
     if tests.is_empty() {
-        return Err(format!("{name} failed, and no test of it"));
+        return Err(format!("{name} did not get to the end of its tests"));
     }
     if env::var_os("CI").is_none() || tests.len() > SECOND_TRIES {
         return Err(format!("{} failed", tests.join(", ")));
@@ -112,7 +127,7 @@ fn once(program: &str, args: &[&str], silence: Duration) -> Result<Verdict, Stri
         }
     }
     let status = child.wait().map_err(cannot)?;
-    Ok(if status.success() { Verdict::Passed } else { Verdict::Failed(heard.failed) })
+    Ok(if status.success() { Verdict::Passed } else { heard.verdict() })
 }
 
 fn lines_of(stdout: ChildStdout) -> Receiver<String> {
@@ -149,7 +164,7 @@ fn end(child: &mut Child, heard: Heard, silence: Duration) -> Verdict {
     if let Err(error) = child.kill().and_then(|()| child.wait()) {
         println!("    it can't be killed: {error}");
     }
-    Verdict::Failed([heard.failed, heard.slow].concat())
+    heard.verdict()
 }
 
 #[cfg(test)]
@@ -167,6 +182,7 @@ mod tests {
         let said = heard(&[
             "running 5 tests",
             "test a::passes ... ok",
+            "running 1 test",
             "test a::is_slow has been running for over 60 seconds",
             "test a::hangs has been running for over 60 seconds",
             "test a::fails ... FAILED",
@@ -176,6 +192,14 @@ mod tests {
         ]);
         assert_eq!(said.failed, ["a::fails", "a::panics"]);
         assert_eq!(said.slow, ["a::hangs"]);
+        let names = ["a::fails", "a::panics", "a::hangs"].map(str::to_owned).to_vec();
+        assert_eq!(said.verdict(), Verdict::Failed(names));
+    }
+
+    #[test]
+    fn a_program_that_ends_early_has_no_test_to_try_again() {
+        let said = heard(&["running 3 tests", "test a ... FAILED", "test b ... ok"]);
+        assert_eq!(said.verdict(), Verdict::Failed(vec![]));
     }
 
     fn shell(script: &str) -> Verdict {
@@ -185,16 +209,14 @@ mod tests {
     #[test]
     fn a_program_that_fails_names_its_tests() {
         assert_eq!(shell("echo test a ... ok"), Verdict::Passed);
-        assert_eq!(
-            shell("echo 'test a ... FAILED'; exit 101"),
-            Verdict::Failed(vec!["a".to_owned()])
-        );
+        let one = "echo running 1 test; echo 'test a ... FAILED'; exit 101";
+        assert_eq!(shell(one), Verdict::Failed(vec!["a".to_owned()]));
         assert_eq!(shell("kill -SEGV $$"), Verdict::Failed(vec![]));
     }
 
     #[test]
     fn a_program_that_says_nothing_more_is_ended_with_the_names_of_what_ran() {
-        let slow = "echo 'test a has been running for over 60 seconds'; exec sleep 600";
+        let slow = "echo running 1 test; echo 'test a has been running for over 60 seconds'; exec sleep 600";
         assert_eq!(shell(slow), Verdict::Failed(vec!["a".to_owned()]));
     }
 }

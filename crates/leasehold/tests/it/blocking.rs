@@ -1,6 +1,5 @@
 //! The blocking API: the same promises, for threads.
 
-mod alone;
 mod calls;
 #[cfg(feature = "interop")]
 mod interop;

@@ -8,6 +8,8 @@ use leasehold_clock::ManualClock;
 use leasehold_core::Moment;
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 
+#[cfg(unix)]
+use crate::alone::alone;
 use crate::support::{World, secs};
 
 #[tokio::test(start_paused = true)]
@@ -255,8 +257,17 @@ async fn a_clock_that_goes_back_gives_no_lease_back() {
 }
 
 #[cfg(unix)]
-#[tokio::test]
-async fn a_forks_child_holds_nothing_and_releases_nothing() {
+#[test]
+fn a_forks_child_holds_nothing_and_releases_nothing() {
+    // Beside other tests, one of them might have a lock just then that nothing opens in the child.
+    alone("hold::a_forks_child_holds_nothing_and_releases_nothing", || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(fork_while_it_holds());
+    });
+}
+
+#[cfg(unix)]
+async fn fork_while_it_holds() {
     let client = leasehold::Client::new(Arc::new(leasehold_embedded::MemoryStore::new())).unwrap();
     let guard = client.mutex("a").lock().await.unwrap();
     // SAFETY: the child touches only this guard, and leaves without running anything else.

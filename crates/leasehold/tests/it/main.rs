@@ -6,6 +6,8 @@
 )]
 
 mod acquire;
+#[cfg(any(unix, feature = "blocking"))]
+mod alone;
 mod api;
 mod asked;
 mod background;

@@ -8,8 +8,8 @@ use leasehold::{ErrorKind, Result};
 use leasehold_embedded::MemoryStore;
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 
-use super::alone::alone;
 use super::{client_of, eventually, world};
+use crate::alone::alone;
 
 /// The names of this process's threads.
 #[cfg(target_os = "linux")]
