@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::{doc_links, features, hygiene, interop, root, run_tests, surface, torture};
@@ -39,6 +40,10 @@ const STEPS: &[(&str, bool, Step)] = &[
 pub(crate) fn run(scope: Scope) -> Result<(), String> {
     tools()?;
     let begin = now();
+    if scope == Scope::Everything {
+        // Mostly a wait for registries. The step itself tries again what fails here, and says why.
+        drop(thread::spawn(interop::prepare));
+    }
     for (name, slow, step) in STEPS {
         if *slow && scope == Scope::Fast {
             println!("==> {name}: left out (--fast)");

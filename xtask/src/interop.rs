@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use crate::{check, root};
 
@@ -23,14 +24,27 @@ const TOOLS: [(&str, &str); 7] = [
 /// Symfony's Lock component, where its package puts it.
 const SYMFONY: &str = "/usr/share/php/Symfony/Component/Lock/autoload.php";
 
-pub(crate) fn run(names: &[&str]) -> Result<(), String> {
-    let sources = root().join("interop");
-    let built = root().join("target/interop");
+/// Installs and builds what is missing, and waits for whichever thread does so already.
+pub(crate) fn prepare() -> Result<(), String> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    // What another thread left half done is done again: each part is marked when it is whole.
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let (sources, built) = folders();
     tools()?;
     python(&sources, &built)?;
     node(&sources, &built)?;
     go(&sources, &built)?;
-    java(&sources, &built)?;
+    java(&sources, &built)
+}
+
+/// Where the programs' sources are, and where they are built.
+fn folders() -> (PathBuf, PathBuf) {
+    (root().join("interop"), root().join("target/interop"))
+}
+
+pub(crate) fn run(names: &[&str]) -> Result<(), String> {
+    prepare()?;
+    let (sources, built) = folders();
     let folders = [text(&sources)?, text(&built)?];
     let args = ["run", "--quiet", "--package", "leasehold-interop", "--"];
     check::cargo(&[&args[..], &[&folders[0], &folders[1]], names].concat(), &[])
