@@ -2,7 +2,7 @@
 //! by what the store shows then and by who gets the lock.
 
 use std::future::pending;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _, Write as _};
 use std::panic::catch_unwind;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
@@ -408,6 +408,9 @@ impl Place {
         command.env(PROGRAM, name).env(URL, self.url());
         command.env(TTL, left.ttl().as_millis().to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        // Two of them panic as they are told to, which is no news.
+        let mut said = tempfile::tempfile().unwrap();
+        command.stderr(said.try_clone().unwrap()).env("RUST_BACKTRACE", "0");
         let run = move || {
             let mut process = TestProcess::spawn(command).unwrap();
             // A fork that lives on has both ends as well, so neither is waited for.
@@ -417,7 +420,12 @@ impl Place {
             (stdin, stdout, status)
         };
         let (stdin, stdout, status) = tokio::task::spawn_blocking(run).await.unwrap();
-        assert_eq!(ended(status), program.ends, "{name}: {}", describe(status));
+        if ended(status) != program.ends {
+            let mut stderr = String::new();
+            said.rewind().unwrap();
+            said.read_to_string(&mut stderr).unwrap();
+            panic!("{name} ended with {}: {stderr}", describe(status));
+        }
         match left {
             Left::Nothing => {
                 let shown = judge.list("").await.unwrap().locks;
