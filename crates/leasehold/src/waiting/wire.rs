@@ -99,6 +99,8 @@ impl Wire {
     /// Waits until the lease is here. Cancel safe: it goes on where it was when called again.
     pub(crate) async fn drive(&mut self) -> Result<Guard> {
         loop {
+            // A store that answers at once must not keep the task from what else it waits for.
+            tokio::task::coop::consume_budget().await;
             match self.next_event().await {
                 Event::AskAgain => self.ask().await?,
                 Event::Answer(answer, sent_at) => {
@@ -286,6 +288,10 @@ impl Wire {
                 let asked_for_a_place = self.acquisition.request.queue.is_some();
                 let pause = if asked_for_a_place { self.pause_after(1) } else { Duration::ZERO };
                 self.next = now.saturating_add(pause);
+            }
+            // Its place and its lease are given up for it.
+            Ok(Attempt::TooLate) if self.acquisition.client.is_closed() => {
+                return Err(self.acquisition.client.closed());
             }
             Ok(Attempt::TooLate) => self.next = now,
             Err(error) => self.failed(error)?,

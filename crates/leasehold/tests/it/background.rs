@@ -1,5 +1,6 @@
 //! What a runtime does, be it nothing for a while or its end, costs no lease that was taken on it.
 
+use std::future::{Future as _, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,11 +10,13 @@ use std::time::Duration;
 
 use leasehold::{Client, ErrorKind, Guard, Owner, Result};
 use leasehold_clock::SystemClock;
-use leasehold_core::{Clock, Moment, Store};
+use leasehold_core::{Clock, Key, Moment, Store};
 use leasehold_embedded::MemoryStore;
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 use tokio::runtime::{Builder, Runtime};
 
+#[cfg(unix)]
+use crate::alone::alone;
 use crate::support::{World, ms, secs};
 
 /// Long enough for a machine that does ten other things to renew in.
@@ -365,4 +368,55 @@ async fn a_lease_that_is_about_to_end_takes_no_time_from_those_renewed_with_it()
         assert!(!other.lease().is_at_risk());
     }
     assert!(faults.count(Op::Renew) >= 5);
+}
+
+/// A close whose release hands the lock to a waiter of the same client before the waiter's runtime has
+/// told it of the close: it gives the lease up, and does not ask for it on and on.
+#[cfg(unix)]
+#[test]
+fn a_waiter_that_a_close_hands_the_lock_to_ends_and_leaves_it() {
+    alone("background::a_waiter_that_a_close_hands_the_lock_to_ends_and_leaves_it", || {
+        one_thread().block_on(async {
+            let store = MemoryStore::new();
+            let client = Client::new(Arc::new(store.clone())).unwrap();
+            let key = Key::new("a").unwrap();
+            let look = || {
+                let asked = pin!(store.inspect(&key, PATIENCE));
+                let Poll::Ready(info) = asked.poll(&mut Context::from_waker(Waker::noop())) else {
+                    panic!("a store in memory answers at once")
+                };
+                info.unwrap()
+            };
+            let mutex = client.mutex("a");
+            let guard = mutex.lock().await.unwrap();
+            let fence = look().unwrap().holders[0].fence;
+            let held_up = Arc::new(AtomicBool::new(false));
+            let is_held_up = Arc::clone(&held_up);
+            let waiting = tokio::spawn(async move {
+                let mut lock = pin!(mutex.lock());
+                let polled = poll_fn(|context| {
+                    if is_held_up.load(Ordering::Relaxed) {
+                        context.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                    lock.as_mut().poll(context)
+                });
+                polled.await
+            });
+            while look().unwrap().waiters.is_empty() {
+                tokio::time::sleep(ms(1)).await;
+            }
+            held_up.store(true, Ordering::Relaxed);
+            let mut close = pin!(client.close());
+            // Long enough for the grant and the message of it.
+            let early = tokio::time::timeout(ms(100), &mut close).await;
+            assert!(early.is_err(), "closed, and a wait has not ended");
+            assert_ne!(look().unwrap().holders[0].fence, fence);
+            held_up.store(false, Ordering::Relaxed);
+            close.await.unwrap();
+            assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+            assert!(!guard.is_held());
+            assert_eq!(look(), None);
+        });
+    });
 }
