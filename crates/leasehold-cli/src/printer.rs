@@ -7,6 +7,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use crate::inherited;
+
 /// What is kept for a reader that stalls; what comes after is counted only.
 const KEPT_BYTES_MAX: usize = 64 * 1024;
 
@@ -65,13 +67,21 @@ pub(crate) fn print(message: String) {
         if writer.is_err() {
             // Where there is no thread to be had, the message that says so is worth a wait.
             drop(queue);
-            drop(io::stderr().lock().write_all(message.as_bytes()));
+            write(&message);
             return;
         }
         queue.has_writer = true;
     }
     queue.push(message);
     CHANGED.notify_all();
+}
+
+/// Writes to a terminal too that stops jobs in the background for that (`stty tostop`): a lock that is
+/// held can't be renewed by a process that is stopped.
+fn write(message: &str) {
+    inherited::blocking(Some(libc::SIGTTOU), || {
+        drop(io::stderr().lock().write_all(message.as_bytes()));
+    });
 }
 
 /// Waits until everything is written, but no longer than this.
@@ -92,7 +102,7 @@ fn write_all() {
         };
         queue.writing = true;
         drop(queue);
-        drop(io::stderr().lock().write_all(message.as_bytes()));
+        write(&message);
         queue = self::queue();
         queue.writing = false;
         CHANGED.notify_all();

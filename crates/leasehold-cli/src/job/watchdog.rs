@@ -42,6 +42,9 @@ const LOOK_LAST: Duration = Duration::from_millis(50);
 /// once, and must not cost more than a fork in this time.
 const AGAIN_AFTER: Duration = Duration::from_millis(10);
 
+/// How long after the moment at which a lease that was not renewed counts as lost.
+const AFTER_THE_LAST: Duration = Duration::from_millis(1);
+
 /// What supervisor, watchdog and the command's first process know together. It stays mapped, at
 /// the same place, in all of them.
 #[derive(Debug)]
@@ -170,16 +173,20 @@ impl Watchdog {
     /// Tells it again and again, and puts another in its place as soon as it is gone. Ends only by being
     /// dropped.
     pub(crate) async fn keep_telling(&self, leases: &Leases, grace: Duration, every: Duration) {
-        self.keep(every, || self.tell(leases, grace)).await;
+        let tell = || {
+            self.tell(leases, grace);
+            until_next(every, leases.remaining())
+        };
+        self.keep(tell).await;
     }
 
-    /// The same with whatever is to be told.
-    async fn keep(&self, every: Duration, tell: impl Fn()) {
+    /// The same with whatever is to be told, which says when that is to be done again.
+    async fn keep(&self, tell: impl Fn() -> Duration) {
         let mut end = self.end();
         loop {
-            tell();
+            let pause = tell();
             if self.replace() {
-                tokio::time::sleep(every.min(AGAIN_AFTER)).await;
+                tokio::time::sleep(pause.min(AGAIN_AFTER)).await;
                 end = self.end();
                 continue;
             }
@@ -187,7 +194,7 @@ impl Watchdog {
                 // It tells so from then on. Where there can't be another, that is tried again when it
                 // is time to tell.
                 () = has_come(end.as_ref()) => end = None,
-                () = tokio::time::sleep(every) => {}
+                () = tokio::time::sleep(pause) => {}
             }
         }
     }
@@ -384,6 +391,12 @@ fn wait_until_gone(group: Option<Pid>, told: &Told) {
     }
 }
 
+/// When it is to be told again, where the leases are held for certain for `remaining`: also as soon as
+/// that has decided whether they were renewed in time, which is most of the grace before it kills.
+fn until_next(every: Duration, remaining: Duration) -> Duration {
+    if remaining.is_zero() { every } else { every.min(remaining.saturating_add(AFTER_THE_LAST)) }
+}
+
 fn end() -> ! {
     // SAFETY: `_exit` runs no destructors and no handlers, which belong to the supervisor.
     unsafe { libc::_exit(0) }
@@ -415,6 +428,20 @@ mod tests {
         assert_eq!(pid(&watchdog), second);
     }
 
+    #[test]
+    fn it_is_told_of_a_renewal_in_the_last_moment_before_it_kills() {
+        let (every, grace) = (Duration::from_secs(1), Duration::from_millis(100));
+        for remaining in [0, 1, 50, 400, 900, 999, 1_000, 5_000].map(Duration::from_millis) {
+            let pause = until_next(every, remaining);
+            assert!(pause <= every, "{remaining:?}");
+            // What is lost stays lost.
+            if !remaining.is_zero() && pause >= remaining {
+                let kills_in = remaining + grace - grace / 8;
+                assert!(kills_in - pause > grace / 2, "{remaining:?}");
+            }
+        }
+    }
+
     #[cfg(target_os = "linux")]
     #[test]
     fn the_end_of_one_that_was_killed_is_noticed_at_once_and_not_only_at_the_next_look() {
@@ -437,7 +464,7 @@ mod tests {
         };
         runtime.block_on(async {
             tokio::select! {
-                () = watchdog.keep(NEVER, || told.update(|times| times + 1)) => {}
+                () = watchdog.keep(|| { told.update(|times| times + 1); NEVER }) => {}
                 noticed = tokio::time::timeout(Duration::from_secs(60), killer) => noticed.unwrap(),
             }
         });

@@ -274,6 +274,22 @@ fn a_background_job_that_wants_to_read_is_stopped_until_it_is_in_front() {
 }
 
 #[test]
+fn a_background_job_says_what_it_has_to_on_a_terminal_that_stops_writers_and_keeps_its_lock() {
+    let site = Site::embedded();
+    script(&site, "job", "echo $$ > pid; exec sleep 600");
+    let mut terminal = Terminal::shell(&site, "-i");
+    terminal.type_in("stty tostop; leasehold run k --ttl 1s -- sh job &\n");
+    crate::harness::appears(&site.path("pid"));
+    site.line("ask k").expect(0);
+    terminal.shows("leasehold: ");
+    terminal.shows("let go");
+    site.run(["run", "-n", "k", "--", "true"]).expect(75);
+    terminal.type_in("kill %1; wait; echo code-$?; exit\n");
+    terminal.ends();
+    site.line("run -w 30 k -- true").expect(0);
+}
+
+#[test]
 fn the_terminal_comes_back_to_a_script() {
     let site = Site::embedded();
     let line = "leasehold run k -c 'echo first'; read word; echo got-$word; \
