@@ -164,7 +164,14 @@ fn tests() -> Result<(), String> {
         format!("target.'cfg(all())'.runner = [{:?}, 'run-tests']", this.display().to_string());
     let targets = ["--lib", "--bins", "--tests", "--examples"];
     let all = ["test", "--no-fail-fast", "--workspace", "--all-features", "--config", &runner];
-    let environment = [(run_tests::FAILED_ONCE, failed_once.to_string_lossy())];
+    // They wait for servers, leases and each other far more than they compute.
+    let threads = env::var("RUST_TEST_THREADS").unwrap_or_else(|_| {
+        (2 * thread::available_parallelism().map_or(1, usize::from)).to_string()
+    });
+    let environment = [
+        (run_tests::FAILED_ONCE, failed_once.to_string_lossy()),
+        ("RUST_TEST_THREADS", threads.into()),
+    ];
     let result = cargo(
         &[&all[..], &targets].concat(),
         &environment.each_ref().map(|(name, path)| (*name, &**path)),

@@ -107,8 +107,8 @@ pub(crate) fn read(source: &LeaseSource, layout: Option<&Layout>) -> Outcome<Tak
     let is_empty = text.trim().is_empty();
     let nothing = || match &source.lease_file {
         Some(path) if is_empty => Failure::usage(format!(
-            "{} is empty: no lease was written to it, or an `acquire` that still waits has yet to; \
-             name the file of a lease",
+            "{} is empty: an `acquire` that still waits has yet to write a lease to it, or one was \
+             killed before it had; remove the file if none runs",
             path.display()
         )),
         Some(path) => Failure::usage(format!(
@@ -154,6 +154,11 @@ pub(crate) fn has_no_store(operation: &str, place: &str) -> Failure {
     )
 }
 
+/// Whether there is a file without anything in it.
+fn is_empty(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == 0)
+}
+
 /// A file that was made for a lease, and is removed again unless it is kept.
 #[derive(Debug)]
 pub(crate) struct LeaseFile<'a> {
@@ -166,6 +171,10 @@ impl<'a> LeaseFile<'a> {
     pub(crate) fn create(path: &'a Path) -> Outcome<Self> {
         let shown = path.display();
         let file = create_private(path).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists if is_empty(path) => Failure::usage(format!(
+                "{shown} is there already and empty: another `acquire` waits and will write its lease \
+                 to it, or one was killed before it had; remove the file if none runs, or name another"
+            )),
             io::ErrorKind::AlreadyExists => Failure::usage(format!(
                 "{shown} is there already and may hold a lease; release it, or name another file"
             )),

@@ -311,7 +311,7 @@ impl Request {
         loop {
             tokio::time::sleep(pauses.next()).await;
             match self.obstacle(client).await {
-                // It may be this very try, which replicas have not confirmed yet.
+                // It may be this very try, which is not proven yet.
                 Ok(Some(_)) if self.is_try() => {}
                 Ok(Some(info)) => {
                     let mut line = info.waiters.iter();
@@ -322,10 +322,11 @@ impl Request {
                     let mut holders = info.holders.iter();
                     let is_own =
                         holders.len() > 0 && holders.all(|holder| holder.owner == *client.owner());
-                    // What replicas have not confirmed counts for nobody, and is in the store.
+                    // What came too late, or replicas have not confirmed, counts for nobody, and is
+                    // in the store.
                     let own = if is_own {
-                        ", which may be this command's own try: one that the store's replicas have \
-                         not confirmed yet"
+                        ", which may be this command's own try: one whose answer came too late, or \
+                         that the store's replicas have not confirmed yet"
                     } else {
                         ""
                     };

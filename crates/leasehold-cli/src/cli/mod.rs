@@ -203,8 +203,9 @@ impl Command {
 /// forwards signals to that group, except those that concern leasehold alone: KILL and STOP, faults
 /// (BUS, FPE, ILL, SEGV, SYS), limits (XCPU, XFSZ) and its own use of pipes and terminal (PIPE, TTIN,
 /// TTOU). On a terminal the command is the foreground job, so Ctrl-C and Ctrl-Z work as usual. A job
-/// that Ctrl-Z suspends for longer than the ttl loses its lock and is killed; a command that is stopped
-/// in another way, say by STOP, keeps the lock, for as long as --max-hold lets it.
+/// that is suspended for longer than the ttl loses its lock and is killed: by Ctrl-Z, by any other stop
+/// of a command in front, or since it reads the terminal from the background. A command that is stopped
+/// where it has no terminal in front, say by STOP, keeps the lock, for as long as --max-hold lets it.
 ///
 /// If leasehold is killed, also by a fault, the whole group dies with it. If leasehold is stopped, the
 /// group is killed when the lease is over. Only processes that leave the group (daemons, setsid) or
@@ -228,10 +229,10 @@ impl Command {
 ///                          each name with its fence, where there are several
 ///   LEASEHOLD_PERMITS      with --limit, how many permits are held
 ///   LEASEHOLD_OWNER        the owner that others see; not with --interop, but for shedlock
-///   LEASEHOLD_DEADLINE_MS  the deadline of the lease when the command started, in ms on the
-///                          machine's boot clock (CLOCK_BOOTTIME, as in /proc/uptime). Renewals
-///                          move it on. The command need not watch it: if renewals fail, leasehold
-///                          stops the command before the deadline
+///   LEASEHOLD_DEADLINE_MS  until when the lock was held for certain when the command started, in ms
+///                          on the machine's boot clock (CLOCK_BOOTTIME, as in /proc/uptime).
+///                          Renewals move it on. The command need not watch it: if renewals fail,
+///                          leasehold sends TERM then, and KILL within the grace that follows
 ///
 /// The environment has no password of the store, and no LEASEHOLD_STORE that contains one.
 #[derive(Args, Debug)]

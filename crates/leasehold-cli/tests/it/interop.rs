@@ -61,6 +61,20 @@ fn a_job_is_told_of_no_fence_where_there_is_none() {
 }
 
 #[test]
+fn a_lock_of_symfonys_ends_with_its_members_whatever_expiry_its_key_has() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    does(&server, &["ZADD", "a", "1000", "member", "1000", "__write__"]);
+    let shown = site.line("show a --interop symfony").expect(0).stdout;
+    assert!(!shown.contains("held"), "{shown}");
+    let seconds: u64 = server.cli(&["TIME"]).lines().next().unwrap().parse().unwrap();
+    let ends = format!("{}000", seconds + 3_600);
+    does(&server, &["ZADD", "a", &ends, "member", &ends, "__write__"]);
+    let shown = site.line("show a --interop symfony").expect(0).stdout;
+    assert!(shown.contains("held") && !shown.contains("never"), "{shown}");
+}
+
+#[test]
 fn show_says_what_can_be_known_of_another_librarys_lock() {
     let server = RedisServer::start();
     let site = Site::at(server.url());

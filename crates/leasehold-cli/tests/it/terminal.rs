@@ -26,27 +26,8 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    fn start(mut command: Command) -> Self {
-        let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        rustix::pty::grantpt(&master).unwrap();
-        rustix::pty::unlockpt(&master).unwrap();
-        let name = rustix::pty::ptsname(&master, Vec::new()).unwrap();
-        let open = || -> OwnedFd {
-            let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-            rustix::fs::open(name.as_c_str(), flags, Mode::empty()).unwrap()
-        };
-        command.stdin(open()).stdout(open()).stderr(open());
-        // SAFETY: the hook makes system calls only.
-        unsafe {
-            command.pre_exec(|| {
-                rustix::process::setsid()?;
-                rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
-                Ok(())
-            });
-        }
-        let child = command.spawn().unwrap();
-        drop(command);
-        let keyboard = File::from(master);
+    fn start(command: Command) -> Self {
+        let (keyboard, child) = on_a_terminal(command);
         let mut output = keyboard.try_clone().unwrap();
         let screen = Arc::new(Mutex::new(Vec::new()));
         let written = Arc::clone(&screen);
@@ -128,6 +109,44 @@ impl Drop for Terminal {
             println!("the screen: {}", self.text());
         }
     }
+}
+
+/// Starts a program on a terminal of its own: its keyboard and screen, and the program.
+fn on_a_terminal(mut command: Command) -> (File, Child) {
+    let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    rustix::pty::grantpt(&master).unwrap();
+    rustix::pty::unlockpt(&master).unwrap();
+    // So that nothing else that is started meanwhile keeps the terminal there.
+    rustix::io::fcntl_setfd(&master, rustix::io::FdFlags::CLOEXEC).unwrap();
+    let name = rustix::pty::ptsname(&master, Vec::new()).unwrap();
+    let open = || -> OwnedFd {
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        rustix::fs::open(name.as_c_str(), flags, Mode::empty()).unwrap()
+    };
+    command.stdin(open()).stdout(open()).stderr(open());
+    // SAFETY: the hook makes system calls only.
+    unsafe {
+        command.pre_exec(|| {
+            rustix::process::setsid()?;
+            rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
+            Ok(())
+        });
+    }
+    let child = command.spawn().unwrap();
+    (File::from(master), child)
+}
+
+/// How the command ends whose terminal goes away once it shows this.
+pub(crate) fn hung_up(site: &Site, args: &[&str], text: &str) -> ExitStatus {
+    let (mut screen, mut child) = on_a_terminal(site.command(args));
+    let (mut shown, mut buffer) = (Vec::new(), [0; 1024]);
+    while !String::from_utf8_lossy(&shown).contains(text) {
+        let count = screen.read(&mut buffer).unwrap();
+        shown.extend_from_slice(&buffer[..count]);
+    }
+    drop(screen);
+    until("the program ends", || child.try_wait().unwrap().is_some());
+    child.wait().unwrap()
 }
 
 fn script(site: &Site, name: &str, text: &str) {

@@ -3,7 +3,7 @@
 use leasehold_testkit::server::RedisServer;
 
 use crate::harness::{Running, Site, lock, until};
-use crate::terminal::Terminal;
+use crate::terminal::{Terminal, hung_up};
 
 const LOCKS: usize = 1000;
 const ROWS: u16 = 20;
@@ -130,6 +130,17 @@ fn a_signal_gives_the_terminal_back() {
     terminal.send(libc::SIGTERM);
     assert_eq!(terminal.ends().code(), Some(128 + libc::SIGTERM));
     until("the screen of before is back", || !terminal.looks(ROWS, 80).contains("> k"));
+}
+
+#[test]
+fn a_terminal_that_goes_away_is_no_fault() {
+    let site = Site::embedded();
+    let held = Running::start(site.command(["hold", "on-the-screen", "--ignore-stdin"]));
+    until("it is held", || site.line("show on-the-screen").expect(0).stdout.contains("held"));
+    let status = hung_up(&site, &["top"], "on-the-screen");
+    // What tells of it first: a write, or the signal.
+    assert!(matches!(status.code(), Some(74 | 129)), "{status:?}");
+    drop(held);
 }
 
 #[test]

@@ -64,6 +64,10 @@ pub(crate) async fn top(args: &Top, context: &Context) -> Outcome {
     if !io::stdout().is_terminal() {
         return Err(Failure::usage("standard output is no terminal; --once prints a table"));
     }
+    if std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb") {
+        let why = "a dumb terminal (TERM) has no screen to draw on; --once prints a table";
+        return Err(Failure::usage(why));
+    }
     let client = match client {
         Some(client) => client,
         // Somebody may make the store while this looks.

@@ -25,7 +25,7 @@ const SIZE: (u16, u16) = (80, 24);
 
 #[derive(Debug)]
 pub(super) struct Screen {
-    terminal: Terminal<CrosstermBackend<Stdout>>,
+    terminal: Drawn,
     /// In columns and lines.
     size: (u16, u16),
 }
@@ -33,7 +33,7 @@ pub(super) struct Screen {
 impl Screen {
     pub(super) fn open() -> io::Result<Self> {
         enable_raw_mode()?;
-        let terminal = terminal(SIZE).inspect_err(|_| drop(disable_raw_mode()))?;
+        let terminal = Drawn::of(SIZE).inspect_err(|_| drop(disable_raw_mode()))?;
         let screen = Self { terminal, size: SIZE };
         // What fails from here on gives the terminal back.
         execute!(io::stdout(), EnterAlternateScreen, Clear(ClearType::All), Hide)?;
@@ -44,9 +44,9 @@ impl Screen {
         let size = size();
         if size != self.size {
             execute!(io::stdout(), Clear(ClearType::All))?;
-            (self.terminal, self.size) = (terminal(size)?, size);
+            (self.terminal, self.size) = (Drawn::of(size)?, size);
         }
-        self.terminal.draw(draw).map(drop)
+        self.terminal.0.as_mut().map_or(Ok(()), |terminal| terminal.draw(draw).map(drop))
     }
 
     /// Stops this process, as Ctrl-Z does where nobody has the screen.
@@ -57,11 +57,31 @@ impl Screen {
     }
 }
 
-/// Of a fixed size: one that looks after its size asks the terminal where the cursor is, and waits for
-/// the answer, which some never give.
-fn terminal((columns, rows): (u16, u16)) -> io::Result<Terminal<CrosstermBackend<Stdout>>> {
-    let viewport = Viewport::Fixed(Rect::new(0, 0, columns, rows));
-    Terminal::with_options(CrosstermBackend::new(io::stdout()), TerminalOptions { viewport })
+/// What is drawn on.
+#[derive(Debug)]
+struct Drawn(Option<Terminal<CrosstermBackend<Stdout>>>);
+
+impl Drawn {
+    /// Of a fixed size: one that looks after its size asks the terminal where the cursor is, and waits for
+    /// the answer, which some never give.
+    fn of((columns, rows): (u16, u16)) -> io::Result<Self> {
+        let viewport = Viewport::Fixed(Rect::new(0, 0, columns, rows));
+        let options = TerminalOptions { viewport };
+        let terminal = Terminal::with_options(CrosstermBackend::new(io::stdout()), options)?;
+        Ok(Self(Some(terminal)))
+    }
+}
+
+impl Drop for Drawn {
+    fn drop(&mut self) {
+        // Where the cursor can't be shown again, since the terminal is gone, its own end would say so
+        // there, and panic over that.
+        if let Some(mut terminal) = self.0.take()
+            && terminal.show_cursor().is_err()
+        {
+            std::mem::forget(terminal);
+        }
+    }
 }
 
 fn size() -> (u16, u16) {

@@ -20,5 +20,9 @@ if kind == 'hash' then
   local pair = redis.call('HGETALL', key)
   return {0, left, pair[1], tonumber(pair[2]) or 1}
 end
-local latest = redis.call('ZREVRANGE', key, 0, 1)
-return {0, left, latest[1] ~= '__write__' and latest[1] or latest[2] or '', 1}
+-- Each member has an end of its own, whatever expiry the key has.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local latest = redis.call('ZREVRANGEBYSCORE', key, '+inf', '(' .. now, 'WITHSCORES', 'LIMIT', 0, 2)
+if #latest == 0 then return {} end
+return {0, latest[2] - now, latest[1] ~= '__write__' and latest[1] or latest[3] or '', 1}
