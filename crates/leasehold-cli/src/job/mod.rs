@@ -26,7 +26,7 @@ use crate::context::{Context, TIDY_LEAST};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
 use crate::inherited;
-use crate::job::child::Child;
+use crate::job::child::{Child, Ending};
 use crate::job::start::Plan;
 use crate::job::supervise::{Supervisor, Verdict};
 use crate::job::terminal::Terminal;
@@ -185,6 +185,7 @@ impl<'a> Runner<'a> {
         let watchdog = Arc::new(Watchdog::start().map_err(system)?);
         watchdog.tell(leases, self.grace);
         let given = terminal.filter(|terminal| terminal.is_for_the_command());
+        let modes = given.and_then(Terminal::modes);
         let child = Child::start(
             plan,
             context.inherited,
@@ -229,6 +230,11 @@ impl<'a> Runner<'a> {
                 asking.abort();
                 if let Some(terminal) = terminal {
                     terminal.take_back(Some(child.pid()));
+                }
+                if let (Some(terminal), Some(modes)) = (given, modes)
+                    && !matches!(verdict.ending, Some(Ending::Exited(_)))
+                {
+                    terminal.reset(&modes);
                 }
                 watchdog.dismiss();
                 if verdict.ending.is_some() {

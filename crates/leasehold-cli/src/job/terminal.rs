@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
 
 use rustix::process::Pid;
-use rustix::termios::{tcgetpgrp, tcsetpgrp};
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
 
 use crate::inherited;
 use crate::signals;
@@ -46,6 +46,22 @@ impl Terminal {
     pub(crate) fn give(&self, group: Pid) -> io::Result<()> {
         inherited::blocking(Some(libc::SIGTTOU), || tcsetpgrp(&self.tty, group))?;
         Ok(())
+    }
+
+    /// How it is set: echo, lines, keys that send signals.
+    pub(crate) fn modes(&self) -> Option<Termios> {
+        tcgetattr(&self.tty).ok()
+    }
+
+    /// Sets it so again, if we are in front, after a command that was killed before it could: shells do
+    /// that for what they start themselves.
+    pub(crate) fn reset(&self, modes: &Termios) {
+        if self.is_ours() {
+            // If the terminal was hung up meanwhile, there is nothing left to set.
+            inherited::blocking(Some(libc::SIGTTOU), || {
+                tcsetattr(&self.tty, OptionalActions::Now, modes).ok()
+            });
+        }
     }
 
     /// Puts our group in front again, if the command's group `from` is there, or one that it left

@@ -324,6 +324,18 @@ fn the_terminal_comes_back_to_a_script() {
 }
 
 #[test]
+fn a_command_that_is_killed_leaves_the_terminal_as_it_found_it() {
+    let site = Site::embedded();
+    script(&site, "job", "stty -icanon -echo; kill -9 $$");
+    let says = "stty -a | tr ' ;' '\\n\\n' | grep -x -e -icanon -e icanon | sed 's/^/mode:/'";
+    let mut terminal =
+        Terminal::shell(&site, &format!("leasehold run k -- sh job; echo code-$?; {says}"));
+    terminal.shows("code-137");
+    terminal.shows("mode:icanon");
+    terminal.ends();
+}
+
+#[test]
 fn where_nobody_could_continue_it_a_stop_is_not_obeyed() {
     let site = Site::embedded();
     // No shell is in charge of this terminal, so the system does not stop leasehold; the command
