@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::{doc_links, features, hygiene, interop, root, run_tests, surface, torture};
+use crate::{doc_links, features, hygiene, interop, root, surface, torture};
 
 /// How much to check.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -151,38 +151,17 @@ fn doc_tests() -> Result<(), String> {
 }
 
 fn tests() -> Result<(), String> {
-    let failed_once = target().join("tests-failed-once");
-    match fs::remove_file(&failed_once) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            return Err(format!("can't remove {}: {error}", failed_once.display()));
-        }
-        _ => {}
-    }
     let this = env::args_os().next().map_or_else(PathBuf::new, PathBuf::from);
     let this = this.canonicalize().map_err(|error| format!("{}: {error}", this.display()))?;
     let runner =
         format!("target.'cfg(all())'.runner = [{:?}, 'run-tests']", this.display().to_string());
-    let targets = ["--lib", "--bins", "--tests", "--examples"];
-    let all = ["test", "--no-fail-fast", "--workspace", "--all-features", "--config", &runner];
     // They wait for servers, leases and each other far more than they compute.
     let threads = env::var("RUST_TEST_THREADS").unwrap_or_else(|_| {
         (2 * thread::available_parallelism().map_or(1, usize::from)).to_string()
     });
-    let environment = [
-        (run_tests::FAILED_ONCE, failed_once.to_string_lossy()),
-        ("RUST_TEST_THREADS", threads.into()),
-    ];
-    let result = cargo(
-        &[&all[..], &targets].concat(),
-        &environment.each_ref().map(|(name, path)| (*name, &**path)),
-    );
-    if let Ok(tests) = fs::read_to_string(&failed_once) {
-        println!(
-            "==> these tests failed beside others and passed alone; explain them:\n{}",
-            tests.trim_end()
-        );
-    }
-    result
+    let all = ["test", "--no-fail-fast", "--workspace", "--all-features", "--config", &runner];
+    let targets = ["--lib", "--bins", "--tests", "--examples"];
+    cargo(&[&all[..], &targets].concat(), &[("RUST_TEST_THREADS", &threads)])
 }
 
 pub(crate) fn cargo(args: &[&str], environment: &[(&str, &str)]) -> Result<(), String> {
