@@ -36,7 +36,10 @@ impl Words {
     const BYTES: usize = 192;
 
     /// The digits of a token.
-    const TOKEN: usize = 32;
+    pub(crate) const TOKEN: usize = 32;
+
+    /// The digits of a token and where its fences end.
+    pub(crate) const LEASE: usize = 54;
 
     pub(crate) fn about(names: &Names, key: &Key, token: &Token) -> Self {
         let mut text = String::with_capacity(Self::BYTES);

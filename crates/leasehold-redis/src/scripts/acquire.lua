@@ -2,8 +2,8 @@
 -- for itself. Repeating it with the same tokens counts nothing twice.
 --
 -- KEYS  i       the i-th lock
--- ARGV  1 to 4, and 4+i for the i-th lock: see asked.lua. What is asked of a lock has, separated by
---       blanks:
+-- ARGV  1 to 4, and 4+i for the i-th lock: see asked.lua; or where ARGV[4] is asked of all of several locks, 5:
+--       their tokens, one behind the other. What is asked of a lock has, separated by blanks:
 --       - for an exclusive hold at once or not at all, else +
 --       ttl, ms, thirteen digits
 --       how many fences to reserve, ten digits
@@ -43,9 +43,10 @@
 -- include: now
 local answers, rest = {}, {}
 local keys, argv, try, type, number = KEYS, ARGV, redis.pcall, type, #KEYS
-local done = least + 0
+local ahead, done = 4, least + 0
+local packed = number > 1 and #argv == ahead + 1 and argv[ahead + 1]
 -- What was asked last, and what it takes to grant it.
-local usual, about, tail, needed, lasts, longer, left
+local usual, about, tail, kept, needed, longer, left
 -- How many were looked at; one that was never used counts twice. All after the last are put off, so that
 -- what is asked of one lock is done in its order.
 local looked = 0
@@ -56,24 +57,28 @@ for i = 1, number do
     answers[i] = {'later'}
   else
     looked = looked + 1
-    local key, token, what = keys[i], argv[i + 4], argv[4]
-    if #token > 32 then token, what = sub(token, 1, 32), sub(token, 33) end
+    local key, asked, what = keys[i], packed and sub(packed, 32 * i - 31, 32 * i) or argv[i + ahead], argv[ahead]
+    local token = asked
+    if #asked > 32 then token, what = sub(asked, 1, 32), sub(asked, 33) end
     if what ~= usual and string.byte(what) == 45 then
       local block = sub(what, 17, 27)
       local ends, following = now + sub(what, 3, 15) * 1000, least + block
-      local kept = math.ceil(math.max(ends, following) / 1000) + retention
+      local low, its_low = following % 100000000, ends % 100000000
+      kept = math.ceil(math.max(ends, following) / 1000) + retention
       usual = what
       about = 'leasehold/1 ' .. block .. us .. ' ' .. sub(what, 28)
-      tail = format(' %016.0f %s %016.0f', following, epoch, ends)
-      needed, lasts, longer = kept .. '', kept + math.floor(retention / 4), nil
+      tail = format(' %08d%08d %s %08d%08d', (following - low) / 100000000, low, epoch,
+        (ends - its_low) / 100000000, its_low)
+      needed, longer = number > 1 and kept .. '', nil
     end
     local state, written
     -- What comes after one that is left, for the same lock, waits for its turn too.
     if what == usual and not rest[key] then
       state = try('HGET', key, 'state')
       local free = state and #state == 68 and sub(state, 48, 63) <= least
-      local lives = free and state >= needed
+      local lives = free and (needed and state >= needed or not needed and sub(state, 1, 13) + 0 >= kept)
       if not (lives or longer) and (free or not state) then
+        local lasts = kept + math.floor(retention / 4)
         longer, left = format('%013.0f ', lasts), format('%.0f', lasts - math.floor(now / 1000))
       end
       if lives then
@@ -95,6 +100,7 @@ for i = 1, number do
   end
 end
 if #rest == 0 then return answers end
+local find = string.find
 local general, room = {}, $ROOM
 -- Takes or renews a place behind an exclusive lease, for somebody who wants no permits and is not
 -- preferred, where the key lives long enough already. Who joins brings no place along, and gets the
@@ -106,15 +112,18 @@ for n = 1, #rest do
   repeat
     -- What comes after one that is left, for the same lock, waits for its turn too.
     if general[key] or room < 1 then break end
-    local profile, mode, address, heard, window, told, most = match(what,
-      '^([^ ]+ [^ ]* [^ ]*) ([xs]) 1 0 0 %d+ (%S+ %d+) (%d+ (%d+) %d+) (%S+) (%S+)$', 28)
-    if not mode then break end
+    local profile_ends, mode, address_at = match(what, '() ([xs]) 1 0 0 %d+ ()', 28)
+    local channel_ends = mode and find(what, ' ', address_at, true)
+    if not channel_ends then break end
+    local address_ends, heard, window, told, most =
+      match(what, '^ %d+() (%d+ (%d+) %d+) (%S+) (%S+)$', channel_ends)
+    if not most then break end
     local got = try('HMGET', key, 'state', 'line', token, '#' .. told, 'lock')
     local state, line, name, grant = got[1], got[2], got[3], got[5]
     -- include: usual
     if not lease_ends or not grant or sub(state, 15, 46) == token then break end
-    local count, granted, its_profile = match(grant, '^leasehold/1 (%d+) (%d+) (.*)$')
-    if not count then break end
+    if sub(grant, 1, 12) ~= 'leasehold/1 ' or #grant < 40 then break end
+    local count, granted, its_profile = sub(grant, 13, 22), sub(grant, 24, 39), sub(grant, 41)
     local ends = now + window * 1000
     if sub(state, 1, 13) * 1000 < ends + retention * 1000 then break end
     local lives = try('PTTL', key)
@@ -135,21 +144,23 @@ for n = 1, #rest do
       if line then
         place, before = other + 0, math.min(other - head, waiters + 0)
         if place <= tail + 0 or place > tail + $SLACK then break end
-        waiters = waiters + 1
         name = '#' .. other
-        line = start .. format('%.0f', place + 1) .. ' ' .. waiters .. ' ' .. head .. '-' .. other .. '/'
-          .. waiters
+        local low, more = (place + 1) % 100000000, format('%d', waiters + 1)
+        line = start .. format('%08d%08d ', (place + 1 - low) / 100000000, low) .. more .. ' ' .. head .. '-'
+          .. other .. '/' .. more
       else
         place, before = now + $BEHIND, 0
-        local text, until_then = format('%.0f', place), format('%016.0f', ends)
+        local low, its_low, next_low = ends % 100000000, place % 100000000, (place + 1) % 100000000
+        local until_then = format('%08d%08d ', (ends - low) / 100000000, low)
+        local text = format('%08d%08d', (place - its_low) / 100000000, its_low)
         name = '#' .. text
-        line = until_then .. ' ' .. until_then .. ' 0 0 ' .. format('%.0f', place + 1) .. ' 1 ' .. text
-          .. '-' .. text .. '/1'
+        line = until_then .. until_then
+          .. format('0 0 %08d%08d 1 ', (place + 1 - next_low) / 100000000, next_low) .. text .. '-' .. text .. '/1'
         state = state .. ' line'
       end
       written = try('HSET', key, name, us .. ' ' .. us .. ' ' .. heard .. ' ' .. mode .. ' 1 '
-        .. sub(what, 17, 26) + 0 .. ' ' .. address .. ' ' .. token .. ' ' .. profile, token, name, 'line', line,
-        'state', state)
+        .. match(what, '^0*(%d+)', 17) .. sub(what, address_at - 1, address_ends - 1) .. ' ' .. token .. ' '
+        .. sub(what, 28, profile_ends - 1), token, name, 'line', line, 'state', state)
     end
     if refusal_of(written) then break end
     local left = lease_ends - now

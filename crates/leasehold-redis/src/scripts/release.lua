@@ -3,7 +3,8 @@
 --
 -- KEYS  i       the i-th lock
 -- ARGV  1 to 3  see now.lua
---       3+i     for the i-th lock, separated by blanks:
+--       3+i     for the i-th lock; or 4, where nothing but their end is asked of several locks: what is asked of
+--               each, one behind the other. Separated by blanks:
 --               token, 32 hexadecimal digits
 --               the sequence that follows the last of the lease's fences, sixteen digits
 --               their epoch, four digits
@@ -23,18 +24,22 @@
 -- include: now
 local answers, rest, found = {}, {}, {}
 local keys, argv, try, type, number = KEYS, ARGV, redis.pcall, type, #KEYS
-local done = 1
+local ahead, done = 3, 1
+local packed = number > 1 and #argv == ahead + 1 and argv[ahead + 1]
 -- A key that lives for longer than this is to end earlier.
-local long = math.floor(now / 1000) + 2 * retention + math.floor(retention / 4) .. ''
+local long = math.floor(now / 1000) + 2 * retention + math.floor(retention / 4)
+local too_long = number > 1 and long .. ''
 -- A lock for which nobody waits, and which is not closed, is given back without looking any further:
 -- the state stays as it is, but for the end of the lease.
 for i = 1, number do
-  local key, asked, state, written = keys[i], argv[i + 3], nil, nil
+  local key, state, written = keys[i], nil, nil
+  local asked = packed and sub(packed, 54 * i - 53, 54 * i) or argv[i + ahead]
   -- What comes after one that is left, for the same lock, waits for its turn too.
   if not rest[key] then
     state = try('HGET', key, 'state')
-    if state and #state == 85 and sub(state, 15, 68) == asked and sub(state, 70) > us and state < long
-      and (number > 1 or try('PTTL', key) ~= -1) then
+    if state and #state == 85 and sub(state, 15, 68) == asked and sub(state, 70) > us
+      and (too_long and state < too_long
+        or not too_long and sub(state, 1, 13) + 0 < long and try('PTTL', key) ~= -1) then
       written = try('HSET', key, 'state', sub(state, 1, 68))
     end
     found[i] = state
@@ -43,13 +48,13 @@ for i = 1, number do
 end
 if #rest == 0 then return answers end
 -- include: send
-local general, room = {}, $ROOM
+local find, general, room = string.find, {}, $ROOM
 -- Ends an exclusive lease and hands the lock over to the first in line, where that one wants it
 -- exclusively and was heard within half of its window, the next one is to be told nothing, and the key
 -- lives long enough already. Whatever is otherwise is left to the general way, and nothing is changed.
 for n = 1, #rest do
   local i, done = rest[n], false
-  local key, asked, state = keys[i], argv[i + 3], found[i]
+  local key, asked, state = keys[i], argv[i + ahead], found[i]
   repeat
     if room < 1 or not state or #asked ~= 54 or #state ~= 90 or sub(state, 15, 46) ~= sub(asked, 1, 32) then
       break
@@ -60,11 +65,17 @@ for n = 1, #rest do
     local lives = try('PTTL', key)
     if type(lives) ~= 'number' or lives == -1 then break end
     local name, following = '#' .. head, head + 1
-    local got = try('HMGET', key, name, format('#%.0f', following))
-    local seen, beat, window, block, channel, ticket, waiter, label = match(got[1] or '',
-      '^(%d+) %d+ (%d+) (%d+) %d+ x 1 (%d+) (%S+) (%d+) (%S+) %d+ ([^ ]* [^ ]*)$')
-    if not seen then break end
-    local ends = seen + window * 1000
+    local low, next_name = following % 100000000, name
+    if waiters ~= '1' then next_name = format('#%08d%08d', (following - low) / 100000000, low) end
+    local got = try('HMGET', key, name, next_name)
+    local its = got[1] or ''
+    local beat, window, block, channel_at = match(its, '^ (%d+) (%d+) %d+ x 1 (%d+) ()', 34)
+    local channel_ends = beat and find(its, ' ', channel_at, true)
+    local ticket_ends = channel_ends and find(its, ' ', channel_ends + 1, true)
+    local label = ticket_ends and match(its, '^ %d+ ([^ ]* [^ ]*)$', ticket_ends + 33)
+    if not label then break end
+    local waiter = sub(its, ticket_ends + 1, ticket_ends + 32)
+    local ends = sub(its, 1, 16) + window * 1000
     if 2 * (ends - now) < window * 1000 then break end
     local first, kept = sub(state, 48, 63), sub(state, 1, 13)
     if first < least then first = least end
@@ -79,20 +90,23 @@ for n = 1, #rest do
         if text and text ~= '' then break end
         -- The place was given up.
         following = following + 1
-        text = try('HMGET', key, format('#%.0f', following))[1]
+        next_name = format('#%.0f', following)
+        text = try('HMGET', key, next_name)[1]
       end
       local next_window = match(text or '', '^%d+ (%d+) ', 35)
       if not next_window or ends < sub(text, 1, 16) + math.floor(next_window * 1000 / 3) then break end
-      local fewer = waiters - 1
-      line = start .. other .. ' ' .. fewer .. format(' %.0f-', following) .. tail .. '/' .. fewer
+      local fewer = format('%d', waiters - 1)
+      line = start .. other .. ' ' .. fewer .. ' ' .. sub(next_name, 2) .. '-' .. tail .. '/' .. fewer
     end
-    state = kept .. ' ' .. waiter .. format(' %016.0f ', first + block) .. epoch
-      .. format(' %016.0f', ends) .. shape
+    local last_low, ends_low = (first + block) % 100000000, ends % 100000000
+    state = kept .. ' ' .. waiter .. format(' %08d%08d %s %08d%08d', (first + block - last_low) / 100000000,
+      last_low, epoch, (ends - ends_low) / 100000000, ends_low) .. shape
     local about = 'leasehold/1 ' .. sub('000000000' .. block, -10) .. ' ' .. us .. ' 1 ' .. label
     local written = try('HSET', key, 'state', state, 'lock', about, name, '', waiter, '', 'line', line)
     if refusal_of(written) then break end
     try('HDEL', key, name, waiter, line == '' and 'line' or '')
-    send(channel, 'granted ' .. ticket .. ' ' .. beat .. ' ' .. epoch + 0 .. ' ' .. first .. ' ' .. block)
+    send(sub(its, channel_at, channel_ends - 1), 'granted' .. sub(its, channel_ends, ticket_ends) .. beat .. ' '
+      .. (epoch == '0000' and '0' or epoch + 0) .. ' ' .. first .. ' ' .. block)
     done = true
   until true
   if done then
@@ -111,7 +125,7 @@ local frees = true
 -- include: line
 -- include: expire_and_grant
 each(general, 3, function(i)
-  local asked = argv[i + 3]
+  local asked = argv[i + ahead]
   local token, last, its_epoch = sub(asked, 1, 32), sub(asked, 34, 49) - 1, sub(asked, 51, 54) + 0
   local how = sub(asked, 55)
   local remaining, cooldown, opens = 0, 0, false

@@ -3,7 +3,8 @@
 -- KEYS  i       the i-th lock
 -- ARGV  1 to 3  see now.lua
 --       4       ttl, ms, from now, thirteen digits, for those locks that say nothing else
---       4+i     for the i-th lock, separated by blanks:
+--       4+i     for the i-th lock; or 5, where no more than this is asked of several locks: what is asked of each,
+--               one behind the other. Separated by blanks:
 --               token, 32 hexadecimal digits
 --               the sequence that follows the last of the lease's fences, sixteen digits; an
 --               exclusive lease takes over what is above all issued
@@ -23,19 +24,23 @@
 -- include: now
 local answers, rest = {}, {}
 local keys, argv, try, type, number = KEYS, ARGV, redis.pcall, type, #KEYS
-local done = 1
+local ahead, done = 4, 1
+local packed = number > 1 and #argv == ahead + 1 and argv[ahead + 1]
 local ttl = argv[4]
 local ends_now = now + ttl * 1000
-local needed = math.ceil(ends_now / 1000) + retention .. ''
-local ends = format('%016.0f', ends_now)
+local kept, low = math.ceil(ends_now / 1000) + retention, ends_now % 100000000
+local needed = number > 1 and kept .. ''
+local ends = format('%08d%08d', (ends_now - low) / 100000000, low)
 -- Nobody in line has run out, and nothing is closed: only the end of the lease changes. No function is made for
 -- that: Lua would make it anew in each call.
 for i = 1, number do
-  local key, asked, state, written = keys[i], argv[i + 4], nil, nil
+  local key, state, written = keys[i], nil, nil
+  local asked = packed and sub(packed, 54 * i - 53, 54 * i) or argv[i + ahead]
   -- Two renewals of one lease take effect in their order.
   if not rest[key] then
     state = try('HGET', key, 'state')
-    if state and #state > 68 and sub(state, 15, 68) == asked and state >= needed then
+    if state and #state > 68 and sub(state, 15, 68) == asked
+      and (needed and state >= needed or not needed and sub(state, 1, 13) + 0 >= kept) then
       local shape, before = sub(state, 86), sub(state, 70, 85)
       local goes_on = #state == 85
       if shape == ' line' then
@@ -58,7 +63,7 @@ local frees = true
 -- include: line
 -- include: expire_and_grant
 for _, i in ipairs(rest) do
-  local asked = argv[i + 4]
+  local asked = argv[i + ahead]
   local token, last, its_epoch = sub(asked, 1, 32), sub(asked, 34, 49) - 1, sub(asked, 51, 54) + 0
   local wanted_ttl, shorten, successor = ttl + 0, false, ''
   if #asked > 54 then

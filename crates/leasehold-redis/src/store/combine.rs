@@ -265,7 +265,7 @@ impl RedisStore {
         each: impl ExactSizeIterator<Item = &'w Words> + Clone,
     ) -> Call<'static> {
         match kind {
-            Kind::Acquire => self.call_about(&self.shared.scripts.acquire, each),
+            Kind::Acquire => self.acquire_call(each),
             Kind::Release => self.release_call(each),
         }
     }

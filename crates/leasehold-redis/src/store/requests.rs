@@ -43,17 +43,15 @@ impl RedisStore {
     }
 
     /// A call about the locks that these words are about, which says once what is asked alike.
-    pub(crate) fn call_about<'w>(
+    pub(crate) fn acquire_call<'w>(
         &self,
-        script: &'static Script,
         each: impl ExactSizeIterator<Item = &'w Words> + Clone,
     ) -> Call<'static> {
         let shared = each.clone().next().map_or("", Words::asked);
-        let mut call = self.opened(Call::new(script, each.clone().map(Words::key)));
+        let mut call =
+            self.opened(Call::new(&self.shared.scripts.acquire, each.clone().map(Words::key)));
         call.arg(shared);
-        for words in each {
-            call.arg(words.argument(shared));
-        }
+        add_each(&mut call, each.map(|words| words.argument(shared)), Words::TOKEN);
         call
     }
 
@@ -64,9 +62,7 @@ impl RedisStore {
     ) -> Call<'static> {
         let script = &self.shared.scripts.release;
         let mut call = self.opened(Call::new(script, each.clone().map(Words::key)));
-        for words in each {
-            call.arg(words.argument(""));
-        }
+        add_each(&mut call, each.map(|words| words.argument("")), Words::LEASE);
         call
     }
 
@@ -128,7 +124,14 @@ impl RedisStore {
     pub(super) fn acquire_all_call(&self, requests: &[AcquireRequest]) -> Result<Call<'static>> {
         let each: Vec<Words> =
             requests.iter().map(|request| self.acquire_words(request)).collect::<Result<_>>()?;
-        Ok(self.call_about(&self.shared.scripts.acquire_all, each.iter()))
+        let shared = each.first().map_or("", Words::asked);
+        let script = &self.shared.scripts.acquire_all;
+        let mut call = self.opened(Call::new(script, each.iter().map(Words::key)));
+        call.arg(shared);
+        for words in &each {
+            call.arg(words.argument(shared));
+        }
+        Ok(call)
     }
 
     /// `epoch` is that of the server which answered.
@@ -195,22 +198,25 @@ impl RedisStore {
         let mut call = self.begin(&self.shared.scripts.renew, keys);
         let shared = requests.first().map_or(Duration::ZERO, |request| request.ttl.duration());
         call.arg(format!("{:013}", shared.as_millis()));
-        let mut text = String::new();
+        let mut texts = String::with_capacity(Words::LEASE.saturating_mul(requests.len()));
+        let mut parts = Vec::with_capacity(requests.len());
         for request in requests {
-            text.clear();
-            push_token(&request.token, &mut text);
-            push_end(request.fences, &mut text);
+            let start = texts.len();
+            push_token(&request.token, &mut texts);
+            push_end(request.fences, &mut texts);
             let is_usual = !request.shorten && request.successor.is_none();
             if !is_usual || request.ttl.duration() != shared {
                 let ttl = request.ttl.as_millis();
-                push(&mut text, format_args!(" {} {ttl:013}", u8::from(request.shorten)));
+                push(&mut texts, format_args!(" {} {ttl:013}", u8::from(request.shorten)));
                 if let Some(successor) = &request.successor {
-                    text.push(' ');
-                    push_token(successor, &mut text);
+                    texts.push(' ');
+                    push_token(successor, &mut texts);
                 }
             }
-            call.arg(&text);
+            parts.push(start..texts.len());
         }
+        let each = parts.iter().map(|part| texts.get(part.clone()).unwrap_or(""));
+        add_each(&mut call, each, Words::LEASE);
         call
     }
 
@@ -222,6 +228,22 @@ impl RedisStore {
 
     pub(crate) fn inspect_call(&self, key: &Key) -> Call<'static> {
         self.begin(&self.shared.scripts.inspect, [key])
+    }
+}
+
+/// Adds what is asked of each lock: as one argument where scripts can tell by its length what belongs to
+/// which of several locks, since a server takes longer over an argument than over a part of one.
+fn add_each<'t>(
+    call: &mut Call<'_>,
+    each: impl ExactSizeIterator<Item = &'t str> + Clone,
+    length: usize,
+) {
+    if each.len() > 1 && each.clone().all(|text| text.len() == length) {
+        call.arg(each.collect::<String>());
+    } else {
+        each.for_each(|text| {
+            call.arg(text);
+        });
     }
 }
 

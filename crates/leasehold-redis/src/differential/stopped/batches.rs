@@ -30,6 +30,10 @@ enum Event {
     Batch(Batch, i64),
 }
 
+fn alike<T: Clone>(locks: Vec<usize>, asked: &T) -> Vec<(usize, T)> {
+    locks.into_iter().map(|lock| (lock, asked.clone())).collect()
+}
+
 fn batch(home: Home) -> impl Strategy<Value = Batch> {
     let several = vec((0..LOCKS, renewal()), 2..6);
     // All different ones, in any order.
@@ -37,11 +41,16 @@ fn batch(home: Home) -> impl Strategy<Value = Batch> {
     let all = (orders, vec(taking(home), 2..=LOCKS)).prop_map(|(order, takings)| {
         order.into_iter().zip(takings.into_iter().map(Taking::at_once)).collect()
     });
+    let locks = || vec(0..LOCKS, 2..6);
     prop_oneof![
         several.prop_map(Batch::Renew),
         all.prop_map(Batch::AcquireAll),
         vec((0..LOCKS, taking(home)), 2..6).prop_map(Batch::Acquire),
         vec((0..LOCKS, ending()), 2..6).prop_map(Batch::Release),
+        // What is asked alike goes in another form.
+        (locks(), renewal()).prop_map(|(locks, renewal)| Batch::Renew(alike(locks, &renewal))),
+        (locks(), taking(home)).prop_map(|(locks, taking)| Batch::Acquire(alike(locks, &taking))),
+        (locks(), ending()).prop_map(|(locks, ending)| Batch::Release(alike(locks, &ending))),
     ]
 }
 
@@ -64,9 +73,7 @@ async fn together(
 async fn acquire(store: &RedisStore, requests: &[AcquireRequest]) -> Vec<Result<Acquire, Error>> {
     let words: Vec<_> =
         requests.iter().map(|request| store.acquire_words(request).unwrap()).collect();
-    let answers =
-        together(store, store.call_about(&store.shared.scripts.acquire, words.iter()), &words)
-            .await;
+    let answers = together(store, store.acquire_call(words.iter()), &words).await;
     let read = |(answer, request): (Result<_, _>, &AcquireRequest)| {
         let (value, epoch) = answer?;
         reply::acquire(value, &store.asked(request, epoch))
