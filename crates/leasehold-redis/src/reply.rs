@@ -147,14 +147,22 @@ fn checked(value: Value) -> Result<Value> {
     }
 }
 
-/// The answers about `count` locks, from a script that takes several.
-fn each(value: Value, count: usize) -> Result<Vec<Result<Value>>> {
-    read(value, |value| match value {
-        Value::Array(parts) if parts.len() == count => {
-            Some(parts.into_iter().map(checked).collect())
+/// The answers about `count` locks, from a script that takes several: if it was given one lock, maybe
+/// without the array around the answer, which is no word.
+fn answers(value: Value, count: usize) -> Option<Vec<Value>> {
+    let is_word = |value: &Value| matches!(value, Value::BulkString(_) | Value::SimpleString(_));
+    match value {
+        Value::Array(parts) if count == 1 && parts.first().is_some_and(is_word) => {
+            Some(vec![Value::Array(parts)])
         }
+        Value::Array(parts) => Some(parts).filter(|parts| parts.len() == count),
+        Value::Int(_) if count == 1 => Some(vec![value]),
         _ => None,
-    })
+    }
+}
+
+fn each(value: Value, count: usize) -> Result<Vec<Result<Value>>> {
+    read(value, |value| Some(answers(value, count)?.into_iter().map(checked).collect()))
 }
 
 /// Whether nothing was done about a lock, because the call took long already.
@@ -165,10 +173,7 @@ pub(crate) fn is_put_off(value: &Value) -> bool {
 
 /// The answers about `count` locks, as far as there are so many; else what no reader understands.
 pub(crate) fn parts(value: Value, count: usize) -> Vec<Value> {
-    match value {
-        Value::Array(parts) if parts.len() == count => parts,
-        _ => vec![Value::Nil; count],
-    }
+    answers(value, count).unwrap_or_else(|| vec![Value::Nil; count])
 }
 
 /// The answer about one lock of those that the script was given.
@@ -361,4 +366,29 @@ pub(crate) fn inspect(value: Value, key: &Key) -> Result<Option<LockInfo>> {
     });
     let (now, fields): (u64, HashMap<Vec<u8>, Vec<u8>>) = parts?;
     stored::read(&fields)?.map_or(Ok(None), |stored| Ok(stored.describe(key, now)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn word(text: &str) -> Value {
+        Value::BulkString(text.into())
+    }
+
+    #[test]
+    fn the_answer_about_one_lock_is_the_same_with_an_array_around_it_and_without() {
+        let late = || Value::Array(vec![word("late")]);
+        let waiting = || Value::Array(vec![word("waiting"), Value::Int(1)]);
+        for answer in [|| Value::Int(7), late, waiting] {
+            assert_eq!(parts(answer(), 1), [answer()]);
+            assert_eq!(parts(Value::Array(vec![answer()]), 1), [answer()]);
+            assert_eq!(parts(Value::Array(vec![answer(), late()]), 2), [answer(), late()]);
+        }
+        // What no script answers.
+        assert_eq!(parts(late(), 2), [Value::Nil, Value::Nil]);
+        assert_eq!(parts(Value::Int(7), 2), [Value::Nil, Value::Nil]);
+        assert_eq!(parts(Value::Okay, 1), [Value::Nil]);
+        assert_eq!(parts(Value::Array(vec![late(), late()]), 1), [Value::Nil]);
+    }
 }

@@ -25,7 +25,8 @@
 --         place told before, or -
 --         how many may wait at most, or -
 --
--- Returns an array with one answer for each lock, which is one of
+-- Returns an array with one answer for each lock; the answer about one lock may come without an array around it,
+-- where it is an integer or an array that begins with a word. It is one of
 --   fence               an integer: granted; sequence of its first fence, in the epoch of ARGV[1]
 --   already epoch fence count holds
 --   busy free_in [mode permits limit epoch fence held left profile]   times in µs
@@ -43,7 +44,7 @@
 -- include: now
 local answers, rest = {}, {}
 local keys, argv, try, type, number = KEYS, ARGV, redis.pcall, type, #KEYS
-local ahead, done = 4, least + 0
+local ahead, done = 4, least == us and now or least + 0
 local packed = number > 1 and #argv == ahead + 1 and argv[ahead + 1]
 -- What was asked last, and what it takes to grant it.
 local usual, about, tail, kept, needed, longer, left
@@ -62,7 +63,7 @@ for i = 1, number do
     if #asked > 32 then token, what = sub(asked, 1, 32), sub(asked, 33) end
     if what ~= usual and string.byte(what) == 45 then
       local block = sub(what, 17, 27)
-      local ends, following = now + sub(what, 3, 15) * 1000, least + block
+      local ends, following = now + sub(what, 3, 15) * 1000, done + block
       local low, its_low = following % 100000000, ends % 100000000
       kept = math.ceil(math.max(ends, following) / 1000) + retention
       usual = what
@@ -175,7 +176,7 @@ for n = 1, #rest do
     general[#general + 1], general[key] = i, true
   end
 end
-if #general == 0 then return answers end
+if #general == 0 then return number == 1 and answers[1] or answers end
 local frees = false
 -- include: asked
 -- include: each

@@ -13,7 +13,7 @@
 --         cool-down, µs; 0 for none
 --         1 to open the lock again that was closed for a while, else 0
 --
--- Returns an array with one answer for each lock, which is one of
+-- Returns an array with one answer for each lock, or for one lock its answer, as acquire does, which is one of
 --   1                  an integer: released
 --   still-held holds
 --   late               it had run out, and nobody has held the lock since
@@ -117,7 +117,7 @@ for n = 1, #rest do
     general[#general + 1] = i
   end
 end
-if #general == 0 then return with_unsent(answers) end
+if #general == 0 then return number == 1 and not unsent and answers[1] or with_unsent(answers) end
 local frees = true
 -- include: each
 -- include: lock

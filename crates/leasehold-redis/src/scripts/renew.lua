@@ -12,7 +12,7 @@
 --               and if more is asked: 1 when the lease may end earlier than it would have, else 0;
 --               ttl, as ARGV[4]; and the token that it is to have from now on, if it is handed over
 --
--- Returns an array with one answer for each lock, which is one of
+-- Returns an array with one answer for each lock, or for one lock its answer, as acquire does, which is one of
 --   1         an integer: renewed
 --   2         renewed, and its holder is asked to let go
 --   late      it had run out, and nobody has held the lock since; it stays ended
@@ -49,7 +49,7 @@ for i = 1, number do
       end
       if goes_on and before > us and (number > 1 or try('PTTL', key) ~= -1) then
         -- Also what changes nothing is written: whoever waits for replicas waits for a write.
-        if ends > before then state = sub(state, 1, 69) .. ends .. shape end
+        if ends > before then state = sub(state, 1, 14) .. asked .. ' ' .. ends .. shape end
         written = try('HSET', key, 'state', state)
       end
     end
