@@ -147,8 +147,8 @@ fn checked(value: Value) -> Result<Value> {
     }
 }
 
-/// The answers about `count` locks, from a script that takes several: if it was given one lock, maybe
-/// without the array around the answer, which is no word.
+/// The answers about `count` locks, from a script that takes several. Where it was given one lock, it may
+/// leave out the array around the answer: an array that begins with a word is such an answer.
 fn answers(value: Value, count: usize) -> Option<Vec<Value>> {
     let is_word = |value: &Value| matches!(value, Value::BulkString(_) | Value::SimpleString(_));
     match value {

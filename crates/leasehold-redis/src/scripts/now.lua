@@ -4,8 +4,8 @@
 --       2  the highest sequence that the client has seen from this store, sixteen digits
 --       3  fence retention, ms
 --
--- Texts of numbers are costly: %.0f and .. take twice as long as %d, which does not everywhere take
--- sixteen digits. Scripts so write those in two halves where it counts, and ask match for little.
+-- Texts of numbers are costly: %.0f and .. take twice as long as %d, which takes sixteen digits only where a
+-- long has 64 bits. So where it counts, scripts write such numbers in two halves.
 --
 -- out: us         microseconds since the Unix epoch, sixteen digits
 --      now        the same as a number (exact below 2^53: until 2255)

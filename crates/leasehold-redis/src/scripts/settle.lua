@@ -2,9 +2,9 @@
 -- an array around it, in which a server looks for much before it sends it. What can't be read fails alone;
 -- and what the server refuses to write here, as at its memory limit, the other ways may be able to do.
 --
--- in: answers, rest, argv and ahead, how many arguments there are before the first lock's; done, the answer if
--- it is done; key and i, which lock it is, and asked, what is asked of it; state, as it was read, and written,
--- what the write answered
+-- in: number, of locks; answers, rest, argv and ahead, how many arguments there are before the first lock's; done,
+-- the answer if it is done; key and i, which lock it is, and asked, what is asked of it; state, as it was read,
+-- and written, what the write answered
 if type(written) == 'number' then
   if number == 1 then return done end
   answers[i] = done

@@ -42,15 +42,25 @@ impl RedisStore {
         call
     }
 
-    /// A call about the locks that these words are about, which says once what is asked alike.
+    /// The begin of a call about the locks that these words are about, which says once what is asked
+    /// alike, and that.
+    fn begin_alike<'w>(
+        &self,
+        script: &'static Script,
+        each: impl ExactSizeIterator<Item = &'w Words> + Clone,
+    ) -> (Call<'static>, &'w str) {
+        let shared = each.clone().next().map_or("", Words::asked);
+        let mut call = self.opened(Call::new(script, each.map(Words::key)));
+        call.arg(shared);
+        (call, shared)
+    }
+
+    /// A call that takes the locks that these words are about, each for itself.
     pub(crate) fn acquire_call<'w>(
         &self,
         each: impl ExactSizeIterator<Item = &'w Words> + Clone,
     ) -> Call<'static> {
-        let shared = each.clone().next().map_or("", Words::asked);
-        let mut call =
-            self.opened(Call::new(&self.shared.scripts.acquire, each.clone().map(Words::key)));
-        call.arg(shared);
+        let (mut call, shared) = self.begin_alike(&self.shared.scripts.acquire, each.clone());
         add_each(&mut call, each.map(|words| words.argument(shared)), Words::TOKEN);
         call
     }
@@ -124,10 +134,7 @@ impl RedisStore {
     pub(super) fn acquire_all_call(&self, requests: &[AcquireRequest]) -> Result<Call<'static>> {
         let each: Vec<Words> =
             requests.iter().map(|request| self.acquire_words(request)).collect::<Result<_>>()?;
-        let shared = each.first().map_or("", Words::asked);
-        let script = &self.shared.scripts.acquire_all;
-        let mut call = self.opened(Call::new(script, each.iter().map(Words::key)));
-        call.arg(shared);
+        let (mut call, shared) = self.begin_alike(&self.shared.scripts.acquire_all, each.iter());
         for words in &each {
             call.arg(words.argument(shared));
         }
