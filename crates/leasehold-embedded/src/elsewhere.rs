@@ -70,6 +70,11 @@ impl EmbeddedStoreOptions {
         Ok(self)
     }
 
+    /// Whether opening is refused where it would take longer than a moment.
+    pub const fn at_once(self, _at_once: bool) -> Self {
+        self
+    }
+
     /// Refuses.
     ///
     /// # Errors

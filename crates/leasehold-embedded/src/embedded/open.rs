@@ -27,6 +27,11 @@ use super::{newer, session, table, wake};
 /// How long opening waits for whoever is inside.
 const ENTER_WITHIN: Duration = Duration::from_secs(5);
 
+/// How many pages are read of a store that is to be opened at once.
+const PAGES_AT_ONCE: usize = 64;
+/// How many files of ended sessions are looked at then.
+const FILES_AT_ONCE: usize = 64;
+
 /// How much of the data file has its place on the disk from the start.
 const FIRST_BYTES: u64 = 1 << 20;
 
@@ -49,13 +54,22 @@ type Identity = (u64, u64);
 pub(super) struct Wanted {
     pub(super) access: Access,
     pub(super) bytes_max: u64,
+    /// Whether it is opened only if nothing has to be waited for.
+    pub(super) at_once: bool,
+}
+
+impl Wanted {
+    /// How long to wait for others.
+    const fn within(self) -> Duration {
+        if self.at_once { Duration::ZERO } else { ENTER_WITHIN }
+    }
 }
 
 /// The store in this directory, opened once per process.
 pub(super) fn environment(directory: Directory, wanted: Wanted) -> Result<Arc<Environment>> {
     let meta = directory.handle.metadata().map_err(|error| unusable("look at", error))?;
-    let slot = slot((meta.dev(), meta.ino()))?;
-    let mut opened = lock_soon(&slot)?;
+    let slot = slot((meta.dev(), meta.ino()), wanted.within())?;
+    let mut opened = lock_soon(&slot, wanted.within())?;
     if let Some(environment) = opened.upgrade() {
         return Ok(environment);
     }
@@ -66,9 +80,9 @@ pub(super) fn environment(directory: Directory, wanted: Wanted) -> Result<Arc<En
 
 /// This process's place for a store. A fork's child has nothing open, and closes what it has
 /// inherited, which it can't use.
-fn slot(identity: Identity) -> Result<Arc<Slot>> {
+fn slot(identity: Identity, within: Duration) -> Result<Arc<Slot>> {
     let process = Process::current();
-    let mut open = lock_soon(&OPEN)?;
+    let mut open = lock_soon(&OPEN, within)?;
     let mut inherited = Vec::new();
     open.retain(|(by, _), slot| {
         let opened = match slot.try_lock() {
@@ -90,9 +104,9 @@ fn slot(identity: Identity) -> Result<Arc<Slot>> {
 }
 
 /// The lock on what threads of this process share while one of them may be opening a store.
-fn lock_soon<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
+fn lock_soon<T>(mutex: &Mutex<T>, within: Duration) -> Result<MutexGuard<'_, T>> {
     let clock = SystemClock::new();
-    let until = clock.now().saturating_add(ENTER_WITHIN);
+    let until = clock.now().saturating_add(within);
     loop {
         match mutex.try_lock() {
             Ok(guard) => return Ok(guard),
@@ -117,13 +131,13 @@ fn open_new(directory: &Directory, wanted: Wanted) -> Result<Environment> {
         .open_file(GATE, access)
         .and_then(Gate::new)
         .map_err(|error| unusable("make or open the file gate in", error))?;
-    let pass = enter(&gate, ENTER_WITHIN)?;
+    let pass = enter(&gate, wanted.within())?;
     let handle = directory.handle.try_clone().map_err(|error| unusable("open", error))?;
     let (in_use, alone) = InUse::look(handle).map_err(|error| unusable("lock", error))?;
     let machine = Machine::this()?;
     let header = fit_header(directory, wanted, &machine, alone)?;
-    let data = prepare_data(directory, &header)?;
-    let (lmdb, records) = open_lmdb(directory, &header)?;
+    let data = prepare_data(directory, &header, wanted)?;
+    let (lmdb, records) = open_lmdb(directory, &header, wanted)?;
     if !header.ready {
         Header { ready: true, ..header.clone() }
             .write(&directory.path)
@@ -136,7 +150,8 @@ fn open_new(directory: &Directory, wanted: Wanted) -> Result<Environment> {
     let sessions = directory.make_inner(SESSIONS, header.access).map_err(made)?;
     let wakes = directory.make_inner(WAKE, header.access).map_err(made)?;
     if alone {
-        session::sweep(&sessions, usize::MAX);
+        // What is left of them, the next ones remove.
+        session::sweep(&sessions, if wanted.at_once { FILES_AT_ONCE } else { usize::MAX });
         wake::sweep(&wakes);
     }
     in_use.share().map_err(|error| unusable("lock", error))?;
@@ -189,16 +204,21 @@ fn fit_header(
             ));
         }
         tracing::info!(path = %directory.path.display(), "the machine was started again: all leases are void");
-        let kept = Wanted { access: header.access, bytes_max: header.bytes_max };
+        let kept = Wanted { access: header.access, bytes_max: header.bytes_max, ..wanted };
         return begin(directory, kept, machine);
     }
     if !header.ready {
         // Whoever was making it died, since this process is inside the gate.
-        let kept = Wanted { access: header.access, bytes_max: header.bytes_max };
+        let kept = Wanted { access: header.access, bytes_max: header.bytes_max, ..wanted };
         return begin(directory, kept, machine);
     }
-    if header.machine.time_namespace != machine.time_namespace && !alone {
-        return Err(other_namespace());
+    if header.machine.time_namespace != machine.time_namespace {
+        if !alone {
+            return Err(other_namespace());
+        }
+        if wanted.at_once {
+            return Err(not_at_once("it is to be taken over from another time namespace"));
+        }
     }
     Ok(header)
 }
@@ -214,6 +234,9 @@ fn other_namespace() -> Error {
 /// Writes the header of a new store, and removes the data of the one that was there. Its sessions
 /// are cleared away with those of all dead.
 fn begin(directory: &Directory, wanted: Wanted, machine: &Machine) -> Result<Header> {
+    if wanted.at_once {
+        return Err(not_at_once("it is to be made first"));
+    }
     check_file_limit(FIRST_BYTES)?;
     if wanted.access == Access::Group {
         directory.open_to_group().map_err(|error| unusable("give the group rights on", error))?;
@@ -237,8 +260,12 @@ fn check_file_limit(bytes: u64) -> Result<()> {
     Err(unusable("make the file data.mdb in", std::io::ErrorKind::FileTooLarge.into()))
 }
 
+fn not_at_once(why: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("not opened at once: {why}"))
+}
+
 /// Makes the data file, or looks at every page of the one that is there.
-fn prepare_data(directory: &Directory, header: &Header) -> Result<File> {
+fn prepare_data(directory: &Directory, header: &Header, wanted: Wanted) -> Result<File> {
     if !header.ready {
         let data = directory
             .open_file(DATA, header.access)
@@ -264,8 +291,9 @@ fn prepare_data(directory: &Directory, header: &Header) -> Result<File> {
             header.bytes_max
         )));
     }
-    match pages::check(&data) {
+    match pages::check(&data, wanted.at_once.then_some(PAGES_AT_ONCE)) {
         Ok(()) => Ok(data),
+        Err(Damage::Unread) => Err(not_at_once("all of its pages are to be read first")),
         Err(Damage::Corrupt(what)) => Err(corrupt(&format!("data.mdb is damaged ({what})"))),
         Err(Damage::Io(error)) => Err(unusable("read the file data.mdb in", error)),
     }
@@ -273,7 +301,7 @@ fn prepare_data(directory: &Directory, header: &Header) -> Result<File> {
 
 type Lmdb = (heed::Env<WithoutTls>, Database<'static, Bytes, Bytes>);
 
-fn open_lmdb(directory: &Directory, header: &Header) -> Result<Lmdb> {
+fn open_lmdb(directory: &Directory, header: &Header, wanted: Wanted) -> Result<Lmdb> {
     /// Another thread of this process may be just about to close the same file.
     const TRIES: usize = 1_000;
 
@@ -293,7 +321,7 @@ fn open_lmdb(directory: &Directory, header: &Header) -> Result<Lmdb> {
         // SAFETY: as above.
         match unsafe { options.open(&directory.path) } {
             Ok(lmdb) => break lmdb,
-            Err(heed::Error::EnvAlreadyOpened) if tries < TRIES => {
+            Err(heed::Error::EnvAlreadyOpened) if tries < TRIES && !wanted.at_once => {
                 tries = tries.saturating_add(1);
                 std::thread::sleep(Duration::from_millis(1));
             }

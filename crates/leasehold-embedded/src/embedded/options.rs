@@ -16,11 +16,13 @@ pub struct EmbeddedStoreOptions {
     detached: bool,
     bytes_max: u64,
     log: u32,
+    at_once: bool,
 }
 
 impl Default for EmbeddedStoreOptions {
     fn default() -> Self {
-        Self { group: false, detached: false, bytes_max: Self::BYTES_MAX, log: 0 }
+        let bytes_max = Self::BYTES_MAX;
+        Self { group: false, detached: false, bytes_max, log: 0, at_once: false }
     }
 }
 
@@ -70,6 +72,15 @@ impl EmbeddedStoreOptions {
         Ok(self)
     }
 
+    /// Whether opening is refused with [`ErrorKind::Unavailable`] where it would take longer than a few
+    /// hundred µs: while another process is inside, where the store is to be made first, or where it
+    /// has grown beyond 256 KiB. Off by default. Async code can so open most stores where it is, and
+    /// needs a thread that may block, without this setting, for the rest alone.
+    pub const fn at_once(mut self, at_once: bool) -> Self {
+        self.at_once = at_once;
+        self
+    }
+
     /// Opens the store in a directory, and makes it if there is none; blocks for a moment, and for
     /// up to five seconds while another process is inside. The path is absolute.
     ///
@@ -111,7 +122,7 @@ impl EmbeddedStoreOptions {
             let for_group = self.group || Directory::is_for_group(path);
             let access = if for_group { Access::Group } else { Access::Private };
             let directory = prepare(access)?;
-            open::environment(directory, Wanted { access, bytes_max })
+            open::environment(directory, Wanted { access, bytes_max, at_once: self.at_once })
         };
         let environment = open().map_err(|error| error.during("open").at_store(location(path)))?;
         Ok(EmbeddedStore::new(environment, self.detached, self.log))

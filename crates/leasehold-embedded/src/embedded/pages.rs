@@ -18,6 +18,8 @@ pub(super) enum Damage {
     /// What is wrong, for people.
     Corrupt(String),
     Io(io::Error),
+    /// Nothing that was seen: it has more pages than were to be read.
+    Unread,
 }
 
 impl From<io::Error> for Damage {
@@ -79,8 +81,8 @@ struct Walk<'a> {
     free: bool,
 }
 
-/// Looks at the whole file. The caller keeps everybody else out.
-pub(super) fn check(file: &File) -> Result<(), Damage> {
+/// Looks at the whole file, unless it has more than `at_most` pages. The caller keeps everybody else out.
+pub(super) fn check(file: &File, at_most: Option<usize>) -> Result<(), Damage> {
     let page_bytes = rustix::param::page_size();
     let mut metas: Vec<Vec<u8>> = Vec::new();
     for number in 0..2 {
@@ -113,6 +115,9 @@ pub(super) fn check(file: &File) -> Result<(), Damage> {
     let pages = usize::try_from(length).unwrap_or(usize::MAX) / page_bytes;
     if !(1..=PAGES_MAX).contains(&last_page) {
         return Err(corrupt(format!("its last page is {last_page}")));
+    }
+    if at_most.is_some_and(|at_most| last_page >= at_most) {
+        return Err(Damage::Unread);
     }
     let mut walk = Walk {
         file,

@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use leasehold_core::{
-    Acquire, ClientId, LeaveRequest, QueueRequest, Release, ReleaseRequest, Renew, RenewRequest,
-    Store,
+    Acquire, ClientId, ErrorKind, LeaveRequest, QueueRequest, Release, ReleaseRequest, Renew,
+    RenewRequest, Store,
 };
 use leasehold_embedded::EmbeddedStore;
 
@@ -99,6 +99,8 @@ async fn a_store_with_many_names_is_looked_at_and_opened() {
         }
     }
     Child::that_says(&path, "open", "open").end();
+    let at_once = EmbeddedStore::options().at_once(true).open(&path);
+    assert_eq!(at_once.unwrap_err().kind(), ErrorKind::Unavailable);
     let store = EmbeddedStore::open(&path).unwrap();
     assert_eq!(store.entries(WITHIN).await.unwrap(), (names, names / 100));
     let answer = store.acquire(&request("reports/by-customer/00000100"), WITHIN).await.unwrap();

@@ -157,6 +157,25 @@ fn a_store_that_can_not_be_opened_holds_up_no_other() {
 }
 
 #[test]
+fn what_is_to_be_opened_at_once_waits_for_nobody() {
+    let (path, keep) = place();
+    let open = || EmbeddedStore::options().at_once(true).open(&path).map_err(|error| error.kind());
+    // It would have to be made.
+    assert_eq!(open().unwrap_err(), ErrorKind::Unavailable);
+    assert!(!path.join("store").exists());
+    drop(EmbeddedStore::open(&path).unwrap());
+    drop(open().unwrap());
+    let gate = fs::File::open(path.join("gate")).unwrap();
+    gate.lock().unwrap();
+    assert_eq!(open().unwrap_err(), ErrorKind::Unavailable);
+    // Nor is what is wrong with a store hidden by that.
+    gate.unlock().unwrap();
+    fs::write(path.join("store"), "this is no header").unwrap();
+    assert_eq!(open().unwrap_err(), ErrorKind::Corrupt);
+    drop(keep);
+}
+
+#[test]
 fn rights_that_a_maker_did_not_come_to_give_are_given_by_the_next() {
     let (path, _keep) = place();
     drop(EmbeddedStore::options().group(true).open(&path).unwrap());

@@ -95,7 +95,13 @@ async fn embedded(scheme: &str, rest: &str, options: &Options) -> Result<Arc<dyn
     let (path, log) = directory(rest)?;
     let log = log.unwrap_or(options.log);
     let store = EmbeddedStore::options().detached(options.detached).log(log)?;
-    // Opening reads every page and may wait for another process.
+    // Most stores are opened sooner than a thread is started.
+    let at_once = store.clone().at_once(true);
+    let opened = path.as_ref().map_or_else(|| at_once.open_default(), |path| at_once.open(path));
+    if let Ok(store) = opened {
+        return Ok(Arc::new(store));
+    }
+    // It reads every page and may wait for another process.
     let opening = crate::rt::current()?.spawn_blocking(move || match path {
         Some(path) => store.open(path),
         None => store.open_default(),
