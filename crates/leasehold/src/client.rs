@@ -446,6 +446,10 @@ impl Client {
     /// Cancel safe: the client stays closed, and giving up goes on in the background.
     pub async fn close(&self) -> Result<()> {
         self.inner().begin_to_close();
+        if self.inner().has_nothing_left() {
+            self.inner().stop.cancel();
+            return Ok(());
+        }
         let client = self.clone();
         // In the background, so that it goes on when this future is dropped, or its runtime ends.
         let clean_up = self.inner().background.spawn(async move {

@@ -116,6 +116,14 @@ impl Inner {
         }
     }
 
+    /// Whether nothing is held, on its way, to be given up or to be logged.
+    pub(crate) fn has_nothing_left(&self) -> bool {
+        // What is on its way is held before it is on its way no more, so that is looked at first.
+        self.reaper.is_idle_for_good()
+            && self.schedule.holds().is_empty()
+            && self.audience.log().is_none()
+    }
+
     /// From here on it takes no lock.
     pub(crate) fn begin_to_close(&self) {
         self.closing.store(true, Ordering::Release);

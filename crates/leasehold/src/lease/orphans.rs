@@ -99,6 +99,11 @@ impl Reaper {
         self.pending.none().await;
     }
 
+    /// Whether nothing is left to be given up, nor may be.
+    pub(crate) fn is_idle_for_good(&self) -> bool {
+        [&self.armed, &self.pending].iter().all(|left| left.count.load(Ordering::SeqCst) == 0)
+    }
+
     /// As [`idle`](Self::idle), once nothing is left that may have to be handed over either.
     pub(crate) async fn idle_for_good(&self) {
         self.armed.none().await;
