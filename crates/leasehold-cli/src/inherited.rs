@@ -78,23 +78,35 @@ fn change_mask(how: c_int, set: &libc::sigset_t) -> libc::sigset_t {
     previous
 }
 
+/// Lets a signal reach the calling thread.
+pub(crate) fn let_through(signal: c_int) {
+    change_mask(libc::SIG_UNBLOCK, &only(signal));
+}
+
+/// The set of this signal alone.
+fn only(signal: c_int) -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the first call makes the set, and adding a signal to one is sound.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), signal);
+        set.assume_init()
+    }
+}
+
+/// The set of all signals.
+fn all() -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the call makes the set.
+    unsafe {
+        libc::sigfillset(set.as_mut_ptr());
+        set.assume_init()
+    }
+}
+
 /// Runs `body` with signals blocked in this thread: all of them, or one.
 pub(crate) fn blocking<T>(signal: Option<c_int>, body: impl FnOnce() -> T) -> T {
-    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the set is initialized by the first call of either branch, and adding a signal to
-    // an initialized set is sound.
-    let set = unsafe {
-        match signal {
-            Some(signal) => {
-                libc::sigemptyset(set.as_mut_ptr());
-                libc::sigaddset(set.as_mut_ptr(), signal);
-            }
-            None => {
-                libc::sigfillset(set.as_mut_ptr());
-            }
-        }
-        set.assume_init()
-    };
+    let set = signal.map_or_else(all, only);
     let previous = change_mask(libc::SIG_BLOCK, &set);
     let value = body();
     change_mask(libc::SIG_SETMASK, &previous);

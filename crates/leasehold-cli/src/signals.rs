@@ -16,7 +16,7 @@ use tokio::net::unix::pipe::Receiver;
 
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
-use crate::inherited::Inherited;
+use crate::inherited::{self, Inherited};
 
 /// Signals that people and shells send to end a process.
 const FATAL: [c_int; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
@@ -78,10 +78,16 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Catches everything else that can be caught and is not about this process alone: neither its
-    /// children, nor its own use of terminal and pipes.
+    /// Catches everything else that can be caught and is not about this process alone, as its own use
+    /// of terminal and pipes is; and what tells of its children, even where that was ignored or blocked.
     pub(crate) fn catch_all(&mut self) -> io::Result<()> {
-        self.catch([libc::SIGCONT, libc::SIGTSTP, libc::SIGURG, libc::SIGWINCH])
+        self.catch([libc::SIGCONT, libc::SIGTSTP, libc::SIGURG, libc::SIGWINCH])?;
+        if !self.caught.contains(&libc::SIGCHLD) {
+            handle(libc::SIGCHLD)?;
+            self.caught.push(libc::SIGCHLD);
+        }
+        inherited::let_through(libc::SIGCHLD);
+        Ok(())
     }
 
     fn catch(&mut self, wanted: impl IntoIterator<Item = c_int>) -> io::Result<()> {
@@ -105,13 +111,13 @@ impl Signals {
         loop {
             match self.next().await {
                 libc::SIGTSTP => suspend(),
-                libc::SIGCONT | libc::SIGURG | libc::SIGWINCH => {}
+                libc::SIGCHLD | libc::SIGCONT | libc::SIGURG | libc::SIGWINCH => {}
                 signal => return signal,
             }
         }
     }
 
-    /// The next signal. Cancel safe.
+    /// The next signal. One that came for each of several reasons at a time may come once. Cancel safe.
     pub(crate) async fn next(&mut self) -> c_int {
         loop {
             if let Some(signal) = self.arrived.pop_front() {

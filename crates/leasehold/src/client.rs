@@ -429,6 +429,14 @@ impl Client {
         Releases::of(self.inner(), releases).await
     }
 
+    /// The runtime on which leases are renewed, on a thread of its own: for the command, whose watchdog
+    /// has to be told of them while its own runtime stands still. Whatever blocks there holds up renewals.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn renewing_runtime(&self) -> &tokio::runtime::Handle {
+        &self.inner().background
+    }
+
     /// Closes the client: nothing new can be acquired, everything held is released, and what
     /// dropped futures and guards left behind is given up. Takes [`CLOSE_WITHIN`] at most.
     ///

@@ -5,11 +5,11 @@ use std::io::{self, Read as _};
 use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::{env, fs, thread};
+use std::task::Poll;
+use std::{env, fs, future};
 
 use leasehold::store::escape;
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
-use tokio::sync::mpsc;
 
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
@@ -58,7 +58,8 @@ impl Ending {
 #[derive(Debug)]
 pub(crate) struct Child {
     pid: Pid,
-    events: mpsc::UnboundedReceiver<Event>,
+    /// Whether its end was told.
+    ended: bool,
     collected: bool,
 }
 
@@ -87,25 +88,11 @@ impl Child {
         let prepare = move || {
             unless_orphaned(parent, || prepare(parent, &inherited, &caught, &page, tty, &files))
         };
-        let (sender, events) = mpsc::unbounded_channel();
-        let (introduce, introduced) = std::sync::mpsc::sync_channel(1);
-        // Before the command: once that runs, nothing may be missing for looking after it.
-        thread::Builder::new()
-            .name("wait".to_owned())
-            .spawn(move || {
-                // Nothing comes where the command could not be started.
-                if let Ok(pid) = introduced.recv() {
-                    watch(pid, &sender);
-                }
-            })
-            .map_err(|error| Failure::system("start a thread to wait for the command", &error))?;
         // SAFETY: it makes system calls only, allocates nothing and takes no lock; what it uses is
         // made already.
         let started = unsafe { start::start(plan, inherited, prepare) };
         let pid = started.map_err(|error| not_started(&plan.program, &error))?;
-        // The thread receives, and there is room.
-        introduce.send(pid).ok();
-        Ok(Self { pid, events, collected: false })
+        Ok(Self { pid, ended: false, collected: false })
     }
 
     /// The number of the process and of its group.
@@ -113,12 +100,43 @@ impl Child {
         self.pid
     }
 
-    /// What happened next. After [`Event::Ended`] nothing more does. Cancel safe.
+    /// What happened next. It is looked for whenever the calling task is woken, and CHLD wakes it, so
+    /// that task has to wait for [signals](crate::signals::Signals) as well. After [`Event::Ended`]
+    /// nothing more happens. Cancel safe.
     pub(crate) async fn event(&mut self) -> Event {
-        match self.events.recv().await {
-            Some(event) => event,
-            None => std::future::pending().await,
+        future::poll_fn(|_| self.look().map_or(Poll::Pending, Poll::Ready)).await
+    }
+
+    /// What has happened since the last look. The process is not collected.
+    fn look(&mut self) -> Option<Event> {
+        if self.ended {
+            return None;
         }
+        let state = WaitIdOptions::EXITED | WaitIdOptions::STOPPED;
+        let look = state | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        let event = match waitid(WaitId::Pid(self.pid), look) {
+            Ok(Some(status)) => {
+                if let Some(signal) = status.stopping_signal() {
+                    // A stop is reported once; `look` has left the report in place.
+                    let collect = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+                    waitid(WaitId::Pid(self.pid), collect).ok();
+                    Event::Stopped(signal)
+                } else if let Some(signal) = status.terminating_signal() {
+                    Event::Ended(Ending::Killed(signal))
+                } else {
+                    let code = status.exit_status().unwrap_or_default();
+                    Event::Ended(Ending::Exited(u8::try_from(code & 0xff).unwrap_or_default()))
+                }
+            }
+            Ok(None) => return None,
+            Err(error) => {
+                // Not reached: nobody else collects it. Were it so, nothing would be known of it.
+                tracing::error!(%error, "the command can't be waited for");
+                Event::Ended(Ending::Exited(u8::MAX))
+            }
+        };
+        self.ended = matches!(event, Event::Ended(_));
+        Some(event)
     }
 
     /// Whether nothing of the group is at work any more.
@@ -201,37 +219,6 @@ fn prepare(
     #[cfg(not(target_os = "linux"))]
     let _: &[RawFd] = files;
     Ok(())
-}
-
-/// Tells what happens to the process until it has ended, without collecting it.
-fn watch(pid: Pid, events: &mpsc::UnboundedSender<Event>) {
-    let look = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
-    loop {
-        let status = match waitid(WaitId::Pid(pid), look) {
-            Ok(Some(status)) => status,
-            Ok(None) | Err(rustix::io::Errno::INTR) => continue,
-            Err(error) => {
-                // Not reached: nobody else collects it. Were it so, nothing would be known of it.
-                tracing::error!(%error, "the command can't be waited for");
-                events.send(Event::Ended(Ending::Exited(u8::MAX))).ok();
-                return;
-            }
-        };
-        let event = if let Some(signal) = status.stopping_signal() {
-            // A stop is reported once; `look` has left the report in place.
-            let collect = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
-            waitid(WaitId::Pid(pid), collect).ok();
-            Event::Stopped(signal)
-        } else if let Some(signal) = status.terminating_signal() {
-            Event::Ended(Ending::Killed(signal))
-        } else {
-            let code = status.exit_status().unwrap_or_default();
-            Event::Ended(Ending::Exited(u8::try_from(code & 0xff).unwrap_or_default()))
-        };
-        if events.send(event).is_err() || matches!(event, Event::Ended(_)) {
-            return;
-        }
-    }
 }
 
 /// Collects what has ended of the processes that were left to this one because their own parents

@@ -30,14 +30,14 @@ use crate::job::child::{Child, Ending};
 use crate::job::start::Plan;
 use crate::job::supervise::{Supervisor, Verdict};
 use crate::job::terminal::Terminal;
-use crate::job::watchdog::Watchdog;
+use crate::job::watchdog::{Dismissed, Watchdog};
 use crate::lease_file::LEASE_VARIABLE;
 use crate::leases::{Cooldown, Held, Leases};
 use crate::output;
 use crate::request::{Manner, Request};
 use crate::secret;
 use crate::settings::{PASSWORD_VARIABLE, STORE_VARIABLE};
-use crate::signals::{self, Signals, unless_interrupted};
+use crate::signals::{Signals, unless_interrupted};
 
 /// The watchdog is told of the deadline this often, or ten times in a ttl.
 const TELL_EVERY_MAX: Duration = Duration::from_secs(1);
@@ -131,8 +131,8 @@ impl<'a> Runner<'a> {
             self.supervised(&plan, held.leases(), context, client, signals, terminal.as_ref());
         let result = result.await;
         // Whatever follows concerns the lock alone, and an impatient Ctrl-C may cut it short.
-        let verdict = match result {
-            Ok(verdict) => verdict,
+        let (verdict, watchdog) = match result {
+            Ok(ended) => ended,
             Err(failure) => {
                 // Nothing has been run, so nothing closes the lock to those who can run it.
                 let released = release(held, Cooldown::Reopen, self.max_hold, context);
@@ -162,6 +162,7 @@ impl<'a> Runner<'a> {
             }
         });
         let released = released.await;
+        drop(watchdog);
         let interrupted = verdict.interrupted || released.is_err();
         let overlapped = released.unwrap_or(false);
         Ok(Done { verdict, overlapped, interrupted })
@@ -176,11 +177,9 @@ impl<'a> Runner<'a> {
         client: &Client,
         signals: &mut Signals,
         terminal: Option<&Terminal>,
-    ) -> Outcome<Verdict> {
+    ) -> Outcome<(Verdict, Dismissed)> {
         let system = |error| Failure::system("start the command", &error);
         signals.catch_all().map_err(system)?;
-        // Where it was ignored, the system would collect the command before its end could be seen.
-        signals::reset(libc::SIGCHLD).map_err(system)?;
         inherited::close_on_exec_except(&context.files).map_err(system)?;
         let watchdog = Arc::new(Watchdog::start().map_err(system)?);
         watchdog.tell(leases, self.grace);
@@ -197,6 +196,7 @@ impl<'a> Runner<'a> {
         let verdict = match child {
             Ok(mut child) => {
                 let (tell, asked) = oneshot::channel();
+                let renewals = client.renewing_runtime().clone();
                 let (client, of, at_once) =
                     (client.clone(), leases.clone(), self.job.on_ask.is_some());
                 let asking = tokio::spawn(async move {
@@ -219,10 +219,10 @@ impl<'a> Runner<'a> {
                     grace: self.grace,
                     overtime: false,
                 };
-                // On the worker, where the renewals are: this thread may be held up by a terminal.
+                // Where the renewals are: this thread may be held up by a terminal.
                 let (teller, told) = (Arc::clone(&watchdog), leases.clone());
                 let (grace, every) = (self.grace, self.tell_every);
-                let teller = tokio::spawn(async move {
+                let teller = renewals.spawn(async move {
                     teller.keep_telling(&told, grace, every).await;
                 });
                 let verdict = supervisor.watch().await;
@@ -236,14 +236,14 @@ impl<'a> Runner<'a> {
                 {
                     terminal.reset(&modes);
                 }
-                watchdog.dismiss();
+                let dismissed = watchdog.dismiss();
                 if verdict.ending.is_some() {
                     child.collect();
                 }
-                verdict
+                (verdict, dismissed)
             }
             Err(failure) => {
-                watchdog.dismiss();
+                drop(watchdog.dismiss());
                 if let Some(terminal) = given {
                     terminal.take_back(None);
                 }

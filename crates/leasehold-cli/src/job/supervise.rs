@@ -261,6 +261,8 @@ impl Supervisor<'_> {
                 self.signal(signal);
             }
             libc::SIGCONT => self.go_on(None),
+            // What has become of the command is looked at by itself.
+            libc::SIGCHLD => {}
             _ if signals::is_own(signal) => {}
             _ => {
                 self.signal(signal);

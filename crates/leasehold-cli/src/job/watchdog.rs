@@ -257,7 +257,7 @@ impl Watchdog {
     }
 
     /// Ends the watchdog: the command has ended.
-    pub(crate) fn dismiss(&self) {
+    pub(crate) fn dismiss(&self) -> Dismissed {
         let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         process.is_dismissed = true;
         // Not asked to leave: a watchdog that is stopped could not. It has nothing to tidy up, and
@@ -265,7 +265,19 @@ impl Watchdog {
         if !process.has_ended() {
             kill_process(process.pid, Signal::KILL).ok();
         }
-        waitid(WaitId::Pid(process.pid), WaitIdOptions::EXITED).ok();
+        Dismissed(process.pid)
+    }
+}
+
+/// A watchdog that is about to end. Dropping this waits for that, which takes as long as the system needs
+/// to take a process down, so there had better be something else to do first.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Dismissed(Pid);
+
+impl Drop for Dismissed {
+    fn drop(&mut self) {
+        waitid(WaitId::Pid(self.0), WaitIdOptions::EXITED).ok();
     }
 }
 
@@ -279,7 +291,10 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Replaced, or dismissed and collected already.
+        // Replaced: one that is dismissed is collected by who has done that.
+        if self.is_dismissed {
+            return;
+        }
         let collect = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
         waitid(WaitId::Pid(self.pid), collect).ok();
     }
@@ -423,7 +438,7 @@ mod tests {
             std::thread::yield_now();
         }
         let second = pid(&watchdog);
-        watchdog.dismiss();
+        drop(watchdog.dismiss());
         watchdog.replace();
         assert_eq!(pid(&watchdog), second);
     }
@@ -468,6 +483,6 @@ mod tests {
                 noticed = tokio::time::timeout(Duration::from_secs(60), killer) => noticed.unwrap(),
             }
         });
-        watchdog.dismiss();
+        drop(watchdog.dismiss());
     }
 }

@@ -96,18 +96,20 @@ fn a_parent_that_does_not_care_for_its_children_is_no_problem() {
 fn the_signal_mask_is_the_one_that_leasehold_was_given() {
     let site = Site::embedded();
     let mut command = site.command(["run", "k", "--", "cat", "/proc/self/status"]);
-    // SAFETY: the hook makes two system calls on memory of its own.
+    // SAFETY: the hook makes system calls on memory of its own.
     unsafe {
         command.pre_exec(|| {
             let mut set = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
             libc::sigaddset(&raw mut set, libc::SIGUSR2);
+            // Whose coming leasehold needs itself.
+            libc::sigaddset(&raw mut set, libc::SIGCHLD);
             libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
             Ok(())
         });
     }
     let done = finish(&mut command).expect(0);
-    let blocked = 1 << (libc::SIGUSR2 - 1);
+    let blocked = 1 << (libc::SIGUSR2 - 1) | 1 << (libc::SIGCHLD - 1);
     assert_eq!(signal_sets(&done.stdout), (blocked, ignored_anyway()), "{done:?}");
 }
 
