@@ -203,9 +203,10 @@ fn fit_header(
                  local disk",
             ));
         }
-        tracing::info!(path = %directory.path.display(), "the machine was started again: all leases are void");
         let kept = Wanted { access: header.access, bytes_max: header.bytes_max, ..wanted };
-        return begin(directory, kept, machine);
+        let header = begin(directory, kept, machine)?;
+        tracing::info!(path = %directory.path.display(), "the machine was started again: all leases are void");
+        return Ok(header);
     }
     if !header.ready {
         // Whoever was making it died, since this process is inside the gate.
