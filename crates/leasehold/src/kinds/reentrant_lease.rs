@@ -17,7 +17,7 @@ use leasehold_core::{
 use tokio::sync::{Mutex as Turns, Notify};
 
 use crate::lease::guard::Guard;
-use crate::lease::handle::Cooldown;
+use crate::lease::handle::{Cooldown, MayRenew};
 use crate::lease::held_lease::HeldLease;
 use crate::lease::orphans::Orphan;
 use crate::lease::release::Release;
@@ -303,19 +303,24 @@ impl ReentrantLease {
     /// the one after whose end so many `remaining`.
     async fn tell_count(self: Arc<Self>, remaining: u32) -> Result<Release> {
         let mut wired = self.wire.lock().await;
-        let holds = self.count().all();
         let lease = &self.lease;
-        if wired.holds == holds {
-            return Ok(Release::StillHeld { holds: remaining });
-        }
         let (client, handle) = (lease.client(), lease.handle());
-        let now = client.clock.now();
-        let renewal = if holds == 0 { None } else { handle.start_renewal(now) };
-        let Some((renewal, _)) = renewal else {
-            // The others may have gone since, and the last of them ended the lease.
-            let over = self.count().all() == 0 && handle.status(now) != LeaseStatus::Lost;
-            let still_held = Release::StillHeld { holds: remaining };
-            return Ok(if over { still_held } else { Release::NotHeld });
+        let (renewal, holds) = loop {
+            let holds = self.count().all();
+            if wired.holds == holds {
+                return Ok(Release::StillHeld { holds: remaining });
+            }
+            let now = client.clock.now();
+            match if holds == 0 { MayRenew::Over } else { handle.may_renew(now) } {
+                MayRenew::Start(renewal, _) => break (renewal, holds),
+                MayRenew::Wait => handle.settled().await,
+                MayRenew::Over => {
+                    // The others may have gone since, and the last of them ended the lease.
+                    let over = self.count().all() == 0 && handle.status(now) != LeaseStatus::Lost;
+                    let still_held = Release::StillHeld { holds: remaining };
+                    return Ok(if over { still_held } else { Release::NotHeld });
+                }
+            }
         };
         let _done = OnTheWay(&self);
         let mut request = ReleaseRequest::new(renewal.key.clone(), renewal.token, renewal.fences);
@@ -364,10 +369,16 @@ impl ReentrantLease {
     /// Says to the store that it is held once more; `false` when the lease turns out to be gone.
     async fn tell_entry(self: Arc<Self>) -> Result<bool> {
         let mut wired = self.wire.lock().await;
-        let holds = self.count().all();
         let (client, handle) = (self.lease.client(), self.lease.handle());
-        let sent_at = client.clock.now();
-        let Some((renewal, _)) = handle.start_renewal(sent_at) else { return Ok(false) };
+        let (renewal, sent_at) = loop {
+            let sent_at = client.clock.now();
+            match handle.may_renew(sent_at) {
+                MayRenew::Start(renewal, _) => break (renewal, sent_at),
+                MayRenew::Wait => handle.settled().await,
+                MayRenew::Over => return Ok(false),
+            }
+        };
+        let holds = self.count().all();
         let _done = OnTheWay(&self);
         let mut request = AcquireRequest::new(renewal.key, renewal.token, renewal.ttl);
         request.holds = NonZeroU32::new(holds).unwrap_or(NonZeroU32::MIN);

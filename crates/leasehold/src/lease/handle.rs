@@ -159,6 +159,16 @@ pub(crate) enum Change {
     Over,
 }
 
+/// Whether a lease can be renewed now.
+pub(crate) enum MayRenew {
+    /// By this request; what it lasts without it. [`LeaseHandle::request_done`] must follow.
+    Start(RenewRequest, Lasting),
+    /// Not while its length is being changed.
+    Wait,
+    /// The lease is over.
+    Over,
+}
+
 /// Whether a lease's mode can be changed now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ModeChange {
@@ -566,22 +576,33 @@ impl LeaseHandle {
     /// its length is being changed.
     /// [`LeaseHandle::request_done`] must follow.
     pub(crate) fn start_renewal(&self, now: Moment) -> Option<(RenewRequest, Lasting)> {
+        match self.may_renew(now) {
+            MayRenew::Start(request, lasting) => Some((request, lasting)),
+            MayRenew::Wait | MayRenew::Over => None,
+        }
+    }
+
+    /// As [`start_renewal`](Self::start_renewal), and tells a change of the length, which comes to an end,
+    /// from the end of the lease.
+    pub(crate) fn may_renew(&self, now: Moment) -> MayRenew {
         let mut state = self.state();
-        if state.changing
-            || state.phase != Phase::Held
-            || self.look(&mut state, now) == LeaseStatus::Lost
-        {
-            return None;
+        if state.phase != Phase::Held || self.look(&mut state, now) == LeaseStatus::Lost {
+            return MayRenew::Over;
+        }
+        if state.changing {
+            return MayRenew::Wait;
         }
         // The store is not to keep the lock for longer than it may be held.
-        let ttl = match self.held_until().map(|until| until.saturating_since(now)) {
-            Some(left) => Ttl::new(left).ok()?.min(state.ttl),
+        let ttl = match self.held_until().map(|until| Ttl::new(until.saturating_since(now))) {
+            Some(Ok(left)) => left.min(state.ttl),
+            Some(Err(_)) => return MayRenew::Over,
             None => state.ttl,
         };
         state.requests_in_flight = state.requests_in_flight.saturating_add(1);
         let lasting = self.lasting(&state);
         drop(state);
-        Some((RenewRequest::new(self.key.clone(), self.token, self.fences, ttl), lasting))
+        let request = RenewRequest::new(self.key.clone(), self.token, self.fences, ttl);
+        MayRenew::Start(request, lasting)
     }
 
     /// Begins to change the length, which may make the lease shorter. From here on this side

@@ -45,6 +45,31 @@ async fn what_is_held_on_without_renewal_runs_for_its_ttl_from_the_last_release(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_change_of_its_length_is_no_loss_to_those_who_take_it_and_release_it_meanwhile() {
+    let world = World::new();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    let client = world.client_of(Arc::new(faults.clone()));
+    let lock = client.reentrant("a", &Owner::new()).ttl(secs(20));
+    let (outer, inner) = (lock.lock().await.unwrap(), lock.lock().await.unwrap());
+    faults.next(Op::Renew, Fault::Delay { before: ms(200), after: ms(200) });
+    let lengthen = async { outer.renew_to(secs(30)).await.unwrap() };
+    let meanwhile = async {
+        tokio::time::sleep(ms(100)).await;
+        let third = lock.try_lock().await.unwrap().unwrap();
+        assert_eq!(third.fence().unwrap(), outer.fence().unwrap());
+        third.release().await.unwrap()
+    };
+    let release = async {
+        tokio::time::sleep(ms(100)).await;
+        inner.release().await.unwrap()
+    };
+    let ((), third, inner) = tokio::join!(lengthen, meanwhile, release);
+    assert_eq!(third.min(inner), 1);
+    assert_eq!(world.holds("a").await, 1);
+    assert_eq!(outer.release().await.unwrap(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn its_owner_takes_it_again_under_the_same_fence_and_the_store_counts() {
     let world = World::new();
     let client = world.client();
