@@ -282,6 +282,10 @@ pub(crate) fn judge(error: &RedisError, stage: Stage) -> Verdict {
             verdict
         }
         Kind::InvalidClientConfig => Verdict::misconfigured(format!("{error}")),
+        // The client library says so of an answer in which the connection ended.
+        Kind::Parse if error.to_string().contains("Unexpected end of input") => {
+            io_error(io::ErrorKind::UnexpectedEof, "", stage)
+        }
         Kind::Parse | Kind::UnexpectedReturnType => Verdict::new(
             ErrorKind::Protocol,
             unless_connecting(stage),

@@ -73,6 +73,8 @@ pub enum Fault {
 pub enum AfterLoss {
     /// It is closed in good order (FIN), once everything sent before has arrived.
     Close,
+    /// The same, and the first two bytes of the reply had still arrived.
+    Cut,
     /// It stays open, and no further reply comes through.
     Silence,
 }

@@ -221,6 +221,9 @@ async fn read_replies(
     }
 }
 
+/// What arrives of a reply that is cut off: what kind it is, and that there was to be more.
+const CUT_AFTER: usize = 2;
+
 /// The replies of one connection, counted and dropped by frame.
 struct Replies {
     scanner: Scanner,
@@ -248,8 +251,9 @@ impl Replies {
                 if self.kind == Kind::Reply {
                     self.target = shared.reply_begins();
                 }
-                if self.target.is_some() {
-                    forward = forward.min(position);
+                if let Some(after) = self.target {
+                    let arrives = if after == AfterLoss::Cut { CUT_AFTER } else { 0 };
+                    forward = forward.min(position + arrives);
                 }
             }
             let (taken, complete) = self.scanner.advance(&chunk[position..]);
@@ -262,7 +266,8 @@ impl Replies {
                 continue;
             }
             shared.count(|stats| stats.replies_dropped += 1);
-            if close_on_loss || self.target.take() == Some(AfterLoss::Close) {
+            let target = self.target.take();
+            if close_on_loss || matches!(target, Some(AfterLoss::Close | AfterLoss::Cut)) {
                 return Taken { forward, close: true };
             }
         }

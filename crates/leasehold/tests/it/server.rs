@@ -278,7 +278,7 @@ fn alive() -> usize {
 async fn whichever_reply_is_lost_no_lock_is_left_behind() {
     let server = RedisServer::start();
     let watcher = Client::connect(server.url()).await.unwrap();
-    for after in [AfterLoss::Close, AfterLoss::Silence] {
+    for after in [AfterLoss::Close, AfterLoss::Cut, AfterLoss::Silence] {
         let mut cut_short = 0;
         for k in 1.. {
             let proxy = Proxy::start(server.addr());
@@ -297,6 +297,28 @@ async fn whichever_reply_is_lost_no_lock_is_left_behind() {
             cut_short += u32::from(!reached);
             assert!(cut_short < 5, "the scenario had only {k} replies");
         }
+    }
+}
+
+/// An answer that was cut off is an outage as any other, and no strange protocol.
+#[tokio::test]
+async fn a_wait_goes_on_whichever_reply_is_cut_off() {
+    let server = RedisServer::start();
+    let watcher = Client::connect(server.url()).await.unwrap();
+    for k in 1..=8 {
+        let proxy = Proxy::start(server.addr());
+        let client = Client::builder().call_timeout(ms(400)).connect(proxy.url()).await.unwrap();
+        let held = watcher.mutex("a").lock().await.unwrap();
+        proxy.drop_reply(k, AfterLoss::Cut);
+        let mutex = client.mutex("a").ttl(secs(2));
+        let releasing = async {
+            tokio::time::sleep(ms(30)).await;
+            held.release().await.unwrap();
+        };
+        let (waited, ()) = tokio::join!(mutex.lock_within(secs(30)), releasing);
+        drop(waited.unwrap_or_else(|error| panic!("reply {k} was cut off: {error}")));
+        client.close().await.ok();
+        nothing_is_left(&watcher).await;
     }
 }
 
