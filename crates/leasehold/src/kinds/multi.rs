@@ -235,27 +235,30 @@ impl Multi {
             let one = self.only(key);
             let next = tokio::select! {
                 next = one.take(left) => next,
-                error = self.keep(&guard) => Err(error),
+                error = self.keep(&guard) => return Err(self.give_up(guard, error, true).await),
             };
             match next.and_then(|next| next.check().map(|()| next)) {
                 Ok(next) => guard.push(next),
-                Err(error) => return Err(self.give_up(guard, error).await),
+                Err(error) => return Err(self.give_up(guard, error, false).await),
             }
         }
         match guard.check() {
             Ok(()) => Ok(guard),
-            Err(error) => Err(self.give_up(guard, error).await),
+            Err(error) => Err(self.give_up(guard, error, false).await),
         }
     }
 
-    /// Gives up what is held, and a place in line that was left for a loss. Returns once the store
-    /// has answered that, or the time of one call is over.
-    async fn give_up(&self, guard: MultiGuard, error: Error) -> Error {
+    /// Gives up what is held, and waits for the background where a place in line was left to it, which a
+    /// wait that came to its own end has given up itself. Returns once the store has answered that, or
+    /// the time of one call is over.
+    async fn give_up(&self, guard: MultiGuard, error: Error, left_a_place: bool) -> Error {
         let client = self.value.client();
         let by = client.clock.now().saturating_add(client.config.call_timeout);
         let given_up = async {
             drop(guard.release_outcomes().await);
-            client.reaper.idle().await;
+            if left_a_place {
+                client.reaper.idle().await;
+            }
         };
         tokio::select! {
             () = given_up => {}

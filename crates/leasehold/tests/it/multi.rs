@@ -199,6 +199,24 @@ async fn a_wait_that_ends_in_such_an_outage_ran_out() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_wait_that_runs_out_is_not_held_up_by_what_others_of_its_client_leave_behind() {
+    let world = World::new();
+    let _held = world.client().mutex("b").ttl(secs(3_000)).lock().await.unwrap();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    faults.decide(|call| {
+        let slow = call.op == Op::Release && call.targets.iter().any(|one| one.key.as_str() == "x");
+        if slow { Fault::Delay { before: ms(0), after: secs(4) } } else { Fault::None }
+    });
+    let client = world.client_of(Arc::new(faults));
+    drop(client.mutex("x").lock().await.unwrap());
+    let begun = tokio::time::Instant::now();
+    let outcome = client.multi(["a", "b"]).ttl(secs(3)).lock_within(ms(500)).await;
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Timeout);
+    assert!(begun.elapsed() < secs(1), "{:?}", begun.elapsed());
+    world.idle("a").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn it_is_lost_when_any_of_them_is() {
     let world = World::new();
     let client = world.client();
