@@ -293,7 +293,12 @@ impl Acquisition {
     }
 
     pub(crate) fn ran_out(&self, sight: &Sight, why: &str) -> Error {
-        self.limits.ran_out(&self.client, sight, why)
+        let error = self.limits.ran_out(&self.client, sight, why);
+        // In an outage what was sent, or the place in line, may have brought the lock all the same.
+        if error.kind() != ErrorKind::Timeout && self.armed.may_have_something() {
+            return error.with_effect(Effect::Unknown);
+        }
+        error
     }
 
     pub(crate) fn too_late(&self) -> Error {

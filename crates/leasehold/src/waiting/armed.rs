@@ -87,7 +87,8 @@ impl Armed {
         self.count_no_more();
     }
 
-    fn may_have_something(&self) -> bool {
+    /// Whether the token may have something in the store.
+    pub(crate) fn may_have_something(&self) -> bool {
         self.asking || self.in_doubt || self.has_something
     }
 

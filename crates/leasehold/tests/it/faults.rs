@@ -17,6 +17,17 @@ fn faulty(world: &World) -> FaultStore {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_wait_that_runs_out_in_an_outage_does_not_say_that_nothing_was_done() {
+    let world = World::new();
+    let faults = faulty(&world);
+    let client = world.client_of(Arc::new(faults.clone()));
+    client.mutex("a").lock().await.unwrap().release().await.unwrap();
+    faults.always(Fault::DropReply);
+    let error = client.mutex("a").lock_within(secs(3)).await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_line_moves_on_though_every_message_is_lost() {
     let world = World::new();
     let faults = faulty(&world);
