@@ -278,7 +278,8 @@ impl Supervisor<'_> {
 
     /// The command was stopped: by itself, by somebody, by Ctrl-Z, or for want of the terminal.
     fn stopped(&mut self, signal: libc::c_int) {
-        let asked_for_terminal = terminal::is_a_request(signal);
+        // Without a terminal it is a signal that somebody has sent, and says nothing of one.
+        let asked_for_terminal = self.terminal.is_some() && terminal::is_a_request(signal);
         if asked_for_terminal && self.terminal.is_some_and(Terminal::is_ours) {
             self.go_on(Some(signal));
             return;

@@ -253,6 +253,19 @@ fn a_command_that_stops_itself_keeps_its_lock() {
 }
 
 #[test]
+fn a_command_that_is_stopped_where_there_is_no_terminal_does_not_stop_leasehold() {
+    let site = Site::embedded();
+    // In a group that a shell could continue, without which the system stops nobody for a terminal.
+    let line = "exec setsid -w bash -c 'set -m
+                \"$0\" run k -c \"echo \\$\\$; kill -TTIN \\$\\$; exit 7\" & wait $!' \"$0\"";
+    let mut running = Running::start(shell(&site, line));
+    let pid = running.line().parse().unwrap();
+    until("it has stopped", || state(pid) == Some('T'));
+    send(pid, libc::SIGCONT);
+    running.finish().expect(7);
+}
+
+#[test]
 fn a_stopped_command_can_be_ended() {
     let site = Site::embedded();
     let mut running = site.start(["run", "k", "-c", "echo $$; kill -STOP $$"]);
