@@ -28,7 +28,8 @@ pub enum ErrorKind {
     Denied,
     /// Something that is not ours stands at the lock's name in the store.
     Foreign,
-    /// The store has no room left: a full disk, a server at its memory limit.
+    /// The store has no room left: a full disk, a server at its memory limit, a process that may open no
+    /// more files for it.
     Full,
     /// The lease had run out, but nobody has held the lock since: the ttl was too short.
     Late,

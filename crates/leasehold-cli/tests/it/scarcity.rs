@@ -67,7 +67,14 @@ fn too_little_memory_for_the_map_of_a_store_is_the_systems_shortage() {
 
 #[test]
 fn too_few_descriptors_are_told_in_words_on_one_machine() {
-    too_few_descriptors(&Site::embedded());
+    let site = Site::embedded();
+    too_few_descriptors(&site);
+    // Nor does a wait wait for more of them.
+    for limit in 4..=40 {
+        let mut command = site.command(["run", "k", "--", "echo", "ran"]);
+        limited(&mut command, libc::RLIMIT_NOFILE, limit);
+        worked_or_said_why(&finish(&mut command), &format!("{limit} descriptors, and a wait"));
+    }
 }
 
 #[test]

@@ -370,6 +370,8 @@ pub(super) fn unusable(what: &str, error: io::Error) -> Error {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
             (ErrorKind::Config, "; check the path")
         }
+        // Nobody else frees what this process has used up, so it is of no use to wait.
+        _ if error.raw_os_error() == Some(Errno::MFILE.raw_os_error()) => (ErrorKind::Full, ""),
         _ => (ErrorKind::Unavailable, ""),
     };
     Error::new(kind, format!("can't {what} it: {error}{advice}")).caused_by(error)
