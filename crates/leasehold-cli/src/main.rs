@@ -29,6 +29,7 @@ mod request;
 mod secret;
 mod settings;
 mod signals;
+mod stdout;
 mod typed;
 
 use std::os::fd::RawFd;

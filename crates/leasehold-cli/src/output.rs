@@ -9,8 +9,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
-use crate::printer;
 use crate::secret::redact;
+use crate::stdout::{PIECE, Stdout, takes_more};
+use crate::{printer, signals};
 
 /// The version of every JSON document that this program prints. A field may be added without
 /// changing it; it changes when one is removed or gets another meaning.
@@ -18,8 +19,6 @@ pub(crate) const JSON_VERSION: u32 = 1;
 
 /// How long this process waits, before it ends or is suspended, for its messages to be read.
 const SAY_WITHIN: Duration = Duration::from_secs(1);
-/// As much as a pipe takes in one piece.
-const PIECE: usize = 4096;
 /// How often to look whether a reader that stalls reads on.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How often to look whether there is still a reader.
@@ -52,14 +51,18 @@ pub(crate) fn data(text: &str) -> Outcome<()> {
 
 fn data_bytes(bytes: &[u8]) -> Outcome<()> {
     refuse_closed()?;
-    let written = {
-        let mut stdout = io::stdout().lock();
-        stdout.write_all(bytes).and_then(|()| stdout.flush())
-    };
-    written.map_err(|error| match error.kind() {
-        io::ErrorKind::BrokenPipe => Failure::silent(Exit::Success),
+    Stdout.write_all(bytes).map_err(|error| not_written(&error))
+}
+
+/// What follows from an error of [`Stdout`].
+pub(crate) fn not_written(error: &io::Error) -> Failure {
+    match (error.kind(), signals::asked_to_end()) {
+        (io::ErrorKind::BrokenPipe, _) => Failure::silent(Exit::Success),
+        (io::ErrorKind::Other, Some(signal)) => {
+            Failure::silent(Exit::Signal(signals::number(signal)))
+        }
         _ => Failure::new(Exit::Output, format!("can't write to standard output: {error}")),
-    })
+    }
 }
 
 /// Refuses to go on where nobody can get what will be printed.
@@ -77,7 +80,7 @@ pub(crate) fn refuse_closed() -> Outcome<()> {
 /// stalls. If dropped, a part may have been printed.
 pub(crate) async fn data_patiently(text: &str) -> Outcome<()> {
     for piece in text.as_bytes().chunks(PIECE) {
-        while !takes_more(rustix::stdio::stdout()) {
+        while !takes_more() {
             tokio::time::sleep(LOOK_EVERY).await;
         }
         data_bytes(piece)?;
@@ -97,13 +100,6 @@ pub(crate) async fn reader_gone() {
     while !is_gone() {
         tokio::time::sleep(READER_EVERY).await;
     }
-}
-
-/// Whether a write of a piece would not have to wait, or fail at once.
-fn takes_more(file: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::new(&file, PollFlags::OUT)];
-    // An error is for the write to tell.
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).map_or(true, |ready| ready > 0)
 }
 
 /// Whether a file is the one that is always empty.

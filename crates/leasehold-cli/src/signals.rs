@@ -51,6 +51,9 @@ static PIPE: AtomicI32 = AtomicI32::new(-1);
 /// The process that catches signals. A fork of it has the handler too, until it starts its program.
 static CATCHER: AtomicI32 = AtomicI32::new(0);
 
+/// The last signal that asked this process to end; zero before there was one.
+static ENDING: AtomicI32 = AtomicI32::new(0);
+
 /// The signals that arrive, of those that were asked for.
 #[derive(Debug)]
 pub(crate) struct Signals {
@@ -160,6 +163,9 @@ extern "C" fn note(signal: c_int) {
     if pipe < 0 || own_number() != CATCHER.load(Ordering::SeqCst) {
         return;
     }
+    if is_fatal(signal) {
+        ENDING.store(signal, Ordering::SeqCst);
+    }
     let error = errno();
     // SAFETY: this is the thread's own place for the number of an error.
     let before = unsafe { *error };
@@ -227,6 +233,11 @@ pub(crate) fn name(signal: c_int) -> String {
 /// Whether a signal is one that asks to end.
 pub(crate) fn is_fatal(signal: c_int) -> bool {
     FATAL.contains(&signal)
+}
+
+/// The last signal that asked this process to end, of those that it catches.
+pub(crate) fn asked_to_end() -> Option<c_int> {
+    Some(ENDING.load(Ordering::SeqCst)).filter(|signal| *signal != 0)
 }
 
 /// Whether a signal is about this process alone, and none of its command's business.

@@ -5,9 +5,11 @@ use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
 use std::process::Stdio;
 
+use leasehold_testkit::process::TestProcess;
 use serde_json::Value;
 
 use crate::harness::{Running, Site, until};
+use crate::watchdog::send;
 
 fn holder(site: &Site, args: &[&str]) -> Running {
     let mut running = site.start(["hold", "--ignore-stdin"].iter().chain(args));
@@ -150,6 +152,41 @@ fn a_reader_that_went_away_is_no_error() {
         assert_eq!(output.status.code(), Some(0), "{args:?}");
         assert_eq!(output.stderr, b"", "{args:?}");
     }
+}
+
+#[test]
+fn a_signal_ends_what_a_stalled_reader_keeps_waiting() {
+    let site = Site::embedded();
+    for line in
+        ["ui --listen 127.0.0.1:0", "metrics --listen 127.0.0.1:0", "doctor", "doctor --json"]
+    {
+        let (_reader, writer) = std::io::pipe().unwrap();
+        fill(&writer);
+        let mut command = site.command(line.split(' '));
+        command.stdout(writer).stderr(Stdio::piped());
+        let mut process = TestProcess::spawn(command).unwrap();
+        until("it catches signals", || catches(process.pid(), libc::SIGTERM));
+        send(process.pid(), libc::SIGTERM);
+        until(&format!("{line} ends"), || process.exited().is_some());
+        assert_eq!(process.exited().unwrap().code(), Some(128 + libc::SIGTERM), "{line}");
+    }
+}
+
+/// Leaves no room in a pipe.
+fn fill(pipe: &std::io::PipeWriter) {
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+    let flags = fcntl_getfl(pipe).unwrap();
+    fcntl_setfl(pipe, flags | OFlags::NONBLOCK).unwrap();
+    while rustix::io::write(pipe, &[b'.'; 4096]).is_ok() {}
+    fcntl_setfl(pipe, flags).unwrap();
+}
+
+/// Whether a process catches a signal.
+fn catches(pid: u32, signal: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    u64::from_str_radix(caught.trim(), 16).unwrap() & (1 << (signal - 1)) != 0
 }
 
 #[test]

@@ -72,6 +72,14 @@ impl Terminal {
         rustix::termios::tcsetwinsize(&self.keyboard, size).unwrap();
     }
 
+    /// Takes nothing more, as after Ctrl-S.
+    pub(crate) fn stall(&self) {
+        let name = rustix::pty::ptsname(&self.keyboard, Vec::new()).unwrap();
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let terminal = rustix::fs::open(name, flags, Mode::empty()).unwrap();
+        rustix::termios::tcflow(terminal, rustix::termios::Action::OOff).unwrap();
+    }
+
     /// What somebody would see who looks at a terminal of this size.
     pub(crate) fn looks(&self, rows: u16, columns: u16) -> String {
         let mut screen = vt100::Parser::new(rows, columns, 0);

@@ -133,6 +133,17 @@ fn a_signal_gives_the_terminal_back() {
 }
 
 #[test]
+fn a_signal_ends_what_a_stalled_terminal_keeps_waiting() {
+    let site = Site::embedded();
+    site.line("acquire k --ttl 1h").expect(0);
+    let mut terminal = watch(&site, 80, &["top"], "> k");
+    terminal.stall();
+    terminal.resize(ROWS, 100);
+    terminal.send(libc::SIGTERM);
+    assert_eq!(terminal.ends().code(), Some(128 + libc::SIGTERM));
+}
+
+#[test]
 fn a_terminal_that_goes_away_is_no_fault() {
     let site = Site::embedded();
     let held = Running::start(site.command(["hold", "on-the-screen", "--ignore-stdin"]));

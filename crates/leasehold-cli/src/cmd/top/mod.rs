@@ -104,7 +104,7 @@ async fn watch(
     loop {
         let draw =
             screen.draw(|frame| view::draw(frame, &mut model, client.location(), Instant::now()));
-        draw.map_err(|error| Failure::new(Exit::Output, format!("can't draw: {error}")))?;
+        draw.map_err(|error| output::not_written(&error))?;
         tokio::select! {
             signal = signals.next_fatal() => return Err(Failure::silent(Exit::Signal(number(signal)))),
             // One question at a time: a store that is slow is not to be asked more for it.

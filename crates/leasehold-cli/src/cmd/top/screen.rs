@@ -1,6 +1,6 @@
 //! The terminal: taken for the whole screen, and given back however this ends.
 
-use std::io::{self, Stdout};
+use std::io::{self, BufWriter};
 use std::thread;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use ratatui::{Frame, Terminal, TerminalOptions, Viewport};
 use tokio::sync::mpsc;
 
 use crate::signals;
+use crate::stdout::Stdout;
 
 /// How often the thread that reads keys looks whether somebody still wants them.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -36,14 +37,14 @@ impl Screen {
         let terminal = Drawn::of(SIZE).inspect_err(|_| drop(disable_raw_mode()))?;
         let screen = Self { terminal, size: SIZE };
         // What fails from here on gives the terminal back.
-        execute!(io::stdout(), EnterAlternateScreen, Clear(ClearType::All), Hide)?;
+        execute!(Stdout, EnterAlternateScreen, Clear(ClearType::All), Hide)?;
         Ok(screen)
     }
 
     pub(super) fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
         let size = size();
         if size != self.size {
-            execute!(io::stdout(), Clear(ClearType::All))?;
+            execute!(Stdout, Clear(ClearType::All))?;
             (self.terminal, self.size) = (Drawn::of(size)?, size);
         }
         self.terminal.0.as_mut().map_or(Ok(()), |terminal| terminal.draw(draw).map(drop))
@@ -59,7 +60,7 @@ impl Screen {
 
 /// What is drawn on.
 #[derive(Debug)]
-struct Drawn(Option<Terminal<CrosstermBackend<Stdout>>>);
+struct Drawn(Option<Terminal<CrosstermBackend<BufWriter<Stdout>>>>);
 
 impl Drawn {
     /// Of a fixed size: one that looks after its size asks the terminal where the cursor is, and waits for
@@ -67,7 +68,8 @@ impl Drawn {
     fn of((columns, rows): (u16, u16)) -> io::Result<Self> {
         let viewport = Viewport::Fixed(Rect::new(0, 0, columns, rows));
         let options = TerminalOptions { viewport };
-        let terminal = Terminal::with_options(CrosstermBackend::new(io::stdout()), options)?;
+        let terminal =
+            Terminal::with_options(CrosstermBackend::new(BufWriter::new(Stdout)), options)?;
         Ok(Self(Some(terminal)))
     }
 }
@@ -94,7 +96,7 @@ fn size() -> (u16, u16) {
 impl Drop for Screen {
     fn drop(&mut self) {
         // A terminal that is gone needs nothing back.
-        drop(execute!(io::stdout(), Show, LeaveAlternateScreen));
+        drop(execute!(Stdout, Show, LeaveAlternateScreen));
         drop(disable_raw_mode());
     }
 }
