@@ -284,7 +284,8 @@ pub(crate) fn judge(error: &RedisError, stage: Stage) -> Verdict {
         Kind::InvalidClientConfig => Verdict::misconfigured(format!("{error}")),
         // The client library says so of an answer in which the connection ended.
         Kind::Parse if error.to_string().contains("Unexpected end of input") => {
-            io_error(io::ErrorKind::UnexpectedEof, "", stage)
+            let error = cut_off();
+            io_error(error.kind(), &error.to_string(), stage)
         }
         Kind::Parse | Kind::UnexpectedReturnType => Verdict::new(
             ErrorKind::Protocol,
@@ -306,6 +307,11 @@ fn unless_connecting(stage: Stage) -> Effect {
         Stage::Connecting => Effect::NotApplied,
         Stage::Asked => Effect::Unknown,
     }
+}
+
+/// A connection that ended within an answer.
+pub(crate) fn cut_off() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "the connection ended within an answer")
 }
 
 /// Judges a failure of the connection itself.

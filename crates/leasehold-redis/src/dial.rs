@@ -31,6 +31,7 @@ pub(crate) async fn dial(endpoint: &Endpoint, tls: &Tls) -> Result<Socket, Verdi
         inner: open(endpoint, tls).await?,
         broken: false,
         begun: false,
+        last: END_OF_LINE,
         heard: FirstWords::default(),
     })
 }
@@ -63,8 +64,13 @@ pub(crate) struct Socket {
     /// Writing has failed; what was sent before is still to be read.
     broken: bool,
     begun: bool,
+    /// The last two bytes that were read.
+    last: [u8; 2],
     heard: FirstWords,
 }
+
+/// How every answer ends.
+const END_OF_LINE: [u8; 2] = *b"\r\n";
 
 impl Socket {
     pub(crate) fn first_words(&self) -> FirstWords {
@@ -82,7 +88,8 @@ impl FirstWords {
 
     fn note(&self, bytes: &[u8]) {
         let Some(error) = bytes.strip_prefix(b"-") else { return };
-        let line = error.split(|byte| *byte == b'\r').next().unwrap_or_default();
+        let Some(end) = error.iter().position(|byte| *byte == b'\r') else { return };
+        let line = error.get(..end).unwrap_or_default();
         let line = line.get(..Self::BYTES_MAX).unwrap_or(line);
         // The client library names itself, which a server need not know or allow.
         let line = String::from_utf8_lossy(line).into_owned();
@@ -111,12 +118,22 @@ impl AsyncRead for Socket {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.inner).poll_read(cx, buffer);
-        if let Some(bytes) = buffer.filled().get(before..)
-            && !bytes.is_empty()
-            && !self.begun
-        {
+        let bytes = buffer.filled().get(before..).unwrap_or_default();
+        if !bytes.is_empty() && !self.begun {
             self.begun = true;
             self.heard.note(bytes);
+        }
+        match bytes {
+            // The client library takes what came of a text for the whole of it.
+            [] if matches!(read, Poll::Ready(Ok(())))
+                && buffer.remaining() > 0
+                && self.last != END_OF_LINE =>
+            {
+                return Poll::Ready(Err(classify::cut_off()));
+            }
+            [] => {}
+            [only] => self.last = [self.last[1], *only],
+            [.., last_but_one, last] => self.last = [*last_but_one, *last],
         }
         read
     }

@@ -266,6 +266,41 @@ async fn nobody_at_the_address_is_told_at_once() {
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::NotApplied));
 }
 
+/// A server whose connections all end after these bytes.
+async fn ending_after(bytes: &'static [u8]) -> String {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            // Closed with requests unread, the connection would be reset.
+            drop(client.read(&mut [0; 4096]).await);
+            drop(client.write_all(bytes).await);
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn a_connection_that_ends_within_the_first_answer_is_an_outage_wherever_it_ends() {
+    let answers: [&[u8]; 5] = [
+        b"-ERR unknown subcommand 'SETINFO'. Try CLIENT HELP.\r\n",
+        b"-ERR max number of clients reached\r\n",
+        b"+OK\r\n",
+        b"$6\r\nserver\r\n",
+        b"%1\r\n$6\r\nserver\r\n",
+    ];
+    for answer in answers {
+        for end in 0..=answer.len() {
+            let error = RedisStore::connect(&ending_after(&answer[..end]).await).await.unwrap_err();
+            let told = (error.kind(), error.effect());
+            let cut = answer[..end].escape_ascii();
+            assert_eq!(told, (ErrorKind::Unavailable, Effect::NotApplied), "{cut}: {error}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_stands_still_is_given_up_at_the_deadline() {
     let server = RedisServer::start();
