@@ -362,7 +362,7 @@ pub(super) fn unusable(what: &str, error: io::Error) -> Error {
             (ErrorKind::Denied, "; name a directory that can be written to")
         }
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            (ErrorKind::Full, "; make room, or name a directory on another disk")
+            (ErrorKind::Full, "; make room (`df` and `df -i`), or name a directory on another disk")
         }
         io::ErrorKind::FileTooLarge => {
             (ErrorKind::Full, "; raise the limit on the size of files (ulimit -f)")

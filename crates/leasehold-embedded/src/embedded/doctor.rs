@@ -16,9 +16,14 @@ use super::machine::Machine;
 const ROOM_SCARCE: u64 = 64 << 20;
 const ROOM_NONE: u64 = 4 << 20;
 
+/// How many files more a file system may need to take, and below which hardly any process can begin. Each
+/// process that takes locks makes one for its session.
+const FILES_SCARCE: u64 = 1_000;
+const FILES_NONE: u64 = 4;
+
 /// What there is to say about an open store, whose gate was just passed.
 pub(super) fn examine(store: &Environment, detached: bool) -> Vec<Finding> {
-    vec![
+    let mut findings = vec![
         file_system(&store.path),
         room(free_bytes(&store.path)),
         rights(store.access),
@@ -26,7 +31,9 @@ pub(super) fn examine(store: &Environment, detached: bool) -> Vec<Finding> {
         machine(),
         wake(store.wakes.works()),
         death(detached),
-    ]
+    ];
+    findings.extend(free_files(&store.path).and_then(files));
+    findings
 }
 
 fn file_system(path: &Path) -> Finding {
@@ -75,6 +82,24 @@ fn room(free: Option<u64>) -> Finding {
         "on a full disk no lock can be taken; those that are held can still be released",
     )
     .advise("make room, or name a directory on another disk")
+}
+
+/// How many files can still be made, on a file system that has a limit.
+fn free_files(path: &Path) -> Option<u64> {
+    let stat = rustix::fs::statvfs(path).ok()?;
+    (stat.f_files > 0).then_some(stat.f_favail)
+}
+
+fn files(free: u64) -> Option<Finding> {
+    if free >= FILES_SCARCE {
+        return None;
+    }
+    let severity = if free < FILES_NONE { Severity::Problem } else { Severity::Warning };
+    let found = format!("the disk has room for {free} more files (inodes), however large");
+    let means = "a process makes a file when it first takes a lock; without one it can't, and those that are held \
+                 can still be released";
+    let advice = "remove files that are not needed (`df -i` counts them), or name a directory on another disk";
+    Some(Finding::new(severity, "room", found, means).advise(advice))
 }
 
 fn rights(access: Access) -> Finding {

@@ -5,6 +5,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as 
 use std::path::Path;
 use std::process::Command;
 
+use leasehold_core::doctor::Severity;
 use leasehold_core::{Error, ErrorKind, Release, ReleaseRequest, Renew, RenewRequest, Store};
 use leasehold_embedded::EmbeddedStore;
 
@@ -19,9 +20,13 @@ struct SmallDisk {
 
 impl SmallDisk {
     fn mount(size: &str) -> Self {
+        Self::mount_with(&format!("size={size}"))
+    }
+
+    fn mount_with(options: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let status = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .args(["-t", "tmpfs", "-o", options, "tmpfs"])
             .arg(directory.path())
             .status()
             .unwrap();
@@ -106,6 +111,27 @@ async fn a_disk_without_room_for_a_store_says_so() {
     let error = refused(&disk.path());
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     assert!(error.to_string().contains(&*disk.path().to_string_lossy()), "{error}");
+}
+
+#[tokio::test]
+async fn a_disk_that_takes_no_more_files_is_found_before_it_takes_none() {
+    if !can_mount("disk::a_disk_that_takes_no_more_files_is_found_before_it_takes_none") {
+        return;
+    }
+    let disk = SmallDisk::mount_with("size=64m,nr_inodes=40");
+    let store = EmbeddedStore::options().open(disk.path()).unwrap();
+    let about_files = async || {
+        let findings = store.examine(WITHIN).await.unwrap();
+        findings.into_iter().find(|finding| finding.found.contains("inodes")).unwrap().severity
+    };
+    assert_eq!(about_files().await, Severity::Warning);
+    let filled =
+        (0..).find(|n| std::fs::File::create(disk.directory.path().join(n.to_string())).is_err());
+    assert!(filled.is_some());
+    assert_eq!(about_files().await, Severity::Problem);
+    let error = store.acquire(&request("k"), WITHIN).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert!(error.to_string().contains("df -i"), "{error}");
 }
 
 #[tokio::test]
