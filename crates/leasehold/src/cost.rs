@@ -14,7 +14,8 @@ macro_rules! cost {
     (@wait) => {
         "One round trip if the lock is free; none if a holder in this client hands its lease on. A \
          wait in line costs one more round trip to join it, and a heartbeat for each third of the ttl \
-         or, with a ttl above 30 s, about every 10 s. A waiter that [competes](crate::Fairness::Barging) \
+         or, with a ttl above 30 s, about every 10 s; those right behind the first in line send one every \
+         second, two seconds, and so on. A waiter that [competes](crate::Fairness::Barging) \
          pays one for each try."
     };
     (@patience) => {

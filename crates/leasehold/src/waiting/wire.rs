@@ -26,6 +26,10 @@ use crate::waiting::wake::Line;
 /// The longest window of most locks. A dead waiter is passed over once half of its window has
 /// gone by; handed the lease just before that, it holds up the line for all of it.
 const WINDOW_MAX: Duration = Duration::from_secs(30);
+/// How often the second in line looks whether the lock is free. The head is told that or knows it, but may have
+/// died, and those behind it would find out with their next heartbeats only. They look the less often the further
+/// back.
+const LOOK_PAST_HEAD: Duration = Duration::from_secs(1);
 /// How long a waiter waits for the wake channel before it takes its place without.
 const OPEN_WITHIN: Duration = Duration::from_secs(1);
 /// How many heartbeats back a grant may refer to, besides the last that was answered.
@@ -261,12 +265,15 @@ impl Wire {
                 self.seen.set(in_the_way);
                 self.acquisition.give_up_early(&self.seen.get())?;
                 let mut pause = every.mul_f64(0.9 + 0.1 * fastrand::f64());
-                if waiting.position == 0 {
-                    // Counted from the sending, a request that travels as long as this one did
-                    // arrives when the lease is over, however late the answer was.
-                    let over = sent_at.saturating_add(waiting.retry_after);
-                    pause = pause.min(over.saturating_since(now));
-                }
+                pause = pause.min(match waiting.position {
+                    0 => {
+                        // Counted from the sending, a request that travels as long as this one did
+                        // arrives when the lease is over, however late the answer was.
+                        let over = sent_at.saturating_add(waiting.retry_after);
+                        over.saturating_since(now)
+                    }
+                    position => LOOK_PAST_HEAD.saturating_mul(position),
+                });
                 if let Some(look) = self.acquisition.client.store.capability().notices_death {
                     // The head may have died together with the holder, so those behind it look
                     // too, the less often the further back.

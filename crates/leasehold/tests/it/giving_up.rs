@@ -251,6 +251,65 @@ async fn a_dead_waiter_with_a_long_grace_holds_up_others_for_four_times_that() {
     }
 }
 
+fn doomed(world: &World) -> (FaultStore, leasehold::Client) {
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    let client = world.client_of(Arc::new(faults.clone()));
+    (faults, client)
+}
+
+/// Those who die while one waits behind them, each with a window of its own, and when it gets the lock.
+async fn behind_the_dead(windows: &[Duration], holder_dies: bool, cooldown: Duration) -> Duration {
+    let world = World::new();
+    let holder = doomed(&world);
+    let guard = holder.1.mutex("a").ttl(secs(2)).lock().await.unwrap();
+    let mut dying = vec![];
+    for (n, window) in windows.iter().enumerate() {
+        let (faults, client) = doomed(&world);
+        let mutex = client.mutex("a").ttl(*window);
+        dying.push((faults, tokio::spawn(async move { mutex.lock().await.map(drop) })));
+        while world.waiters("a").await <= n {
+            tokio::time::sleep(ms(1)).await;
+        }
+    }
+    let mutex = world.client().mutex("a").ttl(secs(30));
+    let alive = tokio::spawn(async move { mutex.lock().await.map(drop) });
+    while world.waiters("a").await <= windows.len() {
+        tokio::time::sleep(ms(1)).await;
+    }
+    for (faults, waiting) in dying {
+        faults.black_out(true);
+        waiting.abort();
+    }
+    let died = Instant::now();
+    if holder_dies {
+        holder.0.black_out(true);
+        std::mem::forget(guard);
+    } else {
+        tokio::time::sleep(ms(300)).await;
+        guard.release_with_cooldown(cooldown).await.unwrap();
+    }
+    alive.await.unwrap().unwrap();
+    died.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_behind_the_dead_is_there_once_the_lock_is_free_and_their_windows_are_over() {
+    for windows in [&[1][..], &[5], &[1, 5], &[5, 1], &[5, 5, 5]] {
+        let windows: Vec<_> = windows.iter().map(|window| secs(*window)).collect();
+        let over = *windows.iter().max().unwrap();
+        let look = secs(windows.len() as u64);
+        for (holder_dies, free) in [(true, secs(2)), (false, secs(1)), (false, secs(4))] {
+            let waited = behind_the_dead(&windows, holder_dies, free).await;
+            let most = over.max(free + ms(300)) + look + ms(50);
+            assert!(
+                waited >= free.min(secs(1)),
+                "{windows:?}, {holder_dies}, {free:?}: {waited:?}"
+            );
+            assert!(waited <= most, "{windows:?}, {holder_dies}, {free:?}: {waited:?}");
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn contenders_of_one_client_ride_out_one_outage_together() {
     let scene = Scene::new().await;
