@@ -199,13 +199,14 @@ impl Command {
 /// store went away or an operator released it, the command's process group gets TERM, and KILL before
 /// another holder can get the lock. The exit code is then 76.
 ///
-/// The command has leasehold's stdin, stdout and stderr, and a process group of its own. leasehold
-/// forwards signals to that group, except those that concern leasehold alone: KILL and STOP, faults
-/// (BUS, FPE, ILL, SEGV, SYS), limits (XCPU, XFSZ) and its own use of pipes and terminal (PIPE, TTIN,
-/// TTOU). On a terminal the command is the foreground job, so Ctrl-C and Ctrl-Z work as usual. A job
-/// that is suspended for longer than the ttl loses its lock and is killed: by Ctrl-Z, by any other stop
-/// of a command in front, or since it reads the terminal from the background. A command that is stopped
-/// where it has no terminal in front, say by STOP, keeps the lock, for as long as --max-hold lets it.
+/// The command has leasehold's stdin, stdout and stderr, /dev/null in the place of one that is closed,
+/// and a process group of its own. leasehold forwards signals to that group, except those that concern
+/// leasehold alone: KILL and STOP, faults (BUS, FPE, ILL, SEGV, SYS), limits (XCPU, XFSZ) and its own
+/// use of pipes and terminal (PIPE, TTIN, TTOU). On a terminal the command is the foreground job, so
+/// Ctrl-C and Ctrl-Z work as usual. A job that is suspended for longer than the ttl loses its lock and
+/// is killed: by Ctrl-Z, by any other stop of a command in front, or since it reads the terminal from
+/// the background. A command that is stopped where it has no terminal in front, say by STOP, keeps the
+/// lock, for as long as --max-hold lets it.
 ///
 /// If leasehold is killed, also by a fault, the whole group dies with it. If leasehold is stopped, the
 /// group is killed when the lease is over. Only processes that leave the group (daemons, setsid) or
