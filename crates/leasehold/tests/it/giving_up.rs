@@ -260,8 +260,8 @@ fn doomed(world: &World) -> (FaultStore, leasehold::Client) {
 /// Those who die while one waits behind them, each with a window of its own, and when it gets the lock.
 async fn behind_the_dead(windows: &[Duration], holder_dies: bool, cooldown: Duration) -> Duration {
     let world = World::new();
-    let holder = doomed(&world);
-    let guard = holder.1.mutex("a").ttl(secs(2)).lock().await.unwrap();
+    let (its_faults, holder) = doomed(&world);
+    let guard = holder.mutex("a").ttl(secs(2)).lock().await.unwrap();
     let mut dying = vec![];
     for (n, window) in windows.iter().enumerate() {
         let (faults, client) = doomed(&world);
@@ -282,7 +282,7 @@ async fn behind_the_dead(windows: &[Duration], holder_dies: bool, cooldown: Dura
     }
     let died = Instant::now();
     if holder_dies {
-        holder.0.black_out(true);
+        its_faults.black_out(true);
         std::mem::forget(guard);
     } else {
         tokio::time::sleep(ms(300)).await;
@@ -301,10 +301,7 @@ async fn who_is_behind_the_dead_is_there_once_the_lock_is_free_and_their_windows
         for (holder_dies, free) in [(true, secs(2)), (false, secs(1)), (false, secs(4))] {
             let waited = behind_the_dead(&windows, holder_dies, free).await;
             let most = over.max(free + ms(300)) + look + ms(50);
-            assert!(
-                waited >= free.min(secs(1)),
-                "{windows:?}, {holder_dies}, {free:?}: {waited:?}"
-            );
+            assert!(waited + ms(100) >= free, "{windows:?}, {holder_dies}, {free:?}: {waited:?}");
             assert!(waited <= most, "{windows:?}, {holder_dies}, {free:?}: {waited:?}");
         }
     }
