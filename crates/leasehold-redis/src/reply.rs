@@ -156,7 +156,7 @@ fn answers(value: Value, count: usize) -> Option<Vec<Value>> {
             Some(vec![Value::Array(parts)])
         }
         Value::Array(parts) => Some(parts).filter(|parts| parts.len() == count),
-        Value::Int(_) if count == 1 => Some(vec![value]),
+        Value::Int(_) | Value::BulkString(_) if count == 1 => Some(vec![value]),
         _ => None,
     }
 }
@@ -185,6 +185,9 @@ fn read_acquire(value: Value, asked: &Asked) -> Option<Acquire> {
     if let Value::Int(sequence) = value {
         let first = fence(asked.epoch, u64::try_from(sequence).ok()?)?;
         return Some(Acquire::Granted(Granted::new(FenceBlock::new(first, asked.block.get()))));
+    }
+    if let Value::BulkString(text) = &value {
+        return stored::plain_waiting(std::str::from_utf8(text).ok()?).map(Acquire::Waiting);
     }
     let mut parts = Parts::of(value)?;
     Some(match &*parts.text()? {
@@ -385,6 +388,9 @@ mod tests {
             assert_eq!(parts(Value::Array(vec![answer()]), 1), [answer()]);
             assert_eq!(parts(Value::Array(vec![answer(), late()]), 2), [answer(), late()]);
         }
+        let text = || word("1 7");
+        assert_eq!(parts(text(), 1), [text()]);
+        assert_eq!(parts(Value::Array(vec![text(), text()]), 2), [text(), text()]);
         // What no script answers.
         assert_eq!(parts(late(), 2), [Value::Nil, Value::Nil]);
         assert_eq!(parts(Value::Int(7), 2), [Value::Nil, Value::Nil]);

@@ -57,11 +57,11 @@ const FRAGMENTS: [(&str, &str); 11] = [
     ("line", include_str!("scripts/line.lua")),
     ("lock", include_str!("scripts/lock.lua")),
     ("now", include_str!("scripts/now.lua")),
+    ("refusal", include_str!("scripts/refusal.lua")),
     ("send", include_str!("scripts/send.lua")),
     ("settle", include_str!("scripts/settle.lua")),
     ("expire_and_grant", include_str!("scripts/expire_and_grant.lua")),
     ("take", include_str!("scripts/take.lua")),
-    ("usual", include_str!("scripts/usual.lua")),
 ];
 
 /// What the scripts write as `$NAME`.

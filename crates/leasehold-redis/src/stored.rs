@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_core::{
     Bond, Effect, Error, ErrorKind, Fence, FenceBlock, HolderInfo, Key, LockInfo, Metadata, Mode,
-    OwnerName, Result, WaiterInfo,
+    OwnerName, Place, Result, WaiterInfo, Waiting,
 };
 
 use crate::classify;
@@ -149,7 +149,8 @@ fn read_record(about: &str, state: &str) -> Option<Stored> {
             match words.word() {
                 None | Some("line") => {}
                 Some("more") => stored.closed_until = words.number()?,
-                Some(_) => return None,
+                // A plain line.
+                Some(soonest) => drop(soonest.parse::<u64>().ok()?),
             }
             let (holds, owner, metadata, asked_by) = read_profile(about.0)?;
             stored.holders.push(Holder {
@@ -166,6 +167,33 @@ fn read_record(about: &str, state: &str) -> Option<Stored> {
         }
     }
     Some(stored)
+}
+
+/// Reads what a script answers about a waiter in a plain line: `now#place state`, and behind a line feed the
+/// record.
+pub(crate) fn plain_waiting(text: &str) -> Option<Waiting> {
+    let (head, record) = text.split_once('\n')?;
+    let (now, head) = head.split_once('#')?;
+    let (place, state) = head.split_once(' ')?;
+    let (now, place): (u64, u64) = (now.parse().ok()?, place.parse().ok()?);
+    let mut words = Words(state);
+    let (_kept, _token) = (words.word()?, words.word()?);
+    let (following, epoch): (u64, u64) = (words.number()?, words.number()?);
+    let (ends, _soonest): (u64, u64) = (words.number()?, words.number()?);
+    let (first_place, next_place): (u64, u64) = (words.number()?, words.number()?);
+    let (_window, gone): (u64, u64) = (words.number()?, words.number()?);
+    let mut about = Words(record.strip_prefix("leasehold/1 ")?);
+    let (count, granted): (u64, u64) = (about.number()?, about.number()?);
+
+    let waiters = next_place.checked_sub(first_place)?.checked_sub(gone)?;
+    let position = place.checked_sub(first_place)?.min(waiters.checked_sub(1)?);
+    let left = Duration::from_micros(ends.saturating_sub(now));
+    let held_for = Duration::from_micros(now.saturating_sub(granted));
+    let holder_fence = fence(epoch, following.checked_sub(count)?)?;
+    let mut holder = HolderInfo::new(Mode::Exclusive, holder_fence, held_for, left);
+    (holder.holds, holder.owner, holder.metadata, holder.asked_by) = read_profile(about.0)?;
+    let position = u32::try_from(position).ok()?;
+    Some(Waiting::new(position, Place::from_number(place), left, Some(holder)))
 }
 
 fn block(epoch: u64, first: u64, count: u32) -> Option<FenceBlock> {
@@ -188,11 +216,11 @@ fn read_holder(value: &str, limit: u32) -> Option<Holder> {
 
 fn read_waiter(place: u64, value: &str, limit: u32) -> Option<Waiter> {
     let mut words = Words(value);
-    let (seen, arrived) = (words.number()?, words.number()?);
-    let (heartbeat, window_ms, behind) = (words.number()?, words.number()?, words.number()?);
-    let (mode, block) = (words.mode(limit)?, words.number()?);
+    let (seen, window_ms) = (words.number()?, words.number()?);
+    let (heartbeat, behind, arrived) = (words.number()?, words.number()?, words.number()?);
+    let (token, block) = (words.word()?.to_owned(), words.number()?);
+    let (mode, ticket) = (words.mode(limit)?, words.number()?);
     let channel = words.word()?.to_owned();
-    let (ticket, token) = (words.number()?, words.word()?.to_owned());
     let (owner, metadata) = read_label(words.0.split_once(' ').map_or("", |(_, label)| label));
     Some(Waiter {
         place,

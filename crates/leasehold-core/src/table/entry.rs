@@ -78,8 +78,10 @@ impl Waiter {
         self.window_left(at) >= self.window.part(2)
     }
 
-    pub(super) fn next_heartbeat(&self) -> StoreTime {
-        self.seen_at.saturating_add(QueueRequest::heartbeat_every(self.window))
+    /// When the next heartbeat comes at the latest. It comes by the waiter's own clock, so no later for a waiter that was
+    /// heard after the present, by a store's clock that was set back since.
+    pub(super) fn next_heartbeat(&self, at: StoreTime) -> StoreTime {
+        self.seen_at.min(at).saturating_add(QueueRequest::heartbeat_every(self.window))
     }
 }
 

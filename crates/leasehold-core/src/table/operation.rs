@@ -136,7 +136,7 @@ impl LockEntry {
             return;
         }
         let retry_after = self.next_free_in(at);
-        if at.saturating_add(retry_after) < head.next_heartbeat() {
+        if at.saturating_add(retry_after) < head.next_heartbeat(at) {
             let wake = Wake::First { ticket: head.ticket, retry_after };
             notices.push(Notice { client: head.client, wake });
         }

@@ -273,14 +273,18 @@ fn parse(stored: &stored::Stored, fields: &BTreeMap<String, String>) -> State {
             assert_eq!(words[6].len(), 16, "{words:?}");
             Some("more")
         } else {
-            (!stored.waiters.is_empty()).then_some("line")
+            (!stored.waiters.is_empty() && !is_plain(&words)).then_some("line")
         };
-        assert_eq!(words.get(5).copied(), shape, "{fields:?}");
+        assert_eq!(words.get(5).copied().filter(|_| !is_plain(&words)), shape, "{fields:?}");
     } else {
         check_crowd(&words, stored, fields, &mut expected);
     }
     if !stored.waiters.is_empty() {
-        state.next_places = check_line(stored, fields, &mut expected);
+        state.next_places = if is_plain(&words) {
+            check_plain_line(&words, stored, fields, &mut expected)
+        } else {
+            check_line(stored, fields, &mut expected)
+        };
     }
     expected.sort_unstable();
     assert_eq!(fields.keys().cloned().collect::<Vec<_>>(), expected, "{fields:?}");
@@ -324,7 +328,48 @@ fn check_crowd(
     }
 }
 
-/// Every waiter is in a range and is found by its token, the first range begins with the first
+/// Whether the state has all of the line.
+fn is_plain(words: &[&str]) -> bool {
+    words.len() == 10 && words[4] != "many"
+}
+
+/// Every waiter is found by its token, and has its place kept for as long as the state says.
+fn check_waiters(
+    stored: &stored::Stored,
+    fields: &BTreeMap<String, String>,
+    expected: &mut Vec<String>,
+    window: u64,
+) {
+    for waiter in &stored.waiters {
+        let field = format!("#{}", waiter.place);
+        assert_eq!(fields[&waiter.token], field, "{fields:?}");
+        expected.extend([field, waiter.token.clone()]);
+        assert!(window == 0 || waiter.window_ms == window, "{fields:?}");
+    }
+}
+
+/// A plain line begins with the first waiter, has so many places given up as the state says, and no place ends before
+/// the state says.
+fn check_plain_line(
+    words: &[&str],
+    stored: &stored::Stored,
+    fields: &BTreeMap<String, String>,
+    expected: &mut Vec<String>,
+) -> [u64; 2] {
+    let widths: Vec<usize> = words[5..9].iter().map(|word| word.len()).collect();
+    assert_eq!(widths, [16, 16, 16, 13], "{fields:?}");
+    let numbers: Vec<u64> = words[5..].iter().map(|word| word.parse().unwrap()).collect();
+    let [soonest, head, following, window, gone] = numbers[..] else { panic!("{words:?}") };
+    check_waiters(stored, fields, expected, window);
+    assert!(stored.waiters.iter().all(|waiter| waiter.ends() >= soonest), "{fields:?}");
+    assert_eq!(stored.waiters[0].place, head, "{fields:?}");
+    let places = following - head;
+    assert_eq!(u64::try_from(stored.waiters.len()).unwrap() + gone, places, "{fields:?}");
+    assert!(stored.waiters.iter().all(|waiter| waiter.place < following), "{fields:?}");
+    [0, following]
+}
+
+/// Every waiter is in a range, the first range begins with the first
 /// waiter, and no place ends before the record says.
 fn check_line(
     stored: &stored::Stored,
@@ -332,18 +377,14 @@ fn check_line(
     expected: &mut Vec<String>,
 ) -> [u64; 2] {
     expected.push("line".to_owned());
-    for waiter in &stored.waiters {
-        let field = format!("#{}", waiter.place);
-        assert_eq!(fields[&waiter.token], field, "{fields:?}");
-        expected.extend([field, waiter.token.clone()]);
-    }
     let words: Vec<&str> = fields["line"].split(' ').collect();
     let number = |at: usize| words[at].parse::<u64>().unwrap();
     assert_eq!(words[0].len(), 16);
-    assert_eq!(usize::try_from(number(5)).unwrap(), stored.waiters.len(), "{fields:?}");
+    check_waiters(stored, fields, expected, number(5));
+    assert_eq!(usize::try_from(number(6)).unwrap(), stored.waiters.len(), "{fields:?}");
     assert!(stored.waiters.iter().all(|waiter| waiter.ends() >= number(0)), "{fields:?}");
     let mut after = 0;
-    for range in &words[6..] {
+    for range in &words[7..] {
         let (head, rest) = range.split_once('-').unwrap();
         let (tail, count) = rest.split_once('/').unwrap();
         let [head, tail, count] = [head, tail, count].map(|text| text.parse::<u64>().unwrap());

@@ -4,10 +4,14 @@
 -- KEYS  i       the i-th lock
 -- ARGV  1 to 4, and 4+i for the i-th lock: see asked.lua; or where ARGV[4] is asked of all of several locks, 5:
 --       their tokens, one behind the other. What is asked of a lock has, separated by blanks:
---       - for an exclusive hold at once or not at all, else +
+--       - for an exclusive hold at once or not at all; = to wait in line for an exclusive or shared hold of one
+--       that is not preferred and does not close the lock; else +
 --       ttl, ms, thirteen digits
 --       how many fences to reserve, ten digits
 --       holds, owner and metadata, the last two without a blank, and maybe empty
+--       and after a =, in the place of the last two: place told before, sixteen digits, and how many may wait at most,
+--       ten, or dashes; window, thirteen; heartbeat, how many more wait behind it, and fences to reserve, ten each;
+--       mode; 1; ticket, twenty; channel; one hold, owner and metadata
 --       and after a +:
 --         mode: x exclusive, s shared, p permits, j exclusive but for the same bond
 --         permits wanted (1 for x and s), or the bond
@@ -18,7 +22,7 @@
 --         their epoch, and the sequence of the last of them
 --         or, to wait in line:
 --         channel to tell of the grant
---         ticket, repeated in messages
+--         ticket, repeated in messages, twenty digits
 --         heartbeat, counted up with each request
 --         window, ms: how long the place is kept, and a lease handed over runs, from now
 --         how many more wait behind it in its process
@@ -31,6 +35,7 @@
 --   already epoch fence count holds
 --   busy free_in [mode permits limit epoch fence held left profile]   times in µs
 --   waiting position place free_in [mode … profile]
+--   now#place state     a text: waiting in a plain line; behind a line feed comes the record
 --   wrong-kind limit    in use with this limit, or 0 as a lock
 --   too-many-permits
 --   queue-full waiters
@@ -42,8 +47,8 @@
 --
 -- Atomic: one script. It reads and writes its keys only.
 -- include: now
-local answers, rest = {}, {}
-local keys, argv, try, type, number = KEYS, ARGV, redis.pcall, type, #KEYS
+local keys, argv, try, number = KEYS, ARGV, redis.pcall, #KEYS
+local answers, rest = number > 1 and {}, nil
 local ahead, done = 4, least == us and now or least + 0
 local packed = number > 1 and #argv == ahead + 1 and argv[ahead + 1]
 -- What was asked last, and what it takes to grant it.
@@ -61,11 +66,12 @@ for i = 1, number do
     local key, asked, what = keys[i], packed and sub(packed, 32 * i - 31, 32 * i) or argv[i + ahead], argv[ahead]
     local token = asked
     if #asked > 32 then token, what = sub(asked, 1, 32), sub(asked, 33) end
-    if what ~= usual and string.byte(what) == 45 then
+    if what ~= usual and what > ',' and what < '.' then
       local block = sub(what, 17, 27)
       local ends, following = now + sub(what, 3, 15) * 1000, done + block
       local low, its_low = following % 100000000, ends % 100000000
-      kept = math.ceil(math.max(ends, following) / 1000) + retention
+      local up = (ends > following and ends or following) + 999
+      kept = (up - up % 1000) / 1000 + retention
       usual = what
       about = 'leasehold/1 ' .. block .. us .. ' ' .. sub(what, 28)
       tail = format(' %08d%08d %s %08d%08d', (following - low) / 100000000, low, epoch,
@@ -74,7 +80,7 @@ for i = 1, number do
     end
     local state, written
     -- What comes after one that is left, for the same lock, waits for its turn too.
-    if what == usual and not rest[key] then
+    if what == usual and not (rest and rest[key]) then
       state = try('HGET', key, 'state')
       local free = state and #state == 68 and sub(state, 48, 63) <= least
       local lives = free and (needed and state >= needed or not needed and sub(state, 1, 13) + 0 >= kept)
@@ -83,8 +89,7 @@ for i = 1, number do
         longer, left = format('%013.0f ', lasts), format('%.0f', lasts - math.floor(now / 1000))
       end
       if lives then
-        written = (number > 1 or try('PTTL', key) ~= -1)
-          and try('HSET', key, 'state', sub(state, 1, 14) .. token .. tail, 'lock', about)
+        written = try('HSET', key, 'state', sub(state, 1, 14) .. token .. tail, 'lock', about)
       elseif free then
         written = type(try('PEXPIRE', key, left)) == 'number'
           and try('HSET', key, 'state', longer .. token .. tail, 'lock', about)
@@ -100,83 +105,73 @@ for i = 1, number do
     -- include: settle
   end
 end
-if #rest == 0 then return answers end
-local find = string.find
-local general, room = {}, $ROOM
--- Takes or renews a place behind an exclusive lease, for somebody who wants no permits and is not
--- preferred, where the key lives long enough already. Who joins brings no place along, and gets the
--- one behind the last in the line. Whatever is otherwise is left to the general way, and nothing is changed.
+if not rest then return answers end
+local general, room = nil, $ROOM
+-- Takes or renews a place in a plain line, where the key lives long enough already: docs/wire.md has the positions
+-- by which it reads. Whatever is otherwise is left to the general way, and nothing is changed. What is answered is
+-- as it is stored, since the client has more time to take it apart.
 for n = 1, #rest do
   local i, answer = rest[n], nil
   local key, token, what = keys[i], argv[i + 4], argv[4]
   if #token > 32 then token, what = sub(token, 1, 32), sub(token, 33) end
   repeat
     -- What comes after one that is left, for the same lock, waits for its turn too.
-    if general[key] or room < 1 then break end
-    local profile_ends, mode, address_at = match(what, '() ([xs]) 1 0 0 %d+ ()', 28)
-    local channel_ends = mode and find(what, ' ', address_at, true)
-    if not channel_ends then break end
-    local address_ends, heard, window, told, most =
-      match(what, '^ %d+() (%d+ (%d+) %d+) (%S+) (%S+)$', channel_ends)
-    if not most then break end
-    local got = try('HMGET', key, 'state', 'line', token, '#' .. told, 'lock')
-    local state, line, name, grant = got[1], got[2], got[3], got[5]
-    -- include: usual
-    if not lease_ends or not grant or sub(state, 15, 46) == token then break end
-    if sub(grant, 1, 12) ~= 'leasehold/1 ' or #grant < 40 then break end
-    local count, granted, its_profile = sub(grant, 13, 22), sub(grant, 24, 39), sub(grant, 41)
+    if what < '=' or room < 1 or general and general[key] then break end
+    local is_new, got = sub(what, 17, 43) == '---------------- ----------', nil
+    if is_new then
+      got = try('HMGET', key, 'state', 'lock', token)
+    else
+      got = try('HMGET', key, 'state', 'lock', token, '#' .. sub(what, 17, 32))
+    end
+    local state, name = got[1], got[3]
+    local length = state and #state or 0
+    if not got[2] or length ~= 85 and length < 152 then break end
+    local lease_ends, window = sub(state, 70, 85), sub(what, 45, 57)
+    -- Where no exclusive lease ends there is a word, and letters are above digits.
+    if lease_ends <= us or lease_ends > ':' or sub(state, 15, 46) == token then break end
     local ends = now + window * 1000
     if sub(state, 1, 13) * 1000 < ends + retention * 1000 then break end
-    local lives = try('PTTL', key)
-    if type(lives) ~= 'number' or lives == -1 then break end
-    if line and (not start or ends < least_end + 0 or ends < sub(line, 1, 16) + 0) then break end
-    local place, before, written
-    if name then
-      if not line or string.byte(name) ~= 35 then break end
-      local text = name == '#' .. told and got[4] or try('HMGET', key, name)[1] or ''
-      local fixed = match(text, '^%d+ %d+ %d+( .*)$', 35)
-      if not fixed then break end
-      place = sub(name, 2) + 0
-      if place < head + 0 or place > tail + 0 then break end
-      before = math.min(place - head, waiters - 1)
-      written = try('HSET', key, name, us .. ' ' .. sub(text, 18, 34) .. heard .. fixed)
+    local soonest = length > 85 and sub(state, 87, 102)
+    if soonest and (soonest <= us or ends < soonest + 0 or sub(state, 138, 150) ~= window) then break end
+    local written
+    if not is_new then
+      -- One that brings a place that it no longer has, or that may be refused, gets it in the general way.
+      local place, text = sub(what, 17, 32), got[4]
+      if length == 85 or name ~= '#' .. place or not text or #text < 142 then break end
+      if place < sub(state, 104, 119) or place >= sub(state, 121, 136) then break end
+      written = try('HSET', key, name, us .. ' ' .. sub(what, 45, 79) .. sub(text, 53))
     else
-      if told ~= '-' or most ~= '-' and (line and waiters or 0) + 0 >= most + 0 then break end
-      if line then
-        place, before = other + 0, math.min(other - head, waiters + 0)
-        if place <= tail + 0 or place > tail + $SLACK then break end
-        name = '#' .. other
-        local low, more = (place + 1) % 100000000, format('%d', waiters + 1)
-        line = start .. format('%08d%08d ', (place + 1 - low) / 100000000, low) .. more .. ' ' .. head .. '-'
-          .. other .. '/' .. more
-      else
-        place, before = now + $BEHIND, 0
+      if name then break end
+      if length == 85 then
+        local place = now + $BEHIND
         local low, its_low, next_low = ends % 100000000, place % 100000000, (place + 1) % 100000000
-        local until_then = format('%08d%08d ', (ends - low) / 100000000, low)
-        local text = format('%08d%08d', (place - its_low) / 100000000, its_low)
-        name = '#' .. text
-        line = until_then .. until_then
-          .. format('0 0 %08d%08d 1 ', (place + 1 - next_low) / 100000000, next_low) .. text .. '-' .. text .. '/1'
-        state = state .. ' line'
+        local head = format('%08d%08d', (place - its_low) / 100000000, its_low)
+        name = '#' .. head
+        state = state .. format(' %08d%08d ', (ends - low) / 100000000, low) .. head
+          .. format(' %08d%08d ', (place + 1 - next_low) / 100000000, next_low) .. window .. ' 0'
+      else
+        local place = sub(state, 121, 136)
+        local following = place + 1
+        local low = following % 100000000
+        name = '#' .. place
+        state = sub(state, 1, 120) .. format('%08d%08d', (following - low) / 100000000, low) .. sub(state, 137)
       end
-      written = try('HSET', key, name, us .. ' ' .. us .. ' ' .. heard .. ' ' .. mode .. ' 1 '
-        .. match(what, '^0*(%d+)', 17) .. sub(what, address_at - 1, address_ends - 1) .. ' ' .. token .. ' '
-        .. sub(what, 28, profile_ends - 1), token, name, 'line', line, 'state', state)
+      written = try('HSET', key, name, us .. ' ' .. sub(what, 45, 79) .. ' ' .. us .. ' ' .. token .. sub(what, 80),
+        token, name, 'state', state)
     end
-    if refusal_of(written) then break end
-    local left = lease_ends - now
-    answer = {'waiting', before, place, left, 'x', 1, 0, sub(state, 65, 68) + 0,
-      sub(state, 48, 63) - count, math.max(now - granted, 0), left, its_profile}
+    if written ~= 2 and type(written) ~= 'number' then break end
+    answer = us .. name .. ' ' .. state .. '\n' .. got[2]
   until true
   if answer then
     answers[i], room = answer, room - 1
   elseif room < 1 and number > 1 then
     answers[i] = {'later'}
   else
+    general = general or {}
     general[#general + 1], general[key] = i, true
   end
 end
-if #general == 0 then return number == 1 and answers[1] or answers end
+if not general then return number == 1 and answers[1] or answers end
 local frees = false
 -- include: asked
 -- include: each
@@ -185,6 +180,15 @@ local frees = false
 -- include: line
 -- include: expire_and_grant
 -- include: take
+-- What a request of a waiter says anew each time, and when it came.
+local function heard(wanted)
+  return us .. format(' %013.0f %010.0f %010.0f', wanted.window, wanted.beat, wanted.behind)
+end
+-- Takes in how long one of the waiters has its place kept; a plain line has one length for all.
+local function agree(lock, window)
+  if lock.waiters == 0 then lock.window = window end
+  if lock.window ~= window then lock.window, lock.line_dirty = 0, true end
+end
 local function join(lock, wanted)
   if not wanted.place and wanted.most and lock.waiters >= wanted.most then
     return {'queue-full', lock.waiters}
@@ -204,9 +208,10 @@ local function join(lock, wanted)
   end
   following = math.max(following, place + 1)
   if preferred then lock.next_preferred = following else lock.next_other = following end
-  put(lock, field_of(place), us .. ' ' .. us .. ' ' .. wanted.beat .. ' ' .. digits(wanted.window)
-    .. ' ' .. wanted.behind .. ' ' .. wanted.mode .. ' ' .. digits(wanted.permits) .. ' ' .. digits(wanted.count) .. ' '
-    .. wanted.channel .. ' ' .. wanted.ticket .. ' ' .. wanted.token .. ' ' .. wanted.profile)
+  put(lock, field_of(place), heard(wanted) .. ' ' .. us .. ' ' .. wanted.token
+    .. format(' %010.0f ', wanted.count) .. wanted.mode .. ' ' .. digits(wanted.permits) .. ' ' .. wanted.ticket .. ' '
+    .. wanted.channel .. ' 1' .. match(wanted.profile, '^%d+(.*)$'))
+  agree(lock, wanted.window)
   put(lock, wanted.token, field_of(place))
   lock.waiters, lock.dirty, lock.line_dirty = lock.waiters + 1, true, true
   keep_place(lock, now + wanted.window * 1000)
@@ -221,10 +226,9 @@ each(general, 3, function(i)
     local place = wanted.channel and place_of(lock, token)
     if place then
       -- A waiter is heard before the line is served, or it would be passed over while it asks.
-      local arrived, fixed = match(get(lock, field_of(place)), '^%d+ (%d+) %d+ %d+ %d+( .*)$')
-      put(lock, field_of(place),
-        us .. ' ' .. arrived .. ' ' .. wanted.beat .. ' ' .. digits(wanted.window) .. ' '
-          .. wanted.behind .. fixed)
+      local fixed = match(get(lock, field_of(place)), '^%d+ %d+ %d+ %d+( .*)$')
+      put(lock, field_of(place), heard(wanted) .. fixed)
+      agree(lock, wanted.window)
       keep_place(lock, now + wanted.window * 1000)
     end
     expire_and_grant(lock)

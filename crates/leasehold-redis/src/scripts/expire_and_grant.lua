@@ -109,7 +109,8 @@ local function tell_first(lock, before, asking)
   local waiter = waiter_at(lock, head)
   if not waiter or waiter.token == asking then return end
   local free_in = next_free(lock)
-  if now + free_in < waiter.seen + math.floor(waiter.window * 1000 / 3) then
+  -- Waiters go by their own clocks: one that was heard after the present, by a clock that was set back, is not heard later.
+  if now + free_in < math.min(waiter.seen, now) + math.floor(waiter.window * 1000 / 3) then
     say(lock, waiter.channel, format('first %s %.0f', waiter.ticket, free_in))
   end
 end

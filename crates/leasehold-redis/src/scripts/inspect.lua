@@ -8,6 +8,7 @@
 --
 -- Atomic: one script. Reads everybody who holds the lock or waits for it.
 -- include: now
+-- include: refusal
 local fields = redis.pcall('HGETALL', KEYS[1])
 if fields.err then return refusal_of(fields) end
 return {now, fields}

@@ -14,28 +14,25 @@
 -- Atomic: one script. Works at the server's memory limit.
 -- include: now
 local key, token, try, type = KEYS[1], ARGV[4], redis.pcall, type
--- Takes a waiter out of the line behind an exclusive lease, where nobody becomes first by that. Whatever
--- is otherwise is left to the general way, and nothing is changed.
+-- Takes a waiter out of a plain line, where nobody becomes first by that. Whatever is otherwise is left to the
+-- general way, and nothing is changed.
 repeat
-  local got = try('HMGET', key, 'state', 'line', token)
-  local state, line, name = got[1], got[2], got[3]
-  if not line or not name or string.byte(name) ~= 35 then break end
-  -- include: usual
-  if not start or sub(state, 15, 46) == token then break end
-  local lives = try('PTTL', key)
-  if type(lives) ~= 'number' or lives == -1 then break end
-  local place = sub(name, 2) + 0
-  if place < head + 0 or place > tail + 0 then break end
-  if waiters == '1' then
-    local written = try('HSET', key, name, '', token, '', 'line', '', 'state', sub(state, 1, 85))
-    if refusal_of(written) then break end
-    try('HDEL', key, name, token, 'line')
-    return {'left'}
+  local got = try('HMGET', key, 'state', token)
+  local state, name = got[1], got[2]
+  if not state or #state < 152 or not name or #name ~= 17 then break end
+  local lease_ends, place, head = sub(state, 70, 85), sub(name, 2), sub(state, 104, 119)
+  -- Where no exclusive lease ends there is a word, and letters are above digits.
+  if lease_ends <= us or lease_ends > ':' or sub(state, 87, 102) <= us then break end
+  if sub(state, 15, 46) == token or place < head or place >= sub(state, 121, 136) then break end
+  local gone = sub(state, 152) + 1
+  if sub(state, 121, 136) - head == gone then
+    state = sub(state, 1, 85)
+  elseif place == head then
+    break
+  else
+    state = sub(state, 1, 151) .. gone
   end
-  if name == '#' .. head then break end
-  local fewer = waiters - 1
-  line = start .. other .. ' ' .. fewer .. ' ' .. head .. '-' .. tail .. '/' .. fewer
-  if refusal_of(try('HSET', key, name, '', token, '', 'line', line)) then break end
+  if type(try('HSET', key, name, '', token, '', 'state', state)) ~= 'number' then break end
   try('HDEL', key, name, token)
   return {'left'}
 until true

@@ -11,9 +11,9 @@ local function waiter_at(lock, place)
   if not text then return end
   local waiter = {place = place, text = text}
   local seen, window, permits, count
-  seen, waiter.arrived, waiter.beat, window, waiter.mode, permits, count, waiter.channel,
-    waiter.ticket, waiter.token, waiter.label =
-    match(text, '^(%d+) (%d+) (%d+) (%d+) %d+ (%l) (%d+) (%d+) (%S+) (%d+) (%S+) %d+ (.*)$')
+  seen, window, waiter.beat, waiter.arrived, waiter.token, count, waiter.mode, permits, waiter.ticket,
+    waiter.channel, waiter.label =
+    match(text, '^(%d+) (%d+) (%d+) %d+ (%d+) (%S+) (%d+) (%l) (%d+) (%d+) (%S+) %d+ (.*)$')
   waiter.seen, waiter.window, waiter.permits, waiter.count = seen + 0, window + 0, permits + 0,
     count + 0
   return waiter
@@ -143,7 +143,7 @@ local function sweep_line(lock)
   lock.line_dirty = true
   local onward = walk(lock, lock.walk, function(place, text)
     local seen, window, token =
-      match(text, '^(%d+) %d+ %d+ (%d+) %d+ %l %d+ %d+ %S+ %d+ (%S+)')
+      match(text, '^(%d+) (%d+) %d+ %d+ %d+ (%S+)')
     local ends = seen + window * 1000
     if ends <= now then
       leave_line(lock, place, token)

@@ -59,7 +59,7 @@ local function open(key, token, place)
     limit = 0, holders = 0, taken = 0, ends = 0, nearest = 0, cursor = 0, soonest_end = $FAR,
     -- The line.
     waiters = 0, ranges = {}, soonest = $FAR, walk = 0, soonest_seen = $FAR,
-    next_preferred = 0, next_other = 0,
+    next_preferred = 0, next_other = 0, window = 0,
   }
   lock.fields[token] = known(got[4])
   if place then lock.fields['#' .. place] = known(got[5]) end
@@ -77,12 +77,27 @@ local function open(key, token, place)
     if version and version ~= '1' then return nil, {'version', version} end
     return nil, {'foreign'}
   end
-  local expires, closed = match(rest, '^ (%d+) ?%l* ?(%d*)$')
+  local expires, shape = match(rest, '^ (%d+)(.*)$')
   if expires then
     lock.holder, lock.profile, lock.expires, lock.granted = who, profile, expires + 0, granted + 0
-    if closed ~= '' then lock.closed = closed + 0 end
+    local soonest, head, other, window, gone = match(shape, '^ (%d+) (%d+) (%d+) (%d+) (%d+)$')
+    if soonest then
+      lock.plain, line = true, nil
+      local number = other - head - gone
+      if number > 0 then
+        lock.soonest, lock.window, lock.next_other, lock.waiters = soonest + 0, window + 0, other + 0, number
+        lock.ranges[1] = {head = head + 0, tail = other - 1, number = number}
+      end
+    else
+      local closed = match(shape, '^ more (%d+)$')
+      if closed then
+        lock.closed = closed + 0
+      elseif shape ~= '' and shape ~= ' line' then
+        return nil, {'foreign'}
+      end
+    end
   elseif rest ~= '' then
-    local limit, holders, taken, ends, nearest, cursor, soonest_end
+    local closed, limit, holders, taken, ends, nearest, cursor, soonest_end
     closed, limit, holders, taken, ends, nearest, cursor, soonest_end =
       match(rest, '^ many (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
     if not limit then return nil, {'foreign'} end
@@ -94,9 +109,9 @@ local function open(key, token, place)
   lock.first, lock.count, lock.epoch = following - count, count + 0, its_epoch + 0
   lock.kept = kept + 0
   if line then
-    local soonest, seen, walk, preferred, other, waiters, ranges =
-      match(line, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)(.*)$')
-    lock.soonest, lock.soonest_seen, lock.walk = soonest + 0, seen + 0, walk + 0
+    local soonest, seen, walk, preferred, other, window, waiters, ranges =
+      match(line, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)(.*)$')
+    lock.soonest, lock.soonest_seen, lock.walk, lock.window = soonest + 0, seen + 0, walk + 0, window + 0
     lock.next_preferred, lock.next_other, lock.waiters = preferred + 0, other + 0, waiters + 0
     for head, tail, number in string.gmatch(ranges, ' (%d+)%-(%d+)/(%d+)') do
       lock.ranges[#lock.ranges + 1] = {head = head + 0, tail = tail + 0, number = number + 0}
@@ -105,13 +120,30 @@ local function open(key, token, place)
   return lock
 end
 
+-- Whether a holder is alone, and is to know nothing but that the lock is waited for at most.
+local function is_alone(lock)
+  return lock.holder and lock.closed == 0 and not string.find(lock.profile, '^%d+ [^ ]* [^ ]* ')
+end
+
+-- Whether the state has all that there is to know of the line: one range to which the next waiter comes, in which
+-- all have their places kept for as long, nobody is preferred, and no sweep is under way.
+local function is_plain(lock)
+  local range = lock.ranges[1]
+  return lock.waiters > 0 and #lock.ranges == 1 and lock.window > 0 and lock.walk == 0
+    and lock.next_preferred == 0 and lock.next_other == range.tail + 1 and is_alone(lock)
+end
+
 local function state_of(lock)
   local rest = ''
   if lock.holder then
     rest = format(' %016.0f', lock.expires)
     -- A lock that is closed, or whose holder is asked to let go, has a word that no short way takes.
-    if lock.closed > 0 or string.find(lock.profile, '^%d+ [^ ]* [^ ]* ') then
+    if not is_alone(lock) then
       rest = rest .. format(' more %016.0f', lock.closed)
+    elseif is_plain(lock) then
+      local range = lock.ranges[1]
+      rest = rest .. format(' %016.0f %016.0f %016.0f %013.0f %.0f', lock.soonest, range.head, lock.next_other,
+        lock.window, range.tail - range.head + 1 - lock.waiters)
     elseif lock.waiters > 0 then
       rest = rest .. ' line'
     end
@@ -130,8 +162,8 @@ local function about_of(lock)
 end
 
 local function line_of(lock)
-  local text = format('%016.0f %.0f %.0f %.0f %.0f %.0f', lock.soonest, lock.soonest_seen, lock.walk,
-    lock.next_preferred, lock.next_other, lock.waiters)
+  local text = format('%016.0f %.0f %.0f %.0f %.0f %.0f %.0f', lock.soonest, lock.soonest_seen, lock.walk,
+    lock.next_preferred, lock.next_other, lock.window, lock.waiters)
   for i = 1, #lock.ranges do
     local range = lock.ranges[i]
     text = text .. format(' %.0f-%.0f/%.0f', range.head, range.tail, range.number)
@@ -204,9 +236,16 @@ local function commit(lock)
     sets[#sets + 1], sets[#sets + 2] = name, value or ''
     if not value then gone[#gone + 1] = name end
   end
-  if lock.line_dirty and (lock.waiters > 0 or lock.in_line) then
-    sets[#sets + 1], sets[#sets + 2] = 'line', lock.waiters > 0 and line_of(lock) or ''
-    if lock.waiters == 0 then gone[#gone + 1] = 'line' end
+  if lock.dirty or lock.line_dirty then
+    local plain = is_plain(lock)
+    -- What of the line is in the state changes with it.
+    if lock.line_dirty and (plain or lock.plain) then lock.dirty = true end
+    if lock.waiters > 0 and not plain then
+      if lock.line_dirty or not lock.in_line then sets[#sets + 1], sets[#sets + 2] = 'line', line_of(lock) end
+    elseif lock.in_line and (plain or lock.line_dirty) then
+      sets[#sets + 1], sets[#sets + 2], gone[#gone + 1] = 'line', '', 'line'
+      lock.dirty = true
+    end
   end
   local longer, shorter = keep(lock, #sets > 0 or lock.dirty)
   -- Who is next to end is found for an answer, and noted only where something is written anyway.

@@ -9,16 +9,13 @@
 --
 -- out: us         microseconds since the Unix epoch, sixteen digits
 --      now        the same as a number (exact below 2^53: until 2255)
---      epoch, retention, refusal_of
+--      epoch, retention
 --      least      the lowest sequence to issue, sixteen digits
 local time = redis.call('TIME')
 local sub, match, format = string.sub, string.match, string.format
-local us = time[1] .. sub('00000' .. time[2], -6)
+local us = time[2]
+if #us < 6 then us = sub('00000' .. us, -6) end
+us = time[1] .. us
 local now = us + 0
 local epoch, least, retention = ARGV[1], ARGV[2], ARGV[3] + 0
 if least < us then least = us end
-
--- The answer that says that the server refused a call, by what pcall gave; nil when it did not.
-local function refusal_of(told)
-  if type(told) == 'table' and told.err then return {'failed', told.err} end
-end

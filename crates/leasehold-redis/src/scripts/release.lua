@@ -22,91 +22,79 @@
 --
 -- Atomic: one script. Works at the server's memory limit.
 -- include: now
-local answers, rest, found = {}, {}, {}
-local keys, argv, try, type, number = KEYS, ARGV, redis.pcall, type, #KEYS
+local keys, argv, try, number = KEYS, ARGV, redis.pcall, #KEYS
+local answers, rest, found = number > 1 and {}, nil, nil
 local ahead, done = 3, 1
 local packed = number > 1 and #argv == ahead + 1 and argv[ahead + 1]
 -- A key that lives for longer than this is to end earlier.
-local long = math.floor(now / 1000) + 2 * retention + math.floor(retention / 4)
-local too_long = number > 1 and long .. ''
+local long = now + 2250 * retention
+local too_long = number > 1 and math.floor(long / 1000) .. ''
 -- A lock for which nobody waits, and which is not closed, is given back without looking any further:
 -- the state stays as it is, but for the end of the lease.
 for i = 1, number do
   local key, state, written = keys[i], nil, nil
   local asked = packed and sub(packed, 54 * i - 53, 54 * i) or argv[i + ahead]
   -- What comes after one that is left, for the same lock, waits for its turn too.
-  if not rest[key] then
+  if not (rest and rest[key]) then
     state = try('HGET', key, 'state')
     if state and #state == 85 and sub(state, 15, 68) == asked and sub(state, 70) > us
-      and (too_long and state < too_long
-        or not too_long and sub(state, 1, 13) + 0 < long and try('PTTL', key) ~= -1) then
+      and (too_long and state < too_long or not too_long and sub(state, 1, 13) * 1000 < long) then
       written = try('HSET', key, 'state', sub(state, 1, 68))
+    else
+      found = found or {}
+      found[i] = state
     end
-    found[i] = state
   end
   -- include: settle
 end
-if #rest == 0 then return answers end
+if not rest then return answers end
+found = found or {}
 -- include: send
 local find, general, room = string.find, {}, $ROOM
--- Ends an exclusive lease and hands the lock over to the first in line, where that one wants it
--- exclusively and was heard within half of its window, the next one is to be told nothing, and the key
--- lives long enough already. Whatever is otherwise is left to the general way, and nothing is changed.
+-- Ends an exclusive lease and hands the lock over to the first of a plain line, where that one wants it
+-- exclusively and was heard within half of its window, and the key lives long enough already: docs/wire.md has the
+-- positions. Whatever is otherwise is left to the general way, and nothing is changed. The next in line has sent its
+-- next heartbeat before the new lease ends, since its window is as long, so it need not be told.
 for n = 1, #rest do
   local i, done = rest[n], false
   local key, asked, state = keys[i], argv[i + ahead], found[i]
   repeat
-    if room < 1 or not state or #asked ~= 54 or #state ~= 90 or sub(state, 15, 46) ~= sub(asked, 1, 32) then
-      break
-    end
-    local line = try('HGET', key, 'line')
-    -- include: usual
-    if not start then break end
-    local lives = try('PTTL', key)
-    if type(lives) ~= 'number' or lives == -1 then break end
-    local name, following = '#' .. head, head + 1
-    local low, next_name = following % 100000000, name
-    if waiters ~= '1' then next_name = format('#%08d%08d', (following - low) / 100000000, low) end
-    local got = try('HMGET', key, name, next_name)
-    local its = got[1] or ''
-    local beat, window, block, channel_at = match(its, '^ (%d+) (%d+) %d+ x 1 (%d+) ()', 34)
-    local channel_ends = beat and find(its, ' ', channel_at, true)
-    local ticket_ends = channel_ends and find(its, ' ', channel_ends + 1, true)
-    local label = ticket_ends and match(its, '^ %d+ ([^ ]* [^ ]*)$', ticket_ends + 33)
-    if not label then break end
-    local waiter = sub(its, ticket_ends + 1, ticket_ends + 32)
-    local ends = sub(its, 1, 16) + window * 1000
-    if 2 * (ends - now) < window * 1000 then break end
-    local first, kept = sub(state, 48, 63), sub(state, 1, 13)
+    if room < 1 or not state or #state < 152 or sub(state, 15, 68) ~= asked then break end
+    local lease_ends = sub(state, 70, 85)
+    -- Where no exclusive lease ends there is a word, and letters are above digits.
+    if lease_ends <= us or lease_ends > ':' or sub(state, 87, 102) <= us then break end
+    local head = sub(state, 104, 119)
+    local name = '#' .. head
+    local its = try('HGET', key, name)
+    if not its or #its < 142 or sub(its, 115, 118) ~= 'x 1 ' then break end
+    local window = sub(state, 138, 150) * 1000
+    local ends = sub(its, 1, 16) + window
+    if 2 * (ends - now) < window then break end
+    local first, block = sub(state, 48, 63), sub(its, 104, 113)
     if first < least then first = least end
-    if kept * 1000 < math.max(first + block, now) + retention * 1000 then break end
-    local shape = ''
-    if waiters == '1' then
-      line = ''
-    else
-      shape = ' line'
-      local text = got[2]
-      for _ = 1, $NEAR do
-        if text and text ~= '' then break end
-        -- The place was given up.
-        following = following + 1
-        next_name = format('#%.0f', following)
-        text = try('HMGET', key, next_name)[1]
+    local last = first + block
+    if sub(state, 1, 13) * 1000 < last + retention * 1000 then break end
+    local following, shape = head + 1, ''
+    local low = following % 100000000
+    local next_head = format('%08d%08d', (following - low) / 100000000, low)
+    local others = sub(state, 121, 136)
+    if next_head ~= others then
+      local gone = sub(state, 152)
+      if gone == '0' or others - following ~= gone + 0 then
+        if gone ~= '0' and (try('HGET', key, '#' .. next_head) or '') == '' then break end
+        shape = sub(state, 86, 103) .. next_head .. sub(state, 120)
       end
-      local next_window = match(text or '', '^%d+ (%d+) ', 35)
-      if not next_window or ends < sub(text, 1, 16) + math.floor(next_window * 1000 / 3) then break end
-      local fewer = format('%d', waiters - 1)
-      line = start .. other .. ' ' .. fewer .. ' ' .. sub(next_name, 2) .. '-' .. tail .. '/' .. fewer
     end
-    local last_low, ends_low = (first + block) % 100000000, ends % 100000000
-    state = kept .. ' ' .. waiter .. format(' %08d%08d %s %08d%08d', (first + block - last_low) / 100000000,
+    local waiter, channel_ends = sub(its, 71, 102), find(its, ' ', 140, true)
+    local last_low, ends_low = last % 100000000, ends % 100000000
+    state = sub(state, 1, 14) .. waiter .. format(' %08d%08d %s %08d%08d', (last - last_low) / 100000000,
       last_low, epoch, (ends - ends_low) / 100000000, ends_low) .. shape
-    local about = 'leasehold/1 ' .. sub('000000000' .. block, -10) .. ' ' .. us .. ' 1 ' .. label
-    local written = try('HSET', key, 'state', state, 'lock', about, name, '', waiter, '', 'line', line)
-    if refusal_of(written) then break end
-    try('HDEL', key, name, waiter, line == '' and 'line' or '')
-    send(sub(its, channel_at, channel_ends - 1), 'granted' .. sub(its, channel_ends, ticket_ends) .. beat .. ' '
-      .. (epoch == '0000' and '0' or epoch + 0) .. ' ' .. first .. ' ' .. block)
+    local written = try('HSET', key, 'state', state,
+      'lock', 'leasehold/1 ' .. block .. ' ' .. us .. ' ' .. sub(its, channel_ends + 1), name, '', waiter, '')
+    if written ~= 0 and type(written) ~= 'number' then break end
+    try('HDEL', key, name, waiter)
+    send(sub(its, 140, channel_ends - 1), 'granted ' .. sub(its, 119, 139) .. sub(its, 32, 42) .. epoch .. ' ' .. first
+      .. ' ' .. block)
     done = true
   until true
   if done then

@@ -22,41 +22,46 @@
 -- Atomic for each lock. Keys of several slots must not be given to a cluster. Works at the server's
 -- memory limit.
 -- include: now
-local answers, rest = {}, {}
-local keys, argv, try, type, number = KEYS, ARGV, redis.pcall, type, #KEYS
+local keys, argv, try, number, find = KEYS, ARGV, redis.pcall, #KEYS, string.find
+local answers, rest = number > 1 and {}, nil
 local ahead, done = 4, 1
 local packed = number > 1 and #argv == ahead + 1 and argv[ahead + 1]
 local ttl = argv[4]
 local ends_now = now + ttl * 1000
-local kept, low = math.ceil(ends_now / 1000) + retention, ends_now % 100000000
+local up, low = ends_now + 999, ends_now % 100000000
+local kept = (up - up % 1000) / 1000 + retention
 local needed = number > 1 and kept .. ''
 local ends = format('%08d%08d', (ends_now - low) / 100000000, low)
 -- Nobody in line has run out, and nothing is closed: only the end of the lease changes. No function is made for
 -- that: Lua would make it anew in each call.
 for i = 1, number do
-  local key, state, written = keys[i], nil, nil
-  local asked = packed and sub(packed, 54 * i - 53, 54 * i) or argv[i + ahead]
+  local key, asked, state, written = keys[i], argv[i + ahead], nil, nil
   -- Two renewals of one lease take effect in their order.
-  if not rest[key] then
+  if not (rest and rest[key]) then
     state = try('HGET', key, 'state')
-    if state and #state > 68 and sub(state, 15, 68) == asked
+    local length = state and #state or 0
+    local held = length > 68 and sub(state, 15, 68)
+    if held and (packed and find(packed, held, 54 * i - 53, true) == 54 * i - 53 or held == asked)
       and (needed and state >= needed or not needed and sub(state, 1, 13) + 0 >= kept) then
-      local shape, before = sub(state, 86), sub(state, 70, 85)
-      local goes_on = #state == 85
-      if shape == ' line' then
-        local line = try('HGET', key, 'line')
-        goes_on = line and #line > 16 and sub(line, 1, 16) > us
+      local before = sub(state, 70, 85)
+      -- Where no exclusive lease ends there is a word, and letters are above digits.
+      local goes_on = before > us and before < ':'
+      if goes_on and length ~= 85 then
+        local soonest = length > 150 and sub(state, 87, 102)
+          or length == 90 and sub(try('HGET', key, 'line') or '', 1, 16) or ''
+        goes_on = soonest > us
       end
-      if goes_on and before > us and (number > 1 or try('PTTL', key) ~= -1) then
+      if goes_on then
         -- Also what changes nothing is written: whoever waits for replicas waits for a write.
-        if ends > before then state = sub(state, 1, 14) .. asked .. ' ' .. ends .. shape end
+        if ends > before then state = sub(state, 1, 69) .. ends .. (length == 85 and '' or sub(state, 86)) end
         written = try('HSET', key, 'state', state)
       end
     end
   end
+  if packed and not written then asked = sub(packed, 54 * i - 53, 54 * i) end
   -- include: settle
 end
-if #rest == 0 then return answers end
+if not rest then return answers end
 local frees = true
 -- include: lock
 -- include: crowd

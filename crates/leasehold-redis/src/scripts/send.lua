@@ -2,6 +2,7 @@
 -- send in commands of its own.
 --
 -- in: now.lua
+-- include: refusal
 local unsent
 
 local function send(channel, text)

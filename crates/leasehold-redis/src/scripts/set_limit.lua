@@ -32,7 +32,7 @@ else
   answer = {'set', lock.limit}
   lock.limit, lock.dirty = limit, true
   walk(lock, 0, function(place, text)
-    local permits, token = match(text, '^%d+ %d+ %d+ %d+ %d+ p (%d+) %d+ %S+ %d+ (%S+)')
+    local token, permits = match(text, '^%d+ %d+ %d+ %d+ %d+ (%S+) %d+ p (%d+) ')
     if permits and permits + 0 > limit then leave_line(lock, place, token) end
   end)
 end

@@ -2,14 +2,16 @@
 -- an array around it, in which a server looks for much before it sends it. What can't be read fails alone;
 -- and what the server refuses to write here, as at its memory limit, the other ways may be able to do.
 --
--- in: number, of locks; answers, rest, argv and ahead, how many arguments there are before the first lock's; done,
--- the answer if it is done; key and i, which lock it is, and asked, what is asked of it; state, as it was read,
--- and written, what the write answered
-if type(written) == 'number' then
+-- in: number, of locks; answers, where they are several; rest, nil until one is left, and argv and ahead, how many
+-- arguments there are before the first lock's; done, the answer if it is done; key and i, which lock it is, and
+-- asked, what is asked of it; state, as it was read, and written, what the write answered
+if written == 0 or type(written) == 'number' then
   if number == 1 then return done end
   answers[i] = done
-elseif refusal_of(state) and not string.find(state.err, 'WRONGTYPE') then
-  answers[i] = refusal_of(state)
+elseif type(state) == 'table' and state.err and not string.find(state.err, 'WRONGTYPE') then
+  answers = answers or {}
+  answers[i] = {'failed', state.err}
 else
+  answers, rest = answers or {}, rest or {}
   answers[i], rest[#rest + 1], rest[key], argv[i + ahead] = false, i, true, asked
 end

@@ -5,6 +5,15 @@
 -- Reads what is wanted of a lock.
 local function wanted_of(i)
   local token, what = asked(i)
+  if what >= '=' then
+    local ttl, place, most, window, beat, behind, count, mode, ticket, channel, profile =
+      match(what, '^= (%d+) (%S+) (%S+) (%d+) (%d+) (%d+) (%d+) (%l) 1 (%d+) (%S+) (.*)$')
+    return {
+      token = token, ttl = ttl + 0, count = count + 0, profile = profile, mode = mode, permits = 1, limit = 0,
+      preferred = false, close = 0, channel = channel, ticket = ticket, beat = beat, window = window + 0,
+      behind = behind, place = tonumber(place), most = tonumber(most),
+    }
+  end
   local ttl, count, profile, more = match(what, '^[-+] (%d+) (%d+) ([^ ]+ [^ ]* [^ ]*)(.*)$')
   local wanted = {
     token = token, ttl = ttl + 0, count = count + 0, profile = profile,

@@ -1,12 +1,13 @@
 //! Requests as the scripts take them.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use leasehold_core::{
     AcquireRequest, AskRequest, ConvertRequest, Error, ErrorKind, Fence, FenceBlock,
-    ForceReleaseRequest, Key, LeaveRequest, Mode, Place, ReleaseRequest, RenewRequest, Result,
-    SetLimitRequest,
+    ForceReleaseRequest, Key, LeaveRequest, Mode, Place, QueueRequest, ReleaseRequest,
+    RenewRequest, Result, SetLimitRequest,
 };
 
 use super::RedisStore;
@@ -96,8 +97,27 @@ impl RedisStore {
         let preferred = u8::from(request.preferred);
         let mut words = Words::about(&self.shared.names, &request.key, &request.token);
         let usual = request.mode == Mode::Exclusive && !request.preferred && cooldown == 0;
-        let usual = usual && request.after.is_none() && request.queue.is_none();
+        let usual = usual && request.after.is_none();
         let (ttl, block) = (request.ttl.as_millis(), request.fence_block);
+        let is_plain = matches!(request.mode, Mode::Exclusive | Mode::Shared)
+            && !request.preferred
+            && cooldown == 0
+            && request.after.is_none()
+            && request.holds.get() == 1;
+        if is_plain
+            && let Some(queue) = &request.queue
+            && let Some((place, most)) = plain_place(queue)
+        {
+            let QueueRequest { client, ticket, heartbeat, behind, .. } = queue;
+            let window = queue.window.as_millis();
+            let channel = self.shared.names.channel(*client);
+            words
+                .add(format_args!("= {ttl:013} {place} {most} {window:013} {heartbeat:010} "))
+                .add(format_args!("{behind:010} {block:010} {mode} 1 {ticket:020} {channel} "))
+                .add_with(|out| profile(request, out));
+            return Ok(words);
+        }
+        let usual = usual && request.queue.is_none();
         words
             .add(format_args!("{} {ttl:013} {block:010} ", if usual { '-' } else { '+' }))
             .add_with(|out| profile(request, out));
@@ -119,7 +139,7 @@ impl RedisStore {
                 place => or_dash(place.map(Place::number)),
             };
             words.add(format_args!(
-                " {} {} {} {} {} {place} {}",
+                " {} {:020} {} {} {} {place} {}",
                 self.shared.names.channel(queue.client),
                 queue.ticket,
                 queue.heartbeat,
@@ -258,6 +278,19 @@ fn add_each<'t>(
 fn push_end(fences: FenceBlock, out: &mut String) {
     let (epoch, sequence) = unix_parts(fences.last());
     push(out, format_args!(" {:016} {epoch:04}", sequence.saturating_add(1)));
+}
+
+/// The place that a waiter brings, and how many may wait, in the places that a plain line's request has for them;
+/// nothing where they don't fit.
+fn plain_place(queue: &QueueRequest) -> Option<(String, String)> {
+    const DIGITS: RangeInclusive<u64> = 1_000_000_000_000_000..=SCRIPT_NUMBER_MAX;
+    let place = match queue.place {
+        Some(place) if DIGITS.contains(&place.number()) => place.number().to_string(),
+        Some(_) => return None,
+        None => "-".repeat(16),
+    };
+    let most = queue.max_waiters.map_or_else(|| "-".repeat(10), |most| format!("{most:010}"));
+    Some((place, most))
 }
 
 /// A number where there may be none.

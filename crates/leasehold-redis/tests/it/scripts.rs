@@ -186,15 +186,24 @@ async fn a_lock_that_lost_a_field_is_not_stuck_for_longer_than_its_leases() {
         (caller.request.mode, caller.request.ttl) = (mode, ttl(1));
         caller
     };
-    for (mode, lost) in [(Mode::Exclusive, "line"), (Mode::Shared, "line"), (Mode::Shared, "TOKEN")]
-    {
+    let cases = [
+        (Mode::Exclusive, "line"),
+        (Mode::Exclusive, "PLACE"),
+        (Mode::Shared, "line"),
+        (Mode::Shared, "TOKEN"),
+    ];
+    for (mode, lost) in cases {
         let key = key();
         let holder = short(&key, mode);
         holder.take().await;
         let mut waiter = Caller::patient(&store, &key, client());
         waiter.request.mode = Mode::Exclusive;
+        // Where one is preferred, the line has a field of its own.
+        waiter.request.preferred = lost == "line";
         waiter.wait().await;
-        let lost = lost.replace("TOKEN", &holder.request.token.to_hex());
+        let record = format!("leasehold:{{{key}}}");
+        let place = server.cli(&["HGET", &record, &waiter.request.token.to_hex()]);
+        let lost = lost.replace("TOKEN", &holder.request.token.to_hex()).replace("PLACE", &place);
         assert_eq!(server.cli(&["HDEL", &format!("leasehold:{{{key}}}"), &lost]), "1");
         let deadline = tokio::time::Instant::now() + WITHIN;
         loop {

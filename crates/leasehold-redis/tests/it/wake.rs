@@ -98,7 +98,7 @@ async fn messages_carry_no_token() {
     let message: String = timeout(WITHIN, next).await.unwrap().unwrap().get_payload().unwrap();
     let first = already.fences.first();
     let sequence = first.sequence() + leasehold_core::Fence::ORIGIN_UNIX_US;
-    assert_eq!(message, format!("granted 7 0 0 {sequence} 1"));
+    assert_eq!(message, format!("granted {:020} {:010} 0000 {sequence} {:010}", 7, 0, 1));
 }
 
 #[tokio::test]

@@ -89,6 +89,20 @@ async fn the_documented_hashes_are_those_that_a_server_has() {
     preferred.wait().await;
     check("held and asked to let go; a reader waits, and a writer who goes before it", &holder);
 
+    let holder = named(Caller::new(&store, &key()), "web-7_4711", Mode::Exclusive);
+    holder.take().await;
+    let mut leaving = None;
+    for owner in ["web-8_17", "web-9_5", "web-9_6"] {
+        let waiter = Caller::patient(&store, &holder.request.key, client);
+        let waiter = named(waiter, owner, Mode::Exclusive);
+        waiter.wait().await;
+        if owner == "web-9_5" {
+            leaving = Some(waiter);
+        }
+    }
+    store.leave(&leaving.unwrap().leaving(), WITHIN).await.unwrap();
+    check("held, and two of three that came still wait", &holder);
+
     let idle = named(Caller::new(&store, &key()), "web-7_4711", Mode::Exclusive);
     let fences = idle.take().await;
     store.release(&idle.ending(fences), WITHIN).await.unwrap();

@@ -460,6 +460,19 @@ fn a_new_head_is_told_when_it_would_oversleep() {
 }
 
 #[test]
+fn a_new_head_that_was_heard_before_the_clock_was_set_back_asks_no_later_for_it() {
+    let mut lock = Lock::new();
+    lock.pass(4 * WINDOW);
+    let lease = lock.take(1, 10_000);
+    lock.wait(2);
+    lock.wait(3);
+    lock.at_us -= WINDOW / 2 * 1_000;
+    lock.heartbeat(2, 1);
+    lock.release(1, lease);
+    assert_eq!(grants(&lock.take_notices()), [(client(2), 2, 1)], "and nothing else was sent");
+}
+
+#[test]
 fn a_new_head_that_will_be_up_in_time_is_left_alone() {
     let mut lock = Lock::new();
     let lease = lock.take(1, 10_000);
