@@ -4,6 +4,7 @@
 //! share stands in fragments, which are pasted in where a line says `-- include: name`, behind the
 //! short ways that need none of it: a Lua function is created anew by every call that gets to it.
 
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use leasehold_core::table::LockEntry;
@@ -142,13 +143,15 @@ fn paste<'a>(
     }
 }
 
-/// A line with the numbers that it names.
-fn named(line: &str) -> String {
+/// A line with the numbers that it names. Few lines name one, and every start of a program reads all of them.
+fn named(line: &str) -> Cow<'_, str> {
+    if !line.contains('$') {
+        return Cow::Borrowed(line);
+    }
     let line = line.replace(NOBODY.0, NOBODY.1);
-    NUMBERS
-        .iter()
-        .filter(|_| line.contains('$'))
-        .fold(line.clone(), |line, (name, number)| line.replace(name, &number.to_string()))
+    let named =
+        |line: String, (name, number): &(&str, u64)| line.replace(name, &number.to_string());
+    Cow::Owned(NUMBERS.iter().fold(line, named))
 }
 
 #[cfg(test)]
