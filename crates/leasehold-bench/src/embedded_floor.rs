@@ -1,18 +1,49 @@
-//! What the frame of the embedded store costs by itself: for each of two steps a file locked and
-//! unlocked, and a transaction that replaces one small record. No lock table, no client.
+//! What the frame of the embedded store costs by itself: for each of two steps a word in a shared
+//! file taken and given back, and a transaction that replaces one small record. No lock table, no
+//! client.
 
 use std::fs::{self, File};
 use std::path::Path;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{bail, ensure};
+use anyhow::{Context as _, bail, ensure};
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, WithoutTls};
-use rustix::fs::{FlockOperation, flock};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// As large as the store makes its data file unless it is told otherwise.
 const BYTES_MAX: usize = 256 << 20;
 /// As many bytes as the record of a lock with one holder has.
 const RECORD: [u8; 128] = [7; 128];
+
+/// What is taken around each transaction.
+pub(crate) struct Word(NonNull<AtomicU64>);
+
+// SAFETY: what it points to is mapped for as long as this lives, and is changed atomically only.
+unsafe impl Send for Word {}
+// SAFETY: as above.
+unsafe impl Sync for Word {}
+
+impl Word {
+    const FREE: u64 = 0;
+    const TAKEN: u64 = 1;
+
+    fn change(&self, from: u64, to: u64) -> anyhow::Result<()> {
+        // SAFETY: mapped while this lives, aligned as a page is, and changed atomically only.
+        let word = unsafe { self.0.as_ref() };
+        let changed = word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+        ensure!(changed.is_ok(), "somebody else is inside");
+        Ok(())
+    }
+}
+
+impl Drop for Word {
+    fn drop(&mut self) {
+        // SAFETY: mapped with this length, and nobody can use it any more. Failing, it stays.
+        _ = unsafe { munmap(self.0.as_ptr().cast(), size_of::<AtomicU64>()) };
+    }
+}
 
 #[derive(Clone, Debug)]
 pub(crate) struct EmbeddedFloor {
@@ -40,15 +71,23 @@ impl EmbeddedFloor {
         Ok(Self { environment, records })
     }
 
-    /// The file that is locked around each transaction.
-    pub(crate) fn gate(&self) -> anyhow::Result<File> {
-        Ok(File::create(self.environment.path().join("gate"))?)
+    /// The word that is taken around each transaction.
+    pub(crate) fn gate(&self) -> anyhow::Result<Word> {
+        let path = self.environment.path().join("gate");
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
+        file.set_len(size_of::<AtomicU64>() as u64)?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: new memory at an address that the kernel chooses.
+        let page = unsafe {
+            mmap(null_mut(), size_of::<AtomicU64>(), access, MapFlags::SHARED, &file, 0)?
+        };
+        NonNull::new(page.cast()).map(Word).context("no memory")
     }
 
     /// Two steps.
-    pub(crate) fn cycle(&self, gate: &File) -> anyhow::Result<()> {
+    pub(crate) fn cycle(&self, gate: &Word) -> anyhow::Result<()> {
         for step in [1, 2] {
-            flock(gate, FlockOperation::NonBlockingLockExclusive)?;
+            gate.change(Word::FREE, Word::TAKEN)?;
             let mut txn = self.environment.write_txn()?;
             let found = self.records.get(&txn, b"uncontended/0")?;
             ensure!(found.is_none_or(|record| record.len() == RECORD.len()), "a torn record");
@@ -56,7 +95,7 @@ impl EmbeddedFloor {
             record[0] = step;
             self.records.put(&mut txn, b"uncontended/0", &record)?;
             txn.commit()?;
-            flock(gate, FlockOperation::Unlock)?;
+            gate.change(Word::TAKEN, Word::FREE)?;
         }
         Ok(())
     }

@@ -283,7 +283,7 @@ fn aims(document: &Document, text: &mut String) {
          message that goes round over the same connections, else a line without heartbeats, owners and fences \
          that reads and writes records of leasehold's length; for renewals pipelines of 100 \
          compare-and-extend scripts; for the embedded store two transactions of one record, each with \
-         its file locked and unlocked; for the command `leasehold --version`, and then `true` by \
+         a word of shared memory taken and given back; for the command `leasehold --version`, and then `true` by \
          itself.\n\n",
     );
 }

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use crate::bare::{Bare, Batches, Loaded, TTL_MS, token};
 use crate::cli::Args;
-use crate::embedded_floor::EmbeddedFloor;
+use crate::embedded_floor::{EmbeddedFloor, Word};
 use crate::meter::Meter;
 use crate::server::Server;
 use crate::stats::{Latencies, Spread};
@@ -120,7 +120,7 @@ enum Caller {
     Rslock { manager: LockManager, key: String },
     Flock(File),
     Map(Arc<Mutex<Map>>, String),
-    EmbeddedFloor { floor: EmbeddedFloor, gate: File },
+    EmbeddedFloor { floor: EmbeddedFloor, gate: Word },
     Library(leasehold::Mutex),
 }
 

@@ -294,7 +294,7 @@ impl Directory {
     }
 }
 
-/// A header that was begun has fewer bytes, and a gate none.
+/// A header that was begun has fewer bytes, and so has a gate.
 const BEGUN_MAX: u64 = 1024;
 
 fn not_ours(name: &str) -> io::Error {

@@ -26,11 +26,12 @@ use leasehold_core::{ClientId, Clock as _, Effect, Error, ErrorKind, Result};
 use tokio::sync::oneshot;
 
 use super::directory::{Access, unusable};
-use super::gate::{Gate, Pass};
+use super::gate::{Gate, Opening, Pass};
 use super::in_use::InUse;
 use super::room::{NoRoom, Room, Taken, Write};
 use super::session::Sessions;
 use super::wake::{Channel, Wakes};
+use super::word::Inside;
 use super::worker::Worker;
 
 /// How often a store is looked for at its path: a process must not go on for long in a directory
@@ -226,7 +227,7 @@ impl Environment {
     }
 
     fn no_gate(&self, error: std::io::Error) -> Error {
-        unusable("lock", error).at_store(Arc::clone(&self.location))
+        no_gate(error).at_store(Arc::clone(&self.location))
     }
 
     fn overdue(&self, within: Duration) -> Error {
@@ -414,11 +415,24 @@ pub(super) fn lmdb_error(error: heed::Error) -> Error {
 
 /// Enters a gate, waiting for whoever is inside.
 pub(super) fn enter(gate: &Gate, within: Duration) -> Result<Pass<'_>> {
+    come_in(gate, within, Gate::enter_soon)
+}
+
+/// Begins to open a store, waiting for whoever does.
+pub(super) fn begin_opening(gate: &Gate, within: Duration) -> Result<Opening<'_>> {
+    come_in(gate, within, Gate::try_open)
+}
+
+fn come_in<'a, T>(
+    gate: &'a Gate,
+    within: Duration,
+    come_in: impl Fn(&'a Gate) -> std::io::Result<Option<T>>,
+) -> Result<T> {
     let clock = SystemClock::new();
     let until = clock.now().saturating_add(within);
     loop {
-        match gate.enter_soon() {
-            Ok(Some(pass)) => return Ok(pass),
+        match come_in(gate) {
+            Ok(Some(inside)) => return Ok(inside),
             Ok(None) if clock.now() < until => std::thread::sleep(Duration::from_millis(1)),
             Ok(None) => {
                 return Err(Error::new(
@@ -426,9 +440,17 @@ pub(super) fn enter(gate: &Gate, within: Duration) -> Result<Pass<'_>> {
                     format!("not let in within {within:?}{}", who_is_inside(gate)),
                 ));
             }
-            Err(error) => return Err(unusable("lock", error)),
+            Err(error) => return Err(no_gate(error)),
         }
     }
+}
+
+/// Why the way in can't be tried.
+pub(super) fn no_gate(error: std::io::Error) -> Error {
+    if error.kind() == std::io::ErrorKind::InvalidData {
+        return corrupt(&error.to_string());
+    }
+    unusable("lock", error)
 }
 
 /// Names the process inside the gate, for people.
@@ -437,16 +459,22 @@ fn who_is_inside(gate: &Gate) -> String {
     /// goes in between hides another one. One look in twenty missed it on a machine that does
     /// nothing but lock files.
     const LOOKS: usize = 16;
-    let inside = gate.file().metadata().ok().and_then(|meta| {
-        (0..LOOKS).find_map(|_| {
-            let locks = std::fs::read_to_string("/proc/locks").ok()?;
-            holder_of(&locks, meta.ino())
+    let by_lock = || {
+        gate.file().metadata().ok().and_then(|meta| {
+            (0..LOOKS).find_map(|_| {
+                let locks = std::fs::read_to_string("/proc/locks").ok()?;
+                holder_of(&locks, meta.ino()).map(Inside::Process)
+            })
         })
-    });
-    match inside {
-        Some(process) => format!(
+    };
+    match gate.inside().or_else(by_lock) {
+        Some(Inside::Process(process)) => format!(
             "; process {process} is inside and does not go on: if it is stopped, continue it \
              (kill -CONT {process}) or end it"
+        ),
+        Some(Inside::OfAnotherNamespace(process)) => format!(
+            "; a process of another PID namespace (another container), {process} there, is inside \
+             and does not go on: if it is stopped, continue it or end it"
         ),
         None => "; another process is inside and does not go on".to_owned(),
     }
@@ -519,15 +547,13 @@ mod tests {
         let store = EmbeddedStore::open(directory.path().join("locks")).unwrap();
         let environment = Arc::clone(&store.environment);
         // On the calling thread, and on the one that waits for the gate.
-        let gate = File::open(environment.path.join("gate")).unwrap();
+        let other = Gate::beside(&environment.path);
         for held in [false, true] {
-            if held {
-                gate.lock().unwrap();
-            }
+            let inside = held.then(|| other.try_enter().unwrap().unwrap());
             let running = environment.run(&(), WITHIN, panics);
             let release = async {
                 tokio::task::yield_now().await;
-                gate.unlock().unwrap();
+                drop(inside);
             };
             let (answer, ()) = tokio::join!(running, release);
             let error = answer.unwrap_err();
@@ -536,13 +562,29 @@ mod tests {
             assert_eq!(store.entries(WITHIN).await.unwrap(), (0, 0));
         }
         // The thread that waits is there for whoever comes next.
-        gate.lock().unwrap();
+        let inside = other.try_enter().unwrap().unwrap();
         let counting = store.entries(WITHIN);
         let release = async {
             tokio::task::yield_now().await;
-            gate.unlock().unwrap();
+            drop(inside);
         };
         assert_eq!(tokio::join!(counting, release).0.unwrap(), (0, 0));
+    }
+
+    #[test]
+    fn a_store_with_somebody_inside_is_not_opened_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("locks");
+        drop(EmbeddedStore::open(&path).unwrap());
+        let other = Gate::beside(&path);
+        let inside = other.try_enter().unwrap();
+        let open = || EmbeddedStore::options().at_once(true).open(&path);
+        let refused = open().unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unavailable);
+        let named = format!("kill -CONT {}", std::process::id());
+        assert!(refused.to_string().contains(&named), "{refused}");
+        drop(inside);
+        open().unwrap();
     }
 
     #[test]

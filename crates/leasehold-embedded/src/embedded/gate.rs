@@ -1,52 +1,102 @@
-//! The one lock that every process takes for the microseconds of a transaction.
+//! The way into a store: one process at a time, for the microseconds of a transaction.
 //!
-//! It is a `flock` on a file, not a mutex in shared memory: the kernel frees it when its holder
-//! dies in whatever instruction, it has no layout that two builds could disagree on, and it knows
-//! no process ids, so it holds across pid namespaces. It is only ever *tried*: a process that was
-//! stopped inside must not hang the others. A fork has no part in it ([`Unshared`]), or a holder
-//! that is killed inside would leave the lock to its children.
+//! On Linux, who is inside stands in a [word](super::word) of shared memory, and a lock of the kernel
+//! on a byte of the file shows that its owner lives. Elsewhere, and where a page of a file may find
+//! no place on the disk, being inside is a `flock` on the file. Both ways the kernel tells of a death
+//! in whatever instruction, and no process id decides anything, so it holds across PID namespaces.
+//!
+//! It is only ever *tried*: a process that was stopped inside must not hang the others. A fork has no
+//! part in it ([`Unshared`]), or a holder that is killed inside would leave the file's locks to its
+//! children.
+//!
+//! Whoever opens the store has the `flock` first, in either case: what opens it, and what an earlier
+//! version did inside, are never under way at once.
 
 use std::fs::{File, TryLockError};
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError as TryMutexError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError as TryMutexError};
+
+use leasehold_clock::Process;
 
 use super::unshared::Unshared;
+use super::word::{Inside, Word};
 
 #[derive(Debug)]
 pub(super) struct Gate {
+    // Dropped before the file, by whose lock its slot is alive.
+    word: OnceLock<Word>,
     file: Unshared,
-    /// Between the threads of this process, which share the file's lock.
+    /// Between the threads of this process, which share the file's locks and the slot.
     inside: Mutex<()>,
+    process: Process,
 }
 
 /// Being inside. Dropping it lets the next one in.
 #[derive(Debug)]
 pub(super) struct Pass<'a> {
-    file: &'a File,
+    gate: &'a Gate,
+    word: Option<&'a Word>,
     _inside: MutexGuard<'a, ()>,
 }
 
+/// Being the only one who opens the store, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Opening<'a>(&'a File);
+
 impl Gate {
+    /// One that is entered by the lock on the file.
     pub(super) fn new(file: File) -> io::Result<Self> {
-        Ok(Self { file: Unshared::new(file)?, inside: Mutex::new(()) })
+        Ok(Self {
+            word: OnceLock::new(),
+            file: Unshared::new(file)?,
+            inside: Mutex::new(()),
+            process: Process::current(),
+        })
+    }
+
+    /// Lets it be entered by the word in the file, which was opened once more, from now on.
+    pub(super) fn by_word(&self, again: &File) -> io::Result<()> {
+        let word = Word::map(&self.file, again)?;
+        self.word.set(word).map_err(|_| io::ErrorKind::AlreadyExists.into())
     }
 
     pub(super) fn file(&self) -> &File {
         &self.file
     }
 
+    /// Who is inside, if it is entered by a word.
+    pub(super) fn inside(&self) -> Option<Inside> {
+        self.word.get()?.inside()
+    }
+
+    /// Begins to open the store unless somebody else is about to. Never blocks.
+    pub(super) fn try_open(&self) -> io::Result<Option<Opening<'_>>> {
+        Ok(try_lock(&self.file)?.then(|| Opening(&self.file)))
+    }
+
     /// Enters unless somebody is inside. Never blocks.
     pub(super) fn try_enter(&self) -> io::Result<Option<Pass<'_>>> {
+        self.try_by(|word| word.try_enter())
+    }
+
+    /// As [`try_enter`](Self::try_enter), and in the place of one that died inside. It makes a few
+    /// system calls, so it is for those who have found somebody inside.
+    pub(super) fn try_follow(&self) -> io::Result<Option<Pass<'_>>> {
+        self.try_by(|word| Ok(word.try_enter()? || word.try_follow(&self.file)?))
+    }
+
+    fn try_by(&self, by: impl FnOnce(&Word) -> io::Result<bool>) -> io::Result<Option<Pass<'_>>> {
+        if !self.process.is_current() {
+            return Err(io::Error::other("opened before a fork, and this is the child"));
+        }
         let inside = match self.inside.try_lock() {
             Ok(inside) => inside,
             Err(TryMutexError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryMutexError::WouldBlock) => return Ok(None),
         };
-        match self.file.try_lock() {
-            Ok(()) => Ok(Some(Pass { file: &self.file, _inside: inside })),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(error),
-        }
+        let word = self.word.get();
+        let entered = word.map_or_else(|| try_lock(&self.file), by)?;
+        Ok(entered.then(|| Pass { gate: self, word, _inside: inside }))
     }
 
     /// Enters if the way becomes free within a moment too short for anybody to notice.
@@ -60,14 +110,33 @@ impl Gate {
             }
             std::thread::yield_now();
         }
-        self.try_enter()
+        self.try_follow()
+    }
+}
+
+fn try_lock(file: &File) -> io::Result<bool> {
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        // Unlocking a file that is open and locked has no way to fail.
-        drop(self.file.unlock());
+        match self.word {
+            // A fork's child has a copy of what its parent's thread was about, and the same memory.
+            Some(word) if self.gate.process.is_current() => word.leave(),
+            Some(_) => {}
+            // Unlocking a file that is open and locked has no way to fail.
+            None => drop(self.gate.file.unlock()),
+        }
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        drop(self.0.unlock());
     }
 }
 
@@ -75,4 +144,196 @@ impl Drop for Pass<'_> {
 /// panic.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+impl Gate {
+    /// The gate of a store that is there, as another process has it.
+    pub(super) fn beside(directory: &std::path::Path) -> Self {
+        let open = || File::options().read(true).write(true).open(directory.join("gate")).unwrap();
+        let gate = Self::new(open()).unwrap();
+        let header = std::fs::read_to_string(directory.join("store")).unwrap();
+        if header.contains("\ngate word ") {
+            gate.by_word(&open()).unwrap();
+        }
+        gate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::super::EmbeddedStore;
+    use super::*;
+
+    /// A directory with a store that is entered in the way of this system.
+    fn place() -> (PathBuf, tempfile::TempDir) {
+        let directory = tempfile::tempdir_in("/dev/shm")
+            .unwrap_or_else(|_| tempfile::tempdir().expect("a test has a directory"));
+        let path = directory.path().join("locks");
+        drop(EmbeddedStore::open(&path).unwrap());
+        (path, directory)
+    }
+
+    /// Has the store entered by the lock on the file.
+    fn by_lock(path: &Path) {
+        let header = std::fs::read_to_string(path.join("store")).unwrap();
+        std::fs::write(path.join("store"), header.replace("gate word", "gate lock")).unwrap();
+    }
+
+    #[test]
+    fn one_at_a_time_is_inside() {
+        let (path, _keep) = place();
+        for lock in [false, true] {
+            if lock {
+                by_lock(&path);
+            }
+            let gates: [Gate; 4] = std::array::from_fn(|_| Gate::beside(&path));
+            let inside = gates[0].try_enter().unwrap().unwrap();
+            assert!(gates[0].try_enter().unwrap().is_none());
+            assert!(gates[1].try_enter().unwrap().is_none());
+            assert!(gates[1].try_follow().unwrap().is_none());
+            drop(inside);
+            drop(gates[1].try_enter().unwrap().unwrap());
+            // Not atomic: two inside at once would lose additions.
+            let (count, each) = (AtomicU64::new(0), 2_000);
+            std::thread::scope(|scope| {
+                for number in 0..8 {
+                    let (gate, count) = (&gates[number % gates.len()], &count);
+                    scope.spawn(move || {
+                        for _ in 0..each {
+                            let pass = loop {
+                                let pass = gate.enter_soon().unwrap();
+                                match pass {
+                                    Some(pass) => break pass,
+                                    None => std::thread::yield_now(),
+                                }
+                            };
+                            let before = count.load(Ordering::Relaxed);
+                            count.store(before + 1, Ordering::Relaxed);
+                            drop(pass);
+                        }
+                    });
+                }
+            });
+            assert_eq!(count.into_inner(), 8 * each);
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    mod with_a_word {
+        use std::os::unix::fs::FileExt as _;
+
+        use super::*;
+
+        /// Leaves somebody inside who is gone.
+        fn die_inside(path: &Path) {
+            let gate = Gate::beside(path);
+            std::mem::forget(gate.try_enter().unwrap().unwrap());
+        }
+
+        #[test]
+        fn who_died_inside_is_followed_by_one() {
+            let (path, _keep) = place();
+            for _ in 0..50 {
+                die_inside(&path);
+                let inside = AtomicU64::new(0);
+                let entered = AtomicU64::new(0);
+                std::thread::scope(|scope| {
+                    for _ in 0..4 {
+                        scope.spawn(|| {
+                            let gate = Gate::beside(&path);
+                            let pass = loop {
+                                if let Some(pass) = gate.try_follow().unwrap() {
+                                    break pass;
+                                }
+                                std::thread::yield_now();
+                            };
+                            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                            entered.fetch_add(1, Ordering::SeqCst);
+                            inside.fetch_sub(1, Ordering::SeqCst);
+                            drop(pass);
+                        });
+                    }
+                });
+                assert_eq!(entered.into_inner(), 4);
+            }
+        }
+
+        /// Locks of the process, as those of old are, would be gone.
+        #[test]
+        fn a_process_that_closes_the_file_stays_inside() {
+            let (path, _keep) = place();
+            let gates = [Gate::beside(&path), Gate::beside(&path)];
+            let pass = gates[0].try_enter().unwrap();
+            drop(File::options().read(true).write(true).open(path.join("gate")).unwrap());
+            drop(Gate::beside(&path));
+            assert!(gates[1].try_follow().unwrap().is_none());
+            drop(pass);
+        }
+
+        #[test]
+        fn a_fork_neither_enters_nor_lets_anybody_in() {
+            let (path, _keep) = place();
+            let gates = [Gate::beside(&path), Gate::beside(&path)];
+            let pass = gates[0].try_enter().unwrap().unwrap();
+            // SAFETY: the child makes system calls, drops what it was given, and ends.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                drop(pass);
+                let refused = gates[0].try_enter().is_err() && gates[0].try_follow().is_err();
+                // SAFETY: ends this process; nothing else.
+                unsafe { libc::_exit(i32::from(!refused)) };
+            }
+            let mut status = -1;
+            // SAFETY: waits for the child above; `status` outlives the call.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status, 0);
+            assert!(gates[1].try_follow().unwrap().is_none());
+            drop(pass);
+            assert!(gates[1].try_enter().unwrap().is_some());
+        }
+
+        #[test]
+        fn a_file_that_somebody_has_changed_lets_nobody_in() {
+            let (path, _keep) = place();
+            for begins in [[0; 8], *b"leasehol", [b'0'; 8], [0xff; 8]] {
+                let gates = [Gate::beside(&path), Gate::beside(&path)];
+                let file = gates[1].file();
+                let mut before = [0; 8];
+                file.read_exact_at(&mut before, 0).unwrap();
+                let pass = gates[0].try_enter().unwrap();
+                file.set_len(0).unwrap();
+                file.set_len(64).unwrap();
+                file.write_all_at(&begins, 0).unwrap();
+                let error = gates[1].try_follow().unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{begins:?}");
+                drop(pass);
+                // Whoever was inside meanwhile trusts it no more, whatever it says now.
+                file.write_all_at(&before, 0).unwrap();
+                assert!(gates[0].try_enter().is_err());
+                assert!(gates[1].try_enter().unwrap().is_some());
+            }
+        }
+
+        #[test]
+        fn who_is_inside_is_told_apart_by_namespace() {
+            let (path, _keep) = place();
+            let gates = [Gate::beside(&path), Gate::beside(&path)];
+            assert_eq!(gates[0].inside(), None);
+            let pass = gates[0].try_enter().unwrap();
+            assert_eq!(gates[1].inside(), Some(Inside::Process(std::process::id())));
+            drop(pass);
+            die_inside(&path);
+            let mut word = [0; 8];
+            gates[0].file().read_exact_at(&mut word, 0).unwrap();
+            let elsewhere = u64::from_ne_bytes(word) ^ 1 << 22;
+            gates[0].file().write_all_at(&elsewhere.to_ne_bytes(), 0).unwrap();
+            let named = Inside::OfAnotherNamespace(std::process::id());
+            assert_eq!(gates[1].inside(), Some(named));
+            assert!(gates[1].try_follow().unwrap().is_some());
+        }
+    }
 }

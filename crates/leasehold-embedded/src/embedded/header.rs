@@ -13,7 +13,9 @@ use super::directory::Access;
 use super::machine::Machine;
 
 /// The version of everything in the directory. A store of a later one is refused.
-pub(super) const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 2;
+/// The one without a word about the gate, which was a lock on its file.
+const GATE_UNSAID: u32 = 1;
 
 pub(super) const NAME: &str = "store";
 /// A header on its way to its place.
@@ -60,8 +62,19 @@ pub(super) struct Header {
     /// Whether the data file is written through the memory map, in place.
     pub(super) in_place: bool,
     pub(super) access: Access,
+    /// How the store is entered, unless the header is of a version that knew one way.
+    pub(super) gate: Option<GateKind>,
     /// Whether the data file was made completely.
     pub(super) ready: bool,
+}
+
+/// How a store is entered, and by which file. All who use it have to do it in the same way.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct GateKind {
+    /// By the word in the file, not by a lock on it.
+    pub(super) word: bool,
+    /// The file's number.
+    pub(super) inode: u64,
 }
 
 /// Why a header is no use.
@@ -77,7 +90,13 @@ pub(super) enum Unreadable {
 }
 
 impl Header {
-    pub(super) fn new(machine: Machine, bytes_max: u64, in_place: bool, access: Access) -> Self {
+    pub(super) fn new(
+        machine: Machine,
+        bytes_max: u64,
+        in_place: bool,
+        access: Access,
+        gate: GateKind,
+    ) -> Self {
         let clock = BootClock::now();
         Self {
             machine,
@@ -86,6 +105,7 @@ impl Header {
             bytes_max,
             in_place,
             access,
+            gate: Some(gate),
             ready: false,
         }
     }
@@ -147,6 +167,12 @@ impl Header {
             } else {
                 Access::Private
             },
+            gate: if format > GATE_UNSAID {
+                let (kind, inode) = next("gate")?.split_once(' ').ok_or(Unreadable::Corrupt)?;
+                Some(GateKind { word: either(kind, "word", "lock")?, inode: number(inode)? })
+            } else {
+                None
+            },
             ready: either(next("state")?, "ready", "making")?,
         };
         if header.text() == text { Ok(header) } else { Err(Unreadable::Corrupt) }
@@ -170,7 +196,8 @@ impl Header {
     }
 
     fn text(&self) -> String {
-        let Self { machine, made_at_s, booted_at_s, bytes_max, in_place, access, ready } = self;
+        let Self { machine, made_at_s, booted_at_s, bytes_max, in_place, access, gate, ready } =
+            self;
         let Machine { boot, time_namespace } = machine;
         let write = if *in_place { "in-place" } else { "copy" };
         let access = match access {
@@ -178,10 +205,17 @@ impl Header {
             Access::Group => "group",
         };
         let state = if *ready { "ready" } else { "making" };
+        let (format, gate) = match gate {
+            Some(GateKind { word, inode }) => {
+                let kind = if *word { "word" } else { "lock" };
+                (FORMAT, format!("gate {kind} {inode}\n"))
+            }
+            None => (GATE_UNSAID, String::new()),
+        };
         format!(
-            "{MARK} {FORMAT}\nboot {boot}\ntime-namespace {time_namespace}\n\
+            "{MARK} {format}\nboot {boot}\ntime-namespace {time_namespace}\n\
              made-at-s {made_at_s}\nbooted-at-s {booted_at_s}\nbytes-max {bytes_max}\nwrite {write}\naccess {access}\n\
-             state {state}\n"
+             {gate}state {state}\n"
         )
     }
 }
@@ -220,19 +254,24 @@ mod tests {
             bytes_max: 1 << 28,
             in_place: true,
             access: Access::Group,
+            gate: Some(GateKind { word: true, inode: 77 }),
             ready: true,
         }
     }
 
     #[test]
     fn it_is_read_back_as_it_was_written() {
-        assert_eq!(Header::parse(header().text().as_bytes()).unwrap(), header());
+        let lock = GateKind { word: false, inode: 78 };
+        for gate in [header().gate, Some(lock), None] {
+            let header = Header { gate, ..header() };
+            assert_eq!(Header::parse(header.text().as_bytes()).unwrap(), header);
+        }
     }
 
     #[test]
     fn a_later_format_is_known_as_such_whatever_follows() {
-        let later = "leasehold-store 2\nsomething new\n";
-        assert!(matches!(Header::parse(later.as_bytes()), Err(Unreadable::Newer(2))));
+        let later = "leasehold-store 3\nsomething new\n";
+        assert!(matches!(Header::parse(later.as_bytes()), Err(Unreadable::Newer(3))));
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub(super) struct InUse {
 }
 
 impl InUse {
-    /// Looks whether nobody else uses the store. Goes on inside the gate only.
+    /// Looks whether nobody else uses the store. Only while it is being opened, by one at a time.
     pub(super) fn look(directory: File) -> io::Result<(Self, bool)> {
         // An open file of its own, which no fork shares: killed just here, this process would
         // leave a lock to its children that keeps everybody out.

@@ -21,6 +21,11 @@ mod session;
 mod table;
 mod unshared;
 mod wake;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+mod word;
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+#[path = "no_word.rs"]
+mod word;
 mod worker;
 
 use std::fmt;

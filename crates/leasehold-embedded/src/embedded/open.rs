@@ -13,15 +13,16 @@ use leasehold_clock::{Process, SystemClock};
 use leasehold_core::{Clock as _, Error, ErrorKind, Result};
 
 use super::directory::{Access, DATA, Directory, GATE, SESSIONS, WAKE, unusable};
-use super::environment::{Environment, Parts, corrupt, enter, lmdb_error};
+use super::environment::{Environment, Parts, begin_opening, corrupt, enter, lmdb_error, no_gate};
 use super::gate::Gate;
-use super::header::{BootClock, Header, Unreadable};
+use super::header::{BootClock, GateKind, Header, Unreadable};
 use super::in_use::InUse;
 use super::machine::Machine;
 use super::pages::{self, Damage};
 use super::room::{allocate, file_limit};
 use super::session::Sessions;
 use super::wake::Wakes;
+use super::word::Word;
 use super::{newer, session, table, wake};
 
 /// How long opening waits for whoever is inside.
@@ -131,11 +132,20 @@ fn open_new(directory: &Directory, wanted: Wanted) -> Result<Environment> {
         .open_file(GATE, access)
         .and_then(Gate::new)
         .map_err(|error| unusable("make or open the file gate in", error))?;
-    let pass = enter(&gate, wanted.within())?;
+    let opening = begin_opening(&gate, wanted.within())?;
     let handle = directory.handle.try_clone().map_err(|error| unusable("open", error))?;
     let (in_use, alone) = InUse::look(handle).map_err(|error| unusable("lock", error))?;
     let machine = Machine::this()?;
-    let header = fit_header(directory, wanted, &machine, alone)?;
+    let inode = gate.file().metadata().map_err(|error| unusable("look at", error))?.ino();
+    let kind = GateKind { word: directory.has_room_ahead && Word::works(gate.file()), inode };
+    let header = fit_header(directory, wanted, &machine, alone, kind)?;
+    if header.gate.is_some_and(|gate| gate.word) {
+        if alone || !header.ready {
+            Word::make(gate.file()).map_err(|error| unusable("make the file gate in", error))?;
+        }
+        directory.open_existing(GATE).and_then(|again| gate.by_word(&again)).map_err(no_gate)?;
+    }
+    let pass = enter(&gate, wanted.within())?;
     let data = prepare_data(directory, &header, wanted)?;
     let (lmdb, records) = open_lmdb(directory, &header, wanted)?;
     if !header.ready {
@@ -155,8 +165,14 @@ fn open_new(directory: &Directory, wanted: Wanted) -> Result<Environment> {
         wake::sweep(&wakes);
     }
     in_use.share().map_err(|error| unusable("lock", error))?;
+    // From now on others see that the store is in use, and in which file they meet; one that came
+    // before saw neither.
+    if fs::symlink_metadata(directory.file(GATE)).map_or(0, |meta| meta.ino()) != inode {
+        return Err(replaced());
+    }
     let wakes = Wakes::open(wakes, header.access).map_err(|error| unusable("use", error))?;
     drop(pass);
+    drop(opening);
     let environment = Environment::new(Parts {
         location: super::location(&directory.path).into(),
         path: directory.path.clone(),
@@ -184,12 +200,13 @@ fn fit_header(
     wanted: Wanted,
     machine: &Machine,
     alone: bool,
+    gate: GateKind,
 ) -> Result<Header> {
-    let header = match Header::read(&directory.path) {
+    let mut header = match Header::read(&directory.path) {
         Ok(header) => header,
         Err(Unreadable::Absent) => {
             directory.check_ours()?;
-            return begin(directory, wanted, machine);
+            return begin(directory, wanted, machine, gate);
         }
         Err(Unreadable::Newer(format)) => return Err(newer(format)),
         Err(Unreadable::Corrupt) => return Err(corrupt("the file store is damaged")),
@@ -204,14 +221,34 @@ fn fit_header(
             ));
         }
         let kept = Wanted { access: header.access, bytes_max: header.bytes_max, ..wanted };
-        let header = begin(directory, kept, machine)?;
+        let header = begin(directory, kept, machine, gate)?;
         tracing::info!(path = %directory.path.display(), "the machine was started again: all leases are void");
         return Ok(header);
     }
     if !header.ready {
         // Whoever was making it died, since this process is inside the gate.
         let kept = Wanted { access: header.access, bytes_max: header.bytes_max, ..wanted };
-        return begin(directory, kept, machine);
+        return begin(directory, kept, machine, gate);
+    }
+    if header.gate.is_none_or(|made| made.inode != gate.inode) {
+        if !alone {
+            return Err(if header.gate.is_none() {
+                in_use_by_an_earlier_one()
+            } else {
+                replaced()
+            });
+        }
+        header.gate = Some(header.gate.map_or(gate, |made| GateKind { inode: gate.inode, ..made }));
+        header
+            .write(&directory.path)
+            .map_err(|error| unusable("write the file store in", error))?;
+    }
+    if header.gate.is_some_and(|made| made.word) && !gate.word {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "this system has not the file locks by which others use this store; end what uses it, \
+             and remove its directory: it will be made anew",
+        ));
     }
     if header.machine.time_namespace != machine.time_namespace {
         if !alone {
@@ -224,6 +261,21 @@ fn fit_header(
     Ok(header)
 }
 
+fn in_use_by_an_earlier_one() -> Error {
+    Error::new(
+        ErrorKind::Misuse,
+        "this store is in use by processes of an earlier version of leasehold; end them first",
+    )
+}
+
+fn replaced() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "the file gate of this store was removed or replaced while in use; end what uses the store \
+         and start again",
+    )
+}
+
 fn other_namespace() -> Error {
     Error::new(
         ErrorKind::Misuse,
@@ -234,7 +286,12 @@ fn other_namespace() -> Error {
 
 /// Writes the header of a new store, and removes the data of the one that was there. Its sessions
 /// are cleared away with those of all dead.
-fn begin(directory: &Directory, wanted: Wanted, machine: &Machine) -> Result<Header> {
+fn begin(
+    directory: &Directory,
+    wanted: Wanted,
+    machine: &Machine,
+    gate: GateKind,
+) -> Result<Header> {
     if wanted.at_once {
         return Err(not_at_once("it is to be made first"));
     }
@@ -242,8 +299,13 @@ fn begin(directory: &Directory, wanted: Wanted, machine: &Machine) -> Result<Hea
     if wanted.access == Access::Group {
         directory.open_to_group().map_err(|error| unusable("give the group rights on", error))?;
     }
-    let header =
-        Header::new(machine.clone(), wanted.bytes_max, directory.has_room_ahead, wanted.access);
+    let header = Header::new(
+        machine.clone(),
+        wanted.bytes_max,
+        directory.has_room_ahead,
+        wanted.access,
+        gate,
+    );
     header.write(&directory.path).map_err(|error| unusable("write the file store in", error))?;
     match fs::remove_file(directory.file(DATA)) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

@@ -119,7 +119,7 @@ fn serve(line: &Line, gate: &Gate) {
                 state = line.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
         }
-        match gate.try_enter() {
+        match gate.try_follow() {
             Ok(Some(pass)) => {
                 while let Some(job) = next(line) {
                     carry_out(job, Ok(&pass));

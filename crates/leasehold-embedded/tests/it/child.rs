@@ -126,6 +126,8 @@ async fn carry_out(task: &str, name: &str, path: &Path) {
     let store = EmbeddedStore::options().detached(detached).open(path).unwrap();
     match task {
         "open" => say("open"),
+        #[cfg(target_os = "linux")]
+        "witness" => crate::gate::in_child(&store, name, path).await,
         "hold" | "hold-detached" => {
             granted(store.acquire(&request(name), WITHIN).await.unwrap());
             say("held");

@@ -22,6 +22,8 @@ mod disk;
 mod foreign;
 #[cfg(unix)]
 mod fork;
+#[cfg(target_os = "linux")]
+mod gate;
 mod memory;
 #[cfg(unix)]
 mod processes;

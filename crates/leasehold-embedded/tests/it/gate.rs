@@ -1,0 +1,236 @@
+//! The way in, when those inside are killed or stopped, and when its file is changed by others.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use leasehold_core::{Acquire, ErrorKind, LeaveRequest, ReleaseRequest, Store};
+use leasehold_embedded::EmbeddedStore;
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::ask::{WITHIN, granted, request};
+use crate::child::{Child, say};
+use crate::place;
+use crate::processes::soon;
+
+/// Takes a lock and gives it back, again and again. While it has it, it has a lock of the kernel as
+/// well, which ends when it does, and which two holders could not have both; and it counts.
+#[expect(clippy::infinite_loop, reason = "it goes on until it is killed")]
+pub(crate) async fn in_child(store: &EmbeddedStore, name: &str, path: &Path) {
+    let number = path.with_extension("number");
+    let witness = File::open(path.with_extension("witness")).unwrap();
+    say("ready");
+    loop {
+        let asked = request(name);
+        let Acquire::Granted(grant) = store.acquire(&asked, WITHIN).await.unwrap() else {
+            tokio::time::sleep(Duration::from_micros(50)).await;
+            continue;
+        };
+        if flock(&witness, FlockOperation::NonBlockingLockExclusive).is_err() {
+            File::options()
+                .append(true)
+                .open(&number)
+                .and_then(|mut file| file.write_all(b"two"))
+                .unwrap();
+        }
+        File::options().append(true).open(&number).unwrap().write_all(b".").unwrap();
+        flock(&witness, FlockOperation::Unlock).unwrap();
+        let ending = ReleaseRequest::new(asked.key, asked.token, grant.fences);
+        store.release(&ending, WITHIN).await.unwrap();
+    }
+}
+
+/// Processes that take turns at a lock and are killed at any moment, each started by a program.
+async fn killed_at_any_moment(by: &[&str], rounds: usize) {
+    let (path, _keep) = place();
+    let store = EmbeddedStore::open(&path).unwrap();
+    let (number, witness) = (path.with_extension("number"), path.with_extension("witness"));
+    File::create(&number).unwrap();
+    File::create(&witness).unwrap();
+    let start = || {
+        let mut child = Child::start_by(by, &path, "witness k");
+        child.wait_for("ready");
+        child
+    };
+    let mut children: Vec<Child> = (0..6).map(|_| start()).collect();
+    for _ in 0..rounds {
+        std::thread::sleep(Duration::from_micros(fastrand::u64(..3_000)));
+        children.swap_remove(fastrand::usize(..children.len())).kill();
+        children.push(start());
+    }
+    children.into_iter().for_each(Child::kill);
+    soon(&store, "k").await;
+    store.entries(WITHIN).await.unwrap();
+    let counted = fs::read_to_string(number).unwrap();
+    assert!(!counted.contains("two"), "two had the lock at once");
+    assert!(counted.len() > rounds, "{} times", counted.len());
+    Child::that_says(&path, "open", "open").end();
+}
+
+#[tokio::test]
+async fn processes_killed_at_any_moment_never_let_two_in() {
+    killed_at_any_moment(&[], 100).await;
+}
+
+/// By what a process is started in a PID namespace of its own, or nothing where this may not make
+/// one; then the test says so, and fails under `CI=1`.
+fn apart(test: &str) -> Option<Vec<&'static str>> {
+    let apart: &[&str] = if rustix::process::geteuid().is_root() {
+        &["unshare", "--pid", "--fork", "--kill-child"]
+    } else {
+        &["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    };
+    let [program, words @ ..] = apart else { return None };
+    let works = Command::new(program).args(words).arg("true").status();
+    if works.is_ok_and(|status| status.success()) {
+        return Some(apart.to_vec());
+    }
+    assert!(std::env::var_os("CI").is_none(), "{test} needs the right to make a PID namespace");
+    eprintln!("skipped: {test} needs the right to make a PID namespace (unshare --pid)");
+    None
+}
+
+/// All of them have the process number 1.
+#[tokio::test]
+async fn processes_with_one_number_never_let_two_in() {
+    let Some(by) = apart("gate::processes_with_one_number_never_let_two_in") else { return };
+    killed_at_any_moment(&by, 40).await;
+}
+
+#[tokio::test]
+async fn a_process_of_another_namespace_stopped_inside_is_named_as_such() {
+    let test = "gate::a_process_of_another_namespace_stopped_inside_is_named_as_such";
+    let Some(by) = apart(test) else { return };
+    let (path, _keep) = place();
+    let store = EmbeddedStore::open(&path).unwrap();
+    let mut child = Child::start_by(&by, &path, "spin k");
+    child.wait_for("ready");
+    let outer = child.process.pid();
+    let inner = fs::read_to_string(format!("/proc/{outer}/task/{outer}/children")).unwrap();
+    let inner = Pid::from_raw(inner.trim().parse().unwrap()).unwrap();
+    let refused = loop {
+        kill_process(inner, Signal::STOP).unwrap();
+        let asked = request("mine");
+        let answer = store.acquire(&asked, Duration::from_millis(100)).await;
+        let leaving = LeaveRequest::new(asked.key, asked.token);
+        match answer {
+            Ok(_) => drop(store.leave(&leaving, WITHIN).await.unwrap()),
+            Err(error) => break error,
+        }
+        kill_process(inner, Signal::CONT).unwrap();
+    };
+    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    let text = refused.to_string();
+    assert!(text.contains("another PID namespace") && text.contains("1 there"), "{text}");
+    kill_process(inner, Signal::CONT).unwrap();
+    granted(store.acquire(&request("mine"), WITHIN).await.unwrap());
+}
+
+/// What a store says that was opened before, once it has looked.
+async fn refusal(store: &EmbeddedStore) -> leasehold_core::Error {
+    loop {
+        match store.acquire(&request("other"), WITHIN).await {
+            Ok(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+            Err(error) => return error,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_gate_that_is_exchanged_in_use_lets_nobody_in_beside_those_inside() {
+    for by_a_copy in [false, true] {
+        let (path, _keep) = place();
+        let store = EmbeddedStore::open(&path).unwrap();
+        granted(store.acquire(&request("k"), WITHIN).await.unwrap());
+        let gate = path.join("gate");
+        if by_a_copy {
+            fs::copy(&gate, path.join("copy")).unwrap();
+            fs::rename(path.join("copy"), &gate).unwrap();
+        } else {
+            fs::remove_file(&gate).unwrap();
+        }
+        let mut newcomer = Child::start(&path, "try-open k");
+        let said = newcomer.next().unwrap();
+        assert!(said.contains("Unavailable") && said.contains("removed or replaced"), "{said}");
+        newcomer.end();
+        assert!(refusal(&store).await.to_string().contains("removed or replaced"));
+        drop(store);
+        Child::that_says(&path, "open", "open").end();
+    }
+}
+
+#[tokio::test]
+async fn a_gate_that_is_written_over_in_use_lets_nobody_in() {
+    let (path, _keep) = place();
+    let store = EmbeddedStore::open(&path).unwrap();
+    granted(store.acquire(&request("k"), WITHIN).await.unwrap());
+    fs::write(path.join("gate"), [b'x'; 64]).unwrap();
+    let error = store.acquire(&request("other"), WITHIN).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("the file gate"), "{error}");
+    let mut newcomer = Child::start(&path, "try-open k");
+    let said = newcomer.next().unwrap();
+    assert!(said.contains("Corrupt") && said.contains("the file gate"), "{said}");
+    newcomer.end();
+    drop(store);
+    // Nobody uses it any more, so nobody is inside.
+    Child::that_says(&path, "open", "open").end();
+}
+
+#[tokio::test]
+async fn a_gate_that_is_cut_off_in_use_ends_who_enters() {
+    let (path, _keep) = place();
+    let mut child = Child::that_says(&path, "spin k", "ready");
+    fs::write(path.join("gate"), "").unwrap();
+    let status = child.process.wait();
+    assert_eq!(status.signal(), Some(libc::SIGBUS), "{status}");
+    let store = EmbeddedStore::open(&path).unwrap();
+    soon(&store, "k").await;
+}
+
+/// The header of a store as versions wrote it that had no word for the gate.
+fn make_earlier(path: &Path) {
+    let header = fs::read_to_string(path.join("store")).unwrap();
+    let lines = header.lines().filter(|line| !line.starts_with("gate "));
+    let earlier: String = lines.map(|line| format!("{line}\n")).collect();
+    fs::write(path.join("store"), earlier.replace("leasehold-store 2", "leasehold-store 1"))
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_store_of_an_earlier_version_is_taken_over_when_nobody_uses_it() {
+    let (path, _keep) = place();
+    let detached = EmbeddedStore::options().detached(true).open(&path).unwrap();
+    granted(detached.acquire(&request("k"), WITHIN).await.unwrap());
+    make_earlier(&path);
+    let mut newcomer = Child::start(&path, "try-open k");
+    let said = newcomer.next().unwrap();
+    assert!(said.contains("Misuse") && said.contains("earlier version"), "{said}");
+    newcomer.end();
+    drop(detached);
+    File::options().write(true).open(path.join("gate")).unwrap().set_len(0).unwrap();
+    let store = EmbeddedStore::open(&path).unwrap();
+    let answer = store.acquire(&request("k"), WITHIN).await.unwrap();
+    assert!(matches!(answer, Acquire::Busy(_)), "{answer:?}");
+    assert!(fs::read_to_string(path.join("store")).unwrap().contains("leasehold-store 2"));
+}
+
+#[tokio::test]
+async fn a_store_with_a_lock_for_its_gate_loses_no_addition() {
+    let (path, _keep) = place();
+    drop(EmbeddedStore::open(&path).unwrap());
+    let header = fs::read_to_string(path.join("store")).unwrap();
+    fs::write(path.join("store"), header.replace("gate word", "gate lock")).unwrap();
+    fs::write(path.with_extension("number"), "0").unwrap();
+    let mut children: Vec<Child> = (0..4).map(|_| Child::start(&path, "add k")).collect();
+    for child in &mut children {
+        child.wait_for("added");
+    }
+    children.into_iter().for_each(Child::end);
+    assert_eq!(fs::read_to_string(path.with_extension("number")).unwrap(), "400");
+    assert!(fs::read_to_string(path.join("store")).unwrap().contains("gate lock"));
+}
