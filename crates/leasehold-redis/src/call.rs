@@ -2,12 +2,11 @@
 //! if it said that it did not run it.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::Fence;
-use redis::{Arg, Cmd, RedisWrite as _, ToRedisArgs};
+use redis::{Arg, Cmd, ToRedisArgs};
 use tokio::time::{Instant, sleep_until};
 
 use crate::classify::{Next, Verdict};
@@ -15,6 +14,7 @@ use crate::script::Script;
 use crate::slot::slot_of;
 use crate::transport::{Answer, Body, Deadline, Delivery, Request, Transport};
 use crate::unsent::{Messages, Unsent};
+use crate::words::digits;
 
 /// Pauses before a request that the server did not carry out is sent again.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -39,12 +39,8 @@ pub(crate) struct Call<'a> {
 }
 
 /// An epoch as scripts take it: four digits, since records have a place for that many.
-struct Digits(u64);
-
-impl fmt::Display for Digits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:04}", self.0.min(Fence::EPOCH_MAX))
-    }
+fn epoch_digits(epoch: u64) -> [u8; 4] {
+    digits(epoch.min(Fence::EPOCH_MAX))
 }
 
 impl<'a> Call<'a> {
@@ -74,16 +70,10 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// An argument as it is shown.
-    pub(crate) fn shown(&mut self, argument: impl fmt::Display) -> &mut Self {
-        self.brief.write_arg_fmt(argument);
-        self
-    }
-
     /// The argument that is the epoch of whichever server gets the request, and at least this one.
     pub(crate) fn epoch(&mut self, floor: u64) -> &mut Self {
         self.epoch = Some((self.brief.args_iter().count(), floor));
-        self.shown(Digits(floor))
+        self.arg(&epoch_digits(floor))
     }
 
     /// The slot that all its keys share, for a call about one lock.
@@ -106,7 +96,7 @@ impl<'a> Call<'a> {
                 Arg::Simple(_) if place == 0 && whole => request.arg("EVAL"),
                 Arg::Simple(_) if place == 1 && whole => request.arg(&self.script.source),
                 Arg::Simple(_) if later.is_some_and(|(at, _)| at == place) => {
-                    request.arg(Digits(epoch).to_string())
+                    request.arg(&epoch_digits(epoch))
                 }
                 Arg::Simple(bytes) => request.arg(bytes),
                 _ => &mut request,

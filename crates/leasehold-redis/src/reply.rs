@@ -34,7 +34,10 @@ impl Parts {
 
     fn text(&mut self) -> Option<String> {
         match self.0.next()? {
-            Value::BulkString(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
+            Value::BulkString(bytes) => Some(
+                String::from_utf8(bytes)
+                    .unwrap_or_else(|odd| String::from_utf8_lossy(odd.as_bytes()).into_owned()),
+            ),
             Value::SimpleString(text) => Some(text),
             _ => None,
         }
@@ -159,10 +162,6 @@ fn answers(value: Value, count: usize) -> Option<Vec<Value>> {
         Value::Int(_) | Value::BulkString(_) if count == 1 => Some(vec![value]),
         _ => None,
     }
-}
-
-fn each(value: Value, count: usize) -> Result<Vec<Result<Value>>> {
-    read(value, |value| Some(answers(value, count)?.into_iter().map(checked).collect()))
 }
 
 /// Whether nothing was done about a lock, because the call took long already.
@@ -343,8 +342,8 @@ pub(crate) fn force_release(value: Value) -> Result<(ForceRelease, u32)> {
 
 /// One answer for each of `count` renewals.
 pub(crate) fn renew(value: Value, count: usize) -> Result<Vec<Result<Renew>>> {
-    let answers = each(value, count)?.into_iter();
-    Ok(answers.map(|answer| read(answer?, read_renewal)).collect())
+    let answers = read(value, |value| answers(value, count))?;
+    Ok(answers.into_iter().map(|answer| read(checked(answer)?, read_renewal)).collect())
 }
 
 fn read_renewal(value: Value) -> Option<Renew> {

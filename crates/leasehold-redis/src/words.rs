@@ -11,14 +11,45 @@ pub(crate) fn push(text: &mut String, value: impl Display) {
     let _written = write!(text, "{value}");
 }
 
-/// Appends the digits of a token.
-pub(crate) fn push_token(token: &Token, text: &mut String) {
+/// The digits of a token.
+pub(crate) fn token_digits(token: &Token) -> [u8; Words::TOKEN] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut digits = [0; Words::TOKEN];
     for (two, byte) in digits.chunks_exact_mut(2).zip(token.as_bytes()) {
         two.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
     }
-    text.push_str(std::str::from_utf8(&digits).unwrap_or_default());
+    digits
+}
+
+/// A number with zeros before it, in so many digits, as long as it fits. What formats any value takes several
+/// times as long.
+pub(crate) fn digits<const WIDTH: usize>(number: u64) -> [u8; WIDTH] {
+    const ONES: [u8; 10] = *b"0123456789";
+    let mut digits = [b'0'; WIDTH];
+    let mut rest = number;
+    for digit in digits.iter_mut().rev() {
+        *digit =
+            usize::try_from(rest % 10).ok().and_then(|one| ONES.get(one)).copied().unwrap_or(b'9');
+        rest /= 10;
+    }
+    if rest == 0 { digits } else { [b'9'; WIDTH] }
+}
+
+/// Appends ASCII.
+fn push_ascii(ascii: &[u8], text: &mut String) {
+    text.push_str(std::str::from_utf8(ascii).unwrap_or_default());
+}
+
+/// Appends a number in so many digits, as [`digits`].
+pub(crate) fn push_digits<const WIDTH: usize>(number: u64, text: &mut String) {
+    push_ascii(&digits::<WIDTH>(number), text);
+}
+
+/// Appends a number.
+pub(crate) fn push_number(number: u64, text: &mut String) {
+    let all = digits::<20>(number);
+    let zeros = all.iter().take(19).take_while(|digit| **digit == b'0').count();
+    push_ascii(all.get(zeros..).unwrap_or_default(), text);
 }
 
 /// The key of a lock, a token, and what is asked for the token, in one text.
@@ -45,7 +76,7 @@ impl Words {
         let mut text = String::with_capacity(Self::BYTES);
         names.record_into(key, &mut text);
         let key_ends = text.len();
-        push_token(token, &mut text);
+        push_ascii(&token_digits(token), &mut text);
         Self { text, key_ends }
     }
 
@@ -74,5 +105,32 @@ impl Words {
     pub(crate) fn argument(&self, shared: &str) -> &str {
         let (_, argument) = self.text.split_at_checked(self.key_ends).unwrap_or_default();
         if self.asked() == shared { argument.get(..Self::TOKEN).unwrap_or("") } else { argument }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_those_of_the_standard_library() {
+        let numbers = [0, 1, 9, 10, 99, 4095, 9999, 1_700_000_000_000_000, 9_999_999_999_999_999];
+        for number in numbers.into_iter().chain([u64::MAX]) {
+            let mut text = String::new();
+            push_number(number, &mut text);
+            text.push(' ');
+            push_digits::<20>(number, &mut text);
+            assert_eq!(text, format!("{number} {number:020}"));
+        }
+        assert_eq!(digits::<4>(42), *b"0042");
+        assert_eq!(digits::<4>(9999), *b"9999");
+        // What has no such place is as late as can be said.
+        assert_eq!(digits::<4>(10_000), *b"9999");
+    }
+
+    #[test]
+    fn a_token_is_two_digits_for_each_byte() {
+        let token = Token::from_hex("000102030405060708090a0b0c0d0eff").unwrap();
+        assert_eq!(token_digits(&token), *b"000102030405060708090a0b0c0d0eff");
     }
 }

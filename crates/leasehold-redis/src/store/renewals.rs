@@ -1,6 +1,6 @@
 //! Renewals of many leases, some dozen in a script.
 
-use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -9,7 +9,6 @@ use leasehold_core::{Error, ErrorKind, Renew, RenewRequest, Result};
 use tokio::time::timeout;
 
 use super::RedisStore;
-use crate::call::Call;
 use crate::classify::{Next, Verdict};
 use crate::reply;
 use crate::slot::slot_of;
@@ -22,14 +21,14 @@ const RENEW_CHUNK: usize = 24;
 const RENEW_APART: Duration = Duration::from_millis(1);
 
 /// Renewals that are one script, each with its number among all.
-type RenewalGroup<'a> = Vec<(usize, &'a RenewRequest)>;
+type RenewalGroup<'g, 'a> = &'g [(usize, &'a RenewRequest)];
 
 impl RedisStore {
     /// Renews group after group, each when those before are answered, or soon after they were sent: so
     /// others of the server wait for one of them at most, and nobody waits for a server far away.
     async fn renew_in_turn(
         &self,
-        groups: &[RenewalGroup<'_>],
+        groups: &[RenewalGroup<'_, '_>],
         delivery: Delivery,
         deadline: Deadline,
     ) -> Vec<std::result::Result<Answer, Verdict>> {
@@ -44,7 +43,7 @@ impl RedisStore {
                 locks <= RENEW_CHUNK
             });
             let (together, later) = rest.split_at(fitting.count().max(1));
-            let calls: Vec<_> = together.iter().map(|group| self.renew_group(group)).collect();
+            let calls: Vec<_> = together.iter().map(|group| self.renew_call(group)).collect();
             under_way.push_back(async move { self.run_all(&calls, delivery, deadline).await });
             rest = later;
             if !rest.is_empty() && !deadline.is_over() {
@@ -58,25 +57,36 @@ impl RedisStore {
         answers
     }
 
-    fn renew_group(&self, group: &[(usize, &RenewRequest)]) -> Call<'static> {
-        self.renew_call(&group.iter().map(|(_, request)| *request).collect::<Vec<_>>())
-    }
-
-    /// Which renewals are one script: as many as it may hold, and where locks are spread over
-    /// servers only those that share a slot.
-    fn renewal_groups<'a>(&self, requests: &'a [RenewRequest]) -> Vec<RenewalGroup<'a>> {
-        let numbered =
-            requests.iter().enumerate().filter(|(_, request)| self.check_ttl(request.ttl).is_ok());
+    /// The renewals that can be asked for, each with its number among all, and which of them are one
+    /// script: as many as it may hold, and where locks are spread over servers only those that share a
+    /// slot.
+    fn renewal_groups<'a>(
+        &self,
+        requests: &'a [RenewRequest],
+    ) -> (Vec<(usize, &'a RenewRequest)>, Vec<Range<usize>>) {
+        let mut all: Vec<_> = requests
+            .iter()
+            .enumerate()
+            .filter(|(_, request)| self.check_ttl(request.ttl).is_ok())
+            .collect();
+        let chunks = |Range { start, end }: Range<usize>| {
+            let starts = (start..end).step_by(RENEW_CHUNK);
+            starts.map(move |start| start..end.min(start.saturating_add(RENEW_CHUNK)))
+        };
         if !self.shared.transport.is_spread() {
-            let all: Vec<_> = numbered.collect();
-            return all.chunks(RENEW_CHUNK).map(<[_]>::to_vec).collect();
+            let groups = chunks(0..all.len()).collect();
+            return (all, groups);
         }
-        let mut slots: BTreeMap<u16, Vec<_>> = BTreeMap::new();
-        for (place, request) in numbered {
-            let slot = slot_of(self.shared.names.record(&request.key));
-            slots.entry(slot).or_default().push((place, request));
+        let slot = |request: &RenewRequest| slot_of(self.shared.names.record(&request.key));
+        all.sort_by_cached_key(|(_, request)| slot(request));
+        let mut groups = Vec::new();
+        let mut start: usize = 0;
+        for same in all.chunk_by(|(_, one), (_, other)| slot(one) == slot(other)) {
+            let end = start.saturating_add(same.len());
+            groups.extend(chunks(start..end));
+            start = end;
         }
-        slots.values().flat_map(|group| group.chunks(RENEW_CHUNK)).map(<[_]>::to_vec).collect()
+        (all, groups)
     }
 
     /// Renews all. A group that the server refused as a whole is renewed lock by lock, so
@@ -88,9 +98,11 @@ impl RedisStore {
     ) -> Vec<Result<Renew>> {
         let shortest = requests.iter().map(|request| request.ttl.duration()).min();
         let delivery = self.confirmed_renewal(shortest.unwrap_or_default());
-        let groups = self.renewal_groups(requests);
+        let (all, ranges) = self.renewal_groups(requests);
+        let groups: Vec<RenewalGroup<'_, '_>> =
+            ranges.into_iter().filter_map(|range| all.get(range)).collect();
         let mut results: Vec<Option<Result<Renew>>> = requests.iter().map(|_| None).collect();
-        let mut settle = |group: &[(usize, &RenewRequest)], outcomes: Vec<Result<Renew>>| {
+        let mut settle = |group: RenewalGroup<'_, '_>, outcomes: Vec<Result<Renew>>| {
             for ((place, _), outcome) in group.iter().zip(outcomes) {
                 if let Some(result) = results.get_mut(*place) {
                     *result = Some(outcome);
@@ -98,13 +110,13 @@ impl RedisStore {
             }
         };
         let answers = self.renew_in_turn(&groups, delivery, deadline).await;
-        for (group, answer) in groups.iter().zip(answers) {
+        for (group, answer) in groups.into_iter().zip(answers) {
             match answer {
                 Err(verdict)
                     if verdict.answered && verdict.next == Next::Fail && group.len() > 1 =>
                 {
                     for one in group.chunks(1) {
-                        let call = self.renew_group(one);
+                        let call = self.renew_call(one);
                         let answer = call.run(&*self.shared.transport, delivery, deadline).await;
                         settle(one, renewed(answer, 1));
                     }
@@ -135,14 +147,13 @@ fn renewed(answer: std::result::Result<Answer, Verdict>, count: usize) -> Vec<Re
         Ok(answer) => answer,
         Err(verdict) => return failed(verdict.to_error()),
     };
-    match reply::renew(value, count) {
-        Ok(outcomes) => outcomes
-            .into_iter()
-            .map(|outcome| match (&unconfirmed, outcome) {
-                (Some(missing), Ok(renew)) if renew.proves().is_some() => Err(missing.to_error()),
-                (_, outcome) => outcome,
-            })
-            .collect(),
-        Err(error) => failed(error),
+    let mut outcomes = reply::renew(value, count).unwrap_or_else(failed);
+    if let Some(missing) = unconfirmed {
+        for outcome in &mut outcomes {
+            if outcome.as_ref().is_ok_and(|renew| renew.proves().is_some()) {
+                *outcome = Err(missing.to_error());
+            }
+        }
     }
+    outcomes
 }

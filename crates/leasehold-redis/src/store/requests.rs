@@ -1,13 +1,14 @@
 //! Requests as the scripts take them.
 
-use std::ops::RangeInclusive;
+use std::mem;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use leasehold_core::{
     AcquireRequest, AskRequest, ConvertRequest, Error, ErrorKind, Fence, FenceBlock,
-    ForceReleaseRequest, Key, LeaveRequest, Mode, Place, QueueRequest, ReleaseRequest,
-    RenewRequest, Result, SetLimitRequest,
+    ForceReleaseRequest, Key, LeaveRequest, Mode, Place, ReleaseRequest, RenewRequest, Result,
+    SetLimitRequest,
 };
 
 use super::RedisStore;
@@ -16,10 +17,17 @@ use crate::names::{asker, label_into};
 use crate::reply::Asked;
 use crate::script::Script;
 use crate::spelling::unix_parts;
-use crate::words::{Words, push, push_token};
+use crate::words::{Words, digits, push_digits, push_number, token_digits};
+
+/// What the key of most locks takes.
+const NAME: usize = 48;
 
 /// The longest cool-down: a year.
 const COOLDOWN_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// What stands in a plain line's request for no place, and for no limit to how many may wait.
+const NO_PLACE: &str = "----------------";
+const NO_LIMIT: &str = "----------";
 
 /// Numbers in a script are exact below this.
 const SCRIPT_NUMBER_MAX: u64 = 1 << 53;
@@ -38,8 +46,8 @@ impl RedisStore {
     fn opened(&self, call: Call<'static>) -> Call<'static> {
         let mut call = call.telling(&self.shared.unsent);
         call.epoch(self.shared.epoch)
-            .shown(format_args!("{:016}", self.shared.seen.load(Ordering::Relaxed)))
-            .arg(self.shared.fence_retention.as_millis());
+            .arg(&digits::<16>(self.shared.seen.load(Ordering::Relaxed)))
+            .arg(u64::try_from(self.shared.fence_retention.as_millis()).unwrap_or(u64::MAX));
         call
     }
 
@@ -94,11 +102,11 @@ impl RedisStore {
     pub(crate) fn acquire_words(&self, request: &AcquireRequest) -> Result<Words> {
         let cooldown = cooldown_ms(request.cooldown)?;
         let (mode, permits, limit) = mode_words(request.mode)?;
-        let preferred = u8::from(request.preferred);
+        let preferred = u64::from(request.preferred);
         let mut words = Words::about(&self.shared.names, &request.key, &request.token);
         let usual = request.mode == Mode::Exclusive && !request.preferred && cooldown == 0;
         let usual = usual && request.after.is_none();
-        let (ttl, block) = (request.ttl.as_millis(), request.fence_block);
+        let (ttl, block) = (request.ttl.as_millis().into(), request.fence_block.get().into());
         let is_plain = matches!(request.mode, Mode::Exclusive | Mode::Shared)
             && !request.preferred
             && cooldown == 0
@@ -106,28 +114,61 @@ impl RedisStore {
             && request.holds.get() == 1;
         if is_plain
             && let Some(queue) = &request.queue
-            && let Some((place, most)) = plain_place(queue)
+            && let Some(place) = plain_place(queue.place)
         {
-            let QueueRequest { client, ticket, heartbeat, behind, .. } = queue;
-            let window = queue.window.as_millis();
-            let channel = self.shared.names.channel(*client);
-            words
-                .add(format_args!("= {ttl:013} {place} {most} {window:013} {heartbeat:010} "))
-                .add(format_args!("{behind:010} {block:010} {mode} 1 {ticket:020} {channel} "))
-                .add_with(|out| profile(request, out));
+            words.add_with(|out| {
+                out.push_str("= ");
+                push_digits::<13>(ttl, out);
+                out.push(' ');
+                match place {
+                    Some(place) => push_digits::<16>(place, out),
+                    None => out.push_str(NO_PLACE),
+                }
+                out.push(' ');
+                match queue.max_waiters {
+                    Some(most) => push_digits::<10>(most.into(), out),
+                    None => out.push_str(NO_LIMIT),
+                }
+                out.push(' ');
+                push_digits::<13>(queue.window.as_millis().into(), out);
+                for number in [queue.heartbeat.into(), queue.behind.into(), block] {
+                    out.push(' ');
+                    push_digits::<10>(number, out);
+                }
+                out.push(' ');
+                out.push_str(mode);
+                out.push_str(" 1 ");
+                push_digits::<20>(queue.ticket, out);
+                out.push(' ');
+                self.shared.names.channel_into(queue.client, out);
+                out.push(' ');
+                profile(request, out);
+            });
             return Ok(words);
         }
         let usual = usual && request.queue.is_none();
-        words
-            .add(format_args!("{} {ttl:013} {block:010} ", if usual { '-' } else { '+' }))
-            .add_with(|out| profile(request, out));
+        words.add_with(|out| {
+            out.push_str(if usual { "- " } else { "+ " });
+            push_digits::<13>(ttl, out);
+            out.push(' ');
+            push_digits::<10>(block, out);
+            out.push(' ');
+            profile(request, out);
+        });
         if usual {
             return Ok(words);
         }
-        words.add(format_args!(" {mode} {permits} {limit} {preferred} {cooldown}"));
+        words.add_with(|out| {
+            out.push(' ');
+            out.push_str(mode);
+            push_each(&[permits, limit.into(), preferred, cooldown], out);
+        });
         if let Some(after) = request.after {
             let (epoch, sequence) = unix_parts(after.last());
-            words.add(format_args!(" after {epoch} {sequence}"));
+            words.add_with(|out| {
+                out.push_str(" after");
+                push_each(&[epoch, sequence], out);
+            });
         } else if let Some(queue) = &request.queue {
             let place = match queue.place {
                 Some(place) if place.number() >= SCRIPT_NUMBER_MAX => {
@@ -136,17 +177,19 @@ impl RedisStore {
                         "the place in line was not given out by this store",
                     ));
                 }
-                place => or_dash(place.map(Place::number)),
+                place => place.map(Place::number),
             };
-            words.add(format_args!(
-                " {} {:020} {} {} {} {place} {}",
-                self.shared.names.channel(queue.client),
-                queue.ticket,
-                queue.heartbeat,
-                queue.window.as_millis(),
-                queue.behind,
-                or_dash(queue.max_waiters)
-            ));
+            let window = queue.window.as_millis().into();
+            let (heartbeat, behind) = (queue.heartbeat.into(), queue.behind.into());
+            words.add_with(|out| {
+                out.push(' ');
+                self.shared.names.channel_into(queue.client, out);
+                out.push(' ');
+                push_digits::<20>(queue.ticket, out);
+                push_each(&[heartbeat, window, behind], out);
+                push_or_dash(place, out);
+                push_or_dash(queue.max_waiters.map(u64::from), out);
+            });
         }
         Ok(words)
     }
@@ -220,30 +263,46 @@ impl RedisStore {
         Ok(words)
     }
 
-    pub(super) fn renew_call(&self, requests: &[&RenewRequest]) -> Call<'static> {
-        let keys = requests.iter().map(|request| &request.key);
-        let mut call = self.begin(&self.shared.scripts.renew, keys);
-        let shared = requests.first().map_or(Duration::ZERO, |request| request.ttl.duration());
-        call.arg(format!("{:013}", shared.as_millis()));
-        let mut texts = String::with_capacity(Words::LEASE.saturating_mul(requests.len()));
-        let mut parts = Vec::with_capacity(requests.len());
-        for request in requests {
-            let start = texts.len();
-            push_token(&request.token, &mut texts);
-            push_end(request.fences, &mut texts);
+    /// A call about these renewals, whose numbers are for those who read the answer.
+    pub(super) fn renew_call(&self, requests: &[(usize, &RenewRequest)]) -> Call<'static> {
+        let mut names = String::with_capacity(NAME.saturating_mul(requests.len()));
+        let mut ends = Vec::with_capacity(requests.len());
+        for (_, request) in requests {
+            self.shared.names.record_into(&request.key, &mut names);
+            ends.push(names.len());
+        }
+        let mut call =
+            self.opened(Call::new(&self.shared.scripts.renew, parts(names.as_bytes(), &ends)));
+        let shared = requests.first().map_or(0, |(_, request)| request.ttl.as_millis());
+        call.arg(&digits::<13>(shared.into()));
+        let mut texts = Vec::with_capacity(Words::LEASE.saturating_mul(requests.len()));
+        ends.clear();
+        for (_, request) in requests {
+            texts.extend_from_slice(&token_digits(&request.token));
+            let (next, epoch) = end(request.fences);
+            texts.push(b' ');
+            texts.extend_from_slice(&digits::<16>(next));
+            texts.push(b' ');
+            texts.extend_from_slice(&digits::<4>(epoch));
             let is_usual = !request.shorten && request.successor.is_none();
-            if !is_usual || request.ttl.duration() != shared {
-                let ttl = request.ttl.as_millis();
-                push(&mut texts, format_args!(" {} {ttl:013}", u8::from(request.shorten)));
+            if !is_usual || request.ttl.as_millis() != shared {
+                texts.extend_from_slice(if request.shorten { b" 1 " } else { b" 0 " });
+                texts.extend_from_slice(&digits::<13>(request.ttl.as_millis().into()));
                 if let Some(successor) = &request.successor {
-                    texts.push(' ');
-                    push_token(successor, &mut texts);
+                    texts.push(b' ');
+                    texts.extend_from_slice(&token_digits(successor));
                 }
             }
-            parts.push(start..texts.len());
+            ends.push(texts.len());
         }
-        let each = parts.iter().map(|part| texts.get(part.clone()).unwrap_or(""));
-        add_each(&mut call, each, Words::LEASE);
+        let alike = parts(&texts, &ends).all(|text| text.len() == Words::LEASE);
+        if alike && requests.len() > 1 {
+            call.arg(&texts);
+        } else {
+            parts(&texts, &ends).for_each(|text| {
+                call.arg(text);
+            });
+        }
         call
     }
 
@@ -258,6 +317,12 @@ impl RedisStore {
     }
 }
 
+/// The parts of a text that end there.
+fn parts<'t>(text: &'t [u8], ends: &'t [usize]) -> impl ExactSizeIterator<Item = &'t [u8]> {
+    let mut start = 0;
+    ends.iter().map(move |end| text.get(mem::replace(&mut start, *end)..*end).unwrap_or_default())
+}
+
 /// Adds what is asked of each lock: as one argument where scripts can tell by its length what belongs to
 /// which of several locks, since a server takes longer over an argument than over a part of one.
 fn add_each<'t>(
@@ -266,7 +331,9 @@ fn add_each<'t>(
     length: usize,
 ) {
     if each.len() > 1 && each.clone().all(|text| text.len() == length) {
-        call.arg(each.collect::<String>());
+        let mut all = String::with_capacity(length.saturating_mul(each.len()));
+        all.extend(each);
+        call.arg(all);
     } else {
         each.for_each(|text| {
             call.arg(text);
@@ -276,31 +343,47 @@ fn add_each<'t>(
 
 /// ` next epoch`: where the fences of a lease end, as states have it.
 fn push_end(fences: FenceBlock, out: &mut String) {
+    let (next, epoch) = end(fences);
+    out.push(' ');
+    push_digits::<16>(next, out);
+    out.push(' ');
+    push_digits::<4>(epoch, out);
+}
+
+/// The sequence that follows the last of these fences, and their epoch.
+fn end(fences: FenceBlock) -> (u64, u64) {
     let (epoch, sequence) = unix_parts(fences.last());
-    push(out, format_args!(" {:016} {epoch:04}", sequence.saturating_add(1)));
+    (sequence.saturating_add(1), epoch)
 }
 
-/// The place that a waiter brings, and how many may wait, in the places that a plain line's request has for them;
-/// nothing where they don't fit.
-fn plain_place(queue: &QueueRequest) -> Option<(String, String)> {
-    const DIGITS: RangeInclusive<u64> = 1_000_000_000_000_000..=SCRIPT_NUMBER_MAX;
-    let place = match queue.place {
-        Some(place) if DIGITS.contains(&place.number()) => place.number().to_string(),
-        Some(_) => return None,
-        None => "-".repeat(16),
-    };
-    let most = queue.max_waiters.map_or_else(|| "-".repeat(10), |most| format!("{most:010}"));
-    Some((place, most))
+/// The place that a waiter brings, if it brings one, as far as a plain line's request has room for it.
+fn plain_place(place: Option<Place>) -> Option<Option<u64>> {
+    const SIXTEEN_DIGITS: Range<u64> = 1_000_000_000_000_000..SCRIPT_NUMBER_MAX;
+    match place.map(Place::number) {
+        Some(place) => SIXTEEN_DIGITS.contains(&place).then_some(Some(place)),
+        None => Some(None),
+    }
 }
 
-/// A number where there may be none.
-fn or_dash(number: Option<impl ToString>) -> String {
-    number.map_or_else(|| "-".to_owned(), |number| number.to_string())
+/// Appends numbers, a blank before each.
+fn push_each(numbers: &[u64], out: &mut String) {
+    for number in numbers {
+        out.push(' ');
+        push_number(*number, out);
+    }
+}
+
+/// The same with a number where there may be none.
+fn push_or_dash(number: Option<u64>, out: &mut String) {
+    match number {
+        Some(number) => push_each(&[number], out),
+        None => out.push_str(" -"),
+    }
 }
 
 /// `holds owner metadata`, as records have it.
 fn profile(request: &AcquireRequest, out: &mut String) {
-    push(out, request.holds);
+    push_number(request.holds.get().into(), out);
     out.push(' ');
     label_into(&request.owner, &request.metadata, out);
 }
@@ -317,7 +400,7 @@ fn mode_words(mode: Mode) -> Result<(&'static str, u64, u32)> {
 }
 
 /// How long a lock is to be closed, in µs; 0 for not at all.
-fn cooldown_ms(length: Option<Duration>) -> Result<u128> {
+fn cooldown_ms(length: Option<Duration>) -> Result<u64> {
     let length = length.unwrap_or_default();
     if length > COOLDOWN_MAX {
         return Err(Error::new(
@@ -325,5 +408,5 @@ fn cooldown_ms(length: Option<Duration>) -> Result<u128> {
             format!("a cool-down of {length:?} is too long; give at most a year"),
         ));
     }
-    Ok(length.as_micros())
+    Ok(u64::try_from(length.as_micros()).unwrap_or(u64::MAX))
 }
