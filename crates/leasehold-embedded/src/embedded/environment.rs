@@ -28,6 +28,7 @@ use tokio::sync::oneshot;
 use super::directory::{Access, unusable};
 use super::gate::{Gate, Opening, Pass};
 use super::in_use::InUse;
+use super::known::Known;
 use super::room::{NoRoom, Room, Taken, Write};
 use super::session::Sessions;
 use super::wake::{Channel, Wakes};
@@ -47,6 +48,7 @@ pub(super) struct Environment {
     pub(super) wakes: Arc<Wakes>,
     lmdb: Lmdb,
     pub(super) records: Database<'static, Bytes, Bytes>,
+    pub(super) known: Known,
     pub(super) gate: Arc<Gate>,
     worker: Worker,
     room: Room,
@@ -86,6 +88,7 @@ impl Environment {
             wakes: Arc::new(parts.wakes),
             lmdb: Lmdb::new(parts.lmdb),
             records: parts.records,
+            known: Known::default(),
             worker: Worker::new(Arc::clone(&gate)),
             gate,
             room: Room::new(parts.data, parts.in_place, parts.bytes_max),
@@ -279,28 +282,35 @@ impl Environment {
 
     /// Makes sure that a value of so many bytes can be written.
     pub(super) fn reserve(&self, txn: &RwTxn<'_>, write: Write, value_bytes: usize) -> Result<()> {
-        let taken = self.taken(txn).map_err(|error| self.lmdb_error(error))?;
-        self.room.reserve(taken, write, value_bytes as u64).map_err(|error| match error {
+        let file = self.file_pages();
+        let value_bytes = value_bytes as u64;
+        if self.room.is_reserved(bytes(file), write, value_bytes) {
+            return Ok(());
+        }
+        let taken = self.taken(txn, file).map_err(|error| self.lmdb_error(error))?;
+        self.room.reserve(taken, write, value_bytes).map_err(|error| match error {
             NoRoom::Limit => self.full(),
             NoRoom::Disk(error) => unusable("grow", error).at_store(Arc::clone(&self.location)),
         })
     }
 
-    /// How much of the data file is taken.
-    fn taken(&self, txn: &RwTxn<'_>) -> heed::Result<Taken> {
+    /// Up to which page the data file was ever used.
+    fn file_pages(&self) -> usize {
+        self.lmdb.get().info().last_page_number.saturating_add(1)
+    }
+
+    /// How much of the data file is taken, of so many pages.
+    fn taken(&self, txn: &RwTxn<'_>, pages: usize) -> heed::Result<Taken> {
         /// The two meta pages, and the roots of both trees.
         const FIXED_PAGES: usize = 4;
 
-        let pages = self.lmdb.get().info().last_page_number.saturating_add(1);
         let stat = self.records.stat(txn)?;
         let records = stat.branch_pages.saturating_add(stat.leaf_pages);
         let records = records.saturating_add(stat.overflow_pages);
         // The list of free pages has a word for each, in pages that may be half full.
         let words = pages.saturating_sub(records).saturating_mul(2 * size_of::<usize>());
-        let page_bytes = rustix::param::page_size();
-        let list = words.div_ceil(page_bytes);
+        let list = words.div_ceil(rustix::param::page_size());
         let live = records.saturating_add(list).saturating_add(FIXED_PAGES);
-        let bytes = |pages: usize| (pages as u64).saturating_mul(page_bytes as u64);
         Ok(Taken { file: bytes(pages), live: bytes(live) })
     }
 
@@ -370,6 +380,11 @@ impl fmt::Debug for Lmdb {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lmdb").field("closed", &self.closed).finish_non_exhaustive()
     }
+}
+
+/// How many bytes so many pages have.
+fn bytes(pages: usize) -> u64 {
+    (pages as u64).saturating_mul(rustix::param::page_size() as u64)
 }
 
 /// The present on the clock of leases.

@@ -10,6 +10,7 @@ mod filesystem;
 mod gate;
 mod header;
 mod in_use;
+mod known;
 mod log;
 mod machine;
 mod open;

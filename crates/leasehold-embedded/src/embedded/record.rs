@@ -79,22 +79,43 @@ impl Record {
         self.entry.in_use_until().is_none() && self.entry.last_fence().is_none()
     }
 
-    /// The record as a value under this name.
-    pub(super) fn encode(&self, name: &[u8], at: StoreTime) -> Result<Vec<u8>, postcard::Error> {
+    /// Makes of memory that is empty the record's value under this name. What the name had `before`
+    /// has its checksum.
+    pub(super) fn encode(
+        &self,
+        name: &[u8],
+        at: StoreTime,
+        before: Option<&[u8]>,
+        value: &mut Vec<u8>,
+    ) -> Result<(), postcard::Error> {
+        /// What the value of a lock with a holder has room in.
+        const ROOM: usize = 256;
+
         let used_until = self.entry.in_use_until().unwrap_or_default();
         let kept_until = used_until.max(at).saturating_add(RETENTION);
-        let mut value = Vec::with_capacity(256);
+        let known = before.and_then(|before| before.get(NAME_SUM..)?.first_chunk().copied());
+        let name_sum = known.unwrap_or_else(|| checksum(name, NAME_ALONE, &[]).to_le_bytes());
         value.push(VERSION);
         value.extend([0; 4]);
-        value.extend(checksum(name, NAME_ALONE, &[]).to_le_bytes());
+        value.extend(name_sum);
         value.extend(used_until.as_micros().to_le_bytes());
         value.extend(kept_until.as_micros().to_le_bytes());
-        let mut value = postcard::to_extend(self, value)?;
+        let mut room = ROOM.max(value.capacity());
+        // Doubled until it is enough, so as often as memory has bits at most.
+        let bytes = loop {
+            value.resize(room, 0);
+            match postcard::to_slice(self, value.get_mut(HEAD..).unwrap_or_default()) {
+                Ok(body) => break HEAD.saturating_add(body.len()),
+                Err(postcard::Error::SerializeBufferFull) => room = room.saturating_mul(2),
+                Err(error) => return Err(error),
+            }
+        };
+        value.truncate(bytes);
         let sum = checksum(name, VERSION, value.get(NAME_SUM..).unwrap_or_default());
         if let Some(place) = value.get_mut(1..NAME_SUM) {
             place.copy_from_slice(&sum.to_le_bytes());
         }
-        Ok(value)
+        Ok(())
     }
 
     pub(super) fn decode(name: &[u8], value: &[u8]) -> Result<Self, Unreadable> {
@@ -167,16 +188,20 @@ fn checksum(name: &[u8], version: u8, rest: &[u8]) -> u32 {
     const PRIME: u64 = 0x0000_0100_0000_01b3;
     let mut hash = OFFSET ^ u64::from(version);
     for part in [name, rest] {
+        let mut step = |word| {
+            hash = (hash ^ u64::from_le_bytes(word)).wrapping_mul(PRIME);
+            hash ^= hash >> 29;
+        };
         let (words, tail) = part.as_chunks::<8>();
+        for word in words {
+            step(*word);
+        }
         let mut last = [0; 8];
         for (to, from) in last.iter_mut().zip(tail) {
             *to = *from;
         }
-        let words = words.iter().copied().chain([last, (part.len() as u64).to_le_bytes()]);
-        for word in words {
-            hash = (hash ^ u64::from_le_bytes(word)).wrapping_mul(PRIME);
-            hash ^= hash >> 29;
-        }
+        step(last);
+        step((part.len() as u64).to_le_bytes());
     }
     let [a, b, c, d, e, f, g, h] = hash.to_le_bytes();
     u32::from_le_bytes([a, b, c, d]) ^ u32::from_le_bytes([e, f, g, h])
@@ -202,9 +227,36 @@ mod tests {
         record
     }
 
+    fn encoded(at: StoreTime) -> Vec<u8> {
+        let mut value = Vec::new();
+        record().encode(b"k", at, None, &mut value).unwrap();
+        value
+    }
+
+    #[test]
+    fn a_record_with_many_holders_and_one_that_was_there_before_are_written_in_full() {
+        let mut many = Record::default();
+        let now = Now { at: StoreTime::from_micros(5), fence_floor: Fence::from_value(9).unwrap() };
+        for n in 0..200 {
+            let token = Token::from_bytes([n; 16]);
+            let ttl = Ttl::new(Duration::from_secs(30)).unwrap();
+            let mut request = AcquireRequest::new(Key::new("k").unwrap(), token, ttl);
+            request.mode = leasehold_core::Mode::Shared;
+            many.entry.perform(&request, now, &mut Vec::new());
+            many.own(token, Some(u64::from(n)));
+        }
+        let before = encoded(now.at);
+        for before in [None, Some(&*before)] {
+            let mut value = Vec::new();
+            many.encode(b"k", now.at, before, &mut value).unwrap();
+            assert!(value.len() > 4096, "{} bytes", value.len());
+            assert_eq!(Record::decode(b"k", &value).unwrap(), many);
+        }
+    }
+
     #[test]
     fn a_record_is_read_back_as_it_was_written() {
-        let value = record().encode(b"k", StoreTime::from_micros(5)).unwrap();
+        let value = encoded(StoreTime::from_micros(5));
         assert_eq!(Record::decode(b"k", &value).unwrap(), record());
         let stored = Stored::open(b"k", &value).unwrap();
         assert_eq!(stored.used_until, StoreTime::from_micros(30_000_005));
@@ -213,7 +265,7 @@ mod tests {
 
     #[test]
     fn any_changed_bit_any_cut_and_another_name_are_noticed() {
-        let value = record().encode(b"k", StoreTime::from_micros(5)).unwrap();
+        let value = encoded(StoreTime::from_micros(5));
         for at in 0..value.len() {
             for bit in 0..8 {
                 let mut changed = value.clone();
@@ -235,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_later_version_is_known_as_such() {
-        let mut value = record().encode(b"k", StoreTime::default()).unwrap();
+        let mut value = encoded(StoreTime::default());
         value[0] = 2;
         let sum = checksum(b"k", 2, &value[NAME_SUM..]);
         value[1..NAME_SUM].copy_from_slice(&sum.to_le_bytes());

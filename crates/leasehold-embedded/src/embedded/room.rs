@@ -61,6 +61,17 @@ impl Room {
         self.bytes_max
     }
 
+    /// Whether a value of so many bytes can be written where the file is used up to here, as far as
+    /// is known without a look at anything else.
+    pub(super) fn is_reserved(&self, file: u64, write: Write, value_bytes: u64) -> bool {
+        let beyond = match write {
+            Write::Add => TO_ADD,
+            Write::Change => TO_CHANGE,
+        };
+        let value = value_bytes.saturating_mul(2);
+        file.saturating_add(beyond).saturating_add(value) <= self.reserved.load(Ordering::Relaxed)
+    }
+
     /// Makes sure that a value of so many bytes can be written.
     pub(super) fn reserve(
         &self,

@@ -285,11 +285,11 @@ pub(super) fn clear(store: &Environment, pass: &Pass<'_>) -> Result<()> {
     store.commit(step.txn)
 }
 
-/// A record as it was found, and its bytes where there is one.
+/// A record as it was found, and its value where there is one.
 #[derive(Default)]
 struct Loaded {
     record: Record,
-    before: Option<Box<[u8]>>,
+    before: Option<Vec<u8>>,
 }
 
 /// One transaction. Dropped without [`end`](Self::end), it has done nothing.
@@ -387,9 +387,11 @@ impl<'a> Step<'a> {
     fn load(&self, key: &Key) -> Result<Loaded> {
         let name = key.as_str().as_bytes();
         let Some(value) = self.get(name)? else { return Ok(Loaded::default()) };
-        let stored = stored(self.store, name, value).map_err(|error| error.on_key(key))?;
-        let record = Record::of(&stored).map_err(|why| unreadable(self.store, why).on_key(key))?;
-        Ok(Loaded { record, before: Some(stored.body.into()) })
+        if let Some((record, before)) = self.store.known.take(name, value) {
+            return Ok(Loaded { record, before: Some(before) });
+        }
+        let record = decode(self.store, name, value).map_err(|error| error.on_key(key))?;
+        Ok(Loaded { record, before: Some(value.into()) })
     }
 
     /// Writes a record unless it is as it was; the two times in a value's head don't count as a
@@ -402,14 +404,21 @@ impl<'a> Step<'a> {
             return Ok(());
         }
         record.tidy();
-        let value = record
-            .encode(name, self.now.at)
+        let known = &self.store.known;
+        let mut value = known.spare();
+        record
+            .encode(name, self.now.at, before.as_deref(), &mut value)
             .map_err(|error| damaged(self.store, "an entry").caused_by(error))?;
-        if before.is_some_and(|before| *before == *record::body(&value)) {
+        let before = before.unwrap_or_default();
+        if !is_new && record::body(&before) == record::body(&value) {
+            known.keep(name, before, record);
+            known.give_back(value);
             return Ok(());
         }
         self.store.reserve(&self.txn, write, value.len())?;
         self.put(name, &value)?;
+        known.keep(name, value, record);
+        known.give_back(before);
         if is_new {
             self.sweep()?;
         }

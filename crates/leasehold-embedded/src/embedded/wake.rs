@@ -42,6 +42,8 @@ pub(super) struct Wakes {
     /// Open, so that sockets have a short address however long the path is.
     handle: File,
     access: Access,
+    /// Whether sockets can be addressed here.
+    works: bool,
     sender: UnixDatagram,
     local: Mutex<HashMap<ClientId, Local>>,
 }
@@ -58,12 +60,16 @@ impl Wakes {
         let handle = File::open(&directory)?;
         let sender = UnixDatagram::unbound()?;
         sender.set_nonblocking(true)?;
-        Ok(Self { directory, handle, access, sender, local: Mutex::default() })
+        let local = Mutex::default();
+        let mut wakes = Self { directory, handle, access, works: false, sender, local };
+        // All addresses have the same length.
+        wakes.works = wakes.address(&ClientId::from_bytes([0; 16])).is_some();
+        Ok(wakes)
     }
 
     /// Whether sockets can be addressed here.
-    pub(super) fn works(&self) -> bool {
-        self.address(&ClientId::from_bytes([0; 16])).is_some()
+    pub(super) const fn works(&self) -> bool {
+        self.works
     }
 
     /// Where a client's socket is, by an address short enough for one.
