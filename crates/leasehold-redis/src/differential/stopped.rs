@@ -175,6 +175,21 @@ impl Trial<'_> {
         }
     }
 
+    /// Whether it takes away what has one of these fences, which may be a lease that it has just granted.
+    fn takes_away(&self, fences: FenceBlock) -> bool {
+        match self {
+            Self::Step(
+                Step { operation: Operation::ForceRelease { who, later }, .. },
+                _,
+                known,
+            ) => {
+                let meant = known.fences(token(*who)).first().saturating_add(*later);
+                fences.contains(meant)
+            }
+            _ => false,
+        }
+    }
+
     /// Whether the waiter with this ticket may bring higher fences for what it has.
     fn renews(&self, ticket: u64) -> bool {
         match self {
@@ -343,7 +358,7 @@ impl Stops {
     }
 
     /// Whoever was told of a grant has it, but for one who was first in line when the lock came free
-    /// and gave up in the same step; under higher fences if it renewed in the same step.
+    /// and gave up, or was made to, in the same step; under higher fences if it renewed in the same step.
     async fn what_was_told_is_so(
         &mut self,
         trial: &Trial<'_>,
@@ -356,7 +371,9 @@ impl Stops {
             .into_iter()
             .flatten()
             .filter_map(|wake| match wake {
-                Wake::Granted { ticket, fences, .. } if !trial.ends(ticket) => {
+                Wake::Granted { ticket, fences, .. }
+                    if !trial.ends(ticket) && !trial.takes_away(fences) =>
+                {
                     Some((fences.first(), trial.renews(ticket)))
                 }
                 _ => None,
