@@ -44,15 +44,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Option<Run>> {
         return Ok(None);
     }
     let folder = tempfile::tempdir()?;
-    let (store, file) = (folder.path().join("store"), folder.path().join("file"));
-    let url = format!("embedded:{}", store.display());
+    let file = folder.path().join("file");
     let file = file.to_str().context("a path that is no text")?;
     let builds: Vec<PathBuf> = [ours, fixed].into_iter().filter(|path| path.exists()).collect();
     let mut programs: Vec<(&Path, Vec<&str>)> =
         vec![(Path::new("true"), vec![]), (Path::new("flock"), vec![file, "true"])];
-    for program in &builds {
+    // A store for each: one of them may have been built from another version.
+    let store =
+        |number| format!("embedded:{}", folder.path().join(format!("store-{number}")).display());
+    let urls: Vec<String> = (0..builds.len()).map(store).collect();
+    for (program, url) in builds.iter().zip(&urls) {
         programs.push((program, vec!["--version"]));
-        programs.push((program, vec!["--store", &url, "run", "key", "--", "true"]));
+        programs.push((program, vec!["--store", url, "run", "key", "--", "true"]));
     }
     let timed = |(program, arguments): &(&Path, Vec<&str>)| -> anyhow::Result<Option<f64>> {
         let begun = Instant::now();
