@@ -196,7 +196,8 @@ impl Environment {
     ) -> Result<(T, Vec<Notice>)> {
         let now = self.now();
         self.check_there(now.at)?;
-        catch_unwind(AssertUnwindSafe(|| step(self, pass, now))).unwrap_or_else(|panic| {
+        let answer = catch_unwind(AssertUnwindSafe(|| step(self, pass, now)));
+        let answer = answer.unwrap_or_else(|panic| {
             let said = panic.downcast_ref::<String>().map(String::as_str);
             let said = said.or_else(|| panic.downcast_ref::<&str>().copied());
             let message = format!(
@@ -204,7 +205,14 @@ impl Environment {
                 said.unwrap_or("without a word")
             );
             Err(self.error(ErrorKind::Unavailable, message).with_effect(Effect::Unknown))
-        })
+        })?;
+        self.check_inside(pass).map_err(|error| error.with_effect(Effect::Unknown))?;
+        Ok(answer)
+    }
+
+    /// Whether nobody else can be inside meanwhile.
+    pub(super) fn check_inside(&self, pass: &Pass<'_>) -> Result<()> {
+        pass.check().map_err(|error| self.no_gate(error).with_effect(Effect::NotApplied))
     }
 
     /// Closes what a fork's child has inherited of its parent's store and can't use, so that it can
@@ -600,6 +608,44 @@ mod tests {
         assert!(refused.to_string().contains(&named), "{refused}");
         drop(inside);
         open().unwrap();
+    }
+
+    #[test]
+    fn a_step_that_another_program_lets_others_into_is_neither_done_nor_told_as_done() {
+        let directory = tempfile::tempdir_in("/dev/shm")
+            .unwrap_or_else(|_| tempfile::tempdir().expect("a test has a directory"));
+        let path = directory.path().join("locks");
+        drop(EmbeddedStore::open(&path).unwrap());
+        let gate = path.join("gate");
+        let free = std::fs::read(&gate).unwrap();
+        if free.is_empty() {
+            // No word here: the kernel says who is inside.
+            return;
+        }
+        let write_over = || {
+            let file = File::options().write(true).open(&gate).unwrap();
+            std::os::unix::fs::FileExt::write_all_at(&file, &free, 0).unwrap();
+        };
+        for written in [false, true] {
+            let store = EmbeddedStore::open(&path).unwrap();
+            let ended = store.environment.run_here(|store, pass, _now| {
+                let mut txn = store.write_txn(pass)?;
+                let put = store.records.put(&mut txn, b"half", b"done");
+                put.map_err(|error| store.lmdb_error(error))?;
+                if !written {
+                    write_over();
+                    store.check_inside(pass)?;
+                }
+                store.commit(txn)?;
+                write_over();
+                Ok(((), Vec::new()))
+            });
+            let error = ended.unwrap().unwrap_err();
+            let effect = if written { Effect::Unknown } else { Effect::NotApplied };
+            assert_eq!((error.kind(), error.effect()), (ErrorKind::Corrupt, effect), "{error}");
+            // It trusts the gate no more, which others may.
+            assert!(store.environment.run_here(|_, _, _| Ok(((), Vec::new()))).unwrap().is_err());
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError as TryMut
 use leasehold_clock::Process;
 
 use super::unshared::Unshared;
-use super::word::{Inside, Word};
+use super::word::{Inside, Word, damaged};
 
 #[derive(Debug)]
 pub(super) struct Gate {
@@ -119,6 +119,14 @@ fn try_lock(file: &File) -> io::Result<bool> {
         Ok(()) => Ok(true),
         Err(TryLockError::WouldBlock) => Ok(false),
         Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+impl Pass<'_> {
+    /// Refuses what is not to be done, or told as done, once another program has written over who is
+    /// inside: another process may be inside as well.
+    pub(super) fn check(&self) -> io::Result<()> {
+        if self.word.is_none_or(Word::is_inside) { Ok(()) } else { Err(damaged()) }
     }
 }
 

@@ -343,6 +343,7 @@ impl<'a> Step<'a> {
             if fastrand::u32(..MOVE_ONE_IN) == 0 {
                 self.sweep()?;
             }
+            self.store.check_inside(self.pass)?;
             self.store.commit(self.txn)?;
         }
         Ok((answer, self.notices))

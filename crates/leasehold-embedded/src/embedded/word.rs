@@ -153,6 +153,11 @@ impl Word {
         Ok(entered.is_ok())
     }
 
+    /// Whether the word still says that this one is inside, where it entered.
+    pub(super) fn is_inside(&self) -> bool {
+        self.get().load(Ordering::Acquire) == self.slot
+    }
+
     /// Lets the next one in.
     pub(super) fn leave(&self) {
         let left =
@@ -190,7 +195,7 @@ const fn is_sound(word: u64) -> bool {
     word == FREE || word >> 63 == 0 && word & MARK != 0
 }
 
-fn damaged() -> io::Error {
+pub(super) fn damaged() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the file gate was changed by another program")
 }
 
