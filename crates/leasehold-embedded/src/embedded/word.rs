@@ -11,9 +11,10 @@
 //! when it closes any of its descriptors of the file. A fork's child has neither: see
 //! [`super::unshared`].
 //!
-//! Neither what is free nor a slot is a number that a page of zeros or plain text begins with, so a file that was cut off or
-//! written over lets nobody in. A process that touches the word of a file that is too short ends
-//! (SIGBUS).
+//! Neither what is free nor a slot is a number that a page of zeros or plain text begins with, so a file
+//! that was cut off, or written over with those, lets nobody in. Other bytes may look like the slot of a
+//! dead process: whoever is inside then finds that out before it commits, by [`Word::is_inside`]. A
+//! process that touches the word of a file that is too short ends (SIGBUS).
 
 use std::fs::File;
 use std::io;
