@@ -1,5 +1,5 @@
 //! What no machine can change: how often the server is asked, and how often memory is, for a cycle of
-//! a lock that nobody else wants; and how much memory a held lease keeps.
+//! a lock that nobody else wants, and for a hand-off; and how much memory a held lease keeps.
 //!
 //! The bounds are a little above what is counted today. A change that needs more says so by raising one.
 
@@ -67,6 +67,22 @@ async fn cycles(client: &Client, callers: usize, each: usize) {
     }
 }
 
+/// Hand-offs among clients that all want the same lock, `each` for each of them.
+async fn handoffs(clients: &[Client], each: usize) {
+    let mut tasks = JoinSet::new();
+    for client in clients {
+        let mutex = client.mutex("counted/by-turns");
+        tasks.spawn(async move {
+            for _ in 0..each {
+                mutex.lock().await.unwrap().release().await.unwrap();
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+}
+
 /// How much a count grows for each of `cycles`, once everything is warm.
 fn per_cycle(cycles: usize, before: f64, after: f64) -> f64 {
     (after - before) / cycles as f64
@@ -79,6 +95,8 @@ fn per_cycle(cycles: usize, before: f64, after: f64) -> f64 {
 const ALONE: f64 = 32.0;
 const TOGETHER: f64 = 12.0;
 const IN_MEMORY: f64 = 5.5;
+/// Of a hand-off through the server: its release, its message, and the next heartbeat, of two clients in all.
+const HANDED_OVER: f64 = 50.0;
 /// What a held lease keeps, its guard included, in bytes.
 const HELD_BYTES: f64 = 420.0;
 /// So long that nothing is renewed while it is counted, however slow the machine is.
@@ -114,6 +132,24 @@ fn cycles_and_held_leases_cost_no_more_than_they_did() {
             }
             check(&format!("{callers} callers, allocations"), allocated, most[4]);
         }
+
+        const CLIENTS: usize = 4;
+        let mut clients = Vec::new();
+        for _ in 0..CLIENTS {
+            clients.push(Client::builder().ttl(HELD_TTL).connect(server.url()).await.unwrap());
+        }
+        handoffs(&clients, 20).await;
+        let requests = || calls(&server, &["evalsha", "eval"]);
+        let (asked, published) = (requests(), calls(&server, &["publish"]));
+        let allocated = allocations();
+        handoffs(&clients, 200).await;
+        let all = CLIENTS * 200;
+        let allocated = per_cycle(all, allocated, allocations());
+        check("a hand-off, allocations", allocated, HANDED_OVER);
+        check("a hand-off, evalsha", per_cycle(all, asked, requests()), 2.1);
+        let published = per_cycle(all, published, calls(&server, &["publish"]));
+        check("a hand-off, publish", published, 1.1);
+        drop(clients);
 
         let memory = Client::connect("memory:").await.unwrap();
         cycles(&memory, 1, 10).await;

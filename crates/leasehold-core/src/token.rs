@@ -56,7 +56,7 @@ impl Token {
     /// The token as 32 hexadecimal digits, the form in which stores keep it. Secret.
     #[must_use]
     pub fn to_hex(&self) -> String {
-        hex(&self.0)
+        String::from_utf8_lossy(&hex(self.0)).into_owned()
     }
 
     /// Eight hexadecimal digits that tell tokens apart for people and give nothing away
@@ -124,7 +124,7 @@ impl fmt::Debug for ClientId {
 
 impl fmt::Display for ClientId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex(&self.0))
+        f.write_str(std::str::from_utf8(&hex(self.0)).unwrap_or_default())
     }
 }
 
@@ -137,14 +137,14 @@ fn random() -> Result<[u8; 16]> {
     Ok(bytes)
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Two digits for each byte.
+fn hex(bytes: [u8; 16]) -> [u8; 32] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut text = String::with_capacity(bytes.len().saturating_mul(2));
-    for byte in bytes {
-        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        text.push(char::from(DIGITS[usize::from(byte & 15)]));
+    let mut hex = [0; 32];
+    for (two, byte) in hex.chunks_exact_mut(2).zip(bytes) {
+        two.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
     }
-    text
+    hex
 }
 
 #[cfg(test)]

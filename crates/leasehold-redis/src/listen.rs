@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_core::Stream as _;
-use leasehold_core::{BoxFuture, Fence, FenceBlock, Listener, Wake};
+use leasehold_core::{BoxFuture, FenceBlock, Listener, Wake};
 use redis::aio::{PubSub, PubSubSink, PubSubStream};
 use redis::{Msg, Value};
 use tokio::runtime::Handle;
@@ -20,6 +20,7 @@ use crate::cluster::Cluster;
 use crate::connection::pause_after;
 use crate::dial::FirstWords;
 use crate::sentinel::Found;
+use crate::spelling::{Words, fence};
 use crate::transport::{Deadline, here};
 
 /// Messages kept for a client that does not read them. Beyond that it is told to ask again, which
@@ -270,21 +271,17 @@ async fn answered(ping: &mut Option<BoxFuture<'static, bool>>) -> bool {
 
 /// Reads a message; `None` for anything that is not one.
 fn parse(message: &[u8]) -> Option<Wake> {
-    let mut words = std::str::from_utf8(message).ok()?.split(' ');
-    let kind = words.next()?;
-    let mut number = || words.next()?.parse::<u64>().ok();
-    match kind {
+    let mut words = Words(std::str::from_utf8(message).ok()?);
+    match words.word()? {
         "granted" => {
-            let (ticket, heartbeat) = (number()?, u32::try_from(number()?).ok()?);
-            let (epoch, sequence) = (number()?, number()?);
-            let sequence = sequence.checked_sub(Fence::ORIGIN_UNIX_US)?;
-            let first = Fence::new(epoch, sequence).ok()?;
-            let fences = FenceBlock::new(first, u32::try_from(number()?).ok()?);
+            let (ticket, heartbeat) = (words.number()?, words.number()?);
+            let (epoch, sequence) = (words.number()?, words.number()?);
+            let fences = FenceBlock::new(fence(epoch, sequence)?, words.number()?);
             Some(Wake::Granted { ticket, heartbeat, fences })
         }
         "first" => {
-            let ticket = number()?;
-            Some(Wake::First { ticket, retry_after: Duration::from_micros(number()?) })
+            let ticket = words.number()?;
+            Some(Wake::First { ticket, retry_after: Duration::from_micros(words.number()?) })
         }
         _ => None,
     }

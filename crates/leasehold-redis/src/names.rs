@@ -2,6 +2,8 @@
 //!
 //! Names are computed here and nowhere else; scripts get them as `KEYS` and `ARGV`.
 
+use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use leasehold_core::escape::{from_percent, percent_into};
@@ -79,7 +81,8 @@ impl Names {
     pub(crate) fn channel_into(&self, client: ClientId, out: &mut String) {
         out.push_str(&self.prefix);
         out.push_str(":wake:");
-        out.push_str(&client.to_string());
+        // Writing to a text fails only where the value itself does.
+        let _written = write!(out, "{client}");
     }
 
     /// A pattern for `SCAN` that matches the records of all names that start with `start`.
@@ -131,15 +134,30 @@ pub(crate) fn asker(owner: &OwnerName) -> String {
 
 /// Reads what [`asker`] wrote.
 pub(crate) fn read_asker(text: &str) -> Option<OwnerName> {
-    OwnerName::new(from_percent(text)?).ok()
+    OwnerName::new(unescaped(text)?).ok()
 }
 
-/// Reads what [`label_into`] wrote. What somebody else wrote there is no label: labels are for people,
-/// and no reason to refuse a lock.
-pub(crate) fn read_label(text: &str) -> (OwnerName, Metadata) {
-    let (owner, metadata) = text.split_once(' ').unwrap_or((text, ""));
-    let metadata = from_percent(metadata).and_then(|metadata| Metadata::new(metadata).ok());
-    (read_asker(owner).unwrap_or_default(), metadata.unwrap_or_default())
+/// Reads an owner that [`label_into`] wrote. What somebody else wrote there is no label: labels are for
+/// people, and no reason to refuse a lock.
+pub(crate) fn read_owner(text: &str) -> OwnerName {
+    read_asker(text).unwrap_or_default()
+}
+
+/// The same for metadata.
+pub(crate) fn read_metadata(text: &str) -> Metadata {
+    if text.is_empty() {
+        return Metadata::default();
+    }
+    let metadata = unescaped(text).and_then(|metadata| Metadata::new(metadata).ok());
+    metadata.unwrap_or_default()
+}
+
+/// Most labels have nothing in them that was escaped.
+fn unescaped(text: &str) -> Option<Cow<'_, str>> {
+    if text.bytes().fold(false, |escaped, byte| escaped | (byte == b'%')) {
+        return from_percent(text).map(Cow::Owned);
+    }
+    Some(Cow::Borrowed(text))
 }
 
 #[cfg(test)]
@@ -201,18 +219,19 @@ mod tests {
             label_into(&owner, &metadata, &mut text);
             assert_eq!(text.matches(' ').count(), 1, "{text:?}");
             assert!(!text.contains(|c: char| c.is_ascii_control()), "{text:?}");
-            assert_eq!(read_label(&text), (owner, metadata));
+            let (its_owner, its_metadata) = text.split_once(' ').unwrap();
+            assert_eq!((read_owner(its_owner), read_metadata(its_metadata)), (owner, metadata));
         }
     }
 
     #[test]
     fn a_label_that_can_not_be_read_is_none() {
         let long = "x".repeat(257);
-        for (text, owner) in [(&*format!("{long} b"), ""), ("a%4 b", ""), ("%zz", ""), ("a", "a")] {
-            assert_eq!(read_label(text).0.as_str(), owner, "{text}");
+        for (text, owner) in [(&*long, ""), ("a%4", ""), ("%zz", ""), ("a", "a")] {
+            assert_eq!(read_owner(text).as_str(), owner, "{text}");
         }
-        assert_eq!(read_label(&format!("{long} b")).1.as_str(), "b");
-        assert_eq!(read_label(&format!("a {}", "x".repeat(1_025))).1.as_str(), "");
+        assert_eq!(read_metadata("b").as_str(), "b");
+        assert_eq!(read_metadata(&"x".repeat(1_025)).as_str(), "");
     }
 
     #[test]

@@ -4,16 +4,52 @@ use std::num::NonZeroU32;
 
 use leasehold_core::{Fence, Kind, Metadata, OwnerName};
 
-use crate::names::{read_asker, read_label};
+use crate::names::{read_asker, read_metadata, read_owner};
+
+/// The words of a value, taken one after the other. Answers to waiters are made of a dozen of them, for which
+/// the standard library's searching and parsing take several times as long.
+pub(crate) struct Words<'a>(pub(crate) &'a str);
+
+impl<'a> Words<'a> {
+    pub(crate) fn word(&mut self) -> Option<&'a str> {
+        let (word, rest) = until(b' ', self.0);
+        self.0 = rest.unwrap_or_default();
+        Some(word).filter(|word| !word.is_empty())
+    }
+
+    pub(crate) fn number<T: TryFrom<u64>>(&mut self) -> Option<T> {
+        let mut number = 0_u64;
+        let mut digits = 0_usize;
+        for byte in self.0.bytes() {
+            let digit = byte.wrapping_sub(b'0');
+            if digit > 9 {
+                (byte == b' ').then_some(())?;
+                break;
+            }
+            number = number.checked_mul(10)?.checked_add(digit.into())?;
+            digits = digits.saturating_add(1);
+        }
+        (digits > 0).then_some(())?;
+        self.0 = self.0.get(digits.saturating_add(1)..).unwrap_or_default();
+        T::try_from(number).ok()
+    }
+}
+
+/// A text up to an ASCII character, and what is behind that, if it is there.
+pub(crate) fn until(end: u8, text: &str) -> (&str, Option<&str>) {
+    match text.bytes().position(|byte| byte == end) {
+        Some(at) => (text.get(..at).unwrap_or_default(), text.get(at.saturating_add(1)..)),
+        None => (text, None),
+    }
+}
 
 /// Reads `holds owner metadata [asker]`. Labels are for people: one that can't be read is none.
 pub(crate) fn read_profile(text: &str) -> Option<(u32, OwnerName, Metadata, Option<OwnerName>)> {
-    let (holds, rest) = text.split_once(' ')?;
-    let label_end = rest.match_indices(' ').nth(1).map_or(rest.len(), |(at, _)| at);
-    let (label, asker) = rest.split_at_checked(label_end)?;
-    let (owner, metadata) = read_label(label);
-    let asker = asker.strip_prefix(' ').and_then(read_asker);
-    Some((holds.parse().ok()?, owner, metadata, asker))
+    let (holds, rest) = until(b' ', text);
+    let (owner, rest) = until(b' ', rest?);
+    let (metadata, asker) = until(b' ', rest.unwrap_or_default());
+    let asker = asker.and_then(read_asker);
+    Some((Words(holds).number()?, read_owner(owner), read_metadata(metadata), asker))
 }
 
 /// The fence of a sequence that counts from the Unix epoch.
@@ -28,4 +64,44 @@ pub(crate) fn unix_parts(fence: Fence) -> (u64, u64) {
 
 pub(crate) fn kind(limit: u32) -> Kind {
     NonZeroU32::new(limit).map_or(Kind::Lock, |limit| Kind::Semaphore { limit })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_taken_one_after_the_other_and_numbers_are_digits_that_fit() {
+        let mut words = Words("7 0012 ü 18446744073709551615 4294967296 ");
+        assert_eq!(words.number(), Some(7_u32));
+        assert_eq!(words.number(), Some(12_u64));
+        assert_eq!(words.word(), Some("ü"));
+        assert_eq!(words.number(), Some(u64::MAX));
+        assert_eq!(words.number::<u32>(), None);
+        assert_eq!((words.word(), words.number::<u64>()), (None, None));
+        for odd in ["", " ", "-1", "+1", "1x", "x1", "ü", "1.5", "18446744073709551616"] {
+            assert_eq!(Words(odd).number::<u64>(), None, "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn a_profile_is_a_number_and_labels_of_which_the_last_may_be_missing() {
+        let owner = |name: &str| OwnerName::new(name).unwrap();
+        let none = (owner(""), Metadata::default(), None);
+        let full = (owner("a b"), Metadata::new("ü").unwrap(), Some(owner("%")));
+        let empty = (owner(""), Metadata::default(), Some(owner("")));
+        for (text, labels) in [
+            ("3 a%20b ü %25", full),
+            ("3 a%2 \u{1}%", none.clone()),
+            ("3  ", none.clone()),
+            ("3 ", none),
+            ("3   ", empty),
+        ] {
+            let (owner, metadata, asker) = labels;
+            assert_eq!(read_profile(text), Some((3, owner, metadata, asker)), "{text:?}");
+        }
+        for odd in ["", "3", " a b", "x a b", "4294967296 a b"] {
+            assert_eq!(read_profile(odd), None, "{odd:?}");
+        }
+    }
 }

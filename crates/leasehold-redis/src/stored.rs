@@ -10,8 +10,8 @@ use leasehold_core::{
 };
 
 use crate::classify;
-use crate::names::read_label;
-use crate::spelling::{fence, kind, read_profile};
+use crate::names::{read_metadata, read_owner};
+use crate::spelling::{Words, fence, kind, read_profile, until};
 
 /// All that is stored for one lock. Times are in µs since the Unix epoch.
 #[derive(Debug)]
@@ -61,32 +61,17 @@ pub(crate) struct Waiter {
     pub(crate) metadata: Metadata,
 }
 
-/// The words of a value, taken one after the other.
-struct Words<'a>(&'a str);
-
-impl<'a> Words<'a> {
-    fn word(&mut self) -> Option<&'a str> {
-        let (word, rest) = self.0.split_once(' ').unwrap_or((self.0, ""));
-        self.0 = rest;
-        Some(word).filter(|word| !word.is_empty())
-    }
-
-    fn number<T: std::str::FromStr>(&mut self) -> Option<T> {
-        self.word()?.parse().ok()
-    }
-
-    fn mode(&mut self, limit: u32) -> Option<Mode> {
-        let (letter, permits) = (self.word()?, self.number::<u64>()?);
-        match letter {
-            "x" => Some(Mode::Exclusive),
-            "s" => Some(Mode::Shared),
-            "p" => Some(Mode::Permits {
-                count: NonZeroU32::new(u32::try_from(permits).ok()?)?,
-                limit: NonZeroU32::new(limit)?,
-            }),
-            "j" => Some(Mode::Joint(Bond::new(permits))),
-            _ => None,
-        }
+fn read_mode(words: &mut Words<'_>, limit: u32) -> Option<Mode> {
+    let (letter, permits) = (words.word()?, words.number::<u64>()?);
+    match letter {
+        "x" => Some(Mode::Exclusive),
+        "s" => Some(Mode::Shared),
+        "p" => Some(Mode::Permits {
+            count: NonZeroU32::new(u32::try_from(permits).ok()?)?,
+            limit: NonZeroU32::new(limit)?,
+        }),
+        "j" => Some(Mode::Joint(Bond::new(permits))),
+        _ => None,
     }
 }
 
@@ -173,10 +158,9 @@ fn read_record(about: &str, state: &str) -> Option<Stored> {
 /// record.
 pub(crate) fn plain_waiting(text: &str) -> Option<Waiting> {
     let (head, record) = text.split_once('\n')?;
-    let (now, head) = head.split_once('#')?;
-    let (place, state) = head.split_once(' ')?;
-    let (now, place): (u64, u64) = (now.parse().ok()?, place.parse().ok()?);
-    let mut words = Words(state);
+    let (now, head) = until(b'#', head);
+    let mut words = Words(head?);
+    let (now, place): (u64, u64) = (Words(now).number()?, words.number()?);
     let (_kept, _token) = (words.word()?, words.word()?);
     let (following, epoch): (u64, u64) = (words.number()?, words.number()?);
     let (ends, _soonest): (u64, u64) = (words.number()?, words.number()?);
@@ -206,7 +190,7 @@ fn block(epoch: u64, first: u64, count: u32) -> Option<FenceBlock> {
 
 fn read_holder(value: &str, limit: u32) -> Option<Holder> {
     let mut words = Words(value);
-    let mode = words.mode(limit)?;
+    let mode = read_mode(&mut words, limit)?;
     let (expires, granted) = (words.number()?, words.number()?);
     let fences = block(words.number()?, words.number()?, words.number()?)?;
     let token = words.word()?.to_owned();
@@ -219,9 +203,11 @@ fn read_waiter(place: u64, value: &str, limit: u32) -> Option<Waiter> {
     let (seen, window_ms) = (words.number()?, words.number()?);
     let (heartbeat, behind, arrived) = (words.number()?, words.number()?, words.number()?);
     let (token, block) = (words.word()?.to_owned(), words.number()?);
-    let (mode, ticket) = (words.mode(limit)?, words.number()?);
+    let (mode, ticket) = (read_mode(&mut words, limit)?, words.number()?);
     let channel = words.word()?.to_owned();
-    let (owner, metadata) = read_label(words.0.split_once(' ').map_or("", |(_, label)| label));
+    let (_holds, label) = until(b' ', words.0);
+    let (owner, metadata) = until(b' ', label.unwrap_or_default());
+    let (owner, metadata) = (read_owner(owner), read_metadata(metadata.unwrap_or_default()));
     Some(Waiter {
         place,
         token,

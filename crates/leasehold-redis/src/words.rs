@@ -24,12 +24,10 @@ pub(crate) fn token_digits(token: &Token) -> [u8; Words::TOKEN] {
 /// A number with zeros before it, in so many digits, as long as it fits. What formats any value takes several
 /// times as long.
 pub(crate) fn digits<const WIDTH: usize>(number: u64) -> [u8; WIDTH] {
-    const ONES: [u8; 10] = *b"0123456789";
     let mut digits = [b'0'; WIDTH];
     let mut rest = number;
     for digit in digits.iter_mut().rev() {
-        *digit =
-            usize::try_from(rest % 10).ok().and_then(|one| ONES.get(one)).copied().unwrap_or(b'9');
+        *digit |= u8::try_from(rest % 10).unwrap_or(9);
         rest /= 10;
     }
     if rest == 0 { digits } else { [b'9'; WIDTH] }
