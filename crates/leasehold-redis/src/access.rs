@@ -491,11 +491,22 @@ impl Link {
     /// Whether the next request asks for the role again: a primary can become a replica without
     /// closing its connections, and may go on answering.
     pub(crate) fn asks_role(&self) -> bool {
-        let Some(known) = &self.role_known_ms else { return false };
+        self.role_due().is_some_and(|(known, last, now)| {
+            known.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        })
+    }
+
+    /// Whether it is time for that.
+    pub(crate) fn is_role_due(&self) -> bool {
+        self.role_due().is_some()
+    }
+
+    /// When the role was asked for last, and the present, if that is long ago.
+    fn role_due(&self) -> Option<(&AtomicU64, u64, u64)> {
+        let known = self.role_known_ms.as_ref()?;
         let now = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
         let last = known.load(Ordering::Relaxed);
-        now.saturating_sub(last) >= ROLE_EVERY_MS
-            && known.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        (now.saturating_sub(last) >= ROLE_EVERY_MS).then_some((known, last, now))
     }
 }
 

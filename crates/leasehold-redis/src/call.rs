@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::Fence;
+use leasehold_core::{BoxFuture, Fence};
 use redis::{Arg, Cmd, ToRedisArgs};
 use tokio::time::{Instant, sleep_until};
 
@@ -112,12 +112,22 @@ impl<'a> Call<'a> {
         transport: &dyn Transport,
         deadline: Deadline,
     ) -> Answer {
-        if let Some(unsent) = &self.unsent
-            && let Some(messages) = Messages::take_from(&mut answer.value)
-        {
-            unsent.send(&messages, transport, deadline).await;
+        if let Some(sending) = self.tell(&mut answer, transport, deadline) {
+            sending.await;
         }
         answer
+    }
+
+    /// Takes from an answer the messages that came with it; what sends them.
+    fn tell<'c>(
+        &'c self,
+        answer: &mut Answer,
+        transport: &'c dyn Transport,
+        deadline: Deadline,
+    ) -> Option<BoxFuture<'c, ()>> {
+        let unsent = self.unsent.as_ref()?;
+        let messages = Messages::take_from(&mut answer.value)?;
+        Some(Box::pin(async move { unsent.send(&messages, transport, deadline).await }))
     }
 
     /// As a part of many.
@@ -125,9 +135,28 @@ impl<'a> Call<'a> {
         Request { body: Body::Script { call: self, whole: false }, delivery }
     }
 
-    /// Runs it.
+    /// Runs it. What is seldom needed has a place of its own, since each request makes room for the rest.
     pub(crate) async fn run(
         &self,
+        transport: &dyn Transport,
+        delivery: Delivery,
+        deadline: Deadline,
+    ) -> Result<Answer, Verdict> {
+        match transport.one(&self.by_digest(delivery), deadline).await {
+            Ok(mut answer) => {
+                if let Some(sending) = self.tell(&mut answer, transport, deadline) {
+                    sending.await;
+                }
+                Ok(answer)
+            }
+            Err(verdict) => Box::pin(self.run_on(verdict, transport, delivery, deadline)).await,
+        }
+    }
+
+    /// Goes on after this became of the first try.
+    async fn run_on(
+        &self,
+        mut verdict: Verdict,
         transport: &dyn Transport,
         delivery: Delivery,
         deadline: Deadline,
@@ -136,11 +165,6 @@ impl<'a> Call<'a> {
         let mut reconnected = false;
         let mut pause = PAUSE_MIN;
         loop {
-            let request = Request { body: Body::Script { call: self, whole }, delivery };
-            let verdict = match transport.one(&request, deadline).await {
-                Ok(answer) => return Ok(self.told(answer, transport, deadline).await),
-                Err(verdict) => verdict,
-            };
             match verdict.next {
                 Next::SendSource if !whole => whole = true,
                 Next::Reconnect if !reconnected => reconnected = true,
@@ -158,6 +182,11 @@ impl<'a> Call<'a> {
                     return Err(verdict);
                 }
             }
+            let request = Request { body: Body::Script { call: self, whole }, delivery };
+            verdict = match transport.one(&request, deadline).await {
+                Ok(answer) => return Ok(self.told(answer, transport, deadline).await),
+                Err(verdict) => verdict,
+            };
         }
     }
 }

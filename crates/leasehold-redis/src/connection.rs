@@ -270,6 +270,40 @@ impl Supervised {
         }
     }
 
+    /// The connection for a request that goes by itself, with nothing before or behind it, if it is there.
+    fn at_hand(&self, request: &Request<'_>) -> Option<Arc<Link>> {
+        let alone = matches!(request.delivery, Delivery::None) && !self.inner.access.follows();
+        let link = self.open_link(&self.inner.state()).filter(|_| alone)?;
+        (!link.is_role_due()).then_some(link)
+    }
+
+    /// Sends such a request. It is what most are, so it makes no room for anything else: where it is
+    /// changed, [`Supervised::send_over`] is too.
+    async fn send_alone(
+        &self,
+        link: &Arc<Link>,
+        request: &Request<'_>,
+        deadline: Deadline,
+    ) -> Result<Answer, Verdict> {
+        if deadline.is_over() {
+            return Err(deadline.missed_unsent(None));
+        }
+        let epoch = link.at.epoch;
+        let command = request.packed(epoch);
+        let mut connection = link.connection.clone();
+        match timeout_at(deadline.at, connection.send_packed_command(&command)).await {
+            Ok(answer) => {
+                link.silent.store(0, Ordering::Relaxed);
+                let value = judged(answer).map_err(|verdict| self.noted(link, verdict))?;
+                Ok(Answer::new(value, epoch))
+            }
+            Err(_) => {
+                self.note_silence(link);
+                Err(deadline.missed())
+            }
+        }
+    }
+
     /// Sends requests over this connection and no other.
     async fn send_over(
         &self,
@@ -509,8 +543,12 @@ impl Transport for Supervised {
         deadline: Deadline,
     ) -> BoxFuture<'a, Result<Answer, Verdict>> {
         Box::pin(async move {
-            let answer =
-                self.send(std::slice::from_ref(request), Routing::default(), deadline).await;
+            here()?;
+            if let Some(link) = self.at_hand(request) {
+                return self.send_alone(&link, request, deadline).await;
+            }
+            let requests = std::slice::from_ref(request);
+            let answer = Box::pin(self.send(requests, Routing::default(), deadline)).await;
             answer.into_iter().next().unwrap_or_else(|| Err(deadline.missed()))
         })
     }
@@ -528,6 +566,9 @@ impl Transport for Supervised {
         request: &'a Request<'a>,
         deadline: Deadline,
     ) -> Option<BoxFuture<'a, Result<Answer, Verdict>>> {
+        if let Some(link) = self.at_hand(request) {
+            return Some(Box::pin(async move { self.send_alone(&link, request, deadline).await }));
+        }
         let requests = std::slice::from_ref(request);
         let lane = self.lane_for(requests);
         let link = lane.open_link(&lane.inner.state())?;
