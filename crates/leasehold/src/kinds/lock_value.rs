@@ -79,7 +79,7 @@ impl LockValue {
 
     /// Goes on with an acquisition until the lock is held.
     pub(crate) async fn wait(&self, acquisition: Acquisition) -> Result<Guard> {
-        waiting::wait(acquisition, &self.gates).await
+        waiting::wait(Box::new(acquisition), &self.gates).await
     }
 
     pub(crate) fn acquisition(&self, limit: Option<Duration>) -> Result<Acquisition> {

@@ -2,12 +2,12 @@
 //! wait behind it, and a lease may go from one to the next without asking the store.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use leasehold_core::{Error, ErrorKind, Key, Metadata, Mode, Moment, OwnerName, Result};
-use tokio::sync::mpsc;
 
 use crate::LOCK;
 use crate::events;
@@ -15,6 +15,7 @@ use crate::lease::guard::Guard;
 use crate::lease::handle::{LeaseHandle, Offered, Successors};
 use crate::settings::{Named, Settings, Terms};
 use crate::shared::Inner;
+use crate::waiting::mailbox::{Receiver, Sender, mailbox};
 use crate::waiting::sight::Seen;
 use crate::waiting::wire::Wire;
 
@@ -36,7 +37,7 @@ pub(crate) struct Gates {
 
 /// Contenders stand in one line when they want the very same thing; whatever the store keeps about
 /// a lease is then true of each contender that it is handed to.
-#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct GateKey {
     key: Key,
     mode: Mode,
@@ -49,6 +50,14 @@ pub(crate) struct GateKey {
     /// A contender that can share the lock with the one before need not wait for it, and stands in
     /// a line of its own.
     alone: Option<u64>,
+}
+
+/// Few lines differ in anything but these two, and a wait looks its line up several times.
+impl Hash for GateKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key.hash(state);
+        self.alone.hash(state);
+    }
 }
 
 impl GateKey {
@@ -84,7 +93,7 @@ impl Gate {
 #[derive(Clone, Debug)]
 struct Contender {
     id: u64,
-    messages: mpsc::UnboundedSender<Baton>,
+    messages: Sender<Baton>,
     pulse: Pulse,
 }
 
@@ -195,7 +204,7 @@ pub(crate) struct LocalPlace {
     ahead_since: Option<Moment>,
     seen: Seen,
     contender: Contender,
-    pub(crate) messages: mpsc::UnboundedReceiver<Baton>,
+    pub(crate) messages: Receiver<Baton>,
     pub(crate) wire: Option<Box<Wire>>,
 }
 
@@ -206,7 +215,7 @@ impl LocalPlace {
         let mut key = GateKey::new(&settings.key, settings, &settings.terms()?);
         let id = gates.next.fetch_add(1, Ordering::Relaxed);
         key.alone = (settings.mode == Mode::Shared).then_some(id);
-        let (sender, messages) = mpsc::unbounded_channel();
+        let (sender, messages) = mailbox();
         let mut lock = gates.lock();
         let gate = lock.entry(key.clone()).or_default();
         let waiters = u32::try_from(gate.line.len()).unwrap_or(u32::MAX);
@@ -322,7 +331,7 @@ impl LocalPlace {
         let mut unused = Vec::new();
         let mut gates = self.gates.lock();
         // Batons are sent under the lock: what was passed here and not taken in goes on as well.
-        while let Ok(baton) = self.messages.try_recv() {
+        while let Some(baton) = self.messages.try_recv() {
             self.first |= !matches!(baton, Baton::Lease(_));
             match baton {
                 Baton::Wire(passed) if wire.is_none() => wire = Some(passed),
@@ -337,7 +346,7 @@ impl LocalPlace {
         if let Some(next) = gate.line.front()
             && let Some(passed) = baton.take()
         {
-            baton = next.messages.send(passed).err().map(|unsent| unsent.0);
+            baton = next.messages.send(passed).err();
         }
         if gate.line.is_empty() {
             gates.remove(&self.key);
@@ -391,7 +400,7 @@ impl Successors for Gates {
                 baton = Some(lease);
                 break;
             };
-            baton = contender.messages.send(lease).err().map(|unsent| unsent.0);
+            baton = contender.messages.send(lease).err();
         }
         gate.count();
         // Contenders that have just gone pass their part on by themselves; a lease that no other

@@ -16,7 +16,7 @@ use crate::waiting::wire::Wire;
 /// Waits until the lock is handed over, by the store or inside this process. An error is told once
 /// the place in line has been given up, or taken on by the next contender.
 pub(super) async fn wait(
-    acquisition: Acquisition,
+    acquisition: Box<Acquisition>,
     gates: &Arc<Gates>,
     wakes: bool,
 ) -> Result<Guard> {
@@ -49,7 +49,7 @@ pub(super) async fn wait(
 
 async fn stand(
     place: &mut LocalPlace,
-    acquisition: Acquisition,
+    acquisition: Box<Acquisition>,
     limits: &Limits,
     wakes: bool,
 ) -> Result<Guard> {
@@ -101,18 +101,18 @@ async fn stand(
             }
         };
         match baton {
-            Some(Baton::Lease(offer)) => match offer.claim() {
+            Baton::Lease(offer) => match offer.claim() {
                 Some(guard) => return Ok(guard),
                 None => place.rejoin(),
             },
-            Some(Baton::Wire(mut wire)) => {
+            Baton::Wire(mut wire) => {
                 if place.wire.is_none() {
                     wire.take_over(limits);
                     place.wire = Some(wire);
                 }
                 place.now_first();
             }
-            Some(Baton::Start) | None => place.now_first(),
+            Baton::Start => place.now_first(),
         }
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod acquisition;
 mod armed;
 pub(crate) mod gate;
 mod in_line;
+mod mailbox;
 mod polling;
 pub(crate) mod sight;
 pub(crate) mod wake;
@@ -22,14 +23,14 @@ use crate::waiting::gate::Gates;
 
 /// Waits until the lock is held, the limit is reached or the strategy stops. A contender that is
 /// told that it is not held has no place in the line any more, as far as the store can be asked.
-pub(crate) async fn wait(acquisition: Acquisition, gates: &Arc<Gates>) -> Result<Guard> {
+pub(crate) async fn wait(acquisition: Box<Acquisition>, gates: &Arc<Gates>) -> Result<Guard> {
     let contender = Contender::new(&acquisition.request.key, acquisition.request.mode);
     let outcome = wait_unseen(acquisition, gates).instrument(contender.span()).await;
     contender.ended(outcome.as_ref().map(|guard| Some(guard.handle().fence())));
     outcome
 }
 
-async fn wait_unseen(mut acquisition: Acquisition, gates: &Arc<Gates>) -> Result<Guard> {
+async fn wait_unseen(mut acquisition: Box<Acquisition>, gates: &Arc<Gates>) -> Result<Guard> {
     let capability = acquisition.client.store.capability();
     if acquisition.limits.settings.fairness != Fairness::Fifo || !capability.queue {
         return polling::wait(acquisition).await;

@@ -10,7 +10,7 @@ use crate::waiting::sight::{InTheWay, Sight};
 
 /// Waits until the lock is held, the limit is reached or the strategy stops. An error is told once
 /// whatever was taken has been given up.
-pub(super) async fn wait(mut acquisition: Acquisition) -> Result<Guard> {
+pub(super) async fn wait(mut acquisition: Box<Acquisition>) -> Result<Guard> {
     let outcome = poll(&mut acquisition).await;
     tell_failure(&outcome);
     if outcome.is_err() {

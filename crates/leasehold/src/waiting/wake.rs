@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use leasehold_core::{ClientId, Error, ErrorKind, Listener, Result, Store, Wake};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::lease::renewal::RenewalSchedule;
+use crate::waiting::mailbox::{Receiver, Sender, mailbox};
 
 /// Pauses before the channel is tried again. Each is lengthened by up to half at random.
 const AGAIN_MIN: Duration = Duration::from_millis(100);
@@ -55,7 +56,7 @@ pub(crate) struct Hub {
 
 #[derive(Debug, Default)]
 struct Lines {
-    lines: Mutex<HashMap<u64, mpsc::UnboundedSender<Wake>>>,
+    lines: Mutex<HashMap<u64, Sender<Wake>>>,
     /// Grants since the last message that no message told of.
     untold: AtomicU32,
     /// Told when a message did not come that should have.
@@ -63,7 +64,7 @@ struct Lines {
 }
 
 impl Lines {
-    fn get(&self) -> MutexGuard<'_, HashMap<u64, mpsc::UnboundedSender<Wake>>> {
+    fn get(&self) -> MutexGuard<'_, HashMap<u64, Sender<Wake>>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -94,17 +95,14 @@ impl Lines {
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) ticket: u64,
-    messages: mpsc::UnboundedReceiver<Wake>,
+    messages: Receiver<Wake>,
     lines: Arc<Lines>,
 }
 
 impl Line {
     /// The next message for this waiter. Cancel safe.
     pub(crate) async fn next(&mut self) -> Wake {
-        match self.messages.recv().await {
-            Some(wake) => wake,
-            None => std::future::pending().await,
-        }
+        self.messages.recv().await
     }
 }
 
@@ -217,7 +215,7 @@ impl Hub {
     /// A line for one waiter; dropping it closes it.
     pub(crate) fn line(&self) -> Line {
         let ticket = self.next_ticket.fetch_add(1, Ordering::Relaxed);
-        let (sender, messages) = mpsc::unbounded_channel();
+        let (sender, messages) = mailbox();
         self.lines.get().insert(ticket, sender);
         Line { ticket, messages, lines: Arc::clone(&self.lines) }
     }

@@ -41,7 +41,7 @@ type Flight = BoxFuture<'static, Result<Acquire>>;
 /// A contender's business with the store, which can be passed to another contender of the same
 /// process at any point. All state is in here; [`Wire::drive`] may be dropped and called anew.
 pub(crate) struct Wire {
-    acquisition: Acquisition,
+    acquisition: Box<Acquisition>,
     wakes: bool,
     /// The line of messages, once a place has been asked for.
     line: Option<Line>,
@@ -70,7 +70,7 @@ enum Event {
 }
 
 impl Wire {
-    pub(crate) fn new(acquisition: Acquisition, wakes: bool, seen: Seen) -> Self {
+    pub(crate) fn new(acquisition: Box<Acquisition>, wakes: bool, seen: Seen) -> Self {
         let terms = acquisition.terms;
         // A lease handed over must be long enough for the grace to stop in.
         let window = WINDOW_MAX.max(terms.grace.saturating_mul(4));
@@ -211,7 +211,7 @@ impl Wire {
 
     /// Opens the wake channel, if it can be opened for now; `false` when the wait has run out.
     async fn open_channel(&mut self) -> Result<bool> {
-        let Acquisition { client, limits, .. } = &self.acquisition;
+        let Acquisition { client, limits, .. } = &*self.acquisition;
         let (client, until) = (Arc::clone(client), limits.until);
         let later = client.clock.now().saturating_add(OPEN_WITHIN);
         tokio::select! {
