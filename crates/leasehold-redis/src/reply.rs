@@ -340,8 +340,11 @@ pub(crate) fn force_release(value: Value) -> Result<(ForceRelease, u32)> {
     })
 }
 
-/// One answer for each of `count` renewals.
+/// One answer for each of `count` renewals, which the script gives once where all were renewed.
 pub(crate) fn renew(value: Value, count: usize) -> Result<Vec<Result<Renew>>> {
+    if value == Value::Int(1) {
+        return Ok((0..count).map(|_| Ok(Renew::Renewed)).collect());
+    }
     let answers = read(value, |value| answers(value, count))?;
     Ok(answers.into_iter().map(|answer| read(checked(answer)?, read_renewal)).collect())
 }
@@ -395,5 +398,20 @@ mod tests {
         assert_eq!(parts(Value::Int(7), 2), [Value::Nil, Value::Nil]);
         assert_eq!(parts(Value::Okay, 1), [Value::Nil]);
         assert_eq!(parts(Value::Array(vec![late(), late()]), 1), [Value::Nil]);
+    }
+
+    #[test]
+    fn renewals_are_answered_once_where_all_were_renewed_and_else_each_for_itself() {
+        let told = |value| -> Vec<Renew> {
+            renew(value, 3).unwrap().into_iter().collect::<Result<_>>().unwrap()
+        };
+        assert_eq!(told(Value::Int(1)), [Renew::Renewed; 3]);
+        let late = Value::Array(vec![word("late")]);
+        let each = Value::Array(vec![Value::Int(1), late.clone(), Value::Int(2)]);
+        assert_eq!(told(each), [Renew::Renewed, Renew::Late, Renew::Asked]);
+        // Nothing else is about all.
+        for other in [Value::Int(2), Value::Int(0), late, word("1"), Value::Okay] {
+            assert!(renew(other, 3).is_err());
+        }
     }
 }

@@ -12,7 +12,8 @@
 --               and if more is asked: 1 when the lease may end earlier than it would have, else 0;
 --               ttl, as ARGV[4]; and the token that it is to have from now on, if it is handed over
 --
--- Returns an array with one answer for each lock, or for one lock its answer, as acquire does, which is one of
+-- Returns 1, an integer, where all were renewed and no holder is asked to let go; else an array with one answer for
+-- each lock, or for one lock its answer, as acquire does, which is one of
 --   1         an integer: renewed
 --   2         renewed, and its holder is asked to let go
 --   late      it had run out, and nobody has held the lock since; it stays ended
@@ -23,7 +24,7 @@
 -- memory limit.
 -- include: now
 local keys, argv, try, number, find = KEYS, ARGV, redis.pcall, #KEYS, string.find
-local answers, rest = number > 1 and {}, nil
+local answers, rest = nil, nil
 local ahead, done = 4, 1
 local packed = number > 1 and #argv == ahead + 1 and argv[ahead + 1]
 local ttl = argv[4]
@@ -58,8 +59,15 @@ for i = 1, number do
       end
     end
   end
-  if packed and not written then asked = sub(packed, 54 * i - 53, 54 * i) end
-  -- include: settle
+  -- A server takes longer over an answer for each than over one for all.
+  if written ~= 0 then
+    if packed and not written then asked = sub(packed, 54 * i - 53, 54 * i) end
+    -- include: settle
+  end
+end
+if not answers then return done end
+for i = 1, number do
+  if answers[i] == nil then answers[i] = done end
 end
 if not rest then return answers end
 local frees = true
