@@ -301,6 +301,12 @@ impl LeaseHandle {
         self.offer.get_or_init(|| Box::new((offered, until)));
     }
 
+    /// Whether it came from a holder of this process: then it may wait to be taken, or have a renewal of that
+    /// one's before it.
+    pub(crate) fn was_handed_on(&self) -> bool {
+        self.offer.get().is_some() || self.resume_ns.load(Ordering::Relaxed) != 0
+    }
+
     /// Until when the lease waits to be taken, if it has not been.
     pub(crate) fn is_offered_until(&self) -> Option<Moment> {
         let (offered, until) = &**self.offer.get()?;

@@ -91,17 +91,23 @@ impl RenewalSchedule {
         }
     }
 
-    /// Looks after a lease at another time, unless it is cared for no more.
-    fn put_off(&self, handle: &LeaseHandle, at: Moment) {
+    /// Looks after leases at other times, each unless it is cared for no more, or was put elsewhere.
+    fn put_off(&self, moves: &[Move<'_>]) {
         let mut due = self.due();
-        if let Some(lease) = due.remove(handle) {
-            self.put_at(due, lease, at);
+        due.put_off(moves);
+        if let Some(at) = moves.iter().map(|one| one.to).min() {
+            self.plan(due, at);
         }
     }
 
     fn put_at(&self, mut due: MutexGuard<'_, Due>, lease: Arc<LeaseHandle>, at: Moment) {
-        let at = at.as_nanos().max(1);
+        let at = due_ns(at);
         due.insert(lease, at);
+        self.plan(due, at);
+    }
+
+    /// Has the renewer look by then.
+    fn plan(&self, mut due: MutexGuard<'_, Due>, at: u64) {
         let sooner = due.planned.is_none_or(|planned| at < planned);
         if sooner {
             due.planned = Some(at);
@@ -129,9 +135,12 @@ impl RenewalSchedule {
 
     /// Whether a lease that was handed on needs no renewal yet: it may still be taken, or was taken
     /// early enough. One that was not taken goes to the next contender, or back to the store.
-    fn is_on_its_way(&self, handle: &Arc<LeaseHandle>, now: Moment) -> bool {
+    fn is_on_its_way(&self, found: &Found, now: Moment) -> bool {
+        let handle = &found.lease;
         match handle.is_offered_until() {
-            Some(until) if now < until => self.put_off(handle, until.min(handle.lost_at())),
+            Some(until) if now < until => {
+                self.put_off(&[found.to(until.min(handle.lost_at()))]);
+            }
             Some(_) => {
                 self.remove(handle);
                 handle.take_back();
@@ -146,7 +155,7 @@ impl RenewalSchedule {
                 if now >= resume {
                     return false;
                 }
-                self.put_off(handle, resume.min(handle.lost_at()));
+                self.put_off(&[found.to(resume.min(handle.lost_at()))]);
             }
         }
         true
@@ -169,7 +178,7 @@ impl RenewalSchedule {
 
     /// All leases that are cared for.
     pub(crate) fn holds(&self) -> Vec<Arc<LeaseHandle>> {
-        self.due().until(u64::MAX)
+        self.due().until(u64::MAX).into_iter().map(|found| found.lease).collect()
     }
 
     /// Runs until `stop`.
@@ -186,46 +195,71 @@ impl RenewalSchedule {
 
     /// Does what is due and says when to look again.
     fn turn(self: &Arc<Self>) -> Option<Moment> {
-        let now = self.clock.now();
-        let mut batches: BTreeMap<u32, Batch> = BTreeMap::new();
-        let due = self.due().until(now.as_nanos());
-        for handle in due {
-            if handle.status(now) == LeaseStatus::Lost {
-                self.remove(&handle);
-                handle.take_back();
-                continue;
-            }
-            if self.is_on_its_way(&handle, now) {
-                continue;
-            }
-            // It stays in the schedule, where others look for what is held.
-            if handle.wants_renewal(now)
-                && let Some((request, lasting)) = handle.start_renewal(now)
-            {
-                self.put_off(&handle, lasting.lost_at);
-                // Those that can wait about equally long for the answer go together, so that one
-                // whose time is nearly over leaves the others theirs.
-                let patience = patience(lasting.length);
-                let within = lasting.lost_at.saturating_since(now).min(patience);
-                let class = within.as_millis().max(1).ilog2();
-                let batch = batches.entry(class).or_insert_with(Batch::new);
-                batch.push(handle, request, lasting.lost_at, patience);
-            } else {
-                self.put_off(&handle, handle.lost_at());
-            }
-        }
-        for batch in batches.into_values() {
+        let (batches, next) = self.begin_renewals(self.clock.now());
+        for batch in batches {
             tokio::spawn(Arc::clone(self).renew(batch));
         }
+        next
+    }
+
+    /// What is to be renewed now, and when to look again. Each lease stays in the schedule, where others look for
+    /// what is held, and is there by its end before its renewal can be answered.
+    fn begin_renewals(&self, now: Moment) -> (Vec<Batch>, Option<Moment>) {
+        let all = self.due().until(now.as_nanos());
+        let mut moves = Vec::with_capacity(all.len());
+        let mut batches: Vec<Batch> = Vec::new();
+        for found in &all {
+            let Some((request, lasting)) = self.renewal_of(found, now) else { continue };
+            moves.push(found.to(lasting.lost_at));
+            // Those that can wait about equally long for the answer go together, so that one
+            // whose time is nearly over leaves the others theirs.
+            let patience = patience(lasting.length);
+            let within = lasting.lost_at.saturating_since(now).min(patience);
+            let class = within.as_millis().max(1).ilog2();
+            let place = batches.binary_search_by_key(&class, |batch| batch.class);
+            let place = place.unwrap_or_else(|place| {
+                batches.insert(place, Batch::new(class, all.len()));
+                place
+            });
+            if let Some(batch) = batches.get_mut(place) {
+                batch.push(Arc::clone(&found.lease), request, lasting.lost_at, patience);
+            }
+        }
         let mut due = self.due();
+        due.put_off(&moves);
         due.forget_empty();
         due.planned = due.moments.first_key_value().map(|(at, _)| *at);
-        due.planned.map(Moment::from_nanos)
+        (batches, due.planned.map(Moment::from_nanos))
+    }
+
+    /// The renewal to send for a lease that is due, and what it lasts without it; `None` when there is something
+    /// else to be done about it, and that is done.
+    fn renewal_of(&self, found: &Found, now: Moment) -> Option<(RenewRequest, Lasting)> {
+        let handle = &found.lease;
+        let renewal = || handle.wants_renewal(now).then(|| handle.start_renewal(now)).flatten();
+        if !handle.was_handed_on()
+            && let Some(renewal) = renewal()
+        {
+            return Some(renewal);
+        }
+        if handle.status(now) == LeaseStatus::Lost {
+            self.remove(handle);
+            handle.take_back();
+            return None;
+        }
+        if self.is_on_its_way(found, now) {
+            return None;
+        }
+        let renewal = renewal();
+        if renewal.is_none() {
+            self.put_off(&[found.to(handle.lost_at())]);
+        }
+        renewal
     }
 
     async fn renew(self: Arc<Self>, batch: Batch) {
         let sent_at = self.clock.now();
-        let Batch { holds, requests, lost_at, patience } = &batch;
+        let Batch { holds, requests, lost_at, patience, .. } = &batch;
         let within = lost_at.saturating_since(sent_at).min(*patience);
         let answers = self.store.renew(requests, within).await;
         let (now, held) = (self.clock.now(), self.held());
@@ -236,6 +270,7 @@ impl RenewalSchedule {
             Some((same, due)) if same == length => due,
             _ => last.insert((length, renewal_due(sent_at, length, 3, held))).1,
         };
+        let mut moves = Vec::with_capacity(holds.len());
         for (handle, request) in holds.iter().zip(requests) {
             let next = match answers.next() {
                 Some(Ok(answer @ (Renew::Renewed | Renew::Asked))) => {
@@ -263,11 +298,45 @@ impl RenewalSchedule {
                 }
             };
             if let Some(next) = next {
-                self.put_off(handle, next);
+                moves.push(Move { lease: handle, from: None, to: due_ns(next) });
             } else {
                 self.remove(handle);
             }
         }
+        // Before the requests count as done: a lease that is handed on then takes its moment along.
+        self.put_off(&moves);
+    }
+}
+
+/// A lease that is due.
+#[derive(Debug)]
+struct Found {
+    lease: Arc<LeaseHandle>,
+    /// Its moment, in nanoseconds.
+    at: u64,
+}
+
+impl Found {
+    /// To another moment, unless others put it elsewhere since it was found: they know more of it.
+    fn to(&self, at: Moment) -> Move<'_> {
+        Move { lease: &self.lease, from: Some(self.at), to: due_ns(at) }
+    }
+}
+
+/// A lease that is to be looked after at another time.
+#[derive(Clone, Copy, Debug)]
+struct Move<'l> {
+    lease: &'l LeaseHandle,
+    /// Only from there.
+    from: Option<u64>,
+    to: u64,
+}
+
+impl Move<'_> {
+    /// Where the lease is, as far as it is there, when it is to be moved from there to another moment.
+    fn starts_at(&self) -> Option<u64> {
+        let at = self.lease.due_ns.load(Ordering::Relaxed);
+        (at != self.to && self.from.is_none_or(|from| from == at)).then_some(at)
     }
 }
 
@@ -275,32 +344,59 @@ impl Due {
     /// Puts in a lease that is not there.
     fn insert(&mut self, lease: Arc<LeaseHandle>, at: u64) {
         // Where leases were taken one after the other, most moments have one.
-        let moment = self.moments.entry(at).or_insert_with(|| Vec::with_capacity(1));
-        lease.due_ns.store(at, Ordering::Relaxed);
-        lease.place.store(u32::try_from(moment.len()).unwrap_or(u32::MAX), Ordering::Relaxed);
-        moment.push(lease);
+        put(self.moments.entry(at).or_insert_with(|| Vec::with_capacity(1)), lease, at);
         self.held = self.held.saturating_add(1);
     }
 
     /// Takes out a lease, if it is there.
     fn remove(&mut self, handle: &LeaseHandle) -> Option<Arc<LeaseHandle>> {
         let at = handle.due_ns.load(Ordering::Relaxed);
-        let number = handle.place.load(Ordering::Relaxed);
-        let place = usize::try_from(number).ok()?;
         let moment = self.moments.get_mut(&at)?;
-        if !moment.get(place).is_some_and(|there| ptr::eq(&**there, handle)) {
-            return None;
-        }
-        let lease = moment.swap_remove(place);
-        if let Some(moved) = moment.get(place) {
-            moved.place.store(number, Ordering::Relaxed);
-        }
+        let lease = take(moment, handle)?;
         if moment.is_empty() && self.empty != Some(at) {
             self.forget_empty();
             self.empty = Some(at);
         }
         self.held = self.held.saturating_sub(1);
         Some(lease)
+    }
+
+    /// Puts leases to other moments, each unless it is not there. Those that fall due together mostly go on
+    /// together, and their moments are looked for once.
+    fn put_off(&mut self, mut moves: &[Move<'_>]) {
+        while let Some(first) = moves.first() {
+            let (from, to) = (first.starts_at(), first.to);
+            let alike = moves.iter().take_while(|one| one.to == to && one.starts_at() == from);
+            let (these, rest) = moves.split_at(alike.count().max(1));
+            moves = rest;
+            match (from, these) {
+                (None, _) => {}
+                (Some(_), [one]) => {
+                    if let Some(lease) = self.remove(one.lease) {
+                        self.insert(lease, to);
+                    }
+                }
+                (Some(from), these) => self.put_off_together(from, to, these),
+            }
+        }
+    }
+
+    fn put_off_together(&mut self, from: u64, to: u64, these: &[Move<'_>]) {
+        let mut there = self.moments.remove(&to).unwrap_or_default();
+        if let Some(left) = self.moments.get_mut(&from) {
+            there.reserve_exact(these.len());
+            for one in these {
+                if let Some(lease) = take(left, one.lease) {
+                    put(&mut there, lease, to);
+                }
+            }
+            if left.is_empty() {
+                self.moments.remove(&from);
+            }
+        }
+        if !there.is_empty() {
+            self.moments.insert(to, there);
+        }
     }
 
     fn forget_empty(&mut self) {
@@ -312,15 +408,47 @@ impl Due {
     }
 
     /// All leases up to a moment, which stay.
-    fn until(&self, at: u64) -> Vec<Arc<LeaseHandle>> {
-        self.moments.range(..=at).flat_map(|(_, leases)| leases).map(Arc::clone).collect()
+    fn until(&self, at: u64) -> Vec<Found> {
+        let mut found = Vec::new();
+        for (at, leases) in self.moments.range(..=at) {
+            found.extend(leases.iter().map(|lease| Found { lease: Arc::clone(lease), at: *at }));
+        }
+        found
     }
+}
+
+/// Puts a lease to those of this moment.
+fn put(moment: &mut Vec<Arc<LeaseHandle>>, lease: Arc<LeaseHandle>, at: u64) {
+    lease.due_ns.store(at, Ordering::Relaxed);
+    lease.place.store(u32::try_from(moment.len()).unwrap_or(u32::MAX), Ordering::Relaxed);
+    moment.push(lease);
+}
+
+/// Takes a lease out of a moment, if it is there.
+fn take(moment: &mut Vec<Arc<LeaseHandle>>, handle: &LeaseHandle) -> Option<Arc<LeaseHandle>> {
+    let number = handle.place.load(Ordering::Relaxed);
+    let place = usize::try_from(number).ok()?;
+    if !moment.get(place).is_some_and(|there| ptr::eq(&**there, handle)) {
+        return None;
+    }
+    let lease = moment.swap_remove(place);
+    if let Some(moved) = moment.get(place) {
+        moved.place.store(number, Ordering::Relaxed);
+    }
+    Some(lease)
+}
+
+/// A moment as the schedule has it.
+fn due_ns(at: Moment) -> u64 {
+    at.as_nanos().max(1)
 }
 
 /// Renewals that are sent together. Dropping it, at whatever point, tells their holds that the
 /// request is no longer on the way.
 #[derive(Debug)]
 struct Batch {
+    /// For about how long they can wait for the answer.
+    class: u32,
     holds: Vec<Arc<LeaseHandle>>,
     requests: Vec<RenewRequest>,
     /// When the first of them counts as lost.
@@ -330,9 +458,10 @@ struct Batch {
 }
 
 impl Batch {
-    const fn new() -> Self {
+    fn new(class: u32, most: usize) -> Self {
+        let (holds, requests) = (Vec::with_capacity(most), Vec::with_capacity(most));
         let lost_at = Moment::from_nanos(u64::MAX);
-        Self { holds: Vec::new(), requests: Vec::new(), lost_at, patience: Duration::MAX }
+        Self { class, holds, requests, lost_at, patience: Duration::MAX }
     }
 
     fn push(
@@ -393,69 +522,4 @@ fn patience(ttl: Ttl) -> Duration {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-mod tests {
-    use leasehold_embedded::MemoryStore;
-
-    use super::*;
-    use crate::Client;
-
-    /// How many of so many leases, taken over a twelfth of their ttl, fall due in one moment at most.
-    fn most_at_once(held: u32) -> usize {
-        let ttl = Ttl::new(Duration::from_secs(30)).unwrap();
-        let mut moments: BTreeMap<Moment, usize> = BTreeMap::new();
-        for number in 0..held {
-            let sent_at = ttl.duration() / 12 * number / held;
-            let due = renewal_due(Moment::from_origin(sent_at), ttl, 3, held as usize);
-            let early = (sent_at + ttl.part(3)).checked_sub(due.since_origin()).unwrap();
-            assert!(early <= ttl.duration() / 64);
-            *moments.entry(due).or_default() += 1;
-        }
-        moments.into_values().max().unwrap_or_default()
-    }
-
-    #[test]
-    fn few_leases_are_renewed_together_and_many_in_small_groups() {
-        assert_eq!(most_at_once(1), 1);
-        assert!((10..=100).contains(&most_at_once(100)));
-        for held in [1000, 10_000, 100_000] {
-            let most = most_at_once(held);
-            assert!((32..=200).contains(&most), "{held}: {most}");
-        }
-    }
-
-    /// Leases that are put in, moved and taken out at random, beside a list of what is where.
-    #[tokio::test]
-    async fn every_lease_is_at_the_moment_to_which_it_was_put_last() {
-        let client = Client::new(Arc::new(MemoryStore::new())).unwrap();
-        let (mut guards, mut leases) = (Vec::new(), Vec::new());
-        for number in 0..40 {
-            let guard = client.mutex(number.to_string()).try_lock().await.unwrap().unwrap();
-            client.inner().schedule.remove(guard.handle());
-            leases.push(Arc::clone(guard.handle()));
-            guards.push(guard);
-        }
-        let mut random = fastrand::Rng::with_seed(11);
-        let mut due = Due::default();
-        let mut expected: BTreeMap<usize, u64> = BTreeMap::new();
-        for _ in 0..10_000 {
-            let number = random.usize(..leases.len());
-            let lease = leases.get(number).unwrap();
-            assert_eq!(due.remove(lease).is_some(), expected.remove(&number).is_some());
-            if random.bool() {
-                let at = random.u64(1..10);
-                due.insert(Arc::clone(lease), at);
-                expected.insert(number, at);
-            }
-            let until = random.u64(..12);
-            let place = |lease| leases.iter().position(|other| Arc::ptr_eq(other, lease)).unwrap();
-            let mut found: Vec<usize> = due.until(until).iter().map(place).collect();
-            found.sort_unstable();
-            let there = expected.iter().filter(|(_, at)| **at <= until);
-            assert_eq!(found, there.map(|(number, _)| *number).collect::<Vec<_>>());
-            assert_eq!(due.held, expected.len());
-            assert!(due.moments.values().filter(|moment| moment.is_empty()).count() <= 1);
-        }
-        due.forget_empty();
-        assert!(due.moments.values().all(|moment| !moment.is_empty()));
-    }
-}
+mod tests;

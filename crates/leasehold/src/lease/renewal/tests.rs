@@ -1,0 +1,82 @@
+use leasehold_embedded::MemoryStore;
+
+use super::*;
+use crate::Client;
+
+mod model;
+
+/// How many of so many leases, taken over a twelfth of their ttl, fall due in one moment at most.
+fn most_at_once(held: u32) -> usize {
+    let ttl = Ttl::new(Duration::from_secs(30)).unwrap();
+    let mut moments: BTreeMap<Moment, usize> = BTreeMap::new();
+    for number in 0..held {
+        let sent_at = ttl.duration() / 12 * number / held;
+        let due = renewal_due(Moment::from_origin(sent_at), ttl, 3, held as usize);
+        let early = (sent_at + ttl.part(3)).checked_sub(due.since_origin()).unwrap();
+        assert!(early <= ttl.duration() / 64);
+        *moments.entry(due).or_default() += 1;
+    }
+    moments.into_values().max().unwrap_or_default()
+}
+
+#[test]
+fn few_leases_are_renewed_together_and_many_in_small_groups() {
+    assert_eq!(most_at_once(1), 1);
+    assert!((10..=100).contains(&most_at_once(100)));
+    for held in [1000, 10_000, 100_000] {
+        let most = most_at_once(held);
+        assert!((32..=200).contains(&most), "{held}: {most}");
+    }
+}
+
+/// Leases that are put in, moved and taken out at random, beside a list of what is where.
+#[tokio::test]
+async fn every_lease_is_at_the_moment_to_which_it_was_put_last() {
+    let client = Client::new(Arc::new(MemoryStore::new())).unwrap();
+    let (mut guards, mut leases) = (Vec::new(), Vec::new());
+    for number in 0..40 {
+        let guard = client.mutex(number.to_string()).try_lock().await.unwrap().unwrap();
+        client.inner().schedule.remove(guard.handle());
+        leases.push(Arc::clone(guard.handle()));
+        guards.push(guard);
+    }
+    let mut random = fastrand::Rng::with_seed(11);
+    let mut due = Due::default();
+    let mut expected: BTreeMap<usize, u64> = BTreeMap::new();
+    for _ in 0..10_000 {
+        let number = random.usize(..leases.len());
+        let lease = leases.get(number).unwrap();
+        assert_eq!(due.remove(lease).is_some(), expected.remove(&number).is_some());
+        if random.bool() {
+            let at = random.u64(1..10);
+            due.insert(Arc::clone(lease), at);
+            expected.insert(number, at);
+        }
+        // Together, as what falls due in one moment is.
+        let mut moves = Vec::new();
+        let (to, from) = (random.u64(1..10), random.bool().then(|| random.u64(1..10)));
+        for (number, lease) in leases.iter().enumerate() {
+            if random.u8(..3) == 0 {
+                moves.push(Move { lease, from, to });
+                if let Some(at) = expected.get_mut(&number)
+                    && from.is_none_or(|from| from == *at)
+                {
+                    *at = to;
+                }
+            }
+        }
+        due.put_off(&moves);
+        let until = random.u64(..12);
+        let place =
+            |lease: &Arc<_>| leases.iter().position(|other| Arc::ptr_eq(other, lease)).unwrap();
+        let mut found: Vec<usize> =
+            due.until(until).iter().map(|found| place(&found.lease)).collect();
+        found.sort_unstable();
+        let there = expected.iter().filter(|(_, at)| **at <= until);
+        assert_eq!(found, there.map(|(number, _)| *number).collect::<Vec<_>>());
+        assert_eq!(due.held, expected.len());
+        assert!(due.moments.values().filter(|moment| moment.is_empty()).count() <= 1);
+    }
+    due.forget_empty();
+    assert!(due.moments.values().all(|moment| !moment.is_empty()));
+}

@@ -1,0 +1,542 @@
+//! Everything that befalls leases, at random, beside a list that says of each when it is due: the simplest schedule
+//! that there can be.
+
+use std::any::Any;
+use std::sync::Weak;
+use std::sync::atomic::AtomicU64;
+use std::task::{Context, Wake, Waker};
+
+use leasehold_clock::ManualClock;
+use leasehold_core::{
+    BoxFuture, Call, Capability, Effect, Error, ErrorKind, FenceBlock, LeaseState, LockLog, Result,
+    StoreLayer, Token,
+};
+use tokio::sync::{mpsc, oneshot};
+
+use super::*;
+use crate::audience::Audience;
+use crate::audit::LockEventKind;
+use crate::lease::handle::{Began, Change, Offered, Proof, Relay};
+use crate::settings::Settings;
+
+type Answers = Vec<Result<Renew>>;
+
+/// Renewals on their way, and the way for their answers.
+#[derive(Debug)]
+struct Sent {
+    leases: Vec<usize>,
+    answer: oneshot::Sender<Answers>,
+}
+
+/// A store that answers when and what the test says.
+#[derive(Debug)]
+struct Slow(mpsc::UnboundedSender<Sent>);
+
+impl StoreLayer for Slow {
+    fn carry<'a, C: Call + ?Sized>(
+        &'a self,
+        call: &'a C,
+        _within: Duration,
+    ) -> BoxFuture<'a, C::Answer> {
+        let (answer, answered) = oneshot::channel();
+        let targets = call.targets().into_iter();
+        let leases = targets.map(|(key, _)| key.as_str().parse().unwrap()).collect();
+        self.0.send(Sent { leases, answer }).unwrap();
+        Box::pin(async move {
+            let answers: Answers = answered.await.unwrap_or_default();
+            let mut answers = Some(answers);
+            let answers: &mut dyn Any = &mut answers;
+            answers.downcast_mut::<Option<C::Answer>>().unwrap().take().unwrap()
+        })
+    }
+
+    fn separate(&self) -> Option<Arc<dyn Store>> {
+        None
+    }
+
+    fn log(&self) -> Option<Arc<dyn LockLog>> {
+        None
+    }
+
+    fn capability(&self) -> Capability {
+        Capability::default()
+    }
+
+    fn location(&self) -> String {
+        String::new()
+    }
+}
+
+/// A contender that a lease is handed to.
+#[derive(Debug, Default)]
+struct Contender {
+    took: AtomicBool,
+    taken_back: AtomicBool,
+}
+
+impl Contender {
+    fn is_back(&self) -> bool {
+        self.taken_back.load(Ordering::Relaxed)
+    }
+}
+
+impl Offered for Contender {
+    fn is_there(&self) -> bool {
+        !self.took.load(Ordering::Relaxed)
+    }
+
+    fn take_back(&self) {
+        self.taken_back.store(true, Ordering::Relaxed);
+    }
+}
+
+struct Lease {
+    handle: Arc<LeaseHandle>,
+    /// When it is due, in nanoseconds, if it is cared for.
+    due: Option<u64>,
+    /// Until when it is on its way, whether it was taken, and when its predecessor was due.
+    offer: Option<(Moment, Arc<Contender>)>,
+    resume: Option<u64>,
+    /// Whether the store said that it is over.
+    refuted: bool,
+}
+
+struct World {
+    random: fastrand::Rng,
+    clock: Arc<ManualClock>,
+    schedule: Arc<RenewalSchedule>,
+    sent: mpsc::UnboundedReceiver<Sent>,
+    /// With the moment at which they were sent.
+    on_the_way: Vec<(Sent, Moment)>,
+    leases: Vec<Lease>,
+    /// Whose length is being changed.
+    changing: Option<usize>,
+    settings: Settings,
+    audience: Arc<Audience>,
+    answered: bool,
+    /// When the renewer looks by itself, and whether it was woken.
+    looks_at: Option<u64>,
+    woken: bool,
+}
+
+impl World {
+    async fn new(seed: u64) -> Self {
+        let client = Client::new(Arc::new(MemoryStore::new())).unwrap();
+        let guard = client.mutex("settings").try_lock().await.unwrap().unwrap();
+        let settings = (*guard.handle().settings).clone();
+        let (sender, sent) = mpsc::unbounded_channel();
+        let store: Arc<dyn Store> = Arc::new(Slow(sender));
+        let clock = Arc::new(ManualClock::new());
+        clock.advance(Duration::from_secs(3600));
+        let separate = Some(Arc::clone(&store));
+        let schedule = RenewalSchedule::new(&store, separate, Arc::<ManualClock>::clone(&clock));
+        Self {
+            random: fastrand::Rng::with_seed(seed),
+            clock,
+            schedule,
+            sent,
+            on_the_way: Vec::new(),
+            leases: Vec::new(),
+            changing: None,
+            settings,
+            audience: Arc::new(Audience::new(None)),
+            answered: false,
+            looks_at: None,
+            woken: false,
+        }
+    }
+
+    fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    fn held(&self) -> usize {
+        self.leases.iter().filter(|lease| lease.due.is_some()).count()
+    }
+
+    fn length(&mut self) -> Ttl {
+        let lengths = [100, 150, 1000, 3000, 3000, 3000, 30_000];
+        Ttl::new(Duration::from_millis(*self.random.choice(&lengths).unwrap())).unwrap()
+    }
+
+    /// One of those that may still be cared for.
+    fn any(&mut self) -> Option<usize> {
+        let of_late = self.leases.len().saturating_sub(30)..self.leases.len();
+        (!of_late.is_empty()).then(|| self.random.usize(of_late))
+    }
+
+    fn take(&mut self) {
+        let now = self.now();
+        let ttl = self.length();
+        let sent_at = now.saturating_sub(ttl.duration() / 8 * self.random.u32(..3));
+        let mut settings = self.settings.clone();
+        settings.ttl = ttl;
+        settings.renew = self.random.u8(..8) > 0;
+        settings.max_hold = (self.random.u8(..6) == 0).then(|| ttl.duration() * 2);
+        settings.progress_within = (self.random.u8(..6) == 0).then(|| ttl.duration() / 2);
+        let fences = FenceBlock::new(Fence::new(0, 1_000_000).unwrap(), 9);
+        let lease = LeaseState::granted(sent_at, ttl, LeaseState::default_grace(ttl), now).unwrap();
+        let handle = Arc::new(LeaseHandle::new(
+            Proof {
+                key: Key::new(self.leases.len().to_string()).unwrap(),
+                token: Token::generate().unwrap(),
+                fences,
+                fence: fences.first(),
+            },
+            lease,
+            ttl,
+            Relay { handoffs: 3, until: Moment::from_nanos(u64::MAX), successors: None },
+            Arc::new(settings),
+            Began { at: now, how: LockEventKind::Granted, audience: &self.audience },
+        ));
+        self.schedule.add(&handle, sent_at, now);
+        self.leases.push(Lease { handle, due: None, offer: None, resume: None, refuted: false });
+        self.added(self.leases.len() - 1, sent_at);
+    }
+
+    /// Takes in that the schedule was given this one.
+    fn added(&mut self, number: usize, sent_at: Moment) {
+        let (now, held) = (self.now(), self.held());
+        let lease = &mut self.leases[number];
+        let handle = &lease.handle;
+        lease.due = (handle.phase() == Phase::Held).then(|| {
+            let parts = if self.answered { 3 } else { 6 };
+            let renewed = handle.wants_renewal(now);
+            let due = renewal_due(sent_at, handle.length(), parts, held);
+            due_ns(if renewed { due.min(handle.lost_at()) } else { handle.lost_at() })
+        });
+    }
+
+    fn release(&mut self) {
+        let Some(number) = self.any() else { return };
+        let lease = &mut self.leases[number];
+        if lease.handle.begin_end() {
+            self.schedule.remove(&lease.handle);
+            lease.due = None;
+        }
+    }
+
+    fn progress(&mut self) {
+        let (Some(number), now) = (self.any(), self.now()) else { return };
+        let lease = &mut self.leases[number];
+        lease.handle.progress(now);
+        self.schedule.look_now(&lease.handle);
+        lease.due = (lease.handle.phase() == Phase::Held).then(|| due_ns(now));
+    }
+
+    fn take_away(&mut self) {
+        let Some(number) = self.any() else { return };
+        let lease = &mut self.leases[number];
+        self.schedule.taken_away(&lease.handle.key, lease.handle.fences.first());
+        lease.refuted |= lease.due.take().is_some();
+    }
+
+    fn change_length(&mut self) {
+        let (Some(number), ttl, now) = (self.any(), self.length(), self.now()) else { return };
+        let handle = Arc::clone(&self.leases[number].handle);
+        let Change::Start(_, before) = handle.start_change(ttl, now) else { return };
+        // The renewer may look meanwhile.
+        self.changing = Some(number);
+        if self.random.bool() {
+            self.turn();
+        }
+        self.changing = None;
+        match self.random.u8(..3) {
+            0 => drop(handle.length_changed(before, now, ttl, now)),
+            1 => handle.length_unchanged(before, now),
+            _ => {}
+        }
+        handle.change_done();
+        self.schedule.add(&handle, now, now);
+        self.added(number, now);
+    }
+
+    /// Whether one was.
+    fn hand_on(&mut self) -> bool {
+        let (Some(number), now) = (self.any(), self.now()) else { return false };
+        let before = Arc::clone(&self.leases[number].handle);
+        let Some(next) = before.hand_on(now) else { return false };
+        let next = Arc::new(next);
+        let until = now.saturating_add(Duration::from_millis(100));
+        let contender = Arc::new(Contender::default());
+        let weak: Weak<Contender> = Arc::downgrade(&contender);
+        next.offered(weak, until);
+        let resume = self.leases[number].resume.or(self.leases[number].due).unwrap();
+        self.schedule.hand_on(&before, &next, until);
+        let due = Some(due_ns(until).min(resume));
+        // It goes on under its number.
+        let offer = Some((until, contender));
+        self.leases[number] =
+            Lease { handle: next, due, offer, resume: Some(resume), refuted: false };
+        true
+    }
+
+    fn claim(&mut self) {
+        let Some(number) = self.any() else { return };
+        if let Some((_, contender)) = &self.leases[number].offer {
+            contender.took.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// What is to be done about one that is due: whether it is to be renewed.
+    fn looked_at(&mut self, number: usize, now: Moment) -> bool {
+        let lease = &mut self.leases[number];
+        let handle = &lease.handle;
+        let lost_at = handle.lost_at();
+        if now >= lost_at || handle.status(now) == LeaseStatus::Lost {
+            lease.due = None;
+            return false;
+        }
+        let offer = lease.offer.as_ref();
+        if let Some((until, _)) = offer.filter(|(_, contender)| contender.is_there()) {
+            lease.due = (now < *until).then(|| due_ns(lost_at.min(*until)));
+            return false;
+        }
+        if let Some(resume) = lease.resume.take()
+            && now.as_nanos() < resume
+        {
+            lease.due = Some(due_ns(lost_at).min(resume));
+            return false;
+        }
+        lease.due = Some(due_ns(lost_at));
+        handle.wants_renewal(now) && self.changing != Some(number)
+    }
+
+    fn turn(&mut self) {
+        let now = self.now();
+        let due = |lease: &Lease| lease.due.is_some_and(|due| due <= now.as_nanos());
+        let due: Vec<usize> = (0..self.leases.len()).filter(|at| due(&self.leases[*at])).collect();
+        let expected: Vec<usize> =
+            due.into_iter().filter(|number| self.looked_at(*number, now)).collect();
+        let (batches, next) = self.schedule.begin_renewals(now);
+        let mut renewed: Vec<usize> = Vec::new();
+        for batch in batches {
+            for handle in &batch.holds {
+                assert_eq!(handle.phase(), Phase::Held);
+                assert!(now < handle.lost_at());
+                renewed.push(handle.key.as_str().parse().unwrap());
+            }
+            drop(tokio::spawn(Arc::clone(&self.schedule).renew(batch)));
+        }
+        renewed.sort_unstable();
+        assert_eq!(renewed, expected);
+        self.looks_at = next.map(Moment::as_nanos);
+        assert_eq!(self.looks_at, self.leases.iter().filter_map(|lease| lease.due).min());
+        self.woken = false;
+    }
+
+    /// Has the tasks that renew go on.
+    async fn let_run(&mut self) {
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+        }
+        let now = self.now();
+        while let Ok(sent) = self.sent.try_recv() {
+            self.on_the_way.push((sent, now));
+        }
+    }
+
+    /// How many renewals were answered well, and how many not.
+    async fn answer(&mut self) -> (usize, usize) {
+        if self.on_the_way.is_empty() {
+            return (0, 0);
+        }
+        let (sent, sent_at) =
+            self.on_the_way.swap_remove(self.random.usize(..self.on_the_way.len()));
+        let (now, held) = (self.now(), self.held());
+        let odd = if self.random.u8(..3) == 0 { 6 } else { 60 };
+        let mut answers: Answers = Vec::new();
+        for _ in &sent.leases {
+            let away = Error::new(ErrorKind::Unavailable, "away").with_effect(Effect::Unknown);
+            answers.push(match self.random.u8(..odd) {
+                0 => Ok(Renew::Late),
+                1 => Ok(Renew::NotHeld),
+                2 => Ok(Renew::Asked),
+                3 => Err(away),
+                _ => Ok(Renew::Renewed),
+            });
+        }
+        // A store that breaks its word, or is gone.
+        if self.random.u8(..8) == 0 {
+            answers.truncate(self.random.usize(..=answers.len()));
+        }
+        let told: Vec<_> = answers.iter().map(|answer| answer.as_ref().ok().cloned()).collect();
+        sent.answer.send(answers).unwrap();
+        self.let_run().await;
+        let there = self.there();
+        for (at, number) in sent.leases.iter().enumerate() {
+            let lease = &mut self.leases[*number];
+            let (length, lost_at) = (lease.handle.length(), lease.handle.lost_at());
+            let told = told.get(at).cloned().flatten();
+            self.answered |= matches!(told, Some(Renew::Renewed | Renew::Asked));
+            if lease.due.is_none() {
+                continue;
+            }
+            let found = there.iter().find(|(other, _)| other == number).map(|(_, due)| *due);
+            lease.due = match told {
+                // The end of its longest hold is looked at by the renewer.
+                Some(Renew::Renewed | Renew::Asked) if now >= lost_at => {
+                    found.filter(|found| *found <= now.as_nanos())
+                }
+                Some(Renew::Renewed | Renew::Asked) => {
+                    Some(due_ns(renewal_due(sent_at, length, 3, held).min(lost_at)))
+                }
+                Some(_) => {
+                    lease.refuted = true;
+                    None
+                }
+                // Some time later, which is decided by lot.
+                None => {
+                    let (earliest, latest) = (length.duration() / 16, length.duration() * 5 / 48);
+                    let moment = |after| due_ns(now.saturating_add(after).min(lost_at));
+                    let found = found.unwrap();
+                    assert!(moment(earliest) <= found + 99 && found <= moment(latest) + 99);
+                    Some(found)
+                }
+            };
+        }
+        let sure = told.iter().flatten().filter(|told| **told == Renew::Renewed).count();
+        (sure, sent.leases.len().saturating_sub(sure))
+    }
+
+    /// What is in the schedule, and when it is due.
+    fn there(&self) -> Vec<(usize, u64)> {
+        let all = self.schedule.due().until(u64::MAX);
+        let number = |found: &Found| {
+            let number: usize = found.lease.key.as_str().parse().unwrap();
+            assert!(Arc::ptr_eq(&found.lease, &self.leases[number].handle));
+            number
+        };
+        let mut there: Vec<_> = all.iter().map(|found| (number(found), found.at)).collect();
+        there.sort_unstable();
+        there
+    }
+
+    fn check(&mut self) {
+        let due = self.leases.iter().enumerate();
+        let expected: Vec<_> = due.filter_map(|(at, lease)| Some((at, lease.due?))).collect();
+        assert_eq!(self.there(), expected);
+        assert_eq!(self.schedule.held(), expected.len());
+        let mut sooner = std::pin::pin!(self.schedule.sooner.notified());
+        self.woken |= sooner.as_mut().enable();
+        if let Some(first) = expected.iter().map(|(_, due)| *due).min() {
+            assert!(self.woken || self.looks_at.is_some_and(|at| at <= first));
+        }
+        let now = self.now();
+        for lease in &self.leases {
+            let handle = &lease.handle;
+            let is_held = handle.phase() == Phase::Held;
+            assert!(is_held || lease.due.is_none());
+            let is_back = lease.offer.as_ref().is_some_and(|(_, to)| to.is_back());
+            let is_over = lease.refuted || is_back || now >= handle.lost_at();
+            assert!(!is_held || lease.due.is_some() || is_over);
+        }
+    }
+}
+
+/// Time stands still between two steps, so nothing here depends on how fast the machine is.
+#[tokio::test]
+async fn every_lease_is_renewed_when_it_is_due_and_none_is_forgotten_whatever_befalls_them() {
+    let (mut renewed, mut retried, mut handed_on) = (0, 0, 0);
+    for seed in 0..24 {
+        let mut world = World::new(seed).await;
+        for _ in 0..600 {
+            match world.random.u8(..20) {
+                0..5 => world.take(),
+                5 => world.release(),
+                6 => world.progress(),
+                7 => world.change_length(),
+                8 => handed_on += usize::from(world.hand_on()),
+                9 => world.claim(),
+                10 if world.random.bool() => world.take_away(),
+                10..14 => {
+                    let (sure, other) = world.answer().await;
+                    renewed += sure;
+                    retried += other;
+                }
+                _ => {
+                    let longest = *world.random.choice(&[1, 20, 300, 1000]).unwrap();
+                    world.clock.advance(Duration::from_micros(world.random.u64(..longest * 1000)));
+                    if world.random.u8(..5) > 0 {
+                        world.turn();
+                    }
+                }
+            }
+            world.let_run().await;
+            world.check();
+        }
+    }
+    // It was tried.
+    assert!(
+        renewed > 1000 && retried > 100 && handed_on > 100,
+        "{renewed}, {retried}, {handed_on}"
+    );
+}
+
+/// Notes when a lease is due as its last request counts as done.
+struct Watch {
+    lease: Arc<LeaseHandle>,
+    due_ns: AtomicU64,
+}
+
+impl Wake for Watch {
+    fn wake(self: Arc<Self>) {
+        self.due_ns.store(self.lease.due_ns.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+#[tokio::test]
+async fn a_lease_is_at_its_next_moment_before_its_renewal_counts_as_done() {
+    let mut world = World::new(1).await;
+    for _ in 0..40 {
+        world.take();
+    }
+    world.clock.advance(Duration::from_millis(40));
+    world.turn();
+    world.let_run().await;
+    let mut watched = 0;
+    for (Sent { leases, answer }, _) in std::mem::take(&mut world.on_the_way) {
+        let watch = |number: &usize| {
+            let lease = Arc::clone(&world.leases[*number].handle);
+            Arc::new(Watch { lease, due_ns: AtomicU64::new(0) })
+        };
+        let watches: Vec<_> = leases.iter().map(watch).collect();
+        let mut waiting: Vec<_> =
+            watches.iter().map(|watch| Box::pin(watch.lease.settled())).collect();
+        for (settled, watch) in waiting.iter_mut().zip(&watches) {
+            let waker = Waker::from(Arc::clone(watch));
+            assert!(settled.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        answer.send(leases.iter().map(|_| Ok(Renew::Renewed)).collect()).unwrap();
+        world.let_run().await;
+        for watch in &watches {
+            let due = watch.lease.due_ns.load(Ordering::Relaxed);
+            assert_eq!(watch.due_ns.load(Ordering::Relaxed), due);
+            assert!(due < watch.lease.lost_at().as_nanos());
+            watched += 1;
+        }
+        drop(waiting);
+    }
+    assert!(watched > 0);
+}
+
+#[tokio::test]
+async fn a_lease_that_others_moved_since_it_was_found_due_stays_where_they_put_it() {
+    let mut world = World::new(2).await;
+    for _ in 0..40 {
+        world.take();
+    }
+    world.clock.advance(Duration::from_millis(40));
+    let found = world.schedule.due().until(u64::MAX);
+    let now = world.now();
+    let mut looked_at = 0;
+    for found in &found {
+        // As when the holder says that it gets on, right behind the look.
+        world.schedule.look_now(&found.lease);
+        if world.schedule.renewal_of(found, now).is_none() {
+            assert_eq!(found.lease.due_ns.load(Ordering::Relaxed), now.as_nanos());
+            looked_at += 1;
+        }
+    }
+    assert!(looked_at > 0);
+}
