@@ -31,6 +31,13 @@ impl Process {
         self == Self::current()
     }
 
+    /// Whether its forks are other ones for sure, also those that have its number in another PID
+    /// namespace, or get it when it has ended.
+    #[must_use]
+    pub const fn is_told_from_forks(self) -> bool {
+        self.0 > u32::MAX as u64
+    }
+
     /// A small number for a table of things that each process has its own of. Processes of one
     /// line of descent have different ones until `places` generations have passed.
     #[must_use]
@@ -158,7 +165,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn it_does_not_depend_on_process_numbers() {
-        assert!(Process::current().0 > u64::from(u32::MAX), "the kernel wipes no memory on fork");
+        assert!(Process::current().is_told_from_forks(), "the kernel wipes no memory on fork");
     }
 
     #[cfg(unix)]

@@ -11,6 +11,7 @@ mod embedded;
 #[path = "elsewhere.rs"]
 mod embedded;
 mod memory;
+mod tokens;
 
 pub use embedded::{EmbeddedStore, EmbeddedStoreOptions};
 pub use memory::MemoryStore;

@@ -13,11 +13,11 @@ use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Clock,
     Convert, ConvertRequest, Fence, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
     ListRequest, Listener, Listing, LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Result,
-    SetLimit, SetLimitRequest, Store, Wake,
+    SetLimit, SetLimitRequest, Store, Token, Wake,
 };
 use tokio::sync::mpsc;
 
-use crate::RETENTION;
+use crate::{RETENTION, tokens};
 
 /// A store in memory. Clones share the state; nothing survives the last of them.
 ///
@@ -363,6 +363,10 @@ impl Store for MemoryStore {
     /// It needs no runtime.
     fn separate(&self) -> Option<Arc<dyn Store>> {
         None
+    }
+
+    fn token(&self) -> Result<Token> {
+        tokens::draw()
     }
 
     fn capability(&self) -> Capability {

@@ -8,7 +8,7 @@ use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
     ConvertRequest, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
     ListRequest, Listener, Listing, LockInfo, LockLog, Release, ReleaseRequest, Renew,
-    RenewRequest, Result, SetLimit, SetLimitRequest, Store,
+    RenewRequest, Result, SetLimit, SetLimitRequest, Store, Token,
 };
 
 use crate::builder::QuorumStoreBuilder;
@@ -265,6 +265,11 @@ impl Store for QuorumStore {
 
     fn log(&self) -> Option<Arc<dyn LockLog>> {
         QuorumLog::of(self.nodes.stores.iter().filter_map(|node| node.log()).collect())
+    }
+
+    /// Also of nodes that are all on this machine: they need not have been copied with it.
+    fn token(&self) -> Result<Token> {
+        Token::generate()
     }
 
     fn capability(&self) -> Capability {

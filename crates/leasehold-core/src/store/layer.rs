@@ -335,6 +335,11 @@ impl<L: StoreLayer> Store for L {
         StoreLayer::log(self)
     }
 
+    /// Where requests go is the layer's affair, so their tokens have to do for any store.
+    fn token(&self) -> Result<Token> {
+        Token::generate()
+    }
+
     fn capability(&self) -> Capability {
         StoreLayer::capability(self)
     }

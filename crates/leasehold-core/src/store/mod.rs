@@ -33,7 +33,7 @@ use std::time::Duration;
 use crate::doctor::Finding;
 use crate::error::Result;
 use crate::key::Key;
-use crate::token::ClientId;
+use crate::token::{ClientId, Token};
 
 /// A boxed future that can move between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -71,7 +71,7 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// # Wrappers
 ///
 /// A store that stands before another is a [`StoreLayer`], which sees all calls in one function.
-/// There are no default methods but two, so a store that forgets another does not compile.
+/// There are no default methods but three, so a store that forgets another does not compile.
 ///
 /// # Conformance
 ///
@@ -196,6 +196,16 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// place for that.
     fn log(&self) -> Option<Arc<dyn LockLog>> {
         None
+    }
+
+    /// The secret of a new acquisition. The default makes it by [`Token::generate`]. A store that is
+    /// used on one machine alone can take it from what the operating system gave for many.
+    ///
+    /// # Errors
+    ///
+    /// As [`Token::generate`].
+    fn token(&self) -> Result<Token> {
+        Token::generate()
     }
 
     /// What this store can do.

@@ -40,7 +40,7 @@ use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Call, Capability, ClientId,
     Convert, ConvertRequest, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave,
     LeaveRequest, ListRequest, Listener, Listing, LockInfo, LockLog, Release, ReleaseRequest,
-    Renew, RenewRequest, Result, SetLimit, SetLimitRequest, Store,
+    Renew, RenewRequest, Result, SetLimit, SetLimitRequest, Store, Token,
 };
 
 pub use options::EmbeddedStoreOptions;
@@ -50,6 +50,8 @@ use gate::lock;
 use record::SessionId;
 use session::Session;
 use table::ListFrom;
+
+use crate::tokens;
 
 /// A store for the processes of one machine: a directory, and no server.
 ///
@@ -397,6 +399,10 @@ impl Store for EmbeddedStore {
 
     fn log(&self) -> Option<Arc<dyn LockLog>> {
         Some(Arc::new(self.clone()))
+    }
+
+    fn token(&self) -> Result<Token> {
+        tokens::draw()
     }
 
     fn capability(&self) -> Capability {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_core::{
     Acquire, AcquireRequest, Busy, Effect, Error, ErrorKind, FenceBlock, HolderInfo, LeaseState,
-    Mode, Moment, Result, Token, Ttl, Waiting,
+    Mode, Moment, Result, Ttl, Waiting,
 };
 use tracing::Instrument as _;
 
@@ -59,7 +59,7 @@ impl Acquisition {
         rt::current()?;
         let terms = settings.terms()?;
         let limit = settings.limit(limit);
-        let token = Token::generate()?;
+        let token = client.store.token()?;
         let mut request = AcquireRequest::new(settings.key.clone(), token, terms.ttl);
         request.mode = settings.mode;
         request.preferred = settings.preferred;
@@ -129,7 +129,7 @@ impl Acquisition {
         if !self.client.store.capability().undoes {
             return Ok(());
         }
-        let token = Token::generate()?;
+        let token = self.client.store.token()?;
         self.request.token = token;
         self.armed = Armed::new(&self.client, &self.limits.settings, token);
         Ok(())
