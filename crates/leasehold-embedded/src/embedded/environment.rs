@@ -4,7 +4,8 @@
 //! LMDB runs without its own locks (`MDB_NOLOCK`) and without syncing. Every transaction, reading
 //! or writing, is run inside the [`Gate`]; that is the invariant on which its soundness rests, and
 //! it is why a [`Pass`] has to be shown to begin one. A process that dies in the middle leaves
-//! behind half-written pages that no committed tree points to.
+//! behind half-written pages that no committed tree points to. Inside, a [record](Environment::replace)
+//! may also be written without a transaction, where its value has room for a second one.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -29,6 +30,7 @@ use super::directory::{Access, unusable};
 use super::gate::{Gate, Opening, Pass};
 use super::in_use::InUse;
 use super::known::Known;
+use super::pair::Pair;
 use super::room::{NoRoom, Room, Taken, Write};
 use super::session::Sessions;
 use super::wake::{Channel, Wakes};
@@ -52,6 +54,8 @@ pub(super) struct Environment {
     pub(super) gate: Arc<Gate>,
     worker: Worker,
     room: Room,
+    /// Whether values have room for two records, so that most changes are made in place.
+    pub(super) pairs: bool,
     still_there: StillThere,
     /// The process that opened it; a fork must not use it.
     process: Process,
@@ -72,6 +76,7 @@ pub(super) struct Parts {
     pub(super) data: File,
     pub(super) bytes_max: u64,
     pub(super) in_place: bool,
+    pub(super) pairs: bool,
     pub(super) in_use: InUse,
 }
 
@@ -91,6 +96,7 @@ impl Environment {
             known: Known::default(),
             worker: Worker::new(Arc::clone(&gate)),
             gate,
+            pairs: parts.pairs && parts.in_place,
             room: Room::new(parts.data, parts.in_place, parts.bytes_max),
             process: Process::current(),
             _in_use: parts.in_use,
@@ -281,6 +287,20 @@ impl Environment {
 
     pub(super) fn read_txn(&self, _pass: &Pass<'_>) -> Result<RoTxn<'_, WithoutTls>> {
         self.lmdb.get().read_txn().map_err(|error| self.lmdb_error(error))
+    }
+
+    /// Has another record count in a value that was found inside, without a transaction; whether it
+    /// had room there.
+    pub(super) fn replace(&self, pass: &Pass<'_>, pair: Pair, record: &[u8]) -> Result<bool> {
+        if !self.pairs || !pair.fits(record) {
+            return Ok(false);
+        }
+        self.check_inside(pass)?;
+        // SAFETY: where values are pairs LMDB's map may be written, and its pages have their places on
+        // the disk. Nobody but who has the pass is in a transaction or in here; a value that was
+        // found since that began is where it was, unless a transaction of its own has changed it,
+        // which the caller has not made.
+        Ok(unsafe { pair.replace(record) })
     }
 
     /// Begins a transaction, with room for what it writes.

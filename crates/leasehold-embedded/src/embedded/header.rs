@@ -13,7 +13,9 @@ use super::directory::Access;
 use super::machine::Machine;
 
 /// The version of everything in the directory. A store of a later one is refused.
-pub(super) const FORMAT: u32 = 2;
+pub(super) const FORMAT: u32 = 3;
+/// The one whose values were single records.
+const SINGLE: u32 = 2;
 /// The one without a word about the gate, which was a lock on its file.
 const GATE_UNSAID: u32 = 1;
 
@@ -64,6 +66,8 @@ pub(super) struct Header {
     pub(super) access: Access,
     /// How the store is entered, unless the header is of a version that knew one way.
     pub(super) gate: Option<GateKind>,
+    /// Whether a value may be two records, unless the header is of a version that knew single ones.
+    pub(super) pairs: bool,
     /// Whether the data file was made completely.
     pub(super) ready: bool,
 }
@@ -106,6 +110,7 @@ impl Header {
             in_place,
             access,
             gate: Some(gate),
+            pairs: true,
             ready: false,
         }
     }
@@ -173,6 +178,7 @@ impl Header {
             } else {
                 None
             },
+            pairs: format > SINGLE,
             ready: either(next("state")?, "ready", "making")?,
         };
         if header.text() == text { Ok(header) } else { Err(Unreadable::Corrupt) }
@@ -196,8 +202,17 @@ impl Header {
     }
 
     fn text(&self) -> String {
-        let Self { machine, made_at_s, booted_at_s, bytes_max, in_place, access, gate, ready } =
-            self;
+        let Self {
+            machine,
+            made_at_s,
+            booted_at_s,
+            bytes_max,
+            in_place,
+            access,
+            gate,
+            pairs,
+            ready,
+        } = self;
         let Machine { boot, time_namespace } = machine;
         let write = if *in_place { "in-place" } else { "copy" };
         let access = match access {
@@ -208,7 +223,7 @@ impl Header {
         let (format, gate) = match gate {
             Some(GateKind { word, inode }) => {
                 let kind = if *word { "word" } else { "lock" };
-                (FORMAT, format!("gate {kind} {inode}\n"))
+                (if *pairs { FORMAT } else { SINGLE }, format!("gate {kind} {inode}\n"))
             }
             None => (GATE_UNSAID, String::new()),
         };
@@ -255,6 +270,7 @@ mod tests {
             in_place: true,
             access: Access::Group,
             gate: Some(GateKind { word: true, inode: 77 }),
+            pairs: true,
             ready: true,
         }
     }
@@ -262,16 +278,17 @@ mod tests {
     #[test]
     fn it_is_read_back_as_it_was_written() {
         let lock = GateKind { word: false, inode: 78 };
-        for gate in [header().gate, Some(lock), None] {
-            let header = Header { gate, ..header() };
+        let said = header().gate;
+        for (gate, pairs) in [(said, true), (said, false), (Some(lock), true), (None, false)] {
+            let header = Header { gate, pairs, ..header() };
             assert_eq!(Header::parse(header.text().as_bytes()).unwrap(), header);
         }
     }
 
     #[test]
     fn a_later_format_is_known_as_such_whatever_follows() {
-        let later = "leasehold-store 3\nsomething new\n";
-        assert!(matches!(Header::parse(later.as_bytes()), Err(Unreadable::Newer(3))));
+        let later = "leasehold-store 4\nsomething new\n";
+        assert!(matches!(Header::parse(later.as_bytes()), Err(Unreadable::Newer(4))));
     }
 
     #[test]

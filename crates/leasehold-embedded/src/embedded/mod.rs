@@ -16,6 +16,7 @@ mod machine;
 mod open;
 mod options;
 mod pages;
+mod pair;
 mod record;
 mod room;
 mod session;

@@ -185,6 +185,7 @@ fn open_new(directory: &Directory, wanted: Wanted) -> Result<Environment> {
         data,
         bytes_max: header.bytes_max,
         in_place: header.in_place,
+        pairs: header.pairs,
         in_use,
     })?;
     if !alone || header.machine.time_namespace == machine.time_namespace {
@@ -230,7 +231,9 @@ fn fit_header(
         let kept = Wanted { access: header.access, bytes_max: header.bytes_max, ..wanted };
         return begin(directory, kept, machine, gate);
     }
-    if header.gate.is_none_or(|made| made.inode != gate.inode) {
+    // Beside an earlier version, which knows single records only, this one writes such ones too.
+    let outdated = alone && !header.pairs;
+    if outdated || header.gate.is_none_or(|made| made.inode != gate.inode) {
         if !alone {
             return Err(if header.gate.is_none() {
                 in_use_by_an_earlier_one()
@@ -239,6 +242,7 @@ fn fit_header(
             });
         }
         header.gate = Some(header.gate.map_or(gate, |made| GateKind { inode: gate.inode, ..made }));
+        header.pairs = true;
         header
             .write(&directory.path)
             .map_err(|error| unusable("write the file store in", error))?;

@@ -27,7 +27,7 @@ impl Default for EmbeddedStoreOptions {
 }
 
 impl EmbeddedStoreOptions {
-    /// 256 MiB, or 64 MiB where addresses are scarce: room for about 500 000 names at a time. The
+    /// 256 MiB, or 64 MiB where addresses are scarce: room for about 400 000 names at a time. The
     /// disk is taken up as it is used.
     const BYTES_MAX: u64 = if size_of::<usize>() >= 8 { 256 << 20 } else { 64 << 20 };
     /// What a store needs to work at all.
@@ -50,7 +50,7 @@ impl EmbeddedStoreOptions {
     }
 
     /// The most bytes that the data file may grow to, 256 MiB by default, at least 4 MiB; rounded
-    /// up to whole MiB. It decides when the store is made. A lock in use takes about 500 bytes.
+    /// up to whole MiB. It decides when the store is made. A lock in use takes about 600 bytes.
     pub const fn bytes_max(mut self, bytes_max: u64) -> Self {
         self.bytes_max = bytes_max;
         self

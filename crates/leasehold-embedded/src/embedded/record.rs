@@ -1,4 +1,5 @@
-//! A value in the data file: one lock's entry, and whose its leases are.
+//! A record in the data file: one lock's entry, and whose its leases are. It is a value by itself, or
+//! one of two in a value (see [`super::pair`]).
 //!
 //! Layout: version (1 byte), checksum over name, version and all that follows (4 bytes), checksum
 //! of the name alone (4 bytes; these three are the same in every version), end of use and end of
@@ -11,6 +12,7 @@ use leasehold_core::Token;
 use leasehold_core::table::{LockEntry, StoreTime};
 use serde::{Deserialize, Serialize};
 
+use super::pair;
 use crate::RETENTION;
 
 const VERSION: u8 = 1;
@@ -150,15 +152,24 @@ pub(super) struct Stored<'a> {
 }
 
 impl<'a> Stored<'a> {
-    /// Reads the head and verifies the checksum.
+    /// Reads the head of the record that counts, and verifies the checksum.
     pub(super) fn open(name: &[u8], value: &'a [u8]) -> Result<Self, Unreadable> {
+        let opened = pair::record(value).ok_or(Unreadable::Corrupt);
+        opened.and_then(|record| Self::open_record(name, record)).map_err(|why| match why {
+            Unreadable::Corrupt if pair::both(value).any(|record| is_of(name, record)) => {
+                Unreadable::Damaged
+            }
+            why => why,
+        })
+    }
+
+    fn open_record(name: &[u8], value: &'a [u8]) -> Result<Self, Unreadable> {
         let (head, body) = value.split_at_checked(HEAD).ok_or(Unreadable::Corrupt)?;
         let (&version, rest) = value.split_first().ok_or(Unreadable::Corrupt)?;
         let (sum, summed) = rest.split_first_chunk::<4>().ok_or(Unreadable::Corrupt)?;
         if u32::from_le_bytes(*sum) != checksum(name, version, summed) {
-            let own = summed.first_chunk::<4>().copied().map(u32::from_le_bytes);
-            let is_own = own == Some(checksum(name, NAME_ALONE, &[]));
-            return Err(if is_own { Unreadable::Damaged } else { Unreadable::Corrupt });
+            let own = is_of(name, value);
+            return Err(if own { Unreadable::Damaged } else { Unreadable::Corrupt });
         }
         if version > VERSION {
             return Err(Unreadable::Newer(version));
@@ -176,7 +187,13 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// What a value has behind its head.
+/// Whether a record is this name's for sure, damaged as it may be.
+fn is_of(name: &[u8], record: &[u8]) -> bool {
+    let sum = record.get(NAME_SUM..).and_then(|rest| rest.first_chunk::<4>());
+    sum.copied().map(u32::from_le_bytes) == Some(checksum(name, NAME_ALONE, &[]))
+}
+
+/// What a record has behind its head.
 pub(super) fn body(value: &[u8]) -> &[u8] {
     value.get(HEAD..).unwrap_or_default()
 }
@@ -283,6 +300,28 @@ mod tests {
         let mut longer = value;
         longer.push(0);
         assert_eq!(Record::decode(b"k", &longer), Err(Unreadable::Damaged));
+    }
+
+    #[test]
+    fn a_damaged_value_of_two_is_known_to_be_its_own_and_says_nothing_else() {
+        let mut value = Vec::new();
+        pair::make(&encoded(StoreTime::from_micros(5)), &mut value);
+        assert_eq!(Record::decode(b"k", &value).unwrap(), record());
+        for at in 0..value.len() {
+            for bit in 0..8 {
+                let mut changed = value.clone();
+                changed[at] ^= 1 << bit;
+                match Record::decode(b"k", &changed) {
+                    Ok(read) => assert_eq!(read, record(), "{at}.{bit}"),
+                    Err(Unreadable::Damaged) => {}
+                    // Of the name's own sum.
+                    Err(why) => {
+                        assert_eq!((why, (9..13).contains(&at)), (Unreadable::Corrupt, true))
+                    }
+                }
+            }
+        }
+        assert_eq!(Record::decode(b"l", &value), Err(Unreadable::Corrupt));
     }
 
     #[test]

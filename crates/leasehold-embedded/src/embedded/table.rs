@@ -13,6 +13,7 @@ use leasehold_core::{
 use super::environment::Environment;
 use super::gate::Pass;
 use super::pages::OWN;
+use super::pair::{self, Pair};
 use super::record::{self, Record, SessionId, Stored, Unreadable};
 use super::room::Write;
 
@@ -31,6 +32,9 @@ const BEFORE_ALL: &[u8] = &[OWN + 1];
 const MOVE_ONE_IN: u32 = 16;
 /// How many names the hand passes then. More than one per new name, or it would never catch up.
 const STEPS: usize = 4;
+/// The same where operations are carried out in place: one in so many of those that take something.
+const MOVE_ONE_IN_PLACE: u32 = 32;
+const STEPS_IN_PLACE: usize = 16;
 /// How many it passes where there is no room, in how many transactions. Each of these writes fewer
 /// pages anew than are set aside for changes; all together they free more than an addition takes.
 const FORGET_STEPS: usize = 256;
@@ -50,8 +54,20 @@ pub(super) fn perform<O: Operation>(
     key: &Key,
     operation: &O,
 ) -> Answer<O::Answer> {
+    // Most changes are no transaction that could move the hand, so fewer move it further. Those that
+    // take something, since what is written in a transaction decides how much room there is.
+    let moves_hand = O::TAKES && store.pairs && fastrand::u32(..MOVE_ONE_IN_PLACE) == 0;
+    if store.pairs && !moves_hand {
+        let mut work = Work { store, pass, session, now, notices: Vec::new() };
+        if let Some(answer) = work.perform_in_place(key, operation)? {
+            return Ok((answer, work.notices));
+        }
+    }
     let attempt = || {
         let mut step = Step::begin_at(store, pass, session, now)?;
+        if moves_hand {
+            step.hand_moves = STEPS_IN_PLACE;
+        }
         let answer = step.perform(key, operation)?;
         step.end(answer)
     };
@@ -119,7 +135,8 @@ pub(super) fn renew(
     for request in requests {
         answers.push(match step.load(&request.key) {
             Ok(mut loaded) => {
-                let answer = step.apply(&mut loaded.record, request, step.now);
+                let now = step.work.now;
+                let answer = step.work.apply(&mut loaded.record, request, now);
                 step.save(&request.key, loaded, Write::Change)?;
                 Ok(answer)
             }
@@ -292,16 +309,23 @@ struct Loaded {
     before: Option<Vec<u8>>,
 }
 
-/// One transaction. Dropped without [`end`](Self::end), it has done nothing.
-struct Step<'a> {
+/// What operations are carried out with, and what they have to tell.
+struct Work<'a> {
     store: &'a Environment,
     pass: &'a Pass<'a>,
-    txn: RwTxn<'a>,
     /// Whose the leases and places are that the operations take.
     session: Option<SessionId>,
     now: Now,
     notices: Vec<Notice>,
+}
+
+/// One transaction. Dropped without [`end`](Self::end), it has done nothing.
+struct Step<'a> {
+    work: Work<'a>,
+    txn: RwTxn<'a>,
     changed: bool,
+    /// How many names the hand passes if something was changed.
+    hand_moves: usize,
 }
 
 impl Entries for Step<'_> {
@@ -310,13 +334,103 @@ impl Entries for Step<'_> {
     /// Carries an operation out on one lock, after the dead in its way were buried.
     fn perform<O: Operation>(&mut self, key: &Key, operation: &O) -> Result<O::Answer> {
         let mut loaded = self.load(key)?;
-        self.bury_dead(&mut loaded.record, operation.token());
-        let now = if loaded.before.is_none() { self.floor_of_the_forgotten()? } else { self.now };
-        let answer = self.apply(&mut loaded.record, operation, now);
+        self.work.bury_dead(&mut loaded.record, operation.token());
+        let now =
+            if loaded.before.is_none() { self.floor_of_the_forgotten()? } else { self.work.now };
+        let answer = self.work.apply(&mut loaded.record, operation, now);
         let write = if O::TAKES { Write::Add } else { Write::Change };
         self.save(key, loaded, write)?;
         Ok(answer)
     }
+}
+
+impl Work<'_> {
+    /// Carries an operation out without a transaction, on a lock whose value has room for one more
+    /// record; `None` where it takes one, and then nothing was done.
+    fn perform_in_place<O: Operation>(
+        &mut self,
+        key: &Key,
+        operation: &O,
+    ) -> Result<Option<O::Answer>> {
+        let store = self.store;
+        let name = key.as_str().as_bytes();
+        let txn = store.read_txn(self.pass)?;
+        let found = store.records.get(&txn, name).map_err(|error| store.lmdb_error(error))?;
+        let Some((value, place)) = found.and_then(|value| Some((value, Pair::of(value)?))) else {
+            return Ok(None);
+        };
+        let Loaded { mut record, before } = load(store, key, value)?;
+        drop(txn);
+        self.bury_dead(&mut record, operation.token());
+        let answer = self.apply(&mut record, operation, self.now);
+        let Some(before) = before else { return Ok(None) };
+        let written = encode(store, name, &mut record, Some(&before), self.now.at)?;
+        if record::body(&before) == record::body(&written) {
+            store.known.keep(name, before, record);
+            store.known.give_back(written);
+            return Ok(Some(answer));
+        }
+        if !store.replace(self.pass, place, &written)? {
+            self.notices.clear();
+            return Ok(None);
+        }
+        store.known.keep(name, written, record);
+        store.known.give_back(before);
+        Ok(Some(answer))
+    }
+
+    fn apply<O: Operation>(&mut self, record: &mut Record, operation: &O, now: Now) -> O::Answer {
+        let answer = record.entry.perform(operation, now, &mut self.notices);
+        if let Some(token) = operation.token() {
+            if O::TAKES {
+                record.own(token, self.session);
+            }
+            if let Some(successor) = operation.successor() {
+                record.pass_on(token, successor);
+            }
+        }
+        answer
+    }
+
+    /// Takes what the dead had, except what belongs to the token that asks and so is alive.
+    fn bury_dead(&mut self, record: &mut Record, asking: Option<Token>) {
+        let dead = self.store.sessions.dead(record.sessions(asking), self.now.at, self.pass);
+        if dead.is_empty() {
+            return;
+        }
+        let is_gone = |token: &Token| {
+            Some(*token) != asking
+                && record.session_of(token).is_some_and(|session| dead.contains(&session))
+        };
+        let gone: Vec<Token> = record.entry.tokens().copied().filter(is_gone).collect();
+        record.entry.perform(&Bury(&gone), self.now, &mut self.notices);
+    }
+}
+
+/// What a value says under a name.
+fn load(store: &Environment, key: &Key, value: &[u8]) -> Result<Loaded> {
+    let name = key.as_str().as_bytes();
+    let counts = pair::record(value).unwrap_or_default();
+    if let Some((record, before)) = store.known.take(name, counts) {
+        return Ok(Loaded { record, before: Some(before) });
+    }
+    let record = decode(store, name, value).map_err(|error| error.on_key(key))?;
+    Ok(Loaded { record, before: Some(counts.into()) })
+}
+
+/// The bytes of a record, in memory that is to be given back.
+fn encode(
+    store: &Environment,
+    name: &[u8],
+    record: &mut Record,
+    before: Option<&[u8]>,
+    at: StoreTime,
+) -> Result<Vec<u8>> {
+    record.tidy();
+    let mut bytes = store.known.spare();
+    let encoded = record.encode(name, at, before, &mut bytes);
+    encoded.map_err(|error| damaged(store, "an entry").caused_by(error))?;
+    Ok(bytes)
 }
 
 impl<'a> Step<'a> {
@@ -335,68 +449,40 @@ impl<'a> Step<'a> {
         now: Now,
     ) -> Result<Self> {
         let txn = store.write_txn(pass)?;
-        Ok(Self { store, pass, txn, session, now, notices: Vec::new(), changed: false })
+        let work = Work { store, pass, session, now, notices: Vec::new() };
+        let hand_moves = if fastrand::u32(..MOVE_ONE_IN) == 0 { STEPS } else { 0 };
+        Ok(Self { work, txn, changed: false, hand_moves })
     }
 
     fn end<T>(mut self, answer: T) -> Answer<T> {
         if self.changed {
-            if fastrand::u32(..MOVE_ONE_IN) == 0 {
-                self.sweep()?;
+            if self.hand_moves > 0 {
+                self.sweep(self.hand_moves)?;
             }
-            self.store.check_inside(self.pass)?;
-            self.store.commit(self.txn)?;
+            self.work.store.check_inside(self.work.pass)?;
+            self.work.store.commit(self.txn)?;
         }
-        Ok((answer, self.notices))
-    }
-
-    fn apply<O: Operation>(&mut self, record: &mut Record, operation: &O, now: Now) -> O::Answer {
-        let answer = record.entry.perform(operation, now, &mut self.notices);
-        if let Some(token) = operation.token() {
-            if O::TAKES {
-                record.own(token, self.session);
-            }
-            if let Some(successor) = operation.successor() {
-                record.pass_on(token, successor);
-            }
-        }
-        answer
+        Ok((answer, self.work.notices))
     }
 
     /// Describes a lock whose dead holders and waiters are buried first.
     fn inspect_the_living(&mut self, key: &Key) -> Result<Option<LockInfo>> {
         let mut loaded = self.load(key)?;
-        self.bury_dead(&mut loaded.record, None);
-        let info = loaded.record.entry.inspect(key, self.now.at);
+        self.work.bury_dead(&mut loaded.record, None);
+        let info = loaded.record.entry.inspect(key, self.work.now.at);
         self.save(key, loaded, Write::Change)?;
         Ok(info)
     }
 
-    /// Takes what the dead had, except what belongs to the token that asks and so is alive.
-    fn bury_dead(&mut self, record: &mut Record, asking: Option<Token>) {
-        let dead = self.store.sessions.dead(record.sessions(asking), self.now.at, self.pass);
-        if dead.is_empty() {
-            return;
-        }
-        let is_gone = |token: &Token| {
-            Some(*token) != asking
-                && record.session_of(token).is_some_and(|session| dead.contains(&session))
-        };
-        let gone: Vec<Token> = record.entry.tokens().copied().filter(is_gone).collect();
-        record.entry.perform(&Bury(&gone), self.now, &mut self.notices);
-    }
-
     fn load(&self, key: &Key) -> Result<Loaded> {
-        let name = key.as_str().as_bytes();
-        let Some(value) = self.get(name)? else { return Ok(Loaded::default()) };
-        if let Some((record, before)) = self.store.known.take(name, value) {
-            return Ok(Loaded { record, before: Some(before) });
+        match self.get(key.as_str().as_bytes())? {
+            Some(value) => load(self.work.store, key, value),
+            None => Ok(Loaded::default()),
         }
-        let record = decode(self.store, name, value).map_err(|error| error.on_key(key))?;
-        Ok(Loaded { record, before: Some(value.into()) })
     }
 
-    /// Writes a record unless it is as it was; the two times in a value's head don't count as a
-    /// change, or every look at a busy lock would be one.
+    /// Writes a record unless it is as it was; the two times in its head don't count as a change,
+    /// or every look at a busy lock would be one.
     fn save(&mut self, key: &Key, loaded: Loaded, write: Write) -> Result<()> {
         let name = key.as_str().as_bytes();
         let Loaded { mut record, before } = loaded;
@@ -404,57 +490,65 @@ impl<'a> Step<'a> {
         if is_new && record.is_blank() {
             return Ok(());
         }
-        record.tidy();
-        let known = &self.store.known;
-        let mut value = known.spare();
-        record
-            .encode(name, self.now.at, before.as_deref(), &mut value)
-            .map_err(|error| damaged(self.store, "an entry").caused_by(error))?;
+        let store = self.work.store;
+        let known = &store.known;
+        let written = encode(store, name, &mut record, before.as_deref(), self.work.now.at)?;
         let before = before.unwrap_or_default();
-        if !is_new && record::body(&before) == record::body(&value) {
+        if !is_new && record::body(&before) == record::body(&written) {
             known.keep(name, before, record);
-            known.give_back(value);
+            known.give_back(written);
             return Ok(());
         }
-        self.store.reserve(&self.txn, write, value.len())?;
-        self.put(name, &value)?;
-        known.keep(name, value, record);
+        let mut paired = Vec::new();
+        if store.pairs {
+            pair::make(&written, &mut paired);
+        }
+        let value = if store.pairs { &paired } else { &written };
+        store.reserve(&self.txn, write, value.len())?;
+        self.put(name, value)?;
+        known.keep(name, written, record);
         known.give_back(before);
         if is_new {
-            self.sweep()?;
+            self.sweep(STEPS)?;
         }
         Ok(())
     }
 
     fn get(&self, name: &[u8]) -> Result<Option<&[u8]>> {
-        self.store.records.get(&self.txn, name).map_err(|error| self.store.lmdb_error(error))
+        self.work
+            .store
+            .records
+            .get(&self.txn, name)
+            .map_err(|error| self.work.store.lmdb_error(error))
     }
 
     fn put(&mut self, name: &[u8], value: &[u8]) -> Result<()> {
         self.changed = true;
-        self.store
+        self.work
+            .store
             .records
             .put(&mut self.txn, name, value)
-            .map_err(|error| self.store.lmdb_error(error))
+            .map_err(|error| self.work.store.lmdb_error(error))
     }
 
     /// The present for a name of which nothing is known: its next fence is above all that were
     /// forgotten.
     fn floor_of_the_forgotten(&self) -> Result<Now> {
         let forgotten = self.forgotten()?;
-        let fence_floor = self.now.fence_floor.max(forgotten.saturating_add(1));
-        Ok(Now { fence_floor, ..self.now })
+        let fence_floor = self.work.now.fence_floor.max(forgotten.saturating_add(1));
+        Ok(Now { fence_floor, ..self.work.now })
     }
 
     fn forgotten(&self) -> Result<Fence> {
         let Some(value) = self.get(FORGOTTEN)? else { return Ok(Fence::ZERO) };
-        let bytes = <[u8; 8]>::try_from(value).map_err(|_| damaged(self.store, "a fence"))?;
-        Fence::from_value(u64::from_le_bytes(bytes)).map_err(|_| damaged(self.store, "a fence"))
+        let bytes = <[u8; 8]>::try_from(value).map_err(|_| damaged(self.work.store, "a fence"))?;
+        Fence::from_value(u64::from_le_bytes(bytes))
+            .map_err(|_| damaged(self.work.store, "a fence"))
     }
 
     /// Moves the hand a few names on and forgets those that nobody has used for long.
-    fn sweep(&mut self) -> Result<()> {
-        self.forget(STEPS, |stored, now| stored.kept_until <= now).map(drop)
+    fn sweep(&mut self, steps: usize) -> Result<()> {
+        self.forget(steps, |stored, now| stored.kept_until <= now).map(drop)
     }
 
     /// Moves the hand so many names on, and forgets those among them that may be: how many. Leaves
@@ -464,13 +558,13 @@ impl<'a> Step<'a> {
         steps: usize,
         may_be: fn(&Stored<'_>, StoreTime) -> bool,
     ) -> Result<usize> {
-        let failed = |error| self.store.lmdb_error(error);
+        let failed = |error| self.work.store.lmdb_error(error);
         let mut hand = self.get(HAND)?.unwrap_or(BEFORE_ALL).to_vec();
         let mut idle = Vec::new();
         let mut last_fence = Fence::ZERO;
         {
             let range = (Bound::Excluded(hand.as_slice()), Bound::Unbounded);
-            let mut names = self.store.records.range(&self.txn, &range).map_err(failed)?;
+            let mut names = self.work.store.records.range(&self.txn, &range).map_err(failed)?;
             let mut to = Vec::new();
             for _ in 0..steps {
                 let Some(item) = names.next() else {
@@ -480,12 +574,13 @@ impl<'a> Step<'a> {
                 let (name, value) = item.map_err(failed)?;
                 name.clone_into(&mut to);
                 if name.first() == Some(&OWN)
-                    || !Stored::open(name, value).is_ok_and(|stored| may_be(&stored, self.now.at))
+                    || !Stored::open(name, value)
+                        .is_ok_and(|stored| may_be(&stored, self.work.now.at))
                 {
                     continue;
                 }
                 let Ok(record) = Record::decode(name, value) else { continue };
-                if record.entry.may_be_forgotten(self.now) {
+                if record.entry.may_be_forgotten(self.work.now) {
                     last_fence = last_fence.max(record.entry.last_fence().unwrap_or(Fence::ZERO));
                     idle.push(name.to_vec());
                 }
@@ -494,7 +589,7 @@ impl<'a> Step<'a> {
         }
         for name in &idle {
             self.changed = true;
-            self.store.records.delete(&mut self.txn, name).map_err(failed)?;
+            self.work.store.records.delete(&mut self.txn, name).map_err(failed)?;
         }
         if last_fence > self.forgotten()? {
             self.put(FORGOTTEN, &last_fence.value().to_le_bytes())?;
@@ -547,7 +642,7 @@ mod tests {
     fn use_name(store: &Environment, name: &str, now: Now) -> FenceBlock {
         let pass = store.enter(WITHIN).unwrap();
         let mut step = Step::begin(store, &pass, None).unwrap();
-        step.now = now;
+        step.work.now = now;
         let asked = request(name);
         let Acquire::Granted(grant) = step.perform(&asked.key, &asked).unwrap() else {
             panic!("{name} is not free")

@@ -143,7 +143,10 @@ async fn carry_out(task: &str, name: &str, path: &Path) {
         "spin" => spin(&store, name).await,
         "add" => add(&store, name, path).await,
         #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-        "cut" => crate::steps::in_child(&store, name).await,
+        "cut" => {
+            let (name, at) = name.split_once(' ').unwrap();
+            crate::steps::in_child(&store, name, at).await;
+        }
         "fork" => crate::fork::in_child(&store, name).await,
         "fork-and-spin" => {
             say(&format!("forked {}", crate::fork::one_that_reads_on()));

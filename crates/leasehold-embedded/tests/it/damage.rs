@@ -186,7 +186,7 @@ async fn a_store_of_a_later_version_is_refused_as_such() {
     let (path, _keep) = place();
     with_leases(&path, 1).await;
     let header = fs::read_to_string(path.join("store")).unwrap();
-    fs::write(path.join("store"), header.replace("leasehold-store 2", "leasehold-store 9"))
+    fs::write(path.join("store"), header.replace("leasehold-store 3", "leasehold-store 9"))
         .unwrap();
     let error = refused(&path);
     assert_eq!(error.kind(), ErrorKind::Unsupported);

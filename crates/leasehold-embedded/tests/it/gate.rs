@@ -197,7 +197,7 @@ fn make_earlier(path: &Path) {
     let header = fs::read_to_string(path.join("store")).unwrap();
     let lines = header.lines().filter(|line| !line.starts_with("gate "));
     let earlier: String = lines.map(|line| format!("{line}\n")).collect();
-    fs::write(path.join("store"), earlier.replace("leasehold-store 2", "leasehold-store 1"))
+    fs::write(path.join("store"), earlier.replace("leasehold-store 3", "leasehold-store 1"))
         .unwrap();
 }
 
@@ -216,7 +216,36 @@ async fn a_store_of_an_earlier_version_is_taken_over_when_nobody_uses_it() {
     let store = EmbeddedStore::open(&path).unwrap();
     let answer = store.acquire(&request("k"), WITHIN).await.unwrap();
     assert!(matches!(answer, Acquire::Busy(_)), "{answer:?}");
+    assert!(fs::read_to_string(path.join("store")).unwrap().contains("leasehold-store 3"));
+}
+
+/// What comes right after a name, wherever it stands in the data file.
+fn behind(path: &Path, name: &str) -> Vec<u8> {
+    let bytes = fs::read(path.join("data.mdb")).unwrap();
+    let found = bytes.windows(name.len() + 1).filter(|bytes| bytes.starts_with(name.as_bytes()));
+    found.map(|bytes| bytes[name.len()]).collect()
+}
+
+#[tokio::test]
+async fn an_earlier_version_beside_this_one_meets_single_records_only() {
+    let (path, _keep) = place();
+    let earlier = EmbeddedStore::open(&path).unwrap();
+    let header = fs::read_to_string(path.join("store")).unwrap();
+    let earlier_header = header.replace("leasehold-store 3", "leasehold-store 2");
+    fs::write(path.join("store"), earlier_header).unwrap();
+    let mut newcomer = Child::start(&path, "hold-detached single");
+    newcomer.wait_for("held");
+    assert!(behind(&path, "single").iter().all(|version| *version == 1));
     assert!(fs::read_to_string(path.join("store")).unwrap().contains("leasehold-store 2"));
+    newcomer.kill();
+    drop(earlier);
+    let store = EmbeddedStore::open(&path).unwrap();
+    assert!(fs::read_to_string(path.join("store")).unwrap().contains("leasehold-store 3"));
+    let answer = store.acquire(&request("single"), WITHIN).await.unwrap();
+    assert!(matches!(answer, Acquire::Busy(_)), "{answer:?}");
+    granted(store.acquire(&request("paired"), WITHIN).await.unwrap());
+    let in_place = fs::read_to_string(path.join("store")).unwrap().contains("\nwrite in-place\n");
+    assert_eq!(behind(&path, "paired").contains(&0x80), in_place);
 }
 
 #[tokio::test]

@@ -5,11 +5,11 @@
 //! whose handler counts it, lets that one instruction through, and takes the right away again.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use leasehold_core::{ForceReleaseRequest, Store};
+use leasehold_core::{FenceBlock, ForceReleaseRequest, Store};
 use leasehold_embedded::EmbeddedStore;
 
 use crate::ask::{WITHIN, granted, key, request};
@@ -101,7 +101,7 @@ fn find_map() {
 }
 
 /// What the process does that is cut: one acquisition and one release.
-pub(crate) async fn in_child(store: &EmbeddedStore, cut_at: &str) {
+pub(crate) async fn in_child(store: &EmbeddedStore, name: &str, cut_at: &str) {
     // The session is begun before, so that the operation is nearly the same every time.
     granted(store.acquire(&request("before"), WITHIN).await.unwrap());
     find_map();
@@ -109,7 +109,7 @@ pub(crate) async fn in_child(store: &EmbeddedStore, cut_at: &str) {
     handle(libc::SIGSEGV, on_write);
     handle(libc::SIGTRAP, after_write);
     protect_map();
-    let asked = request("k");
+    let asked = request(name);
     store.acquire(&asked, WITHIN).await.unwrap();
     let leaving = leasehold_core::LeaveRequest::new(asked.key, asked.token);
     store.leave(&leaving, WITHIN).await.unwrap();
@@ -121,41 +121,84 @@ pub(crate) async fn in_child(store: &EmbeddedStore, cut_at: &str) {
     say(&WRITES.load(Ordering::SeqCst).to_string());
 }
 
-fn cut(path: &Path, at: usize) -> Child {
-    Child::start(path, &format!("cut {at}"))
+fn cut(path: &Path, name: &str, at: usize) -> Child {
+    Child::start(path, &format!("cut {name} {at}"))
 }
 
-#[tokio::test]
-async fn a_kill_at_any_write_leaves_the_store_sound_and_its_locks_free() {
-    // Files in memory are always written in place.
+/// A store on a file that is written in place, with enough names that its tree has branches.
+async fn place() -> (EmbeddedStore, PathBuf, tempfile::TempDir) {
+    // Files in memory always are.
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = directory.path().join("locks");
     let store = EmbeddedStore::open(&path).unwrap();
-    // Enough names that the tree has branches.
     let others = EmbeddedStore::options().detached(true).open(&path).unwrap();
     for n in 0..100 {
         granted(others.acquire(&request(&format!("name-{n}")), WITHIN).await.unwrap());
     }
-    let mut whole = cut(&path, usize::MAX);
-    let writes: usize = whole.next().unwrap().parse().unwrap();
-    whole.end();
-    assert!(writes > CUTS, "{writes} writes");
+    (store, path, directory)
+}
 
-    let mut last = soon(&store, "k").await;
+/// How many writes a child makes that is not cut.
+fn writes(path: &Path, name: &str) -> usize {
+    let mut whole = cut(path, name, usize::MAX);
+    let writes = whole.next().unwrap().parse().unwrap();
+    whole.end();
+    writes
+}
+
+/// Cuts a child at one of so many writes, and looks at what is left.
+async fn cut_at(
+    store: &EmbeddedStore,
+    path: &Path,
+    name: &str,
+    at: usize,
+    of: usize,
+) -> FenceBlock {
+    let mut child = cut(path, name, at);
+    // The operation may take a few writes less than the first time.
+    let survived = child.next().is_some();
+    assert!(!survived || at > of / 2, "not cut at {at} of {of}");
+    child.kill();
+    // Another process looks at every page before it goes on.
+    Child::that_says(path, "open", "open").end();
+    soon(store, name).await
+}
+
+#[tokio::test]
+async fn a_kill_at_any_write_leaves_the_store_sound_and_its_locks_free() {
+    let (store, path, _keep) = place().await;
+    let writes = writes(&path, "new-00");
+    assert!(writes > CUTS, "{writes} writes");
     let spread = (0..CUTS).map(|cut| writes * cut / CUTS);
-    for at in spread.chain(writes - CUTS..writes - 1) {
+    for (n, at) in spread.chain(writes - CUTS..writes - 1).enumerate() {
+        cut_at(&store, &path, &format!("new-{:02}", n + 1), at, writes).await;
+        // Those, what the children had before, and the new ones.
+        let names = store.entries(WITHIN).await.unwrap().0;
+        assert_eq!(names, 100 + 1 + 1 + n + 1, "cut at {at} of {writes}");
+    }
+}
+
+#[tokio::test]
+async fn a_kill_at_any_write_in_place_leaves_one_whole_record() {
+    let (store, path, _keep) = place().await;
+    let mut last = soon(&store, "k").await;
+    let give_back = async |last: FenceBlock| {
         let taken = ForceReleaseRequest::new(key("k"), last.first());
         store.force_release(&taken, WITHIN).await.unwrap();
-        let mut child = cut(&path, at);
-        // The operation may take a few writes less than the first time.
-        let survived = child.next().is_some();
-        assert!(!survived || at > writes / 2, "not cut at {at} of {writes}");
-        child.kill();
-        // Another process looks at every page before it goes on.
-        Child::that_says(&path, "open", "open").end();
-        let fences = soon(&store, "k").await;
-        assert!(fences.first() > last.last(), "cut at {at} of {writes}");
+    };
+    // Now and then one of them moves the hand, in a transaction.
+    let mut least = usize::MAX;
+    for _ in 0..4 {
+        give_back(last).await;
+        least = least.min(writes(&path, "k"));
+        last = soon(&store, "k").await;
+    }
+    assert!(least < 200, "{least} writes, so not in place");
+    for at in 0..least {
+        give_back(last).await;
+        let fences = cut_at(&store, &path, "k", at, least).await;
+        assert!(fences.first() > last.last(), "cut at {at} of {least}");
         last = fences;
-        assert_eq!(store.entries(WITHIN).await.unwrap().0, 102, "cut at {at} of {writes}");
+        assert_eq!(store.entries(WITHIN).await.unwrap().0, 102, "cut at {at} of {least}");
     }
 }
