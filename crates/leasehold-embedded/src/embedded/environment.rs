@@ -30,7 +30,7 @@ use super::directory::{Access, unusable};
 use super::gate::{Gate, Opening, Pass};
 use super::in_use::InUse;
 use super::known::Known;
-use super::pair::Pair;
+use super::pair::{Pair, Place};
 use super::room::{NoRoom, Room, Taken, Write};
 use super::session::Sessions;
 use super::wake::{Channel, Wakes};
@@ -287,6 +287,27 @@ impl Environment {
 
     pub(super) fn read_txn(&self, _pass: &Pass<'_>) -> Result<RoTxn<'_, WithoutTls>> {
         self.lmdb.get().read_txn().map_err(|error| self.lmdb_error(error))
+    }
+
+    /// Which transaction was the last to change the file, by whatever process.
+    pub(super) fn last_txn(&self, _pass: &Pass<'_>) -> usize {
+        self.lmdb.get().info().last_txn_id
+    }
+
+    /// Looks at a value where it was found when this transaction was the last one, if it still is.
+    pub(super) fn look_again<T>(
+        &self,
+        pass: &Pass<'_>,
+        found: Option<(usize, Place)>,
+        look: impl FnOnce(&[u8]) -> T,
+    ) -> Option<T> {
+        let (txn, place) = found?;
+        if txn != self.last_txn(pass) {
+            return None;
+        }
+        // SAFETY: the file has the same tree as then, of which the page is a part, and LMDB's map
+        // stays where it is. Nobody but who has the pass writes to it.
+        Some(look(unsafe { place.value() }))
     }
 
     /// Has another record count in a value that was found inside, without a transaction; whether it

@@ -2,14 +2,16 @@
 //! needs neither its checksum verified nor its bytes read.
 //!
 //! What is kept is a pair of bytes and what they say, which is true whoever writes to the file and
-//! whatever becomes of a transaction; whether the file has these bytes is looked at every time.
+//! whatever becomes of a transaction; whether the file has these bytes is looked at every time. Where
+//! it has them is known too, until a transaction of any process has changed the file's tree.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::pair::Place;
 use super::record::Record;
 
-/// How many are kept, each in the place that its name falls on.
-const PLACES: usize = 64;
+/// How many are kept, each in the slot that its name falls on.
+const SLOTS: usize = 64;
 /// Longer ones are few, and not kept.
 const BYTES_MAX: usize = 1024;
 
@@ -17,76 +19,98 @@ const BYTES_MAX: usize = 1024;
 pub(super) struct Known(Mutex<State>);
 
 #[derive(Debug, Default)]
-struct State {
+pub(super) struct State {
     /// Made when there is something to keep.
-    places: Vec<Place>,
-    /// Memory for the next value.
+    slots: Vec<Slot>,
+    /// Memory for the next record's bytes.
     spare: Vec<u8>,
 }
 
+/// What is known of one name.
 #[derive(Clone, Debug, Default)]
-struct Place {
+pub(super) struct Slot {
     name: Vec<u8>,
-    value: Vec<u8>,
-    record: Option<Record>,
+    pub(super) bytes: Vec<u8>,
+    /// What the bytes say, while that is known.
+    pub(super) record: Record,
+    pub(super) is_known: bool,
+    /// Where the value of the name is, as long as this is the last transaction.
+    pub(super) found: Option<(usize, Place)>,
+}
+
+impl Slot {
+    pub(super) fn name(&self) -> &[u8] {
+        &self.name
+    }
+}
+
+impl State {
+    /// What is known of a name, and memory for its next bytes, which is empty.
+    pub(super) fn of(&mut self, name: &[u8]) -> Option<(&mut Slot, &mut Vec<u8>)> {
+        let Self { slots, spare } = self;
+        if slots.is_empty() {
+            slots.resize(SLOTS, Slot::default());
+        }
+        let slot = slots.get_mut(slot_of(name))?;
+        if slot.name != name {
+            name.clone_into(&mut slot.name);
+            slot.is_known = false;
+            slot.found = None;
+        }
+        spare.clear();
+        Some((slot, spare))
+    }
 }
 
 impl Known {
-    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
-        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes out what these bytes say under this name, and a copy of them.
-    pub(super) fn take(&self, name: &[u8], value: &[u8]) -> Option<(Record, Vec<u8>)> {
-        self.with(|state| {
-            let place = state.places.get_mut(place_of(name))?;
-            if place.name != name || place.value != value {
-                return None;
-            }
-            Some((place.record.take()?, std::mem::take(&mut place.value)))
-        })
+    pub(super) fn take(&self, name: &[u8], bytes: &[u8]) -> Option<(Record, Vec<u8>)> {
+        let mut state = self.lock();
+        let slot = state.slots.get_mut(slot_of(name))?;
+        if slot.name != name || !slot.is_known || slot.bytes != bytes {
+            return None;
+        }
+        slot.is_known = false;
+        Some((std::mem::take(&mut slot.record), std::mem::take(&mut slot.bytes)))
     }
 
     /// Keeps what these bytes say under this name.
-    pub(super) fn keep(&self, name: &[u8], value: Vec<u8>, record: Record) {
-        debug_assert!(Record::decode(name, &value).is_ok_and(|read| read == record));
-        if value.len() > BYTES_MAX {
+    pub(super) fn keep(&self, name: &[u8], bytes: Vec<u8>, record: Record) {
+        debug_assert!(Record::decode(name, &bytes).is_ok_and(|read| read == record));
+        if bytes.len() > BYTES_MAX {
             return;
         }
-        self.with(|state| {
-            if state.places.is_empty() {
-                state.places.resize(PLACES, Place::default());
-            }
-            if let Some(place) = state.places.get_mut(place_of(name)) {
-                if place.name != name {
-                    name.clone_into(&mut place.name);
-                }
-                place.value = value;
-                place.record = Some(record);
-            }
-        });
+        if let Some((slot, _)) = self.lock().of(name) {
+            slot.bytes = bytes;
+            slot.record = record;
+            slot.is_known = true;
+        }
     }
 
-    /// Memory for a value; empty.
+    /// Memory for a record's bytes; empty.
     pub(super) fn spare(&self) -> Vec<u8> {
-        let mut spare = self.with(|state| std::mem::take(&mut state.spare));
+        let mut spare = std::mem::take(&mut self.lock().spare);
         spare.clear();
         spare
     }
 
-    /// Gives memory back, for the next value.
+    /// Gives memory back, for the next record.
     pub(super) fn give_back(&self, spare: Vec<u8>) {
         if spare.capacity() <= 2 * BYTES_MAX {
-            self.with(|state| state.spare = spare);
+            self.lock().spare = spare;
         }
     }
 }
 
-fn place_of(name: &[u8]) -> usize {
+fn slot_of(name: &[u8]) -> usize {
     let hash = name
         .iter()
         .fold(0_usize, |hash, byte| hash.wrapping_mul(31).wrapping_add(usize::from(*byte)));
-    hash.wrapping_add(hash >> 6) % PLACES
+    hash.wrapping_add(hash >> 6) % SLOTS
 }
 
 #[cfg(test)]

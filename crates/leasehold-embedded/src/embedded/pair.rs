@@ -11,7 +11,7 @@
 //! A crash of the machine may leave anything, and voids the store anyway.
 
 use std::ops::Range;
-use std::ptr::with_exposed_provenance_mut;
+use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicU8, Ordering, compiler_fence};
 
 /// Beyond all versions of single records.
@@ -27,6 +27,30 @@ const LENGTH: usize = 2;
 const GRAIN: usize = 32;
 /// Longer records are of locks with many holders and waiters, and stand alone.
 const RECORD_MAX: usize = 320;
+
+/// Where in memory a value is that has room for two.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    address: usize,
+    bytes: usize,
+}
+
+impl Place {
+    pub(super) fn of(value: &[u8]) -> Option<Self> {
+        let paired = value.first() == Some(&VERSION);
+        paired.then(|| Self { address: value.as_ptr().expose_provenance(), bytes: value.len() })
+    }
+
+    /// The value there.
+    ///
+    /// # Safety
+    ///
+    /// It is where it was, and nobody writes to it for as long as it is looked at.
+    pub(super) unsafe fn value<'a>(self) -> &'a [u8] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts(with_exposed_provenance(self.address), self.bytes) }
+    }
+}
 
 /// Where the next record goes.
 #[derive(Clone, Copy, Debug)]

@@ -12,8 +12,9 @@ use leasehold_core::{
 
 use super::environment::Environment;
 use super::gate::Pass;
+use super::known::Slot;
 use super::pages::OWN;
-use super::pair::{self, Pair};
+use super::pair::{self, Pair, Place};
 use super::record::{self, Record, SessionId, Stored, Unreadable};
 use super::room::Write;
 
@@ -352,30 +353,40 @@ impl Work<'_> {
         key: &Key,
         operation: &O,
     ) -> Result<Option<O::Answer>> {
-        let store = self.store;
+        let Self { store, pass, now, .. } = *self;
         let name = key.as_str().as_bytes();
-        let txn = store.read_txn(self.pass)?;
-        let found = store.records.get(&txn, name).map_err(|error| store.lmdb_error(error))?;
-        let Some((value, place)) = found.and_then(|value| Some((value, Pair::of(value)?))) else {
-            return Ok(None);
+        let mut known = store.known.lock();
+        let Some((slot, written)) = known.of(name) else { return Ok(None) };
+        let place = match store.look_again(pass, slot.found, |value| read(slot, value)) {
+            Some(read) => read,
+            None => {
+                slot.found = None;
+                let txn = store.read_txn(pass)?;
+                let found = store.records.get(&txn, name);
+                let found = found.map_err(|error| store.lmdb_error(error))?;
+                let Some((value, place)) = found.and_then(|value| Some((value, Place::of(value)?)))
+                else {
+                    return Ok(None);
+                };
+                slot.found = Some((store.last_txn(pass), place));
+                read(slot, value)
+            }
         };
-        let Loaded { mut record, before } = load(store, key, value)?;
-        drop(txn);
-        self.bury_dead(&mut record, operation.token());
-        let answer = self.apply(&mut record, operation, self.now);
-        let Some(before) = before else { return Ok(None) };
-        let written = encode(store, name, &mut record, Some(&before), self.now.at)?;
-        if record::body(&before) == record::body(&written) {
-            store.known.keep(name, before, record);
-            store.known.give_back(written);
-            return Ok(Some(answer));
+        let place = place.map_err(|why| unreadable(store, why).on_key(key))?;
+        // What is changed is not what the bytes say, until they do.
+        slot.is_known = false;
+        self.bury_dead(&mut slot.record, operation.token());
+        let answer = self.apply(&mut slot.record, operation, now);
+        encode(store, name, &mut slot.record, Some(&slot.bytes), now.at, written)?;
+        if record::body(&slot.bytes) != record::body(written) {
+            if !store.replace(pass, place, written)? {
+                self.notices.clear();
+                return Ok(None);
+            }
+            std::mem::swap(&mut slot.bytes, written);
         }
-        if !store.replace(self.pass, place, &written)? {
-            self.notices.clear();
-            return Ok(None);
-        }
-        store.known.keep(name, written, record);
-        store.known.give_back(before);
+        slot.is_known = true;
+        debug_assert!(Record::decode(name, &slot.bytes).is_ok_and(|read| read == slot.record));
         Ok(Some(answer))
     }
 
@@ -407,30 +418,30 @@ impl Work<'_> {
     }
 }
 
-/// What a value says under a name.
-fn load(store: &Environment, key: &Key, value: &[u8]) -> Result<Loaded> {
-    let name = key.as_str().as_bytes();
+/// Has the slot of a name know what its value says, and tells where the next record goes.
+fn read(slot: &mut Slot, value: &[u8]) -> std::result::Result<Pair, Unreadable> {
     let counts = pair::record(value).unwrap_or_default();
-    if let Some((record, before)) = store.known.take(name, counts) {
-        return Ok(Loaded { record, before: Some(before) });
+    if !slot.is_known || slot.bytes != counts {
+        slot.is_known = false;
+        slot.record = Record::decode(slot.name(), value)?;
+        counts.clone_into(&mut slot.bytes);
+        slot.is_known = true;
     }
-    let record = decode(store, name, value).map_err(|error| error.on_key(key))?;
-    Ok(Loaded { record, before: Some(counts.into()) })
+    Pair::of(value).ok_or(Unreadable::Corrupt)
 }
 
-/// The bytes of a record, in memory that is to be given back.
+/// Makes the bytes of a record, of memory that is empty.
 fn encode(
     store: &Environment,
     name: &[u8],
     record: &mut Record,
     before: Option<&[u8]>,
     at: StoreTime,
-) -> Result<Vec<u8>> {
+    bytes: &mut Vec<u8>,
+) -> Result<()> {
     record.tidy();
-    let mut bytes = store.known.spare();
-    let encoded = record.encode(name, at, before, &mut bytes);
-    encoded.map_err(|error| damaged(store, "an entry").caused_by(error))?;
-    Ok(bytes)
+    let encoded = record.encode(name, at, before, bytes);
+    encoded.map_err(|error| damaged(store, "an entry").caused_by(error))
 }
 
 impl<'a> Step<'a> {
@@ -475,10 +486,15 @@ impl<'a> Step<'a> {
     }
 
     fn load(&self, key: &Key) -> Result<Loaded> {
-        match self.get(key.as_str().as_bytes())? {
-            Some(value) => load(self.work.store, key, value),
-            None => Ok(Loaded::default()),
+        let name = key.as_str().as_bytes();
+        let Some(value) = self.get(name)? else { return Ok(Loaded::default()) };
+        let store = self.work.store;
+        let counts = pair::record(value).unwrap_or_default();
+        if let Some((record, before)) = store.known.take(name, counts) {
+            return Ok(Loaded { record, before: Some(before) });
         }
+        let record = decode(store, name, value).map_err(|error| error.on_key(key))?;
+        Ok(Loaded { record, before: Some(counts.into()) })
     }
 
     /// Writes a record unless it is as it was; the two times in its head don't count as a change,
@@ -492,7 +508,8 @@ impl<'a> Step<'a> {
         }
         let store = self.work.store;
         let known = &store.known;
-        let written = encode(store, name, &mut record, before.as_deref(), self.work.now.at)?;
+        let mut written = known.spare();
+        encode(store, name, &mut record, before.as_deref(), self.work.now.at, &mut written)?;
         let before = before.unwrap_or_default();
         if !is_new && record::body(&before) == record::body(&written) {
             known.keep(name, before, record);

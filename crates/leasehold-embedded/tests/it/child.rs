@@ -132,6 +132,13 @@ async fn carry_out(task: &str, name: &str, path: &Path) {
             granted(store.acquire(&request(name), WITHIN).await.unwrap());
             say("held");
         }
+        "fill-and-hold" => {
+            for n in 0..300 {
+                granted(store.acquire(&request(&format!("name-{n}")), WITHIN).await.unwrap());
+            }
+            granted(store.acquire(&request(name), WITHIN).await.unwrap());
+            say("held");
+        }
         "exit" => {
             granted(store.acquire(&request(name), WITHIN).await.unwrap());
             say("held");

@@ -13,6 +13,26 @@ use crate::child::Child;
 use crate::place;
 
 #[tokio::test]
+async fn a_record_that_others_have_moved_is_found_where_it_went() {
+    let (path, _keep) = place();
+    let store = EmbeddedStore::open(&path).unwrap();
+    for _ in 0..20 {
+        let asked = request("k");
+        let fences = granted(store.acquire(&asked, WITHIN).await.unwrap());
+        let ending = ReleaseRequest::new(asked.key, asked.token, fences);
+        store.release(&ending, WITHIN).await.unwrap();
+    }
+    let mut child = Child::start(&path, "fill-and-hold k");
+    child.wait_for("held");
+    for _ in 0..20 {
+        let answer = store.acquire(&request("k"), WITHIN).await.unwrap();
+        assert!(matches!(answer, Acquire::Busy(_)), "{answer:?}");
+    }
+    child.kill();
+    soon(&store, "k").await;
+}
+
+#[tokio::test]
 async fn a_lease_ends_with_its_process_and_not_with_its_ttl() {
     let (path, _keep) = place();
     let store = EmbeddedStore::open(&path).unwrap();
