@@ -326,6 +326,25 @@ mod tests {
             }
         }
 
+        /// Whoever has that number knows that it is not inside; nobody else can.
+        #[test]
+        fn who_finds_its_own_number_there_stays_outside() {
+            let (path, _keep) = place();
+            let gates = [Gate::beside(&path), Gate::beside(&path)];
+            let pass = gates[0].try_enter().unwrap();
+            let mut word = [0; 8];
+            gates[0].file().read_exact_at(&mut word, 0).unwrap();
+            drop(pass);
+            gates[0].file().write_all_at(&word, 0).unwrap();
+            let error = gates[0].enter_soon().unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+            assert!(gates[1].try_follow().unwrap().is_none());
+            // Its end frees the number, and the gate with it.
+            let [first, second] = gates;
+            drop(first);
+            assert!(second.try_follow().unwrap().is_some());
+        }
+
         #[test]
         fn who_is_inside_is_told_apart_by_namespace() {
             let (path, _keep) = place();

@@ -136,7 +136,8 @@ impl Word {
                 Err(damaged())
             }
             Ok(_) => Ok(true),
-            Err(inside) if is_sound(inside) => Ok(false),
+            Err(inside) if is_sound(inside) && inside != self.slot => Ok(false),
+            // Its own number, too: this process asks, so it is not inside.
             Err(_) => Err(damaged()),
         }
     }
@@ -144,6 +145,10 @@ impl Word {
     /// Enters in the place of one that died inside.
     pub(super) fn try_follow(&self, file: &File) -> io::Result<bool> {
         let inside = self.get().load(Ordering::Relaxed);
+        // Its own byte it has locked already, and would let go of.
+        if inside == self.slot {
+            return Err(damaged());
+        }
         if inside == FREE || !is_sound(inside) || !lock_byte(file, inside)? {
             return Ok(false);
         }
