@@ -13,7 +13,7 @@ use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::unix::fs::MetadataExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -273,11 +273,13 @@ impl Environment {
         if self.still_there.look(now) {
             return Ok(());
         }
-        Err(self.error(
-            ErrorKind::Unavailable,
-            "the store's directory was removed or replaced while in use, and its leases are void; \
-             end what uses it and start again",
-        ))
+        let what = if self.still_there.is_directory_there() {
+            "the file gate of this store was removed or replaced while in use"
+        } else {
+            "the store's directory was removed or replaced while in use, and its leases are void"
+        };
+        let message = format!("{what}; end what uses it and start again");
+        Err(self.error(ErrorKind::Unavailable, message))
     }
 
     /// The time by which a step inside the gate goes.
@@ -554,11 +556,18 @@ fn holder_of(locks: &str, inode: u64) -> Option<u32> {
     line.split_whitespace().nth(4)?.parse().ok().filter(|process| *process != 0)
 }
 
+fn directory_of(file: &Path) -> Option<(u64, u64)> {
+    let meta = std::fs::metadata(file.parent()?).ok()?;
+    Some((meta.dev(), meta.ino()))
+}
+
 /// Whether the store is still at its path.
 #[derive(Debug)]
 struct StillThere {
     gate: PathBuf,
     identity: (u64, u64),
+    /// Of the directory, if it could be looked at.
+    directory: Option<(u64, u64)>,
     looked_at_us: AtomicU64,
     gone: AtomicBool,
 }
@@ -566,11 +575,17 @@ struct StillThere {
 impl StillThere {
     fn new(gate: PathBuf, meta: &std::fs::Metadata) -> Self {
         Self {
+            directory: directory_of(&gate),
             gate,
             identity: (meta.dev(), meta.ino()),
             looked_at_us: AtomicU64::new(store_time().as_micros()),
             gone: AtomicBool::new(false),
         }
+    }
+
+    /// Whether only the gate is gone.
+    fn is_directory_there(&self) -> bool {
+        self.directory.is_some() && self.directory == directory_of(&self.gate)
     }
 
     /// Looks if the last look is long ago. Once gone is gone for good.

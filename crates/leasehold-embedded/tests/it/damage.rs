@@ -287,7 +287,7 @@ async fn a_store_that_was_removed_in_use_says_so_for_good() {
         }
     };
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(error.to_string().contains("removed"), "{error}");
+    assert!(error.to_string().contains("directory was removed"), "{error}");
     // The old one has to be let go of before this process can open a new one there.
     assert_eq!(refused(&path).kind(), ErrorKind::Misuse);
     assert!(store.acquire(&request("k"), WITHIN).await.is_err());

@@ -157,7 +157,8 @@ async fn a_gate_that_is_exchanged_in_use_lets_nobody_in_beside_those_inside() {
         let said = newcomer.next().unwrap();
         assert!(said.contains("Unavailable") && said.contains("removed or replaced"), "{said}");
         newcomer.end();
-        assert!(refusal(&store).await.to_string().contains("removed or replaced"));
+        let refused = refusal(&store).await.to_string();
+        assert!(refused.contains("the file gate of this store was removed"), "{refused}");
         drop(store);
         Child::that_says(&path, "open", "open").end();
     }
