@@ -153,13 +153,20 @@ fn checked(value: Value) -> Result<Value> {
 /// The answers about `count` locks, from a script that takes several. Where it was given one lock, it may
 /// leave out the array around the answer: an array that begins with a word is such an answer.
 fn answers(value: Value, count: usize) -> Option<Vec<Value>> {
+    match value {
+        _ if count == 1 => answer(value).map(|answer| vec![answer]),
+        Value::Array(parts) => Some(parts).filter(|parts| parts.len() == count),
+        _ => None,
+    }
+}
+
+/// The answer about the one lock that a script was given.
+fn answer(value: Value) -> Option<Value> {
     let is_word = |value: &Value| matches!(value, Value::BulkString(_) | Value::SimpleString(_));
     match value {
-        Value::Array(parts) if count == 1 && parts.first().is_some_and(is_word) => {
-            Some(vec![Value::Array(parts)])
-        }
-        Value::Array(parts) => Some(parts).filter(|parts| parts.len() == count),
-        Value::Int(_) | Value::BulkString(_) if count == 1 => Some(vec![value]),
+        Value::Array(parts) if parts.first().is_some_and(is_word) => Some(Value::Array(parts)),
+        Value::Array(mut parts) => parts.pop().filter(|_| parts.is_empty()),
+        Value::Int(_) | Value::BulkString(_) => Some(value),
         _ => None,
     }
 }
@@ -173,6 +180,11 @@ pub(crate) fn is_put_off(value: &Value) -> bool {
 /// The answers about `count` locks, as far as there are so many; else what no reader understands.
 pub(crate) fn parts(value: Value, count: usize) -> Vec<Value> {
     answers(value, count).unwrap_or_else(|| vec![Value::Nil; count])
+}
+
+/// The same about one lock.
+pub(crate) fn part(value: Value) -> Value {
+    answer(value).unwrap_or(Value::Nil)
 }
 
 /// The answer about one lock of those that the script was given.
@@ -386,8 +398,10 @@ mod tests {
         let late = || Value::Array(vec![word("late")]);
         let waiting = || Value::Array(vec![word("waiting"), Value::Int(1)]);
         for answer in [|| Value::Int(7), late, waiting] {
-            assert_eq!(parts(answer(), 1), [answer()]);
-            assert_eq!(parts(Value::Array(vec![answer()]), 1), [answer()]);
+            for given in [answer(), Value::Array(vec![answer()])] {
+                assert_eq!(parts(given.clone(), 1), [answer()]);
+                assert_eq!(part(given), answer());
+            }
             assert_eq!(parts(Value::Array(vec![answer(), late()]), 2), [answer(), late()]);
         }
         let text = || word("1 7");

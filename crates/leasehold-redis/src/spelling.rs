@@ -18,20 +18,25 @@ impl<'a> Words<'a> {
     }
 
     pub(crate) fn number<T: TryFrom<u64>>(&mut self) -> Option<T> {
+        // So many digits fit into 64 bits whatever they are.
+        const FIT: usize = 19;
         let mut number = 0_u64;
         let mut digits = 0_usize;
         for byte in self.0.bytes() {
             let digit = byte.wrapping_sub(b'0');
             if digit > 9 {
-                (byte == b' ').then_some(())?;
                 break;
             }
-            number = number.checked_mul(10)?.checked_add(digit.into())?;
-            digits = digits.saturating_add(1);
+            number = number.wrapping_mul(10).wrapping_add(digit.into());
+            digits = digits.wrapping_add(1);
         }
-        (digits > 0).then_some(())?;
-        self.0 = self.0.get(digits.saturating_add(1)..).unwrap_or_default();
-        T::try_from(number).ok()
+        let (text, rest) = self.0.split_at_checked(digits)?;
+        self.0 = rest.strip_prefix(' ').or_else(|| rest.is_empty().then_some(rest))?;
+        match digits {
+            0 => None,
+            1..=FIT => T::try_from(number).ok(),
+            _ => T::try_from(text.parse().ok()?).ok(),
+        }
     }
 }
 

@@ -45,6 +45,10 @@ pub(crate) fn push_digits<const WIDTH: usize>(number: u64, text: &mut String) {
 
 /// Appends a number.
 pub(crate) fn push_number(number: u64, text: &mut String) {
+    if let (0..=9, Ok(digit)) = (number, u8::try_from(number)) {
+        text.push(char::from(b'0' | digit));
+        return;
+    }
     let all = digits::<20>(number);
     let zeros = all.iter().take(19).take_while(|digit| **digit == b'0').count();
     push_ascii(all.get(zeros..).unwrap_or_default(), text);
@@ -62,7 +66,10 @@ pub(crate) struct Words {
 
 impl Words {
     /// What most requests take.
-    const BYTES: usize = 192;
+    pub(crate) const BYTES: usize = 192;
+
+    /// What most take that ask for a place in line.
+    pub(crate) const IN_LINE: usize = 320;
 
     /// The digits of a token.
     pub(crate) const TOKEN: usize = 32;
@@ -70,8 +77,9 @@ impl Words {
     /// The digits of a token and where its fences end.
     pub(crate) const LEASE: usize = 54;
 
-    pub(crate) fn about(names: &Names, key: &Key, token: &Token) -> Self {
-        let mut text = String::with_capacity(Self::BYTES);
+    /// With room for so many bytes in all.
+    pub(crate) fn about(names: &Names, key: &Key, token: &Token, room: usize) -> Self {
+        let mut text = String::with_capacity(room);
         names.record_into(key, &mut text);
         let key_ends = text.len();
         push_ascii(&token_digits(token), &mut text);

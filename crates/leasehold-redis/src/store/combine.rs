@@ -18,7 +18,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use leasehold_core::{BoxFuture, Effect, Result as StoreResult};
-use redis::Value;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
@@ -352,7 +351,7 @@ impl RedisStore {
     ) -> Result<Answer, Verdict> {
         let call = self.call_of(kind, std::iter::once(words));
         let mut answer = call.run(&*self.shared.transport, delivery, deadline).await?;
-        answer.value = reply::parts(answer.value, 1).pop().unwrap_or(Value::Nil);
+        answer.value = reply::part(answer.value);
         Ok(answer)
     }
 }

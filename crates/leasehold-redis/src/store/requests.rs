@@ -103,7 +103,8 @@ impl RedisStore {
         let cooldown = cooldown_ms(request.cooldown)?;
         let (mode, permits, limit) = mode_words(request.mode)?;
         let preferred = u64::from(request.preferred);
-        let mut words = Words::about(&self.shared.names, &request.key, &request.token);
+        let room = if request.queue.is_some() { Words::IN_LINE } else { Words::BYTES };
+        let mut words = Words::about(&self.shared.names, &request.key, &request.token, room);
         let usual = request.mode == Mode::Exclusive && !request.preferred && cooldown == 0;
         let usual = usual && request.after.is_none();
         let (ttl, block) = (request.ttl.as_millis().into(), request.fence_block.get().into());
@@ -254,7 +255,8 @@ impl RedisStore {
     /// What is to end.
     pub(crate) fn release_words(&self, request: &ReleaseRequest) -> Result<Words> {
         let cooldown = cooldown_ms(request.cooldown)?;
-        let mut words = Words::about(&self.shared.names, &request.key, &request.token);
+        let Self { shared, .. } = self;
+        let mut words = Words::about(&shared.names, &request.key, &request.token, Words::BYTES);
         words.add_with(|out| push_end(request.fences, out));
         if request.remaining > 0 || cooldown > 0 || request.reopen {
             let reopen = u8::from(request.reopen);
