@@ -74,12 +74,12 @@ impl LockValue {
 
     /// Waits for at most `limit`, or as the settings say.
     pub(crate) async fn take(&self, limit: Option<Duration>) -> Result<Guard> {
-        self.wait(self.acquisition(limit)?).await
+        self.wait(Box::new(self.acquisition(limit)?)).await
     }
 
     /// Goes on with an acquisition until the lock is held.
-    pub(crate) async fn wait(&self, acquisition: Acquisition) -> Result<Guard> {
-        waiting::wait(Box::new(acquisition), &self.gates).await
+    pub(crate) async fn wait(&self, acquisition: Box<Acquisition>) -> Result<Guard> {
+        waiting::wait(acquisition, &self.gates).await
     }
 
     pub(crate) fn acquisition(&self, limit: Option<Duration>) -> Result<Acquisition> {

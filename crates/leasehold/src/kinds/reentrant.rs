@@ -189,7 +189,7 @@ impl Reentrant {
                         Ok(_) | Err(_) => {
                             first.waits();
                             acquisition.start_anew()?;
-                            self.value.wait(acquisition).await?
+                            self.value.wait(Box::new(acquisition)).await?
                         }
                     };
                     return Ok(ReentrantGuard::new(first.got(guard)));

@@ -743,14 +743,14 @@ impl LeaseHandle {
     /// Returns once no request with this token is on the way, so that a release sent after it is
     /// the last word. Each request has its own deadline, so this ends. Cancel safe.
     pub(crate) async fn settled(&self) {
-        loop {
+        // Most often there is none, and nothing to be told of.
+        while self.wait_for_requests() {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if !self.wait_for_requests() {
-                return;
+            if self.wait_for_requests() {
+                changed.await;
             }
-            changed.await;
         }
     }
 
