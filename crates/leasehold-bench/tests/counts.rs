@@ -1,5 +1,5 @@
 //! What no machine can change: how often the server is asked, and how often memory is, for a cycle of
-//! a lock that nobody else wants, and for a hand-off; and how much memory a held lease keeps.
+//! a lock that nobody else wants, for a hand-off, and for a renewal; and how much memory a held lease keeps.
 //!
 //! The bounds are a little above what is counted today. A change that needs more says so by raising one.
 
@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold::Client;
+use leasehold::store::{Acquire, AcquireRequest, Renew, RenewRequest};
+use leasehold_core::{Key, Token, Ttl};
 use leasehold_testkit::server::RedisServer;
 use tokio::task::JoinSet;
 
@@ -103,10 +105,68 @@ const EMBEDDED: f64 = 9.5;
 const HELD_BYTES: f64 = 420.0;
 /// So long that nothing is renewed while it is counted, however slow the machine is.
 const HELD_TTL: Duration = Duration::from_secs(24 * 3600);
+/// Ends a call that hangs.
+const WITHIN: Duration = Duration::from_secs(60);
+
+/// Allocations for a renewal: by the schedule and the store in memory; and by the store on a server.
+const RENEWED: f64 = 0.25;
+const RENEWED_ON_SERVER: f64 = 0.8;
+
+/// Allocations for a renewal by the schedule: of leases that were taken one after the other, for as many periods of
+/// renewal, while time stands still between the events.
+fn of_the_schedule(leases: u32, periods: u32) -> f64 {
+    const TTL: Duration = Duration::from_secs(30);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let builder = Client::builder().ttl(TTL).tokio_time();
+        let client = builder.connect("memory:").await.unwrap();
+        let mut guards = Vec::new();
+        for number in 0..leases {
+            guards.push(client.mutex(number.to_string()).try_lock().await.unwrap().unwrap());
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
+        tokio::time::sleep(TTL).await;
+        let before = ALLOCATIONS.load(Ordering::Relaxed) as f64;
+        tokio::time::sleep(TTL / 3 * periods).await;
+        let after = ALLOCATIONS.load(Ordering::Relaxed) as f64;
+        assert!(guards.iter().all(|guard| guard.is_held()));
+        (after - before) / f64::from(leases * periods)
+    })
+}
+
+/// Allocations for a renewal by the store on a server.
+async fn of_the_store(client: &Client, leases: u32) -> f64 {
+    let store = client.store();
+    let mut requests = Vec::new();
+    for number in 0..leases {
+        let (key, token) =
+            (Key::new(format!("renewed/{number}")).unwrap(), Token::generate().unwrap());
+        let ttl = Ttl::new(HELD_TTL).unwrap();
+        let request = AcquireRequest::new(key.clone(), token, ttl);
+        let Acquire::Granted(granted) = store.acquire(&request, WITHIN).await.unwrap() else {
+            panic!()
+        };
+        requests.push(RenewRequest::new(key, token, granted.fences, ttl));
+    }
+    // Whatever the first call needs is there.
+    let mut allocated = 0.0;
+    for _ in 0..2 {
+        let before = ALLOCATIONS.load(Ordering::Relaxed) as f64;
+        let answers = store.renew(&requests, WITHIN).await;
+        allocated = ALLOCATIONS.load(Ordering::Relaxed) as f64 - before;
+        assert!(answers.iter().all(|answer| *answer.as_ref().unwrap() == Renew::Renewed));
+    }
+    allocated / f64::from(leases)
+}
 
 /// One test, since all that runs in the process is counted.
 #[test]
 fn cycles_and_held_leases_cost_no_more_than_they_did() {
+    let of_the_schedule = of_the_schedule(2000, 20);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let server = RedisServer::start();
@@ -116,6 +176,8 @@ fn cycles_and_held_leases_cost_no_more_than_they_did() {
         let mut check = |what: &str, counted: f64, most: f64| {
             found.push((format!("{what}: {counted:.2}, at most {most}"), counted <= most));
         };
+
+        check("a renewal by the schedule, allocations", of_the_schedule, RENEWED);
 
         for (callers, each, most) in
             [(1, 400, [2.05, 2.05, 2.05, 2.05, ALONE]), (64, 50, [0.2, 2.1, 2.1, 0.2, TOGETHER])]
@@ -163,6 +225,12 @@ fn cycles_and_held_leases_cost_no_more_than_they_did() {
             let scheme = url.split(':').next().unwrap_or_default();
             check(&format!("{scheme}, allocations"), per_cycle(1000, before, allocations()), most);
         }
+
+        check(
+            "a renewal by the store, allocations",
+            of_the_store(&client, 960).await,
+            RENEWED_ON_SERVER,
+        );
 
         const HELD: usize = 10_000;
         let client = Client::builder().ttl(HELD_TTL).connect(server.url()).await.unwrap();

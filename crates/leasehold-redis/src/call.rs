@@ -50,12 +50,18 @@ impl<'a> Call<'a> {
     ) -> Self {
         let keys = keys.into_iter();
         let locks = keys.len().max(1);
-        let mut brief =
-            Cmd::with_capacity(ARGUMENTS.saturating_mul(locks), BYTES.saturating_mul(locks));
-        brief.arg("EVALSHA").arg(&script.digest).arg(keys.len());
+        let (arguments, bytes) = (ARGUMENTS.saturating_mul(locks), BYTES.saturating_mul(locks));
+        let mut call = Self::about(script, keys.len(), arguments, bytes);
         for key in keys {
-            brief.arg(key);
+            call.arg(key);
         }
+        call
+    }
+
+    /// One about so many locks, whose keys are to follow first; with what it takes in all.
+    pub(crate) fn about(script: &'a Script, locks: usize, arguments: usize, bytes: usize) -> Self {
+        let mut brief = Cmd::with_capacity(arguments, bytes);
+        brief.arg("EVALSHA").arg(&script.digest).arg(locks);
         Self { script, brief, epoch: None, unsent: None }
     }
 

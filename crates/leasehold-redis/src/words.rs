@@ -11,12 +11,19 @@ pub(crate) fn push(text: &mut String, value: impl Display) {
     let _written = write!(text, "{value}");
 }
 
-/// The digits of a token.
+/// The digits of a token, eight at a time: each half of a byte in a byte of its own.
 pub(crate) fn token_digits(token: &Token) -> [u8; Words::TOKEN] {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    const ONES: u64 = 0x0101_0101_0101_0101;
     let mut digits = [0; Words::TOKEN];
-    for (two, byte) in digits.chunks_exact_mut(2).zip(token.as_bytes()) {
-        two.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    for (eight, four) in digits.chunks_exact_mut(8).zip(token.as_bytes().as_chunks().0) {
+        let all = u64::from(u32::from_be_bytes(*four));
+        let all = (all | (all << 16)) & 0x0000_ffff_0000_ffff;
+        let all = (all | (all << 8)) & 0x00ff_00ff_00ff_00ff;
+        let all = (all | (all << 4)) & (0x0f * ONES);
+        // From ten on they are letters, which do not follow the digits.
+        let letters = ((all + 6 * ONES) >> 4) & ONES;
+        let written = all + u64::from(b'0') * ONES + letters * u64::from(b'a' - b'0' - 10);
+        eight.copy_from_slice(&written.to_be_bytes());
     }
     digits
 }
@@ -24,13 +31,29 @@ pub(crate) fn token_digits(token: &Token) -> [u8; Words::TOKEN] {
 /// A number with zeros before it, in so many digits, as long as it fits. What formats any value takes several
 /// times as long.
 pub(crate) fn digits<const WIDTH: usize>(number: u64) -> [u8; WIDTH] {
+    let width = u32::try_from(WIDTH).unwrap_or(u32::MAX);
+    if 10_u64.checked_pow(width).is_some_and(|end| number >= end) {
+        return [b'9'; WIDTH];
+    }
     let mut digits = [b'0'; WIDTH];
     let mut rest = number;
-    for digit in digits.iter_mut().rev() {
-        *digit |= u8::try_from(rest % 10).unwrap_or(9);
-        rest /= 10;
+    for part in digits.rchunks_mut(8) {
+        let eight = eight_digits(rest % 100_000_000);
+        part.copy_from_slice(eight.get(8 - part.len()..).unwrap_or_default());
+        rest /= 100_000_000;
     }
-    if rest == 0 { digits } else { [b'9'; WIDTH] }
+    digits
+}
+
+/// A number below a hundred million: all halves are taken apart at once, then all quarters, then all eighths, each
+/// by a multiplication that is exact for numbers so small.
+fn eight_digits(number: u64) -> [u8; 8] {
+    let halves = (number / 10_000) | ((number % 10_000) << 32);
+    let hundreds = ((halves * 10_486) >> 20) & 0x0000_007f_0000_007f;
+    let quarters = hundreds | ((halves - 100 * hundreds) << 16);
+    let tens = ((quarters * 103) >> 10) & 0x000f_000f_000f_000f;
+    let eighths = tens | ((quarters - 10 * tens) << 8);
+    (eighths + 0x3030_3030_3030_3030).to_le_bytes()
 }
 
 /// Appends ASCII.
@@ -130,6 +153,13 @@ mod tests {
         }
         assert_eq!(digits::<4>(42), *b"0042");
         assert_eq!(digits::<4>(9999), *b"9999");
+        for number in (0..100_000_000).step_by(997).chain(0..10_000) {
+            assert_eq!(digits::<8>(number), *format!("{number:08}").as_bytes());
+            assert_eq!(
+                digits::<13>(number * 99_999),
+                *format!("{:013}", number * 99_999).as_bytes()
+            );
+        }
         // What has no such place is as late as can be said.
         assert_eq!(digits::<4>(10_000), *b"9999");
     }
@@ -138,5 +168,10 @@ mod tests {
     fn a_token_is_two_digits_for_each_byte() {
         let token = Token::from_hex("000102030405060708090a0b0c0d0eff").unwrap();
         assert_eq!(token_digits(&token), *b"000102030405060708090a0b0c0d0eff");
+        for byte in 0..=255 {
+            let token =
+                Token::from_bytes(std::array::from_fn(|at| if at % 5 == 0 { byte } else { 0x9a }));
+            assert_eq!(token_digits(&token), *token.to_hex().as_bytes());
+        }
     }
 }

@@ -101,14 +101,7 @@ impl RedisStore {
         let (all, ranges) = self.renewal_groups(requests);
         let groups: Vec<RenewalGroup<'_, '_>> =
             ranges.into_iter().filter_map(|range| all.get(range)).collect();
-        let mut results: Vec<Option<Result<Renew>>> = requests.iter().map(|_| None).collect();
-        let mut settle = |group: RenewalGroup<'_, '_>, outcomes: Vec<Result<Renew>>| {
-            for ((place, _), outcome) in group.iter().zip(outcomes) {
-                if let Some(result) = results.get_mut(*place) {
-                    *result = Some(outcome);
-                }
-            }
-        };
+        let mut outcomes: Vec<Result<Renew>> = Vec::with_capacity(all.len());
         let answers = self.renew_in_turn(&groups, delivery, deadline).await;
         for (group, answer) in groups.into_iter().zip(answers) {
             match answer {
@@ -118,24 +111,43 @@ impl RedisStore {
                     for one in group.chunks(1) {
                         let call = self.renew_call(one);
                         let answer = call.run(&*self.shared.transport, delivery, deadline).await;
-                        settle(one, renewed(answer, 1));
+                        outcomes.extend(renewed(answer, 1));
                     }
                 }
-                answer => settle(group, renewed(answer, group.len())),
+                answer => outcomes.extend(renewed(answer, group.len())),
             }
         }
-        let unanswered = || Error::new(ErrorKind::Protocol, "no answer in the answer");
+        let unanswered = || Err(Error::new(ErrorKind::Protocol, "no answer in the answer"));
+        outcomes.resize_with(all.len(), unanswered);
+        let mut results = self.as_asked(requests, &all, outcomes);
+        for (result, request) in results.iter_mut().zip(requests) {
+            if let Err(error) = result {
+                *error = self.named(error.clone(), "renew", Some(&request.key));
+            }
+        }
         results
-            .into_iter()
-            .zip(requests)
-            .map(|(result, request)| {
-                result
-                    .unwrap_or_else(|| {
-                        Err(self.check_ttl(request.ttl).err().unwrap_or_else(unanswered))
-                    })
-                    .map_err(|error| self.named(error, "renew", Some(&request.key)))
-            })
-            .collect()
+    }
+
+    /// The outcomes of these renewals in the order in which all were asked for, and why the others were not.
+    fn as_asked(
+        &self,
+        requests: &[RenewRequest],
+        renewals: RenewalGroup<'_, '_>,
+        outcomes: Vec<Result<Renew>>,
+    ) -> Vec<Result<Renew>> {
+        if renewals.len() == requests.len() && !self.shared.transport.is_spread() {
+            return outcomes;
+        }
+        let unasked = || Error::new(ErrorKind::Protocol, "it was not asked for");
+        let reason = |request: &RenewRequest| self.check_ttl(request.ttl).err();
+        let mut results: Vec<Result<Renew>> =
+            requests.iter().map(|request| Err(reason(request).unwrap_or_else(unasked))).collect();
+        for ((place, _), outcome) in renewals.iter().zip(outcomes) {
+            if let Some(result) = results.get_mut(*place) {
+                *result = outcome;
+            }
+        }
+        results
     }
 }
 

@@ -1,6 +1,5 @@
 //! Requests as the scripts take them.
 
-use std::mem;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,8 +18,9 @@ use crate::script::Script;
 use crate::spelling::unix_parts;
 use crate::words::{Words, digits, push_digits, push_number, token_digits};
 
-/// What the key of most locks takes.
+/// What the key of most locks takes, and what stands in a call beside what is said of each lock.
 const NAME: usize = 48;
+const HEAD: usize = 128;
 
 /// The longest cool-down: a year.
 const COOLDOWN_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -267,43 +267,47 @@ impl RedisStore {
 
     /// A call about these renewals, whose numbers are for those who read the answer.
     pub(super) fn renew_call(&self, requests: &[(usize, &RenewRequest)]) -> Call<'static> {
-        let mut names = String::with_capacity(NAME.saturating_mul(requests.len()));
-        let mut ends = Vec::with_capacity(requests.len());
-        for (_, request) in requests {
-            self.shared.names.record_into(&request.key, &mut names);
-            ends.push(names.len());
-        }
-        let mut call =
-            self.opened(Call::new(&self.shared.scripts.renew, parts(names.as_bytes(), &ends)));
         let shared = requests.first().map_or(0, |(_, request)| request.ttl.as_millis());
-        call.arg(&digits::<13>(shared.into()));
-        let mut texts = Vec::with_capacity(Words::LEASE.saturating_mul(requests.len()));
-        ends.clear();
+        let is_usual = |request: &RenewRequest| {
+            request.ttl.as_millis() == shared && !request.shorten && request.successor.is_none()
+        };
+        let alike = requests.len() > 1 && requests.iter().all(|(_, request)| is_usual(request));
+        let arguments = requests.len().saturating_mul(if alike { 1 } else { 2 }).saturating_add(8);
+        let bytes = requests.len().saturating_mul(NAME + Words::LEASE).saturating_add(HEAD);
+        let script = &self.shared.scripts.renew;
+        let mut call = Call::about(script, requests.len(), arguments, bytes);
+        let mut name = String::with_capacity(NAME);
         for (_, request) in requests {
-            texts.extend_from_slice(&token_digits(&request.token));
+            name.clear();
+            self.shared.names.record_into(&request.key, &mut name);
+            call.arg(&name);
+        }
+        let mut call = self.opened(call);
+        call.arg(&digits::<13>(shared.into()));
+        let mut text = Vec::new();
+        text.reserve_exact(Words::LEASE.saturating_mul(if alike { requests.len() } else { 2 }));
+        for (_, request) in requests {
             let (next, epoch) = end(request.fences);
-            texts.push(b' ');
-            texts.extend_from_slice(&digits::<16>(next));
-            texts.push(b' ');
-            texts.extend_from_slice(&digits::<4>(epoch));
-            let is_usual = !request.shorten && request.successor.is_none();
-            if !is_usual || request.ttl.as_millis() != shared {
-                texts.extend_from_slice(if request.shorten { b" 1 " } else { b" 0 " });
-                texts.extend_from_slice(&digits::<13>(request.ttl.as_millis().into()));
+            text.extend_from_slice(&token_digits(&request.token));
+            text.push(b' ');
+            text.extend_from_slice(&digits::<16>(next));
+            text.push(b' ');
+            text.extend_from_slice(&digits::<4>(epoch));
+            if !is_usual(request) {
+                text.extend_from_slice(if request.shorten { b" 1 " } else { b" 0 " });
+                text.extend_from_slice(&digits::<13>(request.ttl.as_millis().into()));
                 if let Some(successor) = &request.successor {
-                    texts.push(b' ');
-                    texts.extend_from_slice(&token_digits(successor));
+                    text.push(b' ');
+                    text.extend_from_slice(&token_digits(successor));
                 }
             }
-            ends.push(texts.len());
+            if !alike {
+                call.arg(&text);
+                text.clear();
+            }
         }
-        let alike = parts(&texts, &ends).all(|text| text.len() == Words::LEASE);
-        if alike && requests.len() > 1 {
-            call.arg(&texts);
-        } else {
-            parts(&texts, &ends).for_each(|text| {
-                call.arg(text);
-            });
+        if alike {
+            call.arg(&text);
         }
         call
     }
@@ -317,12 +321,6 @@ impl RedisStore {
     pub(crate) fn inspect_call(&self, key: &Key) -> Call<'static> {
         self.begin(&self.shared.scripts.inspect, [key])
     }
-}
-
-/// The parts of a text that end there.
-fn parts<'t>(text: &'t [u8], ends: &'t [usize]) -> impl ExactSizeIterator<Item = &'t [u8]> {
-    let mut start = 0;
-    ends.iter().map(move |end| text.get(mem::replace(&mut start, *end)..*end).unwrap_or_default())
 }
 
 /// Adds what is asked of each lock: as one argument where scripts can tell by its length what belongs to
