@@ -1,5 +1,6 @@
 //! A lock that a command asks for: once, for a while, or for as long as it takes.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -237,10 +238,8 @@ impl Request {
                 let taken = waited!(limit, locks, try_lock, lock, lock_within());
                 return Ok(taken.map(|all| {
                     let mut guards = all.into_guards();
-                    let typed = |guard: &leasehold::Guard| {
-                        self.keys.iter().position(|key| key == guard.key())
-                    };
-                    guards.sort_by_key(typed);
+                    let typed: HashMap<_, _> = self.keys.iter().zip(0..self.keys.len()).collect();
+                    guards.sort_by_key(|guard| typed.get(guard.key()).copied());
                     Held::new(guards, self.numbers)
                 }));
             }

@@ -15,8 +15,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use heed::types::Bytes;
@@ -26,7 +26,7 @@ use leasehold_core::table::{Notice, Now, StoreTime};
 use leasehold_core::{ClientId, Clock as _, Effect, Error, ErrorKind, Result};
 use tokio::sync::oneshot;
 
-use super::directory::{Access, unusable};
+use super::directory::{Access, DATA, GATE, unusable};
 use super::gate::{Gate, Opening, Pass};
 use super::in_use::InUse;
 use super::known::Known;
@@ -83,9 +83,11 @@ pub(super) struct Parts {
 impl Environment {
     pub(super) fn new(parts: Parts) -> Result<Self> {
         let gate = Arc::new(parts.gate);
-        let gate_meta = gate.file().metadata().map_err(|error| unusable("look at", error))?;
+        let identity = |file: &File| identity_of(file.metadata());
+        let of = |file| identity(file).map_err(|error| unusable("look at", error));
+        let files = [(GATE, of(gate.file())?), (DATA, of(&parts.data)?)];
         Ok(Self {
-            still_there: StillThere::new(parts.path.join(super::directory::GATE), &gate_meta),
+            still_there: StillThere::new(&parts.path, files),
             location: parts.location,
             path: parts.path,
             access: parts.access,
@@ -270,16 +272,16 @@ impl Environment {
     }
 
     fn check_there(&self, now: StoreTime) -> Result<()> {
-        if self.still_there.look(now) {
-            return Ok(());
-        }
+        let Some(file) = self.still_there.missing(now) else { return Ok(()) };
         let what = if self.still_there.is_directory_there() {
-            "the file gate of this store was removed or replaced while in use"
+            format!("the file {file} of this store was removed or replaced while in use")
         } else {
             "the store's directory was removed or replaced while in use, and its leases are void"
+                .to_owned()
         };
+        // Nobody rides that out: it stays so until all that use the store have ended.
         let message = format!("{what}; end what uses it and start again");
-        Err(self.error(ErrorKind::Unavailable, message))
+        Err(self.error(ErrorKind::Corrupt, message))
     }
 
     /// The time by which a step inside the gate goes.
@@ -556,53 +558,58 @@ fn holder_of(locks: &str, inode: u64) -> Option<u32> {
     line.split_whitespace().nth(4)?.parse().ok().filter(|process| *process != 0)
 }
 
-fn directory_of(file: &Path) -> Option<(u64, u64)> {
-    let meta = std::fs::metadata(file.parent()?).ok()?;
-    Some((meta.dev(), meta.ino()))
+/// Which file something is, wherever it may be called what.
+type Identity = (u64, u64);
+
+fn identity_of(meta: std::io::Result<std::fs::Metadata>) -> std::io::Result<Identity> {
+    meta.map(|meta| (meta.dev(), meta.ino()))
 }
 
 /// Whether the store is still at its path.
 #[derive(Debug)]
 struct StillThere {
-    gate: PathBuf,
-    identity: (u64, u64),
+    directory: PathBuf,
     /// Of the directory, if it could be looked at.
-    directory: Option<(u64, u64)>,
+    identity: Option<Identity>,
+    /// By which others meet, with their names.
+    files: [(&'static str, Identity); 2],
     looked_at_us: AtomicU64,
-    gone: AtomicBool,
+    missing: OnceLock<&'static str>,
 }
 
 impl StillThere {
-    fn new(gate: PathBuf, meta: &std::fs::Metadata) -> Self {
+    fn new(directory: &Path, files: [(&'static str, Identity); 2]) -> Self {
         Self {
-            directory: directory_of(&gate),
-            gate,
-            identity: (meta.dev(), meta.ino()),
+            directory: directory.to_owned(),
+            identity: identity_of(std::fs::metadata(directory)).ok(),
+            files,
             looked_at_us: AtomicU64::new(store_time().as_micros()),
-            gone: AtomicBool::new(false),
+            missing: OnceLock::new(),
         }
     }
 
-    /// Whether only the gate is gone.
+    /// Whether only files in it are gone.
     fn is_directory_there(&self) -> bool {
-        self.directory.is_some() && self.directory == directory_of(&self.gate)
+        self.identity.is_some()
+            && self.identity == identity_of(std::fs::metadata(&self.directory)).ok()
     }
 
-    /// Looks if the last look is long ago. Once gone is gone for good.
-    fn look(&self, now: StoreTime) -> bool {
+    /// The file that is gone, looked for if the last look is long ago. Once gone is gone for good.
+    fn missing(&self, now: StoreTime) -> Option<&'static str> {
         let looked = StoreTime::from_micros(self.looked_at_us.load(Ordering::Relaxed));
         if now >= looked.saturating_add(LOOK_EVERY) {
             self.looked_at_us.store(now.as_micros(), Ordering::Relaxed);
-            let found = std::fs::metadata(&self.gate).map(|meta| (meta.dev(), meta.ino()));
-            let gone = match found {
-                Ok(found) => found != self.identity,
+            let gone = |(name, identity): &(&str, Identity)| match identity_of(std::fs::metadata(
+                self.directory.join(name),
+            )) {
+                Ok(found) => found != *identity,
                 Err(error) => error.kind() == std::io::ErrorKind::NotFound,
             };
-            if gone {
-                self.gone.store(true, Ordering::Relaxed);
+            if let Some((name, _)) = self.files.iter().find(|file| gone(file)) {
+                self.missing.get_or_init(|| *name);
             }
         }
-        !self.gone.load(Ordering::Relaxed)
+        self.missing.get().copied()
     }
 }
 

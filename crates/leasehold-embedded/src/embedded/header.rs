@@ -66,8 +66,9 @@ pub(super) struct Header {
     pub(super) access: Access,
     /// How the store is entered, unless the header is of a version that knew one way.
     pub(super) gate: Option<GateKind>,
-    /// Whether a value may be two records, unless the header is of a version that knew single ones.
-    pub(super) pairs: bool,
+    /// The number of the data file, and that a value in it may be two records; unless the header is of a
+    /// version that knew single ones. It is 0 while that file is to be made.
+    pub(super) data: Option<u64>,
     /// Whether the data file was made completely.
     pub(super) ready: bool,
 }
@@ -110,7 +111,7 @@ impl Header {
             in_place,
             access,
             gate: Some(gate),
-            pairs: true,
+            data: Some(0),
             ready: false,
         }
     }
@@ -178,7 +179,7 @@ impl Header {
             } else {
                 None
             },
-            pairs: format > SINGLE,
+            data: if format > SINGLE { Some(number(next("data")?)?) } else { None },
             ready: either(next("state")?, "ready", "making")?,
         };
         if header.text() == text { Ok(header) } else { Err(Unreadable::Corrupt) }
@@ -210,7 +211,7 @@ impl Header {
             in_place,
             access,
             gate,
-            pairs,
+            data,
             ready,
         } = self;
         let Machine { boot, time_namespace } = machine;
@@ -220,17 +221,21 @@ impl Header {
             Access::Group => "group",
         };
         let state = if *ready { "ready" } else { "making" };
-        let (format, gate) = match gate {
+        let (format, files) = match gate {
             Some(GateKind { word, inode }) => {
                 let kind = if *word { "word" } else { "lock" };
-                (if *pairs { FORMAT } else { SINGLE }, format!("gate {kind} {inode}\n"))
+                let gate = format!("gate {kind} {inode}\n");
+                match data {
+                    Some(data) => (FORMAT, format!("{gate}data {data}\n")),
+                    None => (SINGLE, gate),
+                }
             }
             None => (GATE_UNSAID, String::new()),
         };
         format!(
             "{MARK} {format}\nboot {boot}\ntime-namespace {time_namespace}\n\
              made-at-s {made_at_s}\nbooted-at-s {booted_at_s}\nbytes-max {bytes_max}\nwrite {write}\naccess {access}\n\
-             {gate}state {state}\n"
+             {files}state {state}\n"
         )
     }
 }
@@ -270,7 +275,7 @@ mod tests {
             in_place: true,
             access: Access::Group,
             gate: Some(GateKind { word: true, inode: 77 }),
-            pairs: true,
+            data: Some(78),
             ready: true,
         }
     }
@@ -279,8 +284,8 @@ mod tests {
     fn it_is_read_back_as_it_was_written() {
         let lock = GateKind { word: false, inode: 78 };
         let said = header().gate;
-        for (gate, pairs) in [(said, true), (said, false), (Some(lock), true), (None, false)] {
-            let header = Header { gate, pairs, ..header() };
+        for (gate, data) in [(said, Some(9)), (said, None), (Some(lock), Some(0)), (None, None)] {
+            let header = Header { gate, data, ..header() };
             assert_eq!(Header::parse(header.text().as_bytes()).unwrap(), header);
         }
     }

@@ -138,7 +138,7 @@ fn open_new(directory: &Directory, wanted: Wanted) -> Result<Environment> {
     let machine = Machine::this()?;
     let inode = gate.file().metadata().map_err(|error| unusable("look at", error))?.ino();
     let kind = GateKind { word: directory.has_room_ahead && Word::works(gate.file()), inode };
-    let header = fit_header(directory, wanted, &machine, alone, kind)?;
+    let mut header = fit_header(directory, wanted, &machine, alone, kind)?;
     if header.gate.is_some_and(|gate| gate.word) {
         if alone || !header.ready {
             Word::make(gate.file()).map_err(|error| unusable("make the file gate in", error))?;
@@ -147,9 +147,16 @@ fn open_new(directory: &Directory, wanted: Wanted) -> Result<Environment> {
     }
     let pass = enter(&gate, wanted.within())?;
     let data = prepare_data(directory, &header, wanted)?;
+    let meet_in = data.metadata().map_err(|error| unusable("look at", error))?.ino();
+    let is_outdated = header.ready && header.data.is_none_or(|made| made != meet_in);
+    // Beside an earlier version, which knows single records only, this one writes such ones too.
+    if is_outdated && !alone && header.data.is_some() {
+        return Err(replaced(DATA));
+    }
     let (lmdb, records) = open_lmdb(directory, &header, wanted)?;
-    if !header.ready {
-        Header { ready: true, ..header.clone() }
+    if !header.ready || is_outdated && alone {
+        header = Header { ready: true, data: Some(meet_in), ..header };
+        header
             .write(&directory.path)
             .map_err(|error| unusable("write the file store in", error))?;
     } else if let Some(noted) = header.with_start(&machine, BootClock::now()) {
@@ -165,10 +172,12 @@ fn open_new(directory: &Directory, wanted: Wanted) -> Result<Environment> {
         wake::sweep(&wakes);
     }
     in_use.share().map_err(|error| unusable("lock", error))?;
-    // From now on others see that the store is in use, and in which file they meet; one that came
+    // From now on others see that the store is in use, and in which files they meet; one that came
     // before saw neither.
-    if fs::symlink_metadata(directory.file(GATE)).map_or(0, |meta| meta.ino()) != inode {
-        return Err(replaced());
+    for (name, inode) in [(GATE, inode), (DATA, meet_in)] {
+        if fs::symlink_metadata(directory.file(name)).map_or(0, |meta| meta.ino()) != inode {
+            return Err(replaced(name));
+        }
     }
     let wakes = Wakes::open(wakes, header.access).map_err(|error| unusable("use", error))?;
     drop(pass);
@@ -185,7 +194,7 @@ fn open_new(directory: &Directory, wanted: Wanted) -> Result<Environment> {
         data,
         bytes_max: header.bytes_max,
         in_place: header.in_place,
-        pairs: header.pairs,
+        pairs: header.data.is_some(),
         in_use,
     })?;
     if !alone || header.machine.time_namespace == machine.time_namespace {
@@ -231,18 +240,15 @@ fn fit_header(
         let kept = Wanted { access: header.access, bytes_max: header.bytes_max, ..wanted };
         return begin(directory, kept, machine, gate);
     }
-    // Beside an earlier version, which knows single records only, this one writes such ones too.
-    let outdated = alone && !header.pairs;
-    if outdated || header.gate.is_none_or(|made| made.inode != gate.inode) {
+    if header.gate.is_none_or(|made| made.inode != gate.inode) {
         if !alone {
             return Err(if header.gate.is_none() {
                 in_use_by_an_earlier_one()
             } else {
-                replaced()
+                replaced(GATE)
             });
         }
         header.gate = Some(header.gate.map_or(gate, |made| GateKind { inode: gate.inode, ..made }));
-        header.pairs = true;
         header
             .write(&directory.path)
             .map_err(|error| unusable("write the file store in", error))?;
@@ -272,11 +278,13 @@ fn in_use_by_an_earlier_one() -> Error {
     )
 }
 
-fn replaced() -> Error {
+fn replaced(file: &str) -> Error {
     Error::new(
         ErrorKind::Unavailable,
-        "the file gate of this store was removed or replaced while in use; end what uses the store \
-         and start again",
+        format!(
+            "the file {file} of this store was removed or replaced while in use; end what uses the \
+             store and start again"
+        ),
     )
 }
 

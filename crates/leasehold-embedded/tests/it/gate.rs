@@ -141,25 +141,44 @@ async fn refusal(store: &EmbeddedStore) -> leasehold_core::Error {
 }
 
 #[tokio::test]
-async fn a_gate_that_is_exchanged_in_use_lets_nobody_in_beside_those_inside() {
-    for by_a_copy in [false, true] {
+async fn a_file_that_is_exchanged_in_use_lets_nobody_in_beside_those_inside() {
+    for (name, by_a_copy) in [("gate", false), ("gate", true), ("data.mdb", true)] {
         let (path, _keep) = place();
         let store = EmbeddedStore::open(&path).unwrap();
         granted(store.acquire(&request("k"), WITHIN).await.unwrap());
-        let gate = path.join("gate");
+        let file = path.join(name);
         if by_a_copy {
-            fs::copy(&gate, path.join("copy")).unwrap();
-            fs::rename(path.join("copy"), &gate).unwrap();
+            fs::copy(&file, path.join("copy")).unwrap();
+            fs::rename(path.join("copy"), &file).unwrap();
         } else {
-            fs::remove_file(&gate).unwrap();
+            fs::remove_file(&file).unwrap();
         }
         let mut newcomer = Child::start(&path, "try-open k");
         let said = newcomer.next().unwrap();
         assert!(said.contains("Unavailable") && said.contains("removed or replaced"), "{said}");
         newcomer.end();
-        let refused = refusal(&store).await.to_string();
-        assert!(refused.contains("the file gate of this store was removed"), "{refused}");
+        let refused = refusal(&store).await;
+        assert_eq!(refused.kind(), ErrorKind::Corrupt);
+        let refused = refused.to_string();
+        let why = format!("the file {name} of this store was removed or replaced");
+        assert!(refused.contains(&why), "{refused}");
         drop(store);
+        Child::that_says(&path, "open", "open").end();
+    }
+}
+
+/// What is restored while nobody uses the store is the store from then on.
+#[tokio::test]
+async fn a_data_file_that_was_put_back_while_nobody_used_it_is_taken_up() {
+    let (path, _keep) = place();
+    let store = EmbeddedStore::options().detached(true).open(&path).unwrap();
+    granted(store.acquire(&request("k"), WITHIN).await.unwrap());
+    drop(store);
+    fs::copy(path.join("data.mdb"), path.join("copy")).unwrap();
+    fs::rename(path.join("copy"), path.join("data.mdb")).unwrap();
+    for _ in 0..2 {
+        let store = EmbeddedStore::open(&path).unwrap();
+        assert!(matches!(store.acquire(&request("k"), WITHIN).await, Ok(Acquire::Busy(_))));
         Child::that_says(&path, "open", "open").end();
     }
 }
@@ -193,13 +212,16 @@ async fn a_gate_that_is_cut_off_in_use_ends_who_enters() {
     soon(&store, "k").await;
 }
 
-/// The header of a store as versions wrote it that had no word for the gate.
-fn make_earlier(path: &Path) {
+/// Makes the header of a store one of an earlier version, without the lines that it lacked.
+fn make_earlier(path: &Path, version: u32, lacked: &[&str]) {
     let header = fs::read_to_string(path.join("store")).unwrap();
-    let lines = header.lines().filter(|line| !line.starts_with("gate "));
-    let earlier: String = lines.map(|line| format!("{line}\n")).collect();
-    fs::write(path.join("store"), earlier.replace("leasehold-store 3", "leasehold-store 1"))
-        .unwrap();
+    let earlier: String = header
+        .lines()
+        .filter(|line| !lacked.iter().any(|word| line.starts_with(word)))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let mark = format!("leasehold-store {version}\n");
+    fs::write(path.join("store"), earlier.replace("leasehold-store 3\n", &mark)).unwrap();
 }
 
 #[tokio::test]
@@ -207,7 +229,7 @@ async fn a_store_of_an_earlier_version_is_taken_over_when_nobody_uses_it() {
     let (path, _keep) = place();
     let detached = EmbeddedStore::options().detached(true).open(&path).unwrap();
     granted(detached.acquire(&request("k"), WITHIN).await.unwrap());
-    make_earlier(&path);
+    make_earlier(&path, 1, &["gate ", "data "]);
     let mut newcomer = Child::start(&path, "try-open k");
     let said = newcomer.next().unwrap();
     assert!(said.contains("Misuse") && said.contains("earlier version"), "{said}");
@@ -231,9 +253,7 @@ fn behind(path: &Path, name: &str) -> Vec<u8> {
 async fn an_earlier_version_beside_this_one_meets_single_records_only() {
     let (path, _keep) = place();
     let earlier = EmbeddedStore::open(&path).unwrap();
-    let header = fs::read_to_string(path.join("store")).unwrap();
-    let earlier_header = header.replace("leasehold-store 3", "leasehold-store 2");
-    fs::write(path.join("store"), earlier_header).unwrap();
+    make_earlier(&path, 2, &["data "]);
     let mut newcomer = Child::start(&path, "hold-detached single");
     newcomer.wait_for("held");
     assert!(behind(&path, "single").iter().all(|version| *version == 1));

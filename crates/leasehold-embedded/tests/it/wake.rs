@@ -2,6 +2,7 @@
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
+use std::time::Duration;
 
 use leasehold_core::{Acquire, ClientId, Listener, QueueRequest, ReleaseRequest, Store, Wake};
 use leasehold_embedded::EmbeddedStore;
@@ -37,6 +38,17 @@ async fn a_path_longer_than_a_sockets_address_wakes_too() {
     wakes_another_process(&path.join("x".repeat(100)).join("y".repeat(100))).await;
 }
 
+/// What is left of the socket of one that died.
+fn leave_socket(path: &Path, name: &str) {
+    let place = path.join("wake").join(name);
+    drop(UnixDatagram::bind(&place).unwrap());
+    // A process that another test starts at this moment has it open until it runs its program.
+    let sender = UnixDatagram::unbound().unwrap();
+    while sender.send_to(&[], &place).is_ok() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn sockets(path: &Path) -> usize {
     std::fs::read_dir(path.join("wake")).unwrap().count()
 }
@@ -49,7 +61,7 @@ async fn the_socket_of_a_dead_waiter_is_cleared_away_when_it_is_written_to() {
     let fences = granted(store.acquire(&mine, WITHIN).await.unwrap());
     // A client that is gone, whose place in line has not run out: it belongs to no session.
     let gone = ClientId::generate().unwrap();
-    drop(UnixDatagram::bind(path.join("wake").join(gone.to_string())).unwrap());
+    leave_socket(&path, &gone.to_string());
     let detached = EmbeddedStore::options().detached(true).open(&path).unwrap();
     let mut asked = request("k");
     asked.queue = Some(QueueRequest::new(gone, 1, ttl(20_000)));
@@ -66,8 +78,8 @@ async fn sockets_of_the_dead_are_cleared_away_by_whoever_comes_first() {
     let (path, _keep) = place();
     drop(EmbeddedStore::open(&path).unwrap());
     let client = ClientId::generate().unwrap().to_string();
-    drop(UnixDatagram::bind(path.join("wake").join(client)).unwrap());
-    drop(UnixDatagram::bind(path.join("wake").join("theirs")).unwrap());
+    leave_socket(&path, &client);
+    leave_socket(&path, "theirs");
     drop(EmbeddedStore::open(&path).unwrap());
     assert_eq!(sockets(&path), 1);
 }
