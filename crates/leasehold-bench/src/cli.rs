@@ -51,9 +51,6 @@ pub(crate) struct Args {
     /// Put the server on the first core and everything else on the second
     #[arg(long)]
     pub(crate) pin: bool,
-    /// Keep the processors from sleeping, by a loop on each that runs while nothing else does
-    #[arg(long)]
-    pub(crate) awake: bool,
 }
 
 /// The variants of `uncontended` and `handoff`, by their names in the output.

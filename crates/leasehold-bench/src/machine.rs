@@ -11,12 +11,10 @@ pub(crate) struct Machine {
     /// Runnable tasks over the last minute, before and after.
     load_before: Option<f64>,
     load_after: Option<f64>,
-    /// Whether a loop on each processor kept it from sleeping; the load counts these too.
-    awake: bool,
 }
 
 impl Machine {
-    pub(crate) fn look(awake: bool) -> Self {
+    pub(crate) fn look() -> Self {
         let uname = rustix::system::uname();
         let kernel =
             [uname.sysname(), uname.release()].map(|part| part.to_string_lossy().into_owned());
@@ -26,7 +24,6 @@ impl Machine {
             kernel: kernel.join(" "),
             load_before: load(),
             load_after: None,
-            awake,
         }
     }
 
@@ -37,10 +34,9 @@ impl Machine {
     pub(crate) fn line(&self) -> String {
         let load = |load: Option<f64>| load.map_or_else(|| "?".to_owned(), |load| load.to_string());
         format!(
-            "{} cores ({}){}, {}, load {} before and {} after",
+            "{} cores ({}), {}, load {} before and {} after",
             self.cores,
             self.cpu.as_deref().unwrap_or("unknown"),
-            if self.awake { " kept awake" } else { "" },
             self.kernel,
             load(self.load_before),
             load(self.load_after),

@@ -9,7 +9,6 @@
     reason = "intervals of some seconds are measured here, and no lease depends on them"
 )]
 
-mod awake;
 mod bare;
 mod cli;
 mod command;
@@ -38,7 +37,6 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use crate::awake::Awake;
 use crate::cli::{Args, What};
 use crate::report::Document;
 
@@ -61,7 +59,6 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut document = Document::new(args);
-        let awake = args.awake.then(Awake::start).transpose()?;
         let report = args.what == What::Report;
         let all = args.what == What::All || report;
         let begun = std::time::Instant::now();
@@ -108,7 +105,6 @@ fn run(args: &Args) -> anyhow::Result<()> {
             document.scale = Some(scale::run(args, |what| step(9, what)).await?);
         }
         document.finish();
-        drop(awake);
         if report && !args.json {
             let docs = args.docs();
             page::write(&docs, &document)?;

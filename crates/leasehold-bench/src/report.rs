@@ -57,7 +57,7 @@ impl Document {
             command: args.what.name(),
             rounds: args.rounds(),
             seconds: args.turn().as_secs_f64(),
-            machine: Machine::look(args.awake),
+            machine: Machine::look(),
             uncontended: None,
             handoff: None,
             handoff_delayed: None,
