@@ -100,7 +100,7 @@ const IN_MEMORY: f64 = 5.5;
 /// Of a hand-off through the server: its release, its message, and the next heartbeat, of two clients in all.
 const HANDED_OVER: f64 = 43.0;
 /// Five of these read back what was written, which a build for release leaves out.
-const EMBEDDED: f64 = 9.5;
+const EMBEDDED: f64 = 11.5;
 /// What a held lease keeps, its guard included, in bytes.
 const HELD_BYTES: f64 = 420.0;
 /// So long that nothing is renewed while it is counted, however slow the machine is.
