@@ -13,10 +13,10 @@ use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::unix::fs::MetadataExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use heed::types::Bytes;
@@ -33,13 +33,10 @@ use super::known::Known;
 use super::pair::{Pair, Place};
 use super::room::{NoRoom, Room, Taken, Write};
 use super::session::Sessions;
+use super::still_there::StillThere;
 use super::wake::{Channel, Wakes};
 use super::word::Inside;
 use super::worker::Worker;
-
-/// How often a store is looked for at its path: a process must not go on for long in a directory
-/// that was removed, while others meet in a new one.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(super) struct Environment {
@@ -83,11 +80,10 @@ pub(super) struct Parts {
 impl Environment {
     pub(super) fn new(parts: Parts) -> Result<Self> {
         let gate = Arc::new(parts.gate);
-        let identity = |file: &File| identity_of(file.metadata());
-        let of = |file| identity(file).map_err(|error| unusable("look at", error));
-        let files = [(GATE, of(gate.file())?), (DATA, of(&parts.data)?)];
+        let files = [(GATE, gate.file()), (DATA, &parts.data)];
+        let still_there = StillThere::new(&parts.path, files, store_time());
         Ok(Self {
-            still_there: StillThere::new(&parts.path, files),
+            still_there: still_there.map_err(|error| unusable("look at", error))?,
             location: parts.location,
             path: parts.path,
             access: parts.access,
@@ -556,61 +552,6 @@ fn holder_of(locks: &str, inode: u64) -> Option<u32> {
             && words.nth(3).and_then(|file| file.rsplit(':').next()?.parse().ok()) == Some(inode)
     })?;
     line.split_whitespace().nth(4)?.parse().ok().filter(|process| *process != 0)
-}
-
-/// Which file something is, wherever it may be called what.
-type Identity = (u64, u64);
-
-fn identity_of(meta: std::io::Result<std::fs::Metadata>) -> std::io::Result<Identity> {
-    meta.map(|meta| (meta.dev(), meta.ino()))
-}
-
-/// Whether the store is still at its path.
-#[derive(Debug)]
-struct StillThere {
-    directory: PathBuf,
-    /// Of the directory, if it could be looked at.
-    identity: Option<Identity>,
-    /// By which others meet, with their names.
-    files: [(&'static str, Identity); 2],
-    looked_at_us: AtomicU64,
-    missing: OnceLock<&'static str>,
-}
-
-impl StillThere {
-    fn new(directory: &Path, files: [(&'static str, Identity); 2]) -> Self {
-        Self {
-            directory: directory.to_owned(),
-            identity: identity_of(std::fs::metadata(directory)).ok(),
-            files,
-            looked_at_us: AtomicU64::new(store_time().as_micros()),
-            missing: OnceLock::new(),
-        }
-    }
-
-    /// Whether only files in it are gone.
-    fn is_directory_there(&self) -> bool {
-        self.identity.is_some()
-            && self.identity == identity_of(std::fs::metadata(&self.directory)).ok()
-    }
-
-    /// The file that is gone, looked for if the last look is long ago. Once gone is gone for good.
-    fn missing(&self, now: StoreTime) -> Option<&'static str> {
-        let looked = StoreTime::from_micros(self.looked_at_us.load(Ordering::Relaxed));
-        if now >= looked.saturating_add(LOOK_EVERY) {
-            self.looked_at_us.store(now.as_micros(), Ordering::Relaxed);
-            let gone = |(name, identity): &(&str, Identity)| match identity_of(std::fs::metadata(
-                self.directory.join(name),
-            )) {
-                Ok(found) => found != *identity,
-                Err(error) => error.kind() == std::io::ErrorKind::NotFound,
-            };
-            if let Some((name, _)) = self.files.iter().find(|file| gone(file)) {
-                self.missing.get_or_init(|| *name);
-            }
-        }
-        self.missing.get().copied()
-    }
 }
 
 #[cfg(test)]

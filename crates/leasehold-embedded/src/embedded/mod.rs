@@ -20,6 +20,7 @@ mod pair;
 mod record;
 mod room;
 mod session;
+mod still_there;
 mod table;
 mod unshared;
 mod wake;
