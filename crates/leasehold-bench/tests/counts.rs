@@ -213,6 +213,18 @@ fn cycles_and_held_leases_cost_no_more_than_they_did() {
         check("a hand-off, evalsha", per_cycle(all, asked, requests()), 2.1);
         let published = per_cycle(all, published, calls(&server, &["publish"]));
         check("a hand-off, publish", published, 1.1);
+        // Whoever has waited before asks as one that would wait, also for a lock that is free.
+        const TURNS: usize = 100;
+        let looks: [&[&str]; 2] = [&["hget", "hmget"], &["pttl"]];
+        let before = looks.map(|names| calls(&server, names));
+        for client in clients.iter().cycle().take(TURNS) {
+            let mutex = client.mutex("counted/by-turns");
+            mutex.lock().await.unwrap().release().await.unwrap();
+        }
+        for ((names, before), most) in looks.iter().zip(before).zip([2.05, 0.05]) {
+            let counted = per_cycle(TURNS, before, calls(&server, names));
+            check(&format!("a cycle of clients that waited before, {}", names[0]), counted, most);
+        }
         drop(clients);
 
         let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();

@@ -48,10 +48,10 @@
 -- Atomic: one script. It reads and writes its keys only.
 -- include: now
 local keys, argv, try, number = KEYS, ARGV, redis.pcall, #KEYS
-local answers, rest = number > 1 and {}, nil
+local answers, rest, found = number > 1 and {}, nil, nil
 local ahead, done = 4, least == us and now or least + 0
 local packed = number > 1 and #argv == ahead + 1 and argv[ahead + 1]
--- What was asked last, and what it takes to grant it.
+-- What was granted last, and what it takes to grant it.
 local usual, about, tail, kept, needed, longer, left
 -- How many were looked at; one that was never used counts twice. All after the last are put off, so that
 -- what is asked of one lock is done in its order.
@@ -66,39 +66,52 @@ for i = 1, number do
     local key, asked, what = keys[i], packed and sub(packed, 32 * i - 31, 32 * i) or argv[i + ahead], argv[ahead]
     local token = asked
     if #asked > 32 then token, what = sub(asked, 1, 32), sub(asked, 33) end
-    if what ~= usual and what > ',' and what < '.' then
-      local block = sub(what, 17, 27)
-      local ends, following = now + sub(what, 3, 15) * 1000, done + block
-      local low, its_low = following % 100000000, ends % 100000000
-      local up = (ends > following and ends or following) + 999
-      kept = (up - up % 1000) / 1000 + retention
-      usual = what
-      about = 'leasehold/1 ' .. block .. us .. ' ' .. sub(what, 28)
-      tail = format(' %08d%08d %s %08d%08d', (following - low) / 100000000, low, epoch,
-        (ends - its_low) / 100000000, its_low)
-      needed, longer = number > 1 and kept .. '', nil
-    end
     local state, written
     -- What comes after one that is left, for the same lock, waits for its turn too.
-    if what == usual and not (rest and rest[key]) then
-      state = try('HGET', key, 'state')
-      local free = state and #state == 68 and sub(state, 48, 63) <= least
-      local lives = free and (needed and state >= needed or not needed and sub(state, 1, 13) + 0 >= kept)
-      if not (lives or longer) and (free or not state) then
-        local lasts = kept + math.floor(retention / 4)
-        longer, left = format('%013.0f ', lasts), format('%.0f', lasts - math.floor(now / 1000))
+    if what > ',' and not (rest and rest[key]) then
+      local waits, got = what > '=', nil
+      if waits then
+        if sub(what, 17, 43) == '---------------- ----------' then
+          got = try('HMGET', key, 'state', 'lock', token)
+        else
+          got = try('HMGET', key, 'state', 'lock', token, '#' .. sub(what, 17, 32))
+        end
+        found = found or {}
+        found[i], state = got, got.err and got or got[1]
+      else
+        state = try('HGET', key, 'state')
       end
-      if lives then
-        written = try('HSET', key, 'state', sub(state, 1, 14) .. token .. tail, 'lock', about)
-      elseif free then
-        written = type(try('PEXPIRE', key, left)) == 'number'
-          and try('HSET', key, 'state', longer .. token .. tail, 'lock', about)
-      elseif not state and try('PTTL', key) == -2 then
-        looked = looked + 1
-        written = try('HSET', key, 'state', longer .. token .. tail, 'lock', about)
-        if type(written) == 'number' and type(try('PEXPIRE', key, left)) ~= 'number' then
-          try('HDEL', key, 'state', 'lock')
-          written = nil
+      local free = state and #state == 68 and sub(state, 48, 63) <= least
+      if (free or not state) and (not waits or sub(what, 92, 92) == 'x' and not got[3]) then
+        if what ~= usual then
+          local block = waits and sub(what, 81, 91) or sub(what, 17, 27)
+          local ends, following = now + sub(what, 3, 15) * 1000, done + block
+          local low, its_low = following % 100000000, ends % 100000000
+          local up = (ends > following and ends or following) + 999
+          kept = (up - up % 1000) / 1000 + retention
+          usual = what
+          about = 'leasehold/1 ' .. block .. us .. ' ' .. (waits and match(what, ' (.*)', 117) or sub(what, 28))
+          tail = format(' %08d%08d %s %08d%08d', (following - low) / 100000000, low, epoch,
+            (ends - its_low) / 100000000, its_low)
+          needed, longer = number > 1 and kept .. '', nil
+        end
+        local lives = free and (needed and state >= needed or not needed and sub(state, 1, 13) + 0 >= kept)
+        if not (lives or longer) then
+          local lasts = kept + math.floor(retention / 4)
+          longer, left = format('%013.0f ', lasts), format('%.0f', lasts - math.floor(now / 1000))
+        end
+        if lives then
+          written = try('HSET', key, 'state', sub(state, 1, 14) .. token .. tail, 'lock', about)
+        elseif free then
+          written = type(try('PEXPIRE', key, left)) == 'number'
+            and try('HSET', key, 'state', longer .. token .. tail, 'lock', about)
+        elseif try('PTTL', key) == -2 then
+          looked = looked + 1
+          written = try('HSET', key, 'state', longer .. token .. tail, 'lock', about)
+          if type(written) == 'number' and type(try('PEXPIRE', key, left)) ~= 'number' then
+            try('HDEL', key, 'state', 'lock')
+            written = nil
+          end
         end
       end
     end
@@ -117,12 +130,8 @@ for n = 1, #rest do
   repeat
     -- What comes after one that is left, for the same lock, waits for its turn too.
     if what < '=' or room < 1 or general and general[key] then break end
-    local is_new, got = sub(what, 17, 43) == '---------------- ----------', nil
-    if is_new then
-      got = try('HMGET', key, 'state', 'lock', token)
-    else
-      got = try('HMGET', key, 'state', 'lock', token, '#' .. sub(what, 17, 32))
-    end
+    local is_new, got = sub(what, 17, 43) == '---------------- ----------', found and found[i]
+    if not got then break end
     local state, name = got[1], got[3]
     local length = state and #state or 0
     if not got[2] or length ~= 85 and length < 152 then break end
