@@ -30,6 +30,7 @@ use super::directory::{Access, DATA, GATE, unusable};
 use super::gate::{Gate, Opening, Pass};
 use super::in_use::InUse;
 use super::known::Known;
+use super::pages;
 use super::pair::{Pair, Place};
 use super::room::{NoRoom, Room, Taken, Write};
 use super::session::Sessions;
@@ -200,6 +201,7 @@ impl Environment {
     ) -> Result<(T, Vec<Notice>)> {
         let now = self.now();
         self.check_there(now.at)?;
+        self.undo_half_committed(pass)?;
         let answer = catch_unwind(AssertUnwindSafe(|| step(self, pass, now)));
         let answer = answer.unwrap_or_else(|panic| {
             let said = panic.downcast_ref::<String>().map(String::as_str);
@@ -238,7 +240,19 @@ impl Environment {
     /// As [`run`](Self::run) for threads that may wait: those that open a store.
     pub(super) fn enter(&self, within: Duration) -> Result<Pass<'_>> {
         self.check_usable()?;
-        enter(&self.gate, within).map_err(|error| error.at_store(Arc::clone(&self.location)))
+        let pass = enter(&self.gate, within);
+        let pass = pass.map_err(|error| error.at_store(Arc::clone(&self.location)))?;
+        self.undo_half_committed(&pass)?;
+        Ok(pass)
+    }
+
+    fn undo_half_committed(&self, pass: &Pass<'_>) -> Result<()> {
+        if pass.half_committed().is_none() {
+            return Ok(());
+        }
+        self.check_inside(pass)?;
+        undo_half_committed(pass, self.room.data())
+            .map_err(|error| error.at_store(Arc::clone(&self.location)))
     }
 
     fn no_gate(&self, error: std::io::Error) -> Error {
@@ -374,8 +388,11 @@ impl Environment {
         )
     }
 
-    pub(super) fn commit(&self, txn: RwTxn<'_>) -> Result<()> {
-        txn.commit().map_err(|error| self.lmdb_error(error).with_effect(Effect::Unknown))
+    pub(super) fn commit(&self, pass: &Pass<'_>, txn: RwTxn<'_>) -> Result<()> {
+        pass.begins_commit(txn.id() as u64);
+        let committed = txn.commit();
+        pass.ends_commit();
+        committed.map_err(|error| self.lmdb_error(error).with_effect(Effect::Unknown))
     }
 
     pub(super) fn lmdb_error(&self, error: heed::Error) -> Error {
@@ -480,6 +497,15 @@ pub(super) fn lmdb_error(error: heed::Error) -> Error {
 /// Enters a gate, waiting for whoever is inside.
 pub(super) fn enter(gate: &Gate, within: Duration) -> Result<Pass<'_>> {
     come_in(gate, within, Gate::enter_soon)
+}
+
+/// Undoes the transaction in whose commit somebody died, if anybody did: it was told to nobody.
+pub(super) fn undo_half_committed(pass: &Pass<'_>, data: &File) -> Result<()> {
+    if let Some(txn) = pass.half_committed() {
+        pages::undo(data, txn).map_err(|error| unusable("write the file data.mdb in", error))?;
+        pass.ends_commit();
+    }
+    Ok(())
 }
 
 /// Begins to open a store, waiting for whoever does.
@@ -640,7 +666,7 @@ mod tests {
                     write_over();
                     store.check_inside(pass)?;
                 }
-                store.commit(txn)?;
+                store.commit(pass, txn)?;
                 write_over();
                 Ok(((), Vec::new()))
             });
@@ -650,6 +676,84 @@ mod tests {
             // It trusts the gate no more, which others may.
             assert!(store.environment.run_here(|_, _, _| Ok(((), Vec::new()))).unwrap().is_err());
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn a_transaction_in_whose_commit_somebody_dies_is_undone_by_the_next_one() {
+        use std::os::unix::fs::FileExt as _;
+
+        let directory = tempfile::tempdir_in("/dev/shm")
+            .unwrap_or_else(|_| tempfile::tempdir().expect("a test has a directory"));
+        let path = directory.path().join("locks");
+        let ttl = leasehold_core::Ttl::new(Duration::from_secs(60)).unwrap();
+        let request = |name: &str| {
+            let token = leasehold_core::Token::generate().unwrap();
+            leasehold_core::AcquireRequest::new(leasehold_core::Key::new(name).unwrap(), token, ttl)
+        };
+        let acquire = async |store: &EmbeddedStore, name: &str| {
+            use leasehold_core::{Acquire, Store as _};
+            let answer = store.acquire(&request(name), WITHIN).await.unwrap();
+            matches!(answer, Acquire::Granted(_))
+        };
+        let store = EmbeddedStore::open(&path).unwrap();
+        if !header_says(&path, "gate word") {
+            return;
+        }
+        assert!(acquire(&store, "held").await);
+        let data = File::options().read(true).write(true).open(path.join("data.mdb")).unwrap();
+        let page = rustix::param::page_size();
+        let metas = || {
+            let mut bytes = vec![0; 2 * page];
+            data.read_exact_at(&mut bytes, 0).unwrap();
+            bytes
+        };
+        let mut store = Some(store);
+        for (round, (written, opened)) in
+            [(0, false), (0, true), (16, false), (16, true), (page, false), (page, true)]
+                .into_iter()
+                .enumerate()
+        {
+            let before = metas();
+            let names = store.as_ref().unwrap().entries(WITHIN).await.unwrap().0;
+            let environment = Arc::clone(&store.as_ref().unwrap().environment);
+            let txn = environment.run_here(|store, pass, _now| {
+                let mut txn = store.write_txn(pass)?;
+                store.records.clear(&mut txn).unwrap();
+                let id = txn.id();
+                txn.commit().unwrap();
+                Ok((id, Vec::new()))
+            });
+            let txn = txn.unwrap().unwrap();
+            drop(environment);
+            let after = metas();
+            // Of its meta page, the number by which it counts is written, and what stands before that but for
+            // so many bytes: none of it, what one store of a processor takes, or all.
+            let meta = txn % 2 * page;
+            let counts = meta + 16 + 8 + 2 * 8 + 2 * 48 + 8;
+            assert_eq!(after[counts..counts + 8], txn.to_ne_bytes());
+            let late = counts.saturating_sub(8 + written).max(meta)..counts;
+            data.write_all_at(&before[late.clone()], late.start as u64).unwrap();
+            let dies = Gate::beside(&path);
+            let pass = dies.try_enter().unwrap().unwrap();
+            pass.begins_commit(txn as u64);
+            std::mem::forget(pass);
+            drop(dies);
+            if opened {
+                drop(store.take());
+            }
+            let store = store.get_or_insert_with(|| EmbeddedStore::open(&path).unwrap());
+            assert_eq!(store.entries(WITHIN).await.unwrap().0, names, "round {round}");
+            // Who held it has ended, where the store was opened anew.
+            assert_eq!(acquire(store, "held").await, opened, "round {round}");
+            assert!(acquire(store, &format!("new-{round}")).await);
+            pages::check(&data, None).unwrap();
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn header_says(path: &std::path::Path, what: &str) -> bool {
+        std::fs::read_to_string(path.join("store")).unwrap().contains(what)
     }
 
     #[test]

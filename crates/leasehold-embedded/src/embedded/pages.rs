@@ -137,6 +137,26 @@ pub(super) fn check(file: &File, at_most: Option<usize>) -> Result<(), Damage> {
     walk.tree(&free, pages)
 }
 
+/// Undoes a transaction in whose commit somebody died, if it counts already: LMDB 0.9.70 writes what a
+/// meta page says and then the number by which it counts, but has nothing that keeps a compiler for x86
+/// from moving the number up. The one before is whole: nothing was written to its pages since. The caller
+/// keeps everybody else out.
+pub(super) fn undo(file: &File, txn: u64) -> io::Result<()> {
+    let page_bytes = rustix::param::page_size() as u64;
+    let at = |number: u64| number * page_bytes + (META_TREES + 2 * TREE + WORD) as u64;
+    let committed = |number: u64| {
+        let mut bytes = [0; WORD];
+        file.read_exact_at(&mut bytes, at(number))?;
+        io::Result::Ok(usize::from_ne_bytes(bytes) as u64)
+    };
+    let of = txn % 2;
+    if committed(of)? != txn || committed(1 - of)? != txn - 1 {
+        return Ok(());
+    }
+    let before = usize::try_from(txn.saturating_sub(2)).map_err(io::Error::other)?;
+    file.write_all_at(&before.to_ne_bytes(), at(of))
+}
+
 /// The offset of the two trees in a meta page: after magic, version, address and map size.
 const META_TREES: usize = PAGE_HEAD + 8 + 2 * WORD;
 /// `sizeof(MDB_db)`: pad, flags, depth, then three counts of pages, entries and root.

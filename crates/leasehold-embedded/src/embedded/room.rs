@@ -57,6 +57,11 @@ impl Room {
         Self { data, in_place, bytes_max, file_limit: file_limit(), reserved: AtomicU64::new(0) }
     }
 
+    /// The data file.
+    pub(super) const fn data(&self) -> &File {
+        &self.data
+    }
+
     pub(super) const fn bytes_max(&self) -> u64 {
         self.bytes_max
     }
