@@ -85,19 +85,24 @@ impl Room {
         value_bytes: u64,
     ) -> Result<(), NoRoom> {
         let value = value_bytes.saturating_mul(2);
+        // Free pages inside the file do as well as those behind it, but for those that the last
+        // transaction freed, which are fewer than are set aside for changes.
+        let free = taken.file.saturating_sub(taken.live).saturating_sub(value);
+        let inside = free >= 2 * TO_CHANGE && taken.file <= self.file_limit;
         let change = self.extend(taken.file.saturating_add(TO_CHANGE).saturating_add(value), write);
         if write == Write::Change {
-            return change;
+            return if inside { Ok(()) } else { change };
         }
         let add = self.extend(taken.file.saturating_add(TO_ADD).saturating_add(value), write);
         let Err(no_room) = add else { return add };
-        // The last pages are set aside for changes. But free pages inside the file do as well: all
-        // but those that the last transaction freed can be written at once, and for these there is
-        // what a change takes.
-        let free = taken.file.saturating_sub(taken.live);
-        let enough = free >= TO_ADD.saturating_add(value);
-        let safe = change.is_ok() || matches!(no_room, NoRoom::Limit);
-        if enough && safe { Ok(()) } else { Err(no_room) }
+        // The last pages are set aside for changes. Where they are not there any more, as many are to
+        // stay free inside the file.
+        let enough = match (change.is_ok(), &no_room) {
+            (true, _) => inside,
+            (false, NoRoom::Limit) => free >= TO_ADD,
+            (false, NoRoom::Disk(_)) => false,
+        };
+        if enough { Ok(()) } else { Err(no_room) }
     }
 
     /// Gives the file's first bytes their place, and some more in advance.
@@ -168,7 +173,9 @@ mod tests {
             assert!(!refused(&room, 2 * MIB, 2 * MIB, Write::Add));
             assert!(refused(&room, 3 * MIB, 3 * MIB, Write::Add));
             assert!(!refused(&room, 3 * MIB, 3 * MIB, Write::Change));
-            assert!(refused(&room, 3 * MIB, 2 * MIB + 1, Write::Add));
+            assert!(!refused(&room, 3 * MIB, 2 * MIB + 1, Write::Add));
+            assert!(refused(&room, 3 * MIB, 3 * MIB - 2 * TO_CHANGE, Write::Add));
+            assert!(refused(&room, 4 * MIB, 3 * MIB + 1, Write::Add));
             assert!(!refused(&room, 3 * MIB, MIB, Write::Add));
             assert!(!refused(&room, 4 * MIB, MIB, Write::Add));
         }
@@ -180,7 +187,9 @@ mod tests {
         assert!(!refused(&room, MIB / 2, MIB / 2, Write::Add));
         assert!(refused(&room, MIB + 1, MIB + 1, Write::Add));
         assert!(!refused(&room, MIB + 1, MIB + 1, Write::Change));
-        let no_room = room.reserve(Taken { file: 2 * MIB, live: 0 }, Write::Change, 100);
+        // Within it there may be free pages.
+        assert!(!refused(&room, 2 * MIB, 0, Write::Change));
+        let no_room = room.reserve(Taken { file: 2 * MIB + 1, live: 0 }, Write::Change, 100);
         assert!(matches!(no_room, Err(NoRoom::Disk(_))), "{no_room:?}");
     }
 }
