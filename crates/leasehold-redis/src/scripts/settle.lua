@@ -4,11 +4,12 @@
 --
 -- in: number, of locks; answers, where they are several; rest, nil until one is left, and argv and ahead, how many
 -- arguments there are before the first lock's; done, the answer if it is done; key and i, which lock it is, and
--- asked, what is asked of it; state, as it was read, and written, what the write answered
-if written == 0 or type(written) == 'number' then
+-- asked, what is asked of it; state, as it was read, and written, what the write answered, nil if there was none.
+-- A text has no err, and asking it costs less than its type.
+if written == 0 or written and type(written) == 'number' then
   if number == 1 then return done end
   answers[i] = done
-elseif type(state) == 'table' and state.err and not string.find(state.err, 'WRONGTYPE') then
+elseif state and state.err and not string.find(state.err, 'WRONGTYPE') then
   answers = answers or {}
   answers[i] = {'failed', state.err}
 else
