@@ -212,7 +212,13 @@ impl Environment {
             );
             Err(self.error(ErrorKind::Unavailable, message).with_effect(Effect::Unknown))
         })?;
-        self.check_inside(pass).map_err(|error| error.with_effect(Effect::Unknown))?;
+        if pass.check().is_err() {
+            let message = format!(
+                "the file gate was changed by another program in the middle of a step: how much of it \
+                 was written, beside what others wrote, is unknown. {MADE_ANEW}"
+            );
+            return Err(self.error(ErrorKind::Corrupt, message).with_effect(Effect::Unknown));
+        }
         Ok(answer)
     }
 
@@ -459,15 +465,13 @@ pub(super) fn store_time() -> StoreTime {
     StoreTime::from_micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
 
+/// How to go on with a store that is damaged.
+const MADE_ANEW: &str = "End all processes that use this store, then remove its directory: it will be \
+                         made anew, without any leases";
+
 /// What is damaged, and how to go on.
 pub(super) fn corrupt(what: &str) -> Error {
-    Error::new(
-        ErrorKind::Corrupt,
-        format!(
-            "{what}; nothing was changed. End all processes that use this store, then remove its \
-             directory: it will be made anew, without any leases"
-        ),
-    )
+    Error::new(ErrorKind::Corrupt, format!("{what}; nothing was changed. {MADE_ANEW}"))
 }
 
 pub(super) fn lmdb_error(error: heed::Error) -> Error {
