@@ -26,6 +26,7 @@ use leasehold_core::table::{Notice, Now, StoreTime};
 use leasehold_core::{ClientId, Clock as _, Effect, Error, ErrorKind, Result};
 use tokio::sync::oneshot;
 
+use super::commits::Commits;
 use super::directory::{Access, DATA, GATE, unusable};
 use super::gate::{Gate, Opening, Pass};
 use super::in_use::InUse;
@@ -52,6 +53,8 @@ pub(super) struct Environment {
     pub(super) gate: Arc<Gate>,
     worker: Worker,
     room: Room,
+    /// Where it says which transaction is being committed, if that is written through the map.
+    commits: Option<Commits>,
     /// Whether values have room for two records, so that most changes are made in place.
     pub(super) pairs: bool,
     still_there: StillThere,
@@ -83,6 +86,7 @@ impl Environment {
         let gate = Arc::new(parts.gate);
         let files = [(GATE, gate.file()), (DATA, &parts.data)];
         let still_there = StillThere::new(&parts.path, files, store_time());
+        let commits = parts.in_place.then(|| Commits::map(&parts.data)).transpose();
         Ok(Self {
             still_there: still_there.map_err(|error| unusable("look at", error))?,
             location: parts.location,
@@ -95,6 +99,7 @@ impl Environment {
             known: Known::default(),
             worker: Worker::new(Arc::clone(&gate)),
             gate,
+            commits: commits.map_err(|error| unusable("map the file data.mdb of", error))?,
             pairs: parts.pairs && parts.in_place,
             room: Room::new(parts.data, parts.in_place, parts.bytes_max),
             process: Process::current(),
@@ -252,13 +257,15 @@ impl Environment {
         Ok(pass)
     }
 
+    /// Undoes the transaction in whose commit its process died, if there is one: it was told to nobody.
     fn undo_half_committed(&self, pass: &Pass<'_>) -> Result<()> {
-        if pass.half_committed().is_none() {
+        if !self.commits.as_ref().is_some_and(Commits::is_under_way) {
             return Ok(());
         }
         self.check_inside(pass)?;
-        undo_half_committed(pass, self.room.data())
-            .map_err(|error| error.at_store(Arc::clone(&self.location)))
+        pages::undo_half_committed(self.room.data()).map_err(|error| {
+            unusable("write the file data.mdb in", error).at_store(Arc::clone(&self.location))
+        })
     }
 
     fn no_gate(&self, error: std::io::Error) -> Error {
@@ -394,10 +401,16 @@ impl Environment {
         )
     }
 
-    pub(super) fn commit(&self, pass: &Pass<'_>, txn: RwTxn<'_>) -> Result<()> {
-        pass.begins_commit(txn.id() as u64);
-        let committed = txn.commit();
-        pass.ends_commit();
+    pub(super) fn commit(&self, txn: RwTxn<'_>) -> Result<()> {
+        let committed = match &self.commits {
+            Some(commits) => {
+                commits.begin(txn.id() as u64);
+                let committed = txn.commit();
+                commits.end();
+                committed
+            }
+            None => txn.commit(),
+        };
         committed.map_err(|error| self.lmdb_error(error).with_effect(Effect::Unknown))
     }
 
@@ -501,15 +514,6 @@ pub(super) fn lmdb_error(error: heed::Error) -> Error {
 /// Enters a gate, waiting for whoever is inside.
 pub(super) fn enter(gate: &Gate, within: Duration) -> Result<Pass<'_>> {
     come_in(gate, within, Gate::enter_soon)
-}
-
-/// Undoes the transaction in whose commit somebody died, if anybody did: it was told to nobody.
-pub(super) fn undo_half_committed(pass: &Pass<'_>, data: &File) -> Result<()> {
-    if let Some(txn) = pass.half_committed() {
-        pages::undo(data, txn).map_err(|error| unusable("write the file data.mdb in", error))?;
-        pass.ends_commit();
-    }
-    Ok(())
 }
 
 /// Begins to open a store, waiting for whoever does.
@@ -670,7 +674,7 @@ mod tests {
                     write_over();
                     store.check_inside(pass)?;
                 }
-                store.commit(pass, txn)?;
+                store.commit(txn)?;
                 write_over();
                 Ok(((), Vec::new()))
             });
@@ -738,11 +742,8 @@ mod tests {
             assert_eq!(after[counts..counts + 8], txn.to_ne_bytes());
             let late = counts.saturating_sub(8 + written).max(meta)..counts;
             data.write_all_at(&before[late.clone()], late.start as u64).unwrap();
-            let dies = Gate::beside(&path);
-            let pass = dies.try_enter().unwrap().unwrap();
-            pass.begins_commit(txn as u64);
-            std::mem::forget(pass);
-            drop(dies);
+            let words = [txn as u64, !(txn as u64)].map(u64::to_ne_bytes).concat();
+            data.write_all_at(&words, super::super::commits::AT).unwrap();
             if opened {
                 drop(store.take());
             }

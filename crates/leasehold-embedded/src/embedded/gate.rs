@@ -128,22 +128,6 @@ impl Pass<'_> {
     pub(super) fn check(&self) -> io::Result<()> {
         if self.word.is_none_or(Word::is_inside) { Ok(()) } else { Err(damaged()) }
     }
-
-    /// Says which transaction is being committed, until [`ends_commit`](Self::ends_commit).
-    pub(super) fn begins_commit(&self, txn: u64) {
-        if let Some(word) = self.word {
-            word.set_commits(txn);
-        }
-    }
-
-    pub(super) fn ends_commit(&self) {
-        self.begins_commit(0);
-    }
-
-    /// The transaction in whose commit somebody died, unless that has been seen to.
-    pub(super) fn half_committed(&self) -> Option<u64> {
-        self.word.map(Word::commits).filter(|txn| *txn != 0)
-    }
 }
 
 impl Drop for Pass<'_> {

@@ -116,12 +116,6 @@ impl Header {
         }
     }
 
-    /// Whether the data file is written through the memory map. Beside a gate that can't say what was left
-    /// half committed it is not.
-    pub(super) fn is_written_in_place(&self) -> bool {
-        self.in_place && self.gate.is_some_and(|gate| gate.word)
-    }
-
     /// Whether times kept in the store mean nothing any more.
     ///
     /// A container may have a boot id of its own on the kernel that the store's leases run on. So

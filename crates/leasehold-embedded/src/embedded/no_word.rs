@@ -35,14 +35,6 @@ impl Word {
         match self.0 {}
     }
 
-    pub(super) const fn commits(&self) -> u64 {
-        match self.0 {}
-    }
-
-    pub(super) const fn set_commits(&self, _txn: u64) {
-        match self.0 {}
-    }
-
     pub(super) const fn leave(&self) {
         match self.0 {}
     }

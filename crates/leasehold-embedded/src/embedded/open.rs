@@ -13,10 +13,8 @@ use leasehold_clock::{Process, SystemClock};
 use leasehold_core::{Clock as _, Error, ErrorKind, Result};
 
 use super::directory::{Access, DATA, Directory, GATE, SESSIONS, WAKE, unusable};
-use super::environment::{
-    Environment, Parts, begin_opening, corrupt, enter, lmdb_error, no_gate, undo_half_committed,
-};
-use super::gate::{Gate, Pass};
+use super::environment::{Environment, Parts, begin_opening, corrupt, enter, lmdb_error, no_gate};
+use super::gate::Gate;
 use super::header::{BootClock, GateKind, Header, Unreadable};
 use super::in_use::InUse;
 use super::machine::Machine;
@@ -148,7 +146,7 @@ fn open_new(directory: &Directory, wanted: Wanted) -> Result<Environment> {
         directory.open_existing(GATE).and_then(|again| gate.by_word(&again)).map_err(no_gate)?;
     }
     let pass = enter(&gate, wanted.within())?;
-    let data = prepare_data(directory, &header, wanted, &pass)?;
+    let data = prepare_data(directory, &header, wanted)?;
     let meet_in = data.metadata().map_err(|error| unusable("look at", error))?.ino();
     let is_outdated = header.ready && header.data.is_none_or(|made| made != meet_in);
     // Beside an earlier version, which knows single records only, this one writes such ones too.
@@ -195,7 +193,7 @@ fn open_new(directory: &Directory, wanted: Wanted) -> Result<Environment> {
         gate,
         data,
         bytes_max: header.bytes_max,
-        in_place: header.is_written_in_place(),
+        in_place: header.in_place,
         pairs: header.data.is_some(),
         in_use,
     })?;
@@ -313,7 +311,13 @@ fn begin(
     if wanted.access == Access::Group {
         directory.open_to_group().map_err(|error| unusable("give the group rights on", error))?;
     }
-    let header = Header::new(machine.clone(), wanted.bytes_max, gate.word, wanted.access, gate);
+    let header = Header::new(
+        machine.clone(),
+        wanted.bytes_max,
+        directory.has_room_ahead,
+        wanted.access,
+        gate,
+    );
     header.write(&directory.path).map_err(|error| unusable("write the file store in", error))?;
     match fs::remove_file(directory.file(DATA)) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -336,14 +340,8 @@ fn not_at_once(why: &str) -> Error {
 }
 
 /// Makes the data file, or looks at every page of the one that is there.
-fn prepare_data(
-    directory: &Directory,
-    header: &Header,
-    wanted: Wanted,
-    pass: &Pass<'_>,
-) -> Result<File> {
+fn prepare_data(directory: &Directory, header: &Header, wanted: Wanted) -> Result<File> {
     if !header.ready {
-        pass.ends_commit();
         let data = directory
             .open_file(DATA, header.access)
             .map_err(|error| unusable("make the file data.mdb in", error))?;
@@ -368,7 +366,8 @@ fn prepare_data(
             header.bytes_max
         )));
     }
-    undo_half_committed(pass, &data)?;
+    pages::undo_half_committed(&data)
+        .map_err(|error| unusable("write the file data.mdb in", error))?;
     match pages::check(&data, wanted.at_once.then_some(PAGES_AT_ONCE)) {
         Ok(()) => Ok(data),
         Err(Damage::Unread) => Err(not_at_once("all of its pages are to be read first")),
@@ -388,7 +387,7 @@ fn open_lmdb(directory: &Directory, header: &Header, wanted: Wanted) -> Result<L
     let mut options = EnvOpenOptions::new().read_txn_without_tls();
     options.map_size(bytes_max);
     let mut flags = EnvFlags::NO_LOCK | EnvFlags::NO_SYNC | EnvFlags::NO_META_SYNC;
-    flags.set(EnvFlags::WRITE_MAP, header.is_written_in_place());
+    flags.set(EnvFlags::WRITE_MAP, header.in_place);
     // SAFETY: without LMDB's own locks the caller has to see to it that transactions exclude one
     // another, which the gate does for all processes; the file is on a local disk, was looked at,
     // and nobody else changes it. Without syncing a crash of the machine can damage the file, and

@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
+use super::commits;
 use super::record::{Stored, Unreadable};
 
 /// Why a data file is not opened.
@@ -137,11 +138,24 @@ pub(super) fn check(file: &File, at_most: Option<usize>) -> Result<(), Damage> {
     walk.tree(&free, pages)
 }
 
-/// Undoes a transaction in whose commit somebody died, if it counts already: LMDB 0.9.70 writes what a
-/// meta page says and then the number by which it counts, but has nothing that keeps a compiler for x86
-/// from moving the number up. The one before is whole: nothing was written to its pages since. The caller
-/// keeps everybody else out.
-pub(super) fn undo(file: &File, txn: u64) -> io::Result<()> {
+/// Undoes the transaction in whose commit its process died, if there is one, and it counts already: LMDB
+/// 0.9.70 writes what a meta page says and then the number by which it counts, but has nothing that keeps
+/// a compiler for x86 from moving the number up. The transaction before is whole: nothing was written to
+/// its pages since. The caller keeps everybody else out.
+pub(super) fn undo_half_committed(file: &File) -> io::Result<()> {
+    let mut bytes = [0; size_of::<commits::Words>()];
+    match file.read_exact_at(&mut bytes, commits::AT) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+        read => read?,
+    }
+    if let Some(txn) = commits::under_way(bytes) {
+        undo(file, txn)?;
+        file.write_all_at(&[0; size_of::<commits::Words>()], commits::AT)?;
+    }
+    Ok(())
+}
+
+fn undo(file: &File, txn: u64) -> io::Result<()> {
     let page_bytes = rustix::param::page_size() as u64;
     let at = |number: u64| number * page_bytes + (META_TREES + 2 * TREE + WORD) as u64;
     let committed = |number: u64| {

@@ -102,7 +102,7 @@ fn forget_idle(store: &Environment, pass: &Pass<'_>) -> bool {
             let mut step = Step::begin(store, pass, None)?;
             store.reserve(&step.txn, Write::Change, 0)?;
             let forgotten = step.forget(FORGET_STEPS, |stored, now| stored.used_until <= now)?;
-            store.commit(pass, step.txn)?;
+            store.commit(step.txn)?;
             Ok::<_, Error>(forgotten)
         };
         turn().is_ok_and(|forgotten| forgotten > 0) || any
@@ -300,7 +300,7 @@ pub(super) fn clear(store: &Environment, pass: &Pass<'_>) -> Result<()> {
     }
     store.records.clear(&mut step.txn).map_err(failed)?;
     step.put(FORGOTTEN, &last_fence.value().to_le_bytes())?;
-    store.commit(pass, step.txn)
+    store.commit(step.txn)
 }
 
 /// A record as it was found, and its value where there is one.
@@ -471,7 +471,7 @@ impl<'a> Step<'a> {
                 self.sweep(self.hand_moves)?;
             }
             self.work.store.check_inside(self.work.pass)?;
-            self.work.store.commit(self.work.pass, self.txn)?;
+            self.work.store.commit(self.txn)?;
         }
         Ok((answer, self.work.notices))
     }

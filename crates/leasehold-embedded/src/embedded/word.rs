@@ -15,9 +15,6 @@
 //! that was cut off, or written over with those, lets nobody in. Other bytes may look like the slot of a
 //! dead process: whoever is inside then finds that out before it commits, by [`Word::is_inside`]. A
 //! process that touches the word of a file that is too short ends (SIGBUS).
-//!
-//! Beside it stands which transaction is being committed, so that whoever follows one that died in the
-//! middle of that can undo it.
 
 use std::fs::File;
 use std::io;
@@ -45,20 +42,10 @@ const MARK: u64 = 1 << 55;
 /// How many slots are drawn for one that is nobody's.
 const DRAWS: usize = 64;
 
-/// What all who use a store share.
-#[derive(Debug)]
-#[repr(C)]
-struct Shared {
-    /// Who is inside.
-    inside: AtomicU64,
-    /// Which transaction is being committed; 0 for none.
-    commits: AtomicU64,
-}
-
 /// The word of an open store's gate.
 #[derive(Debug)]
 pub(super) struct Word {
-    at: NonNull<Shared>,
+    at: NonNull<AtomicU64>,
     slot: u64,
     /// Whether somebody else has changed it while this process was inside.
     broken: AtomicBool,
@@ -107,19 +94,19 @@ impl Word {
             return Err(damaged());
         }
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        let bytes = size_of::<Shared>();
+        let bytes = size_of::<u64>();
         // SAFETY: new memory at an address that the kernel chooses.
         let page = unsafe { mmap(null_mut(), bytes, access, MapFlags::SHARED, again, 0)? };
         let at = NonNull::new(page.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let mut word = Self { at, slot: 0, broken: AtomicBool::new(false) };
-        if !is_sound(word.get().inside.load(Ordering::Relaxed)) {
+        if !is_sound(word.get().load(Ordering::Relaxed)) {
             return Err(damaged());
         }
         word.slot = word.draw(file)?;
         Ok(word)
     }
 
-    fn get(&self) -> &Shared {
+    fn get(&self) -> &AtomicU64 {
         // SAFETY: mapped while this lives, aligned as a page is, and changed atomically by all.
         unsafe { self.at.as_ref() }
     }
@@ -132,7 +119,7 @@ impl Word {
             let random = fastrand::u64(..1 << RANDOM_BITS);
             let slot = random << (NAMESPACE_BITS + PROCESS_BITS) | MARK | below;
             if lock_byte(file, slot)? {
-                if self.get().inside.load(Ordering::Relaxed) != slot {
+                if self.get().load(Ordering::Relaxed) != slot {
                     return Ok(slot);
                 }
                 unlock_byte(file, slot)?;
@@ -143,12 +130,7 @@ impl Word {
 
     /// Enters unless somebody is inside.
     pub(super) fn try_enter(&self) -> io::Result<bool> {
-        match self.get().inside.compare_exchange(
-            FREE,
-            self.slot,
-            Ordering::Acquire,
-            Ordering::Relaxed,
-        ) {
+        match self.get().compare_exchange(FREE, self.slot, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) if self.broken.load(Ordering::Relaxed) => {
                 self.leave();
                 Err(damaged())
@@ -162,7 +144,7 @@ impl Word {
 
     /// Enters in the place of one that died inside.
     pub(super) fn try_follow(&self, file: &File) -> io::Result<bool> {
-        let inside = self.get().inside.load(Ordering::Relaxed);
+        let inside = self.get().load(Ordering::Relaxed);
         // Its own byte it has locked already, and would let go of.
         if inside == self.slot {
             return Err(damaged());
@@ -170,12 +152,8 @@ impl Word {
         if inside == FREE || !is_sound(inside) || !lock_byte(file, inside)? {
             return Ok(false);
         }
-        let entered = self.get().inside.compare_exchange(
-            inside,
-            self.slot,
-            Ordering::Acquire,
-            Ordering::Relaxed,
-        );
+        let entered =
+            self.get().compare_exchange(inside, self.slot, Ordering::Acquire, Ordering::Relaxed);
         // Kept, it would be the lock of a slot that nobody has.
         drop(unlock_byte(file, inside));
         Ok(entered.is_ok())
@@ -183,34 +161,20 @@ impl Word {
 
     /// Whether the word still says that this one is inside, where it entered.
     pub(super) fn is_inside(&self) -> bool {
-        self.get().inside.load(Ordering::Acquire) == self.slot
+        self.get().load(Ordering::Acquire) == self.slot
     }
 
     /// Lets the next one in.
     pub(super) fn leave(&self) {
-        let left = self.get().inside.compare_exchange(
-            self.slot,
-            FREE,
-            Ordering::Release,
-            Ordering::Relaxed,
-        );
+        let left =
+            self.get().compare_exchange(self.slot, FREE, Ordering::Release, Ordering::Relaxed);
         if left.is_err() {
             self.broken.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Which transaction is being committed; 0 for none. Inside, it is one whose committer died.
-    pub(super) fn commits(&self) -> u64 {
-        self.get().commits.load(Ordering::Relaxed)
-    }
-
-    /// Says which transaction is being committed. Only inside.
-    pub(super) fn set_commits(&self, txn: u64) {
-        self.get().commits.store(txn, Ordering::Release);
-    }
-
     pub(super) fn inside(&self) -> Option<Inside> {
-        let inside = self.get().inside.load(Ordering::Relaxed);
+        let inside = self.get().load(Ordering::Relaxed);
         if inside == FREE || !is_sound(inside) {
             return None;
         }
@@ -224,7 +188,7 @@ impl Word {
 impl Drop for Word {
     fn drop(&mut self) {
         // SAFETY: mapped by this with this length, and nobody can use it any more. Failing, it stays.
-        _ = unsafe { munmap(self.at.as_ptr().cast(), size_of::<Shared>()) };
+        _ = unsafe { munmap(self.at.as_ptr().cast(), size_of::<u64>()) };
     }
 }
 

@@ -151,8 +151,9 @@ async fn carry_out(task: &str, name: &str, path: &Path) {
         "add" => add(&store, name, path).await,
         #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
         "cut" => {
-            let (name, at) = name.split_once(' ').unwrap();
-            crate::steps::in_child(&store, name, at).await;
+            let (name, rest) = name.split_once(' ').unwrap();
+            let (at, counted) = rest.split_once(' ').unwrap();
+            crate::steps::in_child(&store, name, at, counted).await;
         }
         "fork" => crate::fork::in_child(&store, name).await,
         "fork-and-spin" => {

@@ -22,9 +22,13 @@ const CUTS: usize = 24;
 static MAP_START: AtomicUsize = AtomicUsize::new(0);
 static MAP_BYTES: AtomicUsize = AtomicUsize::new(0);
 static WRITES: AtomicUsize = AtomicUsize::new(0);
+/// How far into the map writes count.
+static COUNTED: AtomicUsize = AtomicUsize::new(usize::MAX);
 static CUT_AT: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 const PAGE: usize = 4096;
+/// All of the map.
+const ALL: usize = usize::MAX;
 /// The flag by which a processor stops after one instruction.
 const TRAP: i64 = 0x100;
 
@@ -54,7 +58,8 @@ unsafe extern "C" fn on_write(
         // SAFETY: some other fault: a bug, and no place to go on from.
         unsafe { libc::abort() };
     }
-    if WRITES.fetch_add(1, Ordering::SeqCst) == CUT_AT.load(Ordering::SeqCst) {
+    let counts = address - start < COUNTED.load(Ordering::SeqCst);
+    if counts && WRITES.fetch_add(1, Ordering::SeqCst) == CUT_AT.load(Ordering::SeqCst) {
         // SAFETY: ends this process, which is the task.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     }
@@ -88,24 +93,29 @@ fn handle(
     assert_eq!(set, 0, "{}", io::Error::last_os_error());
 }
 
-/// Where the data file is mapped; see proc_pid_maps(5).
+/// Where LMDB has mapped the data file, which has a page of its own beside that; see proc_pid_maps(5).
 fn find_map() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let line = maps.lines().find(|line| line.ends_with("data.mdb")).unwrap();
-    assert!(line.contains(" rw-s "), "it is not written in place: {line}");
-    let (start, rest) = line.split_once('-').unwrap();
-    let (end, _) = rest.split_once(' ').unwrap();
-    let [start, end] = [start, end].map(|hex| usize::from_str_radix(hex, 16).unwrap());
+    let maps = maps.lines().filter(|line| line.ends_with("data.mdb"));
+    let ranges = maps.map(|line| {
+        assert!(line.contains(" rw-s "), "it is not written in place: {line}");
+        let (start, rest) = line.split_once('-').unwrap();
+        let (end, _) = rest.split_once(' ').unwrap();
+        let [start, end] = [start, end].map(|hex| usize::from_str_radix(hex, 16).unwrap());
+        (end - start, start)
+    });
+    let (bytes, start) = ranges.max().unwrap();
     MAP_START.store(start, Ordering::SeqCst);
-    MAP_BYTES.store(end - start, Ordering::SeqCst);
+    MAP_BYTES.store(bytes, Ordering::SeqCst);
 }
 
 /// What the process does that is cut: one acquisition and one release.
-pub(crate) async fn in_child(store: &EmbeddedStore, name: &str, cut_at: &str) {
+pub(crate) async fn in_child(store: &EmbeddedStore, name: &str, cut_at: &str, counted: &str) {
     // The session is begun before, so that the operation is nearly the same every time.
     granted(store.acquire(&request("before"), WITHIN).await.unwrap());
     find_map();
     CUT_AT.store(cut_at.parse().unwrap(), Ordering::SeqCst);
+    COUNTED.store(counted.parse().unwrap(), Ordering::SeqCst);
     handle(libc::SIGSEGV, on_write);
     handle(libc::SIGTRAP, after_write);
     protect_map();
@@ -121,8 +131,8 @@ pub(crate) async fn in_child(store: &EmbeddedStore, name: &str, cut_at: &str) {
     say(&WRITES.load(Ordering::SeqCst).to_string());
 }
 
-fn cut(path: &Path, name: &str, at: usize) -> Child {
-    Child::start(path, &format!("cut {name} {at}"))
+fn cut(path: &Path, name: &str, at: usize, counted: usize) -> Child {
+    Child::start(path, &format!("cut {name} {at} {counted}"))
 }
 
 /// A store on a file that is written in place, with enough names that its tree has branches.
@@ -139,8 +149,8 @@ async fn place() -> (EmbeddedStore, PathBuf, tempfile::TempDir) {
 }
 
 /// How many writes a child makes that is not cut.
-fn writes(path: &Path, name: &str) -> usize {
-    let mut whole = cut(path, name, usize::MAX);
+fn writes(path: &Path, name: &str, counted: usize) -> usize {
+    let mut whole = cut(path, name, usize::MAX, counted);
     let writes = whole.next().unwrap().parse().unwrap();
     whole.end();
     writes
@@ -153,8 +163,9 @@ async fn cut_at(
     name: &str,
     at: usize,
     of: usize,
+    counted: usize,
 ) -> FenceBlock {
-    let mut child = cut(path, name, at);
+    let mut child = cut(path, name, at, counted);
     // The operation may take a few writes less than the first time.
     let survived = child.next().is_some();
     assert!(!survived || at > of / 2, "not cut at {at} of {of}");
@@ -167,14 +178,28 @@ async fn cut_at(
 #[tokio::test]
 async fn a_kill_at_any_write_leaves_the_store_sound_and_its_locks_free() {
     let (store, path, _keep) = place().await;
-    let writes = writes(&path, "new-00");
+    let writes = writes(&path, "new-00", ALL);
     assert!(writes > CUTS, "{writes} writes");
     let spread = (0..CUTS).map(|cut| writes * cut / CUTS);
     for (n, at) in spread.chain(writes - CUTS..writes - 1).enumerate() {
-        cut_at(&store, &path, &format!("new-{:02}", n + 1), at, writes).await;
+        cut_at(&store, &path, &format!("new-{:02}", n + 1), at, writes, ALL).await;
         // Those, what the children had before, and the new ones.
         let names = store.entries(WITHIN).await.unwrap().0;
         assert_eq!(names, 100 + 1 + 1 + n + 1, "cut at {at} of {writes}");
+    }
+}
+
+/// The pages by which a transaction comes to count; LMDB's last writes are to them.
+#[tokio::test]
+async fn a_kill_at_any_write_of_a_commit_leaves_the_store_sound_and_its_locks_free() {
+    let (store, path, _keep) = place().await;
+    let metas = 2 * PAGE;
+    let writes = writes(&path, "new-00", metas);
+    assert!((4..100).contains(&writes), "{writes} writes");
+    for at in 0..writes {
+        cut_at(&store, &path, &format!("new-{:02}", at + 1), at, writes, metas).await;
+        let names = store.entries(WITHIN).await.unwrap().0;
+        assert_eq!(names, 100 + 1 + 1 + at + 1, "cut at {at} of {writes}");
     }
 }
 
@@ -190,13 +215,13 @@ async fn a_kill_at_any_write_in_place_leaves_one_whole_record() {
     let mut least = usize::MAX;
     for _ in 0..4 {
         give_back(last).await;
-        least = least.min(writes(&path, "k"));
+        least = least.min(writes(&path, "k", ALL));
         last = soon(&store, "k").await;
     }
     assert!(least < 200, "{least} writes, so not in place");
     for at in 0..least {
         give_back(last).await;
-        let fences = cut_at(&store, &path, "k", at, least).await;
+        let fences = cut_at(&store, &path, "k", at, least, ALL).await;
         assert!(fences.first() > last.last(), "cut at {at} of {least}");
         last = fences;
         assert_eq!(store.entries(WITHIN).await.unwrap().0, 102, "cut at {at} of {least}");
