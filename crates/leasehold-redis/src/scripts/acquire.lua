@@ -68,8 +68,9 @@ for i = 1, number do
     if #asked > 32 then token, what = sub(asked, 1, 32), sub(asked, 33) end
     local state, written
     -- What comes after one that is left, for the same lock, waits for its turn too.
-    if what > ',' and not (rest and rest[key]) then
-      local waits, got = what > '=', nil
+    local kind = sub(what, 1, 1)
+    if kind ~= '+' and not (rest and rest[key]) then
+      local waits, got = kind == '=', nil
       if waits then
         if sub(what, 17, 43) == '---------------- ----------' then
           got = try('HMGET', key, 'state', 'lock', token)
@@ -129,7 +130,7 @@ for n = 1, #rest do
   if #token > 32 then token, what = sub(token, 1, 32), sub(token, 33) end
   repeat
     -- What comes after one that is left, for the same lock, waits for its turn too.
-    if what < '=' or room < 1 or general and general[key] then break end
+    if sub(what, 1, 1) ~= '=' or room < 1 or general and general[key] then break end
     local is_new, got = sub(what, 17, 43) == '---------------- ----------', found and found[i]
     if not got then break end
     local state, name = got[1], got[3]

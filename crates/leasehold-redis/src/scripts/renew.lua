@@ -61,7 +61,7 @@ for i = 1, number do
   end
   -- A server takes longer over an answer for each than over one for all.
   if written ~= 0 then
-    if packed and not written then asked = sub(packed, 54 * i - 53, 54 * i) end
+    if packed then asked = sub(packed, 54 * i - 53, 54 * i) end
     -- include: settle
   end
 end

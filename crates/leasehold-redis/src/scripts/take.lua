@@ -5,7 +5,7 @@
 -- Reads what is wanted of a lock.
 local function wanted_of(i)
   local token, what = asked(i)
-  if what >= '=' then
+  if sub(what, 1, 1) == '=' then
     local ttl, place, most, window, beat, behind, count, mode, ticket, channel, profile =
       match(what, '^= (%d+) (%S+) (%S+) (%d+) (%d+) (%d+) (%d+) (%l) 1 (%d+) (%S+) (.*)$')
     return {

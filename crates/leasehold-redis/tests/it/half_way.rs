@@ -4,7 +4,7 @@
 
 use leasehold_core::{
     AskRequest, ClientId, ConvertRequest, Effect, Error, ErrorKind, FenceBlock,
-    ForceReleaseRequest, Key, Mode, OwnerName, SetLimitRequest, Store as _,
+    ForceReleaseRequest, Key, Mode, OwnerName, Renew, SetLimitRequest, Store as _, Token,
 };
 use leasehold_redis::RedisStore;
 use leasehold_testkit::server::RedisServer;
@@ -155,6 +155,33 @@ async fn a_full_server_refuses_scripts_before_they_change_anything() {
         &["CONFIG", "SET", "maxmemory", "0"] as &[&str],
     ];
     assert!(refuse(&server, &store, &store, full, ErrorKind::Full).await > 0);
+}
+
+#[tokio::test]
+async fn leases_that_are_renewed_together_at_the_memory_limit_stay_their_holders() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let mut holders = [key(), key(), key()].map(|key| Caller::new(&store, &key));
+    // Made of digits, so that part of one can be taken for a length.
+    for (holder, digits) in holders.iter_mut().zip([0x11, 0x22, 0x33]) {
+        holder.request.token = Token::from_bytes([digits; 16]);
+    }
+    let mut renewals = Vec::new();
+    for holder in &holders {
+        renewals.push(holder.renewal(holder.take().await));
+    }
+    assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", "1"]), "OK");
+    for _ in 0..2 {
+        for renewed in store.renew(&renewals, WITHIN).await {
+            assert_eq!(renewed.unwrap(), Renew::Renewed);
+        }
+    }
+    for holder in &holders {
+        let info = store.inspect(&holder.request.key, WITHIN).await.unwrap().unwrap();
+        assert_eq!(info.holders.len(), 1);
+        let ended = store.leave(&holder.leaving(), WITHIN).await;
+        assert!(ended.is_ok(), "{ended:?}");
+    }
 }
 
 /// Takes the expiry from the key, lets something happen, and says whether that changed the lock. What
