@@ -78,7 +78,14 @@ impl Drop for Commits {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt as _;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::super::{EmbeddedStore, pages};
     use super::*;
+
+    const WITHIN: Duration = Duration::from_secs(30);
 
     fn bytes(words: Words) -> [u8; size_of::<Words>()] {
         let mut bytes = [0; size_of::<Words>()];
@@ -104,5 +111,78 @@ mod tests {
             }
         }
         assert_eq!(under_way(bytes([0, 0])), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn a_transaction_in_whose_commit_somebody_dies_is_undone_by_the_next_one() {
+        let directory = tempfile::tempdir_in("/dev/shm")
+            .unwrap_or_else(|_| tempfile::tempdir().expect("a test has a directory"));
+        let path = directory.path().join("locks");
+        let ttl = leasehold_core::Ttl::new(Duration::from_secs(60)).unwrap();
+        let request = |name: &str| {
+            let token = leasehold_core::Token::generate().unwrap();
+            leasehold_core::AcquireRequest::new(leasehold_core::Key::new(name).unwrap(), token, ttl)
+        };
+        let acquire = async |store: &EmbeddedStore, name: &str| {
+            use leasehold_core::{Acquire, Store as _};
+            let answer = store.acquire(&request(name), WITHIN).await.unwrap();
+            matches!(answer, Acquire::Granted(_))
+        };
+        let store = EmbeddedStore::open(&path).unwrap();
+        if !header_says(&path, "write in-place") {
+            return;
+        }
+        assert!(acquire(&store, "held").await);
+        let data = File::options().read(true).write(true).open(path.join("data.mdb")).unwrap();
+        let page = rustix::param::page_size();
+        let metas = || {
+            let mut bytes = vec![0; 2 * page];
+            data.read_exact_at(&mut bytes, 0).unwrap();
+            bytes
+        };
+        let mut store = Some(store);
+        for (round, (written, opened)) in
+            [(0, false), (0, true), (16, false), (16, true), (page, false), (page, true)]
+                .into_iter()
+                .enumerate()
+        {
+            let before = metas();
+            let names = store.as_ref().unwrap().entries(WITHIN).await.unwrap().0;
+            let environment = Arc::clone(&store.as_ref().unwrap().environment);
+            let txn = environment.run_here(|store, pass, _now| {
+                let mut txn = store.write_txn(pass)?;
+                store.records.clear(&mut txn).unwrap();
+                let id = txn.id();
+                txn.commit().unwrap();
+                Ok((id, Vec::new()))
+            });
+            let txn = txn.unwrap().unwrap();
+            drop(environment);
+            let after = metas();
+            // Of its meta page, the number by which it counts is written, and what stands before that but for
+            // so many bytes: none of it, what one store of a processor takes, or all.
+            let meta = txn % 2 * page;
+            let counts = meta + 16 + 8 + 2 * 8 + 2 * 48 + 8;
+            assert_eq!(after[counts..counts + 8], txn.to_ne_bytes());
+            let late = counts.saturating_sub(8 + written).max(meta)..counts;
+            data.write_all_at(&before[late.clone()], late.start as u64).unwrap();
+            let words = [txn as u64, !(txn as u64)].map(u64::to_ne_bytes).concat();
+            data.write_all_at(&words, AT).unwrap();
+            if opened {
+                drop(store.take());
+            }
+            let store = store.get_or_insert_with(|| EmbeddedStore::open(&path).unwrap());
+            assert_eq!(store.entries(WITHIN).await.unwrap().0, names, "round {round}");
+            // Who held it has ended, where the store was opened anew.
+            assert_eq!(acquire(store, "held").await, opened, "round {round}");
+            assert!(acquire(store, &format!("new-{round}")).await);
+            pages::check(&data, None).unwrap();
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn header_says(path: &std::path::Path, what: &str) -> bool {
+        std::fs::read_to_string(path.join("store")).unwrap().contains(what)
     }
 }
