@@ -1,13 +1,12 @@
 //! How to reach a server: where it is, who we are to it, and opening connections to it.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::Result as StoreResult;
-use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo};
+use redis::{ProtocolVersion, RedisConnectionInfo};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -16,6 +15,8 @@ use tokio::time::{Instant, timeout};
 use crate::address::{Address, Endpoint, Topology};
 use crate::classify::{self, Stage, Verdict};
 use crate::dial::{FirstWords, Socket, dial};
+use crate::ear::Ear;
+use crate::pipe::Pipe;
 use crate::replication::Age;
 use crate::role::Role;
 use crate::sentinel::{Found, Said, Sentinels};
@@ -275,23 +276,15 @@ impl Access {
     }
 
     async fn open_over(&self, socket: Socket, found: &Found) -> Result<Link, Verdict> {
-        // Deadlines are ours: the library's own time-out would end calls that may take longer.
-        let config =
-            AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
-        let (connection, driver) =
-            MultiplexedConnection::new_with_config(&self.login, socket, config)
-                .await
-                .map_err(|error| classify::judge(&error, Stage::Connecting))?;
-        let closed = Arc::new(AtomicBool::new(false));
-        let closing = Closing(Arc::clone(&closed));
-        let driver = tokio::spawn(async move {
-            driver.await;
-            drop(closing);
-        });
+        let socket = socket
+            .log_in(&self.login)
+            .await
+            .map_err(|error| classify::judge(&error, Stage::Connecting))?;
+        let (pipe, driver) = Pipe::new(socket);
+        let driver = tokio::spawn(driver);
         let link = Link {
-            connection,
+            pipe,
             at: found.clone(),
-            closed,
             driver: driver.abort_handle(),
             age: OnceLock::new(),
             silent: AtomicU32::new(0),
@@ -301,7 +294,7 @@ impl Access {
                 Finder::At(_) | Finder::Sentinels(_) => Some(AtomicU64::new(0)),
             },
         };
-        let mut connection = link.connection.clone();
+        let mut connection = link.pipe.clone();
         match &self.finder {
             Finder::Node(_) => {}
             Finder::At(_) => Role::ask(&mut connection).await?.check()?,
@@ -316,20 +309,19 @@ impl Access {
     }
 
     /// Opens a connection for messages, on the runtime that this is called on; tells where to.
-    pub(crate) async fn open_pubsub(&self) -> Result<(PubSub, Found, FirstWords), Verdict> {
+    pub(crate) async fn open_ear(&self) -> Result<(Ear, Found, FirstWords), Verdict> {
         let found = self.find().await?;
         let attempt = async {
             let socket = dial(&found.endpoint, &self.tls).await?;
             let heard = socket.first_words();
             let login = self.login.clone().set_protocol(ProtocolVersion::RESP2);
-            let opened = PubSub::new(&login, socket).await;
-            match opened {
-                Ok(connection) => Ok((connection, heard)),
+            match socket.log_in(&login).await {
+                Ok(socket) => Ok((Ear::new(socket), heard)),
                 Err(error) => Err(heard.explain(classify::judge(&error, Stage::Connecting))),
             }
         };
-        let (connection, heard) = self.in_time(&found.endpoint, attempt).await?;
-        Ok((connection, found, heard))
+        let (ear, heard) = self.in_time(&found.endpoint, attempt).await?;
+        Ok((ear, found, heard))
     }
 
     /// Opens a connection whose server tells of changes to what was read through it.
@@ -349,13 +341,15 @@ impl Access {
     async fn track(&self, socket: Socket, found: &Found) -> Result<Tracking, Verdict> {
         let asked = |error| classify::judge(&error, Stage::Connecting);
         let (pushed, pushes) = tokio::sync::mpsc::unbounded_channel();
-        let config = AsyncConnectionConfig::new()
+        let config = redis::AsyncConnectionConfig::new()
             .set_response_timeout(None)
             .set_connection_timeout(None)
             .set_push_sender(pushed);
         let login = self.login.clone().set_protocol(ProtocolVersion::RESP3);
         let (mut connection, driver) =
-            MultiplexedConnection::new_with_config(&login, socket, config).await.map_err(asked)?;
+            redis::aio::MultiplexedConnection::new_with_config(&login, socket, config)
+                .await
+                .map_err(asked)?;
         let driver = Driver(tokio::spawn(driver).abort_handle());
         let mut track = redis::cmd("CLIENT");
         track.arg("TRACKING").arg("ON");
@@ -450,7 +444,7 @@ fn login_to_sentinel(address: &Address) -> RedisConnectionInfo {
 /// A connection whose server tells of changes to what was read through it.
 #[cfg(feature = "interop")]
 pub(crate) struct Tracking {
-    pub(crate) connection: MultiplexedConnection,
+    pub(crate) connection: redis::aio::MultiplexedConnection,
     /// Bounded by the keys that are tracked: the server tells of each once until it is read again.
     pub(crate) pushes: tokio::sync::mpsc::UnboundedReceiver<redis::PushInfo>,
     /// The server.
@@ -471,11 +465,9 @@ impl Drop for Driver {
 
 /// One connection and what is known of it.
 pub(crate) struct Link {
-    pub(crate) connection: MultiplexedConnection,
+    pub(crate) pipe: Pipe,
     /// The server, and the fail-over epoch in which it was found.
     pub(crate) at: Found,
-    /// Set once the socket is closed, or nobody drives it any more.
-    pub(crate) closed: Arc<AtomicBool>,
     pub(crate) driver: AbortHandle,
     /// How long the server has run, once it was asked.
     pub(crate) age: OnceLock<Age>,
@@ -510,18 +502,9 @@ impl Link {
     }
 }
 
-/// Says that a connection is closed, also when its runtime ends under it.
-struct Closing(Arc<AtomicBool>);
-
-impl Drop for Closing {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
 impl Drop for Link {
     fn drop(&mut self) {
-        // Left alone, the driver would wait for the answers still owed to calls that gave up.
+        // Left alone, the driver would wait for what the server says next.
         self.driver.abort();
     }
 }

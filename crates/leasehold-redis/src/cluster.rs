@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use leasehold_core::{BoxFuture, ErrorKind};
 use redis::Value;
-use redis::aio::PubSub;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -29,6 +28,7 @@ use crate::address::Endpoint;
 use crate::classify::{Next, Redirect, Verdict};
 use crate::connection::{Routing, Supervised};
 use crate::dial::FirstWords;
+use crate::ear::Ear;
 use crate::sentinel::Found;
 use crate::transport::{Answer, Deadline, Part, Parts, Request, Transport, all_failed, here};
 
@@ -265,11 +265,11 @@ impl Cluster {
     }
 
     /// Opens a connection for messages to some node: each of them passes all messages on.
-    pub(crate) async fn open_pubsub(&self) -> Result<(PubSub, Found, FirstWords), Verdict> {
+    pub(crate) async fn open_ear(&self) -> Result<(Ear, Found, FirstWords), Verdict> {
         let map = self.map(Deadline::after(self.inner.access.connect_timeout)).await?;
         let mut failure = Verdict::nobody_yet("no node of the cluster has slots");
         for endpoint in self.any(&map.table)? {
-            match self.node(&endpoint).access().open_pubsub().await {
+            match self.node(&endpoint).access().open_ear().await {
                 Ok(opened) => return Ok(opened),
                 Err(verdict) => failure = verdict,
             }

@@ -16,12 +16,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{BoxFuture, Effect};
-use redis::{Cmd, Pipeline, Value, cmd};
+use redis::{Cmd, Value, cmd};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::access::{Access, Link};
-use crate::classify::{self, Next, Stage, Verdict};
+use crate::classify::{Next, Verdict};
 use crate::replication::{Age, Replication};
 use crate::role::Role;
 use crate::sentinel::{LOOK_EVERY, Said};
@@ -206,7 +206,7 @@ impl Supervised {
     /// The connection, if there is one.
     fn open_link(&self, state: &State) -> Option<Arc<Link>> {
         let Phase::Open(link) = &state.phase else { return None };
-        let usable = !link.closed.load(Ordering::Acquire) && !self.inner.access.has_left(&link.at);
+        let usable = !link.pipe.has_ended() && !self.inner.access.has_left(&link.at);
         usable.then(|| Arc::clone(link))
     }
 
@@ -290,8 +290,7 @@ impl Supervised {
         }
         let epoch = link.at.epoch;
         let command = request.packed(epoch);
-        let mut connection = link.connection.clone();
-        match timeout_at(deadline.at, connection.send_packed_command(&command)).await {
+        match timeout_at(deadline.at, link.pipe.ask(&command)).await {
             Ok(answer) => {
                 link.silent.store(0, Ordering::Relaxed);
                 let value = judged(answer).map_err(|verdict| self.noted(link, verdict))?;
@@ -401,21 +400,9 @@ impl Supervised {
         if deadline.is_over() {
             return failed(deadline.missed_unsent(None));
         }
-        let mut connection = link.connection.clone();
-        let answers = async {
-            if let [command] = &*commands {
-                return Ok(vec![judged(connection.send_packed_command(command).await)]);
-            }
-            let mut pipeline = Pipeline::with_capacity(count);
-            for command in commands {
-                pipeline.add_command(command.into_owned());
-            }
-            let values = connection.send_packed_commands(&pipeline, 0, count).await;
-            values.map(|values| values.into_iter().map(|value| judged(Ok(value))).collect())
-        };
-        let answers: Vec<Result<Value, Verdict>> = match self.heard(link, answers, deadline).await {
-            Ok(Some(Ok(answers))) => answers,
-            Ok(Some(Err(error))) => failed(classify::judge(&error, Stage::Asked)),
+        let asked = link.pipe.ask_all(&commands);
+        let answers = match self.heard(link, asked, deadline).await {
+            Ok(Some(answers)) => answers,
             Ok(None) => {
                 self.note_silence(link);
                 return failed(deadline.missed());
@@ -425,7 +412,7 @@ impl Supervised {
         link.silent.store(0, Ordering::Relaxed);
         answers
             .into_iter()
-            .map(|answer| answer.map_err(|verdict| self.noted(link, verdict)))
+            .map(|answer| judged(answer).map_err(|verdict| self.noted(link, verdict)))
             .collect()
     }
 

@@ -2,12 +2,14 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use leasehold_core::Effect;
+use redis::aio::MultiplexedConnection;
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
+use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisResult};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -27,13 +29,7 @@ const USER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Opens a socket. Takes as long as the network does; the caller bounds it.
 pub(crate) async fn dial(endpoint: &Endpoint, tls: &Tls) -> Result<Socket, Verdict> {
-    Ok(Socket {
-        inner: open(endpoint, tls).await?,
-        broken: false,
-        begun: false,
-        last: END_OF_LINE,
-        heard: FirstWords::default(),
-    })
+    Ok(Socket::new(open(endpoint, tls).await?))
 }
 
 async fn open(endpoint: &Endpoint, tls: &Tls) -> Result<Box<dyn Stream>, Verdict> {
@@ -73,8 +69,24 @@ pub(crate) struct Socket {
 const END_OF_LINE: [u8; 2] = *b"\r\n";
 
 impl Socket {
+    pub(crate) fn new(inner: Box<dyn Stream>) -> Self {
+        let heard = FirstWords::default();
+        Self { inner, broken: false, begun: false, last: END_OF_LINE, heard }
+    }
+
     pub(crate) fn first_words(&self) -> FirstWords {
         self.heard.clone()
+    }
+
+    /// Says who we are, which the client library does, and returns the socket with nothing under
+    /// way on it.
+    pub(crate) async fn log_in(self, login: &RedisConnectionInfo) -> RedisResult<Self> {
+        let lent = Lent(Arc::new(Mutex::new(Some(self))));
+        let config =
+            AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+        let opened = MultiplexedConnection::new_with_config(login, lent.clone(), config).await?;
+        drop(opened);
+        lent.socket().take().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected).into())
     }
 }
 
@@ -189,4 +201,52 @@ fn prepare(socket: &TcpStream) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
     Ok(())
+}
+
+/// A socket that is lent to the client library.
+#[derive(Clone)]
+struct Lent(Arc<Mutex<Option<Socket>>>);
+
+impl Lent {
+    fn socket(&self) -> MutexGuard<'_, Option<Socket>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with<T>(
+        &self,
+        work: impl FnOnce(Pin<&mut Socket>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        match &mut *self.socket() {
+            Some(socket) => work(Pin::new(socket)),
+            None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+        }
+    }
+}
+
+impl AsyncRead for Lent {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.with(|socket| socket.poll_read(cx, buffer))
+    }
+}
+
+impl AsyncWrite for Lent {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.with(|socket| socket.poll_write(cx, bytes))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.with(|socket| socket.poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.with(|socket| socket.poll_shutdown(cx))
+    }
 }

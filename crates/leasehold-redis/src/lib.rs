@@ -23,13 +23,16 @@ mod dial;
 #[cfg(test)]
 mod differential;
 mod doctor;
+mod ear;
 #[cfg(feature = "interop")]
 pub mod interop;
 mod listen;
 mod log;
 mod names;
+mod pipe;
 mod replication;
 mod reply;
+mod resp;
 mod role;
 mod script;
 mod sentinel;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_core::Stream as _;
 use leasehold_core::{BoxFuture, FenceBlock, Listener, Wake};
-use redis::aio::{PubSub, PubSubSink, PubSubStream};
+use redis::aio::{PubSubSink, PubSubStream};
 use redis::{Msg, Value};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -18,7 +18,8 @@ use crate::access::Access;
 use crate::classify::{self, Stage, Verdict};
 use crate::cluster::Cluster;
 use crate::connection::pause_after;
-use crate::dial::FirstWords;
+use crate::ear::Ear;
+use crate::resp::Heard;
 use crate::sentinel::Found;
 use crate::spelling::{Words, fence};
 use crate::transport::{Deadline, here};
@@ -64,24 +65,20 @@ impl Source {
             Self::Client(_) => Self::CLIENT_TIMEOUT,
         };
         let both = async {
-            let (mut connection, from, heard) = match self {
-                Self::Own(access) => {
-                    let (connection, found, heard) = access.open_pubsub().await?;
-                    (connection, Some(found), heard)
-                }
-                Self::Cluster(cluster) => {
-                    let (connection, found, heard) = cluster.open_pubsub().await?;
-                    (connection, Some(found), heard)
-                }
+            let (mut ear, found, heard) = match self {
+                Self::Own(access) => access.open_ear().await?,
+                Self::Cluster(cluster) => cluster.open_ear().await?,
                 Self::Client(client) => {
-                    let connection = client.get_async_pubsub().await.map_err(asked)?;
-                    (connection, None, FirstWords::default())
+                    let mut connection = client.get_async_pubsub().await.map_err(asked)?;
+                    // Returns once the server has confirmed it.
+                    connection.subscribe(channel).await.map_err(asked)?;
+                    let (sink, stream) = connection.split();
+                    let theirs = Connection::Theirs { sink, stream, ping: None };
+                    return Ok(Subscribed { connection: theirs, from: None });
                 }
             };
-            // Returns once the server has confirmed it.
-            let confirmed = connection.subscribe(channel).await;
-            confirmed.map_err(|error| heard.explain(asked(error)))?;
-            Ok(Subscribed { connection, from })
+            ear.subscribe(channel).await.map_err(|verdict| heard.explain(verdict))?;
+            Ok(Subscribed { connection: Connection::Ours(ear), from: Some(found) })
         };
         timeout(limit.saturating_mul(2), both).await.unwrap_or_else(|_| {
             Err(Verdict::unconnected("the server did not confirm a subscription in time"))
@@ -108,8 +105,52 @@ impl Source {
 
 /// A connection that listens, and the server that it is to, where that can change.
 struct Subscribed {
-    connection: PubSub,
+    connection: Connection,
     from: Option<Found>,
+}
+
+enum Connection {
+    Ours(Ear),
+    /// A user's, and an answer that it owes us.
+    Theirs {
+        sink: PubSubSink,
+        stream: PubSubStream,
+        ping: Option<BoxFuture<'static, bool>>,
+    },
+}
+
+impl Connection {
+    /// The next message; or no message, but a sign of life. `None` when the connection has ended.
+    /// Cancel safe.
+    async fn next(&mut self) -> Option<Option<Wake>> {
+        match self {
+            Self::Ours(ear) => match ear.hear(parse).await {
+                Ok(Heard::Message(wake)) => Some(wake),
+                Ok(Heard::Other(_)) => Some(None),
+                Err(error) => {
+                    tracing::debug!(%error, "the wake channel's connection has ended");
+                    None
+                }
+            },
+            Self::Theirs { stream, ping, .. } => tokio::select! {
+                biased;
+                message = next_message(stream) => Some(parse(message?.get_payload_bytes())),
+                alive = answered(ping) => {
+                    *ping = None;
+                    alive.then_some(None)
+                }
+            },
+        }
+    }
+
+    fn ask_for_life(&mut self) {
+        match self {
+            Self::Ours(ear) => ear.ask_for_life(),
+            Self::Theirs { sink, ping, .. } => {
+                ping.get_or_insert_with(|| Box::pin(is_alive(sink.clone())));
+            }
+        }
+    }
 }
 
 /// What brings a waiter its grant.
@@ -204,35 +245,46 @@ impl Forwarder {
     /// Passes messages on until the connection ends, or is silent when it is asked for a sign of
     /// life: a network that swallows packets, and a proxy that has forgotten the connection, never
     /// say so.
-    async fn forward(&self, connection: PubSub) -> Result<(), Unwanted> {
-        let (sink, mut stream) = connection.split();
-        let mut quiet = pin!(sleep(PING_EVERY));
-        let mut ping: Option<BoxFuture<'static, bool>> = None;
+    async fn forward(&self, mut connection: Connection) -> Result<(), Unwanted> {
+        let mut heard_at = Instant::now();
+        let mut asked_at: Option<Instant> = None;
+        let mut look = pin!(sleep(PING_EVERY));
+        let mut doubt = pin!(self.doubts.notified());
         loop {
-            let message = tokio::select! {
+            let wake = tokio::select! {
                 biased;
-                message = next_message(&mut stream) => message,
-                alive = answered(&mut ping) => {
-                    if !alive {
+                heard = connection.next() => match heard {
+                    Some(wake) => wake,
+                    None => return Ok(()),
+                },
+                () = &mut doubt => {
+                    doubt.set(self.doubts.notified());
+                    if asked_at.is_none() {
+                        asked_at = Some(Instant::now());
+                        connection.ask_for_life();
+                        look.as_mut().reset(Instant::now() + PONG_WITHIN);
+                    }
+                    continue;
+                }
+                () = &mut look => {
+                    // Messages do not put it off themselves, which would cost each of them a timer.
+                    let due = asked_at.map_or(heard_at + PING_EVERY, |asked| asked + PONG_WITHIN);
+                    if due > Instant::now() {
+                        look.as_mut().reset(due);
+                    } else if asked_at.is_some() {
                         tracing::debug!("the wake channel's connection is silent; it is given up");
                         return Ok(());
+                    } else {
+                        asked_at = Some(Instant::now());
+                        connection.ask_for_life();
+                        look.as_mut().reset(Instant::now() + PONG_WITHIN);
                     }
-                    ping = None;
-                    quiet.as_mut().reset(Instant::now() + PING_EVERY);
-                    continue;
-                }
-                () = self.doubts.notified() => {
-                    ping.get_or_insert_with(|| Box::pin(is_alive(sink.clone())));
-                    continue;
-                }
-                () = &mut quiet, if ping.is_none() => {
-                    ping = Some(Box::pin(is_alive(sink.clone())));
                     continue;
                 }
             };
-            let Some(message) = message else { return Ok(()) };
-            quiet.as_mut().reset(Instant::now() + PING_EVERY);
-            let Some(mut wake) = parse(message.get_payload_bytes()) else { continue };
+            heard_at = Instant::now();
+            asked_at = None;
+            let Some(mut wake) = wake else { continue };
             if let (GrantSource::Answer, Wake::Granted { ticket, .. }) = (self.grants, &wake) {
                 wake = Wake::First { ticket: *ticket, retry_after: Duration::ZERO };
             }

@@ -4,6 +4,7 @@
 //! over, waiters ask instead; it is tried again for as long as there are some.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -260,11 +261,13 @@ impl Server {
     }
 
     async fn follow(&self, mut listener: Box<dyn Listener>) {
+        let mut doubt = pin!(self.lines.doubts.notified());
         loop {
             let wake = tokio::select! {
                 biased;
                 wake = listener.next() => wake,
-                () = self.lines.doubts.notified() => {
+                () = &mut doubt => {
+                    doubt.set(self.lines.doubts.notified());
                     listener.doubt();
                     continue;
                 }

@@ -1,0 +1,78 @@
+//! A connection that only listens.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use redis::{Cmd, RedisResult, Value, cmd};
+
+use crate::classify::{Stage, Verdict, judge};
+use crate::dial::Socket;
+use crate::resp::{Heard, Inbox, Outbox};
+use crate::transport::judged;
+
+/// A connection on which messages come, read where they are waited for.
+pub(crate) struct Ear {
+    socket: Socket,
+    inbox: Inbox,
+    outbox: Outbox,
+}
+
+impl Ear {
+    /// Over a socket that speaks version 2 of the protocol, and on which nothing is under way.
+    pub(crate) fn new(socket: Socket) -> Self {
+        Self { socket, inbox: Inbox::new(), outbox: Outbox::default() }
+    }
+
+    /// Subscribes to a channel, and returns once the server has confirmed it.
+    pub(crate) async fn subscribe(&mut self, channel: &str) -> Result<(), Verdict> {
+        let mut subscribe = cmd("SUBSCRIBE");
+        subscribe.arg(channel);
+        self.say(&subscribe);
+        loop {
+            let said = self.hear(|_| ()).await;
+            match said.map_err(|error| judge(&error, Stage::Connecting))? {
+                Heard::Message(()) => {}
+                Heard::Other(said) => match judged(Ok(said))? {
+                    Value::Array(parts) if is_word(parts.first(), b"subscribe") => return Ok(()),
+                    _ => {}
+                },
+            }
+        }
+    }
+
+    /// Asks the server for a sign of life. It is sent when something is heard next.
+    pub(crate) fn ask_for_life(&mut self) {
+        self.say(&cmd("PING"));
+    }
+
+    fn say(&mut self, command: &Cmd) {
+        self.outbox.push(command);
+    }
+
+    /// The next thing that is said; of a message, what `read` makes of it. Cancel safe.
+    pub(crate) async fn hear<T>(
+        &mut self,
+        mut read: impl FnMut(&[u8]) -> T,
+    ) -> RedisResult<Heard<T>> {
+        poll_fn(|cx| self.poll_hear(cx, &mut read)).await
+    }
+
+    fn poll_hear<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        read: &mut impl FnMut(&[u8]) -> T,
+    ) -> Poll<RedisResult<Heard<T>>> {
+        self.outbox.send(cx, Pin::new(&mut self.socket))?;
+        loop {
+            if let Some(heard) = self.inbox.hear(&mut *read)? {
+                return Poll::Ready(Ok(heard));
+            }
+            ready!(self.inbox.poll_fill(cx, Pin::new(&mut self.socket)))?;
+        }
+    }
+}
+
+fn is_word(value: Option<&Value>, word: &[u8]) -> bool {
+    matches!(value, Some(Value::BulkString(text)) if text == word)
+}

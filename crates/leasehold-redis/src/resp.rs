@@ -1,0 +1,520 @@
+//! Reading what a server says, as it comes, and writing to it what it takes.
+//!
+//! Texts, numbers and arrays of them are what scripts answer and what messages are; they are read
+//! here, in one pass. Of all else only the end is looked for, and the client library reads it.
+//! The format is [RESP](https://redis.io/docs/latest/develop/reference/protocol-spec/), 2 and 3.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use redis::{Cmd, RedisError, Value};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::classify;
+
+/// Room for what is read at once; a longer answer gets more, for as long as it takes.
+const ROOM: usize = 4096;
+
+/// By how much the room grows at most before anything has come that fills it.
+const GROWS_BY: usize = 1 << 20;
+
+/// Room for what is to be sent that is kept when all is.
+const ROOM_KEPT: usize = 64 * 1024;
+
+/// How deep answers are nested at most, as in the client library.
+const DEPTH_MAX: usize = 100;
+
+/// What a server has said so far.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    room: Vec<u8>,
+    /// What was read, and not taken out yet.
+    from: usize,
+    to: usize,
+    /// So much must be there before it is worth while to look again.
+    needed: usize,
+}
+
+impl Inbox {
+    pub(crate) fn new() -> Self {
+        Self { room: vec![0; ROOM], from: 0, to: 0, needed: 0 }
+    }
+
+    /// Reads some of what has come. It is an error when the server has closed the connection.
+    pub(crate) fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: Pin<&mut (impl AsyncRead + ?Sized)>,
+    ) -> Poll<io::Result<()>> {
+        self.make_room();
+        let mut free = ReadBuf::new(self.room.get_mut(self.to..).unwrap_or_default());
+        ready!(stream.poll_read(cx, &mut free))?;
+        let read = free.filled().len();
+        self.to = self.to.saturating_add(read);
+        Poll::Ready(match read {
+            0 if self.from < self.to => Err(classify::cut_off()),
+            0 => Err(io::ErrorKind::BrokenPipe.into()),
+            _ => Ok(()),
+        })
+    }
+
+    /// Makes room for the rest of what is being read, or for anything.
+    fn make_room(&mut self) {
+        if self.from == self.to {
+            (self.from, self.to) = (0, 0);
+            self.room.truncate(ROOM);
+            self.room.shrink_to(ROOM);
+        }
+        let missing = self.needed.saturating_sub(self.to.saturating_sub(self.from)).max(ROOM / 8);
+        if self.room.len().saturating_sub(self.to) >= missing {
+            return;
+        }
+        self.room.copy_within(self.from..self.to, 0);
+        (self.from, self.to) = (0, self.to.saturating_sub(self.from));
+        let wanted = self.to.saturating_add(missing.min(GROWS_BY)).max(ROOM);
+        if self.room.len() < wanted {
+            self.room.resize(wanted.max(self.room.len().saturating_mul(2)), 0);
+        }
+    }
+
+    /// Takes out the next thing that was said, if it is there to its end.
+    pub(crate) fn take(&mut self) -> Result<Option<Value>, RedisError> {
+        self.read(|reader| reader.value(1))
+    }
+
+    /// The same on a connection that listens: a message to a channel as what `read` makes of it, and
+    /// anything else as a value.
+    pub(crate) fn hear<T>(
+        &mut self,
+        read: impl FnOnce(&[u8]) -> T,
+    ) -> Result<Option<Heard<T>>, RedisError> {
+        self.read(|reader| {
+            Ok(match reader.message()? {
+                Some(message) => Heard::Message(read(message)),
+                None => Heard::Other(reader.value(1)?),
+            })
+        })
+    }
+
+    fn read<'a, T>(
+        &'a mut self,
+        read: impl FnOnce(&mut Reader<'a>) -> Result<T, Stop>,
+    ) -> Result<Option<T>, RedisError> {
+        let bytes = self.room.get(self.from..self.to).unwrap_or_default();
+        if bytes.is_empty() || bytes.len() < self.needed {
+            return Ok(None);
+        }
+        let mut reader = Reader { bytes, at: 0 };
+        match read(&mut reader) {
+            Ok(read) => {
+                self.from = self.from.saturating_add(reader.at);
+                self.needed = 0;
+                Ok(Some(read))
+            }
+            Err(Stop::Needs(bytes)) => {
+                self.needed = bytes;
+                Ok(None)
+            }
+            Err(Stop::Garbage) => Err(garbage()),
+            Err(Stop::Failed(error)) => Err(error),
+        }
+    }
+}
+
+/// What is to be sent.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    bytes: Vec<u8>,
+    /// So much of it is sent.
+    sent: usize,
+    /// The stream takes no more for now, and has the waker of whom it told so.
+    is_blocked: bool,
+}
+
+impl Outbox {
+    pub(crate) fn push(&mut self, command: &Cmd) {
+        command.write_packed_command(&mut self.bytes);
+    }
+
+    /// How many bytes are still to be sent.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len().saturating_sub(self.sent)
+    }
+
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.is_blocked
+    }
+
+    /// Sends as much as the stream takes; where that is not all, it wakes the task.
+    pub(crate) fn send(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut stream: Pin<&mut (impl AsyncWrite + ?Sized)>,
+    ) -> io::Result<()> {
+        if self.bytes.is_empty() && !self.is_blocked {
+            return Ok(());
+        }
+        self.is_blocked = true;
+        while let Some(rest @ [_, ..]) = self.bytes.get(self.sent..) {
+            match stream.as_mut().poll_write(cx, rest)? {
+                Poll::Ready(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(written) => self.sent = self.sent.saturating_add(written),
+                Poll::Pending => return Ok(()),
+            }
+        }
+        self.bytes.clear();
+        self.bytes.shrink_to(ROOM_KEPT);
+        self.sent = 0;
+        self.is_blocked = stream.poll_flush(cx)?.is_pending();
+        Ok(())
+    }
+}
+
+/// What is said on a connection that listens.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Heard<T> {
+    Message(T),
+    Other(Value),
+}
+
+fn garbage() -> RedisError {
+    (redis::ErrorKind::Parse, "what the server says is not Redis protocol").into()
+}
+
+/// Why nothing could be read.
+enum Stop {
+    /// There must be so many bytes, at least.
+    Needs(usize),
+    Garbage,
+    Failed(RedisError),
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn value(&mut self, depth: usize) -> Result<Value, Stop> {
+        let begin = self.at;
+        Ok(match self.kind(depth)? {
+            b':' => Value::Int(number(self.line()?)?),
+            b'$' => match self.length()? {
+                Some(length) => Value::BulkString(self.text(length)?.to_vec()),
+                None => Value::Nil,
+            },
+            b'*' => match self.length()? {
+                Some(length) => {
+                    // Each takes three bytes, or is still to come.
+                    let there = self.bytes.len().saturating_sub(self.at) / 3;
+                    let mut values = Vec::with_capacity(length.min(there));
+                    for _ in 0..length {
+                        values.push(self.value(depth.saturating_add(1))?);
+                    }
+                    Value::Array(values)
+                }
+                None => Value::Nil,
+            },
+            b'+' => match self.line()? {
+                b"OK" => Value::Okay,
+                line => match std::str::from_utf8(line) {
+                    Ok(line) => Value::SimpleString(line.to_owned()),
+                    Err(_) => return Err(Stop::Garbage),
+                },
+            },
+            _ => {
+                self.at = begin;
+                self.skip(depth)?;
+                let whole = self.bytes.get(begin..self.at).unwrap_or_default();
+                redis::parse_redis_value(whole).map_err(Stop::Failed)?
+            }
+        })
+    }
+
+    /// A message to a channel, as version 2 of the protocol has it; nothing is read of anything else.
+    fn message(&mut self) -> Result<Option<&'a [u8]>, Stop> {
+        const BEGIN: &[u8] = b"*3\r\n$7\r\nmessage\r\n";
+        if !self.bytes.starts_with(BEGIN) {
+            let may_be = BEGIN.starts_with(self.bytes);
+            return if may_be {
+                Err(self.needs(self.bytes.len().saturating_add(1)))
+            } else {
+                Ok(None)
+            };
+        }
+        self.at = BEGIN.len();
+        self.bulk()?;
+        self.bulk().map(Some)
+    }
+
+    fn bulk(&mut self) -> Result<&'a [u8], Stop> {
+        match (self.kind(1)?, self.length()?) {
+            (b'$', Some(length)) => self.text(length),
+            _ => Err(Stop::Garbage),
+        }
+    }
+
+    /// Looks for the end of anything.
+    fn skip(&mut self, depth: usize) -> Result<(), Stop> {
+        let parts = match self.kind(depth)? {
+            b'+' | b'-' | b':' | b',' | b'#' | b'(' | b'_' => {
+                self.line()?;
+                return Ok(());
+            }
+            b'$' | b'=' | b'!' => {
+                if let Some(length) = self.length()? {
+                    self.text(length)?;
+                }
+                return Ok(());
+            }
+            b'*' | b'~' | b'>' => self.length()?.unwrap_or(0),
+            b'%' => self.length()?.unwrap_or(0).saturating_mul(2),
+            // What it says more is about the value behind it.
+            b'|' => self.length()?.unwrap_or(0).saturating_mul(2).saturating_add(1),
+            _ => return Err(Stop::Garbage),
+        };
+        for _ in 0..parts {
+            self.skip(depth.saturating_add(1))?;
+        }
+        Ok(())
+    }
+
+    fn kind(&mut self, depth: usize) -> Result<u8, Stop> {
+        if depth > DEPTH_MAX {
+            return Err(Stop::Garbage);
+        }
+        let Some(kind) = self.bytes.get(self.at) else { return Err(self.needs(1)) };
+        self.at = self.at.saturating_add(1);
+        Ok(*kind)
+    }
+
+    /// What stands before the end of the line.
+    fn line(&mut self) -> Result<&'a [u8], Stop> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let Some(length) = rest.windows(2).position(|two| two == b"\r\n") else {
+            return Err(self.needs(rest.len().saturating_add(1)));
+        };
+        self.at = self.at.saturating_add(length).saturating_add(2);
+        Ok(rest.get(..length).unwrap_or_default())
+    }
+
+    /// How long something is; `None` for what is not there.
+    fn length(&mut self) -> Result<Option<usize>, Stop> {
+        match number(self.line()?)? {
+            -1 => Ok(None),
+            length => usize::try_from(length).map(Some).map_err(|_| Stop::Garbage),
+        }
+    }
+
+    /// A text of this length, and the end of its line.
+    fn text(&mut self, length: usize) -> Result<&'a [u8], Stop> {
+        let whole = length.saturating_add(2);
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let Some(text) = rest.get(..whole) else { return Err(self.needs(whole)) };
+        let Some(text) = text.strip_suffix(b"\r\n") else { return Err(Stop::Garbage) };
+        self.at = self.at.saturating_add(whole);
+        Ok(text)
+    }
+
+    fn needs(&self, more: usize) -> Stop {
+        Stop::Needs(self.at.saturating_add(more))
+    }
+}
+
+fn number(line: &[u8]) -> Result<i64, Stop> {
+    let (negative, digits) = match line {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] | digits => (false, digits),
+    };
+    if digits.is_empty() {
+        return Err(Stop::Garbage);
+    }
+    let mut number = 0_i64;
+    for digit in digits {
+        let value = digit.wrapping_sub(b'0');
+        if value > 9 {
+            return Err(Stop::Garbage);
+        }
+        let value = i64::from(value);
+        let value = if negative { value.wrapping_neg() } else { value };
+        let tens = number.checked_mul(10).and_then(|tens| tens.checked_add(value));
+        number = tens.ok_or(Stop::Garbage)?;
+    }
+    Ok(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What a reader makes of bytes that come in pieces, and what is left of them.
+    fn read(pieces: &[&[u8]]) -> Result<Vec<Value>, RedisError> {
+        let mut inbox = Inbox::new();
+        let mut values = Vec::new();
+        for piece in pieces.iter().filter(|piece| !piece.is_empty()) {
+            let mut piece = *piece;
+            let mut cx = Context::from_waker(std::task::Waker::noop());
+            while !piece.is_empty() {
+                assert!(inbox.poll_fill(&mut cx, Pin::new(&mut piece)).is_ready());
+                while let Some(value) = inbox.take()? {
+                    values.push(value);
+                }
+            }
+        }
+        Ok(values)
+    }
+
+    /// An answer as a server writes it.
+    fn answer() -> impl Strategy<Value = Vec<u8>> {
+        let text = || proptest::collection::vec(any::<u8>(), 0..40);
+        let word = || "[ -~]{0,30}";
+        let leaf = prop_oneof![
+            any::<i64>().prop_map(|number| format!(":{number}\r\n").into_bytes()),
+            text().prop_map(|text| {
+                let mut bytes = format!("${}\r\n", text.len()).into_bytes();
+                bytes.extend(text);
+                bytes.extend(b"\r\n");
+                bytes
+            }),
+            word().prop_map(|word| format!("+{word}\r\n").into_bytes()),
+            word().prop_map(|word| format!("-ERR {word}\r\n").into_bytes()),
+            word().prop_map(|word| format!("={}\r\ntxt:{word}\r\n", word.len() + 4).into_bytes()),
+            word().prop_map(|word| format!("!{}\r\nERR {word}\r\n", word.len() + 4).into_bytes()),
+            Just(b"+OK\r\n".to_vec()),
+            Just(b"$-1\r\n".to_vec()),
+            Just(b"*-1\r\n".to_vec()),
+            Just(b"_\r\n".to_vec()),
+            Just(b"#t\r\n".to_vec()),
+            Just(b",1.5\r\n".to_vec()),
+            Just(b"(12345678901234567890123\r\n".to_vec()),
+            Just(b"*0\r\n".to_vec()),
+        ];
+        leaf.prop_recursive(4, 40, 6, |inner| {
+            let several = proptest::collection::vec(inner, 0..6);
+            (prop_oneof![Just(b'*'), Just(b'~'), Just(b'%'), Just(b'>'), Just(b'|')], several)
+                .prop_map(|(kind, parts)| {
+                    let (of_each, behind) = match kind {
+                        b'%' => (2, ""),
+                        b'|' => (2, ":7\r\n"),
+                        _ => (1, ""),
+                    };
+                    let count = parts.len() / of_each;
+                    let begin = if kind == b'>' { "+message\r\n" } else { "" };
+                    let length = count + usize::from(kind == b'>');
+                    let mut bytes = format!("{}{length}\r\n{begin}", char::from(kind)).into_bytes();
+                    bytes.extend(parts.into_iter().take(count * of_each).flatten());
+                    bytes.extend(behind.as_bytes());
+                    bytes
+                })
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn answers_read_as_the_client_library_reads_them_however_they_come(
+            answers in proptest::collection::vec(answer(), 1..4),
+            cuts in proptest::collection::vec(any::<proptest::sample::Index>(), 0..4),
+        ) {
+            let expected: Vec<Value> =
+                answers.iter().map(|answer| redis::parse_redis_value(answer).unwrap()).collect();
+            let all = answers.concat();
+            let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(all.len())).collect();
+            cuts.extend([0, all.len()]);
+            cuts.sort_unstable();
+            let pieces: Vec<&[u8]> = cuts.windows(2).map(|two| &all[two[0]..two[1]]).collect();
+            prop_assert_eq!(&read(&pieces).unwrap(), &expected);
+            let bytes: Vec<&[u8]> = all.chunks(1).collect();
+            prop_assert_eq!(read(&bytes).unwrap(), expected);
+        }
+
+        #[test]
+        fn whatever_comes_it_ends(bytes in proptest::collection::vec(any::<u8>(), 1..200)) {
+            drop(read(&[&bytes]));
+        }
+    }
+
+    #[test]
+    fn a_long_text_takes_no_more_room_than_has_come_and_gives_it_back() {
+        let mut inbox = Inbox::new();
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut said: &[u8] = b"$9000000000\r\nabc";
+        assert!(inbox.poll_fill(&mut cx, Pin::new(&mut said)).is_ready());
+        assert_eq!(inbox.take().unwrap(), None);
+        inbox.make_room();
+        assert!(inbox.room.len() <= 2 * GROWS_BY, "{}", inbox.room.len());
+
+        let text = vec![b'x'; 3_000_000];
+        let mut whole = format!("${}\r\n", text.len()).into_bytes();
+        whole.extend(&text);
+        whole.extend(b"\r\n:1\r\n");
+        assert_eq!(read(&[&whole]).unwrap(), [Value::BulkString(text), Value::Int(1)]);
+    }
+
+    #[test]
+    fn what_is_no_answer_is_garbage() {
+        for bad in [
+            "HTTP/1.1 400 Bad Request\r\n",
+            ":x\r\n",
+            ":\r\n",
+            ":9223372036854775808\r\n",
+            "$-2\r\n",
+            "$3\r\nabcde\r\n",
+            "*1\r\n?\r\n",
+            "*2\r\n*1\r\n$x\r\n",
+            ">1\r\n:1\r\n",
+            "#x\r\n",
+        ] {
+            assert!(read(&[bad.as_bytes()]).is_err(), "{bad}");
+        }
+        let deep = b"*1\r\n".repeat(DEPTH_MAX + 1);
+        assert!(read(&[&deep]).is_err());
+    }
+
+    #[test]
+    fn messages_are_told_from_all_else_however_they_come() {
+        let said = "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n\
+                    *3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$5\r\nfirst\r\n\
+                    *2\r\n$4\r\npong\r\n$0\r\n\r\n+PONG\r\n\
+                    *3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$0\r\n\r\n-ERR no\r\n";
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        for piece in [1, 2, 5, 17, said.len()] {
+            let mut inbox = Inbox::new();
+            let (mut messages, mut others) = (Vec::new(), 0);
+            for mut piece in said.as_bytes().chunks(piece) {
+                assert!(inbox.poll_fill(&mut cx, Pin::new(&mut piece)).is_ready());
+                while let Some(heard) = inbox.hear(<[u8]>::to_vec).unwrap() {
+                    match heard {
+                        Heard::Message(message) => messages.push(message),
+                        Heard::Other(_) => others += 1,
+                    }
+                }
+            }
+            assert_eq!(messages, [b"first".to_vec(), Vec::new()]);
+            assert_eq!(others, 4);
+        }
+        let mut bad: &[u8] = b"*3\r\n$7\r\nmessage\r\n:1\r\n$0\r\n\r\n";
+        let mut inbox = Inbox::new();
+        assert!(inbox.poll_fill(&mut cx, Pin::new(&mut bad)).is_ready());
+        assert!(inbox.hear(|_| ()).is_err());
+    }
+
+    #[test]
+    fn an_end_within_an_answer_is_told_from_one_between_them() {
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut end = |said: &[u8]| {
+            let mut inbox = Inbox::new();
+            let (mut said, mut nothing): (&[u8], &[u8]) = (said, b"");
+            assert!(inbox.poll_fill(&mut cx, Pin::new(&mut said)).is_ready());
+            while inbox.take().unwrap().is_some() {}
+            match inbox.poll_fill(&mut cx, Pin::new(&mut nothing)) {
+                Poll::Ready(Err(error)) => error.kind(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(end(b"*2\r\n:1\r\n"), io::ErrorKind::ConnectionAborted);
+        assert_eq!(end(b":1\r\n"), io::ErrorKind::BrokenPipe);
+    }
+}
