@@ -22,7 +22,13 @@ impl<'a> Words<'a> {
         const FIT: usize = 19;
         let mut number = 0_u64;
         let mut digits = 0_usize;
-        for byte in self.0.bytes() {
+        let (eights, _) = self.0.as_bytes().as_chunks();
+        for eight in eights {
+            let Some(value) = eight_digits(*eight) else { break };
+            number = number.wrapping_mul(100_000_000).wrapping_add(value);
+            digits = digits.wrapping_add(8);
+        }
+        for byte in self.0.as_bytes().get(digits..).unwrap_or_default() {
             let digit = byte.wrapping_sub(b'0');
             if digit > 9 {
                 break;
@@ -38,6 +44,21 @@ impl<'a> Words<'a> {
             _ => T::try_from(text.parse().ok()?).ok(),
         }
     }
+}
+
+/// Eight digits as a number: neighbours are put together at once, then pairs, then fours.
+fn eight_digits(digits: [u8; 8]) -> Option<u64> {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let digits = u64::from_le_bytes(digits);
+    // A digit's upper half is three, and stays that when six is added to the lower one.
+    let is_digit = |halves: u64| halves & (0xf0 * ONES) == 0x30 * ONES;
+    if !is_digit(digits) || !is_digit(digits.wrapping_add(6 * ONES)) {
+        return None;
+    }
+    let digits = digits & (0x0f * ONES);
+    let pairs = (digits.wrapping_mul(10).wrapping_add(digits >> 8)) & 0x00ff_00ff_00ff_00ff;
+    let fours = (pairs.wrapping_mul(100).wrapping_add(pairs >> 16)) & 0x0000_ffff_0000_ffff;
+    Some((fours.wrapping_mul(10_000).wrapping_add(fours >> 32)) & 0xffff_ffff)
 }
 
 /// A text up to an ASCII character, and what is behind that, if it is there.
@@ -86,6 +107,25 @@ mod tests {
         assert_eq!((words.word(), words.number::<u64>()), (None, None));
         for odd in ["", " ", "-1", "+1", "1x", "x1", "ü", "1.5", "18446744073709551616"] {
             assert_eq!(Words(odd).number::<u64>(), None, "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_read_as_the_standard_library_reads_them() {
+        for _ in 0..20_000 {
+            let number = fastrand::u64(..) >> fastrand::u32(..64);
+            let width = fastrand::usize(..24);
+            let text = format!("{number:0width$} next");
+            let mut words = Words(&text);
+            assert_eq!(words.number(), Some(number), "{text}");
+            assert_eq!(words.word(), Some("next"), "{text}");
+            let at = fastrand::usize(..text.len() - 5);
+            let odd = char::from(fastrand::u8(33..127));
+            let text = format!("{}{odd}{}", &text[..at], &text[at + 1..]);
+            let plain =
+                text.split(' ').next().filter(|it| it.bytes().all(|it| it.is_ascii_digit()));
+            let expected = plain.and_then(|plain| plain.parse::<u64>().ok());
+            assert_eq!(Words(&text).number(), expected, "{text}");
         }
     }
 

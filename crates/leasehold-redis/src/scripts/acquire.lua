@@ -53,6 +53,8 @@ local ahead, done = 4, least == us and now or least + 0
 local packed = number > 1 and #argv == ahead + 1 and argv[ahead + 1]
 -- What was granted last, and what it takes to grant it.
 local usual, about, tail, kept, needed, longer, left
+-- The last lock's token, what is asked of it, and whether it has no place yet.
+local token, what, is_new
 -- How many were looked at; one that was never used counts twice. All after the last are put off, so that
 -- what is asked of one lock is done in its order.
 local looked = 0
@@ -63,8 +65,8 @@ for i = 1, number do
     answers[i] = {'later'}
   else
     looked = looked + 1
-    local key, asked, what = keys[i], packed and sub(packed, 32 * i - 31, 32 * i) or argv[i + ahead], argv[ahead]
-    local token = asked
+    local key, asked = keys[i], packed and sub(packed, 32 * i - 31, 32 * i) or argv[i + ahead]
+    token, what = asked, argv[ahead]
     if #asked > 32 then token, what = sub(asked, 1, 32), sub(asked, 33) end
     local state, written
     -- What comes after one that is left, for the same lock, waits for its turn too.
@@ -72,7 +74,8 @@ for i = 1, number do
     if kind ~= '+' and not (rest and rest[key]) then
       local waits, got = kind == '=', nil
       if waits then
-        if sub(what, 17, 43) == '---------------- ----------' then
+        is_new = sub(what, 17, 43) == '---------------- ----------'
+        if is_new then
           got = try('HMGET', key, 'state', 'lock', token)
         else
           got = try('HMGET', key, 'state', 'lock', token, '#' .. sub(what, 17, 32))
@@ -126,13 +129,15 @@ local general, room = nil, $ROOM
 -- as it is stored, since the client has more time to take it apart.
 for n = 1, #rest do
   local i, answer = rest[n], nil
-  local key, token, what = keys[i], argv[i + 4], argv[4]
-  if #token > 32 then token, what = sub(token, 1, 32), sub(token, 33) end
+  local key, got = keys[i], found and found[i]
+  if number > 1 then
+    token, what = argv[i + 4], argv[4]
+    if #token > 32 then token, what = sub(token, 1, 32), sub(token, 33) end
+    is_new = sub(what, 17, 43) == '---------------- ----------'
+  end
   repeat
     -- What comes after one that is left, for the same lock, waits for its turn too.
-    if sub(what, 1, 1) ~= '=' or room < 1 or general and general[key] then break end
-    local is_new, got = sub(what, 17, 43) == '---------------- ----------', found and found[i]
-    if not got then break end
+    if not got or sub(what, 1, 1) ~= '=' or room < 1 or general and general[key] then break end
     local state, name = got[1], got[3]
     local length = state and #state or 0
     if not got[2] or length ~= 85 and length < 152 then break end
