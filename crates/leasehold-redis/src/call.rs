@@ -1,15 +1,16 @@
 //! Running a script on a server: by its digest, whole if the server does not know it, and again
 //! if it said that it did not run it.
 
-use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{BoxFuture, Fence};
-use redis::{Arg, Cmd, ToRedisArgs};
+use redis::{Cmd, ToRedisArgs};
 use tokio::time::{Instant, sleep_until};
 
 use crate::classify::{Next, Verdict};
+use crate::resp;
 use crate::script::Script;
 use crate::slot::slot_of;
 use crate::transport::{Answer, Body, Deadline, Delivery, Request, Transport};
@@ -21,19 +22,27 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
 /// What most requests take for a lock with its key and arguments.
-const BYTES: usize = 320;
-const ARGUMENTS: usize = 12;
+const BYTES: usize = 400;
 
-/// Before the first key stand the command, the digest or source, and the number of keys.
-const FIRST_KEY: usize = 3;
+/// What the length of an argument and the ends of two lines take.
+const LENGTH: usize = 8;
+
+/// Behind the digest, the number of keys stands before the first key.
+const FIRST_KEY: usize = 1;
+
+/// What stands before the script takes less.
+const HEAD: usize = 48;
 
 /// A script with its keys and arguments.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     script: &'a Script,
-    /// The request as it is sent first: with the digest of the script, in the least epoch.
-    brief: Cmd,
-    /// Which of its arguments is the fail-over epoch, and the least that it is.
+    /// What follows the digest, as it is sent in the least epoch, and how many arguments that are.
+    rest: Vec<u8>,
+    arguments: usize,
+    /// Where the first key stands in it.
+    first_key: Range<usize>,
+    /// Where the digits of the fail-over epoch stand in it, and the least that it is.
     epoch: Option<(usize, u64)>,
     unsent: Option<Arc<Unsent>>,
 }
@@ -44,25 +53,26 @@ fn epoch_digits(epoch: u64) -> [u8; 4] {
 }
 
 impl<'a> Call<'a> {
-    pub(crate) fn new<K: ToRedisArgs>(
+    pub(crate) fn new<K: AsRef<[u8]>>(
         script: &'a Script,
         keys: impl IntoIterator<Item = K, IntoIter: ExactSizeIterator>,
     ) -> Self {
         let keys = keys.into_iter();
-        let locks = keys.len().max(1);
-        let (arguments, bytes) = (ARGUMENTS.saturating_mul(locks), BYTES.saturating_mul(locks));
-        let mut call = Self::about(script, keys.len(), arguments, bytes);
+        let bytes = BYTES.saturating_mul(keys.len().max(1));
+        let mut call = Self::about(script, keys.len(), 0, bytes);
         for key in keys {
-            call.arg(key);
+            call.put(key);
         }
         call
     }
 
     /// One about so many locks, whose keys are to follow first; with what it takes in all.
     pub(crate) fn about(script: &'a Script, locks: usize, arguments: usize, bytes: usize) -> Self {
-        let mut brief = Cmd::with_capacity(arguments, bytes);
-        brief.arg("EVALSHA").arg(&script.digest).arg(locks);
-        Self { script, brief, epoch: None, unsent: None }
+        let room = bytes.saturating_add(arguments.saturating_mul(LENGTH));
+        let (rest, first_key) = (Vec::with_capacity(room), 0..0);
+        let mut call = Self { script, rest, arguments: 0, first_key, epoch: None, unsent: None };
+        call.number(u64::try_from(locks).unwrap_or(u64::MAX));
+        call
     }
 
     /// Sends the messages that the server lets no script send.
@@ -71,44 +81,80 @@ impl<'a> Call<'a> {
         self
     }
 
+    /// An argument of any type.
     pub(crate) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {
-        self.brief.arg(argument);
+        for argument in argument.to_redis_args() {
+            self.put(argument);
+        }
         self
+    }
+
+    /// An argument as it stands.
+    pub(crate) fn put(&mut self, argument: impl AsRef<[u8]>) -> &mut Self {
+        let bytes = argument.as_ref();
+        resp::put_text(bytes, &mut self.rest);
+        if self.arguments == FIRST_KEY {
+            let end = self.rest.len().saturating_sub(resp::END.len());
+            self.first_key = end.saturating_sub(bytes.len())..end;
+        }
+        self.arguments = self.arguments.saturating_add(1);
+        self
+    }
+
+    /// An argument that is a number.
+    pub(crate) fn number(&mut self, number: u64) -> &mut Self {
+        let all = digits::<20>(number);
+        let zeros = all.iter().take(19).take_while(|digit| **digit == b'0').count();
+        self.put(all.get(zeros..).unwrap_or_default())
     }
 
     /// The argument that is the epoch of whichever server gets the request, and at least this one.
     pub(crate) fn epoch(&mut self, floor: u64) -> &mut Self {
-        self.epoch = Some((self.brief.args_iter().count(), floor));
-        self.arg(&epoch_digits(floor))
+        let epoch = epoch_digits(floor);
+        self.put(epoch);
+        let begin = self.rest.len().saturating_sub(resp::END.len()).saturating_sub(epoch.len());
+        self.epoch = Some((begin, floor));
+        self
     }
 
     /// The slot that all its keys share, for a call about one lock.
     pub(crate) fn slot(&self) -> u16 {
-        match self.brief.args_iter().nth(FIRST_KEY) {
-            Some(Arg::Simple(record)) => slot_of(record),
+        match self.rest.get(self.first_key.clone()) {
+            Some(record @ [_, ..]) => slot_of(record),
             _ => 0,
         }
     }
 
-    /// The request, with all of the script or only its digest.
-    pub(crate) fn request(&self, whole: bool, epoch: u64) -> Cow<'_, Cmd> {
-        let later = self.epoch.filter(|(_, floor)| epoch > *floor);
-        if !whole && later.is_none() {
-            return Cow::Borrowed(&self.brief);
+    /// Appends the request as it is sent, with all of the script or only its digest.
+    pub(crate) fn write(&self, whole: bool, epoch: u64, out: &mut Vec<u8>) {
+        let Script { source, digest, .. } = self.script;
+        let (name, script) = if whole { ("EVAL", source) } else { ("EVALSHA", digest) };
+        out.reserve(self.rest.len().saturating_add(script.len()).saturating_add(HEAD));
+        resp::put_count(self.arguments.saturating_add(2), out);
+        resp::put_text(name.as_bytes(), out);
+        resp::put_text(script.as_bytes(), out);
+        let begin = out.len();
+        out.extend_from_slice(&self.rest);
+        if let Some((at, floor)) = self.epoch
+            && epoch > floor
+        {
+            let digits = epoch_digits(epoch);
+            let at = begin.saturating_add(at);
+            if let Some(place) = out.get_mut(at..at.saturating_add(digits.len())) {
+                place.copy_from_slice(&digits);
+            }
         }
+    }
+
+    /// The same as a command of the client library.
+    pub(crate) fn request(&self, whole: bool, epoch: u64) -> Cmd {
+        let mut bytes = Vec::new();
+        self.write(whole, epoch, &mut bytes);
         let mut request = Cmd::new();
-        for (place, argument) in self.brief.args_iter().enumerate() {
-            match argument {
-                Arg::Simple(_) if place == 0 && whole => request.arg("EVAL"),
-                Arg::Simple(_) if place == 1 && whole => request.arg(&self.script.source),
-                Arg::Simple(_) if later.is_some_and(|(at, _)| at == place) => {
-                    request.arg(&epoch_digits(epoch))
-                }
-                Arg::Simple(bytes) => request.arg(bytes),
-                _ => &mut request,
-            };
+        for argument in resp::texts(&bytes) {
+            request.arg(argument);
         }
-        Cow::Owned(request)
+        request
     }
 
     /// An answer to it, after the messages that came with it were sent.
@@ -193,6 +239,39 @@ impl<'a> Call<'a> {
                 Ok(answer) => return Ok(self.told(answer, transport, deadline).await),
                 Err(verdict) => verdict,
             };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::cmd;
+
+    use super::*;
+
+    #[test]
+    fn a_call_is_sent_as_the_client_library_would_send_it() {
+        let script = Script::new("return 1".to_owned());
+        for keys in [vec![], vec!["leasehold:a"], vec!["leasehold:{ü}b", "leasehold:{ü}c"]] {
+            let mut call = Call::new(&script, &keys);
+            call.epoch(7).number(0).number(u64::MAX).arg(5_u8).put("").put([0, 255, b'\r', b'\n']);
+            call.put(vec![b'x'; 12_345]);
+            for (whole, epoch, digits) in
+                [(false, 0, "0007"), (false, 7, "0007"), (true, 8, "0008"), (false, 1234, "1234")]
+            {
+                let mut expected = cmd(if whole { "EVAL" } else { "EVALSHA" });
+                expected.arg(if whole { &script.source } else { &script.digest });
+                expected.arg(keys.len()).arg(&keys).arg(digits).arg(0).arg(u64::MAX).arg(5);
+                expected.arg("").arg(&[0_u8, 255, b'\r', b'\n']).arg(vec![b'x'; 12_345]);
+                let mut sent = Vec::new();
+                call.write(whole, epoch, &mut sent);
+                let wanted = expected.get_packed_command();
+                assert_eq!(String::from_utf8_lossy(&sent), String::from_utf8_lossy(&wanted));
+                assert_eq!(call.request(whole, epoch).get_packed_command(), wanted);
+            }
+            if let Some(key) = keys.first() {
+                assert_eq!(call.slot(), slot_of(key.as_bytes()));
+            }
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::replication::{Age, Replication};
 use crate::role::Role;
 use crate::sentinel::{LOOK_EVERY, Said};
 use crate::transport::{
-    Answer, Deadline, Delivery, Part, Request, Transport, all_failed, here, judged,
+    Answer, Deadline, Delivery, Packed, Part, Request, Transport, all_failed, here, judged,
 };
 
 /// Time-outs in a row after which a connection is given up.
@@ -320,8 +320,8 @@ impl Supervised {
         let epoch = routing.epoch.max(link.at.epoch);
         let asks_role = link.asks_role();
         let mut commands = Vec::with_capacity(requests.len().saturating_add(1));
-        commands.extend(asks_role.then(|| Cow::Owned(Role::question())));
-        commands.extend(routing.asking.then(|| Cow::Owned(cmd("ASKING"))));
+        commands.extend(asks_role.then(|| command(Role::question())));
+        commands.extend(routing.asking.then(|| command(cmd("ASKING"))));
         commands.extend(requests.iter().map(|request| request.packed(epoch)));
         let mut values = self.ask(link, commands, deadline).await;
         if asks_role
@@ -352,7 +352,7 @@ impl Supervised {
             if !to_confirm.is_empty() {
                 // The other half is for giving back what is not confirmed.
                 let wait = replication.wait(deadline.left() / 2);
-                let answer = self.ask(link, vec![Cow::Owned(wait)], deadline).await.pop();
+                let answer = self.ask(link, vec![command(wait)], deadline).await.pop();
                 let answer = answer.unwrap_or_else(|| Err(deadline.missed()));
                 let missing = replication.missing(answer);
                 for answer in &mut to_confirm {
@@ -378,7 +378,7 @@ impl Supervised {
             Some(age) => *age,
             None => {
                 let asked_at = Instant::now();
-                let question = vec![Cow::Owned(Age::question())];
+                let question = vec![command(Age::question())];
                 let answer = self.ask(link, question, deadline).await.pop();
                 let answer = answer.unwrap_or_else(|| Err(deadline.missed()));
                 let age = Age::read(asked_at, answer.map_err(Verdict::of_age)?)?;
@@ -392,7 +392,7 @@ impl Supervised {
     async fn ask(
         &self,
         link: &Arc<Link>,
-        commands: Vec<Cow<'_, Cmd>>,
+        commands: Vec<Packed<'_>>,
         deadline: Deadline,
     ) -> Vec<Result<Value, Verdict>> {
         let count = commands.len();
@@ -592,6 +592,10 @@ impl Transport for Supervised {
         let server = Arc::new(Self::new(Arc::new(access)));
         Some(Part { server, location, slots: Vec::new() })
     }
+}
+
+fn command(cmd: Cmd) -> Packed<'static> {
+    Packed::Command(Cow::Owned(cmd))
 }
 
 /// A lock that a panic elsewhere cannot make unusable: what it guards is whole at every await.

@@ -5,7 +5,6 @@
 //! one task on its way back and none on its way there; the client library's connection, which hands
 //! requests to a task as well, costs twice as much (docs/performance.md).
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
@@ -18,7 +17,7 @@ use redis::{Cmd, RedisError, RedisFuture, RedisResult, Value};
 use tokio::sync::Notify;
 
 use crate::dial::Socket;
-use crate::resp::{Inbox, Outbox};
+use crate::resp::{Inbox, Outbox, Write};
 
 /// Bytes that wait for the socket, from which on callers wait too.
 const UNSENT_MAX: usize = 256 * 1024;
@@ -92,13 +91,13 @@ impl Pipe {
 
     /// Sends a request, and returns its answer. It is sent, and keeps its place, with the first poll,
     /// but where very much waits to be sent. Dropped after that, it is sent and its answer is left.
-    pub(crate) async fn ask(&self, command: &Cmd) -> RedisResult<Value> {
+    pub(crate) async fn ask(&self, command: &impl Write) -> RedisResult<Value> {
         let number = self.send(|state| state.enqueue(command)).await?;
         Reply { shared: &self.shared, number: Some(number) }.await
     }
 
     /// Sends requests, one behind the other, and returns their answers.
-    pub(crate) async fn ask_all(&self, commands: &[Cow<'_, Cmd>]) -> Vec<RedisResult<Value>> {
+    pub(crate) async fn ask_all(&self, commands: &[impl Write]) -> Vec<RedisResult<Value>> {
         let enqueue = |state: &mut State| -> Vec<_> {
             commands.iter().map(|command| state.enqueue(command)).collect()
         };
@@ -152,7 +151,7 @@ impl ConnectionLike for Pipe {
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
         Box::pin(async move {
-            let commands: Vec<_> = pipeline.cmd_iter().map(Cow::Borrowed).collect();
+            let commands: Vec<_> = pipeline.cmd_iter().cloned().collect();
             let answers = self.ask_all(&commands).await;
             answers.into_iter().skip(offset).take(count).collect()
         })
@@ -251,7 +250,7 @@ impl State {
     }
 
     /// Puts a request behind all others; returns its number.
-    fn enqueue(&mut self, command: &Cmd) -> RedisResult<u64> {
+    fn enqueue(&mut self, command: &impl Write) -> RedisResult<u64> {
         if let Some(why) = &self.why {
             return Err(why.clone());
         }
@@ -498,7 +497,6 @@ mod tests {
                             }
                             1 => {
                                 let both = [request(number), request(-number)];
-                                let both = both.each_ref().map(Cow::Borrowed);
                                 let answers = pipe.ask_all(&both).await;
                                 let answers: Result<Vec<Value>, _> = answers.into_iter().collect();
                                 let expected = [Value::Int(number), Value::Int(-number)];
@@ -530,7 +528,7 @@ mod tests {
         });
         let answered = tokio::spawn({
             let pipe = pipe.clone();
-            async move { pipe.ask_all(&[Cow::Owned(request(2)), Cow::Owned(request(3))]).await }
+            async move { pipe.ask_all(&[request(2), request(3)]).await }
         });
         tokio::task::yield_now().await;
         server.read_u8().await.unwrap();

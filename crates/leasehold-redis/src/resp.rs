@@ -122,6 +122,61 @@ impl Inbox {
     }
 }
 
+/// How every line ends.
+pub(crate) const END: &[u8] = b"\r\n";
+
+/// Appends how many texts are to follow.
+pub(crate) fn put_count(count: usize, out: &mut Vec<u8>) {
+    put_length(b'*', count, out);
+}
+
+/// Appends a text.
+pub(crate) fn put_text(text: &[u8], out: &mut Vec<u8>) {
+    put_length(b'$', text.len(), out);
+    out.extend_from_slice(text);
+    out.extend_from_slice(END);
+}
+
+fn put_length(kind: u8, length: usize, out: &mut Vec<u8>) {
+    // So many digits has the largest there is.
+    let mut line = [0; 20];
+    let mut rest = length;
+    let mut begin = line.len();
+    loop {
+        begin = begin.saturating_sub(1);
+        if let Some(digit) = line.get_mut(begin) {
+            *digit = b'0'.saturating_add(u8::try_from(rest % 10).unwrap_or_default());
+        }
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    out.push(kind);
+    out.extend_from_slice(line.get(begin..).unwrap_or_default());
+    out.extend_from_slice(END);
+}
+
+/// The texts of a request.
+pub(crate) fn texts(request: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut reader = Reader { bytes: request, at: 0 };
+    let count = reader.kind(1).and_then(|_| reader.length());
+    let count = count.ok().flatten().unwrap_or(0);
+    (0..count).map_while(move |_| reader.bulk().ok())
+}
+
+/// What can be sent.
+pub(crate) trait Write: Sync {
+    /// Appends it.
+    fn write(&self, out: &mut Vec<u8>);
+}
+
+impl Write for Cmd {
+    fn write(&self, out: &mut Vec<u8>) {
+        self.write_packed_command(out);
+    }
+}
+
 /// What is to be sent.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
@@ -133,8 +188,8 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    pub(crate) fn push(&mut self, command: &Cmd) {
-        command.write_packed_command(&mut self.bytes);
+    pub(crate) fn push(&mut self, command: &impl Write) {
+        command.write(&mut self.bytes);
     }
 
     /// How many bytes are still to be sent.

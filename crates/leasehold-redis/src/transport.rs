@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::call::Call;
 use crate::classify::{self, Stage, Verdict};
 use crate::replication::Replication;
+use crate::resp::Write;
 use crate::role::Role;
 use crate::sentinel::Said;
 
@@ -117,10 +118,36 @@ impl<'a> Request<'a> {
         }
     }
 
-    pub(crate) fn packed(&self, epoch: u64) -> Cow<'a, Cmd> {
+    /// The request as it goes to a server that was found in this epoch.
+    pub(crate) fn packed(&self, epoch: u64) -> Packed<'a> {
         match self.body {
-            Body::Plain(cmd) => Cow::Borrowed(cmd),
-            Body::Script { call, whole } => call.request(whole, epoch),
+            Body::Plain(cmd) => Packed::Command(Cow::Borrowed(cmd)),
+            Body::Script { call, whole } => Packed::Script { call, whole, epoch },
+        }
+    }
+}
+
+/// What goes to a server.
+pub(crate) enum Packed<'a> {
+    Command(Cow<'a, Cmd>),
+    Script { call: &'a Call<'a>, whole: bool, epoch: u64 },
+}
+
+impl Packed<'_> {
+    /// As a command of the client library.
+    pub(crate) fn into_cmd(self) -> Cmd {
+        match self {
+            Self::Command(cmd) => cmd.into_owned(),
+            Self::Script { call, whole, epoch } => call.request(whole, epoch),
+        }
+    }
+}
+
+impl Write for Packed<'_> {
+    fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Command(cmd) => cmd.write(out),
+            Self::Script { call, whole, epoch } => call.write(*whole, *epoch, out),
         }
     }
 }
@@ -340,7 +367,7 @@ where
         Box::pin(async move {
             confirms_nothing(request)?;
             let mut connection = self.connection(deadline).await?;
-            let cmd = request.packed(0);
+            let cmd = request.packed(0).into_cmd();
             match timeout_at(deadline.at, connection.req_packed_command(&cmd)).await {
                 Ok(answer) => judged(answer).map(|value| Answer::new(value, 0)),
                 Err(_) => Err(deadline.missed()),
@@ -363,7 +390,7 @@ where
             };
             let mut pipeline = Pipeline::with_capacity(requests.len());
             for request in requests {
-                pipeline.add_command(request.packed(0).into_owned());
+                pipeline.add_command(request.packed(0).into_cmd());
             }
             let answers = connection.req_packed_commands(&pipeline, 0, pipeline.len());
             match timeout_at(deadline.at, answers).await {

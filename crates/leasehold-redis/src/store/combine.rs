@@ -150,14 +150,11 @@ impl Worker {
             if lock(&queue.state).has_whole_batch() {
                 // The server has something to do while this thread is busy with what it has done.
                 next = self.sends(&store).await;
-                // The connection's task writes.
-                yield_now().await;
             }
             answered.tell();
             yield_now().await;
             if next.is_none() && !self.ended {
                 next = self.sends(&store).await;
-                yield_now().await;
             }
             under_way = next;
         }

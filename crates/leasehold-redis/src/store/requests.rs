@@ -46,8 +46,8 @@ impl RedisStore {
     fn opened(&self, call: Call<'static>) -> Call<'static> {
         let mut call = call.telling(&self.shared.unsent);
         call.epoch(self.shared.epoch)
-            .arg(&digits::<16>(self.shared.seen.load(Ordering::Relaxed)))
-            .arg(u64::try_from(self.shared.fence_retention.as_millis()).unwrap_or(u64::MAX));
+            .put(digits::<16>(self.shared.seen.load(Ordering::Relaxed)))
+            .number(u64::try_from(self.shared.fence_retention.as_millis()).unwrap_or(u64::MAX));
         call
     }
 
@@ -60,7 +60,7 @@ impl RedisStore {
     ) -> (Call<'static>, &'w str) {
         let shared = each.clone().next().map_or("", Words::asked);
         let mut call = self.opened(Call::new(script, each.map(Words::key)));
-        call.arg(shared);
+        call.put(shared);
         (call, shared)
     }
 
@@ -200,7 +200,7 @@ impl RedisStore {
             requests.iter().map(|request| self.acquire_words(request)).collect::<Result<_>>()?;
         let (mut call, shared) = self.begin_alike(&self.shared.scripts.acquire_all, each.iter());
         for words in &each {
-            call.arg(words.argument(shared));
+            call.put(words.argument(shared));
         }
         Ok(call)
     }
@@ -280,10 +280,10 @@ impl RedisStore {
         for (_, request) in requests {
             name.clear();
             self.shared.names.record_into(&request.key, &mut name);
-            call.arg(&name);
+            call.put(&name);
         }
         let mut call = self.opened(call);
-        call.arg(&digits::<13>(shared.into()));
+        call.put(digits::<13>(shared.into()));
         let mut text = Vec::new();
         text.reserve_exact(Words::LEASE.saturating_mul(if alike { requests.len() } else { 2 }));
         for (_, request) in requests {
@@ -302,12 +302,12 @@ impl RedisStore {
                 }
             }
             if !alike {
-                call.arg(&text);
+                call.put(&text);
                 text.clear();
             }
         }
         if alike {
-            call.arg(&text);
+            call.put(&text);
         }
         call
     }
@@ -333,10 +333,10 @@ fn add_each<'t>(
     if each.len() > 1 && each.clone().all(|text| text.len() == length) {
         let mut all = String::with_capacity(length.saturating_mul(each.len()));
         all.extend(each);
-        call.arg(all);
+        call.put(all);
     } else {
         each.for_each(|text| {
-            call.arg(text);
+            call.put(text);
         });
     }
 }
