@@ -1,7 +1,7 @@
 //! Many requests over one connection, answered in the order in which they were sent.
 //!
-//! Whoever asks writes to the socket at once, and leaves to a task, the driver, what the socket does
-//! not take. The driver reads, and wakes each caller when its answer is there. So a request wakes
+//! A caller writes its request to the socket at once, and leaves to a task, the driver, what the socket
+//! does not take. The driver reads, and wakes each caller when its answer is there. So a request wakes
 //! one task on its way back and none on its way there; the client library's connection, which hands
 //! requests to a task as well, costs twice as much (docs/performance.md).
 
@@ -49,7 +49,6 @@ struct State {
     first: u64,
     /// The number of the one that is answered next.
     next: u64,
-    why: Option<RedisError>,
 }
 
 enum Asked {
@@ -71,7 +70,6 @@ impl Pipe {
             asked: VecDeque::new(),
             first: 0,
             next: 0,
-            why: None,
         };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
@@ -238,7 +236,6 @@ impl Shared {
             }
         }
         state.forget_done();
-        state.why.get_or_insert(why);
         self.room.notify_waiters();
         told
     }
@@ -251,8 +248,9 @@ impl State {
 
     /// Puts a request behind all others; returns its number.
     fn enqueue(&mut self, command: &impl Write) -> RedisResult<u64> {
-        if let Some(why) = &self.why {
-            return Err(why.clone());
+        // Whatever ended it, nothing of this request is sent.
+        if self.socket.is_none() {
+            return Err(gone());
         }
         self.unsent.push(command);
         let number = self.first.saturating_add(self.asked.len() as u64);
@@ -570,10 +568,20 @@ mod tests {
         for said in [":1\r\n", "HTTP/1.1 400 Bad Request\r\n"] {
             let (pipe, mut server) = connected(1000);
             server.write_all(said.as_bytes()).await.unwrap();
-            tokio::task::yield_now().await;
-            let error = pipe.ask(&request(1)).await.unwrap_err();
-            assert_eq!(error.kind(), redis::ErrorKind::Parse, "{said}");
+            let mut told = Vec::new();
+            server.read_to_end(&mut told).await.unwrap();
+            assert!(pipe.has_ended() && told.is_empty(), "{said}");
+            assert!(pipe.ask(&request(1)).await.is_err_and(|error| error.is_io_error()));
         }
+    }
+
+    #[tokio::test]
+    async fn garbage_in_the_place_of_an_answer_is_told_as_that() {
+        let (pipe, mut server) = connected(1000);
+        server.write_all(b"-ERR no\r\nHTTP/1.1 400 Bad Request\r\n").await.unwrap();
+        let answers = pipe.ask_all(&[request(1), request(2)]).await;
+        assert!(matches!(&answers[0], Ok(Value::ServerError(_))), "{answers:?}");
+        assert_eq!(answers[1].as_ref().unwrap_err().kind(), redis::ErrorKind::Parse);
     }
 
     #[tokio::test]

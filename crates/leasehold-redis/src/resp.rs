@@ -34,11 +34,14 @@ pub(crate) struct Inbox {
     to: usize,
     /// So much must be there before it is worth while to look again.
     needed: usize,
+    /// The arrays that were begun, from the outermost, and how much of each is still to come: what
+    /// has come of a long one is read once.
+    begun: Vec<(usize, Vec<Value>)>,
 }
 
 impl Inbox {
     pub(crate) fn new() -> Self {
-        Self { room: vec![0; ROOM], from: 0, to: 0, needed: 0 }
+        Self { room: vec![0; ROOM], from: 0, to: 0, needed: 0, begun: Vec::new() }
     }
 
     /// Reads some of what has come. It is an error when the server has closed the connection.
@@ -53,7 +56,7 @@ impl Inbox {
         let read = free.filled().len();
         self.to = self.to.saturating_add(read);
         Poll::Ready(match read {
-            0 if self.from < self.to => Err(classify::cut_off()),
+            0 if self.from < self.to || !self.begun.is_empty() => Err(classify::cut_off()),
             0 => Err(io::ErrorKind::BrokenPipe.into()),
             _ => Ok(()),
         })
@@ -80,7 +83,28 @@ impl Inbox {
 
     /// Takes out the next thing that was said, if it is there to its end.
     pub(crate) fn take(&mut self) -> Result<Option<Value>, RedisError> {
-        self.read(|reader| reader.value(1))
+        loop {
+            let depth = self.begun.len().saturating_add(1);
+            let mut value = match self.read(|reader| reader.part(depth))? {
+                None => return Ok(None),
+                Some(Part::Whole(value)) => value,
+                Some(Part::Array(length, room)) => {
+                    self.begun.push((length, Vec::with_capacity(room)));
+                    continue;
+                }
+            };
+            // What it is the last part of is whole with it.
+            loop {
+                let Some((missing, parts)) = self.begun.last_mut() else { return Ok(Some(value)) };
+                parts.push(value);
+                *missing = missing.saturating_sub(1);
+                if *missing > 0 {
+                    break;
+                }
+                value = Value::Array(std::mem::take(parts));
+                self.begun.pop();
+            }
+        }
     }
 
     /// The same on a connection that listens: a message to a channel as what `read` makes of it, and
@@ -89,12 +113,14 @@ impl Inbox {
         &mut self,
         read: impl FnOnce(&[u8]) -> T,
     ) -> Result<Option<Heard<T>>, RedisError> {
-        self.read(|reader| {
-            Ok(match reader.message()? {
-                Some(message) => Heard::Message(read(message)),
-                None => Heard::Other(reader.value(1)?),
-            })
-        })
+        if self.begun.is_empty() {
+            match self.read(|reader| reader.message())? {
+                None => return Ok(None),
+                Some(Some(message)) => return Ok(Some(Heard::Message(read(message)))),
+                Some(None) => {}
+            }
+        }
+        Ok(self.take()?.map(Heard::Other))
     }
 
     fn read<'a, T>(
@@ -245,29 +271,33 @@ enum Stop {
     Failed(RedisError),
 }
 
+/// What an answer is made of.
+enum Part {
+    Whole(Value),
+    /// The begin of so many parts, and for how many of them it is worth while to make room.
+    Array(usize, usize),
+}
+
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
 impl<'a> Reader<'a> {
-    fn value(&mut self, depth: usize) -> Result<Value, Stop> {
+    fn part(&mut self, depth: usize) -> Result<Part, Stop> {
         let begin = self.at;
-        Ok(match self.kind(depth)? {
+        Ok(Part::Whole(match self.kind(depth)? {
             b':' => Value::Int(number(self.line()?)?),
             b'$' => match self.length()? {
                 Some(length) => Value::BulkString(self.text(length)?.to_vec()),
                 None => Value::Nil,
             },
             b'*' => match self.length()? {
+                Some(0) => Value::Array(Vec::new()),
                 Some(length) => {
                     // Each takes three bytes, or is still to come.
                     let there = self.bytes.len().saturating_sub(self.at) / 3;
-                    let mut values = Vec::with_capacity(length.min(there));
-                    for _ in 0..length {
-                        values.push(self.value(depth.saturating_add(1))?);
-                    }
-                    Value::Array(values)
+                    return Ok(Part::Array(length, length.min(there)));
                 }
                 None => Value::Nil,
             },
@@ -284,7 +314,7 @@ impl<'a> Reader<'a> {
                 let whole = self.bytes.get(begin..self.at).unwrap_or_default();
                 redis::parse_redis_value(whole).map_err(Stop::Failed)?
             }
-        })
+        }))
     }
 
     /// A message to a channel, as version 2 of the protocol has it; nothing is read of anything else.
@@ -509,6 +539,21 @@ mod tests {
     }
 
     #[test]
+    fn what_has_come_of_a_long_array_is_read_once() {
+        let mut inbox = Inbox::new();
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut begin: &[u8] = b"*3\r\n*2\r\n:1\r\n:2\r\n$3\r\nabc\r\n:";
+        assert!(inbox.poll_fill(&mut cx, Pin::new(&mut begin)).is_ready());
+        assert_eq!(inbox.take().unwrap(), None);
+        assert_eq!(inbox.to - inbox.from, 1, "only the number without its end is kept");
+        let mut end: &[u8] = b"3\r\n";
+        assert!(inbox.poll_fill(&mut cx, Pin::new(&mut end)).is_ready());
+        let two = Value::Array(vec![Value::Int(1), Value::Int(2)]);
+        let whole = Value::Array(vec![two, Value::BulkString(b"abc".to_vec()), Value::Int(3)]);
+        assert_eq!(inbox.take().unwrap(), Some(whole));
+    }
+
+    #[test]
     fn what_is_no_answer_is_garbage() {
         for bad in [
             "HTTP/1.1 400 Bad Request\r\n",
@@ -570,6 +615,7 @@ mod tests {
             }
         };
         assert_eq!(end(b"*2\r\n:1\r\n"), io::ErrorKind::ConnectionAborted);
+        assert_eq!(end(b"*2\r\n:1\r\n:"), io::ErrorKind::ConnectionAborted);
         assert_eq!(end(b":1\r\n"), io::ErrorKind::BrokenPipe);
     }
 }
