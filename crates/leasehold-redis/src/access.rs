@@ -281,7 +281,7 @@ impl Access {
             .await
             .map_err(|error| classify::judge(&error, Stage::Connecting))?;
         let (pipe, driver) = Pipe::new(socket);
-        let driver = tokio::spawn(driver);
+        let driver = tokio::spawn(driver.run());
         let link = Link {
             pipe,
             at: found.clone(),

@@ -3,15 +3,14 @@
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_core::Stream as _;
 use leasehold_core::{BoxFuture, FenceBlock, Listener, Wake};
 use redis::aio::{PubSubSink, PubSubStream};
 use redis::{Msg, Value};
-use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::access::Access;
@@ -26,7 +25,7 @@ use crate::transport::{Deadline, here};
 
 /// Messages kept for a client that does not read them. Beyond that it is told to ask again, which
 /// costs one request for each of its waiters.
-const QUEUE_MAX: usize = 1024;
+pub(crate) const QUEUE_MAX: usize = 1024;
 
 /// A connection on which nothing came for so long is asked for a sign of life, and has so long to
 /// give it.
@@ -91,14 +90,6 @@ impl Source {
             (Self::Own(access), Some(from)) => access.left(from).await,
             (Self::Cluster(cluster), Some(from)) => cluster.left(&from.endpoint).await,
             _ => std::future::pending().await,
-        }
-    }
-
-    fn runtime(&self) -> Result<tokio::runtime::Handle, Verdict> {
-        match self {
-            Self::Own(access) => access.runtime(),
-            Self::Cluster(cluster) => cluster.access().runtime(),
-            Self::Client(_) => here(),
         }
     }
 }
@@ -171,8 +162,7 @@ pub(crate) async fn listen(
     deadline: Deadline,
 ) -> Result<Box<dyn Listener>, Verdict> {
     here()?;
-    let there = source.runtime()?;
-    Listening::start(&there, deadline, |messages, doubts, ready| {
+    Listening::start(deadline, |messages, doubts, ready| {
         run(source, channel, Forwarder { grants, messages, doubts }, ready)
     })
     .await
@@ -339,58 +329,69 @@ fn parse(message: &[u8]) -> Option<Wake> {
     }
 }
 
-/// The messages of a task that listens on a connection of its own. It ends with this.
-#[derive(Debug)]
-pub(crate) struct Listening {
+/// The messages of a connection that is read where they are waited for: no task hands them on.
+struct Listening {
     queue: mpsc::Receiver<Wake>,
     doubts: Arc<Notify>,
-    task: AbortHandle,
+    reading: Option<BoxFuture<'static, ()>>,
 }
 
 impl Listening {
-    /// Starts the task on the runtime of its connection, and returns once it says that it listens.
-    /// The task gets where to send messages, what tells it of doubts, and whom to tell when it is
-    /// ready.
-    pub(crate) async fn start<F>(
-        there: &Handle,
+    /// Returns once what reads says that it listens. That gets where to put messages, what tells it of
+    /// doubts, and whom to tell when it is ready.
+    async fn start<F>(
         deadline: Deadline,
-        task: impl FnOnce(mpsc::Sender<Wake>, Arc<Notify>, oneshot::Sender<Result<(), Verdict>>) -> F,
+        read: impl FnOnce(mpsc::Sender<Wake>, Arc<Notify>, oneshot::Sender<Result<(), Verdict>>) -> F,
     ) -> Result<Box<dyn Listener>, Verdict>
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let (messages, queue) = mpsc::channel(QUEUE_MAX);
-        let (ready, confirmed) = oneshot::channel();
+        let (ready, mut confirmed) = oneshot::channel();
         let doubts = Arc::new(Notify::new());
-        let task = there.spawn(task(messages, Arc::clone(&doubts), ready)).abort_handle();
-        let listening = Self { queue, doubts, task };
-        match tokio::time::timeout_at(deadline.at, confirmed).await {
-            Ok(Ok(Ok(()))) => Ok(Box::new(listening)),
-            Ok(Ok(Err(verdict))) => Err(verdict.give_up()),
-            Ok(Err(_)) => {
-                Err(Verdict::unconnected("the runtime that the connections lived on has ended")
-                    .give_up())
+        let mut reading: BoxFuture<'static, ()> =
+            Box::pin(read(messages, Arc::clone(&doubts), ready));
+        let opened = async {
+            tokio::select! {
+                biased;
+                opened = &mut confirmed => opened,
+                () = &mut reading => (&mut confirmed).await,
             }
+        };
+        let gone = || Verdict::unconnected("the wake channel was closed while it was opened");
+        match tokio::time::timeout_at(deadline.at, opened).await {
+            Ok(Ok(Ok(()))) => Ok(Box::new(Self { queue, doubts, reading: Some(reading) })),
+            Ok(Ok(Err(verdict))) => Err(verdict.give_up()),
+            Ok(Err(_)) => Err(gone().give_up()),
             Err(_) => Err(deadline.missed_unsent(None)),
+        }
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Wake> {
+        loop {
+            if let Ok(wake) = self.queue.try_recv() {
+                return Poll::Ready(wake);
+            }
+            // Waiters have their own timers.
+            let Some(reading) = &mut self.reading else { return Poll::Pending };
+            match reading.as_mut().poll(cx) {
+                Poll::Ready(()) => self.reading = None,
+                Poll::Pending if self.queue.is_empty() => return Poll::Pending,
+                Poll::Pending => {}
+            }
         }
     }
 }
 
-impl Drop for Listening {
-    fn drop(&mut self) {
-        self.task.abort();
+impl std::fmt::Debug for Listening {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Listening").field("queue", &self.queue).finish_non_exhaustive()
     }
 }
 
 impl Listener for Listening {
     fn next(&mut self) -> BoxFuture<'_, Wake> {
-        Box::pin(async move {
-            match self.queue.recv().await {
-                Some(wake) => wake,
-                // The runtime of the connection has ended; waiters have their own timers.
-                None => std::future::pending().await,
-            }
-        })
+        Box::pin(poll_fn(|cx| self.poll_next(cx)))
     }
 
     fn doubt(&mut self) {

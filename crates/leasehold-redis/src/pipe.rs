@@ -6,6 +6,7 @@
 //! requests to a task as well, costs twice as much (docs/performance.md).
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -91,7 +92,7 @@ impl Pipe {
     /// but where very much waits to be sent. Dropped after that, it is sent and its answer is left.
     pub(crate) async fn ask(&self, command: &impl Write) -> RedisResult<Value> {
         let number = self.send(|state| state.enqueue(command)).await?;
-        Reply { shared: &self.shared, number: Some(number) }.await
+        Reply { shared: &self.shared, number: Some(number) }.told().await
     }
 
     /// Sends requests, one behind the other, and returns their answers.
@@ -106,7 +107,7 @@ impl Pipe {
         let mut answers = Vec::with_capacity(sent.len());
         for reply in sent {
             answers.push(match reply {
-                Ok(reply) => reply.await,
+                Ok(reply) => reply.told().await,
                 Err(error) => Err(error),
             });
         }
@@ -337,10 +338,12 @@ struct Reply<'a> {
     number: Option<u64>,
 }
 
-impl Future for Reply<'_> {
-    type Output = RedisResult<Value>;
+impl Reply<'_> {
+    async fn told(mut self) -> RedisResult<Value> {
+        poll_fn(|cx| self.poll(cx)).await
+    }
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<RedisResult<Value>> {
         let Some(number) = self.number else { return Poll::Pending };
         let mut state = self.shared.state();
         let at = state.position(number);
@@ -395,11 +398,13 @@ pub(crate) struct Driver {
     told: Vec<Waker>,
 }
 
-impl Future for Driver {
-    type Output = ();
+impl Driver {
+    pub(crate) async fn run(mut self) {
+        poll_fn(|cx| self.poll(cx)).await;
+    }
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let Self { shared, inbox, told } = &mut *self;
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Self { shared, inbox, told } = self;
         let mut state = shared.state();
         let was_full = state.is_full();
         let ended = state.drive(inbox, told, cx).map(|why| shared.end(&mut state, why));
@@ -439,7 +444,7 @@ mod tests {
     fn connected(room: usize) -> (Pipe, DuplexStream) {
         let (ours, theirs) = duplex(room);
         let (pipe, driver) = Pipe::new(Socket::new(Box::new(ours)));
-        drop(tokio::spawn(driver));
+        drop(tokio::spawn(driver.run()));
         (pipe, theirs)
     }
 
@@ -545,7 +550,7 @@ mod tests {
     async fn a_driver_that_is_dropped_ends_the_connection() {
         let (ours, mut theirs) = duplex(1000);
         let (pipe, driver) = Pipe::new(Socket::new(Box::new(ours)));
-        let driver = tokio::spawn(driver);
+        let driver = tokio::spawn(driver.run());
         let waits = tokio::spawn({
             let pipe = pipe.clone();
             async move { pipe.ask(&request(1)).await }

@@ -11,7 +11,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Listener, Wake};
+use leasehold_core::{BoxFuture, Listener, Wake};
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
@@ -21,7 +22,7 @@ use super::watch::Watches;
 use crate::access::Access;
 use crate::classify::Verdict;
 use crate::cluster::{Cluster, Map};
-use crate::listen::Listening;
+use crate::listen::QUEUE_MAX;
 use crate::transport::{Deadline, here};
 
 /// When a key is looked for again that no node was known to have.
@@ -82,7 +83,7 @@ pub(super) async fn listen(
         Servers::One(access) => access.runtime()?,
         Servers::Cluster(cluster) => cluster.access().runtime()?,
     };
-    Listening::start(&there, deadline, |messages, doubts, ready| async move {
+    ByTask::start(&there, deadline, |messages, doubts, ready| async move {
         let (reports, reported) = mpsc::channel(REPORTS_MAX);
         let changes = match &servers {
             Servers::One(_) => None,
@@ -102,6 +103,65 @@ pub(super) async fn listen(
         drop(all.run(reported, changes, doubts, ready).await);
     })
     .await
+}
+
+/// The messages of a task that listens, with those that it starts. It ends with this.
+#[derive(Debug)]
+struct ByTask {
+    queue: mpsc::Receiver<Wake>,
+    doubts: Arc<Notify>,
+    task: AbortHandle,
+}
+
+impl ByTask {
+    /// Starts the task on the runtime of its connection, and returns once it says that it listens.
+    /// The task gets where to send messages, what tells it of doubts, and whom to tell when it is
+    /// ready.
+    async fn start<F>(
+        there: &Handle,
+        deadline: Deadline,
+        task: impl FnOnce(mpsc::Sender<Wake>, Arc<Notify>, oneshot::Sender<Result<(), Verdict>>) -> F,
+    ) -> Result<Box<dyn Listener>, Verdict>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (messages, queue) = mpsc::channel(QUEUE_MAX);
+        let (ready, confirmed) = oneshot::channel();
+        let doubts = Arc::new(Notify::new());
+        let task = there.spawn(task(messages, Arc::clone(&doubts), ready)).abort_handle();
+        let by_task = Self { queue, doubts, task };
+        match tokio::time::timeout_at(deadline.at, confirmed).await {
+            Ok(Ok(Ok(()))) => Ok(Box::new(by_task)),
+            Ok(Ok(Err(verdict))) => Err(verdict.give_up()),
+            Ok(Err(_)) => {
+                Err(Verdict::unconnected("the runtime that the connections lived on has ended")
+                    .give_up())
+            }
+            Err(_) => Err(deadline.missed_unsent(None)),
+        }
+    }
+}
+
+impl Drop for ByTask {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Listener for ByTask {
+    fn next(&mut self) -> BoxFuture<'_, Wake> {
+        Box::pin(async move {
+            match self.queue.recv().await {
+                Some(wake) => wake,
+                // The runtime of the connection has ended; waiters have their own timers.
+                None => std::future::pending().await,
+            }
+        })
+    }
+
+    fn doubt(&mut self) {
+        self.doubts.notify_one();
+    }
 }
 
 /// Nobody wants to be told any more.
