@@ -80,8 +80,13 @@ for i = 1, number do
         else
           got = try('HMGET', key, 'state', 'lock', token, '#' .. sub(what, 17, 32))
         end
-        found = found or {}
-        found[i], state = got, got.err and got or got[1]
+        state = got.err and got or got[1]
+        if number == 1 then
+          found = {got}
+        else
+          found = found or {}
+          found[i] = got
+        end
       else
         state = try('HGET', key, 'state')
       end

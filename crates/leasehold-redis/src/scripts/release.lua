@@ -41,16 +41,19 @@ for i = 1, number do
       and (too_long and state < too_long or not too_long and sub(state, 1, 13) * 1000 < long) then
       written = try('HSET', key, 'state', sub(state, 1, 68))
     else
-      found = found or {}
-      found[i] = state
+      if number == 1 then
+        found = {state}
+      else
+        found = found or {}
+        found[i] = state
+      end
     end
   end
   -- include: settle
 end
 if not rest then return answers end
 found = found or {}
--- include: send
-local find, general, room = string.find, {}, $ROOM
+local find, general, refused, room = string.find, nil, nil, $ROOM
 -- Ends an exclusive lease and hands the lock over to the first of a plain line, where that one wants it
 -- exclusively and was heard within half of its window, and the key lives long enough already: docs/wire.md has the
 -- positions. Whatever is otherwise is left to the general way, and nothing is changed. The next in line has sent its
@@ -93,8 +96,13 @@ for n = 1, #rest do
       'lock', 'leasehold/1 ' .. block .. ' ' .. us .. ' ' .. sub(its, channel_ends + 1), name, '', waiter, '')
     if written ~= 0 and type(written) ~= 'number' then break end
     try('HDEL', key, name, waiter)
-    send(sub(its, 140, channel_ends - 1), 'granted ' .. sub(its, 119, 139) .. sub(its, 32, 42) .. epoch .. ' ' .. first
-      .. ' ' .. block)
+    local channel, text = sub(its, 140, channel_ends - 1), 'granted ' .. sub(its, 119, 139) .. sub(its, 32, 42)
+      .. epoch .. ' ' .. first .. ' ' .. block
+    local told = try('PUBLISH', channel, text)
+    if type(told) ~= 'number' then
+      refused = refused or {}
+      refused[#refused + 1], refused[#refused + 2] = channel, text
+    end
     done = true
   until true
   if done then
@@ -102,10 +110,15 @@ for n = 1, #rest do
   elseif room < 1 and number > 1 then
     answers[i] = {'later'}
   else
+    general = general or {}
     general[#general + 1] = i
   end
 end
-if #general == 0 then return number == 1 and not unsent and answers[1] or with_unsent(answers) end
+if not (general or refused) then return number == 1 and answers[1] or answers end
+-- include: send
+-- What was refused is sent as all else is, and is put behind the answer if it is refused again.
+for n = 1, refused and #refused or 0, 2 do send(refused[n], refused[n + 1]) end
+if not general then return with_unsent(answers) end
 local frees = true
 -- include: each
 -- include: lock

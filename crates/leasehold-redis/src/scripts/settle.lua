@@ -12,6 +12,8 @@ if written == 0 or written and type(written) == 'number' then
 elseif state and state.err and not string.find(state.err, 'WRONGTYPE') then
   answers = answers or {}
   answers[i] = {'failed', state.err}
+elseif number == 1 then
+  answers, rest = {false}, {1}
 else
   answers, rest = answers or {}, rest or {}
   answers[i], rest[#rest + 1], rest[key], argv[i + ahead] = false, i, true, asked
