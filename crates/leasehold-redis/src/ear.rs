@@ -11,6 +11,9 @@ use crate::dial::Socket;
 use crate::resp::{Heard, Inbox, Outbox};
 use crate::transport::judged;
 
+/// The longest thing that is said: our messages take a few hundred bytes.
+const SAID_MAX: usize = 1024 * 1024;
+
 /// A connection on which messages come, read where they are waited for.
 pub(crate) struct Ear {
     socket: Socket,
@@ -21,7 +24,7 @@ pub(crate) struct Ear {
 impl Ear {
     /// Over a socket that speaks version 2 of the protocol, and on which nothing is under way.
     pub(crate) fn new(socket: Socket) -> Self {
-        Self { socket, inbox: Inbox::new(), outbox: Outbox::default() }
+        Self { socket, inbox: Inbox::new(SAID_MAX), outbox: Outbox::default() }
     }
 
     /// Subscribes to a channel, and returns once the server has confirmed it.

@@ -23,6 +23,9 @@ use crate::resp::{Inbox, Outbox, Write};
 /// Bytes that wait for the socket, from which on callers wait too.
 const UNSENT_MAX: usize = 256 * 1024;
 
+/// The longest answer: what a lock with a hundred thousand waiters is, and more.
+const ANSWER_MAX: usize = 64 * 1024 * 1024;
+
 /// A connection whose requests may be under way at the same time.
 #[derive(Clone)]
 pub(crate) struct Pipe {
@@ -79,7 +82,8 @@ impl Pipe {
             turns: tokio::sync::Mutex::new(()),
             room: Notify::new(),
         });
-        let driver = Driver { shared: Arc::clone(&shared), inbox: Inbox::new(), told: Vec::new() };
+        let inbox = Inbox::new(ANSWER_MAX);
+        let driver = Driver { shared: Arc::clone(&shared), inbox, told: Vec::new() };
         (Self { shared }, driver)
     }
 
@@ -294,12 +298,14 @@ impl State {
                     Ok(Some(Value::Push { .. })) => {}
                     Ok(Some(value)) => {
                         if !self.answer(value, told) {
-                            let why = "the server answers what it was not asked";
-                            return Poll::Ready((redis::ErrorKind::Parse, why).into());
+                            return Poll::Ready(unasked());
                         }
                     }
                     Err(error) => return Poll::Ready(error),
                 }
+            }
+            if self.all_answered() && inbox.has_answer() {
+                return Poll::Ready(unasked());
             }
         }
     }
@@ -317,6 +323,10 @@ impl State {
             Asked::Left | Asked::Done | Asked::Answered(_) => self.forget_done(),
         }
         true
+    }
+
+    fn all_answered(&self) -> bool {
+        self.position(self.next).is_none_or(|at| at >= self.asked.len())
     }
 
     fn position(&self, number: u64) -> Option<usize> {
@@ -425,6 +435,11 @@ impl Drop for Driver {
     }
 }
 
+/// Why a connection can't be used any more on which an answer came to nothing.
+fn unasked() -> RedisError {
+    (redis::ErrorKind::Parse, "the server answers what it was not asked").into()
+}
+
 /// Why a connection that is not there any more can't be used.
 fn gone() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
@@ -450,7 +465,7 @@ mod tests {
 
     /// Answers each request `ECHO number` with the number, in pieces of some length.
     async fn echo(mut server: DuplexStream, piece: usize) {
-        let mut inbox = Inbox::new();
+        let mut inbox = Inbox::new(ANSWER_MAX);
         loop {
             while let Some(value) = inbox.take().unwrap() {
                 let Value::Array(parts) = value else { panic!("{value:?}") };
@@ -570,7 +585,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_to_nothing_ends_the_connection() {
-        for said in [":1\r\n", "HTTP/1.1 400 Bad Request\r\n"] {
+        for said in [":1\r\n", "*100000000\r\n:1\r\n", "$1000", "HTTP/1.1 400 Bad Request\r\n"] {
             let (pipe, mut server) = connected(1000);
             server.write_all(said.as_bytes()).await.unwrap();
             let mut told = Vec::new();
@@ -592,7 +607,9 @@ mod tests {
     #[tokio::test]
     async fn news_that_nobody_asked_for_are_no_answers() {
         let (pipe, mut server) = connected(1000);
-        server.write_all(b">2\r\n+invalidate\r\n*0\r\n:1\r\n").await.unwrap();
+        server.write_all(b">2\r\n+invali").await.unwrap();
+        tokio::task::yield_now().await;
+        server.write_all(b"date\r\n*0\r\n:1\r\n").await.unwrap();
         assert_eq!(pipe.ask(&request(1)).await.unwrap(), Value::Int(1));
     }
 

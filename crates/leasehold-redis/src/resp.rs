@@ -22,6 +22,9 @@ const GROWS_BY: usize = 1 << 20;
 /// Room for what is to be sent that is kept when all is.
 const ROOM_KEPT: usize = 64 * 1024;
 
+/// The longest line: what servers say of errors takes less.
+const LINE_MAX: usize = 64 * 1024;
+
 /// How deep answers are nested at most, as in the client library.
 const DEPTH_MAX: usize = 100;
 
@@ -37,11 +40,22 @@ pub(crate) struct Inbox {
     /// The arrays that were begun, from the outermost, and how much of each is still to come: what
     /// has come of a long one is read once.
     begun: Vec<(usize, Vec<Value>)>,
+    /// How long an answer may be, and what has come of the present one and was taken out of the room.
+    most: usize,
+    taken: usize,
 }
 
 impl Inbox {
-    pub(crate) fn new() -> Self {
-        Self { room: vec![0; ROOM], from: 0, to: 0, needed: 0, begun: Vec::new() }
+    /// For answers of so many bytes at most. A longer one is an error, before there is room for it.
+    pub(crate) fn new(most: usize) -> Self {
+        let (room, begun) = (vec![0; ROOM], Vec::new());
+        Self { room, from: 0, to: 0, needed: 0, begun, most, taken: 0 }
+    }
+
+    /// Whether something has begun that is no news: an answer, or the begin of one.
+    pub(crate) fn has_answer(&self) -> bool {
+        let begin = self.room.get(self.from..self.to).and_then(<[u8]>::first);
+        !self.begun.is_empty() || begin.is_some_and(|kind| !matches!(kind, b'>' | b'|'))
     }
 
     /// Reads some of what has come. It is an error when the server has closed the connection.
@@ -95,7 +109,10 @@ impl Inbox {
             };
             // What it is the last part of is whole with it.
             loop {
-                let Some((missing, parts)) = self.begun.last_mut() else { return Ok(Some(value)) };
+                let Some((missing, parts)) = self.begun.last_mut() else {
+                    self.taken = 0;
+                    return Ok(Some(value));
+                };
                 parts.push(value);
                 *missing = missing.saturating_sub(1);
                 if *missing > 0 {
@@ -116,7 +133,11 @@ impl Inbox {
         if self.begun.is_empty() {
             match self.read(|reader| reader.message())? {
                 None => return Ok(None),
-                Some(Some(message)) => return Ok(Some(Heard::Message(read(message)))),
+                Some(Some(message)) => {
+                    let message = read(message);
+                    self.taken = 0;
+                    return Ok(Some(Heard::Message(message)));
+                }
                 Some(None) => {}
             }
         }
@@ -135,8 +156,12 @@ impl Inbox {
         match read(&mut reader) {
             Ok(read) => {
                 self.from = self.from.saturating_add(reader.at);
+                self.taken = self.taken.saturating_add(reader.at);
                 self.needed = 0;
                 Ok(Some(read))
+            }
+            Err(Stop::Needs(bytes)) if self.taken.saturating_add(bytes) > self.most => {
+                Err((redis::ErrorKind::Parse, "the server's answer is too long").into())
             }
             Err(Stop::Needs(bytes)) => {
                 self.needed = bytes;
@@ -377,8 +402,9 @@ impl<'a> Reader<'a> {
     /// What stands before the end of the line.
     fn line(&mut self) -> Result<&'a [u8], Stop> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
-        let Some(length) = rest.windows(2).position(|two| two == b"\r\n") else {
-            return Err(self.needs(rest.len().saturating_add(1)));
+        let Some(length) = rest.windows(2).position(|two| two == END) else {
+            let is_long = rest.len() > LINE_MAX;
+            return Err(if is_long { Stop::Garbage } else { self.needs(rest.len() + 1) });
         };
         self.at = self.at.saturating_add(length).saturating_add(2);
         Ok(rest.get(..length).unwrap_or_default())
@@ -437,7 +463,7 @@ mod tests {
 
     /// What a reader makes of bytes that come in pieces, and what is left of them.
     fn read(pieces: &[&[u8]]) -> Result<Vec<Value>, RedisError> {
-        let mut inbox = Inbox::new();
+        let mut inbox = Inbox::new(10_000_000);
         let mut values = Vec::new();
         for piece in pieces.iter().filter(|piece| !piece.is_empty()) {
             let mut piece = *piece;
@@ -523,7 +549,7 @@ mod tests {
 
     #[test]
     fn a_long_text_takes_no_more_room_than_has_come_and_gives_it_back() {
-        let mut inbox = Inbox::new();
+        let mut inbox = Inbox::new(10_000_000_000);
         let mut cx = Context::from_waker(std::task::Waker::noop());
         let mut said: &[u8] = b"$9000000000\r\nabc";
         assert!(inbox.poll_fill(&mut cx, Pin::new(&mut said)).is_ready());
@@ -539,8 +565,35 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_that_is_too_long_is_an_error_before_there_is_room_for_it() {
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut ends = |said: Vec<u8>| {
+            let mut inbox = Inbox::new(100_000);
+            for mut piece in said.chunks(3000) {
+                while !piece.is_empty() {
+                    assert!(inbox.poll_fill(&mut cx, Pin::new(&mut piece)).is_ready());
+                    loop {
+                        match inbox.take() {
+                            Ok(None) => break,
+                            Ok(Some(_)) => {}
+                            Err(_) => return inbox.room.len(),
+                        }
+                    }
+                }
+            }
+            panic!("nothing was too long");
+        };
+        assert_eq!(ends(b"$100001\r\n".to_vec()), ROOM);
+        assert_eq!(ends([b"*99999999\r\n".to_vec(), b":1\r\n".repeat(30_000)].concat()), ROOM);
+        assert!(ends([b"+".to_vec(), vec![b'x'; 200_000]].concat()) <= 4 * LINE_MAX);
+        // What was read before does not count.
+        let short = [b"*2\r\n:1\r\n+a\r\n".repeat(30_000), b"$100000\r\n".to_vec()].concat();
+        assert_eq!(ends([short, vec![b'x'; 100_000], b"\r\n$100001\r\n".to_vec()].concat()), ROOM);
+    }
+
+    #[test]
     fn what_has_come_of_a_long_array_is_read_once() {
-        let mut inbox = Inbox::new();
+        let mut inbox = Inbox::new(10_000_000_000);
         let mut cx = Context::from_waker(std::task::Waker::noop());
         let mut begin: &[u8] = b"*3\r\n*2\r\n:1\r\n:2\r\n$3\r\nabc\r\n:";
         assert!(inbox.poll_fill(&mut cx, Pin::new(&mut begin)).is_ready());
@@ -581,7 +634,7 @@ mod tests {
                     *3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$0\r\n\r\n-ERR no\r\n";
         let mut cx = Context::from_waker(std::task::Waker::noop());
         for piece in [1, 2, 5, 17, said.len()] {
-            let mut inbox = Inbox::new();
+            let mut inbox = Inbox::new(10_000_000_000);
             let (mut messages, mut others) = (Vec::new(), 0);
             for mut piece in said.as_bytes().chunks(piece) {
                 assert!(inbox.poll_fill(&mut cx, Pin::new(&mut piece)).is_ready());
@@ -596,7 +649,7 @@ mod tests {
             assert_eq!(others, 4);
         }
         let mut bad: &[u8] = b"*3\r\n$7\r\nmessage\r\n:1\r\n$0\r\n\r\n";
-        let mut inbox = Inbox::new();
+        let mut inbox = Inbox::new(10_000_000_000);
         assert!(inbox.poll_fill(&mut cx, Pin::new(&mut bad)).is_ready());
         assert!(inbox.hear(|_| ()).is_err());
     }
@@ -605,7 +658,7 @@ mod tests {
     fn an_end_within_an_answer_is_told_from_one_between_them() {
         let mut cx = Context::from_waker(std::task::Waker::noop());
         let mut end = |said: &[u8]| {
-            let mut inbox = Inbox::new();
+            let mut inbox = Inbox::new(10_000_000_000);
             let (mut said, mut nothing): (&[u8], &[u8]) = (said, b"");
             assert!(inbox.poll_fill(&mut cx, Pin::new(&mut said)).is_ready());
             while inbox.take().unwrap().is_some() {}
