@@ -11,6 +11,7 @@ use leasehold_core::{BoxFuture, FenceBlock, Listener, Wake};
 use redis::aio::{PubSubSink, PubSubStream};
 use redis::{Msg, Value};
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::access::Access;
@@ -82,6 +83,24 @@ impl Source {
         timeout(limit.saturating_mul(2), both).await.unwrap_or_else(|_| {
             Err(Verdict::unconnected("the server did not confirm a subscription in time"))
         })
+    }
+
+    /// The same, on the runtime on which connections live: it is where their sockets are.
+    async fn subscribed_there(self: &Arc<Self>, channel: &str) -> Result<Subscribed, Verdict> {
+        let there = match &**self {
+            Self::Own(access) => access.runtime()?,
+            Self::Cluster(cluster) => cluster.access().runtime()?,
+            Self::Client(_) => here()?,
+        };
+        let (source, channel) = (Arc::clone(self), channel.to_owned());
+        let mut subscribing = JoinSet::new();
+        subscribing.spawn_on(async move { source.subscribed(&channel).await }, &there);
+        match subscribing.join_next().await {
+            Some(Ok(subscribed)) => subscribed,
+            Some(Err(_)) | None => {
+                Err(Verdict::unconnected("the runtime that the connections lived on has ended"))
+            }
+        }
     }
 
     /// Returns once the messages come from another server than this one.
@@ -174,7 +193,7 @@ async fn run(
     forwarder: Forwarder,
     ready: oneshot::Sender<Result<(), Verdict>>,
 ) {
-    let mut connection = match source.subscribed(&channel).await {
+    let mut connection = match source.subscribed_there(&channel).await {
         Ok(connection) => connection,
         Err(verdict) => {
             // The receiver may have run out of time.
@@ -215,10 +234,10 @@ struct Forwarder {
 
 impl Forwarder {
     /// Subscribes, trying for as long as it takes.
-    async fn again(&self, source: &Source, channel: &str) -> Result<Subscribed, Unwanted> {
+    async fn again(&self, source: &Arc<Source>, channel: &str) -> Result<Subscribed, Unwanted> {
         let mut failures = 0_u32;
         loop {
-            match source.subscribed(channel).await {
+            match source.subscribed_there(channel).await {
                 Ok(connection) => return Ok(connection),
                 Err(verdict) => {
                     failures = failures.saturating_add(1);

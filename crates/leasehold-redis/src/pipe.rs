@@ -9,19 +9,21 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use redis::aio::ConnectionLike;
 use redis::{Cmd, RedisError, RedisFuture, RedisResult, Value};
-use tokio::sync::Notify;
 
 use crate::dial::Socket;
 use crate::resp::{Inbox, Outbox, Write};
 
-/// Bytes that wait for the socket, from which on callers wait too.
-const UNSENT_MAX: usize = 256 * 1024;
+/// A socket for which so much waits is given up: no callers wait for so many answers.
+const UNSENT_MAX: usize = 16 * 1024 * 1024;
+
+/// Places that are kept when nobody has one.
+const PLACES_KEPT: usize = 1024;
 
 /// The longest answer: what a lock with a hundred thousand waiters is, and more.
 const ANSWER_MAX: usize = 64 * 1024 * 1024;
@@ -36,10 +38,6 @@ struct Shared {
     state: Mutex<State>,
     /// Set under the lock, and read without.
     ended: AtomicBool,
-    /// Callers that wait for room, and their turns: requests keep the order of their callers.
-    crowd: AtomicUsize,
-    turns: tokio::sync::Mutex<()>,
-    room: Notify,
 }
 
 struct State {
@@ -47,21 +45,19 @@ struct State {
     socket: Option<Socket>,
     unsent: Outbox,
     driver: Option<Waker>,
-    /// Requests that are not told of their answer yet, in order.
-    asked: VecDeque<Asked>,
-    /// The number of the first of them.
-    first: u64,
-    /// The number of the one that is answered next.
-    next: u64,
+    /// Requests that are not answered yet, in order, by their places.
+    asked: VecDeque<usize>,
+    /// A caller that is not polled keeps its own place, and no other.
+    places: Vec<Place>,
+    free: Vec<usize>,
 }
 
-enum Asked {
+enum Place {
+    Free,
     Waits(Option<Waker>),
     Answered(RedisResult<Value>),
     /// Nobody waits for the answer any more.
     Left,
-    /// Its caller has the answer, or nobody wants it.
-    Done,
 }
 
 impl Pipe {
@@ -72,16 +68,10 @@ impl Pipe {
             unsent: Outbox::default(),
             driver: None,
             asked: VecDeque::new(),
-            first: 0,
-            next: 0,
+            places: Vec::new(),
+            free: Vec::new(),
         };
-        let shared = Arc::new(Shared {
-            state: Mutex::new(state),
-            ended: AtomicBool::new(false),
-            crowd: AtomicUsize::new(0),
-            turns: tokio::sync::Mutex::new(()),
-            room: Notify::new(),
-        });
+        let shared = Arc::new(Shared { state: Mutex::new(state), ended: AtomicBool::new(false) });
         let inbox = Inbox::new(ANSWER_MAX);
         let driver = Driver { shared: Arc::clone(&shared), inbox, told: Vec::new() };
         (Self { shared }, driver)
@@ -92,22 +82,19 @@ impl Pipe {
         self.shared.ended.load(Ordering::Acquire)
     }
 
-    /// Sends a request, and returns its answer. It is sent, and keeps its place, with the first poll,
-    /// but where very much waits to be sent. Dropped after that, it is sent and its answer is left.
+    /// Sends a request, and returns its answer. It is sent, and keeps its place, with the first poll.
+    /// Dropped after that, it is sent and its answer is left.
     pub(crate) async fn ask(&self, command: &impl Write) -> RedisResult<Value> {
-        let number = self.send(|state| state.enqueue(command)).await?;
-        Reply { shared: &self.shared, number: Some(number) }.told().await
+        let place = self.shared.send(|state| state.enqueue(command))?;
+        Reply { shared: &self.shared, place: Some(place) }.told().await
     }
 
     /// Sends requests, one behind the other, and returns their answers.
     pub(crate) async fn ask_all(&self, commands: &[impl Write]) -> Vec<RedisResult<Value>> {
-        let enqueue = |state: &mut State| -> Vec<_> {
-            commands.iter().map(|command| state.enqueue(command)).collect()
-        };
-        let reply = |number| Reply { shared: &self.shared, number: Some(number) };
-        // Each knows of its answer from now on, so that none is taken for another's.
-        let sent = self.send(enqueue).await.into_iter().map(|number| number.map(reply));
-        let sent: Vec<_> = sent.collect();
+        let reply = |place| Reply { shared: &self.shared, place: Some(place) };
+        let sent: Vec<_> = self.shared.send(|state| {
+            commands.iter().map(|command| state.enqueue(command).map(reply)).collect()
+        });
         let mut answers = Vec::with_capacity(sent.len());
         for reply in sent {
             answers.push(match reply {
@@ -117,31 +104,9 @@ impl Pipe {
         }
         answers
     }
-
-    /// Puts requests behind the others, and sends what the socket takes.
-    async fn send<T>(&self, enqueue: impl Fn(&mut State) -> T) -> T {
-        if let Some(sent) = self.shared.send_at_once(&enqueue) {
-            return sent;
-        }
-        let _turn = self.turn().await;
-        self.shared.send(self.shared.state(), enqueue)
-    }
-
-    /// Waits until less waits to be sent; the others stay behind until this is dropped.
-    async fn turn(&self) -> (InCrowd<'_>, tokio::sync::MutexGuard<'_, ()>) {
-        let shared = &*self.shared;
-        let in_crowd = InCrowd::enter(&shared.crowd);
-        let turn = shared.turns.lock().await;
-        loop {
-            let room = shared.room.notified();
-            if !shared.state().is_full() {
-                return (in_crowd, turn);
-            }
-            room.await;
-        }
-    }
 }
 
+/// For what is asked of any connection. No pipeline is: that of the library may hold more than commands.
 impl ConnectionLike for Pipe {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         Box::pin(self.ask(cmd))
@@ -149,35 +114,16 @@ impl ConnectionLike for Pipe {
 
     fn req_packed_commands<'a>(
         &'a mut self,
-        pipeline: &'a redis::Pipeline,
-        offset: usize,
-        count: usize,
+        _: &'a redis::Pipeline,
+        _: usize,
+        _: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
-        Box::pin(async move {
-            let commands: Vec<_> = pipeline.cmd_iter().cloned().collect();
-            let answers = self.ask_all(&commands).await;
-            answers.into_iter().skip(offset).take(count).collect()
-        })
+        let why = (redis::ErrorKind::Client, "no pipelines are sent here");
+        Box::pin(std::future::ready(Err(why.into())))
     }
 
     fn get_db(&self) -> i64 {
         0
-    }
-}
-
-/// Counts a caller among those who wait for room.
-struct InCrowd<'a>(&'a AtomicUsize);
-
-impl<'a> InCrowd<'a> {
-    fn enter(crowd: &'a AtomicUsize) -> Self {
-        crowd.fetch_add(1, Ordering::AcqRel);
-        Self(crowd)
-    }
-}
-
-impl Drop for InCrowd<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -186,41 +132,26 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, if nobody has to wait for it.
-    fn send_at_once<T>(&self, enqueue: impl FnOnce(&mut State) -> T) -> Option<T> {
-        if self.crowd.load(Ordering::Acquire) > 0 {
-            return None;
-        }
-        let state = self.state();
-        if state.is_full() { None } else { Some(self.send(state, enqueue)) }
-    }
-
-    fn send<T>(
-        &self,
-        mut state: MutexGuard<'_, State>,
-        enqueue: impl FnOnce(&mut State) -> T,
-    ) -> T {
+    /// Puts requests behind the others, and sends what the socket takes, if the driver is there to go on
+    /// with it.
+    fn send<T>(&self, enqueue: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state();
         let sent = enqueue(&mut state);
-        self.flush(state);
+        let Some(driver) = state.driver.take() else { return sent };
+        let was_blocked = state.unsent.is_blocked();
+        let written = match state.unsent.len() {
+            UNSENT_MAX.. => Err(io::ErrorKind::TimedOut.into()),
+            _ if was_blocked => Ok(()),
+            _ => state.write(&mut Context::from_waker(&driver)),
+        };
+        let told = written.map_err(|error| self.end(&mut state, error.into())).err();
+        // It may be this task that has to yield before anybody can write.
+        let wakes = told.is_some() || !was_blocked && state.unsent.is_blocked();
+        let now = wakes.then(|| driver.clone());
+        state.driver = Some(driver);
+        drop(state);
+        told.into_iter().flatten().chain(now).for_each(Waker::wake);
         sent
-    }
-
-    /// Sends what is unsent, if the driver is there to go on with it.
-    fn flush(&self, mut state: MutexGuard<'_, State>) {
-        let Some(driver) = state.driver.take() else { return };
-        if state.unsent.is_blocked() {
-            state.driver = Some(driver);
-        } else {
-            let written = state.write(&mut Context::from_waker(&driver));
-            if let Err(error) = written {
-                let told = self.end(&mut state, error.into());
-                drop(state);
-                told.into_iter().for_each(Waker::wake);
-                driver.wake();
-            } else {
-                state.driver = Some(driver);
-            }
-        }
     }
 
     /// Ends the connection, and answers all with the reason; returns whom to wake.
@@ -228,39 +159,29 @@ impl Shared {
         self.ended.store(true, Ordering::Release);
         state.socket = None;
         state.unsent = Outbox::default();
-        state.next = state.first.saturating_add(state.asked.len() as u64);
         let mut told = Vec::new();
-        for asked in &mut state.asked {
-            match std::mem::replace(asked, Asked::Done) {
-                Asked::Waits(waker) => {
-                    *asked = Asked::Answered(Err(why.clone()));
-                    told.extend(waker);
-                }
-                Asked::Left | Asked::Done => {}
-                answered @ Asked::Answered(_) => *asked = answered,
-            }
-        }
-        state.forget_done();
-        self.room.notify_waiters();
+        while state.answer(Err(why.clone()), &mut told) {}
         told
     }
 }
 
 impl State {
-    fn is_full(&self) -> bool {
-        self.unsent.len() >= UNSENT_MAX
-    }
-
-    /// Puts a request behind all others; returns its number.
-    fn enqueue(&mut self, command: &impl Write) -> RedisResult<u64> {
+    /// Puts a request behind all others; returns its place.
+    fn enqueue(&mut self, command: &impl Write) -> RedisResult<usize> {
         // Whatever ended it, nothing of this request is sent.
         if self.socket.is_none() {
             return Err(gone());
         }
         self.unsent.push(command);
-        let number = self.first.saturating_add(self.asked.len() as u64);
-        self.asked.push_back(Asked::Waits(None));
-        Ok(number)
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place::Free);
+            self.places.len().saturating_sub(1)
+        });
+        if let Some(its) = self.places.get_mut(place) {
+            *its = Place::Waits(None);
+        }
+        self.asked.push_back(place);
+        Ok(place)
     }
 
     /// Sends as much as the socket takes.
@@ -292,52 +213,46 @@ impl State {
                 Poll::Ready(Ok(())) => {}
             }
             loop {
+                if self.asked.is_empty() && inbox.has_answer() {
+                    return Poll::Ready(unasked());
+                }
                 match inbox.take() {
                     Ok(None) => break,
-                    // Nobody asked for it.
+                    // News that nobody asked for.
                     Ok(Some(Value::Push { .. })) => {}
                     Ok(Some(value)) => {
-                        if !self.answer(value, told) {
+                        if !self.answer(Ok(value), told) {
                             return Poll::Ready(unasked());
                         }
                     }
                     Err(error) => return Poll::Ready(error),
                 }
             }
-            if self.all_answered() && inbox.has_answer() {
-                return Poll::Ready(unasked());
-            }
         }
     }
 
     /// Gives an answer to whom it is for; returns whether anybody was to be answered.
-    fn answer(&mut self, value: Value, told: &mut Vec<Waker>) -> bool {
-        let asked = self.position(self.next).and_then(|at| self.asked.get_mut(at));
-        let Some(asked) = asked else { return false };
-        self.next = self.next.saturating_add(1);
-        match std::mem::replace(asked, Asked::Done) {
-            Asked::Waits(waker) => {
-                *asked = Asked::Answered(Ok(value));
-                told.extend(waker);
+    fn answer(&mut self, answer: RedisResult<Value>, told: &mut Vec<Waker>) -> bool {
+        let Some(place) = self.asked.pop_front() else { return false };
+        match self.places.get_mut(place) {
+            Some(its @ Place::Waits(_)) => {
+                if let Place::Waits(waker) = std::mem::replace(its, Place::Answered(answer)) {
+                    told.extend(waker);
+                }
             }
-            Asked::Left | Asked::Done | Asked::Answered(_) => self.forget_done(),
+            _ => drop(self.leave(place)),
         }
         true
     }
 
-    fn all_answered(&self) -> bool {
-        self.position(self.next).is_none_or(|at| at >= self.asked.len())
-    }
-
-    fn position(&self, number: u64) -> Option<usize> {
-        usize::try_from(number.checked_sub(self.first)?).ok()
-    }
-
-    fn forget_done(&mut self) {
-        while let Some(Asked::Done) = self.asked.front() {
-            self.asked.pop_front();
-            self.first = self.first.saturating_add(1);
+    /// Makes a place free; returns what was in it.
+    fn leave(&mut self, place: usize) -> Option<Place> {
+        let its = std::mem::replace(self.places.get_mut(place)?, Place::Free);
+        self.free.push(place);
+        if self.free.len() == self.places.len() && self.places.len() > PLACES_KEPT {
+            (self.places, self.free, self.asked) = Default::default();
         }
+        Some(its)
     }
 }
 
@@ -345,7 +260,7 @@ impl State {
 struct Reply<'a> {
     shared: &'a Shared,
     /// Nothing once it was told.
-    number: Option<u64>,
+    place: Option<usize>,
 }
 
 impl Reply<'_> {
@@ -354,47 +269,43 @@ impl Reply<'_> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<RedisResult<Value>> {
-        let Some(number) = self.number else { return Poll::Pending };
+        let Some(place) = self.place else { return Poll::Pending };
         let mut state = self.shared.state();
-        let at = state.position(number);
-        let Some(asked) = at.and_then(|at| state.asked.get_mut(at)) else { return Poll::Pending };
-        match asked {
-            Asked::Waits(waker) => {
+        let mut before = None;
+        let answer = match state.places.get_mut(place) {
+            Some(Place::Answered(_)) => match state.leave(place) {
+                Some(Place::Answered(answer)) => Some(answer),
+                _ => None,
+            },
+            Some(Place::Waits(waker)) => {
                 if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                    let before = waker.replace(cx.waker().clone());
-                    // It may be the last of a task that has another reply.
-                    drop(state);
-                    drop(before);
+                    before = waker.replace(cx.waker().clone());
                 }
-                Poll::Pending
+                None
             }
-            Asked::Left | Asked::Done => Poll::Pending,
-            Asked::Answered(_) => {
-                let asked = std::mem::replace(asked, Asked::Done);
-                state.forget_done();
-                drop(state);
-                self.number = None;
-                match asked {
-                    Asked::Answered(answer) => Poll::Ready(answer),
-                    Asked::Waits(_) | Asked::Left | Asked::Done => Poll::Pending,
-                }
+            Some(Place::Free | Place::Left) | None => None,
+        };
+        drop(state);
+        // It may be the last of a task that has another reply.
+        drop(before);
+        match answer {
+            Some(answer) => {
+                self.place = None;
+                Poll::Ready(answer)
             }
+            None => Poll::Pending,
         }
     }
 }
 
 impl Drop for Reply<'_> {
     fn drop(&mut self) {
-        let Some(number) = self.number else { return };
+        let Some(place) = self.place else { return };
         let mut state = self.shared.state();
-        let at = state.position(number);
-        let Some(asked) = at.and_then(|at| state.asked.get_mut(at)) else { return };
-        let left = match asked {
-            Asked::Waits(_) => Asked::Left,
-            Asked::Answered(_) | Asked::Left | Asked::Done => Asked::Done,
+        let before = match state.places.get_mut(place) {
+            Some(its @ Place::Waits(_)) => Some(std::mem::replace(its, Place::Left)),
+            _ => state.leave(place),
         };
-        let before = std::mem::replace(asked, left);
-        state.forget_done();
         drop(state);
         drop(before);
     }
@@ -416,11 +327,7 @@ impl Driver {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Self { shared, inbox, told } = self;
         let mut state = shared.state();
-        let was_full = state.is_full();
         let ended = state.drive(inbox, told, cx).map(|why| shared.end(&mut state, why));
-        if was_full && !state.is_full() {
-            shared.room.notify_waiters();
-        }
         drop(state);
         // What is woken may do anything, and nothing is locked.
         told.drain(..).for_each(Waker::wake);
@@ -533,7 +440,7 @@ mod tests {
                 timeout(Duration::from_secs(60), caller).await.unwrap().unwrap();
             }
             let state = pipe.shared.state();
-            assert!(state.asked.len() <= 16, "{} requests are remembered", state.asked.len());
+            assert!(state.asked.is_empty() && state.free.len() == state.places.len());
         }
     }
 
@@ -558,7 +465,8 @@ mod tests {
         assert!(answers[1].as_ref().is_err_and(RedisError::is_io_error), "{answers:?}");
         assert!(pipe.has_ended());
         assert!(pipe.ask(&request(4)).await.is_err_and(|error| error.is_io_error()));
-        assert!(pipe.shared.state().asked.is_empty());
+        let state = pipe.shared.state();
+        assert!(state.asked.is_empty() && state.free.len() == state.places.len());
     }
 
     #[tokio::test]
@@ -585,11 +493,14 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_to_nothing_ends_the_connection() {
-        for said in [":1\r\n", "*100000000\r\n:1\r\n", "$1000", "HTTP/1.1 400 Bad Request\r\n"] {
-            let (pipe, mut server) = connected(1000);
+        let attributes = "|1\r\n+k\r\n:1\r\n".repeat(200);
+        let begun = ["*100000000\r\n:1\r\n", "$1000", "HTTP/1.1 400 Bad Request\r\n"];
+        for said in begun.into_iter().chain([":1\r\n", &attributes]) {
+            let (pipe, mut server) = connected(10_000);
             server.write_all(said.as_bytes()).await.unwrap();
             let mut told = Vec::new();
-            server.read_to_end(&mut told).await.unwrap();
+            let end = timeout(Duration::from_secs(60), server.read_to_end(&mut told));
+            end.await.unwrap().unwrap();
             assert!(pipe.has_ended() && told.is_empty(), "{said}");
             assert!(pipe.ask(&request(1)).await.is_err_and(|error| error.is_io_error()));
         }
@@ -614,51 +525,47 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn callers_wait_in_turn_while_very_much_is_unsent() {
-        let (pipe, server) = connected(16);
-        let mut large = cmd("ECHO");
-        large.arg(vec![b'x'; UNSENT_MAX]).arg(0);
-        let asked = tokio::spawn({
-            let pipe = pipe.clone();
-            async move { pipe.ask(&large).await }
-        });
-        tokio::task::yield_now().await;
-        let (told, mut order) = tokio::sync::mpsc::unbounded_channel();
-        for number in 0..50 {
-            let (pipe, told) = (pipe.clone(), told.clone());
-            drop(tokio::spawn(async move {
-                let answer = pipe.ask(&request(number)).await.unwrap();
-                told.send(answer).unwrap();
-            }));
-            tokio::task::yield_now().await;
-        }
-        assert_eq!(pipe.shared.crowd.load(Ordering::Acquire), 50);
-        assert!(pipe.shared.state().unsent.len() < UNSENT_MAX + 100);
+    async fn a_caller_that_is_not_polled_keeps_its_own_answer_and_nothing_else() {
+        let (pipe, server) = connected(1000);
         drop(tokio::spawn(echo(server, 100)));
-        assert_eq!(asked.await.unwrap().unwrap(), Value::Int(0));
-        for number in 0..50 {
-            assert_eq!(order.recv().await, Some(Value::Int(number)));
+        let first = request(1);
+        let mut idle = std::pin::pin!(pipe.ask(&first));
+        assert!(idle.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        for number in 2..2000 {
+            assert_eq!(pipe.ask(&request(number)).await.unwrap(), Value::Int(number));
         }
-        assert_eq!(pipe.shared.crowd.load(Ordering::Acquire), 0);
+        assert_eq!(pipe.shared.state().places.len(), 2);
+        assert_eq!(idle.await.unwrap(), Value::Int(1));
     }
 
     #[tokio::test]
-    async fn who_waits_for_room_is_told_of_the_end() {
-        let (pipe, server) = connected(16);
+    async fn what_is_sent_is_not_kept_and_what_can_not_be_sent_ends_the_connection() {
+        let (pipe, mut server) = connected(16 * 1024);
         let mut large = cmd("ECHO");
-        large.arg(vec![b'x'; UNSENT_MAX]);
-        let asked = tokio::spawn({
-            let pipe = pipe.clone();
-            async move { pipe.ask(&large).await }
-        });
-        tokio::task::yield_now().await;
-        let behind = tokio::spawn({
-            let pipe = pipe.clone();
-            async move { pipe.ask(&request(1)).await }
-        });
-        tokio::task::yield_now().await;
-        drop(server);
-        assert!(asked.await.unwrap().is_err());
-        assert!(behind.await.unwrap().is_err());
+        large.arg(vec![b'x'; 100_000]);
+        let (large, mut callers) = (Arc::new(large), tokio::task::JoinSet::new());
+        for number in 0..100 {
+            let (its, large) = (pipe.clone(), Arc::clone(&large));
+            callers.spawn(async move { its.ask(&*large).await });
+            // The socket always has something to do, and what it has done is forgotten.
+            let mut some = vec![0; if number < 50 { 100_000 } else { 1 }];
+            tokio::task::yield_now().await;
+            server.read_exact(&mut some).await.unwrap();
+            let state = pipe.shared.state();
+            if number < 50 {
+                assert!(state.unsent.room() < 500_000, "{} at {number}", state.unsent.room());
+            }
+        }
+        assert!(!pipe.has_ended());
+        for _ in 0..200 {
+            let (pipe, large) = (pipe.clone(), Arc::clone(&large));
+            callers.spawn(async move { pipe.ask(&*large).await });
+        }
+        while let Some(answer) =
+            timeout(Duration::from_secs(60), callers.join_next()).await.unwrap()
+        {
+            assert!(answer.unwrap().is_err());
+        }
+        assert!(pipe.has_ended() && pipe.shared.state().unsent.room() == 0);
     }
 }

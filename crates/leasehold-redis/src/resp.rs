@@ -25,6 +25,12 @@ const ROOM_KEPT: usize = 64 * 1024;
 /// The longest line: what servers say of errors takes less.
 const LINE_MAX: usize = 64 * 1024;
 
+/// Parts of an array for which there is room at once.
+const PARTS: usize = 256;
+
+/// How long is at most what is looked at from its begin each time that more of it has come.
+const AT_ONCE_MAX: usize = 1024 * 1024;
+
 /// How deep answers are nested at most, as in the client library.
 const DEPTH_MAX: usize = 100;
 
@@ -87,8 +93,10 @@ impl Inbox {
         if self.room.len().saturating_sub(self.to) >= missing {
             return;
         }
-        self.room.copy_within(self.from..self.to, 0);
-        (self.from, self.to) = (0, self.to.saturating_sub(self.from));
+        if self.from > 0 {
+            self.room.copy_within(self.from..self.to, 0);
+            (self.from, self.to) = (0, self.to.saturating_sub(self.from));
+        }
         let wanted = self.to.saturating_add(missing.min(GROWS_BY)).max(ROOM);
         if self.room.len() < wanted {
             self.room.resize(wanted.max(self.room.len().saturating_mul(2)), 0);
@@ -243,6 +251,12 @@ impl Outbox {
         command.write(&mut self.bytes);
     }
 
+    /// How many bytes there is room for.
+    #[cfg(test)]
+    pub(crate) fn room(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// How many bytes are still to be sent.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len().saturating_sub(self.sent)
@@ -266,7 +280,13 @@ impl Outbox {
             match stream.as_mut().poll_write(cx, rest)? {
                 Poll::Ready(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(written) => self.sent = self.sent.saturating_add(written),
-                Poll::Pending => return Ok(()),
+                Poll::Pending => {
+                    if self.sent >= self.bytes.len() / 2 {
+                        self.bytes.drain(..self.sent);
+                        self.sent = 0;
+                    }
+                    return Ok(());
+                }
             }
         }
         self.bytes.clear();
@@ -320,9 +340,7 @@ impl<'a> Reader<'a> {
             b'*' => match self.length()? {
                 Some(0) => Value::Array(Vec::new()),
                 Some(length) => {
-                    // Each takes three bytes, or is still to come.
-                    let there = self.bytes.len().saturating_sub(self.at) / 3;
-                    return Ok(Part::Array(length, length.min(there)));
+                    return Ok(Part::Array(length, length.min(PARTS)));
                 }
                 None => Value::Nil,
             },
@@ -335,7 +353,10 @@ impl<'a> Reader<'a> {
             },
             _ => {
                 self.at = begin;
-                self.skip(depth)?;
+                self.skip(depth).map_err(|stop| match stop {
+                    Stop::Needs(bytes) if bytes > AT_ONCE_MAX => Stop::Garbage,
+                    stop => stop,
+                })?;
                 let whole = self.bytes.get(begin..self.at).unwrap_or_default();
                 redis::parse_redis_value(whole).map_err(Stop::Failed)?
             }
@@ -622,8 +643,9 @@ mod tests {
         ] {
             assert!(read(&[bad.as_bytes()]).is_err(), "{bad}");
         }
-        let deep = b"*1\r\n".repeat(DEPTH_MAX + 1);
-        assert!(read(&[&deep]).is_err());
+        for nested in ["*1\r\n", "|1\r\n+k\r\n:1\r\n", "%1\r\n+k\r\n"] {
+            assert!(read(&[&nested.as_bytes().repeat(DEPTH_MAX + 1)]).is_err(), "{nested}");
+        }
     }
 
     #[test]
