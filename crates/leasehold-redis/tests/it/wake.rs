@@ -62,6 +62,52 @@ async fn a_dropped_listener_closes_its_channel() {
     }
 }
 
+#[test]
+fn the_channel_lives_on_the_runtime_that_was_named() {
+    let server = RedisServer::start();
+    let connections = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    // It has no sockets of its own.
+    let callers = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let url = server.url();
+    callers.block_on(async {
+        let builder = RedisStore::builder().runtime(connections.handle().clone());
+        let store = builder.connect(&url).await.unwrap();
+        let client = ClientId::generate().unwrap();
+        let mut listener = store.listen(client, WITHIN).await.unwrap();
+        for again in [false, true] {
+            if again {
+                assert_eq!(server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]), "1");
+                assert_eq!(timeout(WITHIN, listener.next()).await.unwrap(), Wake::Resync);
+            }
+            hand_over(&store, client).await;
+            let wake = timeout(WITHIN, listener.next()).await.unwrap();
+            assert!(matches!(wake, Wake::Granted { .. }), "{wake:?}");
+        }
+    });
+}
+
+#[tokio::test]
+async fn a_listener_that_falls_behind_is_told_that_messages_may_be_lost() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let client = ClientId::generate().unwrap();
+    let mut listener = store.listen(client, WITHIN).await.unwrap();
+    let many = format!(
+        "for i = 1, 20000 do redis.call('PUBLISH', 'leasehold:wake:{client}', 'first 7 5') end"
+    );
+    drop(server.cli(&["EVAL", &many, "0"]));
+    let mut heard = 0;
+    while timeout(WITHIN, listener.next()).await.unwrap() != Wake::Resync {
+        heard += 1;
+        assert!(heard <= 1024, "more were kept than there is room for");
+    }
+    assert!(heard > 0);
+    // What comes later comes as before.
+    drop(server.cli(&["PUBLISH", &format!("leasehold:wake:{client}"), "first 8 5"]));
+    let last = async { while !matches!(listener.next().await, Wake::First { ticket: 8, .. }) {} };
+    timeout(WITHIN, last).await.unwrap();
+}
+
 #[tokio::test]
 async fn strangers_messages_are_ignored() {
     let server = server::shared();
