@@ -11,7 +11,7 @@ use crate::dial::Socket;
 use crate::resp::{Heard, Inbox, Outbox};
 use crate::transport::judged;
 
-/// The longest thing that is said: our messages take a few hundred bytes.
+/// The longest thing that is said, in bytes: our messages take a few hundred.
 const SAID_MAX: usize = 1024 * 1024;
 
 /// A connection on which messages come, read where they are waited for.

@@ -2,8 +2,8 @@
 //!
 //! A caller writes its request to the socket at once, and leaves to a task, the driver, what the socket
 //! does not take. The driver reads, and wakes each caller when its answer is there. So a request wakes
-//! one task on its way back and none on its way there; the client library's connection, which hands
-//! requests to a task as well, costs twice as much (docs/performance.md).
+//! one task on its way back and none on its way there. The client library's connection hands requests to
+//! a task as well; docs/performance.md has what a hand-off took with it.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -19,13 +19,13 @@ use redis::{Cmd, RedisError, RedisFuture, RedisResult, Value};
 use crate::dial::Socket;
 use crate::resp::{Inbox, Outbox, Write};
 
-/// A socket for which so much waits is given up: no callers wait for so many answers.
+/// A socket for which so many bytes wait is given up: no callers wait for so many answers.
 const UNSENT_MAX: usize = 16 * 1024 * 1024;
 
 /// Places that are kept when nobody has one.
 const PLACES_KEPT: usize = 1024;
 
-/// The longest answer: what a lock with a hundred thousand waiters is, and more.
+/// The longest answer, in bytes: what a lock with a hundred thousand waiters is, and more.
 const ANSWER_MAX: usize = 64 * 1024 * 1024;
 
 /// A connection whose requests may be under way at the same time.

@@ -13,22 +13,22 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::classify;
 
-/// Room for what is read at once; a longer answer gets more, for as long as it takes.
+/// Bytes of room for what is read at once; a longer answer gets more, for as long as it takes.
 const ROOM: usize = 4096;
 
-/// By how much the room grows at most before anything has come that fills it.
+/// By how many bytes the room grows at most before anything has come that fills it.
 const GROWS_BY: usize = 1 << 20;
 
-/// Room for what is to be sent that is kept when all is.
+/// Bytes of room for what is to be sent that are kept when all is.
 const ROOM_KEPT: usize = 64 * 1024;
 
-/// The longest line: what servers say of errors takes less.
+/// The longest line, in bytes: what servers say of errors takes less.
 const LINE_MAX: usize = 64 * 1024;
 
 /// Parts of an array for which there is room at once.
 const PARTS: usize = 256;
 
-/// How long is at most what is looked at from its begin each time that more of it has come.
+/// How many bytes are at most looked at from their begin each time that more of them have come.
 const AT_ONCE_MAX: usize = 1024 * 1024;
 
 /// How deep answers are nested at most, as in the client library.
