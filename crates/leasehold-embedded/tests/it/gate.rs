@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use leasehold_core::{Acquire, ErrorKind, LeaveRequest, ReleaseRequest, Store};
 use leasehold_embedded::EmbeddedStore;
-use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::ask::{WITHIN, granted, request};
@@ -17,12 +16,11 @@ use crate::child::{Child, say};
 use crate::place;
 use crate::processes::soon;
 
-/// Takes a lock and gives it back, again and again. While it has it, it has a lock of the kernel as
-/// well, which ends when it does, and which two holders could not have both; and it counts.
+/// Takes a lock and gives it back, again and again. It writes into a file that it has it, and that it
+/// still had it: one that is killed writes nothing more, however long its end takes.
 #[expect(clippy::infinite_loop, reason = "it goes on until it is killed")]
 pub(crate) async fn in_child(store: &EmbeddedStore, name: &str, path: &Path) {
-    let number = path.with_extension("number");
-    let witness = File::open(path.with_extension("witness")).unwrap();
+    let mut written = File::options().append(true).open(path.with_extension("written")).unwrap();
     say("ready");
     loop {
         let asked = request(name);
@@ -30,27 +28,43 @@ pub(crate) async fn in_child(store: &EmbeddedStore, name: &str, path: &Path) {
             tokio::time::sleep(Duration::from_micros(50)).await;
             continue;
         };
-        if flock(&witness, FlockOperation::NonBlockingLockExclusive).is_err() {
-            File::options()
-                .append(true)
-                .open(&number)
-                .and_then(|mut file| file.write_all(b"two"))
-                .unwrap();
+        let fence = grant.fences.first();
+        for what in [HAS, STILL_HAD] {
+            written.write_all(format!("{what} {fence}\n").as_bytes()).unwrap();
         }
-        File::options().append(true).open(&number).unwrap().write_all(b".").unwrap();
-        flock(&witness, FlockOperation::Unlock).unwrap();
         let ending = ReleaseRequest::new(asked.key, asked.token, grant.fences);
         store.release(&ending, WITHIN).await.unwrap();
     }
+}
+
+const HAS: &str = "has";
+const STILL_HAD: &str = "had";
+
+/// How often the lock was taken: each holder wrote all that it did before the next one had it, and
+/// no fence came later than a greater one.
+fn times_taken(written: &str) -> usize {
+    let (mut holder, mut times) = (0_u64, 0);
+    for line in written.lines() {
+        let (what, fence) = line.split_once(' ').unwrap();
+        let fence = fence.parse().unwrap();
+        match what {
+            HAS => {
+                assert!(fence > holder, "{fence} after {holder}:\n{written}");
+                (holder, times) = (fence, times + 1);
+            }
+            STILL_HAD => assert_eq!(fence, holder, "two had the lock at once:\n{written}"),
+            _ => panic!("nobody writes {line}"),
+        }
+    }
+    times
 }
 
 /// Processes that take turns at a lock and are killed at any moment, each started by a program.
 async fn killed_at_any_moment(by: &[&str], rounds: usize) {
     let (path, _keep) = place();
     let store = EmbeddedStore::open(&path).unwrap();
-    let (number, witness) = (path.with_extension("number"), path.with_extension("witness"));
-    File::create(&number).unwrap();
-    File::create(&witness).unwrap();
+    let written = path.with_extension("written");
+    File::create(&written).unwrap();
     let start = || {
         let mut child = Child::start_by(by, &path, "witness k");
         child.wait_for("ready");
@@ -65,9 +79,8 @@ async fn killed_at_any_moment(by: &[&str], rounds: usize) {
     children.into_iter().for_each(Child::kill);
     soon(&store, "k").await;
     store.entries(WITHIN).await.unwrap();
-    let counted = fs::read_to_string(number).unwrap();
-    assert!(!counted.contains("two"), "two had the lock at once");
-    assert!(counted.len() > rounds, "{} times", counted.len());
+    let times = times_taken(&fs::read_to_string(written).unwrap());
+    assert!(times > rounds, "{times} times");
     Child::that_says(&path, "open", "open").end();
 }
 
