@@ -420,7 +420,41 @@ impl Listener for Listening {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt as _;
+
     use super::*;
+    use crate::dial::Socket;
+
+    fn said(ticket: usize) -> String {
+        let message = format!("first {ticket} 5");
+        format!("*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n${}\r\n{message}\r\n", message.len())
+    }
+
+    #[tokio::test]
+    async fn a_listener_that_falls_behind_is_told_that_messages_may_be_lost() {
+        const SAID: usize = QUEUE_MAX + 500;
+        let (ours, mut theirs) = tokio::io::duplex(1024 * 1024);
+        let connection = Connection::Ours(Ear::new(Socket::new(Box::new(ours))));
+        let deadline = Deadline::after(Duration::from_secs(30));
+        let listening = Listening::start(deadline, |messages, doubts, ready| async move {
+            drop(ready.send(Ok(())));
+            let forwarder = Forwarder { grants: GrantSource::Message, messages, doubts };
+            drop(forwarder.forward(connection).await);
+        });
+        let mut listener = listening.await.unwrap();
+        let all: String = (0..SAID).map(said).collect();
+        theirs.write_all(all.as_bytes()).await.unwrap();
+        let retry_after = Duration::from_micros(5);
+        let first = |ticket: usize| Wake::First { ticket: ticket as u64, retry_after };
+        for ticket in 0..QUEUE_MAX {
+            assert_eq!(listener.next().await, first(ticket));
+        }
+        assert_eq!(listener.next().await, Wake::Resync);
+        // The one for which there was no room is lost; what comes later comes as before.
+        for ticket in QUEUE_MAX + 1..SAID {
+            assert_eq!(listener.next().await, first(ticket));
+        }
+    }
 
     #[test]
     fn what_is_no_message_is_ignored() {
