@@ -4,10 +4,12 @@
 
 use leasehold_core::{ErrorKind, Kind};
 
+use super::operation::waiter_that_asks_for_its_place;
 use super::*;
 
-/// Longer than anything in a sequence lasts, and than what nobody knows the end of any more.
-const ALL_OVER_US: u64 = 300_000_000;
+/// Longer than any sequence lasts and its fences reach ahead, and a quarter of the retention more: that
+/// long holds what nobody knows the end of any more.
+const ALL_OVER_US: u64 = 1_000_000_000;
 
 /// What was tried.
 #[derive(Debug, Default)]
@@ -47,6 +49,10 @@ async fn try_all(
 ) -> Result<(), TestCaseError> {
     world.sequences += 1;
     world.messages().await;
+    // The clock begins anew, and what was seen of the sequence before would be far ahead of it.
+    for store in &world.stores {
+        store.shared.seen.store(0, Ordering::Relaxed);
+    }
     let mut lock = Lock::new(world.sequences);
     let mut stored = Stored::read(world, &lock.key).await;
     let mut at_us = START_US;
@@ -115,9 +121,13 @@ async fn lose(
     let outcome = shown.as_ref().map(drop);
     prop_assert!(fine(outcome), "without {field}, what is shown: {shown:?}");
     if !of_record {
+        // What this client sees then is no part of what comes next.
+        let seen = &world.stores[0].shared.seen;
+        let seen_before = seen.load(Ordering::Relaxed);
         world.set_clock(at_us + ALL_OVER_US).await;
         // Whoever waited and was passed over may have moved the head of the line by one step only.
         let answer = world.stranger(key, Mode::Exclusive).await;
+        seen.store(seen_before, Ordering::Relaxed);
         let granted = matches!(answer, Ok(Acquire::Granted(_)));
         prop_assert!(granted, "without {field}, kept out: {answer:?}");
     }
@@ -132,6 +142,15 @@ fn check(home: Home) {
             try_all(&mut bench.world, &mut bench.tally, &steps).await
         });
     assert!(bench.tally.held > 0, "no lock that was held lost a field");
+}
+
+#[test]
+fn a_waiter_comes_back_to_a_place_that_was_removed() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (mut world, mut tally) = (World::new().await, Tally::default());
+        try_all(&mut world, &mut tally, &waiter_that_asks_for_its_place()).await.unwrap();
+    });
 }
 
 #[test]

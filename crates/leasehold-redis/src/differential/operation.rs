@@ -211,8 +211,8 @@ pub(super) fn renewal_of_what_it_hands_over() -> Vec<Step> {
         successor: None,
     };
     [
-        plain(0, Mode::Exclusive, false),
-        plain(2, Mode::Exclusive, true),
+        plain(0, Mode::Exclusive, None),
+        plain(2, Mode::Exclusive, Some(Where::None)),
         Operation::Renew(vec![renewal]),
     ]
     .map(|operation| Step { pass_us: 900, epoch: 0, operation })
@@ -225,25 +225,35 @@ pub(super) fn waiter_that_asks_in_another_mode() -> Vec<Step> {
     let joint = Mode::Joint(Bond::new(7));
     let ending = Ending { who: 2, fences_of: 2, remaining: 0, cooldown: None, reopen: false };
     [
-        plain(2, Mode::Shared, false),
-        plain(5, joint, true),
-        plain(4, Mode::Exclusive, true),
-        plain(1, joint, true),
+        plain(2, Mode::Shared, None),
+        plain(5, joint, Some(Where::None)),
+        plain(4, Mode::Exclusive, Some(Where::None)),
+        plain(1, joint, Some(Where::None)),
         Operation::Release(ending),
-        plain(4, joint, true),
+        plain(4, joint, Some(Where::None)),
     ]
     .map(|operation| Step { pass_us: 100, epoch: 0, operation })
     .into()
 }
 
-fn plain(who: u8, mode: Mode, waits: bool) -> Operation {
-    let wait = Waiting {
+/// A waiter asks again for the place that it has.
+pub(super) fn waiter_that_asks_for_its_place() -> Vec<Step> {
+    [None, Some(Where::None), Some(Where::Own)]
+        .into_iter()
+        .zip([0, 1, 1])
+        .map(|(waits, who)| plain(who, Mode::Exclusive, waits))
+        .map(|operation| Step { pass_us: 100, epoch: 0, operation })
+        .collect()
+}
+
+fn plain(who: u8, mode: Mode, waits: Option<Where>) -> Operation {
+    let wait = waits.map(|place| Waiting {
         heartbeat: 0,
         behind: 0,
         window_ms: 1_000,
-        place: Where::None,
+        place,
         max_waiters: None,
-    };
+    });
     Operation::Acquire(Taking {
         who,
         mode,
@@ -252,7 +262,7 @@ fn plain(who: u8, mode: Mode, waits: bool) -> Operation {
         holds: 1,
         preferred: false,
         cooldown: None,
-        wait: waits.then_some(wait),
+        wait,
         after: None,
     })
 }

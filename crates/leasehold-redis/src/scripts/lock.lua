@@ -143,7 +143,7 @@ local function state_of(lock)
     elseif is_plain(lock) then
       local range = lock.ranges[1]
       rest = rest .. format(' %016.0f %016.0f %016.0f %013.0f %.0f', lock.soonest, range.head, lock.next_other,
-        lock.window, range.tail - range.head + 1 - lock.waiters)
+        lock.window, math.max(range.tail - range.head + 1 - lock.waiters, 0))
     elseif lock.waiters > 0 then
       rest = rest .. ' line'
     end
