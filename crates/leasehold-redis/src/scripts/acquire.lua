@@ -82,7 +82,7 @@ for i = 1, number do
         end
         state = got.err and got or got[1]
         if number == 1 then
-          found = {got}
+          found = got
         else
           found = found or {}
           found[i] = got
@@ -132,14 +132,16 @@ local general, room = nil, $ROOM
 -- Takes or renews a place in a plain line, where the key lives long enough already: docs/wire.md has the positions
 -- by which it reads. Whatever is otherwise is left to the general way, and nothing is changed. What is answered is
 -- as it is stored, since the client has more time to take it apart.
-for n = 1, #rest do
-  local i, answer = rest[n], nil
-  local key, got = keys[i], found and found[i]
+for n = 1, number == 1 and 1 or #rest do
+  local i, answer, got = 1, nil, found
   if number > 1 then
+    i = rest[n]
+    got = found and found[i]
     token, what = argv[i + 4], argv[4]
     if #token > 32 then token, what = sub(token, 1, 32), sub(token, 33) end
     is_new = sub(what, 17, 43) == '---------------- ----------'
   end
+  local key = keys[i]
   repeat
     -- What comes after one that is left, for the same lock, waits for its turn too.
     if not got or sub(what, 1, 1) ~= '=' or room < 1 or general and general[key] then break end
@@ -183,6 +185,7 @@ for n = 1, #rest do
     answer = us .. name .. ' ' .. state .. '\n' .. got[2]
   until true
   if answer then
+    if number == 1 then return answer end
     answers[i], room = answer, room - 1
   elseif room < 1 and number > 1 then
     answers[i] = {'later'}
@@ -191,7 +194,8 @@ for n = 1, #rest do
     general[#general + 1], general[key] = i, true
   end
 end
-if not general then return number == 1 and answers[1] or answers end
+if not general then return answers end
+answers = answers or {}
 local frees = false
 -- include: asked
 -- include: each

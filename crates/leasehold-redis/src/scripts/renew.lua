@@ -65,7 +65,8 @@ for i = 1, number do
     -- include: settle
   end
 end
-if not answers then return done end
+if not (answers or rest) then return done end
+if rest == true then answers, rest = {false}, {1} end
 for i = 1, number do
   if answers[i] == nil then answers[i] = done end
 end
