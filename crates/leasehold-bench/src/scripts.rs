@@ -172,7 +172,8 @@ impl<'a> Bench<'a> {
 
     pub(crate) async fn release(&self, party: &Party, fences: FenceBlock) -> anyhow::Result<()> {
         let Party { request, .. } = party;
-        let request = ReleaseRequest::new(request.key.clone(), request.token, fences);
+        let mut request = ReleaseRequest::new(request.key.clone(), request.token, fences);
+        request.in_time = true;
         match self.store.release(&request, WITHIN).await? {
             Release::Released => Ok(()),
             answer => bail!("not released: {answer:?}"),
@@ -251,7 +252,9 @@ impl<'a> Bench<'a> {
                     callers.spawn(async move {
                         let answer = store.acquire(&request, WITHIN).await?;
                         let fences = answer.fences().context("not granted")?;
-                        anyhow::Ok(ReleaseRequest::new(request.key, request.token, fences))
+                        let mut ending = ReleaseRequest::new(request.key, request.token, fences);
+                        ending.in_time = true;
+                        anyhow::Ok(ending)
                     });
                 }
                 while let Some(granted) = callers.join_next().await {

@@ -206,14 +206,16 @@ pub enum Renew {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Release {
-    /// The lease ended by this token's release.
+    /// The lease ended by this token's release, or by an earlier one of it.
     Released,
     /// Some of its holds remain.
     StillHeld {
         /// How many.
         holds: u32,
     },
-    /// It had run out before, and nobody has held the lock since.
+    /// It had run out before, and nobody has held the lock since. An exclusive lease that its holder releases
+    /// [in time](super::ReleaseRequest::in_time) is released instead, unless the store has seen it run out
+    /// before.
     Late,
     /// It was not this token's any more.
     NotHeld,

@@ -166,13 +166,17 @@ pub struct ReleaseRequest {
     /// Opens the lock again that the grant or an earlier release closed for a while; with a
     /// cool-down of its own, the lock is closed for that.
     pub reopen: bool,
+    /// The holder's own clock says that the lease has not run out when this is asked. An exclusive lease is
+    /// then ended by this release, and handed on, also where it runs out on the request's way: nobody else has
+    /// held the lock before. A store need not look at its clock for that.
+    pub in_time: bool,
 }
 
 impl ReleaseRequest {
-    /// A full release without cool-down.
+    /// A full release without cool-down, of a lease that may have run out.
     #[must_use]
     pub const fn new(key: Key, token: Token, fences: FenceBlock) -> Self {
-        Self { key, token, fences, cooldown: None, remaining: 0, reopen: false }
+        Self { key, token, fences, cooldown: None, remaining: 0, reopen: false, in_time: false }
     }
 }
 

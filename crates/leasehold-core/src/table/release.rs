@@ -1,11 +1,13 @@
 //! Ending a lease: by its holder, by a caller that gives up whatever it has, by an operator, and by
 //! a store that knows holders to be dead.
 
+use std::time::Duration;
+
 use super::StoreTime;
 use super::entry::LockEntry;
 use super::operation::{Current, Operation};
 use crate::store::{
-    ForceRelease, ForceReleaseRequest, Leave, LeaveRequest, Release, ReleaseRequest,
+    ForceRelease, ForceReleaseRequest, Leave, LeaveRequest, Mode, Release, ReleaseRequest,
 };
 use crate::token::Token;
 
@@ -15,6 +17,19 @@ impl Operation for ReleaseRequest {
 
     fn token(&self) -> Option<Token> {
         Some(self.token)
+    }
+
+    /// A lease that is ended in time does not run out before.
+    fn prepare(&self, entry: &mut LockEntry, at: StoreTime) {
+        if !self.in_time || self.remaining > 0 {
+            return;
+        }
+        for holder in &mut entry.holders {
+            if holder.token == self.token && holder.mode == Mode::Exclusive {
+                holder.expires_at =
+                    holder.expires_at.max(at.saturating_add(Duration::from_micros(1)));
+            }
+        }
     }
 
     fn apply(&self, Current { entry, now }: Current<'_>) -> Release {

@@ -112,6 +112,7 @@ pub(super) struct Ending {
     remaining: u32,
     cooldown: Option<Duration>,
     reopen: bool,
+    in_time: bool,
 }
 
 fn ttl(ms: u64) -> Ttl {
@@ -195,6 +196,7 @@ impl Ending {
         request.remaining = self.remaining;
         request.cooldown = self.cooldown;
         request.reopen = self.reopen;
+        request.in_time = self.in_time;
         request
     }
 }
@@ -223,7 +225,8 @@ pub(super) fn renewal_of_what_it_hands_over() -> Vec<Step> {
 /// one, who waits for the same, is no longer in its way.
 pub(super) fn waiter_that_asks_in_another_mode() -> Vec<Step> {
     let joint = Mode::Joint(Bond::new(7));
-    let ending = Ending { who: 2, fences_of: 2, remaining: 0, cooldown: None, reopen: false };
+    let ending =
+        Ending { who: 2, fences_of: 2, remaining: 0, cooldown: None, reopen: false, in_time: true };
     [
         plain(2, Mode::Shared, None),
         plain(5, joint, Some(Where::None)),
@@ -422,14 +425,15 @@ pub(super) fn renewal() -> impl Strategy<Value = Renewal> {
 pub(super) fn ending() -> impl Strategy<Value = Ending> {
     let remaining = prop_oneof![5 => Just(0_u32), 1 => 1..3_u32];
     let cooldown = option::weighted(0.2, cooldown());
-    let reopen = prop::bool::weighted(0.1);
-    (who().prop_flat_map(fences_of), remaining, cooldown, reopen).prop_map(
-        |((who, fences_of), remaining, cooldown, reopen)| Ending {
+    let (reopen, in_time) = (prop::bool::weighted(0.1), prop::bool::weighted(0.7));
+    (who().prop_flat_map(fences_of), remaining, cooldown, reopen, in_time).prop_map(
+        |((who, fences_of), remaining, cooldown, reopen, in_time)| Ending {
             who,
             fences_of,
             remaining,
             cooldown,
             reopen,
+            in_time,
         },
     )
 }

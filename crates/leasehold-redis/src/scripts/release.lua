@@ -8,10 +8,11 @@
 --               token, 32 hexadecimal digits
 --               the sequence that follows the last of the lease's fences, sixteen digits
 --               their epoch, four digits
---         and where it is not just to end:
+--         and where it is not just to end, or may have run out:
 --         how many holds are to remain; 0 ends the lease
 --         cool-down, µs; 0 for none
 --         1 to open the lock again that was closed for a while, else 0
+--         1 where the holder asked in time, by its own clock, else 0
 --
 -- Returns an array with one answer for each lock, or for one lock its answer, as acquire does, which is one of
 --   1                  an integer: released
@@ -21,38 +22,43 @@
 -- or foreign, version, failed, stopped or later, as acquire says it.
 --
 -- Atomic: one script. Works at the server's memory limit.
+local keys, argv, try, number, found = KEYS, ARGV, redis.pcall, #KEYS, nil
+-- A lock for which nobody waits, and which is not closed, is given back without looking any further, nor at the
+-- clock: the state stays as it is, but for the end of the lease. A key that lives for longer than 2.25 times the
+-- retention after the last fence, or after now, is to end earlier.
+if number == 1 then
+  local sub, key = string.sub, keys[1]
+  found = try('HGET', key, 'state')
+  if found and #found == 85 and sub(found, 15, 68) == argv[4]
+    and sub(found, 1, 13) * 1000 < sub(found, 48, 63) + 2250 * argv[3] then
+    local written = try('HSET', key, 'state', sub(found, 1, 68))
+    if written == 0 or type(written) == 'number' then return 1 end
+  end
+end
 -- include: now
-local keys, argv, try, number = KEYS, ARGV, redis.pcall, #KEYS
 -- Of one lock, rest and found are no tables: to make three of them takes a fiftieth of a hand-off.
-local answers, rest, found = number > 1 and {}, nil, nil
+local answers, rest = number > 1 and {}, number == 1 or nil
 local ahead, done = 3, 1
-local packed = number > 1 and #argv == ahead + 1 and argv[ahead + 1]
--- A key that lives for longer than this is to end earlier.
-local long = now + 2250 * retention
-local too_long = number > 1 and math.floor(long / 1000) .. ''
--- A lock for which nobody waits, and which is not closed, is given back without looking any further:
--- the state stays as it is, but for the end of the lease.
-for i = 1, number do
-  local key, state, written = keys[i], nil, nil
-  local asked = packed and sub(packed, 54 * i - 53, 54 * i) or argv[i + ahead]
-  -- What comes after one that is left, for the same lock, waits for its turn too.
-  if not (rest and rest[key]) then
-    state = try('HGET', key, 'state')
-    if state and #state == 85 and sub(state, 15, 68) == asked and sub(state, 70) > us
-      and (too_long and state < too_long or not too_long and sub(state, 1, 13) * 1000 < long) then
-      written = try('HSET', key, 'state', sub(state, 1, 68))
-    else
-      if number == 1 then
-        found = state
+if number > 1 then
+  local packed = #argv == ahead + 1 and argv[ahead + 1]
+  local too_long = math.floor(now / 1000 + 2.25 * retention) .. ''
+  for i = 1, number do
+    local key, state, written = keys[i], nil, nil
+    local asked = packed and sub(packed, 54 * i - 53, 54 * i) or argv[i + ahead]
+    -- What comes after one that is left, for the same lock, waits for its turn too.
+    if not (rest and rest[key]) then
+      state = try('HGET', key, 'state')
+      if state and #state == 85 and sub(state, 15, 68) == asked and state < too_long then
+        written = try('HSET', key, 'state', sub(state, 1, 68))
       else
         found = found or {}
         found[i] = state
       end
     end
+    -- include: settle
   end
-  -- include: settle
+  if not rest then return answers end
 end
-if not rest then return answers end
 local find, general, refused, room = string.find, nil, nil, $ROOM
 -- Ends an exclusive lease and hands the lock over to the first of a plain line, where that one wants it
 -- exclusively and was heard within half of its window, and the key lives long enough already: docs/wire.md has the
@@ -67,9 +73,8 @@ for n = 1, number == 1 and 1 or #rest do
   local key, asked = keys[i], argv[i + ahead]
   repeat
     if room < 1 or not state or #state < 152 or sub(state, 15, 68) ~= asked then break end
-    local lease_ends = sub(state, 70, 85)
     -- Where no exclusive lease ends there is a word, and letters are above digits.
-    if lease_ends <= us or lease_ends > ':' or sub(state, 87, 102) <= us then break end
+    if sub(state, 70, 70) > ':' or sub(state, 87, 102) <= us then break end
     local head = sub(state, 104, 119)
     local name = '#' .. head
     local its = try('HGET', key, name)
@@ -142,12 +147,16 @@ each(general, 3, function(i)
   local how = sub(asked, 55)
   local remaining, cooldown, opens = 0, 0, false
   if how ~= '' then
-    remaining, cooldown, how = match(how, '^ (%d+) (%d+) (%d)$')
-    remaining, cooldown, opens = remaining + 0, cooldown + 0, how == '1'
+    remaining, cooldown, opens, how = match(how, '^ (%d+) (%d+) (%d) (%d)$')
+    remaining, cooldown, opens = remaining + 0, cooldown + 0, opens == '1'
   end
   local lock, answer = open(keys[i], token)
   if lock then
     local before = head_of(lock)
+    -- A lease that is ended in time does not run out before.
+    if how ~= '0' and remaining == 0 and lock.holder == token and lock.expires <= now then
+      lock.expires = now + 1
+    end
     expire_and_grant(lock)
     local closed, ended = lock.closed, false
     local mine, hold = lock.holder == token, hold_of(lock, token)

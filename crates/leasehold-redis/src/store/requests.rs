@@ -258,9 +258,9 @@ impl RedisStore {
         let Self { shared, .. } = self;
         let mut words = Words::about(&shared.names, &request.key, &request.token, Words::BYTES);
         words.add_with(|out| push_end(request.fences, out));
-        if request.remaining > 0 || cooldown > 0 || request.reopen {
-            let reopen = u8::from(request.reopen);
-            words.add(format_args!(" {} {cooldown} {reopen}", request.remaining));
+        if request.remaining > 0 || cooldown > 0 || request.reopen || !request.in_time {
+            let (reopen, in_time) = (u8::from(request.reopen), u8::from(request.in_time));
+            words.add(format_args!(" {} {cooldown} {reopen} {in_time}", request.remaining));
         }
         Ok(words)
     }

@@ -67,8 +67,11 @@ impl Caller {
         RenewRequest::new(self.request.key.clone(), self.request.token, fences, ttl(60))
     }
 
+    /// A release in time, as nearly all are.
     pub(crate) fn ending(&self, fences: FenceBlock) -> ReleaseRequest {
-        ReleaseRequest::new(self.request.key.clone(), self.request.token, fences)
+        let mut request = ReleaseRequest::new(self.request.key.clone(), self.request.token, fences);
+        request.in_time = true;
+        request
     }
 
     pub(crate) fn leaving(&self) -> LeaveRequest {

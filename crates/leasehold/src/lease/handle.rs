@@ -769,8 +769,9 @@ impl LeaseHandle {
         state.phase
     }
 
-    pub(crate) fn release_request(&self, cooldown: Cooldown) -> ReleaseRequest {
+    pub(crate) fn release_request(&self, cooldown: Cooldown, now: Moment) -> ReleaseRequest {
         let mut request = ReleaseRequest::new(self.key.clone(), self.token, self.fences);
+        request.in_time = self.look(&mut self.state(), now) != LeaseStatus::Lost;
         match cooldown {
             Cooldown::AsGranted => {}
             Cooldown::For(cooldown) => request.cooldown = Some(cooldown),

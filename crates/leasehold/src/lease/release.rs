@@ -222,7 +222,7 @@ impl Ending {
             return None;
         }
         lease.client().schedule.remove(lease.handle());
-        let request = lease.handle().release_request(cooldown);
+        let request = lease.handle().release_request(cooldown, lease.client().clock.now());
         let armed = lease.client().reaper.arm();
         Some(Self { lease: Some(lease.clone()), request, _armed: armed })
     }

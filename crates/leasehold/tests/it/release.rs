@@ -1,6 +1,7 @@
 //! What a release says, to callers that look at nothing but `?`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold::{Effect, ErrorKind, Owner, Release};
 use leasehold_clock::ManualClock;
@@ -30,6 +31,26 @@ async fn a_release_passes_only_when_the_lease_was_held_to_its_end() {
     let _other = world.client().mutex("a").lock().await.unwrap();
     let lost = guard.release_with_cooldown(secs(60)).await.unwrap_err();
     assert_eq!((lost.kind(), lost.key().unwrap().as_str()), (ErrorKind::Lost, "a"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_release_in_time_says_that_it_is() {
+    let world = World::new();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    let client = world.client_of(Arc::new(faults.clone()));
+    let mutex = client.mutex("a").ttl(secs(3)).renew(false);
+    for begun_in_time in [true, false] {
+        let guard = mutex.lock().await.unwrap();
+        // Too late by the holder's clock, though not by the store's.
+        let rest = if begun_in_time { Duration::from_secs(1) } else { Duration::ZERO };
+        tokio::time::advance(guard.remaining() - rest).await;
+        faults.next(
+            Op::Release,
+            Fault::Delay { before: Duration::from_millis(1_500), after: Duration::ZERO },
+        );
+        let outcome = guard.release_outcome().await.unwrap();
+        assert_eq!(outcome, if begun_in_time { Release::Released } else { Release::Late });
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -258,6 +258,45 @@ fn a_release_after_the_end_is_late_when_nobody_came_and_not_held_when_somebody_d
 }
 
 #[test]
+fn a_release_in_time_ends_what_runs_out_on_its_way() {
+    let in_time = |who, lease| {
+        let mut request = ReleaseRequest::new(key(), token(who), lease);
+        request.in_time = true;
+        request
+    };
+    let mut lock = Lock::new();
+    let lease = lock.take(1, 100);
+    lock.pass(150);
+    for _ in 0..2 {
+        assert_eq!(lock.release_with(&in_time(1, lease)), Release::Released);
+    }
+    let second = lock.take(2, 100);
+    assert!(second.first() > lease.last());
+    assert_eq!(lock.release_with(&in_time(1, lease)), Release::NotHeld);
+    lock.wait(3);
+    lock.pass(100);
+    assert_eq!(lock.release_with(&in_time(2, second)), Release::Released);
+    assert_eq!(lock.holders(), [3], "it goes to the next in line");
+    assert_eq!(lock.release_with(&in_time(2, second)), Release::NotHeld);
+}
+
+#[test]
+fn only_an_exclusive_lease_that_ends_as_a_whole_is_ended_in_time() {
+    let mut lock = Lock::new();
+    let lease = granted(&lock.acquire(&with_mode(1, 100, Mode::Shared)));
+    lock.pass(100);
+    let mut request = ReleaseRequest::new(key(), token(1), lease);
+    request.in_time = true;
+    assert_eq!(lock.release_with(&request), Release::Late);
+    let mut lock = Lock::new();
+    let lease = lock.take(1, 100);
+    lock.pass(100);
+    let mut request = ReleaseRequest::new(key(), token(1), lease);
+    (request.in_time, request.remaining) = (true, 1);
+    assert_eq!(lock.release_with(&request), Release::Late);
+}
+
+#[test]
 fn a_stranger_releases_nothing() {
     let mut lock = Lock::new();
     lock.take(1, 100);
