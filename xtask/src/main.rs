@@ -12,6 +12,8 @@ mod doc_links;
 mod features;
 mod hygiene;
 mod interop;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod layout;
 mod links;
 mod picture;
 mod promises;
