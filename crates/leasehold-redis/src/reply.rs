@@ -198,7 +198,7 @@ fn read_acquire(value: Value, asked: &Asked) -> Option<Acquire> {
         return Some(Acquire::Granted(Granted::new(FenceBlock::new(first, asked.block.get()))));
     }
     if let Value::BulkString(text) = &value {
-        return stored::plain_waiting(std::str::from_utf8(text).ok()?).map(Acquire::Waiting);
+        return stored::plain_waiting(text).map(Acquire::Waiting);
     }
     let mut parts = Parts::of(value)?;
     Some(match &*parts.text()? {

@@ -197,23 +197,19 @@ pub(crate) fn put_text(text: &[u8], out: &mut Vec<u8>) {
 }
 
 fn put_length(kind: u8, length: usize, out: &mut Vec<u8>) {
-    // So many digits has the largest there is.
-    let mut line = [0; 20];
-    let mut rest = length;
-    let mut begin = line.len();
-    loop {
-        begin = begin.saturating_sub(1);
-        if let Some(digit) = line.get_mut(begin) {
-            *digit = b'0'.saturating_add(u8::try_from(rest % 10).unwrap_or_default());
+    // Nearly all are about locks, and short.
+    let digit = |part: usize| b'0'.saturating_add(u8::try_from(part % 10).unwrap_or_default());
+    let [ones, tens] = [length, length / 10].map(digit);
+    let [carriage_return, line_feed] = *b"\r\n";
+    match length {
+        0..10 => out.extend_from_slice(&[kind, ones, carriage_return, line_feed]),
+        10..100 => out.extend_from_slice(&[kind, tens, ones, carriage_return, line_feed]),
+        100..1000 => {
+            let hundreds = digit(length / 100);
+            out.extend_from_slice(&[kind, hundreds, tens, ones, carriage_return, line_feed]);
         }
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
+        _ => out.extend_from_slice(format!("{}{length}\r\n", char::from(kind)).as_bytes()),
     }
-    out.push(kind);
-    out.extend_from_slice(line.get(begin..).unwrap_or_default());
-    out.extend_from_slice(END);
 }
 
 /// The texts of a request.

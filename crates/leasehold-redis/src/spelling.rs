@@ -46,6 +46,21 @@ impl<'a> Words<'a> {
     }
 }
 
+/// The number that so many digits are which begin there.
+pub(crate) fn digits_at<const WIDTH: usize>(text: &[u8], at: usize) -> Option<u64> {
+    let digits: &[u8; WIDTH] = text.get(at..)?.first_chunk()?;
+    let (eights, rest) = digits.as_chunks();
+    let mut number = 0_u64;
+    for eight in eights {
+        number = number.wrapping_mul(100_000_000).wrapping_add(eight_digits(*eight)?);
+    }
+    for byte in rest {
+        let digit = Some(byte.wrapping_sub(b'0')).filter(|digit| *digit <= 9)?;
+        number = number.wrapping_mul(10).wrapping_add(digit.into());
+    }
+    Some(number)
+}
+
 /// Eight digits as a number: neighbours are put together at once, then pairs, then fours.
 fn eight_digits(digits: [u8; 8]) -> Option<u64> {
     const ONES: u64 = 0x0101_0101_0101_0101;
@@ -127,6 +142,16 @@ mod tests {
             let expected = plain.and_then(|plain| plain.parse::<u64>().ok());
             assert_eq!(Words(&text).number(), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn digits_are_read_where_they_are_and_nothing_else_is_taken_for_them() {
+        let text = b"at 1795378205340951 0042;";
+        assert_eq!(digits_at::<16>(text, 3), Some(1_795_378_205_340_951));
+        assert_eq!(digits_at::<4>(text, 20), Some(42));
+        assert_eq!((digits_at::<16>(text, 2), digits_at::<16>(text, 4)), (None, None));
+        assert_eq!((digits_at::<5>(text, 20), digits_at::<4>(text, 22)), (None, None));
+        assert_eq!((digits_at::<4>(text, 24), digits_at::<4>(text, 99)), (None, None));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use leasehold_core::{
 
 use crate::classify;
 use crate::names::{read_metadata, read_owner};
-use crate::spelling::{Words, fence, kind, read_profile, until};
+use crate::spelling::{Words, digits_at, fence, kind, read_profile, until};
 
 /// All that is stored for one lock. Times are in µs since the Unix epoch.
 #[derive(Debug)]
@@ -155,18 +155,23 @@ fn read_record(about: &str, state: &str) -> Option<Stored> {
 }
 
 /// Reads what a script answers about a waiter in a plain line: `now#place state`, and behind a line feed the
-/// record.
-pub(crate) fn plain_waiting(text: &str) -> Option<Waiting> {
-    let (head, record) = text.split_once('\n')?;
-    let (now, head) = until(b'#', head);
-    let mut words = Words(head?);
-    let (now, place): (u64, u64) = (Words(now).number()?, words.number()?);
-    let (_kept, _token) = (words.word()?, words.word()?);
-    let (following, epoch): (u64, u64) = (words.number()?, words.number()?);
-    let (ends, _soonest): (u64, u64) = (words.number()?, words.number()?);
-    let (first_place, next_place): (u64, u64) = (words.number()?, words.number()?);
-    let (_window, gone): (u64, u64) = (words.number()?, words.number()?);
-    let mut about = Words(record.strip_prefix("leasehold/1 ")?);
+/// record. All widths are fixed but for the last number's.
+pub(crate) fn plain_waiting(text: &[u8]) -> Option<Waiting> {
+    const PLACE: usize = 17;
+    const STATE: usize = 34;
+    let behind = text.get(STATE + 151..)?;
+    let line_feed = behind.iter().position(|byte| *byte == b'\n')?;
+    let (gone, record) = behind.split_at_checked(line_feed)?;
+    let now = digits_at::<16>(text, 0)?;
+    let place = digits_at::<16>(text, PLACE)?;
+    let (following, epoch) =
+        (digits_at::<16>(text, STATE + 47)?, digits_at::<4>(text, STATE + 64)?);
+    let ends = digits_at::<16>(text, STATE + 69)?;
+    let first_place = digits_at::<16>(text, STATE + 103)?;
+    let next_place = digits_at::<16>(text, STATE + 120)?;
+    let gone: u64 = Words(std::str::from_utf8(gone).ok()?).number()?;
+    let record = std::str::from_utf8(record).ok()?;
+    let mut about = Words(record.strip_prefix("\nleasehold/1 ")?);
     let (count, granted): (u64, u64) = (about.number()?, about.number()?);
 
     let waiters = next_place.checked_sub(first_place)?.checked_sub(gone)?;
