@@ -177,8 +177,12 @@ pub(crate) fn is_put_off(value: &Value) -> bool {
     matches!(&**parts, [Value::BulkString(word)] if word == b"later")
 }
 
-/// The answers about `count` locks, as far as there are so many; else what no reader understands.
+/// The answers about `count` locks, as far as there are so many; else what no reader understands. A number is
+/// the answer about each of them.
 pub(crate) fn parts(value: Value, count: usize) -> Vec<Value> {
+    if let Value::Int(_) = value {
+        return vec![value; count];
+    }
     answers(value, count).unwrap_or_else(|| vec![Value::Nil; count])
 }
 
@@ -407,9 +411,10 @@ mod tests {
         let text = || word("1 7");
         assert_eq!(parts(text(), 1), [text()]);
         assert_eq!(parts(Value::Array(vec![text(), text()]), 2), [text(), text()]);
+        assert_eq!(parts(Value::Int(7), 2), [Value::Int(7), Value::Int(7)]);
         // What no script answers.
         assert_eq!(parts(late(), 2), [Value::Nil, Value::Nil]);
-        assert_eq!(parts(Value::Int(7), 2), [Value::Nil, Value::Nil]);
+
         assert_eq!(parts(Value::Okay, 1), [Value::Nil]);
         assert_eq!(parts(Value::Array(vec![late(), late()]), 1), [Value::Nil]);
     }

@@ -51,7 +51,7 @@ pub(crate) struct Scripts {
 
 pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts::with(str::to_owned));
 
-const FRAGMENTS: [(&str, &str); 11] = [
+const FRAGMENTS: [(&str, &str); 12] = [
     ("asked", include_str!("scripts/asked.lua")),
     ("crowd", include_str!("scripts/crowd.lua")),
     ("each", include_str!("scripts/each.lua")),
@@ -61,6 +61,7 @@ const FRAGMENTS: [(&str, &str); 11] = [
     ("refusal", include_str!("scripts/refusal.lua")),
     ("send", include_str!("scripts/send.lua")),
     ("settle", include_str!("scripts/settle.lua")),
+    ("settled", include_str!("scripts/settled.lua")),
     ("expire_and_grant", include_str!("scripts/expire_and_grant.lua")),
     ("take", include_str!("scripts/take.lua")),
 ];

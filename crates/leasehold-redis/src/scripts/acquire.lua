@@ -48,7 +48,7 @@
 -- Atomic: one script. It reads and writes its keys only.
 -- include: now
 local keys, argv, try, number = KEYS, ARGV, redis.pcall, #KEYS
-local answers, rest, found = number > 1 and {}, nil, nil
+local answers, rest, found
 local ahead, done = 4, least == us and now or least + 0
 local packed = number > 1 and #argv == ahead + 1 and argv[ahead + 1]
 -- What was granted last, and what it takes to grant it.
@@ -62,6 +62,7 @@ local looked = 0
 -- for that: Lua would make it anew in each call.
 for i = 1, number do
   if looked >= $FREE then
+    answers = answers or {}
     answers[i] = {'later'}
   else
     looked = looked + 1
@@ -127,7 +128,7 @@ for i = 1, number do
     -- include: settle
   end
 end
-if not rest then return answers end
+-- include: settled
 local general, room = nil, $ROOM
 -- Takes or renews a place in a plain line, where the key lives long enough already: docs/wire.md has the positions
 -- by which it reads. Whatever is otherwise is left to the general way, and nothing is changed. What is answered is

@@ -37,7 +37,7 @@ if number == 1 then
 end
 -- include: now
 -- Of one lock, rest and found are no tables: to make three of them takes a fiftieth of a hand-off.
-local answers, rest = number > 1 and {}, number == 1 or nil
+local answers, rest = nil, number == 1 or nil
 local ahead, done = 3, 1
 if number > 1 then
   local packed = #argv == ahead + 1 and argv[ahead + 1]
@@ -57,7 +57,7 @@ if number > 1 then
     end
     -- include: settle
   end
-  if not rest then return answers end
+  -- include: settled
 end
 local find, general, refused, room = string.find, nil, nil, $ROOM
 -- Ends an exclusive lease and hands the lock over to the first of a plain line, where that one wants it

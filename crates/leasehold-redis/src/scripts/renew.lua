@@ -59,18 +59,13 @@ for i = 1, number do
       end
     end
   end
-  -- A server takes longer over an answer for each than over one for all.
   if written ~= 0 then
     if packed then asked = sub(packed, 54 * i - 53, 54 * i) end
     -- include: settle
   end
 end
-if not (answers or rest) then return done end
+-- include: settled
 if rest == true then answers, rest = {false}, {1} end
-for i = 1, number do
-  if answers[i] == nil then answers[i] = done end
-end
-if not rest then return answers end
 local frees = true
 -- include: lock
 -- include: crowd
