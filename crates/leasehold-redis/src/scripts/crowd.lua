@@ -27,13 +27,14 @@ local function permits_of_lost(lock)
 end
 
 -- The holder with this number. One whose field somebody else removed holds, under the fence 0, until
--- all is over that was stored then: nothing says when its lease ends, and its holder uses the lock.
+-- all is over that was stored then: nothing says when its lease ends, and its holder uses the lock. It counts
+-- as many fences as the number says that it had, to which its token's field leads wherever it is moved.
 local function hold_at(lock, number)
   local name = '@' .. number
   if not get(lock, name) then
     local mode = lock.taken >= $BOND and 'j' or lock.limit > 0 and 'p' or 's'
-    put(lock, name, format('%s %.0f %.0f %.0f 0 $ORIGIN 1 $NOBODY 1  ', mode,
-      permits_of_lost(lock), math.max((lock.kept - retention) * 1000, lock.ends), now))
+    put(lock, name, format('%s %.0f %.0f %.0f 0 $ORIGIN %.0f $NOBODY 1  ', mode,
+      permits_of_lost(lock), math.max((lock.kept - retention) * 1000, lock.ends), now, number))
     if lock.nearest == number then lock.nearest, lock.dirty = 0, true end
   end
   local hold = {number = number}
@@ -143,10 +144,21 @@ end
 local function hold_of(lock, token)
   local name = lock.holders > 0 and get(lock, token)
   local number = name and string.byte(name) == 64 and sub(name, 2) + 0
-  if not number or number > lock.holders then return end
-  local hold = hold_at(lock, number)
-  if hold.token == '$NOBODY' then hold.token = token end
-  if hold.token == token then return hold end
+  if not number then return end
+  local hold = number <= lock.holders and hold_at(lock, number)
+  if hold and hold.token == token then return hold end
+  -- Somebody else removed it, and it may have been moved since.
+  local to, at = math.min(lock.holders, $STEP), 0
+  fetch_holds(lock, 1, to)
+  while not (hold and hold.token == '$NOBODY' and hold.count == number) do
+    if at == to then return end
+    at = at + 1
+    hold = hold_at(lock, at)
+  end
+  hold.token = token
+  put_hold(lock, hold)
+  put(lock, token, '@' .. hold.number)
+  return hold
 end
 
 -- Remembers that the holder released its lease, so that it is told so when it asks again.

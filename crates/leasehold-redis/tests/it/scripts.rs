@@ -216,6 +216,47 @@ async fn a_lock_that_lost_a_field_is_not_stuck_for_longer_than_its_leases() {
     }
 }
 
+#[tokio::test]
+async fn a_hold_that_was_lost_is_its_holders_also_when_another_has_its_number() {
+    let server = server::shared();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    for renews in [false, true] {
+        let key = key();
+        let reader = || {
+            let mut caller = Caller::new(&store, &key);
+            caller.request.mode = Mode::Shared;
+            caller
+        };
+        let (first, second, third) = (reader(), reader(), reader());
+        let ended = first.take().await;
+        let stays = second.take().await;
+        let lost = third.take().await;
+        assert_eq!(server.cli(&["HDEL", &format!("leasehold:{{{key}}}"), "@3"]), "1");
+        // The last one gets the number of the one that goes, and another the number of the last.
+        let released = store.release(&first.ending(ended), WITHIN).await.unwrap();
+        assert_eq!(released, Release::Released);
+        let newcomer = reader();
+        let new = newcomer.take().await;
+        for _ in 0..2 {
+            if renews {
+                let renewed = store.renew(&[third.renewal(lost)], WITHIN).await.remove(0);
+                assert_eq!(renewed.unwrap(), Renew::Renewed);
+            }
+        }
+        let released = store.release(&third.ending(lost), WITHIN).await.unwrap();
+        assert_eq!(released, Release::Released);
+        let info = store.inspect(&key, WITHIN).await.unwrap().unwrap();
+        let mut held: Vec<_> = info.holders.iter().map(|holder| holder.fence).collect();
+        held.sort();
+        assert_eq!(held, [stays.first(), new.first()]);
+        for (reader, fences) in [(&second, stays), (&newcomer, new)] {
+            let released = store.release(&reader.ending(fences), WITHIN).await.unwrap();
+            assert_eq!(released, Release::Released);
+        }
+        assert!(store.inspect(&key, WITHIN).await.unwrap().is_none());
+    }
+}
+
 fn client() -> leasehold_core::ClientId {
     leasehold_core::ClientId::generate().unwrap()
 }
