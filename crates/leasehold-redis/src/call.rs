@@ -15,7 +15,7 @@ use crate::script::Script;
 use crate::slot::slot_of;
 use crate::transport::{Answer, Body, Deadline, Delivery, Request, Transport};
 use crate::unsent::{Messages, Unsent};
-use crate::words::digits;
+use crate::words::{digits, with_number};
 
 /// Pauses before a request that the server did not carry out is sent again.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -103,9 +103,7 @@ impl<'a> Call<'a> {
 
     /// An argument that is a number.
     pub(crate) fn number(&mut self, number: u64) -> &mut Self {
-        let all = digits::<20>(number);
-        let zeros = all.iter().take(19).take_while(|digit| **digit == b'0').count();
-        self.put(all.get(zeros..).unwrap_or_default())
+        with_number(number, |digits| self.put(digits))
     }
 
     /// The argument that is the epoch of whichever server gets the request, and at least this one.

@@ -1,8 +1,9 @@
 //! A client's wake channel: one connection that only listens, made anew until nobody wants it.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use futures_core::Stream as _;
 use leasehold_core::{BoxFuture, FenceBlock, Listener, Wake};
 use redis::aio::{PubSubSink, PubSubStream};
 use redis::{Msg, Value};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -21,7 +22,7 @@ use crate::connection::pause_after;
 use crate::ear::Ear;
 use crate::resp::Heard;
 use crate::sentinel::Found;
-use crate::spelling::{Words, fence};
+use crate::spelling::{Words, digits_at, fence};
 use crate::transport::{Deadline, here};
 
 /// Messages kept for a client that does not read them. Beyond that it is told to ask again, which
@@ -205,45 +206,69 @@ async fn run(
     loop {
         let Subscribed { connection: from_there, from } = connection;
         tokio::select! {
-            forwarded = forwarder.forward(from_there) => {
-                if forwarded.is_err() {
-                    return;
-                }
-            }
+            biased;
+            () = forwarder.forward(from_there) => {}
             () = source.left(from.as_ref()) => {}
         }
-        connection = match forwarder.again(&source, &channel).await {
-            Ok(connection) => connection,
-            Err(Unwanted) => return,
-        };
-        if forwarder.messages.send(Wake::Resync).await.is_err() {
-            return;
-        }
+        connection = forwarder.again(&source, &channel).await;
+        forwarder.messages.put(Wake::Resync).await;
     }
 }
 
-/// Nobody wants the messages any more.
-struct Unwanted;
+/// Messages that are read and not taken yet.
+#[derive(Debug, Default)]
+struct Messages(Mutex<VecDeque<Wake>>);
+
+impl Messages {
+    fn queue(&self) -> MutexGuard<'_, VecDeque<Wake>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self) -> Option<Wake> {
+        self.queue().pop_front()
+    }
+
+    /// Adds a message if there is room for it.
+    fn try_put(&self, message: Wake) -> Result<(), Wake> {
+        let mut queue = self.queue();
+        if queue.len() >= QUEUE_MAX {
+            return Err(message);
+        }
+        queue.push_back(message);
+        Ok(())
+    }
+
+    /// Adds a message once there is room for it.
+    async fn put(&self, message: Wake) {
+        let mut message = Some(message);
+        // Nothing has to wake it: what takes the messages polls this when it has taken all.
+        poll_fn(|_| {
+            message = message.take().and_then(|message| self.try_put(message).err());
+            if message.is_none() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
 
 /// Passes messages on.
 struct Forwarder {
     grants: GrantSource,
-    messages: mpsc::Sender<Wake>,
+    messages: Arc<Messages>,
     doubts: Arc<Notify>,
 }
 
 impl Forwarder {
     /// Subscribes, trying for as long as it takes.
-    async fn again(&self, source: &Arc<Source>, channel: &str) -> Result<Subscribed, Unwanted> {
+    async fn again(&self, source: &Arc<Source>, channel: &str) -> Subscribed {
         let mut failures = 0_u32;
         loop {
             match source.subscribed_there(channel).await {
-                Ok(connection) => return Ok(connection),
+                Ok(connection) => return connection,
                 Err(verdict) => {
                     failures = failures.saturating_add(1);
                     tracing::debug!(why = verdict.message(), "no subscription to the wake channel");
                     if failures == 1 {
-                        self.messages.send(Wake::Silent).await.map_err(|_| Unwanted)?;
+                        self.messages.put(Wake::Silent).await;
                     }
                     sleep(pause_after(failures)).await;
                 }
@@ -254,7 +279,7 @@ impl Forwarder {
     /// Passes messages on until the connection ends, or is silent when it is asked for a sign of
     /// life: a network that swallows packets, and a proxy that has forgotten the connection, never
     /// say so.
-    async fn forward(&self, mut connection: Connection) -> Result<(), Unwanted> {
+    async fn forward(&self, mut connection: Connection) {
         let mut heard_at = Instant::now();
         let mut asked_at: Option<Instant> = None;
         let mut look = pin!(sleep(PING_EVERY));
@@ -264,7 +289,7 @@ impl Forwarder {
                 biased;
                 heard = connection.next() => match heard {
                     Some(wake) => wake,
-                    None => return Ok(()),
+                    None => return,
                 },
                 () = &mut doubt => {
                     doubt.set(self.doubts.notified());
@@ -282,7 +307,7 @@ impl Forwarder {
                         look.as_mut().reset(due);
                     } else if asked_at.is_some() {
                         tracing::debug!("the wake channel's connection is silent; it is given up");
-                        return Ok(());
+                        return;
                     } else {
                         asked_at = Some(Instant::now());
                         connection.ask_for_life();
@@ -297,12 +322,8 @@ impl Forwarder {
             if let (GrantSource::Answer, Wake::Granted { ticket, .. }) = (self.grants, &wake) {
                 wake = Wake::First { ticket: *ticket, retry_after: Duration::ZERO };
             }
-            match self.messages.try_send(wake) {
-                Ok(()) => {}
-                Err(mpsc::error::TrySendError::Full(_)) => {
-                    self.messages.send(Wake::Resync).await.map_err(|_| Unwanted)?;
-                }
-                Err(mpsc::error::TrySendError::Closed(_)) => return Err(Unwanted),
+            if self.messages.try_put(wake).is_err() {
+                self.messages.put(Wake::Resync).await;
             }
         }
     }
@@ -330,8 +351,27 @@ async fn answered(ping: &mut Option<BoxFuture<'static, bool>>) -> bool {
     }
 }
 
+/// A grant, from where each of its numbers stands, since all widths are fixed: with a ticket below 10^19, so that
+/// none of them can be too large for 64 bits.
+fn plain_grant(message: &[u8]) -> Option<Wake> {
+    let blanks = [28, 39, 44, 61].map(|at| message.get(at));
+    if message.len() != 72 || !message.starts_with(b"granted 0") || blanks != [Some(&b' '); 4] {
+        return None;
+    }
+    let heartbeat = u32::try_from(digits_at::<10>(message, 29)?).ok()?;
+    let fence = fence(digits_at::<4>(message, 40)?, digits_at::<16>(message, 45)?)?;
+    let count = u32::try_from(digits_at::<10>(message, 62)?).ok()?;
+    let ticket = digits_at::<20>(message, 8)?;
+    Some(Wake::Granted { ticket, heartbeat, fences: FenceBlock::new(fence, count) })
+}
+
 /// Reads a message; `None` for anything that is not one.
 fn parse(message: &[u8]) -> Option<Wake> {
+    plain_grant(message).or_else(|| parse_words(message))
+}
+
+/// The same, word by word.
+fn parse_words(message: &[u8]) -> Option<Wake> {
     let mut words = Words(std::str::from_utf8(message).ok()?);
     match words.word()? {
         "granted" => {
@@ -350,7 +390,7 @@ fn parse(message: &[u8]) -> Option<Wake> {
 
 /// The messages of a connection that is read where they are waited for: no task hands them on.
 struct Listening {
-    queue: mpsc::Receiver<Wake>,
+    messages: Arc<Messages>,
     doubts: Arc<Notify>,
     reading: Option<BoxFuture<'static, ()>>,
 }
@@ -360,16 +400,16 @@ impl Listening {
     /// doubts, and whom to tell when it is ready.
     async fn start<F>(
         deadline: Deadline,
-        read: impl FnOnce(mpsc::Sender<Wake>, Arc<Notify>, oneshot::Sender<Result<(), Verdict>>) -> F,
+        read: impl FnOnce(Arc<Messages>, Arc<Notify>, oneshot::Sender<Result<(), Verdict>>) -> F,
     ) -> Result<Box<dyn Listener>, Verdict>
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let (messages, queue) = mpsc::channel(QUEUE_MAX);
+        let messages = Arc::<Messages>::default();
         let (ready, mut confirmed) = oneshot::channel();
         let doubts = Arc::new(Notify::new());
         let mut reading: BoxFuture<'static, ()> =
-            Box::pin(read(messages, Arc::clone(&doubts), ready));
+            Box::pin(read(Arc::clone(&messages), Arc::clone(&doubts), ready));
         let opened = async {
             tokio::select! {
                 biased;
@@ -379,7 +419,7 @@ impl Listening {
         };
         let gone = || Verdict::unconnected("the wake channel was closed while it was opened");
         match tokio::time::timeout_at(deadline.at, opened).await {
-            Ok(Ok(Ok(()))) => Ok(Box::new(Self { queue, doubts, reading: Some(reading) })),
+            Ok(Ok(Ok(()))) => Ok(Box::new(Self { messages, doubts, reading: Some(reading) })),
             Ok(Ok(Err(verdict))) => Err(verdict.give_up()),
             Ok(Err(_)) => Err(gone().give_up()),
             Err(_) => Err(deadline.missed_unsent(None)),
@@ -388,14 +428,14 @@ impl Listening {
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Wake> {
         loop {
-            if let Ok(wake) = self.queue.try_recv() {
+            if let Some(wake) = self.messages.take() {
                 return Poll::Ready(wake);
             }
             // Waiters have their own timers.
             let Some(reading) = &mut self.reading else { return Poll::Pending };
             match reading.as_mut().poll(cx) {
                 Poll::Ready(()) => self.reading = None,
-                Poll::Pending if self.queue.is_empty() => return Poll::Pending,
+                Poll::Pending if self.messages.queue().is_empty() => return Poll::Pending,
                 Poll::Pending => {}
             }
         }
@@ -404,7 +444,7 @@ impl Listening {
 
 impl std::fmt::Debug for Listening {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Listening").field("queue", &self.queue).finish_non_exhaustive()
+        f.debug_struct("Listening").field("messages", &self.messages).finish_non_exhaustive()
     }
 }
 
@@ -439,7 +479,7 @@ mod tests {
         let listening = Listening::start(deadline, |messages, doubts, ready| async move {
             drop(ready.send(Ok(())));
             let forwarder = Forwarder { grants: GrantSource::Message, messages, doubts };
-            drop(forwarder.forward(connection).await);
+            forwarder.forward(connection).await;
         });
         let mut listener = listening.await.unwrap();
         let all: String = (0..SAID).map(said).collect();
@@ -472,6 +512,24 @@ mod tests {
             assert_eq!(parse(bad.as_bytes()), None, "{bad}");
         }
         assert_eq!(parse(b"\xff"), None);
+    }
+
+    #[test]
+    fn a_grant_is_read_by_its_places_as_it_is_word_by_word() {
+        let usual = "granted 00000000000000000007 0000000004 0012 1795239205330262 0000000017";
+        assert!(plain_grant(usual.as_bytes()).is_some());
+        assert_eq!(parse(usual.as_bytes()), parse_words(usual.as_bytes()));
+        let large = "granted 18446744073709551615 4294967295 4095 1795239205330262 4294967295";
+        assert!(parse(large.as_bytes()).is_some());
+        for _ in 0..20_000 {
+            let mut odd = usual.as_bytes().to_vec();
+            for _ in 0..fastrand::usize(1..3) {
+                let at = fastrand::usize(..odd.len());
+                odd[at] = fastrand::choice(*b" 0949-x").unwrap();
+            }
+            odd.truncate(fastrand::usize(60..80));
+            assert_eq!(parse(&odd), parse_words(&odd), "{}", odd.escape_ascii());
+        }
     }
 
     #[test]

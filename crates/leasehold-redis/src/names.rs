@@ -3,7 +3,7 @@
 //! Names are computed here and nowhere else; scripts get them as `KEYS` and `ARGV`.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
+use std::io::Write as _;
 use std::sync::Arc;
 
 use leasehold_core::escape::{from_percent, percent_into};
@@ -44,23 +44,17 @@ impl Names {
 
     /// The key of a lock.
     pub(crate) fn record(&self, key: &Key) -> String {
-        let mut name = String::with_capacity(self.prefix.len() + key.as_str().len() + 12);
+        let mut name = Vec::with_capacity(self.prefix.len() + key.as_str().len() + 12);
         self.record_into(key, &mut name);
-        name
+        text_of(name)
     }
 
     /// The same, appended to a text.
-    pub(crate) fn record_into(&self, key: &Key, out: &mut String) {
-        out.push_str(&self.prefix);
-        out.push_str(":{");
-        let name = key.as_str();
-        // Without a stop at the first: the compiler then looks at many bytes at once.
-        if name.bytes().fold(false, |odd, byte| odd | in_name(byte)) {
-            percent_into(out, name, in_name);
-        } else {
-            out.push_str(name);
-        }
-        out.push('}');
+    pub(crate) fn record_into(&self, key: &Key, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.prefix.as_bytes());
+        out.extend_from_slice(b":{");
+        put_name(key.as_str(), out);
+        out.push(b'}');
     }
 
     /// The log of a lock, in the slot of its record.
@@ -72,16 +66,16 @@ impl Names {
 
     /// The channel on which a client is told of its grants.
     pub(crate) fn channel(&self, client: ClientId) -> String {
-        let mut channel = String::new();
+        let mut channel = Vec::new();
         self.channel_into(client, &mut channel);
-        channel
+        text_of(channel)
     }
 
     /// The same, appended to a text.
-    pub(crate) fn channel_into(&self, client: ClientId, out: &mut String) {
-        out.push_str(&self.prefix);
-        out.push_str(":wake:");
-        // Writing to a text fails only where the value itself does.
+    pub(crate) fn channel_into(&self, client: ClientId, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.prefix.as_bytes());
+        out.extend_from_slice(b":wake:");
+        // Writing to bytes in memory fails only where the value itself does.
         let _written = write!(out, "{client}");
     }
 
@@ -110,6 +104,33 @@ impl Names {
     }
 }
 
+/// A text that was put together from texts.
+fn text_of(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes)
+        .unwrap_or_else(|odd| String::from_utf8_lossy(odd.as_bytes()).into_owned())
+}
+
+/// Appends a text, escaped where it has something special.
+#[inline]
+fn put(text: &str, special: impl Fn(u8) -> bool, escape: fn(&mut String, &str), out: &mut Vec<u8>) {
+    // Without a stop at the first: the compiler then looks at many bytes at once.
+    if text.bytes().fold(false, |odd, byte| odd | special(byte)) {
+        let mut escaped = String::new();
+        escape(&mut escaped, text);
+        out.extend_from_slice(escaped.as_bytes());
+    } else {
+        out.extend_from_slice(text.as_bytes());
+    }
+}
+
+fn put_name(name: &str, out: &mut Vec<u8>) {
+    put(name, in_name, |escaped, name| percent_into(escaped, name, in_name), out);
+}
+
+fn put_label(text: &str, out: &mut Vec<u8>) {
+    put(text, in_text, |escaped, text| percent_into(escaped, text, in_text), out);
+}
+
 fn in_name(byte: u8) -> bool {
     matches!(byte, b'%' | b'{' | b'}')
 }
@@ -119,10 +140,10 @@ fn in_text(byte: u8) -> bool {
 }
 
 /// Owner and metadata as one part of a record: neither has a blank, one stands between them.
-pub(crate) fn label_into(owner: &OwnerName, metadata: &Metadata, out: &mut String) {
-    percent_into(out, owner.as_str(), in_text);
-    out.push(' ');
-    percent_into(out, metadata.as_str(), in_text);
+pub(crate) fn label_into(owner: &OwnerName, metadata: &Metadata, out: &mut Vec<u8>) {
+    put_label(owner.as_str(), out);
+    out.push(b' ');
+    put_label(metadata.as_str(), out);
 }
 
 /// Somebody who asks a holder to let go, as one more part of a record after its label.
@@ -215,8 +236,9 @@ mod tests {
         {
             let owner = OwnerName::new(owner).unwrap();
             let metadata = Metadata::new(metadata).unwrap();
-            let mut text = String::new();
+            let mut text = Vec::new();
             label_into(&owner, &metadata, &mut text);
+            let text = String::from_utf8(text).unwrap();
             assert_eq!(text.matches(' ').count(), 1, "{text:?}");
             assert!(!text.contains(|c: char| c.is_ascii_control()), "{text:?}");
             let (its_owner, its_metadata) = text.split_once(' ').unwrap();

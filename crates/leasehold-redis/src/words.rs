@@ -1,13 +1,14 @@
 //! What a script is told of one lock: its key, a token, and what is asked.
 
-use std::fmt::{Display, Write as _};
+use std::fmt::Display;
+use std::io::Write as _;
 
 use leasehold_core::{Key, Token};
 
 use crate::names::Names;
 
-/// Appends a value. Writing to a text fails only where the value itself does.
-pub(crate) fn push(text: &mut String, value: impl Display) {
+/// Appends a value. Writing to bytes in memory fails only where the value itself does.
+pub(crate) fn push(text: &mut Vec<u8>, value: impl Display) {
     let _written = write!(text, "{value}");
 }
 
@@ -56,34 +57,39 @@ fn eight_digits(number: u64) -> [u8; 8] {
     (eighths + 0x3030_3030_3030_3030).to_le_bytes()
 }
 
-/// Appends ASCII.
-fn push_ascii(ascii: &[u8], text: &mut String) {
-    text.push_str(std::str::from_utf8(ascii).unwrap_or_default());
+/// Appends a number in so many digits, as [`digits`].
+pub(crate) fn push_digits<const WIDTH: usize>(number: u64, text: &mut Vec<u8>) {
+    text.extend_from_slice(&digits::<WIDTH>(number));
 }
 
-/// Appends a number in so many digits, as [`digits`].
-pub(crate) fn push_digits<const WIDTH: usize>(number: u64, text: &mut String) {
-    push_ascii(&digits::<WIDTH>(number), text);
+/// A number without zeros before it: twenty digits, of which the last so many are it.
+fn plain_digits(number: u64) -> ([u8; 20], usize) {
+    let tens = number.checked_ilog10().and_then(|tens| usize::try_from(tens).ok());
+    (digits(number), tens.unwrap_or(0).saturating_add(1))
+}
+
+/// Passes a number as it is read by people.
+pub(crate) fn with_number<T>(number: u64, use_it: impl FnOnce(&[u8]) -> T) -> T {
+    if let (0..=9, Ok(digit)) = (number, u8::try_from(number)) {
+        return use_it(&[b'0' | digit]);
+    }
+    let (all, width) = plain_digits(number);
+    use_it(all.get(all.len().saturating_sub(width)..).unwrap_or_default())
 }
 
 /// Appends a number.
-pub(crate) fn push_number(number: u64, text: &mut String) {
-    if let (0..=9, Ok(digit)) = (number, u8::try_from(number)) {
-        text.push(char::from(b'0' | digit));
-        return;
-    }
-    let all = digits::<20>(number);
-    let zeros = all.iter().take(19).take_while(|digit| **digit == b'0').count();
-    push_ascii(all.get(zeros..).unwrap_or_default(), text);
+pub(crate) fn push_number(number: u64, text: &mut Vec<u8>) {
+    with_number(number, |digits| text.extend_from_slice(digits));
 }
 
-/// The key of a lock, a token, and what is asked for the token, in one text.
+/// The key of a lock, a token, and what is asked for the token, in one text. It is UTF-8, which nothing that is
+/// added has to be checked for.
 ///
 /// A request can so be put together by its caller, and sent with those of others by whichever task
 /// sends them.
 #[derive(Debug)]
 pub(crate) struct Words {
-    text: String,
+    text: Vec<u8>,
     key_ends: usize,
 }
 
@@ -102,10 +108,10 @@ impl Words {
 
     /// With room for so many bytes in all.
     pub(crate) fn about(names: &Names, key: &Key, token: &Token, room: usize) -> Self {
-        let mut text = String::with_capacity(room);
+        let mut text = Vec::with_capacity(room);
         names.record_into(key, &mut text);
         let key_ends = text.len();
-        push_ascii(&token_digits(token), &mut text);
+        text.extend_from_slice(&token_digits(token));
         Self { text, key_ends }
     }
 
@@ -116,24 +122,25 @@ impl Words {
     }
 
     /// Adds what `write` appends to the text.
-    pub(crate) fn add_with(&mut self, write: impl FnOnce(&mut String)) -> &mut Self {
+    pub(crate) fn add_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> &mut Self {
         write(&mut self.text);
         self
     }
 
-    pub(crate) fn key(&self) -> &str {
-        self.text.get(..self.key_ends).unwrap_or("")
+    pub(crate) fn key(&self) -> &[u8] {
+        self.text.get(..self.key_ends).unwrap_or_default()
     }
 
     /// What is asked.
-    pub(crate) fn asked(&self) -> &str {
-        self.text.get(self.key_ends.saturating_add(Self::TOKEN)..).unwrap_or("")
+    pub(crate) fn asked(&self) -> &[u8] {
+        self.text.get(self.key_ends.saturating_add(Self::TOKEN)..).unwrap_or_default()
     }
 
     /// The token, and what is asked unless it is this.
-    pub(crate) fn argument(&self, shared: &str) -> &str {
-        let (_, argument) = self.text.split_at_checked(self.key_ends).unwrap_or_default();
-        if self.asked() == shared { argument.get(..Self::TOKEN).unwrap_or("") } else { argument }
+    pub(crate) fn argument(&self, shared: &[u8]) -> &[u8] {
+        let argument = self.text.get(self.key_ends..).unwrap_or_default();
+        let is_shared = self.asked() == shared;
+        if is_shared { argument.get(..Self::TOKEN).unwrap_or_default() } else { argument }
     }
 }
 
@@ -145,11 +152,11 @@ mod tests {
     fn digits_are_those_of_the_standard_library() {
         let numbers = [0, 1, 9, 10, 99, 4095, 9999, 1_700_000_000_000_000, 9_999_999_999_999_999];
         for number in numbers.into_iter().chain([u64::MAX]) {
-            let mut text = String::new();
+            let mut text = Vec::new();
             push_number(number, &mut text);
-            text.push(' ');
+            text.push(b' ');
             push_digits::<20>(number, &mut text);
-            assert_eq!(text, format!("{number} {number:020}"));
+            assert_eq!(String::from_utf8(text).unwrap(), format!("{number} {number:020}"));
         }
         assert_eq!(digits::<4>(42), *b"0042");
         assert_eq!(digits::<4>(9999), *b"9999");

@@ -455,7 +455,7 @@ impl Client {
     pub async fn close(&self) -> Result<()> {
         self.inner().begin_to_close();
         if self.inner().has_nothing_left() {
-            self.inner().stop.cancel();
+            self.inner().stop();
             return Ok(());
         }
         let client = self.clone();
@@ -466,7 +466,7 @@ impl Client {
             if let Some(log) = client.inner().audience.log() {
                 log.flushed().await;
             }
-            client.inner().stop.cancel();
+            client.inner().stop();
             outcomes.into_iter().try_for_each(|(_, outcome)| outcome.map(drop))
         });
         let limit = self.inner().clock.now().saturating_add(CLOSE_WITHIN);
@@ -482,7 +482,7 @@ impl Client {
                 "close",
             )),
         };
-        self.inner().stop.cancel();
+        self.inner().stop();
         outcome
     }
 }

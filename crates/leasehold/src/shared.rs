@@ -40,8 +40,8 @@ pub(crate) struct Inner {
     pub(crate) closed: CancellationToken,
     /// As `closed`, for those that only look, as each acquisition does three times.
     closing: AtomicBool,
-    /// Ends what works in the background for this client.
-    pub(crate) stop: CancellationToken,
+    /// Ends the schedule.
+    stop: CancellationToken,
     /// When the store last answered, in nanoseconds; 0 before it ever did.
     heard_ns: AtomicU64,
 }
@@ -68,13 +68,7 @@ impl Inner {
         background.spawn(Arc::clone(&schedule).run(stop.clone()));
         let reaper = Reaper::start(&background, Arc::clone(&store), separate, Arc::clone(&clock));
         let client = ClientId::generate()?;
-        let hub = Hub::new(
-            Arc::clone(&store),
-            background.clone(),
-            client,
-            Arc::clone(&schedule),
-            stop.clone(),
-        );
+        let hub = Hub::new(Arc::clone(&store), background.clone(), client, Arc::clone(&schedule));
         Ok(Arc::new(Self {
             location: store.location().into(),
             store,
@@ -130,6 +124,12 @@ impl Inner {
         self.closed.cancel();
     }
 
+    /// Ends what works in the background for this client.
+    pub(crate) fn stop(&self) {
+        self.stop.cancel();
+        self.hub.stop();
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }
@@ -181,6 +181,6 @@ impl fmt::Debug for Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.stop.cancel();
+        self.stop();
     }
 }

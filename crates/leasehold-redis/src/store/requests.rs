@@ -26,8 +26,8 @@ const HEAD: usize = 128;
 const COOLDOWN_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// What stands in a plain line's request for no place, and for no limit to how many may wait.
-const NO_PLACE: &str = "----------------";
-const NO_LIMIT: &str = "----------";
+const NO_PLACE: &[u8] = b"----------------";
+const NO_LIMIT: &[u8] = b"----------";
 
 /// Numbers in a script are exact below this.
 const SCRIPT_NUMBER_MAX: u64 = 1 << 53;
@@ -57,8 +57,8 @@ impl RedisStore {
         &self,
         script: &'static Script,
         each: impl ExactSizeIterator<Item = &'w Words> + Clone,
-    ) -> (Call<'static>, &'w str) {
-        let shared = each.clone().next().map_or("", Words::asked);
+    ) -> (Call<'static>, &'w [u8]) {
+        let shared = each.clone().next().map_or(&[][..], Words::asked);
         let mut call = self.opened(Call::new(script, each.map(Words::key)));
         call.put(shared);
         (call, shared)
@@ -81,7 +81,7 @@ impl RedisStore {
     ) -> Call<'static> {
         let script = &self.shared.scripts.release;
         let mut call = self.opened(Call::new(script, each.clone().map(Words::key)));
-        add_each(&mut call, each.map(|words| words.argument("")), Words::LEASE);
+        add_each(&mut call, each.map(|words| words.argument(&[])), Words::LEASE);
         call
     }
 
@@ -118,56 +118,56 @@ impl RedisStore {
             && let Some(place) = plain_place(queue.place)
         {
             words.add_with(|out| {
-                out.push_str("= ");
+                out.extend_from_slice(b"= ");
                 push_digits::<13>(ttl, out);
-                out.push(' ');
+                out.push(b' ');
                 match place {
                     Some(place) => push_digits::<16>(place, out),
-                    None => out.push_str(NO_PLACE),
+                    None => out.extend_from_slice(NO_PLACE),
                 }
-                out.push(' ');
+                out.push(b' ');
                 match queue.max_waiters {
                     Some(most) => push_digits::<10>(most.into(), out),
-                    None => out.push_str(NO_LIMIT),
+                    None => out.extend_from_slice(NO_LIMIT),
                 }
-                out.push(' ');
+                out.push(b' ');
                 push_digits::<13>(queue.window.as_millis().into(), out);
                 for number in [queue.heartbeat.into(), queue.behind.into(), block] {
-                    out.push(' ');
+                    out.push(b' ');
                     push_digits::<10>(number, out);
                 }
-                out.push(' ');
-                out.push_str(mode);
-                out.push_str(" 1 ");
+                out.push(b' ');
+                out.extend_from_slice(mode.as_bytes());
+                out.extend_from_slice(b" 1 ");
                 push_digits::<20>(queue.ticket, out);
-                out.push(' ');
+                out.push(b' ');
                 self.shared.names.channel_into(queue.client, out);
-                out.push(' ');
+                out.push(b' ');
                 profile(request, out);
             });
             return Ok(words);
         }
         let usual = usual && request.queue.is_none();
         words.add_with(|out| {
-            out.push_str(if usual { "- " } else { "+ " });
+            out.extend_from_slice(if usual { b"- " } else { b"+ " });
             push_digits::<13>(ttl, out);
-            out.push(' ');
+            out.push(b' ');
             push_digits::<10>(block, out);
-            out.push(' ');
+            out.push(b' ');
             profile(request, out);
         });
         if usual {
             return Ok(words);
         }
         words.add_with(|out| {
-            out.push(' ');
-            out.push_str(mode);
+            out.push(b' ');
+            out.extend_from_slice(mode.as_bytes());
             push_each(&[permits, limit.into(), preferred, cooldown], out);
         });
         if let Some(after) = request.after {
             let (epoch, sequence) = unix_parts(after.last());
             words.add_with(|out| {
-                out.push_str(" after");
+                out.extend_from_slice(b" after");
                 push_each(&[epoch, sequence], out);
             });
         } else if let Some(queue) = &request.queue {
@@ -183,9 +183,9 @@ impl RedisStore {
             let window = queue.window.as_millis().into();
             let (heartbeat, behind) = (queue.heartbeat.into(), queue.behind.into());
             words.add_with(|out| {
-                out.push(' ');
+                out.push(b' ');
                 self.shared.names.channel_into(queue.client, out);
-                out.push(' ');
+                out.push(b' ');
                 push_digits::<20>(queue.ticket, out);
                 push_each(&[heartbeat, window, behind], out);
                 push_or_dash(place, out);
@@ -276,7 +276,7 @@ impl RedisStore {
         let bytes = requests.len().saturating_mul(NAME + Words::LEASE).saturating_add(HEAD);
         let script = &self.shared.scripts.renew;
         let mut call = Call::about(script, requests.len(), arguments, bytes);
-        let mut name = String::with_capacity(NAME);
+        let mut name = Vec::with_capacity(NAME);
         for (_, request) in requests {
             name.clear();
             self.shared.names.record_into(&request.key, &mut name);
@@ -327,12 +327,12 @@ impl RedisStore {
 /// which of several locks, since a server takes longer over an argument than over a part of one.
 fn add_each<'t>(
     call: &mut Call<'_>,
-    each: impl ExactSizeIterator<Item = &'t str> + Clone,
+    each: impl ExactSizeIterator<Item = &'t [u8]> + Clone,
     length: usize,
 ) {
     if each.len() > 1 && each.clone().all(|text| text.len() == length) {
-        let mut all = String::with_capacity(length.saturating_mul(each.len()));
-        all.extend(each);
+        let mut all = Vec::with_capacity(length.saturating_mul(each.len()));
+        each.for_each(|text| all.extend_from_slice(text));
         call.put(all);
     } else {
         each.for_each(|text| {
@@ -342,11 +342,11 @@ fn add_each<'t>(
 }
 
 /// ` next epoch`: where the fences of a lease end, as states have it.
-fn push_end(fences: FenceBlock, out: &mut String) {
+fn push_end(fences: FenceBlock, out: &mut Vec<u8>) {
     let (next, epoch) = end(fences);
-    out.push(' ');
+    out.push(b' ');
     push_digits::<16>(next, out);
-    out.push(' ');
+    out.push(b' ');
     push_digits::<4>(epoch, out);
 }
 
@@ -366,25 +366,25 @@ fn plain_place(place: Option<Place>) -> Option<Option<u64>> {
 }
 
 /// Appends numbers, a blank before each.
-fn push_each(numbers: &[u64], out: &mut String) {
+fn push_each(numbers: &[u64], out: &mut Vec<u8>) {
     for number in numbers {
-        out.push(' ');
+        out.push(b' ');
         push_number(*number, out);
     }
 }
 
 /// The same with a number where there may be none.
-fn push_or_dash(number: Option<u64>, out: &mut String) {
+fn push_or_dash(number: Option<u64>, out: &mut Vec<u8>) {
     match number {
         Some(number) => push_each(&[number], out),
-        None => out.push_str(" -"),
+        None => out.extend_from_slice(b" -"),
     }
 }
 
 /// `holds owner metadata`, as records have it.
-fn profile(request: &AcquireRequest, out: &mut String) {
+fn profile(request: &AcquireRequest, out: &mut Vec<u8>) {
     push_number(request.holds.get().into(), out);
-    out.push(' ');
+    out.push(b' ');
     label_into(&request.owner, &request.metadata, out);
 }
 

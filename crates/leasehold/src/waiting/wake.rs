@@ -3,7 +3,7 @@
 //! No waiter depends on it. While it can't be opened, or brings nothing though leases are handed
 //! over, waiters ask instead; it is tried again for as long as there are some.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,6 @@ use leasehold_core::{ClientId, Error, ErrorKind, Listener, Result, Store, Wake};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
-use tokio_util::sync::CancellationToken;
 
 use crate::lease::renewal::RenewalSchedule;
 use crate::waiting::mailbox::{Receiver, Sender, mailbox};
@@ -41,6 +40,14 @@ struct Served {
     task: AbortHandle,
 }
 
+/// What becomes of the channel.
+#[derive(Debug, Default)]
+struct Serving {
+    last: Option<Served>,
+    /// Nothing is served any more.
+    stopped: bool,
+}
+
 /// The client's end of its channel.
 #[derive(Debug)]
 pub(crate) struct Hub {
@@ -49,15 +56,14 @@ pub(crate) struct Hub {
     runtime: Handle,
     client: ClientId,
     schedule: Arc<RenewalSchedule>,
-    served: Mutex<Option<Served>>,
+    serving: Mutex<Serving>,
     lines: Arc<Lines>,
     next_ticket: AtomicU64,
-    stop: CancellationToken,
 }
 
 #[derive(Debug, Default)]
 struct Lines {
-    lines: Mutex<HashMap<u64, Sender<Wake>>>,
+    lines: Mutex<BTreeMap<u64, Sender<Wake>>>,
     /// Grants since the last message that no message told of.
     untold: AtomicU32,
     /// Told when a message did not come that should have.
@@ -65,7 +71,7 @@ struct Lines {
 }
 
 impl Lines {
-    fn get(&self) -> MutexGuard<'_, HashMap<u64, Sender<Wake>>> {
+    fn get(&self) -> MutexGuard<'_, BTreeMap<u64, Sender<Wake>>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -119,17 +125,15 @@ impl Hub {
         runtime: Handle,
         client: ClientId,
         schedule: Arc<RenewalSchedule>,
-        stop: CancellationToken,
     ) -> Self {
         Self {
             store,
             runtime,
             client,
             schedule,
-            served: Mutex::default(),
+            serving: Mutex::default(),
             lines: Arc::default(),
             next_ticket: AtomicU64::new(1),
-            stop,
         }
     }
 
@@ -137,14 +141,23 @@ impl Hub {
         self.client
     }
 
-    fn served(&self) -> MutexGuard<'_, Option<Served>> {
-        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    fn serving(&self) -> MutexGuard<'_, Serving> {
+        self.serving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the channel for good.
+    pub(crate) fn stop(&self) {
+        let mut serving = self.serving();
+        serving.stopped = true;
+        if let Some(served) = serving.last.take() {
+            served.task.abort();
+        }
     }
 
     pub(crate) fn is_open(&self) -> bool {
         let is_open =
             |served: &Served| !served.task.is_finished() && *served.stand.borrow() == Stand::Open;
-        self.served().as_ref().is_some_and(is_open)
+        self.serving().last.as_ref().is_some_and(is_open)
     }
 
     /// Whether a waiter can count on being told; else it asks.
@@ -161,10 +174,11 @@ impl Hub {
     ///
     /// [`ErrorKind::Closed`] when the client was closed.
     pub(crate) async fn open(&self, within: Duration) -> Result<()> {
-        let mut served = self.serve(within);
-        // A task that has ended had no success, unless the client ended it.
-        drop(served.stand.wait_for(|stand| *stand != Stand::Opening).await);
-        if self.stop.is_cancelled() {
+        if let Some(mut served) = self.serve(within) {
+            // A task that has ended had no success, unless the client ended it.
+            drop(served.stand.wait_for(|stand| *stand != Stand::Opening).await);
+        }
+        if self.serving().stopped {
             return Err(Error::new(ErrorKind::Closed, "the client was closed"));
         }
         Ok(())
@@ -177,11 +191,15 @@ impl Hub {
         }
     }
 
-    fn serve(&self, within: Duration) -> Served {
-        let mut current = self.served();
-        match &*current {
-            Some(served) if !served.task.is_finished() => served.clone(),
-            _ => current.insert(self.start(within)).clone(),
+    /// The task that serves the channel, unless it was stopped.
+    fn serve(&self, within: Duration) -> Option<Served> {
+        let mut serving = self.serving();
+        if serving.stopped {
+            return None;
+        }
+        match &serving.last {
+            Some(served) if !served.task.is_finished() => Some(served.clone()),
+            _ => Some(serving.last.insert(self.start(within)).clone()),
         }
     }
 
@@ -195,8 +213,7 @@ impl Hub {
             schedule: Arc::clone(&self.schedule),
             stand,
         };
-        let stop = self.stop.clone();
-        let task = here.spawn(stop.run_until_cancelled_owned(server.run(within)));
+        let task = here.spawn(server.run(within));
         Served { stand: seen, task: task.abort_handle() }
     }
 
