@@ -51,6 +51,8 @@ local keys, argv, try, number = KEYS, ARGV, redis.pcall, #KEYS
 local answers, rest, found
 local ahead, done = 4, least == us and now or least + 0
 local packed = number > 1 and #argv == ahead + 1 and argv[ahead + 1]
+-- How begins what is asked of those that say nothing else.
+local shared = sub(argv[ahead], 1, 1)
 -- What was granted last, and what it takes to grant it.
 local usual, about, tail, kept, needed, longer, left
 -- The last lock's token, what is asked of it, and whether it has no place yet.
@@ -67,11 +69,14 @@ for i = 1, number do
   else
     looked = looked + 1
     local key, asked = keys[i], packed and sub(packed, 32 * i - 31, 32 * i) or argv[i + ahead]
+    local kind = shared
     token, what = asked, argv[ahead]
-    if #asked > 32 then token, what = sub(asked, 1, 32), sub(asked, 33) end
+    if #asked > 32 then
+      token, what = sub(asked, 1, 32), sub(asked, 33)
+      kind = sub(what, 1, 1)
+    end
     local state, written
     -- What comes after one that is left, for the same lock, waits for its turn too.
-    local kind = sub(what, 1, 1)
     if kind ~= '+' and not (rest and rest[key]) then
       local waits, got = kind == '=', nil
       if waits then
