@@ -30,13 +30,12 @@ async fn poll(acquisition: &mut Acquisition) -> Result<Guard> {
             Ok(Attempt::Held(guard)) => return Ok(guard),
             Ok(Attempt::Busy(busy)) => {
                 let now = acquisition.client.clock.now();
-                sight.contact.is_good();
                 if tries == 1 {
                     acquisition.tell_of_waiting(busy.holder.as_ref());
                 }
                 // Contenders get out of each other's way by the pauses of the strategy.
                 let after = (!busy.is_contended()).then_some(busy.retry_after);
-                sight.in_the_way = InTheWay::of(busy, now);
+                sight.set(InTheWay::of(busy, now), acquisition.client.config.call_timeout);
                 acquisition.give_up_early(&sight)?;
                 after
             }

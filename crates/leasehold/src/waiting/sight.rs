@@ -56,10 +56,22 @@ struct Outage {
     passes_at: Moment,
 }
 
+impl Outage {
+    /// Whether the store is there, and its replicas are not.
+    fn is_of_replicas(&self) -> bool {
+        self.error.kind() == ErrorKind::NotReplicated
+    }
+}
+
 impl Contact {
-    /// An answer came.
-    pub(crate) fn is_good(&mut self) {
-        self.outage = None;
+    /// An answer came, from a store where another one has the lock.
+    ///
+    /// One that could not make a lease safe on its replicas may give others leases that it can't make safe
+    /// either, and which are given back: only a holder that has had the lock for longer than such a `try_lasts`
+    /// shows that it can again.
+    pub(crate) fn is_good(&mut self, holder: Option<&HolderInfo>, try_lasts: Duration) {
+        let is_safe = holder.is_some_and(|holder| holder.held_for > try_lasts);
+        self.outage = self.outage.take().filter(|outage| outage.is_of_replicas() && !is_safe);
     }
 
     /// A request failed.
@@ -83,6 +95,14 @@ impl Contact {
 pub(crate) struct Sight {
     pub(crate) in_the_way: InTheWay,
     pub(crate) contact: Contact,
+}
+
+impl Sight {
+    /// Takes in an answer, and what it says is in the way.
+    pub(crate) fn set(&mut self, in_the_way: InTheWay, try_lasts: Duration) {
+        self.contact.is_good(in_the_way.holder.as_ref(), try_lasts);
+        self.in_the_way = in_the_way;
+    }
 }
 
 /// What the contender on the wire last saw, for all in the local line, and how many those are.
@@ -114,12 +134,14 @@ impl Seen {
         self.with(|sight| sight.clone())
     }
 
+    /// Takes in that the lock was got.
+    pub(crate) fn got(&self) {
+        self.with(|sight| *sight = Sight::default());
+    }
+
     /// Takes in an answer, and what it says is in the way.
-    pub(crate) fn set(&self, in_the_way: InTheWay) {
-        self.with(|sight| {
-            sight.contact.is_good();
-            sight.in_the_way = in_the_way;
-        });
+    pub(crate) fn set(&self, in_the_way: InTheWay, try_lasts: Duration) {
+        self.with(|sight| sight.set(in_the_way, try_lasts));
     }
 }
 
@@ -145,6 +167,13 @@ impl Limits {
             error.during("acquire").on_key(&self.settings.key).at_store(client.location())
         };
         let Sight { in_the_way, contact } = sight;
+        if let Some(outage) = contact.outage.as_ref().filter(|outage| outage.is_of_replicas()) {
+            let why = format!(
+                "{why} after {waited:.1?}; the store granted the lock, but could not make it safe on its replicas, \
+                 and the lease was given back"
+            );
+            return explain(Error::new(outage.error.kind(), why).caused_by(outage.error.clone()));
+        }
         if let Some(Outage { error, .. }) = &contact.outage {
             let silence = match client.heard_at() {
                 Some(heard) => {
@@ -173,7 +202,10 @@ impl Limits {
         let in_line = !holder.as_ref().is_some_and(HolderInfo::is_foreign);
         let place = match position.filter(|_| in_line) {
             Some(position) => format!(" at place {} in line", position.saturating_add(1)),
-            None if contended => ", while several contended for it".to_owned(),
+            None if contended => {
+                ", while several contended for it, or single nodes still had a lease of it"
+                    .to_owned()
+            }
             None => String::new(),
         };
         let why = format!("{why} after {waited:.1?}{place}");

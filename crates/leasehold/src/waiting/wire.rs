@@ -241,6 +241,7 @@ impl Wire {
     fn answered(&mut self, answer: Result<Attempt>, sent_at: Moment) -> Result<Option<Guard>> {
         let now = self.now();
         let every = QueueRequest::heartbeat_every(self.window);
+        let try_lasts = self.acquisition.client.config.call_timeout;
         if !self.answered
             && let Ok(Attempt::Busy(Busy { holder, .. }) | Attempt::Waiting(Waiting { holder, .. })) =
                 &answer
@@ -249,7 +250,7 @@ impl Wire {
         }
         match answer {
             Ok(Attempt::Held(guard)) => {
-                self.seen.set(InTheWay::default());
+                self.seen.got();
                 return Ok(Some(guard));
             }
             Ok(Attempt::Waiting(waiting)) => {
@@ -262,7 +263,7 @@ impl Wire {
                     position: Some(waiting.position),
                     contended: false,
                 };
-                self.seen.set(in_the_way);
+                self.seen.set(in_the_way, try_lasts);
                 self.acquisition.give_up_early(&self.seen.get())?;
                 let mut pause = every.mul_f64(0.9 + 0.1 * fastrand::f64());
                 pause = pause.min(match waiting.position {
@@ -288,7 +289,7 @@ impl Wire {
             }
             Ok(Attempt::Busy(busy)) => {
                 self.heard();
-                self.seen.set(InTheWay::of(busy, now));
+                self.seen.set(InTheWay::of(busy, now), try_lasts);
                 self.acquisition.give_up_early(&self.seen.get())?;
                 // A plain try is followed by a place in line; a store that refuses that is not
                 // pressed.
@@ -319,7 +320,7 @@ impl Wire {
             return None;
         };
         events::count_by(events::HANDOFFS, "path", "store");
-        self.seen.set(InTheWay::default());
+        self.seen.got();
         if let Some((flight, _)) = self.flight.take() {
             self.finish_in_background(flight, guard.handle());
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold::{Client, Fence, Guard, Release};
+use leasehold::{Client, ErrorKind, Fence, Guard, Release};
 use leasehold_testkit::server::RedisServer;
 use leasehold_testkit::server::cluster::Cluster;
 use leasehold_testkit::server::sentinel::SentinelSet;
@@ -311,4 +311,21 @@ async fn several_locks_of_a_cluster_are_taken_all_or_none_and_waited_for_in_thei
     assert_eq!(held.release_outcome().await.unwrap(), Release::Released);
     let guard = patiently("all of them", waiting).await.unwrap().unwrap();
     assert_eq!(guard.fences().unwrap().len(), 3);
+}
+
+/// Each has the lock in the store for a moment, and takes the others' moments for those of holders.
+#[tokio::test]
+async fn contenders_for_a_lock_that_no_replica_has_are_told_so_and_not_that_others_have_it() {
+    let server = spawn_blocking(RedisServer::start).await.unwrap();
+    let url = format!("{}?replicas=1&keep_leases=yes&replicate_timeout=100ms", server.url());
+    let mut waits = tokio::task::JoinSet::new();
+    for _ in 0..3 {
+        let mutex = Client::connect(&*url).await.unwrap().mutex("a");
+        waits.spawn(async move { mutex.lock_within(secs(6)).await.map(drop).unwrap_err() });
+    }
+    while let Some(error) = patiently("the ends of the waits", waits.join_next()).await {
+        let error = error.unwrap();
+        assert_eq!(error.kind(), ErrorKind::NotReplicated, "{error}");
+        assert!(error.to_string().contains("on its replicas"), "{error}");
+    }
 }
