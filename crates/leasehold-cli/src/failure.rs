@@ -87,8 +87,8 @@ fn advice(error: &Error, text: &str) -> Option<String> {
     }
     if text.contains("ACL") || text.contains("may not") {
         let command = typed::command("doctor --acl --user NAME");
-        Some(format!("`{command}` prints what a user needs"))
-    } else if text.contains("password") {
+        Some(format!("`{command}` prints what a user needs, with `--feature log` for logs too"))
+    } else if text.contains("password") && !text.contains("sentinel_password") {
         let way =
             "give it in LEASEHOLD_PASSWORD or by --password-file, where other users can't read it";
         Some(way.to_owned())

@@ -243,6 +243,15 @@ impl Verdict {
     }
 }
 
+/// What is said of a lock that can't be read.
+const DAMAGED: &str = "what is stored for the lock is damaged, and was left alone; remove its key once nobody has the \
+                       lock any more";
+
+/// A lock that can't be read, and was not changed.
+pub(crate) fn damaged() -> Error {
+    Error::new(ErrorKind::Corrupt, DAMAGED).with_effect(Effect::NotApplied)
+}
+
 /// A value that is not ours stands at the lock's key.
 pub(crate) fn foreign() -> Error {
     server("LEASEHOLDFOREIGN", "").to_error()
@@ -339,6 +348,12 @@ pub(crate) fn io_error(kind: io::ErrorKind, text: &str, stage: Stage) -> Verdict
                     "the server closed the connection at once; does it expect TLS, or too many \
                      clients already"
                         .into()
+                }
+                _ if text.contains("CertificateRequired") => {
+                    return Verdict::misconfigured(
+                        "the server asks clients for a certificate; name its file and its key's as certfile and \
+                         keyfile in the store's URL",
+                    );
                 }
                 _ => format!("cannot connect: {}", escape::terminal(text)),
             };
@@ -513,9 +528,10 @@ fn known(code: &str, detail: &str) -> Option<Verdict> {
             "the wait for replicas was cut short, so whether they have it is not known",
         ),
         "CROSSSLOT" => refused(
-            ErrorKind::Protocol,
+            Unsupported,
             Next::Fail,
-            "the keys of one lock do not share a slot; this is a fault of leasehold",
+            "the server is a node of a cluster, which takes no request about names of several slots; write \
+             redis+cluster://",
         ),
         _ => return None,
     })
@@ -530,6 +546,16 @@ fn general(detail: &str) -> Verdict {
         || detail.contains("has no permissions to run")
     {
         return Verdict::refused(ErrorKind::Denied, Next::Fail, missing_right(detail));
+    }
+    if detail.contains("user_script:") && detail.contains("attempt to ") {
+        // A script of ours fails so only at what it can't take apart.
+        let said = escape::terminal(&shortened(detail)).to_string();
+        return Verdict::new(
+            ErrorKind::Corrupt,
+            Effect::Unknown,
+            Next::Fail,
+            format!("{DAMAGED} ({said})"),
+        );
     }
     if detail.contains("non local key") {
         return answered("CROSSSLOT", "");

@@ -98,8 +98,8 @@ fn read<T>(value: Value, read: impl FnOnce(Value) -> Option<T>) -> Result<T> {
     read(value).ok_or_else(|| {
         Error::new(
             ErrorKind::Protocol,
-            "the server's answer is not one that this version understands; is its clock set, and \
-             does it run Redis 6.2, Valkey 8.0 or later",
+            "the server's answer is not one that this version understands; is its clock set, does it run Redis 6.2, \
+             Valkey 8.0 or later, and is what it stores for the lock whole",
         )
         .with_effect(Effect::Unknown)
     })

@@ -352,9 +352,11 @@ impl One {
         }
         let given = self.login.password().is_some();
         let what = if given {
-            "refused sentinel_user or sentinel_password, which are not those of the server"
+            "refused sentinel_user or sentinel_password, which stand in the store's URL and are not those of the \
+             server"
         } else {
-            "asks for a password of its own; give it as sentinel_password (and sentinel_user)"
+            "asks for a password of its own, beside the server's; give it as sentinel_password (and sentinel_user) \
+             in the store's URL, which LEASEHOLD_STORE keeps from other users"
         };
         Verdict::refused(ErrorKind::Denied, verdict.next, format!("{sentinel} {what}"))
     }

@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use leasehold_core::{
-    Bond, Effect, Error, ErrorKind, Fence, FenceBlock, HolderInfo, Key, LockInfo, Metadata, Mode,
-    OwnerName, Place, Result, WaiterInfo, Waiting,
+    Bond, Fence, FenceBlock, HolderInfo, Key, LockInfo, Metadata, Mode, OwnerName, Place, Result,
+    WaiterInfo, Waiting,
 };
 
 use crate::classify;
@@ -80,7 +80,7 @@ fn read_mode(words: &mut Words<'_>, limit: u32) -> Option<Mode> {
 /// # Errors
 ///
 /// [`ErrorKind::Foreign`] for another hash, [`ErrorKind::Unsupported`] for a lock in another version
-/// of the format, and [`ErrorKind::Protocol`] for one that is damaged.
+/// of the format, and [`ErrorKind::Corrupt`] for one that is damaged.
 pub(crate) fn read(fields: &HashMap<Vec<u8>, Vec<u8>>) -> Result<Option<Stored>> {
     if fields.is_empty() {
         return Ok(None);
@@ -94,10 +94,7 @@ pub(crate) fn read(fields: &HashMap<Vec<u8>, Vec<u8>>) -> Result<Option<Stored>>
             let state = fields.get(b"state".as_slice()).map(|bytes| String::from_utf8_lossy(bytes));
             let state = state.as_deref().unwrap_or_default();
             let mut stored = read_record(rest, state).ok_or_else(classify::foreign)?;
-            stored.read_others(fields).ok_or_else(|| {
-                let why = "what is stored for the lock is damaged";
-                Error::new(ErrorKind::Protocol, why).with_effect(Effect::NotApplied)
-            })?;
+            stored.read_others(fields).ok_or_else(classify::damaged)?;
             Ok(Some(stored))
         }
         Some((version, _)) if version.parse::<u64>().is_ok() => {

@@ -18,7 +18,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::http::{Connection, Listener};
-use crate::outage::Outage;
+use crate::outage::{self, Outage};
 use crate::output;
 use crate::signals::unless_interrupted;
 
@@ -86,10 +86,13 @@ impl Scraper<'_> {
                 self.outage = Outage::default();
                 return text(Some(&listing), begun.elapsed(), self.per_lock);
             }
-            Ok(Err(failure)) => failure.message,
-            Err(_) => "the store did not answer in time".to_owned(),
+            Ok(Err(failure)) => Error::new(leasehold::ErrorKind::Unavailable, failure.message),
+            Err(_) => {
+                let store = self.client.as_ref().map_or("the store", Client::location);
+                outage::late(store, SCRAPE_WITHIN)
+            }
         };
-        self.outage.tell(&Error::new(leasehold::ErrorKind::Unavailable, failure));
+        self.outage.tell(&failure);
         text(None, begun.elapsed(), self.per_lock)
     }
 }

@@ -89,10 +89,10 @@ fn only_replicas_are_not_primaries() {
 }
 
 #[test]
-fn keys_of_several_slots_are_our_own_fault() {
-    check("CROSSSLOT", "…", Protocol, NotApplied, Next::Fail);
+fn keys_of_several_slots_are_for_a_cluster_store() {
+    check("CROSSSLOT", "…", Unsupported, NotApplied, Next::Fail);
     let text = "Script attempted to access a non local key in a cluster node script: 9a";
-    check("ERR", text, Protocol, Unknown, Next::Fail);
+    check("ERR", text, Unsupported, Unknown, Next::Fail);
 }
 
 #[test]
@@ -140,7 +140,9 @@ fn what_stops_a_script_half_way_may_have_taken_effect() {
     let text = "this user has no permissions to run the 'pexpire' command";
     check("NOPERM", &raised(text), Denied, Unknown, Next::Fail);
     check("TRYAGAIN", &raised("…"), Unavailable, Unknown, Next::Fail);
-    check("ERR", &raised("user_script:9: attempt to index a nil"), Protocol, Unknown, Next::Fail);
+    let nil = raised("user_script:9: attempt to index a nil");
+    let text = check("ERR", &nil, ErrorKind::Corrupt, Unknown, Next::Fail);
+    assert!(text.contains("is damaged") && text.contains("attempt to index"), "{text}");
 }
 
 #[test]

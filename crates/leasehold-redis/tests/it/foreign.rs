@@ -1,7 +1,7 @@
 //! What is not ours is left alone, byte for byte.
 
 use leasehold_core::{
-    Effect, Error, ErrorKind, Fence, ForceReleaseRequest, ListRequest, Store as _,
+    Effect, Error, ErrorKind, Fence, ForceReleaseRequest, ListRequest, Mode, Store as _,
 };
 use leasehold_redis::RedisStore;
 use leasehold_testkit::server::{self, RedisServer};
@@ -120,9 +120,29 @@ async fn what_can_not_be_read_is_told_beside_the_locks_that_can() {
         listing.unreadable.iter().map(|error| (error.key().unwrap(), error.kind())).collect();
     unreadable.sort_unstable_by_key(|(key, _)| *key);
     let mut expected =
-        [(&later.request.key, ErrorKind::Unsupported), (&damaged.request.key, ErrorKind::Protocol)];
+        [(&later.request.key, ErrorKind::Unsupported), (&damaged.request.key, ErrorKind::Corrupt)];
     expected.sort_unstable_by_key(|(key, _)| *key);
     assert_eq!(unreadable, expected);
+}
+
+#[tokio::test]
+async fn what_is_damaged_is_called_that_by_whatever_comes_across_it() {
+    let server = server::shared();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let mut reader = Caller::new(&store, &key());
+    reader.request.mode = Mode::Shared;
+    let fences = reader.take().await;
+    let record = format!("leasehold:{{{}}}", reader.request.key);
+    drop(server.cli(&["HSET", &record, "@1", "garbage"]));
+    let told = |error: leasehold_core::Error| {
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert!(error.to_string().contains("remove its key"), "{error}");
+    };
+    told(Caller::new(&store, &reader.request.key).try_take().await.unwrap_err());
+    told(store.release(&reader.ending(fences), WITHIN).await.unwrap_err());
+    told(store.renew(&[reader.renewal(fences)], WITHIN).await.remove(0).unwrap_err());
+    told(store.inspect(&reader.request.key, WITHIN).await.unwrap_err());
+    assert_eq!(server.cli(&["HGET", &record, "@1"]), "garbage", "it is left alone");
 }
 
 #[tokio::test]

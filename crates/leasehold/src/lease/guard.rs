@@ -55,7 +55,9 @@ impl Guard {
     }
 
     /// Ends the lease. An `Ok` says that it was held to its end: no other holder has had the lock
-    /// while the guard lived.
+    /// while the guard lived. Where another contender of this client takes the lease over, that is said by
+    /// this process's clock alone: a lease that was taken away meanwhile, or forgotten by its store, is
+    /// known to be lost with its next renewal.
     ///
     /// # Cost
     ///

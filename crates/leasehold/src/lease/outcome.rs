@@ -24,8 +24,8 @@ pub enum Release {
     /// The lease was not held any more, and another holder may have come since: the work may have
     /// overlapped with that holder's.
     NotHeld,
-    /// The store did not answer. The release is retried in the background until the lease would
-    /// have run out anyway.
+    /// The store did not answer, or with an error that leaves open what it did. The release is
+    /// retried in the background until the lease would have run out anyway.
     Unknown,
 }
 
@@ -47,7 +47,7 @@ impl Release {
             Self::NotHeld => Err(not_held()),
             Self::Unknown => Err(Error::new(
                 ErrorKind::Unavailable,
-                "the store did not answer the release; it is retried in the background, and the \
+                "the store did not say how the release went; it is retried in the background, and the \
                  lease ends with its ttl at the latest",
             )
             .with_effect(Effect::Unknown)),
@@ -78,7 +78,7 @@ impl fmt::Display for Release {
             Self::Late => f.write_str("late: the lease had run out, but nobody has held it since"),
             Self::StillHeld { holds } => write!(f, "still held {holds} times by the same owner"),
             Self::NotHeld => f.write_str("not held any more; another holder may have come since"),
-            Self::Unknown => f.write_str("unknown: the store did not answer"),
+            Self::Unknown => f.write_str("unknown: the store did not say"),
         }
     }
 }

@@ -27,6 +27,15 @@ impl Seen {
         let since = now.saturating_duration_since(self.at);
         (holder.held_for.saturating_add(since), holder.remaining.saturating_sub(since))
     }
+
+    /// All that is known, with the holders' times as they are by now.
+    pub(super) fn by_now(&self, now: Instant) -> LockInfo {
+        let mut info = self.info.clone();
+        for holder in &mut info.holders {
+            (holder.held_for, holder.remaining) = self.times(holder, now);
+        }
+        info
+    }
 }
 
 /// What is on the screen.
@@ -249,8 +258,6 @@ impl Model {
         let page = self.height.max(1);
         match code {
             KeyCode::Char('q') => return Action::Quit,
-            // A filter is what one wants to get out of first.
-            KeyCode::Esc if self.filter.is_empty() => return Action::Quit,
             KeyCode::Esc => {
                 self.filter.clear();
                 self.arrange_again();
@@ -432,7 +439,12 @@ pub(super) mod tests {
         assert_eq!(names(&model), ["b"]);
         assert_eq!(press(&mut model, "\n\x1b"), Action::None);
         assert_eq!(names(&model).len(), 3, "the filter is gone first");
-        assert_eq!(press(&mut model, "\x1b"), Action::Quit);
+        assert_eq!(
+            press(&mut model, "\x1b\x1b"),
+            Action::None,
+            "one who leaves the details twice stays"
+        );
+        assert_eq!(press(&mut model, "q"), Action::Quit);
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model, place: &str, now: I
     frame.render_widget(Line::from(headline(model, place, now)), title);
     match model.mode {
         Mode::List | Mode::Filter => list(frame, body, model, now),
-        Mode::Details(_) | Mode::Release(_) => details(frame, body, model),
+        Mode::Details(_) | Mode::Release(_) => details(frame, body, model, now),
     }
     let width = frame.area().width;
     frame.render_widget(Line::from(footline(model, width)).style(Modifier::REVERSED), foot);
@@ -150,9 +150,9 @@ fn end_of(fence: &str) -> String {
     }
 }
 
-fn details(frame: &mut Frame<'_>, area: Rect, model: &mut Model) {
+fn details(frame: &mut Frame<'_>, area: Rect, model: &mut Model, now: Instant) {
     let Some(seen) = model.selected() else { return };
-    let text = show::description(&seen.info);
+    let text = show::description(&seen.by_now(now));
     let lines: Vec<Line<'_>> = text.lines().map(Line::from).collect();
     let last = u16::try_from(lines.len()).unwrap_or(u16::MAX).saturating_sub(area.height);
     let scrolled = match model.mode {
