@@ -146,7 +146,7 @@ fn on_paper(document: &Document, text: &mut String) {
             together.and_then(|it| it.server_us_per_cycle.zip(it.client_us_per_cycle)),
         ),
         (
-            "renewals, two dozen in a call".to_owned(),
+            "renewals, twenty in a call".to_owned(),
             renew.and_then(|it| it.server_us_per_renewal.zip(it.client_us_per_renewal)),
         ),
     ];

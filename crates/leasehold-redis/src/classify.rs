@@ -285,7 +285,15 @@ pub(crate) fn judge(error: &RedisError, stage: Stage) -> Verdict {
         Kind::Io => {
             let kind = std::error::Error::source(error)
                 .and_then(|source| source.downcast_ref::<io::Error>())
-                .map_or(io::ErrorKind::Other, io::Error::kind);
+                .map(io::Error::kind);
+            // The client library keeps some of its causes to itself.
+            let kind = kind.unwrap_or_else(|| {
+                if error.is_connection_dropped() {
+                    io::ErrorKind::ConnectionReset
+                } else {
+                    io::ErrorKind::Other
+                }
+            });
             let mut verdict = io_error(kind, &error.to_string(), stage);
             verdict.cause = Some(error.clone());
             verdict

@@ -15,7 +15,7 @@ use crate::slot::slot_of;
 use crate::transport::{Answer, Deadline, Delivery};
 
 /// Locks renewed by one script: they keep a server for less than a tenth of a millisecond.
-const RENEW_CHUNK: usize = 24;
+const RENEW_CHUNK: usize = 20;
 
 /// For how long the next ones wait for the answer about those before.
 const RENEW_APART: Duration = Duration::from_millis(1);
