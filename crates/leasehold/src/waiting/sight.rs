@@ -50,7 +50,8 @@ pub(crate) struct Contact {
 #[derive(Clone, Debug)]
 struct Outage {
     since: Moment,
-    /// How the last request failed.
+    /// When, and how, the last request failed.
+    last: Moment,
     error: Error,
     /// When it passes, if the store has said so.
     passes_at: Moment,
@@ -68,17 +69,26 @@ impl Contact {
     ///
     /// One that could not make a lease safe on its replicas may give others leases that it can't make safe
     /// either, and which are given back: only a holder that has had the lock for longer than such a `try_lasts`
-    /// shows that it can again.
-    pub(crate) fn is_good(&mut self, holder: Option<&HolderInfo>, try_lasts: Duration) {
+    /// shows that it can again, or that this contender's own requests no longer fail.
+    pub(crate) fn is_good(
+        &mut self,
+        holder: Option<&HolderInfo>,
+        try_lasts: Duration,
+        now: Moment,
+    ) {
         let is_safe = holder.is_some_and(|holder| holder.held_for > try_lasts);
-        self.outage = self.outage.take().filter(|outage| outage.is_of_replicas() && !is_safe);
+        let goes_on = |outage: &Outage| {
+            let failed_ago = now.saturating_since(outage.last);
+            outage.is_of_replicas() && !is_safe && failed_ago < OUTAGE_MAX
+        };
+        self.outage = self.outage.take().filter(goes_on);
     }
 
     /// A request failed.
     pub(crate) fn is_bad(&mut self, error: Error, now: Moment) {
         let since = self.outage.as_ref().map_or(now, |outage| outage.since);
         let passes_at = now.saturating_add(error.retry_after().unwrap_or_default());
-        self.outage = Some(Outage { since, error, passes_at });
+        self.outage = Some(Outage { since, last: now, error, passes_at });
     }
 
     /// The error of an outage that has lasted for as long as it may; without a `patience`, that is
@@ -100,7 +110,7 @@ pub(crate) struct Sight {
 impl Sight {
     /// Takes in an answer, and what it says is in the way.
     pub(crate) fn set(&mut self, in_the_way: InTheWay, try_lasts: Duration) {
-        self.contact.is_good(in_the_way.holder.as_ref(), try_lasts);
+        self.contact.is_good(in_the_way.holder.as_ref(), try_lasts, in_the_way.seen_at);
         self.in_the_way = in_the_way;
     }
 }
@@ -210,5 +220,50 @@ impl Limits {
         };
         let why = format!("{why} after {waited:.1?}{place}");
         explain(Error::new(ErrorKind::Timeout, why).held_by(holder, retry_after))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::{Fence, Mode};
+
+    use super::*;
+
+    const TRY: Duration = Duration::from_secs(2);
+
+    fn at(seconds: u64) -> Moment {
+        Moment::default().saturating_add(Duration::from_secs(seconds))
+    }
+
+    fn held_for(held_for: Duration) -> HolderInfo {
+        HolderInfo::new(Mode::Exclusive, Fence::ZERO, held_for, TRY)
+    }
+
+    fn failed(kind: ErrorKind, now: Moment) -> Contact {
+        let mut contact = Contact::default();
+        contact.is_bad(Error::new(kind, "no"), now);
+        contact
+    }
+
+    #[test]
+    fn any_answer_ends_an_outage_but_for_one_of_replicas() {
+        for (kind, goes_on) in [(ErrorKind::Unavailable, false), (ErrorKind::NotReplicated, true)] {
+            let mut contact = failed(kind, at(100));
+            contact.is_good(Some(&held_for(TRY / 4)), TRY, at(101));
+            assert_eq!(contact.outage.is_some(), goes_on, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn replicas_are_back_when_a_lease_has_outlived_a_try_or_none_failed_for_long() {
+        let mut contact = failed(ErrorKind::NotReplicated, at(100));
+        contact.is_good(Some(&held_for(TRY * 2)), TRY, at(101));
+        assert!(contact.outage.is_none());
+
+        let mut contact = failed(ErrorKind::NotReplicated, at(100));
+        contact.is_good(None, TRY, at(129));
+        assert!(contact.outage.is_some());
+        contact.is_good(None, TRY, at(130));
+        assert!(contact.outage.is_none());
     }
 }
