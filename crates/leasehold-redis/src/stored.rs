@@ -79,8 +79,9 @@ fn read_mode(words: &mut Words<'_>, limit: u32) -> Option<Mode> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Foreign`] for another hash, [`ErrorKind::Unsupported`] for a lock in another version
-/// of the format, and [`ErrorKind::Corrupt`] for one that is damaged.
+/// [`Foreign`](leasehold_core::ErrorKind::Foreign) for another hash,
+/// [`Unsupported`](leasehold_core::ErrorKind::Unsupported) for a lock in another version of the format, and
+/// [`Corrupt`](leasehold_core::ErrorKind::Corrupt) for one that is damaged.
 pub(crate) fn read(fields: &HashMap<Vec<u8>, Vec<u8>>) -> Result<Option<Stored>> {
     if fields.is_empty() {
         return Ok(None);
