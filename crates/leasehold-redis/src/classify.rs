@@ -288,7 +288,9 @@ pub(crate) fn judge(error: &RedisError, stage: Stage) -> Verdict {
                 .map(io::Error::kind);
             // The client library keeps some of its causes to itself.
             let kind = kind.unwrap_or_else(|| {
-                if error.is_connection_dropped() {
+                if error.is_connection_refusal() {
+                    io::ErrorKind::ConnectionRefused
+                } else if error.is_connection_dropped() {
                     io::ErrorKind::ConnectionReset
                 } else {
                     io::ErrorKind::Other

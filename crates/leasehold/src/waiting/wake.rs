@@ -147,9 +147,12 @@ impl Hub {
 
     /// Ends the channel for good.
     pub(crate) fn stop(&self) {
-        let mut serving = self.serving();
-        serving.stopped = true;
-        if let Some(served) = serving.last.take() {
+        let last = {
+            let mut serving = self.serving();
+            serving.stopped = true;
+            serving.last.take()
+        };
+        if let Some(served) = last {
             served.task.abort();
         }
     }
