@@ -28,15 +28,18 @@ pub(crate) async fn in_child(store: &EmbeddedStore, name: &str, path: &Path) {
             tokio::time::sleep(Duration::from_micros(50)).await;
             continue;
         };
-        let fence = grant.fences.first();
+        let fence = u64::from(grant.fences.first());
         for what in [HAS, STILL_HAD] {
-            written.write_all(format!("{what} {fence}\n").as_bytes()).unwrap();
+            written.write_all(format!("{what} {fence:<27}\n").as_bytes()).unwrap();
         }
         let ending = ReleaseRequest::new(asked.key, asked.token, grant.fences);
         store.release(&ending, WITHIN).await.unwrap();
     }
 }
 
+/// How long a line of these is, with the fence and spaces behind it: a page of the file ends with one.
+/// A write over the end of a page may be cut there by a kill.
+const LINE_BYTES: usize = 32;
 const HAS: &str = "has";
 const STILL_HAD: &str = "had";
 
@@ -45,8 +48,9 @@ const STILL_HAD: &str = "had";
 fn times_taken(written: &str) -> usize {
     let (mut holder, mut times) = (0_u64, 0);
     for line in written.lines() {
+        assert_eq!(line.len() + 1, LINE_BYTES, "{line}");
         let (what, fence) = line.split_once(' ').unwrap();
-        let fence = fence.parse().unwrap();
+        let fence = fence.trim_end().parse().unwrap();
         match what {
             HAS => {
                 assert!(fence > holder, "{fence} after {holder}:\n{written}");
