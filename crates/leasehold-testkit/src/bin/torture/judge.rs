@@ -42,7 +42,7 @@ impl Event {
             key: (*key).to_owned(),
             fence: fence.parse().ok()?,
             mode: Mode::parse(mode)?,
-            detail: (*detail).to_owned(),
+            detail: detail.trim_end().to_owned(),
         })
     }
 

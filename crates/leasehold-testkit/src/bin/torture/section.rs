@@ -25,6 +25,10 @@ pub(crate) const DIRECTORY: &str = "TORTURE_DIR";
 /// A process that was sent SIGKILL is gone by then, unless the machine stands still.
 const DYING_TAKES_AT_MOST: Duration = Duration::from_secs(20);
 
+/// How long each record is, with the spaces behind it: a page of the file ends with one. The kernel
+/// may cut a write that goes over the end of a page, where its process is killed.
+const RECORD_BYTES: usize = 512;
+
 /// What is written down. Each record is one write to the end of one file, which the kernel keeps in
 /// one piece and in order.
 #[derive(Debug)]
@@ -46,8 +50,12 @@ impl Log {
     pub(crate) fn write(&self, event: &str, key: &str, fence: u64, mode: Mode, detail: &str) {
         let (time, pid) = (clock::now().as_nanos(), std::process::id());
         let (id, mode) = (self.id, mode.word());
-        let record = format!("{time}\t{event}\t{id}\t{pid}\t{key}\t{fence}\t{mode}\t{detail}\n");
-        (&self.file).write_all(record.as_bytes()).expect("the log takes records");
+        let record = format!("{time}\t{event}\t{id}\t{pid}\t{key}\t{fence}\t{mode}\t{detail}");
+        let mut record = record.into_bytes();
+        assert!(record.len() < RECORD_BYTES, "a record of {} bytes", record.len());
+        record.resize(RECORD_BYTES - 1, b' ');
+        record.push(b'\n');
+        (&self.file).write_all(&record).expect("the log takes records");
     }
 }
 
