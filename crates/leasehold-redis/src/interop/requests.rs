@@ -105,6 +105,10 @@ impl Requests {
         if shape != Shape::Text {
             keys.extend(requests.iter().filter_map(|request| layout.counter(&request.key)));
         }
+        keys.extend(requests.iter().filter_map(|request| match layout.signal(&request.key) {
+            Signal::List(list) => Some(list),
+            Signal::None | Signal::Publish { .. } => None,
+        }));
         let adopt = self.leftovers.map_or(0, Ttl::as_millis);
         let mut call = Call::new(&self.three().acquire, &keys);
         match (shape, requests) {

@@ -1,7 +1,8 @@
 -- Takes locks that are strings, all of them or none. Repeating it with the same tokens renews what
 -- they hold, and never shortens it.
 --
--- KEYS  i   the i-th lock
+-- KEYS  i   the i-th lock; behind the locks what else their ends touch, so that a server which
+--           can't do that in one script refuses to take them
 -- ARGV  1   1 if tokens stand at the end of values, 0 if at the beginning
 --       2   what a lock without expiry is given, ms; 0 to leave it alone
 --       and for the i-th lock, from 3i on: token, value, ttl in ms
@@ -15,7 +16,8 @@
 --
 -- Atomic: one script.
 local last, adopt, had = ARGV[1] == '1', ARGV[2] + 0, false
-for i = 1, #KEYS do
+local locks = (#ARGV - 2) / 3
+for i = 1, locks do
   local key, token = KEYS[i], ARGV[3 * i]
   local stored = redis.pcall('GET', key)
   if type(stored) == 'table' then
@@ -35,7 +37,7 @@ for i = 1, #KEYS do
     had = had or i == 1
   end
 end
-for i = 1, #KEYS do
+for i = 1, locks do
   local key, value, ttl = KEYS[i], ARGV[3 * i + 1], ARGV[3 * i + 2]
   if not redis.call('SET', key, value, 'NX', 'PX', ttl) and redis.call('PTTL', key) < ttl + 0 then
     redis.call('PEXPIRE', key, ttl)
