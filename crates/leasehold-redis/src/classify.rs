@@ -505,8 +505,8 @@ fn known(code: &str, detail: &str) -> Option<Verdict> {
         "WRONGTYPE" | "LEASEHOLDFOREIGN" => refused(
             Foreign,
             Next::Fail,
-            "something that is not a lock of leasehold stands at its key, and was left alone; \
-             choose another prefix or name, or remove it",
+            "something that is not a lock of leasehold, or is a damaged one, stands at its key, and was left \
+             alone; choose another prefix or name, or remove it once nobody works under it",
         ),
         "LEASEHOLDVERSION" => Verdict::refused(
             Unsupported,
