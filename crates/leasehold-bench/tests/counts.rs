@@ -5,6 +5,8 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod work;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,7 +15,8 @@ use leasehold::Client;
 use leasehold::store::{Acquire, AcquireRequest, Renew, RenewRequest};
 use leasehold_core::{Key, Token, Ttl};
 use leasehold_testkit::server::RedisServer;
-use tokio::task::JoinSet;
+
+use crate::work::{cycles, handoffs};
 
 struct Counting;
 
@@ -51,38 +54,6 @@ fn calls(server: &RedisServer, commands: &[&str]) -> f64 {
         fields.strip_prefix("calls=")?.split(',').next()?.parse().ok()
     };
     commands.iter().filter_map(calls).sum()
-}
-
-/// Cycles of so many callers on one client, each on a lock of its own.
-async fn cycles(client: &Client, callers: usize, each: usize) {
-    let mut tasks = JoinSet::new();
-    for caller in 0..callers {
-        let mutex = client.mutex(format!("counted/{caller}"));
-        tasks.spawn(async move {
-            for _ in 0..each {
-                mutex.try_lock().await.unwrap().unwrap().release().await.unwrap();
-            }
-        });
-    }
-    while let Some(done) = tasks.join_next().await {
-        done.unwrap();
-    }
-}
-
-/// Hand-offs among clients that all want the same lock, `each` for each of them.
-async fn handoffs(clients: &[Client], each: usize) {
-    let mut tasks = JoinSet::new();
-    for client in clients {
-        let mutex = client.mutex("counted/by-turns");
-        tasks.spawn(async move {
-            for _ in 0..each {
-                mutex.lock().await.unwrap().release().await.unwrap();
-            }
-        });
-    }
-    while let Some(done) = tasks.join_next().await {
-        done.unwrap();
-    }
 }
 
 /// How much a count grows for each of `cycles`, once everything is warm.

@@ -9,6 +9,8 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod work;
+
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::{OpenOptionsExt as _, symlink};
@@ -21,7 +23,8 @@ use leasehold::store::{Acquire, AcquireRequest, Renew, RenewRequest};
 use leasehold_core::{Key, Token, Ttl};
 use leasehold_testkit::process::TestProcess;
 use leasehold_testkit::server::{RedisServer, binary};
-use tokio::task::JoinSet;
+
+use crate::work::{cycles, handoffs};
 
 /// In a process that is to do something: what, how often, and on which server.
 const TASK: &str = "LEASEHOLD_TEST_TASK";
@@ -68,7 +71,7 @@ async fn carry_out(task: &str, times: usize) {
         "pair" => pairs(times).await,
         "alone" => cycles(&connect().await, 1, times).await,
         "together" => cycles(&connect().await, 64, times / 64).await,
-        "hand-off" => handoffs(16, times / 16).await,
+        "hand-off" => handoffs(&connect_all(16).await, times / 16).await,
         "renewal" => renewals(&connect().await, 960, times / 960).await,
         other => panic!("no task is called {other}"),
     }
@@ -89,36 +92,12 @@ async fn pairs(times: usize) {
     }
 }
 
-/// Cycles of so many callers on one client, each on a lock of its own.
-async fn cycles(client: &Client, callers: usize, each: usize) {
-    let mut tasks = JoinSet::new();
-    for caller in 0..callers {
-        let mutex = client.mutex(format!("counted/{caller}"));
-        tasks.spawn(async move {
-            for _ in 0..each {
-                mutex.try_lock().await.unwrap().unwrap().release().await.unwrap();
-            }
-        });
-    }
-    while let Some(done) = tasks.join_next().await {
-        done.unwrap();
-    }
-}
-
-/// Hand-offs among so many clients that all want the same lock, `each` for each of them.
-async fn handoffs(clients: usize, each: usize) {
-    let mut tasks = JoinSet::new();
+async fn connect_all(clients: usize) -> Vec<Client> {
+    let mut all = Vec::new();
     for _ in 0..clients {
-        let mutex = connect().await.mutex("counted/by-turns");
-        tasks.spawn(async move {
-            for _ in 0..each {
-                mutex.lock().await.unwrap().release().await.unwrap();
-            }
-        });
+        all.push(connect().await);
     }
-    while let Some(done) = tasks.join_next().await {
-        done.unwrap();
-    }
+    all
 }
 
 /// Renews so many leases so many times.
