@@ -19,12 +19,47 @@ use crate::rt;
 /// All leases of a client by the time at which something is to be done about them.
 #[derive(Debug)]
 pub(crate) struct RenewalSchedule {
-    store: Arc<dyn Store>,
+    stores: Stores,
     /// Whether a renewal was ever answered. Until then there may be no connection for it yet.
     answered: AtomicBool,
     clock: Arc<dyn Clock>,
     due: Mutex<Due>,
     sooner: Notify,
+}
+
+/// The ways to the store.
+#[derive(Debug)]
+struct Stores {
+    /// The one that callers take.
+    callers: Arc<dyn Store>,
+    /// The one that depends on no runtime of theirs, where there is one.
+    separate: Option<Arc<dyn Store>>,
+    takes_callers: AtomicBool,
+}
+
+/// One of them.
+#[derive(Debug)]
+struct Way<'s> {
+    store: &'s dyn Store,
+    is_callers: bool,
+}
+
+impl Stores {
+    /// The separate one, until it was tried in vain: its connection is made when the first lease has to be renewed,
+    /// and where none is to be had by then, the callers' is still there. After that, the one that was not tried in
+    /// vain last.
+    fn way(&self) -> Way<'_> {
+        match &self.separate {
+            Some(separate) if !self.takes_callers.load(Ordering::Relaxed) => {
+                Way { store: &**separate, is_callers: false }
+            }
+            _ => Way { store: &*self.callers, is_callers: true },
+        }
+    }
+
+    fn failed(&self, way: &Way<'_>) {
+        self.takes_callers.store(!way.is_callers, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -42,7 +77,7 @@ struct Due {
 }
 
 impl RenewalSchedule {
-    /// Renews through `separate` where there is such a handle of the store.
+    /// Renews through `separate` where there is such a handle of the store, as long as that works.
     pub(crate) fn new(
         store: &Arc<dyn Store>,
         separate: Option<Arc<dyn Store>>,
@@ -50,7 +85,11 @@ impl RenewalSchedule {
     ) -> Arc<Self> {
         Arc::new(Self {
             answered: AtomicBool::new(separate.is_none()),
-            store: separate.unwrap_or_else(|| Arc::clone(store)),
+            stores: Stores {
+                callers: Arc::clone(store),
+                separate,
+                takes_callers: AtomicBool::new(false),
+            },
             clock,
             due: Mutex::default(),
             sooner: Notify::new(),
@@ -261,7 +300,11 @@ impl RenewalSchedule {
         let sent_at = self.clock.now();
         let Batch { holds, requests, lost_at, patience, .. } = &batch;
         let within = lost_at.saturating_since(sent_at).min(*patience);
-        let answers = self.store.renew(requests, within).await;
+        let way = self.stores.way();
+        let answers = way.store.renew(requests, within).await;
+        if !answers.iter().any(Result::is_ok) {
+            self.stores.failed(&way);
+        }
         let (now, held) = (self.clock.now(), self.held());
         let mut answers = answers.into_iter();
         // Most are of one length.

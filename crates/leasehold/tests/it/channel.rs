@@ -108,6 +108,20 @@ async fn a_server_without_room_for_a_channel_keeps_no_waiter_from_a_lock_that_co
 }
 
 #[tokio::test]
+async fn a_server_without_room_for_a_renewers_connection_costs_no_lease() {
+    let server = RedisServer::start();
+    let client = Client::connect(server.url()).await.unwrap();
+    assert_eq!(server.cli(&["CONFIG", "SET", "maxclients", "3"]), "OK");
+    let _crowd: Vec<_> = (0..2).map(|_| TcpStream::connect(server.addr()).unwrap()).collect();
+    let guard = client.mutex("a").ttl(secs(3)).lock().await.unwrap();
+    tokio::time::sleep(secs(5)).await;
+    guard.check().unwrap();
+    let holder = client.inspect("a").await.unwrap().unwrap().holders.remove(0);
+    assert_eq!(holder.fence, guard.fence().unwrap());
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_channel_that_is_open_at_one_end_only_is_noticed_and_made_anew() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.addr());

@@ -146,6 +146,18 @@ async fn a_primary_killed_in_a_cluster_costs_holder_and_waiter_time_only() {
     a_killed_primary_costs_time_only(Servers::cluster(2).await).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_that_are_gone_before_the_first_renewal_cost_no_lease() {
+    let servers = Servers::sentinel().await;
+    let client = servers.client("").await;
+    let Servers::Sentinel(set) = &servers else { unreachable!() };
+    set.sentinels().iter().for_each(RedisServer::kill);
+    let guard = client.mutex("a").ttl(secs(3)).lock().await.unwrap();
+    tokio::time::sleep(secs(5)).await;
+    guard.check().unwrap();
+    guard.release().await.unwrap();
+}
+
 async fn what_no_replica_had_is_told_lost(servers: Servers) {
     let client = servers.client("").await;
     let before = client.mutex("a").lock().await.unwrap();
