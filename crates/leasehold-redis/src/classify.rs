@@ -439,6 +439,10 @@ fn answered(code: &str, detail: &str) -> Verdict {
     if let Some((code, rest)) = inner_code(code, detail) {
         return answered(code, rest);
     }
+    // To a command that waits for replicas, which writes nothing.
+    if code == "ERR" && detail.starts_with("WAIT") && detail.contains("cannot be used with") {
+        return answered("READONLY", "");
+    }
     let mut verdict = match known(code, detail) {
         _ if code == "ERR" => general(detail),
         Some(verdict) => verdict,

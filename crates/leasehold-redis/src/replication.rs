@@ -154,6 +154,9 @@ mod tests {
             ("ERR", "unknown command 'WAITAOF', with args…", ErrorKind::Unsupported),
             ("LOADING", "…", ErrorKind::NotReplicated),
             ("UNBLOCKED", "…", ErrorKind::NotReplicated),
+            ("ERR", "WAIT cannot be used with replica instances. …", ErrorKind::NotReplicated),
+            ("ERR", "WAITAOF cannot be used with replica instances. …", ErrorKind::NotReplicated),
+            ("ERR", "WAIT cannot be used with slave instances. …", ErrorKind::NotReplicated),
         ] {
             let missing = TWO.missing(Err(classify::server(code, detail))).unwrap();
             assert_eq!((missing.kind, missing.effect), (kind, Effect::Applied), "{code}");

@@ -156,6 +156,23 @@ async fn what_was_done_before_a_wait_for_replicas_was_refused_is_not_called_undo
 }
 
 #[tokio::test]
+async fn a_primary_that_becomes_a_replica_before_it_is_to_wait_is_an_outage() {
+    let other = RedisServer::start();
+    // It goes on taking writes, as it does until it is told, and waits for nobody.
+    let primary = RedisServer::builder().config("replica-read-only no").start();
+    let store = careful(&primary).await;
+    let caller = Caller::new(&store, &key());
+    // Opens the connection on which this lock's grants are waited for.
+    let error = caller.try_take().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotReplicated, "{error}");
+    assert_eq!(primary.cli(&["REPLICAOF", "127.0.0.1", &other.port().to_string()]), "OK");
+    let soon = Duration::from_secs(1);
+    let error = store.acquire(&caller.request, soon).await.unwrap_err();
+    assert!(error.passes(), "{error}");
+    assert!(error.to_string().contains("connect to the primary"), "{error}");
+}
+
+#[tokio::test]
 async fn what_was_done_before_the_append_only_file_was_gone_is_not_called_undone() {
     let server = RedisServer::builder().appendonly().start();
     if server.version() < (7, 2) {
