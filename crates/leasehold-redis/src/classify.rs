@@ -480,7 +480,15 @@ fn known(code: &str, detail: &str) -> Option<Verdict> {
             Next::Retry,
             "the server is a replica that has lost its primary; connect to a primary",
         ),
-        "CLUSTERDOWN" => refused(Unavailable, Next::Retry, "the cluster is down"),
+        "CLUSTERDOWN" if detail.contains("not served") => {
+            refused(Unavailable, Next::Retry, "no primary of the cluster serves this lock's slot")
+        }
+        "CLUSTERDOWN" => refused(
+            Unavailable,
+            Next::Retry,
+            "the cluster is down: it is without most of its primaries, or without one that has slots, which stops \
+             the others' too unless cluster-require-full-coverage is no",
+        ),
         "TRYAGAIN" => refused(Unavailable, Next::Retry, "the cluster is moving this lock's keys"),
         "READONLY" => refused(
             Unavailable,
