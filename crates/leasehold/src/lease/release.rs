@@ -152,10 +152,10 @@ impl HeldLease {
             let (key, fence) = (&self.handle().key, self.handle().fence());
             tracing::debug!(target: LOCK, %key, %fence, "released inside the process");
         }
-        let given_back = (!handed_on).then(|| self.give_back(cooldown));
-        async {
-            match given_back {
-                Some(answer) => answer.await,
+        let mut ending = (!handed_on).then(|| Ending::begin(&self, cooldown));
+        async move {
+            match &mut ending {
+                Some(ending) => self.ended(ending).await,
                 None => Ok(Release::Released),
             }
         }
@@ -166,20 +166,25 @@ impl HeldLease {
         self,
         cooldown: Cooldown,
     ) -> impl Future<Output = Result<Release>> + Send + use<> {
-        let ending = Ending::begin(&self, cooldown);
-        async move {
-            let Some(ending) = ending else { return Ok(Release::NotHeld) };
-            let (client, handle) = (self.client(), self.handle());
-            handle.settled().await;
-            let answer = client.store.release(&ending.request, client.config.call_timeout).await;
-            tell(&handle.key, handle.fence(), &answer);
-            let answer = answer.map_err(|error| self.explain(error, "release"))?;
-            let cooldown = ending.request.cooldown;
+        let mut ending = Ending::begin(&self, cooldown);
+        async move { self.ended(&mut ending).await }
+    }
+
+    /// How an end that was begun went in the store.
+    async fn ended(&self, begun: &mut Option<Ending>) -> Result<Release> {
+        let Some(Ending { request, .. }) = begun else { return Ok(Release::NotHeld) };
+        let (client, handle) = (self.client(), self.handle());
+        handle.settled().await;
+        let answer = client.store.release(request, client.config.call_timeout).await;
+        let (cooldown, ending) = (request.cooldown, begun.take());
+        tell(&handle.key, handle.fence(), &answer);
+        let answer = answer.map_err(|error| self.explain(error, "release"))?;
+        if let Some(ending) = ending {
             ending.done();
-            let outcome = Release::of(&answer);
-            handle.tell(LockEventKind::Released { outcome, cooldown });
-            Ok(outcome)
         }
+        let outcome = Release::of(&answer);
+        handle.tell(LockEventKind::Released { outcome, cooldown });
+        Ok(outcome)
     }
 
     /// Ends the lease in the store, in the background.

@@ -1,5 +1,6 @@
 //! One acquisition, from its token to its guard.
 
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -89,7 +90,7 @@ impl Acquisition {
     /// Tries once; contention is `None`.
     pub(crate) async fn try_once(mut self) -> Result<Option<Guard>> {
         let contender = Contender::new(&self.request.key, self.request.mode);
-        let outcome = self.only_try().instrument(contender.span()).await;
+        let outcome = pin!(self.only_try()).instrument(contender.span()).await;
         let fence = |guard: &Option<Guard>| guard.as_ref().map(|guard| guard.handle().fence());
         contender.ended(outcome.as_ref().map(fence));
         tell_failure(&outcome);

@@ -10,6 +10,7 @@ pub(crate) mod sight;
 pub(crate) mod wake;
 mod wire;
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use leasehold_core::{Mode, Result};
@@ -25,7 +26,9 @@ use crate::waiting::gate::Gates;
 /// told that it is not held has no place in the line any more, as far as the store can be asked.
 pub(crate) async fn wait(acquisition: Box<Acquisition>, gates: &Arc<Gates>) -> Result<Guard> {
     let contender = Contender::new(&acquisition.request.key, acquisition.request.mode);
-    let outcome = wait_unseen(acquisition, gates).instrument(contender.span()).await;
+    // In its place from the begin: what a wait has room for takes longer to move than to fill.
+    let waiting = pin!(wait_unseen(acquisition, gates));
+    let outcome = waiting.instrument(contender.span()).await;
     contender.ended(outcome.as_ref().map(|guard| Some(guard.handle().fence())));
     outcome
 }
