@@ -284,6 +284,18 @@ impl Request {
     /// The first of the locks that somebody else has, or the first in use.
     async fn obstacle(&self, client: &Client) -> leasehold::Result<Option<LockInfo>> {
         let mut in_use = None;
+        if self.numbers != Numbers::Fences && self.keys.len() > 1 {
+            // What another library keeps does not tell this command's hold from that of others. Several are
+            // taken in the order of their names, so the last in use is not this one's.
+            let mut keys: Vec<&Key> = self.keys.iter().collect();
+            keys.sort_unstable_by(|a, b| b.cmp(a));
+            for key in keys {
+                if let Some(info) = client.inspect(key).await? {
+                    return Ok(Some(info));
+                }
+            }
+            return Ok(None);
+        }
         for key in &self.keys {
             let Some(info) = client.inspect(key).await? else { continue };
             let mut holders = info.holders.iter();

@@ -627,12 +627,22 @@ fn general(detail: &str) -> Verdict {
              out",
         );
     }
-    if detail.starts_with("unknown command") {
-        return refused(
+    if let Some(name) = unknown_command(detail) {
+        if name.is_empty() || name.to_ascii_uppercase().starts_with("EVAL") {
+            return refused(
+                ErrorKind::Unsupported,
+                Next::Fail,
+                "the server runs no scripts, or an operator renamed EVALSHA and EVAL; leasehold needs \
+                 both",
+            );
+        }
+        return Verdict::refused(
             ErrorKind::Unsupported,
             Next::Fail,
-            "the server runs no scripts, or an operator renamed EVALSHA and EVAL; leasehold needs \
-             both",
+            format!(
+                "the server knows no command {}, or an operator renamed it; what was asked for needs it",
+                escape::terminal(name)
+            ),
         );
     }
     if detail.contains("DB index") {
@@ -649,6 +659,12 @@ fn general(detail: &str) -> Verdict {
         );
     }
     unclear(escape::terminal(&shortened(detail)).to_string())
+}
+
+/// The command that a server says it does not know; empty where it names none.
+fn unknown_command(detail: &str) -> Option<&str> {
+    let rest = detail.strip_prefix("unknown command")?;
+    Some(rest.split(['\'', '`']).nth(1).unwrap_or_default())
 }
 
 /// A script may have stopped half-way, so what is unclear is unknown.

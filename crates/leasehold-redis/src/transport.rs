@@ -50,7 +50,7 @@ impl Deadline {
 
     /// Nothing was sent in time.
     pub(crate) fn missed_unsent(self, last: Option<&Verdict>) -> Verdict {
-        let within = self.within;
+        let within = self.rounded();
         let message = match last {
             Some(last) => format!("no connection within {within:?}: {}", last.message()),
             None => format!("no connection within {within:?}; is the address right"),
@@ -60,8 +60,14 @@ impl Deadline {
 
     /// No answer came in time.
     pub(crate) fn missed(self) -> Verdict {
-        let within = self.within;
+        let within = self.rounded();
         Verdict::out_of_time(Effect::Unknown, format!("no answer within {within:?}"))
+    }
+
+    /// The time given, for people.
+    fn rounded(self) -> Duration {
+        let ms = u64::try_from(self.within.as_millis()).unwrap_or(u64::MAX);
+        if ms == 0 { self.within } else { Duration::from_millis(ms) }
     }
 }
 

@@ -36,6 +36,19 @@ fn a_job_and_another_librarys_program_keep_each_other_out() {
 }
 
 #[test]
+fn a_wait_for_several_names_the_one_that_another_program_has() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    does(&server, &["SET", "y", "another's", "PX", "600000"]);
+    for layout in ["redsync", "plain"] {
+        let busy = site.line(&format!("run x y --interop {layout} -w 3s -- true"));
+        assert!(busy.stderr.contains("waiting: \"y\" is held by another program"), "{busy:?}");
+        assert!(!busy.stderr.contains("\"x\" is held"), "{busy:?}");
+        busy.complains(75, "\"y\"");
+    }
+}
+
+#[test]
 fn a_job_is_told_of_no_fence_where_there_is_none() {
     let server = RedisServer::start();
     let site = Site::at(server.url());

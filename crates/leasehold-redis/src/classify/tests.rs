@@ -157,6 +157,9 @@ fn what_a_server_raises_at_the_first_write_alone_changed_nothing() {
 
 #[test]
 fn a_server_without_scripts_is_unsupported() {
+    let text =
+        check("ERR", "unknown command `SCAN`, with args…", Unsupported, NotApplied, Next::Fail);
+    assert!(text.contains("no command SCAN"), "{text}");
     check("ERR", "unknown command 'EVALSHA', with args…", Unsupported, NotApplied, Next::Fail);
 }
 
