@@ -221,7 +221,7 @@ impl Verdict {
 
     /// The same, raised somewhere inside a script, which may have written before.
     fn half_way(mut self) -> Self {
-        if self.effect == Effect::NotApplied {
+        if self.effect == Effect::NotApplied && self.kind != ErrorKind::Corrupt {
             self.effect = Effect::Unknown;
         }
         if matches!(self.next, Next::Retry | Next::SendSource) {
@@ -244,12 +244,15 @@ impl Verdict {
 }
 
 /// What is said of a lock that can't be read.
-const DAMAGED: &str = "what is stored for the lock is damaged, and was left alone; remove its key once nobody has the \
-                       lock any more";
+const DAMAGED: &str = "what is stored for the lock is damaged; end all that works under the lock, and remove its key then";
+
+fn unreadable() -> Verdict {
+    Verdict::refused(ErrorKind::Corrupt, Next::Fail, DAMAGED)
+}
 
 /// A lock that can't be read, and was not changed.
 pub(crate) fn damaged() -> Error {
-    Error::new(ErrorKind::Corrupt, DAMAGED).with_effect(Effect::NotApplied)
+    unreadable().to_error()
 }
 
 /// A value that is not ours stands at the lock's key.
@@ -413,6 +416,13 @@ fn stopped_a_script(detail: &str) -> bool {
     detail.contains("@user_script") || detail.contains(" script: ")
 }
 
+/// Whether it is an error of the language of scripts. Ours fail so only at what they can't take apart, and before
+/// they write anything of that lock. Where a call that is about several, each for itself, fails so, each is asked for alone.
+fn is_bewildered(detail: &str) -> bool {
+    detail.contains("user_script:")
+        && ["attempt to ", "bad argument "].iter().any(|it| detail.contains(it))
+}
+
 /// Judges an error that the server answered with.
 pub(crate) fn server(code: &str, detail: &str) -> Verdict {
     let verdict = answered(code, detail);
@@ -517,8 +527,8 @@ fn known(code: &str, detail: &str) -> Option<Verdict> {
         "WRONGTYPE" | "LEASEHOLDFOREIGN" => refused(
             Foreign,
             Next::Fail,
-            "something that is not a lock of leasehold, or is a damaged one, stands at its key, and was left \
-             alone; choose another prefix or name, or remove it once nobody works under it",
+            "something that is not a lock of leasehold stands at its key, and was left alone; choose another prefix \
+             or name, or remove it once nobody works under the lock",
         ),
         "LEASEHOLDVERSION" => Verdict::refused(
             Unsupported,
@@ -569,15 +579,10 @@ fn general(detail: &str) -> Verdict {
     {
         return Verdict::refused(ErrorKind::Denied, Next::Fail, missing_right(detail));
     }
-    if detail.contains("user_script:") && detail.contains("attempt to ") {
-        // A script of ours fails so only at what it can't take apart.
-        let said = escape::terminal(&shortened(detail)).to_string();
-        return Verdict::new(
-            ErrorKind::Corrupt,
-            Effect::Unknown,
-            Next::Fail,
-            format!("{DAMAGED} ({said})"),
-        );
+    if is_bewildered(detail) {
+        // Where in the script means nothing to whoever has to mend the lock.
+        tracing::debug!(said = %escape::terminal(&shortened(detail)), "a script can't take a lock apart");
+        return unreadable();
     }
     if detail.contains("non local key") {
         return answered("CROSSSLOT", "");

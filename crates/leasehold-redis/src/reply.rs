@@ -98,11 +98,22 @@ fn read<T>(value: Value, read: impl FnOnce(Value) -> Option<T>) -> Result<T> {
     read(value).ok_or_else(|| {
         Error::new(
             ErrorKind::Protocol,
-            "the server's answer is not one that this version understands; is its clock set, does it run Redis 6.2, \
-             Valkey 8.0 or later, and is what it stores for the lock whole",
+            "the server's answer is not one that this version understands; is its clock set, and does it run Redis \
+             6.2, Valkey 8.0 or later",
         )
         .with_effect(Effect::Unknown)
     })
+}
+
+/// Whether an answer tells who has the lock, as it is stored: what can't be read in it is damaged there.
+fn tells_what_is_stored(value: &Value) -> bool {
+    match value {
+        Value::BulkString(text) => text.get(16) == Some(&b'#'),
+        Value::Array(parts) => {
+            matches!(parts.first(), Some(Value::BulkString(word)) if matches!(&**word, b"busy" | b"waiting"))
+        }
+        _ => false,
+    }
 }
 
 /// What was asked for, as far as the answer does not repeat it.
@@ -134,6 +145,7 @@ fn checked(value: Value) -> Result<Value> {
     };
     match &*text(0) {
         "foreign" => Err(classify::foreign()),
+        "damaged" => Err(classify::damaged()),
         "version" => Err(classify::other_version(&text(1))),
         "stopped" => Err(classify::stopped(&text(1)).to_error()),
         "failed" => {
@@ -193,7 +205,12 @@ pub(crate) fn part(value: Value) -> Value {
 
 /// The answer about one lock of those that the script was given.
 pub(crate) fn acquire(value: Value, asked: &Asked) -> Result<Acquire> {
-    read(checked(value)?, |value| read_acquire(value, asked))
+    let value = checked(value)?;
+    let stored = tells_what_is_stored(&value);
+    match read(value, |value| read_acquire(value, asked)) {
+        Err(_) if stored => Err(classify::damaged().with_effect(Effect::Unknown)),
+        answer => answer,
+    }
 }
 
 fn read_acquire(value: Value, asked: &Asked) -> Option<Acquire> {
@@ -266,8 +283,8 @@ pub(crate) fn acquire_all(value: Value, asked: &[Asked]) -> Result<AcquireAll> {
         Ok(granted) => return Ok(granted),
         Err(blocked) => blocked,
     };
-    let answer = read(checked(answer)?, |answer| read_acquire(answer, asked.get(index)?))?;
-    Ok(AcquireAll::Blocked { index, answer })
+    let asked = read(Value::Nil, |_| asked.get(index))?;
+    Ok(AcquireAll::Blocked { index, answer: acquire(answer, asked)? })
 }
 
 /// What a request for another mode was answered, under this limit.

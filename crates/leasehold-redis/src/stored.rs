@@ -75,34 +75,62 @@ fn read_mode(words: &mut Words<'_>, limit: u32) -> Option<Mode> {
     }
 }
 
-/// Reads all fields of a lock; `None` when there are none.
+/// Whether locks have a field of this name, but for those that tokens have.
+fn is_of_a_lock(field: &[u8]) -> bool {
+    match field {
+        b"lock" | b"state" | b"line" => true,
+        [b'@' | b'#', number @ ..] => !number.is_empty() && number.iter().all(u8::is_ascii_digit),
+        _ => false,
+    }
+}
+
+/// Reads all fields of a lock; `None` when there are none. Scripts tell one from another by the same rules.
 ///
 /// # Errors
 ///
-/// [`Foreign`](leasehold_core::ErrorKind::Foreign) for another hash,
+/// [`Foreign`](leasehold_core::ErrorKind::Foreign) for a hash that has none of a lock's fields,
 /// [`Unsupported`](leasehold_core::ErrorKind::Unsupported) for a lock in another version of the format, and
 /// [`Corrupt`](leasehold_core::ErrorKind::Corrupt) for one that is damaged.
 pub(crate) fn read(fields: &HashMap<Vec<u8>, Vec<u8>>) -> Result<Option<Stored>> {
     if fields.is_empty() {
         return Ok(None);
     }
-    let record = fields.get(b"lock".as_slice()).map(|bytes| String::from_utf8_lossy(bytes));
-    let Some(rest) = record.as_deref().and_then(|record| record.strip_prefix("leasehold/")) else {
+    if !fields.keys().any(|name| is_of_a_lock(name)) {
         return Err(classify::foreign());
-    };
-    match rest.split_once(' ') {
-        Some(("1", rest)) => {
-            let state = fields.get(b"state".as_slice()).map(|bytes| String::from_utf8_lossy(bytes));
-            let state = state.as_deref().unwrap_or_default();
-            let mut stored = read_record(rest, state).ok_or_else(classify::foreign)?;
+    }
+    let text = |name: &str| fields.get(name.as_bytes()).map(|value| String::from_utf8_lossy(value));
+    let (record, state) = (text("lock").unwrap_or_default(), text("state").unwrap_or_default());
+    match record.strip_prefix("leasehold/").and_then(|record| record.split_once(' ')) {
+        Some(("1", about)) => {
+            let mut stored = read_record(about, &state).ok_or_else(classify::damaged)?;
             stored.read_others(fields).ok_or_else(classify::damaged)?;
             Ok(Some(stored))
         }
         Some((version, _)) if version.parse::<u64>().is_ok() => {
             Err(classify::other_version(version))
         }
-        _ => Err(classify::foreign()),
+        _ => Err(classify::damaged()),
     }
+}
+
+/// A number of so many digits: one with fewer was cut off.
+fn in_full(words: &mut Words<'_>, digits: usize) -> Option<u64> {
+    Words(words.word().filter(|word| word.len() == digits)?).number()
+}
+
+/// As many numbers as there are to be.
+fn numbers(words: &mut Words<'_>, count: usize) -> Option<()> {
+    (0..count).try_for_each(|_| words.number::<u64>().map(drop))
+}
+
+/// Takes a word, if it is the next.
+fn takes(words: &mut Words<'_>, word: &str) -> bool {
+    let (next, rest) = until(b' ', words.0);
+    let is_it = next == word;
+    if is_it {
+        words.0 = rest.unwrap_or_default();
+    }
+    is_it
 }
 
 /// Reads what is kept about the last grant, and the state.
@@ -111,7 +139,7 @@ fn read_record(about: &str, state: &str) -> Option<Stored> {
     let (count, granted): (u32, u64) = (about.number()?, about.number()?);
     let mut words = Words(state);
     let (kept_ms, token) = (words.number()?, words.word()?.to_owned());
-    let (following, epoch): (u64, u64) = (words.number()?, words.number()?);
+    let (following, epoch): (u64, u64) = (words.number()?, in_full(&mut words, 4)?);
     let fences = block(epoch, following.checked_sub(count.into())?, count)?;
     let mut stored = Stored {
         limit: 0,
@@ -121,35 +149,32 @@ fn read_record(about: &str, state: &str) -> Option<Stored> {
         holders: Vec::new(),
         waiters: Vec::new(),
     };
-    match words.word() {
-        None => {}
-        Some("many") => {
+    if takes(&mut words, "many") {
+        stored.closed_until = words.number()?;
+        stored.limit = words.number()?;
+        numbers(&mut words, 6)?;
+    } else if !words.0.is_empty() {
+        let expires = in_full(&mut words, 16)?;
+        if takes(&mut words, "more") {
             stored.closed_until = words.number()?;
-            stored.limit = words.number()?;
+        } else if !takes(&mut words, "line") && !words.0.is_empty() {
+            // A plain line.
+            numbers(&mut words, 5)?;
         }
-        Some(expires) => {
-            let expires = expires.parse().ok()?;
-            match words.word() {
-                None | Some("line") => {}
-                Some("more") => stored.closed_until = words.number()?,
-                // A plain line.
-                Some(soonest) => drop(soonest.parse::<u64>().ok()?),
-            }
-            let (holds, owner, metadata, asked_by) = read_profile(about.0)?;
-            stored.holders.push(Holder {
-                token,
-                mode: Mode::Exclusive,
-                fences,
-                granted,
-                expires,
-                holds,
-                owner,
-                metadata,
-                asked_by,
-            });
-        }
+        let (holds, owner, metadata, asked_by) = read_profile(about.0)?;
+        stored.holders.push(Holder {
+            token,
+            mode: Mode::Exclusive,
+            fences,
+            granted,
+            expires,
+            holds,
+            owner,
+            metadata,
+            asked_by,
+        });
     }
-    Some(stored)
+    (words.0.is_empty() && !state.ends_with(' ')).then_some(stored)
 }
 
 /// Reads what a script answers about a waiter in a plain line: `now#place state`, and behind a line feed the

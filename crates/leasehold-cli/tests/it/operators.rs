@@ -6,9 +6,10 @@ use std::os::unix::fs::FileExt as _;
 use std::process::Stdio;
 
 use leasehold_testkit::process::TestProcess;
+use leasehold_testkit::server::RedisServer;
 use serde_json::Value;
 
-use crate::harness::{Running, Site, until};
+use crate::harness::{Running, Site, lock, until};
 use crate::watchdog::send;
 
 fn holder(site: &Site, args: &[&str]) -> Running {
@@ -67,6 +68,48 @@ fn a_lock_that_can_not_be_read_is_listed_as_such_beside_the_others() {
     assert_eq!(done.stdout.matches("released").count(), 2, "{done:?}");
     assert!(done.stderr.contains("\"bad-lock\""), "{done:?}");
     site.line("run a-lock -n -- true").expect(0);
+}
+
+#[test]
+fn a_lock_that_another_program_damaged_on_a_server_is_called_that_by_every_command() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    for name in ["a-lock", "bad-lock"] {
+        site.line(&format!("acquire {name} --owner web-7 --ttl 1h")).expect(0);
+    }
+    let fence = lock(&site, "bad-lock")["holders"][0]["fence"].as_str().unwrap().to_owned();
+    drop(server.cli(&["HSET", "leasehold:{bad-lock}", "state", "garbage"]));
+    let advice = "is damaged; end all that works under the lock, and remove its key then";
+    for command in [
+        "show bad-lock",
+        "why bad-lock",
+        "run bad-lock -- true",
+        "run bad-lock -n -- true",
+        "run bad-lock -w 1h -- true",
+        "acquire bad-lock",
+        "ask bad-lock",
+        &format!("force-release bad-lock --fence {fence}"),
+    ] {
+        let done = site.line(command).complains(69, advice);
+        assert!(done.stderr.contains("\"bad-lock\""), "{command}: {done:?}");
+        assert!(!done.stderr.contains("user_script"), "{command}: {done:?}");
+    }
+    let done = site.line("ls").expect(69);
+    let rows: Vec<Vec<&str>> =
+        done.stdout.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+    let seen: Vec<_> = rows.iter().map(|row| (row[0], row[3])).collect();
+    assert_eq!(seen, [("a-lock", "web-7"), ("bad-lock", "(unreadable)")]);
+    assert!(done.stderr.contains("list \"bad-lock\" at redis:"), "{done:?}");
+    assert!(done.stderr.contains(advice), "{done:?}");
+    let done = site.line("ls --json").expect(69);
+    let document: Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(document["locks"].as_array().unwrap().len(), 1, "{document}");
+    assert_eq!(document["unreadable"][0]["key"], "bad-lock", "{document}");
+    assert!(document["unreadable"][0]["message"].as_str().unwrap().contains(advice), "{document}");
+    // The advice, followed.
+    drop(server.cli(&["DEL", "leasehold:{bad-lock}"]));
+    site.line("run bad-lock -n -- true").expect(0);
+    site.line("ls").expect(0);
 }
 
 /// Flips a bit behind each copy of a name in a store's file, where its record is.

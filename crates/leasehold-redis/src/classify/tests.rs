@@ -140,9 +140,22 @@ fn what_stops_a_script_half_way_may_have_taken_effect() {
     let text = "this user has no permissions to run the 'pexpire' command";
     check("NOPERM", &raised(text), Denied, Unknown, Next::Fail);
     check("TRYAGAIN", &raised("…"), Unavailable, Unknown, Next::Fail);
-    let nil = raised("user_script:9: attempt to index a nil");
-    let text = check("ERR", &nil, ErrorKind::Corrupt, Unknown, Next::Fail);
-    assert!(text.contains("is damaged") && text.contains("attempt to index"), "{text}");
+}
+
+#[test]
+fn what_a_script_can_not_take_apart_is_damaged_and_where_in_the_script_is_not_told() {
+    for what in ["attempt to index a nil", "bad argument #2 to 'format' (number expected, got nil)"]
+    {
+        let raised = format!("user_script:9: {what} script: 0a, on @user_script:9.");
+        let old =
+            format!("Error running script (call to f_0a): @user_script:9: user_script:9: {what}");
+        for text in [&raised, &old] {
+            let text = check("ERR", text, ErrorKind::Corrupt, NotApplied, Next::Fail);
+            assert!(text.contains("is damaged") && !text.contains("user_script"), "{text}");
+        }
+        let stopped = stopped(&format!("user_script:9: {what}"));
+        assert_eq!((stopped.kind, stopped.effect), (ErrorKind::Corrupt, NotApplied), "{stopped:?}");
+    }
 }
 
 #[test]

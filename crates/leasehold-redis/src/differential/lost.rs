@@ -98,8 +98,8 @@ async fn lose(
     let of_record = matches!(field, "lock" | "state");
     let fine = |outcome: Result<(), &leasehold_core::Error>| match outcome {
         Ok(()) => true,
-        // What is left of a hash without its record could be anybody's, and ends by itself.
-        Err(error) => of_record && error.kind() == ErrorKind::Foreign && lives_ms > 0,
+        // What is left of a lock without its record can't be read, and ends by itself.
+        Err(error) => of_record && error.kind() == ErrorKind::Corrupt && lives_ms > 0,
     };
     if let Some(info) = held {
         tally.held += 1;

@@ -39,7 +39,8 @@
 --   wrong-kind limit    in use with this limit, or 0 as a lock
 --   too-many-permits
 --   queue-full waiters
---   foreign             what stands at the key is not a lock's record; left as it is
+--   foreign             what stands at the key has none of a lock's fields; left as it is
+--   damaged             it is a lock's record that can't be read; left as it is
 --   version n           it is one of another version; left as it is
 --   failed error        the server refused what this lock needs; left as it is
 --   stopped error       of several locks: what was asked of this one was not done to the end

@@ -9,7 +9,7 @@
 --
 -- Returns one of
 --   asked holders next   next: where to go on, or 0
---   foreign, version or failed, as acquire says it
+--   foreign, damaged, version or failed, as acquire says it
 --
 -- Atomic for each of its calls, which look at up to $STEP holders.
 -- include: now
@@ -19,8 +19,8 @@ local frees = false
 -- include: line
 -- include: expire_and_grant
 local all, its_epoch, sequence = ARGV[4] == '', tonumber(ARGV[4]), tonumber(ARGV[5])
-local lock, foreign = open(KEYS[1], '')
-if not lock then return foreign end
+local lock, other = open(KEYS[1], '')
+if not lock then return other end
 local function is_meant(lease)
   return all or lease.epoch == its_epoch and lease.first <= sequence
     and sequence < lease.first + lease.count

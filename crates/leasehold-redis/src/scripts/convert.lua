@@ -15,7 +15,7 @@
 --   too-many-permits
 --   late                 it had run out, and nobody has held the lock since
 --   not-held
--- or foreign, version or failed, as acquire says it.
+-- or foreign, damaged, version or failed, as acquire says it.
 --
 -- Atomic: one script. Works at the server's memory limit.
 -- include: now
@@ -26,8 +26,8 @@ local frees = true
 -- include: expire_and_grant
 local token, its_epoch, last = ARGV[4], ARGV[5] + 0, ARGV[6] + 0
 local mode, permits, limit, block = ARGV[7], ARGV[8] + 0, ARGV[9] + 0, ARGV[10] + 0
-local lock, foreign = open(KEYS[1], token)
-if not lock then return foreign end
+local lock, other = open(KEYS[1], token)
+if not lock then return other end
 local before = head_of(lock)
 expire_and_grant(lock)
 local answer

@@ -12,7 +12,7 @@
 --   other-fence next [epoch fence …]   the first fences of those who hold it; next: where to go on,
 --                                      or 0
 --   not-held
--- or foreign, version or failed, as acquire says it.
+-- or foreign, damaged, version or failed, as acquire says it.
 --
 -- Atomic for each of its calls, which look at up to $STEP holders. Works at the memory limit.
 -- include: now
@@ -22,8 +22,8 @@ local frees = true
 -- include: line
 -- include: expire_and_grant
 local its_epoch, sequence = ARGV[4] + 0, ARGV[5] + 0
-local lock, foreign = open(KEYS[1], '')
-if not lock then return foreign end
+local lock, other = open(KEYS[1], '')
+if not lock then return other end
 local function is_meant(lease)
   return lease.epoch == its_epoch and lease.first <= sequence
     and sequence < lease.first + lease.count

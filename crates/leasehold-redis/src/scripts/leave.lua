@@ -9,7 +9,7 @@
 --   left       it was waiting
 --   released   it held the lease
 --   not-held   it had nothing
--- or foreign, version or failed, as acquire says it.
+-- or foreign, damaged, version or failed, as acquire says it.
 --
 -- Atomic: one script. Works at the server's memory limit.
 -- include: now
@@ -41,8 +41,8 @@ local frees = true
 -- include: crowd
 -- include: line
 -- include: expire_and_grant
-local lock, foreign = open(key, token)
-if not lock then return foreign end
+local lock, other = open(key, token)
+if not lock then return other end
 local before = head_of(lock)
 expire_and_grant(lock)
 local answer = {'not-held'}

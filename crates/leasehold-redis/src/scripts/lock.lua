@@ -40,7 +40,8 @@ end
 
 -- Reads a lock, and of its other fields those of a token and of a place.
 --
--- Returns the lock, or nil and the answer that says what stands at the key instead.
+-- Returns the lock, or nil and the answer that says what stands at the key instead: what has none of a lock's
+-- fields is foreign, and what has one of them and can't be read is a lock that somebody else damaged.
 local function open(key, token, place)
   local got = redis.pcall('HMGET', key, 'state', 'lock', 'line', token,
     place and '#' .. place or token)
@@ -65,20 +66,26 @@ local function open(key, token, place)
   if place then lock.fields['#' .. place] = known(got[5]) end
   local lives = redis.call('PTTL', key)
   if not about then
-    if lives ~= -2 then return nil, {'foreign'} end
-    return lock
+    if lives == -2 then return lock end
+    local all = redis.call('HGETALL', key)
+    for i = 1, #all, 2 do
+      local name = all[i]
+      if name == 'state' or name == 'line' or match(name, '^[@#]%d+$') then return nil, {'damaged'} end
+    end
+    return nil, {'foreign'}
   end
   lock.endless = lives == -1
   local count, granted, profile = match(about, '^leasehold/1 (%d+) (%d+) ?(.*)$')
   local kept, who, following, its_epoch, rest =
-    match(state or '', '^(%d+) (%S+) (%d+) (%d+)(.*)$')
+    match(state or '', '^(%d+) (%S+) (%d+) (%d%d%d%d)(.*)$')
   if not count or not kept then
     local version = match(about, '^leasehold/(%d+) ')
     if version and version ~= '1' then return nil, {'version', version} end
-    return nil, {'foreign'}
+    return nil, {'damaged'}
   end
   local expires, shape = match(rest, '^ (%d+)(.*)$')
-  if expires then
+  -- The end of a lease that was cut off would be one that is over.
+  if expires and #expires == 16 then
     lock.holder, lock.profile, lock.expires, lock.granted = who, profile, expires + 0, granted + 0
     local soonest, head, other, window, gone = match(shape, '^ (%d+) (%d+) (%d+) (%d+) (%d+)$')
     if soonest then
@@ -93,14 +100,14 @@ local function open(key, token, place)
       if closed then
         lock.closed = closed + 0
       elseif shape ~= '' and shape ~= ' line' then
-        return nil, {'foreign'}
+        return nil, {'damaged'}
       end
     end
   elseif rest ~= '' then
     local closed, limit, holders, taken, ends, nearest, cursor, soonest_end
     closed, limit, holders, taken, ends, nearest, cursor, soonest_end =
       match(rest, '^ many (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
-    if not limit then return nil, {'foreign'} end
+    if not limit then return nil, {'damaged'} end
     lock.closed, lock.limit, lock.holders = closed + 0, limit + 0, holders + 0
     lock.taken, lock.ends, lock.nearest = taken + 0, ends + 0, nearest + 0
     lock.cursor, lock.soonest_end = cursor + 0, soonest_end + 0

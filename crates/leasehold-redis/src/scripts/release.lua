@@ -19,7 +19,7 @@
 --   still-held holds
 --   late               it had run out, and nobody has held the lock since
 --   not-held
--- or foreign, version, failed, stopped or later, as acquire says it.
+-- or foreign, damaged, version, failed, stopped or later, as acquire says it.
 --
 -- Atomic: one script. Works at the server's memory limit.
 local keys, argv, try, number, found = KEYS, ARGV, redis.pcall, #KEYS, nil

@@ -18,7 +18,7 @@
 --   2         renewed, and its holder is asked to let go
 --   late      it had run out, and nobody has held the lock since; it stays ended
 --   not-held
--- or foreign, version or failed, as acquire says it.
+-- or foreign, damaged, version or failed, as acquire says it.
 --
 -- Atomic for each lock. Keys of several slots must not be given to a cluster. Works at the server's
 -- memory limit.

@@ -9,7 +9,7 @@
 --   set limit        what it was
 --   not-in-use
 --   wrong-kind 0     it is a lock
--- or foreign, version or failed, as acquire says it.
+-- or foreign, damaged, version or failed, as acquire says it.
 --
 -- Atomic: one script. Works at the server's memory limit.
 -- include: now
@@ -19,8 +19,8 @@ local frees = true
 -- include: line
 -- include: expire_and_grant
 local limit = ARGV[4] + 0
-local lock, foreign = open(KEYS[1], '')
-if not lock then return foreign end
+local lock, other = open(KEYS[1], '')
+if not lock then return other end
 local before = head_of(lock)
 expire_and_grant(lock)
 local answer

@@ -149,13 +149,36 @@ async fn a_lock_that_can_not_be_read_fails_alone_among_many() {
     let answers = take_together(&all).await;
     for (number, answer) in answers.iter().enumerate() {
         match number {
-            3 | 7 | 11 => {
+            3 | 7 | 11 | 15 => {
                 let error = answer.as_ref().unwrap_err();
+                let kind = if number < 11 { ErrorKind::Foreign } else { ErrorKind::Corrupt };
                 let found = (error.kind(), error.effect());
-                assert_eq!(found, (ErrorKind::Foreign, Effect::NotApplied), "{error}");
+                assert_eq!(found, (kind, Effect::NotApplied), "{error}");
             }
-            15 => assert!(answer.is_err(), "{answer:?}"),
             _ => assert!(matches!(answer, Ok(Acquire::Granted(_))), "{number}: {answer:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_lock_at_which_a_script_ends_fails_none_of_those_that_were_asked_for_with_it() {
+    let (server, store) = warm().await;
+    let holders = callers(&store, 24);
+    fences(take_together(&holders).await);
+    let client = ClientId::generate().unwrap();
+    let waiters: Vec<_> =
+        holders.iter().map(|holder| Caller::patient(&store, &holder.request.key, client)).collect();
+    let record = format!("leasehold:{{{}}}", holders[7].request.key);
+    let state = server.cli(&["HGET", &record, "state"]);
+    // The short way counts with how long the key lives.
+    drop(server.cli(&["HSET", &record, "state", &format!("{}{}", "x".repeat(13), &state[13..])]));
+    for (number, answer) in take_together(&waiters).await.iter().enumerate() {
+        match answer {
+            Err(error) if number == 7 => {
+                let found = (error.kind(), error.effect());
+                assert_eq!(found, (ErrorKind::Corrupt, Effect::NotApplied), "{error}");
+            }
+            answer => assert!(matches!(answer, Ok(Acquire::Waiting(_))), "{number}: {answer:?}"),
         }
     }
 }

@@ -57,14 +57,7 @@ async fn a_foreign_value_at_the_lock_s_key_is_named_and_left_alone() {
         &["LPUSH", "K", "a"],
         &["SET", "K", "leasehold/2 whatever that will be"],
         &["HSET", "K", "a", "1"],
-        &["HSET", "K", "lock", "3f2a", "token", "x"],
-        &["HSET", "K", "lock", "leasehold/1 held by a thief"],
-        &["HSET", "K", "lock", "leasehold/1"],
-        &["HSET", "K", "lock", ""],
-        &["HSET", "K", "lock", "leasehold/1 0000000001 1795316944542648 1  "],
-        &["HSET", "K", "state", "1795317754543 3f2a"],
-        &["HSET", "K", "lock", "leasehold/1 0000000001 1795316944542648 1  ", "state", "held"],
-        &["HSET", "K", "line", "leasehold/1 held"],
+        &["HSET", "K", "token", "x", "@", "1", "#x", "2", "locked", "leasehold/1"],
         &["ZADD", "K", "1", "a"],
     ] {
         let caller = Caller::new(&store, &key());
@@ -76,13 +69,49 @@ async fn a_foreign_value_at_the_lock_s_key_is_named_and_left_alone() {
         for (what, error) in try_all(&caller).await {
             let error = error.unwrap_or_else(|| panic!("{what} with {make:?}"));
             assert_eq!(error.kind(), ErrorKind::Foreign, "{what} with {make:?}: {error}");
+            assert!(!error.to_string().contains("damaged"), "{what} with {make:?}: {error}");
             assert_eq!(error.effect(), Effect::NotApplied, "{what} with {make:?}");
             assert_eq!(error.key(), Some(&caller.request.key), "{what}");
         }
         assert_eq!(dump(server, &record), before, "{make:?}");
         assert_eq!(server.cli(&["KEYS", &format!("{record}?*")]), "", "{make:?}");
         let listed = store.list(&ListRequest::new(caller.request.key.as_str()), WITHIN).await;
-        assert_eq!(listed.unwrap().locks, [], "{make:?}");
+        let listed = listed.unwrap();
+        assert_eq!((listed.locks.len(), listed.unreadable.len()), (0, 0), "{make:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_has_a_field_of_a_lock_is_a_damaged_one_and_left_alone() {
+    let server = server::shared();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    for fields in [
+        &["lock", "3f2a", "token", "x"] as &[&str],
+        &["lock", "leasehold/1 held by a thief"],
+        &["lock", "leasehold/1"],
+        &["lock", "leasehold/x held"],
+        &["lock", ""],
+        &["lock", "leasehold/1 0000000001 1795316944542648 1  "],
+        &["state", "1795317754543 3f2a"],
+        &["lock", "leasehold/1 0000000001 1795316944542648 1  ", "state", "held"],
+        &["line", "leasehold/1 held"],
+        &["a", "1", "@1", "held"],
+        &["a", "1", "#6299094584476691", "waits"],
+    ] {
+        let caller = Caller::new(&store, &key());
+        let record = format!("leasehold:{{{}}}", caller.request.key);
+        drop(server.cli(&[&["HSET", &record], fields].concat()));
+        let before = dump(server, &record);
+        for (what, error) in try_all(&caller).await {
+            let error = error.unwrap_or_else(|| panic!("{what} with {fields:?}"));
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{what} with {fields:?}: {error}");
+            assert_eq!(error.effect(), Effect::NotApplied, "{what} with {fields:?}");
+            assert_eq!(error.key(), Some(&caller.request.key), "{what}");
+        }
+        assert_eq!(dump(server, &record), before, "{fields:?}");
+        let listed = store.list(&ListRequest::new(caller.request.key.as_str()), WITHIN).await;
+        let unreadable: Vec<_> = listed.unwrap().unreadable.iter().map(Error::kind).collect();
+        assert_eq!(unreadable, [ErrorKind::Corrupt], "{fields:?}");
     }
 }
 

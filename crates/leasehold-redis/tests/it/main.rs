@@ -5,6 +5,7 @@ mod access;
 mod combined;
 mod common;
 mod conformance;
+mod damaged;
 mod doctor;
 mod doctor_beyond;
 mod foreign;

@@ -131,3 +131,27 @@ async fn a_wait_among_contenders_of_whom_nobody_has_a_majority_names_none_of_the
     assert_eq!((error.kind(), error.holder()), (ErrorKind::Timeout, None), "{error}");
     assert!(error.to_string().contains("several contended"), "{error}");
 }
+
+#[tokio::test]
+async fn a_lock_that_is_damaged_on_a_majority_of_nodes_ends_a_wait_at_once() {
+    let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
+    let url = format!("quorum+redis://{}?keep_leases=yes", hosts(&servers));
+    let [holder, other] = [(); 2].map(|()| Client::connect(&url));
+    let (holder, other) = (holder.await.unwrap(), other.await.unwrap());
+    let guard = holder.mutex("k").lock().await.unwrap();
+    for server in &servers[1..] {
+        drop(server.cli(&["HSET", "leasehold:{k}", "state", "garbage"]));
+    }
+    let hour = Duration::from_secs(3_600);
+    for error in [
+        tokio::time::timeout(Duration::from_secs(60), other.mutex("k").lock_within(hour))
+            .await
+            .unwrap()
+            .unwrap_err(),
+        other.mutex("k").try_lock().await.unwrap_err(),
+        other.inspect("k").await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    }
+    drop(guard.release().await);
+}

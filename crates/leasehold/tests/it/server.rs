@@ -339,3 +339,41 @@ async fn everything(client: &Client, watcher: &Client) {
         drop(mutex.relock(guard).await);
     }
 }
+
+/// Damages the lock's record, as another program could.
+fn damage(server: &RedisServer, key: &str, field: &str) {
+    assert_eq!(server.cli(&["HSET", &format!("leasehold:{{{key}}}"), field, "garbage"]), "0");
+}
+
+#[tokio::test]
+async fn a_wait_for_a_lock_that_is_damaged_ends_at_once_and_says_so() {
+    let server = RedisServer::start();
+    let [holder, other] = [(); 2].map(|()| Client::connect(server.url()));
+    let (holder, other) = (holder.await.unwrap(), other.await.unwrap());
+    for field in ["state", "lock"] {
+        let guard = holder.mutex(field).ttl(secs(3)).lock().await.unwrap();
+        let mutex = other.mutex(field).ttl(secs(3));
+        let waits = tokio::spawn(async move { mutex.lock_within(secs(3_600)).await });
+        patiently("the wait", async {
+            while waiting(&other, field).await == 0 {
+                tokio::time::sleep(ms(5)).await;
+            }
+        })
+        .await;
+        damage(&server, field, field);
+        let errors = [
+            patiently("the end of a wait", waits).await.unwrap().unwrap_err(),
+            patiently("a new wait", other.mutex(field).lock()).await.unwrap_err(),
+            other.mutex(field).try_lock().await.unwrap_err(),
+            other.inspect(field).await.unwrap_err(),
+            other.list(field).await.unwrap().unreadable.remove(0),
+        ];
+        for error in errors {
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{field}: {error}");
+        }
+        drop(guard.release().await);
+    }
+    // What can't be read is not asked again and again to be given up.
+    patiently("nothing to be given up any more", other.close()).await.unwrap();
+    patiently("nothing to be given up any more", holder.close()).await.unwrap();
+}

@@ -1,0 +1,333 @@
+//! What another program damaged is called that by whatever comes across it, and nobody is given what is held.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+
+use leasehold_core::{
+    Acquire, AcquireAll, AskRequest, ClientId, ConvertRequest, Effect, Error, ErrorKind,
+    FenceBlock, ForceReleaseRequest, ListRequest, LockInfo, Mode, OwnerName, Result,
+    SetLimitRequest, Store as _,
+};
+use leasehold_redis::{RedisStore, redis};
+use leasehold_testkit::server::RedisServer;
+use redis::aio::MultiplexedConnection;
+
+use crate::common::{Caller, WITHIN, all_words, key, ttl};
+
+/// Longer than all of it takes.
+const HOURS: u64 = 7_200;
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Op {
+    Inspect,
+    List,
+    Try,
+    Wait,
+    WaitOn,
+    TakeAll,
+    Renew,
+    RenewTogether,
+    Release,
+    Leave,
+    LeaveLine,
+    Convert,
+    Ask,
+    SetLimit,
+    ForceRelease,
+}
+
+const OPS: [Op; 15] = [
+    Op::Inspect,
+    Op::List,
+    Op::Try,
+    Op::Wait,
+    Op::WaitOn,
+    Op::TakeAll,
+    Op::Renew,
+    Op::RenewTogether,
+    Op::Release,
+    Op::Leave,
+    Op::LeaveLine,
+    Op::Convert,
+    Op::Ask,
+    Op::SetLimit,
+    Op::ForceRelease,
+];
+
+/// What an operation came to that did not fail.
+#[derive(Debug)]
+enum Done {
+    /// A stranger has the lock.
+    Granted,
+    Shown(Option<LockInfo>),
+    Answered,
+}
+
+#[derive(Clone, Debug)]
+enum Damage {
+    Removed,
+    Written(String),
+}
+
+/// A lock that is held, with whoever holds it or waits for it.
+struct Lock {
+    store: RedisStore,
+    raw: MultiplexedConnection,
+    record: String,
+    holder: Caller,
+    fences: FenceBlock,
+    waiter: Caller,
+    /// Whoever would share it with no holder of this one.
+    stranger: Mode,
+    /// Another lock, which is whole.
+    other: (Caller, FenceBlock),
+    fields: BTreeMap<String, String>,
+}
+
+fn long(mut caller: Caller) -> Caller {
+    caller.request.ttl = ttl(HOURS);
+    if let Some(queue) = &mut caller.request.queue {
+        queue.window = ttl(HOURS);
+    }
+    caller
+}
+
+impl Lock {
+    /// Held so, by so many, with so many in line.
+    async fn new(server: &RedisServer, modes: &[Mode], stranger: Mode, waiters: usize) -> Self {
+        let store = RedisStore::connect(&server.url()).await.unwrap();
+        let client = redis::Client::open(server.url()).unwrap();
+        let raw = client.get_multiplexed_async_connection().await.unwrap();
+        let key = key();
+        let mut held = None;
+        for mode in modes {
+            let mut holder = long(Caller::new(&store, &key));
+            holder.request.mode = *mode;
+            holder.request.owner = OwnerName::new("web-7").unwrap();
+            let fences = holder.take().await;
+            held = Some((holder, fences));
+        }
+        let (holder, fences) = held.unwrap();
+        let client = ClientId::generate().unwrap();
+        let mut waiter = long(Caller::patient(&store, &key, client));
+        waiter.request.mode = stranger;
+        for _ in 0..waiters {
+            let mut next = long(Caller::patient(&store, &key, client));
+            next.request.mode = stranger;
+            let place = next.wait().await.place;
+            next.request.queue.as_mut().unwrap().place = Some(place);
+            waiter = next;
+        }
+        let other = long(Caller::new(&store, &crate::common::key()));
+        let others = other.take().await;
+        let record = format!("leasehold:{{{key}}}");
+        let mut lock = Self {
+            store,
+            raw,
+            record,
+            holder,
+            fences,
+            waiter,
+            stranger,
+            other: (other, others),
+            fields: BTreeMap::new(),
+        };
+        lock.fields =
+            redis::cmd("HGETALL").arg(&lock.record).query_async(&mut lock.raw).await.unwrap();
+        lock
+    }
+
+    async fn put_back(&mut self, field: &str, damage: &Damage) {
+        let Self { raw, record, fields, .. } = self;
+        let mut pipe = redis::pipe();
+        pipe.cmd("DEL").arg(&*record);
+        pipe.cmd("HSET").arg(&*record);
+        for (name, value) in fields {
+            pipe.arg(name).arg(value);
+        }
+        pipe.cmd("PEXPIRE").arg(&*record).arg(HOURS * 1_000);
+        match damage {
+            Damage::Removed => pipe.cmd("HDEL").arg(&*record).arg(field),
+            Damage::Written(value) => pipe.cmd("HSET").arg(&*record).arg(field).arg(value),
+        };
+        let () = pipe.ignore().query_async(raw).await.unwrap();
+    }
+
+    async fn attempt(&self, op: Op) -> Result<Done> {
+        let Self { store, holder, fences, waiter, .. } = self;
+        let key = &holder.request.key;
+        let mut stranger = long(Caller::new(store, key));
+        stranger.request.mode = self.stranger;
+        let taken = |answer: Acquire| match answer {
+            Acquire::Granted(_) => Done::Granted,
+            _ => Done::Answered,
+        };
+        match op {
+            Op::Inspect => store.inspect(key, WITHIN).await.map(Done::Shown),
+            Op::List => {
+                let mut listing = store.list(&ListRequest::new(key.as_str()), WITHIN).await?;
+                match listing.unreadable.pop() {
+                    Some(error) => Err(error),
+                    None => Ok(Done::Shown(listing.locks.pop())),
+                }
+            }
+            Op::Try => stranger.try_take().await.map(taken),
+            Op::Wait => {
+                stranger = long(Caller::patient(store, key, ClientId::generate().unwrap()));
+                stranger.request.mode = self.stranger;
+                stranger.try_take().await.map(taken)
+            }
+            Op::WaitOn => waiter.try_take().await.map(taken),
+            Op::TakeAll => {
+                let both =
+                    [long(Caller::new(store, &crate::common::key())).request, stranger.request];
+                store.acquire_all(&both, WITHIN).await.map(|answer| match answer {
+                    AcquireAll::Granted(_) => Done::Granted,
+                    _ => Done::Answered,
+                })
+            }
+            Op::Renew => store
+                .renew(&[holder.renewal(*fences)], WITHIN)
+                .await
+                .remove(0)
+                .map(|_| Done::Answered),
+            Op::RenewTogether => {
+                let (other, others) = &self.other;
+                let both = [holder.renewal(*fences), other.renewal(*others)];
+                let mut answers = store.renew(&both, WITHIN).await;
+                answers.pop().unwrap().expect("the other lock is whole");
+                answers.remove(0).map(|_| Done::Answered)
+            }
+            Op::Release => {
+                store.release(&holder.ending(*fences), WITHIN).await.map(|_| Done::Answered)
+            }
+            Op::Leave => store.leave(&holder.leaving(), WITHIN).await.map(|_| Done::Answered),
+            Op::LeaveLine => store.leave(&waiter.leaving(), WITHIN).await.map(|_| Done::Answered),
+            Op::Convert => {
+                let mode = holder.request.mode;
+                let request = ConvertRequest::new(key.clone(), holder.request.token, *fences, mode);
+                store.convert(&request, WITHIN).await.map(|_| Done::Answered)
+            }
+            Op::Ask => {
+                let request = AskRequest::new(key.clone(), OwnerName::new("anna").unwrap());
+                store.ask(&request, WITHIN).await.map(|_| Done::Answered)
+            }
+            Op::SetLimit => {
+                let request = SetLimitRequest::new(key.clone(), NonZeroU32::new(9).unwrap());
+                store.set_limit(&request, WITHIN).await.map(|_| Done::Answered)
+            }
+            Op::ForceRelease => {
+                let request = ForceReleaseRequest::new(key.clone(), fences.first());
+                store.force_release(&request, WITHIN).await.map(|_| Done::Answered)
+            }
+        }
+    }
+
+    /// Everything that can be made of one field.
+    fn damages(&self) -> Vec<(String, Damage)> {
+        let mut damages = Vec::new();
+        for (name, value) in &self.fields {
+            damages.push((name.clone(), Damage::Removed));
+            for odd in ["garbage", " ", "0", "leasehold/1 x"] {
+                damages.push((name.clone(), Damage::Written(odd.to_owned())));
+            }
+            // Of waiters and sharers one is as another.
+            for end in 1..value.len() {
+                damages.push((name.clone(), Damage::Written(value[..end].to_owned())));
+            }
+        }
+        damages
+    }
+
+    /// Damages each field in each way, and tries everything.
+    async fn check(mut self) {
+        let mut wrong = Vec::new();
+        for (field, damage) in self.damages() {
+            for op in OPS {
+                self.put_back(&field, &damage).await;
+                let free = reads_as_free(&field, &damage)
+                    || field == "@1" && matches!(damage, Damage::Removed);
+                let fault = match self.attempt(op).await {
+                    Err(error) => is_no_damage(&error),
+                    Ok(Done::Granted) if !free => Some("a second holder".to_owned()),
+                    Ok(Done::Shown(info))
+                        if !free && info.as_ref().is_none_or(|info| info.holders.is_empty()) =>
+                    {
+                        Some(format!("{info:?}"))
+                    }
+                    Ok(_) => None,
+                };
+                wrong.extend(fault.map(|fault| format!("{op:?}, {field} {damage:?}: {fault}")));
+            }
+        }
+        let some: Vec<_> = wrong.iter().take(30).collect();
+        assert!(wrong.is_empty(), "{} wrong, such as {some:#?}", wrong.len());
+    }
+}
+
+/// Whether it is the state that a released lock has: nothing tells that there was more.
+fn reads_as_free(field: &str, damage: &Damage) -> bool {
+    field == "state" && matches!(damage, Damage::Written(state) if state.len() == 68)
+}
+
+/// What of an error does not say that the lock is damaged.
+fn is_no_damage(error: &Error) -> Option<String> {
+    let text = all_words(error);
+    let said = text.contains("remove its key") && !text.contains("user_script");
+    let damaged = error.kind() == ErrorKind::Corrupt && error.effect() != Effect::Applied && said;
+    (!damaged).then(|| format!("{:?} {:?} {error}", error.kind(), error.effect()))
+}
+
+fn permits(count: u32) -> Mode {
+    let [count, limit] = [count, 3].map(|number| NonZeroU32::new(number).unwrap());
+    Mode::Permits { count, limit }
+}
+
+#[tokio::test]
+async fn a_record_or_a_state_that_can_not_be_read_is_damaged_for_all_that_read_it() {
+    let server = RedisServer::start();
+    let removed = Damage::Removed;
+    let written = |text: &str| Damage::Written(text.to_owned());
+    let mut lock = Lock::new(&server, &[Mode::Exclusive], Mode::Exclusive, 2).await;
+    let state = lock.fields["state"].clone();
+    // An end that was cut off is none that is over, and an epoch none of a lock that nobody uses.
+    let cuts = [&state[..30], &state[..66], &state[..76], &state[..110]].map(written);
+    let states = cuts.into_iter().chain([removed.clone(), written("garbage"), written("")]);
+    // The short ways of these look at the state alone.
+    let alone = [Op::Renew, Op::RenewTogether, Op::Release, Op::LeaveLine];
+    let states = states.map(|damage| ("state", damage, &[] as &[Op]));
+    let records = [removed, written("garbage"), written("")].map(|it| ("lock", it, &alone[..]));
+    for (field, damage, works) in states.chain(records) {
+        for op in OPS {
+            lock.put_back(field, &damage).await;
+            let outcome = lock.attempt(op).await;
+            let expected = if works.contains(&op) { None } else { Some(ErrorKind::Corrupt) };
+            let told = outcome.as_ref().err().map(Error::kind);
+            assert_eq!(told, expected, "{op:?}, {field} {damage:?}: {outcome:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_lock_is_called_that_and_is_nobody_elses() {
+    let server = RedisServer::start();
+    Lock::new(&server, &[Mode::Exclusive], Mode::Exclusive, 0).await.check().await;
+}
+
+#[tokio::test]
+async fn a_damaged_lock_that_is_waited_for_is_called_that_and_is_nobody_elses() {
+    let server = RedisServer::start();
+    Lock::new(&server, &[Mode::Exclusive], Mode::Exclusive, 2).await.check().await;
+}
+
+#[tokio::test]
+async fn a_damaged_shared_lock_is_called_that_and_is_nobody_elses() {
+    let server = RedisServer::start();
+    Lock::new(&server, &[Mode::Shared; 2], Mode::Exclusive, 1).await.check().await;
+}
+
+#[tokio::test]
+async fn a_damaged_semaphore_is_called_that_and_is_nobody_elses() {
+    let server = RedisServer::start();
+    Lock::new(&server, &[permits(2)], permits(2), 1).await.check().await;
+}
