@@ -394,8 +394,8 @@ fn read_renewal(value: Value) -> Option<Renew> {
     }
 }
 
-/// Describes a lock, from the present and all that is stored for it.
-pub(crate) fn inspect(value: Value, key: &Key) -> Result<Option<LockInfo>> {
+/// Describes a lock, from the present, all that is stored for it, and the fence retention.
+pub(crate) fn inspect(value: Value, key: &Key, retention: Duration) -> Result<Option<LockInfo>> {
     let parts = read(checked(value)?, |value| {
         let mut parts = Parts::of(value)?;
         let now: u64 = parts.number()?;
@@ -403,7 +403,7 @@ pub(crate) fn inspect(value: Value, key: &Key) -> Result<Option<LockInfo>> {
         Some((now, redis::from_redis_value(Value::Array(fields.collect())).ok()?))
     });
     let (now, fields): (u64, HashMap<Vec<u8>, Vec<u8>>) = parts?;
-    stored::read(&fields)?.map_or(Ok(None), |stored| Ok(stored.describe(key, now)))
+    stored::read(&fields)?.map_or(Ok(None), |stored| Ok(stored.describe(key, now, retention)))
 }
 
 #[cfg(test)]

@@ -566,7 +566,7 @@ impl Store for RedisStore {
     ) -> BoxFuture<'a, Result<Option<LockInfo>>> {
         Box::pin(async move {
             let call = self.inspect_call(key);
-            let read = |value| reply::inspect(value, key);
+            let read = |value| reply::inspect(value, key, self.shared.fence_retention);
             self.run(call, Delivery::None, within, "inspect", key, read).await
         })
     }

@@ -13,9 +13,11 @@ use crate::classify;
 use crate::names::{read_metadata, read_owner};
 use crate::spelling::{Words, digits_at, fence, kind, read_profile, until};
 
+/// A number that somebody wrote is no reason to show as many.
+const LOST_SHOWN: usize = 256;
+
 /// All that is stored for one lock. Times are in µs since the Unix epoch.
 #[derive(Debug)]
-#[cfg_attr(not(test), expect(dead_code, reason = "people are shown less than tests compare"))]
 pub(crate) struct Stored {
     /// 0 for a lock; means nothing while nobody uses it.
     pub(crate) limit: u32,
@@ -23,10 +25,22 @@ pub(crate) struct Stored {
     pub(crate) fences: FenceBlock,
     /// When the key expires, ms since the Unix epoch.
     pub(crate) kept_ms: u64,
+    /// Those who share it, by the state: their fields may be fewer.
+    pub(crate) sharers: Sharers,
     /// In the order of their grants.
     pub(crate) holders: Vec<Holder>,
     /// In the order of their places.
     pub(crate) waiters: Vec<Waiter>,
+}
+
+/// What the state says of those who share a lock.
+#[derive(Debug, Default)]
+pub(crate) struct Sharers {
+    number: u64,
+    /// The permits that they have, or their bond.
+    taken: u64,
+    /// No lease of theirs ends before.
+    ends: u64,
 }
 
 #[derive(Debug)]
@@ -146,13 +160,16 @@ fn read_record(about: &str, state: &str) -> Option<Stored> {
         closed_until: 0,
         fences,
         kept_ms,
+        sharers: Sharers::default(),
         holders: Vec::new(),
         waiters: Vec::new(),
     };
     if takes(&mut words, "many") {
         stored.closed_until = words.number()?;
         stored.limit = words.number()?;
-        numbers(&mut words, 6)?;
+        let (number, taken, ends) = (words.number()?, words.number()?, words.number()?);
+        stored.sharers = Sharers { number, taken, ends };
+        numbers(&mut words, 3)?;
     } else if !words.0.is_empty() {
         let expires = in_full(&mut words, 16)?;
         if takes(&mut words, "more") {
@@ -274,9 +291,42 @@ impl Stored {
         Some(())
     }
 
+    /// The holds whose fields somebody else removed, as the next script that looks for them writes them anew:
+    /// nobody knows of any that it is over until all is.
+    fn lost(&self, now: u64, retention: Duration) -> Vec<HolderInfo> {
+        let Sharers { number, taken, ends } = self.sharers;
+        let retention_ms = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
+        let until = self.kept_ms.saturating_sub(retention_ms).saturating_mul(1_000).max(ends);
+        let present = self.holders.len();
+        let lost = usize::try_from(number).unwrap_or(usize::MAX).saturating_sub(present);
+        if until <= now {
+            return Vec::new();
+        }
+        let permits = |holder: &Holder| match holder.mode {
+            Mode::Permits { count, .. } => u64::from(count.get()),
+            _ => 0,
+        };
+        let mut left = taken.saturating_sub(self.holders.iter().map(permits).sum());
+        let each = std::iter::from_fn(|| {
+            let mode = match NonZeroU32::new(self.limit) {
+                _ if taken >= Bond::LEAST => Mode::Exclusive,
+                None => Mode::Shared,
+                Some(limit) => {
+                    let count = u32::try_from(left).ok().and_then(NonZeroU32::new);
+                    left = 0;
+                    Mode::Permits { count: count.unwrap_or(NonZeroU32::MIN), limit }
+                }
+            };
+            let remaining = Duration::from_micros(until.saturating_sub(now));
+            Some(HolderInfo::new(mode, Fence::ZERO, Duration::ZERO, remaining))
+        });
+        each.take(lost.min(LOST_SHOWN)).collect()
+    }
+
     /// The lock as it is at a time, for people; `None` when nobody uses it.
-    pub(crate) fn describe(&self, key: &Key, now: u64) -> Option<LockInfo> {
+    pub(crate) fn describe(&self, key: &Key, now: u64, retention: Duration) -> Option<LockInfo> {
         let mut info = LockInfo::new(key.clone(), kind(self.limit), self.fences.last());
+        info.holders = self.lost(now, retention);
         let since = |moment: u64| Duration::from_micros(now.saturating_sub(moment));
         for holder in self.holders.iter().filter(|holder| holder.expires > now) {
             let left = Duration::from_micros(holder.expires.saturating_sub(now));

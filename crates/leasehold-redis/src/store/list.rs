@@ -75,7 +75,9 @@ impl RedisStore {
             {
                 let info = answer
                     .map_err(|verdict| verdict.to_error())
-                    .and_then(|answer| reply::inspect(answer.value, key))
+                    .and_then(|answer| {
+                        reply::inspect(answer.value, key, self.shared.fence_retention)
+                    })
                     .map_err(|error| self.named(error, "list", Some(key)));
                 let item = match info {
                     Ok(info) => info.map(Ok),

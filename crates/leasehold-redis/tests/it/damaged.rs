@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use leasehold_core::{
-    Acquire, AcquireAll, AskRequest, ClientId, ConvertRequest, Effect, Error, ErrorKind,
+    Acquire, AcquireAll, AskRequest, ClientId, ConvertRequest, Effect, Error, ErrorKind, Fence,
     FenceBlock, ForceReleaseRequest, ListRequest, LockInfo, Mode, OwnerName, Result,
     SetLimitRequest, Store as _,
 };
@@ -245,8 +245,7 @@ impl Lock {
         for (field, damage) in self.damages() {
             for op in OPS {
                 self.put_back(&field, &damage).await;
-                let free = reads_as_free(&field, &damage)
-                    || field == "@1" && matches!(damage, Damage::Removed);
+                let free = reads_as_free(&field, &damage);
                 let fault = match self.attempt(op).await {
                     Err(error) => is_no_damage(&error),
                     Ok(Done::Granted) if !free => Some("a second holder".to_owned()),
@@ -304,6 +303,35 @@ async fn a_record_or_a_state_that_can_not_be_read_is_damaged_for_all_that_read_i
             let expected = if works.contains(&op) { None } else { Some(ErrorKind::Corrupt) };
             let told = outcome.as_ref().err().map(Error::kind);
             assert_eq!(told, expected, "{op:?}, {field} {damage:?}: {outcome:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_hold_that_was_removed_is_shown_before_and_after_it_is_written_anew() {
+    let server = RedisServer::start();
+    for (modes, stranger) in [
+        (&[Mode::Shared] as &[Mode], Mode::Exclusive),
+        (&[Mode::Shared; 2], Mode::Exclusive),
+        (&[permits(2)], permits(2)),
+        (&[permits(1), permits(2)], permits(1)),
+    ] {
+        let mut lock = Lock::new(&server, modes, stranger, 0).await;
+        lock.put_back("@1", &Damage::Removed).await;
+        let shown = async |lock: &Lock| match lock.attempt(Op::Inspect).await.unwrap() {
+            Done::Shown(info) => info.unwrap(),
+            done => panic!("{done:?}"),
+        };
+        let before = shown(&lock).await;
+        assert!(matches!(lock.attempt(Op::Try).await.unwrap(), Done::Answered));
+        // It looks at each.
+        lock.attempt(Op::Ask).await.unwrap();
+        let after = shown(&lock).await;
+        assert_eq!(before.holders.len(), modes.len(), "{before:?}");
+        assert!(before.holders.iter().any(|holder| holder.fence == Fence::ZERO), "{before:?}");
+        for (before, after) in before.holders.iter().zip(&after.holders) {
+            assert_eq!((before.mode, before.fence), (after.mode, after.fence));
+            assert!(before.remaining >= after.remaining, "{before:?} {after:?}");
         }
     }
 }
