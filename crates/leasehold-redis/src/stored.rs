@@ -89,15 +89,6 @@ fn read_mode(words: &mut Words<'_>, limit: u32) -> Option<Mode> {
     }
 }
 
-/// Whether locks have a field of this name, but for those that tokens have.
-fn is_of_a_lock(field: &[u8]) -> bool {
-    match field {
-        b"lock" | b"state" | b"line" => true,
-        [b'@' | b'#', number @ ..] => !number.is_empty() && number.iter().all(u8::is_ascii_digit),
-        _ => false,
-    }
-}
-
 /// Reads all fields of a lock; `None` when there are none. Scripts tell one from another by the same rules.
 ///
 /// # Errors
@@ -109,7 +100,7 @@ pub(crate) fn read(fields: &HashMap<Vec<u8>, Vec<u8>>) -> Result<Option<Stored>>
     if fields.is_empty() {
         return Ok(None);
     }
-    if !fields.keys().any(|name| is_of_a_lock(name)) {
+    if !["lock", "state", "line"].iter().any(|name| fields.contains_key(name.as_bytes())) {
         return Err(classify::foreign());
     }
     let text = |name: &str| fields.get(name.as_bytes()).map(|value| String::from_utf8_lossy(value));

@@ -67,12 +67,7 @@ local function open(key, token, place)
   local lives = redis.call('PTTL', key)
   if not about then
     if lives == -2 then return lock end
-    local all = redis.call('HGETALL', key)
-    for i = 1, #all, 2 do
-      local name = all[i]
-      if name == 'state' or name == 'line' or match(name, '^[@#]%d+$') then return nil, {'damaged'} end
-    end
-    return nil, {'foreign'}
+    return nil, {(got[1] or got[3]) and 'damaged' or 'foreign'}
   end
   lock.endless = lives == -1
   local count, granted, profile = match(about, '^leasehold/1 (%d+) (%d+) ?(.*)$')
