@@ -334,10 +334,11 @@ impl Request {
                     let is_own =
                         holders.len() > 0 && holders.all(|holder| holder.owner == *client.owner());
                     // What came too late, or replicas have not confirmed, counts for nobody, and is
-                    // in the store.
+                    // in the store. So is what is asked for while a server counts for nothing yet.
                     let own = if is_own {
                         ", which may be this command's own try: one whose answer came too late, or \
-                         that the store's replicas have not confirmed yet"
+                         that the store's replicas have not confirmed yet, or that counts only once \
+                         a server which was started not long ago is believed"
                     } else {
                         ""
                     };

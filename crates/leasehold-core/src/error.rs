@@ -211,7 +211,7 @@ impl Error {
 
     /// For [`ErrorKind::Timeout`]: when the lock could come free at the earliest, as last seen. For
     /// [`ErrorKind::Unavailable`]: when the store says that it can do what was asked, as a quorum
-    /// whose nodes have just started does.
+    /// does whose nodes have just started, and such a server where replicas confirm grants.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         let free = self.inner.contention.as_ref().and_then(|contention| contention.retry_after);

@@ -209,7 +209,9 @@ impl RedisStoreBuilder {
 
     /// The longest lease that anybody takes from these servers, where grants are confirmed by
     /// [replicas](Self::replicate). A server that was started less than this ago may have forgotten
-    /// leases, and is asked for none; longer leases are refused. All users of the servers give the
+    /// leases, and grants none: the error says when it will
+    /// ([`Error::retry_after`](leasehold_core::Error::retry_after)), and a request that waits in line
+    /// keeps its place. Longer leases are refused. All users of the servers give the
     /// same. The default is a minute. In a URL: `?replicas=1&max_ttl=2m`.
     ///
     /// Each connection asks its server once for its age (`INFO server`). Without

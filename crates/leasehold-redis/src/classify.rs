@@ -57,6 +57,8 @@ pub(crate) struct Grounds {
     pub(crate) answered: bool,
     /// What the user lacks, if that is what it is about.
     pub(crate) lack: Option<Lack>,
+    /// After how long the server, which is there, does what was asked.
+    pub(crate) passes_in: Option<Duration>,
 }
 
 /// Where a node of a cluster sends a request.
@@ -110,6 +112,7 @@ impl Verdict {
             not_primary: false,
             answered: false,
             lack: None,
+            passes_in: None,
         }))
     }
 
@@ -161,15 +164,17 @@ impl Verdict {
 
     /// The server may have forgotten leases when it was started, so long ago.
     pub(crate) fn too_young(age: Duration, left: Duration) -> Self {
-        Self::refused(
+        let mut verdict = Self::refused(
             ErrorKind::Unavailable,
             Next::Fail,
             format!(
-                "the server was started {age:.1?} ago, and may have forgotten leases; it is asked \
-                 for none for {left:.1?}. If it keeps its data through restarts, say \
+                "the server was started {age:.1?} ago, and may have forgotten leases; it grants none \
+                 for {left:.1?}. If it keeps its data through restarts, say \
                  keep_leases=yes"
             ),
-        )
+        );
+        verdict.passes_in = Some(left);
+        verdict
     }
 
     /// The server does not say how long it has run.
@@ -236,6 +241,10 @@ impl Verdict {
 
     pub(crate) fn to_error(&self) -> Error {
         let error = Error::new(self.kind, &*self.message).with_effect(self.effect);
+        let error = match self.passes_in {
+            Some(left) => error.passes_in(left),
+            None => error,
+        };
         match &self.cause {
             Some(cause) => error.caused_by(cause.clone()),
             None => error,

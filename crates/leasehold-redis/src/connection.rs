@@ -311,11 +311,15 @@ impl Supervised {
         routing: Routing,
         deadline: Deadline,
     ) -> Vec<Result<Answer, Verdict>> {
-        if let Some(Request { delivery: Delivery::Confirmed { replication, .. }, .. }) =
-            requests.first()
+        let mut young = None;
+        if let Some(Request { delivery, .. }) = requests.first()
+            && let Delivery::Confirmed { replication, keeps_place, .. } = delivery
             && let Err(verdict) = self.remembers(link, *replication, deadline).await
         {
-            return all_failed(requests.len(), &verdict);
+            if !keeps_place || verdict.passes_in.is_none() {
+                return all_failed(requests.len(), &verdict);
+            }
+            young = Some(verdict.with_effect(Effect::Applied));
         }
         let epoch = routing.epoch.max(link.at.epoch);
         let asks_role = link.asks_role();
@@ -344,8 +348,13 @@ impl Supervised {
         };
         let mut answers: Vec<Result<Answer, Verdict>> =
             values.into_iter().map(|value| Ok(Answer::new(value.map_err(told)?, epoch))).collect();
-        if let Some(Request { delivery: Delivery::Confirmed { replication, needed }, .. }) =
-            requests.first()
+        if young.is_some() {
+            // Nothing in them counts, so no replica needs to have it.
+            for answer in answers.iter_mut().flatten() {
+                answer.unconfirmed.clone_from(&young);
+            }
+        } else if let Some(Request { delivery, .. }) = requests.first()
+            && let Delivery::Confirmed { replication, needed, .. } = delivery
         {
             let mut to_confirm: Vec<&mut Answer> =
                 answers.iter_mut().flatten().filter(|answer| needed(&answer.value)).collect();

@@ -18,7 +18,7 @@ pub(crate) struct Replication {
     /// Whether they, and the server itself, must have it on their disks.
     pub(crate) fsync: bool,
     /// The longest lease that anybody takes here, where a server may forget leases by a restart:
-    /// one that was started less than this ago grants nothing.
+    /// one that was started less than this ago grants nothing that counts.
     pub(crate) longest: Option<Ttl>,
 }
 

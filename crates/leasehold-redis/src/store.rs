@@ -246,13 +246,14 @@ impl RedisStore {
         if self.shared.replication.is_some() { Delivery::InOrder } else { Delivery::None }
     }
 
-    /// How a request is sent whose outcome must be on replicas before it counts. A server that may
-    /// have forgotten leases is not asked for one.
+    /// How a request is sent whose outcome must be on replicas before it counts. It is not sent to a
+    /// server that may have forgotten leases, unless it [keeps a place](Delivery::keeping_place).
     pub(crate) fn confirmed(&self, ttl: Duration, needed: fn(&Value) -> bool) -> Delivery {
         match self.shared.replication {
             Some(replication) => {
                 let timeout = replication.timeout.min(ttl / 4);
-                Delivery::Confirmed { replication: Replication { timeout, ..replication }, needed }
+                let replication = Replication { timeout, ..replication };
+                Delivery::Confirmed { replication, needed, keeps_place: false }
             }
             None => Delivery::None,
         }
@@ -261,9 +262,9 @@ impl RedisStore {
     /// The same for renewals: what has forgotten a lease does not renew it.
     pub(crate) fn confirmed_renewal(&self, ttl: Duration) -> Delivery {
         match self.confirmed(ttl, |_| true) {
-            Delivery::Confirmed { replication, needed } => {
+            Delivery::Confirmed { replication, needed, keeps_place } => {
                 let replication = Replication { longest: None, ..replication };
-                Delivery::Confirmed { replication, needed }
+                Delivery::Confirmed { replication, needed, keeps_place }
             }
             delivery => delivery,
         }
@@ -288,19 +289,25 @@ impl RedisStore {
         let named = |error| self.named(error, "acquire", Some(&request.key));
         self.check_ttl(request.ttl).map_err(named)?;
         let delivery = self.confirmed(request.ttl.duration(), reply::is_grant);
+        let delivery = delivery.keeping_place(request.in_line().is_some());
         let words = || self.acquire_words(request);
         let Answer { value, epoch, unconfirmed } = self
             .combined(Kind::Acquire, words, delivery, deadline)
             .await
             .map_err(named)?
             .map_err(|verdict| named(verdict.to_error()))?;
-        if let Some(missing) = unconfirmed {
+        let kept = unconfirmed.as_ref().is_some_and(|missing| missing.passes_in.is_some());
+        if let Some(missing) = unconfirmed.clone().filter(|_| !kept) {
             let effect = Box::pin(self.give_back(request, deadline)).await;
             return Err(named(missing.with_effect(effect).to_error()));
         }
         let answer = reply::acquire(value, &self.asked(request, epoch)).map_err(named)?;
         self.learn(&answer);
-        Ok(answer)
+        match unconfirmed {
+            // Given back, it would cost the place, and a refusal is one at any age.
+            Some(young) if !matches!(answer, Acquire::Refused(_)) => Err(named(young.to_error())),
+            _ => Ok(answer),
+        }
     }
 
     /// Takes in the fences that an answer tells of.

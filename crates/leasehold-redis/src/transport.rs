@@ -88,17 +88,34 @@ pub(crate) enum Delivery {
     /// Behind all requests about the same lock that were sent with [`Delivery::Confirmed`].
     InOrder,
     /// Followed, if the answer calls for it, by a wait for replicas.
-    Confirmed { replication: Replication, needed: fn(&Value) -> bool },
+    Confirmed {
+        replication: Replication,
+        needed: fn(&Value) -> bool,
+        /// Whether it goes to a server that may have forgotten leases, too: for the place in line that
+        /// it keeps there, since its answer is worth nothing.
+        keeps_place: bool,
+    },
 }
 
 impl Delivery {
+    /// The same for a request that keeps a place in line, or not.
+    pub(crate) fn keeping_place(self, keeps_place: bool) -> Self {
+        match self {
+            Self::Confirmed { replication, needed, keeps_place: _ } => {
+                Self::Confirmed { replication, needed, keeps_place }
+            }
+            delivery => delivery,
+        }
+    }
+
     /// Whether what is confirmed for one request is confirmed for the other.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::None, Self::None) | (Self::InOrder, Self::InOrder) => true,
-            (Self::Confirmed { replication, .. }, Self::Confirmed { replication: other, .. }) => {
-                replication == other
-            }
+            (
+                Self::Confirmed { replication, keeps_place, .. },
+                Self::Confirmed { replication: other, keeps_place: others, .. },
+            ) => replication == other && keeps_place == others,
             _ => false,
         }
     }
@@ -164,7 +181,8 @@ pub(crate) struct Answer {
     pub(crate) value: Value,
     /// The fail-over epoch in which the server was asked.
     pub(crate) epoch: u64,
-    /// What was missing of the replicas that were waited for.
+    /// Why it proves nothing: replicas that were waited for lack it, or the server may have forgotten
+    /// leases.
     pub(crate) unconfirmed: Option<Verdict>,
 }
 

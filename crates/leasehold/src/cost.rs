@@ -21,7 +21,8 @@ macro_rules! cost {
     (@patience) => {
         "The wait has no limit, unless [`wait_limit`](crate::LockOptions::wait_limit) sets one. A store \
          that stays away ends it after 30 s, or after \
-         [`retry_store`](crate::ClientBuilder::retry_store) where that is longer."
+         [`retry_store`](crate::ClientBuilder::retry_store) where that is longer; one that says when it can \
+         grant is waited for until then."
     };
     (@limit) => {
         concat!(

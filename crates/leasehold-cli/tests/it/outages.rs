@@ -52,6 +52,23 @@ fn sentinels_whose_primary_is_away_at_the_start_are_asked_again_if_asked() {
 }
 
 #[test]
+fn a_server_that_grants_nothing_yet_is_waited_for_and_says_for_how_long() {
+    let server = RedisServer::start();
+    let site = Site::at(format!("{}?replicas=1&max_ttl=1d", server.url()));
+    for kind in ["", " --limit 2", " -s", " also"] {
+        let tried = site.line(&format!("run k{kind} -n -- echo never"));
+        tried.complains(69, "may have forgotten leases");
+        let waited = site.line(&format!("run k{kind} -w 0.5 -- echo never"));
+        let waited = waited.complains(69, "the store grants nothing for another 87");
+        assert!(waited.stderr.contains("started"), "{waited:?}");
+    }
+    let _replica = RedisServer::builder().replica_of(&server).start();
+    let site = Site::at(format!("{}?replicas=1&max_ttl=3s", server.url()));
+    let done = site.line("run k --ttl 3s -- echo in").expect(0);
+    assert_eq!(done.stdout, "in\n", "{done:?}");
+}
+
+#[test]
 fn a_release_that_arrives_after_the_end_of_its_lease_accuses_nobody() {
     let server = RedisServer::start();
     let wire = Proxy::start(server.addr());

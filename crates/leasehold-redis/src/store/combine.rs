@@ -208,9 +208,9 @@ impl Batch {
                 put_off.push(Item { words, delivery, deadline: caller.deadline, tell });
                 continue;
             }
-            let concerned =
-                matches!(delivery, Delivery::Confirmed { needed, .. } if needed(&value));
-            let unconfirmed = unconfirmed.as_ref().filter(|_| concerned).cloned();
+            let needs_it = matches!(delivery, Delivery::Confirmed { needed, .. } if needed(&value));
+            let concerned = |missing: &&Verdict| needs_it || missing.passes_in.is_some();
+            let unconfirmed = unconfirmed.as_ref().filter(concerned).cloned();
             answered.push((caller, Told::Outcome(Ok(Answer { value, epoch, unconfirmed }))));
         }
         if !put_off.is_empty() {

@@ -1,9 +1,11 @@
 //! Servers that may have forgotten leases, where grants count only when replicas have them.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use leasehold_core::{
-    Acquire, ConvertRequest, Effect, Error, ErrorKind, Fence, FenceBlock, Mode, Renew, Store as _,
+    Acquire, ClientId, ConvertRequest, Effect, Error, ErrorKind, Fence, FenceBlock, Mode, Renew,
+    Store as _,
 };
 use leasehold_redis::RedisStore;
 use leasehold_testkit::server::RedisServer;
@@ -92,9 +94,66 @@ async fn nothing_else_that_proves_a_lease_comes_from_a_server_that_may_have_forg
         assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::NotApplied));
         assert!(error.to_string().contains("say keep_leases=yes"), "{error}");
     }
+    let error = wary.acquire(request, WITHIN).await.unwrap_err();
+    let after = error.retry_after().expect("it says when it grants");
+    assert!(after > ttl(30).duration() && after < ttl(65).duration(), "{after:?}");
     // What it has not forgotten runs on.
     let renewed = wary.renew(&[reader.renewal(fences)], WITHIN).await.remove(0).unwrap();
     assert_eq!(renewed, Renew::Renewed);
+}
+
+#[tokio::test]
+async fn a_place_in_line_is_kept_at_a_server_that_may_have_forgotten_leases_and_proves_nothing() {
+    let (primary, _replica) = pair().await;
+    let url = format!("{}?replicas=1", primary.url());
+    let wary = RedisStore::connect(&url).await.unwrap();
+    let sure = RedisStore::connect(&format!("{url}&keep_leases=yes")).await.unwrap();
+    let (name, client) = (key(), ClientId::generate().unwrap());
+    let callers: Vec<Caller> = (0..20).map(|_| Caller::patient(&wary, &name, client)).collect();
+    for round in 0..3 {
+        // In the first round one after the other, so that the order is known; then all together.
+        let answers = if round == 0 {
+            let mut answers = Vec::new();
+            for caller in &callers {
+                answers.push(caller.try_take().await);
+            }
+            answers
+        } else {
+            let tasks: Vec<_> = callers
+                .iter()
+                .map(|caller| {
+                    let (store, request) = (caller.store.clone(), caller.request.clone());
+                    tokio::spawn(async move { store.acquire(&request, WITHIN).await })
+                })
+                .collect();
+            let mut answers = Vec::new();
+            for task in tasks {
+                answers.push(task.await.unwrap());
+            }
+            answers
+        };
+        for answer in answers {
+            let error = answer.unwrap_err();
+            let found = (error.kind(), error.effect());
+            assert_eq!(found, (ErrorKind::Unavailable, Effect::Applied), "{error}");
+            assert!(error.retry_after().is_some(), "{error}");
+        }
+        let info = wary.inspect(&name, WITHIN).await.unwrap().unwrap();
+        assert_eq!((info.holders.len(), info.waiters.len()), (1, 19));
+    }
+    // What came of it counts for those who ask when the server is believed.
+    for (position, caller) in callers.iter().enumerate() {
+        match sure.acquire(&caller.request, WITHIN).await.unwrap() {
+            Acquire::Already(_) => assert_eq!(position, 0),
+            Acquire::Waiting(waiting) => assert_eq!(waiting.position as usize + 1, position),
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut other = Caller::patient(&wary, &name, client);
+    let one = NonZeroU32::MIN;
+    other.request.mode = Mode::Permits { count: one, limit: one };
+    let answer = other.try_take().await.unwrap();
+    assert!(matches!(answer, Acquire::Refused(_)), "no time mends that: {answer:?}");
 }
 
 #[tokio::test]

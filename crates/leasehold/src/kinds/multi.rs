@@ -339,7 +339,8 @@ async fn try_in_one_step(all: &mut [Acquisition]) -> Result<Option<Vec<Guard>>> 
     }
     let answer = client.store.acquire_all(&requests, within).await;
     let now = client.clock.now();
-    if answer.is_ok() {
+    // A store that says when to come again is there.
+    if answer.as_ref().map_or_else(|error| error.retry_after().is_some(), |_| true) {
         client.heard(now);
     }
     match answer {

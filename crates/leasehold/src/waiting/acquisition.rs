@@ -188,10 +188,10 @@ impl Acquisition {
                 )))
             }
             Err(error) => {
-                if error.effect() == Effect::NotApplied {
-                    self.armed.not_sent();
-                } else {
-                    self.armed.unanswered();
+                match error.effect() {
+                    Effect::NotApplied => self.armed.not_sent(),
+                    Effect::Applied => self.armed.has_something(),
+                    Effect::Unknown => self.armed.unanswered(),
                 }
                 Err(self.explain(error))
             }
@@ -283,6 +283,12 @@ impl Acquisition {
         sight.contact.is_bad(error, now);
         if self.limits.until.is_some_and(|until| now >= until) {
             return Err(self.ran_out(sight, "the wait ran out"));
+        }
+        if self.limits.settings.give_up_early
+            && let (Some(until), Some(at)) = (self.limits.until, sight.contact.passes_at())
+            && at > until
+        {
+            return Err(self.ran_out(sight, "the lock can't be had in time"));
         }
         let patience = self.limits.patience(&self.client);
         sight.contact.given_up(now, patience).map_or(Ok(()), |error| Err(error.clone()))

@@ -49,6 +49,7 @@ pub(crate) struct Contact {
 
 #[derive(Clone, Debug)]
 struct Outage {
+    /// From when on the store could not do what was asked, though it has not said so before.
     since: Moment,
     /// When, and how, the last request failed.
     last: Moment,
@@ -86,8 +87,14 @@ impl Contact {
 
     /// A request failed.
     pub(crate) fn is_bad(&mut self, error: Error, now: Moment) {
-        let since = self.outage.as_ref().map_or(now, |outage| outage.since);
-        let passes_at = now.saturating_add(error.retry_after().unwrap_or_default());
+        let (since, passes_at) = match error.retry_after() {
+            // Until then it is as it says, and only what goes on after that is an outage.
+            Some(after) => {
+                let passes_at = now.saturating_add(after);
+                (passes_at, passes_at)
+            }
+            None => (self.outage.as_ref().map_or(now, |outage| outage.since.min(now)), now),
+        };
         self.outage = Some(Outage { since, last: now, error, passes_at });
     }
 
@@ -95,8 +102,14 @@ impl Contact {
     /// for ever.
     pub(crate) fn given_up(&self, now: Moment, patience: Option<Duration>) -> Option<&Error> {
         let outage = self.outage.as_ref()?;
-        let over_at = outage.since.saturating_add(patience?).max(outage.passes_at);
+        let over_at = outage.since.saturating_add(patience?);
         (now >= over_at).then_some(&outage.error)
+    }
+
+    /// When the store does what was asked, where it has said so.
+    pub(crate) fn passes_at(&self) -> Option<Moment> {
+        let outage = self.outage.as_ref()?;
+        (outage.passes_at > outage.last).then_some(outage.passes_at)
     }
 }
 
@@ -184,7 +197,15 @@ impl Limits {
             );
             return explain(Error::new(outage.error.kind(), why).caused_by(outage.error.clone()));
         }
-        if let Some(Outage { error, .. }) = &contact.outage {
+        if let Some(Outage { error, passes_at, .. }) = &contact.outage {
+            let left = passes_at.saturating_since(now);
+            if !left.is_zero() {
+                let why = format!(
+                    "{why} after {waited:.1?}, and the store grants nothing for another {left:.1?}"
+                );
+                let error_then = Error::new(error.kind(), why).passes_in(left);
+                return explain(error_then.caused_by(error.clone()));
+            }
             let silence = match client.heard_at() {
                 Some(heard) => {
                     let last = now.saturating_since(heard);

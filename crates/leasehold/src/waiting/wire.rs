@@ -59,6 +59,8 @@ pub(crate) struct Wire {
     answered: bool,
     /// Whether it was told of something since it last heard that it has to wait.
     told: bool,
+    /// Whether the store has said when it grants again: a place is worth having by then.
+    is_named: bool,
     failures: u32,
 }
 
@@ -85,6 +87,7 @@ impl Wire {
             seen,
             answered: false,
             told: false,
+            is_named: false,
             failures: 0,
             acquisition,
         }
@@ -172,7 +175,7 @@ impl Wire {
     /// uncontended lock does not pay for one, and a heartbeat after.
     async fn ask(&mut self) -> Result<()> {
         let client = Arc::clone(&self.acquisition.client);
-        let probing = self.wakes && !client.hub.is_open() && !self.answered;
+        let probing = self.wakes && !client.hub.is_open() && !self.answered && !self.is_named;
         if !probing && self.line.is_none() {
             // The channel must stand before the place is taken, or a grant could be missed.
             if self.wakes && !self.open_channel().await? {
@@ -231,10 +234,21 @@ impl Wire {
     }
 
     fn failed(&mut self, error: Error) -> Result<()> {
+        let passes_in = error.retry_after();
         self.seen.with(|sight| self.acquisition.ride_out(error, sight))?;
         self.failures = self.failures.saturating_add(1);
         let every = QueueRequest::heartbeat_every(self.window);
-        self.next = self.now().saturating_add(self.pause_after(self.failures).min(every));
+        let pause = match passes_in {
+            // The store is there: it is asked when it grants, and for the place until then.
+            Some(passes_in) => {
+                self.acknowledged = self.sent.back().copied().or(self.acknowledged);
+                // It said when to ask, as a message does.
+                (self.is_named, self.told) = (true, true);
+                if self.line.is_some() { passes_in } else { Duration::ZERO }
+            }
+            None => self.pause_after(self.failures),
+        };
+        self.next = self.now().saturating_add(pause.min(every).max(PAUSE_MIN));
         Ok(())
     }
 

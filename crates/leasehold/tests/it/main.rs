@@ -61,3 +61,5 @@ mod support;
 #[cfg(all(feature = "embedded", feature = "tower"))]
 mod tower;
 mod unpolled;
+#[cfg(feature = "redis")]
+mod young;
