@@ -89,6 +89,21 @@ fn a_try_that_replicas_do_not_confirm_is_no_wait_for_itself() {
     }
 }
 
+/// A first comer whose own try came to nothing does not take another's for a holder.
+#[test]
+fn replicas_that_are_away_are_told_of_whatever_is_taken() {
+    let server = RedisServer::start();
+    let url = server.url();
+    let site = Site::at(format!("{url}?replicas=1&replicate_timeout=1s&keep_leases=yes"));
+    for kind in ["k", "p --limit 1"] {
+        let first = site.start(format!("run {kind} -w 1.5 -- echo never").split(' '));
+        until("it tries", || !shown(&site, &kind[..1]).is_null());
+        let second = site.start(format!("run {kind} -w 4 -- echo never").split(' '));
+        first.finish().complains(69, "could not make it safe on its replicas");
+        drop(second);
+    }
+}
+
 #[test]
 fn readers_share_and_a_writer_waits_for_all_of_them() {
     everywhere(|site| {

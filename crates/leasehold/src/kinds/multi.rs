@@ -222,19 +222,25 @@ impl Multi {
         let clock = &self.value.client().clock;
         let until = limits.until;
         let patience = || limits.patience(self.value.client());
-        match try_all(all).await {
+        let mut met = match try_all(all).await {
             Ok(Some(guards)) => return Ok(self.guard(guards)),
-            Ok(None) => {}
+            Ok(None) => None,
             // Each lock is waited for, and the store with it.
-            Err(error) if error.passes() && patience() != Some(Duration::ZERO) => {}
+            Err(error) if error.passes() && patience() != Some(Duration::ZERO) => Some(error),
             Err(error) => return Err(error),
-        }
+        };
         let mut guard = self.guard(Vec::new());
         for key in &*self.keys {
             let left = until.map(|until| until.saturating_since(clock.now()));
             let one = self.only(key);
+            let met = met.take();
+            let taking = async {
+                let mut acquisition = one.acquisition(left)?;
+                acquisition.met = met;
+                one.wait(Box::new(acquisition)).await
+            };
             let next = tokio::select! {
-                next = one.take(left) => next,
+                next = taking => next,
                 error = self.keep(&guard) => return Err(self.give_up(guard, error, true).await),
             };
             match next.and_then(|next| next.check().map(|()| next)) {

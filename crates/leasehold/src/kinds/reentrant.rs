@@ -186,7 +186,8 @@ impl Reentrant {
                     let guard = match acquisition.attempt().await {
                         Ok(Attempt::Held(guard)) => guard,
                         Err(error) if !acquisition.may_ride_out(&error) => return Err(error),
-                        Ok(_) | Err(_) => {
+                        tried => {
+                            acquisition.met = tried.err();
                             first.waits();
                             acquisition.start_anew()?;
                             self.value.wait(Box::new(acquisition)).await?

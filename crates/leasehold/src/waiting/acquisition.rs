@@ -32,6 +32,8 @@ pub(crate) struct Acquisition {
     pub(crate) terms: Terms,
     pub(crate) request: AcquireRequest,
     pub(crate) armed: Armed,
+    /// How a try failed before the wait that goes on after it.
+    pub(crate) met: Option<Error>,
     /// To whom the lease may go inside this process.
     successors: Weak<dyn Successors>,
 }
@@ -83,6 +85,7 @@ impl Acquisition {
             },
             terms,
             request,
+            met: None,
             successors,
         })
     }
@@ -292,6 +295,14 @@ impl Acquisition {
         }
         let patience = self.limits.patience(&self.client);
         sight.contact.given_up(now, patience).map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// Hands what a try met to the wait that goes on after it, which would else take others' tries that
+    /// come to nothing in the same way for holders.
+    pub(crate) fn tell_what_it_met(&mut self, sight: &mut Sight) {
+        if let Some(error) = self.met.take() {
+            sight.contact.is_bad(error, self.client.clock.now());
+        }
     }
 
     /// Whether a wait goes on after this error, for a while at least.

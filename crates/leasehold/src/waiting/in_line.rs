@@ -16,7 +16,7 @@ use crate::waiting::wire::Wire;
 /// Waits until the lock is handed over, by the store or inside this process. An error is told once
 /// the place in line has been given up, or taken on by the next contender.
 pub(super) async fn wait(
-    acquisition: Box<Acquisition>,
+    mut acquisition: Box<Acquisition>,
     gates: &Arc<Gates>,
     wakes: bool,
 ) -> Result<Guard> {
@@ -24,6 +24,7 @@ pub(super) async fn wait(
     let limits = acquisition.limits.clone();
     let mut place =
         LocalPlace::join(gates, &limits.settings).map_err(|error| acquisition.explain(error))?;
+    place.seen().with(|sight| acquisition.tell_what_it_met(sight));
     acquisition.give_up_early(&place.seen().get())?;
     let error = match stand(&mut place, acquisition, &limits, wakes).await {
         Ok(guard) => return Ok(guard),

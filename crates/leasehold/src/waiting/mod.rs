@@ -21,6 +21,7 @@ use crate::lease::guard::Guard;
 use crate::options::Fairness;
 use crate::waiting::acquisition::{Acquisition, Attempt};
 use crate::waiting::gate::Gates;
+use crate::waiting::sight::Sight;
 
 /// Waits until the lock is held, the limit is reached or the strategy stops. A contender that is
 /// told that it is not held has no place in the line any more, as far as the store can be asked.
@@ -53,8 +54,12 @@ async fn wait_unseen(mut acquisition: Box<Acquisition>, gates: &Arc<Gates>) -> R
 async fn begin(acquisition: &mut Acquisition) -> Result<Option<Guard>> {
     let outcome = match acquisition.attempt().await {
         Ok(Attempt::Held(guard)) => Ok(Some(guard)),
-        Err(error) if !acquisition.may_ride_out(&error) => Err(error),
-        Ok(_) | Err(_) => acquisition.start_anew().map(|()| None),
+        Ok(_) => acquisition.start_anew().map(|()| None),
+        Err(error) => {
+            acquisition.met = Some(error.clone());
+            let goes_on = acquisition.ride_out(error, &mut Sight::default());
+            goes_on.and_then(|()| acquisition.start_anew()).map(|()| None)
+        }
     };
     if outcome.is_err() {
         acquisition.give_up().await;

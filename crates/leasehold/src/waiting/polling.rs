@@ -22,6 +22,7 @@ pub(super) async fn wait(mut acquisition: Box<Acquisition>) -> Result<Guard> {
 /// Asks again and again, by the strategy.
 async fn poll(acquisition: &mut Acquisition) -> Result<Guard> {
     let mut sight = Sight::default();
+    acquisition.tell_what_it_met(&mut sight);
     for tries in 1.. {
         if tries > 1 {
             acquisition.start_anew()?;

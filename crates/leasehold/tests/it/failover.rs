@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold::{Client, ErrorKind, Fence, Guard, Release};
+use leasehold::{Client, ErrorKind, Fence, Guard, Owner, Release};
 use leasehold_testkit::server::RedisServer;
 use leasehold_testkit::server::cluster::Cluster;
 use leasehold_testkit::server::sentinel::SentinelSet;
@@ -339,5 +339,42 @@ async fn contenders_for_a_lock_that_no_replica_has_are_told_so_and_not_that_othe
         let error = error.unwrap();
         assert_eq!(error.kind(), ErrorKind::NotReplicated, "{error}");
         assert!(error.to_string().contains("on its replicas"), "{error}");
+    }
+}
+
+/// What its own try met counts, though it sees no more than another's from then on.
+#[tokio::test]
+async fn whatever_a_contender_takes_it_is_told_that_its_first_try_was_on_no_replica() {
+    let server = spawn_blocking(RedisServer::start).await.unwrap();
+    let url = format!("{}?replicas=1&keep_leases=yes&replicate_timeout=1s", server.url());
+    let (one, other) =
+        (Client::connect(&*url).await.unwrap(), Client::connect(&*url).await.unwrap());
+    let owners = [Owner::new(), Owner::new()];
+    for kind in ["mutex", "semaphore", "reentrant", "multi"] {
+        let take = |client: &Client, owner: &Owner, limit: Duration| {
+            let (client, owner) = (client.clone(), owner.clone());
+            tokio::spawn(async move {
+                match kind {
+                    "mutex" => client.mutex(kind).lock_within(limit).await.map(drop),
+                    "semaphore" => client.semaphore(kind, 1).acquire_within(limit).await.map(drop),
+                    "reentrant" => {
+                        client.reentrant(kind, &owner).lock_within(limit).await.map(drop)
+                    }
+                    _ => client.multi([kind, "more"]).lock_within(limit).await.map(drop),
+                }
+            })
+        };
+        let began = take(&one, &owners[0], ms(1_500));
+        patiently("the try", async {
+            while one.inspect(kind).await.unwrap().is_none() {
+                tokio::time::sleep(ms(5)).await;
+            }
+        })
+        .await;
+        let behind = take(&other, &owners[1], secs(4));
+        let error = patiently("its end", began).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotReplicated, "{kind}: {error}");
+        assert!(error.to_string().contains("on its replicas"), "{kind}: {error}");
+        patiently("the other's end", behind).await.unwrap().unwrap_err();
     }
 }
