@@ -237,6 +237,8 @@ impl Multi {
             let taking = async {
                 let mut acquisition = one.acquisition(left)?;
                 acquisition.met = met;
+                // What is told of the wait is told of all of it.
+                acquisition.limits.started = limits.started;
                 one.wait(Box::new(acquisition)).await
             };
             let next = tokio::select! {

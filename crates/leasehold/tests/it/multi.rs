@@ -199,6 +199,20 @@ async fn a_wait_that_ends_in_such_an_outage_ran_out() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_wait_that_runs_out_tells_how_long_it_was_in_all() {
+    let world = World::new();
+    let a = world.client().mutex("a").lock().await.unwrap();
+    let _b = world.client().mutex("b").lock().await.unwrap();
+    let multi = world.client().multi(["a", "b"]);
+    let waiter = tokio::spawn(async move { multi.lock_within(secs(3)).await.unwrap_err() });
+    tokio::time::sleep(secs(1)).await;
+    a.release().await.unwrap();
+    let error = waiter.await.unwrap();
+    assert_eq!(error.key().unwrap().as_str(), "b");
+    assert!(error.to_string().contains("ran out after 3.0s"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_wait_that_runs_out_is_not_held_up_by_what_others_of_its_client_leave_behind() {
     let world = World::new();
     let _held = world.client().mutex("b").ttl(secs(3_000)).lock().await.unwrap();
