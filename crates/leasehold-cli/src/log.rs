@@ -4,6 +4,7 @@ use std::env;
 use std::fmt;
 use std::io::{self, Write};
 
+use leasehold::Fence;
 use tracing::field::{Field, Visit};
 use tracing::span::Record;
 use tracing_subscriber::EnvFilter;
@@ -11,14 +12,15 @@ use tracing_subscriber::field::{RecordFields, VisitOutput as _};
 use tracing_subscriber::fmt::FormattedFields;
 use tracing_subscriber::fmt::format::{DefaultVisitor, FormatFields, Writer};
 
+use crate::leases::Numbers;
 use crate::output;
 
 /// Filters as `tracing-subscriber` knows them, for what `-v` can't express.
 const FILTER_VARIABLE: &str = "LEASEHOLD_LOG";
 
-/// Starts logging to stderr if `-v` was given, or `LEASEHOLD_LOG` is set, with or without the numbers
-/// that the library gives to leases of locks that have no fences.
-pub(crate) fn start(verbose: u8, fences: bool) {
+/// Starts logging to stderr if `-v` was given, or `LEASEHOLD_LOG` is set. What the library calls a fence is told as
+/// these numbers are elsewhere.
+pub(crate) fn start(verbose: u8, numbers: Numbers) {
     let level = match verbose {
         0 => None,
         1 => Some("leasehold=info,leasehold::lock=debug"),
@@ -31,7 +33,7 @@ pub(crate) fn start(verbose: u8, fences: bool) {
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(filter))
         .with_ansi(false)
-        .fmt_fields(Fields { fences })
+        .fmt_fields(Fields { numbers })
         .without_time()
         .with_writer(|| Line(Vec::new()))
         .finish();
@@ -39,15 +41,16 @@ pub(crate) fn start(verbose: u8, fences: bool) {
     drop(tracing::subscriber::set_global_default(subscriber));
 }
 
-/// The usual way to write fields, but for fences where there are none.
+/// The usual way to write fields, but for fences.
 #[derive(Clone, Copy, Debug)]
 struct Fields {
-    fences: bool,
+    numbers: Numbers,
 }
 
 impl Fields {
     fn write(self, writer: Writer<'_>, fields: impl RecordFields) -> fmt::Result {
-        let mut picked = Picked { all: self.fences, visitor: DefaultVisitor::new(writer, true) };
+        let visitor = DefaultVisitor::new(writer, true);
+        let mut picked = Picked { numbers: self.numbers, visitor };
         fields.record(&mut picked);
         picked.visitor.finish()
     }
@@ -73,17 +76,22 @@ impl<'writer> FormatFields<'writer> for Fields {
     }
 }
 
-/// Writes all fields, or all but the fence.
+/// Writes all fields, and the fence as it is told elsewhere, if it is.
 #[derive(Debug)]
 struct Picked<'a> {
-    all: bool,
+    numbers: Numbers,
     visitor: DefaultVisitor<'a>,
 }
 
 impl Visit for Picked<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        if self.all || field.name() != "fence" {
-            self.visitor.record_debug(field, value);
+        if self.numbers == Numbers::Fences || field.name() != "fence" {
+            return self.visitor.record_debug(field, value);
+        }
+        let fence =
+            format!("{value:?}").parse().ok().and_then(|value| Fence::from_value(value).ok());
+        if let Some(number) = fence.and_then(|fence| self.numbers.text(fence)) {
+            self.visitor.record_debug(field, &format_args!("{number}"));
         }
     }
 

@@ -35,13 +35,12 @@ mod typed;
 use std::os::fd::RawFd;
 use std::process::ExitCode;
 
-use leasehold::interop::Layout;
-
 use crate::cli::{Cli, Command, Job};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::inherited::Inherited;
+use crate::leases::Numbers;
 use crate::settings::Settings;
 
 fn main() -> ExitCode {
@@ -99,7 +98,7 @@ fn start(inherited: Inherited) -> Outcome {
         Command::Man(args) => return cmd::man::man(args),
         _ => {}
     }
-    log::start(cli.global.verbose, cli.command.layout().is_none_or(Layout::has_fences));
+    log::start(cli.global.verbose, Numbers::of(cli.command.layout()));
     let settings = Settings::gather(&cli.global)?
         .shared_with(cli.command.layout(), cli.command.leftovers())?
         .logging(cli.command.logs());

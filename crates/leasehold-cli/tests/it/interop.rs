@@ -66,6 +66,7 @@ fn a_job_is_told_of_no_fence_where_there_is_none() {
         let done = site.line(&format!("run b --interop {layout} -vv -- true")).expect(0);
         assert!(done.stderr.contains("released"), "{layout}: {done:?}");
         assert_eq!(done.stderr.contains("fence="), told, "{layout}: {done:?}");
+        assert_eq!(done.stderr.contains("fence=1 "), told, "{layout}: {done:?}");
     }
     let mut holder = site.start(["hold", "a", "--interop", "symfony", "--ignore-stdin"]);
     assert_eq!(holder.line(), "- a");
