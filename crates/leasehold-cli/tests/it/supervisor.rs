@@ -1,6 +1,7 @@
 //! Looking after the command: signals, losses, and a supervisor that is itself in trouble.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 
 use leasehold_testkit::server::RedisServer;
 use rustix::process::Signal;
@@ -94,20 +95,17 @@ fn leaves_a_rest(site: &Site, options: &str) -> (Running, u32, u32) {
 fn a_rest_that_does_not_end_keeps_the_lock_until_a_second_signal_kills_it() {
     for (site, _server) in [(Site::embedded(), None), on_redis()] {
         for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-            let (running, rest, command) = leaves_a_rest(&site, "k --ttl 1h --grace 0s");
+            let (mut running, rest, command) = leaves_a_rest(&site, "k --ttl 1h --grace 0s");
+            let mut told = BufReader::new(running.child().stderr.take().unwrap());
             send(running.pid(), signal);
             gone(command);
             site.line("run -n k -- true").expect(75);
             assert!(state(rest).is_some(), "it is waited for");
-            // It may come before the end of the command is seen, and then asks for that.
-            until("it has ended", || {
-                state(running.pid()).is_none() || {
-                    send(running.pid(), signal);
-                    false
-                }
-            });
-            let done = running.finish().expect(128 + signal);
-            assert!(done.stderr.contains("a part of it has not"), "{done:?}");
+            let mut line = String::new();
+            told.read_line(&mut line).unwrap();
+            assert!(line.contains("a part of it has not"), "{line}");
+            send(running.pid(), signal);
+            running.finish().expect(128 + signal);
             gone(rest);
             site.line("run -n k -- true").expect(0);
             fs::remove_file(site.path("pids")).unwrap();
