@@ -255,11 +255,27 @@ impl Supervised {
         if let Err(verdict) = here() {
             return all_failed(requests.len(), &verdict);
         }
-        let lane = self.lane_for(requests);
-        match lane.link(deadline).await {
-            Ok(link) => lane.send_over(&link, requests, routing, deadline).await,
-            Err(verdict) => all_failed(requests.len(), &verdict),
+        let (lane, spare) = (self.lane_for(requests), self.spare_for(requests));
+        let soon = match spare {
+            Some(_) => deadline.at_most(deadline.left() / 2),
+            None => deadline,
+        };
+        match (lane.link(soon).await, spare) {
+            (Ok(link), _) => lane.send_over(&link, requests, routing, deadline).await,
+            (Err(_), Some((lane, link))) => {
+                lane.send_over(&link, requests, routing, deadline).await
+            }
+            (Err(verdict), None) => all_failed(requests.len(), &verdict),
         }
+    }
+
+    /// A connection that is there, for requests that any of those on which replicas are waited for will do for.
+    fn spare_for(&self, requests: &[Request<'_>]) -> Option<(&Self, Arc<Link>)> {
+        let Delivery::Confirmed { takes_any: true, .. } = requests.first()?.delivery else {
+            return None;
+        };
+        let mut lanes = self.inner.lanes.get()?.iter();
+        lanes.find_map(|lane| Some((lane, lane.open_link(&lane.inner.state())?)))
     }
 
     /// The connection that requests are to be sent over.

@@ -94,6 +94,9 @@ pub(crate) enum Delivery {
         /// Whether it goes to a server that may have forgotten leases, too: for the place in line that
         /// it keeps there, since its answer is worth nothing.
         keeps_place: bool,
+        /// Whether another connection of this kind will do where its own is not to be had: nothing else
+        /// about its locks is under way.
+        takes_any: bool,
     },
 }
 
@@ -101,8 +104,8 @@ impl Delivery {
     /// The same for a request that keeps a place in line, or not.
     pub(crate) fn keeping_place(self, keeps_place: bool) -> Self {
         match self {
-            Self::Confirmed { replication, needed, keeps_place: _ } => {
-                Self::Confirmed { replication, needed, keeps_place }
+            Self::Confirmed { replication, needed, keeps_place: _, takes_any } => {
+                Self::Confirmed { replication, needed, keeps_place, takes_any }
             }
             delivery => delivery,
         }

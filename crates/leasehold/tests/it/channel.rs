@@ -111,13 +111,41 @@ async fn a_server_without_room_for_a_channel_keeps_no_waiter_from_a_lock_that_co
 async fn a_server_without_room_for_a_renewers_connection_costs_no_lease() {
     let server = RedisServer::start();
     let client = Client::connect(server.url()).await.unwrap();
-    assert_eq!(server.cli(&["CONFIG", "SET", "maxclients", "3"]), "OK");
-    let _crowd: Vec<_> = (0..2).map(|_| TcpStream::connect(server.addr()).unwrap()).collect();
+    let _crowd = crowded(&server, 3, 2);
     let guard = client.mutex("a").ttl(secs(3)).lock().await.unwrap();
     tokio::time::sleep(secs(5)).await;
     guard.check().unwrap();
     let holder = client.inspect("a").await.unwrap().unwrap().holders.remove(0);
     assert_eq!(holder.fence, guard.fence().unwrap());
+    guard.release().await.unwrap();
+}
+
+/// Has a server take no more than this many clients, with so many more of them.
+fn crowded(server: &RedisServer, clients_max: usize, more: usize) -> Vec<TcpStream> {
+    assert_eq!(server.cli(&["CONFIG", "SET", "maxclients", &clients_max.to_string()]), "OK");
+    (0..more).map(|_| TcpStream::connect(server.addr()).unwrap()).collect()
+}
+
+#[tokio::test]
+async fn nor_does_one_without_room_for_those_on_which_its_replicas_are_waited_for() {
+    let server = RedisServer::start();
+    let _replica = RedisServer::builder().replica_of(&server).start();
+    patiently("the replica to be in step", async {
+        while !server.info("replication").get("slave0").is_some_and(|it| it.contains("online")) {
+            tokio::time::sleep(ms(20)).await;
+        }
+    })
+    .await;
+    let client = Client::connect(format!("{}?replicas=1&keep_leases=yes", server.url()));
+    let client = client.await.unwrap();
+    // All are taken on the connection of the first, which is there.
+    client.mutex("a").lock().await.unwrap().release().await.unwrap();
+    let connected = server.info("clients")["connected_clients"].parse::<usize>().unwrap() - 1;
+    let crowd = crowded(&server, connected + 2, 2);
+    let guard = client.multi(["a", "b", "c", "d"]).ttl(secs(3)).lock().await.unwrap();
+    tokio::time::sleep(secs(5)).await;
+    guard.check().unwrap();
+    drop(crowd);
     guard.release().await.unwrap();
 }
 
