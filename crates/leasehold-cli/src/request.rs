@@ -197,6 +197,8 @@ impl Request {
                         };
                         Err(self.busy(&format!("{}{more}", chain(&error))))
                     }
+                    Err(damaged) if damaged.kind() == ErrorKind::Corrupt => Err(damaged.into()),
+                    Err(refused) if !refused.passes() => Err(self.busy(&chain(&error))),
                     // Nobody knows whether it is busy.
                     Err(down) => Err(Failure::new(
                         Exit::Store,
@@ -346,11 +348,14 @@ impl Request {
                 }
                 // It comes free just now.
                 Ok(None) => {}
-                Err(error) => output::message(&format!(
-                    "waiting for {}: {}; trying again",
-                    self.names(),
-                    chain(&error)
-                )),
+                Err(error) => {
+                    let next = if error.passes() { "; trying again" } else { "" };
+                    output::message(&format!(
+                        "waiting for {}: {}{next}",
+                        self.names(),
+                        chain(&error)
+                    ));
+                }
             }
         }
     }

@@ -197,6 +197,12 @@ impl Verdict {
         self.with_effect(Effect::NotApplied)
     }
 
+    /// The same, about one of several locks.
+    pub(crate) fn of_one_of(mut self, names: &str) -> Self {
+        self.message = format!("of one of {names}: {}", self.message).into();
+        self
+    }
+
     /// The same with nothing more to be done about it.
     pub(crate) fn give_up(mut self) -> Self {
         self.next = Next::Fail;

@@ -248,7 +248,7 @@ fn read_acquire(value: Value, asked: &Asked) -> Option<Acquire> {
 }
 
 /// For how long the server has run for sure, from `INFO server`: both ends are counted in whole
-/// seconds there.
+/// seconds there, of which the second may have a fraction beside it.
 pub(crate) fn age(value: Value) -> Result<Duration> {
     read(value, |value| {
         let text = match value {
@@ -256,14 +256,23 @@ pub(crate) fn age(value: Value) -> Result<Duration> {
             Value::VerbatimString { text, .. } => text,
             _ => return None,
         };
-        let seconds = text.lines().find_map(|line| line.strip_prefix("uptime_in_seconds:"))?;
+        let field = |name: &str| {
+            let number = text.lines().find_map(|line| line.strip_prefix(name))?;
+            number.trim().parse::<i64>().ok()
+        };
+        let seconds = field("uptime_in_seconds:")?.saturating_sub(1);
+        let fraction = field("server_time_usec:").unwrap_or(0).rem_euclid(1_000_000);
+        let micros = seconds.saturating_mul(1_000_000).saturating_add(fraction);
         // Below nothing when the server's clock was set back behind its start.
-        let seconds = seconds.trim().parse::<i64>().ok()?.saturating_sub(1);
-        Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
+        Some(Duration::from_micros(u64::try_from(micros).unwrap_or(0)))
     })
 }
 
-pub(crate) fn acquire_all(value: Value, asked: &[Asked]) -> Result<AcquireAll> {
+/// The answer about all of several locks, or an error and which of them it is about, as far as that is known.
+pub(crate) fn acquire_all(
+    value: Value,
+    asked: &[Asked],
+) -> std::result::Result<AcquireAll, (Option<usize>, Error)> {
     let blocked = read(value, |value| {
         let mut parts = Parts::of(value)?;
         match &*parts.text()? {
@@ -278,13 +287,14 @@ pub(crate) fn acquire_all(value: Value, asked: &[Asked]) -> Result<AcquireAll> {
             }
             _ => None,
         }
-    })?;
-    let (index, answer) = match blocked {
+    });
+    let (index, answer) = match blocked.map_err(|error| (None, error))? {
         Ok(granted) => return Ok(granted),
         Err(blocked) => blocked,
     };
-    let asked = read(Value::Nil, |_| asked.get(index))?;
-    Ok(AcquireAll::Blocked { index, answer: acquire(answer, asked)? })
+    let about = |error| (Some(index), error);
+    let asked = read(Value::Nil, |_| asked.get(index)).map_err(about)?;
+    Ok(AcquireAll::Blocked { index, answer: acquire(answer, asked).map_err(about)? })
 }
 
 /// What a request for another mode was answered, under this limit.

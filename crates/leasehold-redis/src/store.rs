@@ -344,7 +344,15 @@ impl RedisStore {
         let Answer { value, epoch, unconfirmed } = call
             .run(&*self.shared.transport, delivery, deadline)
             .await
-            .map_err(|verdict| verdict.to_error())?;
+            .map_err(|verdict| match verdict.kind {
+                // The script did not come to say which.
+                ErrorKind::Corrupt => {
+                    let names: Vec<_> =
+                        requests.iter().map(|request| format!("\"{}\"", request.key)).collect();
+                    verdict.of_one_of(&names.join(", ")).to_error()
+                }
+                _ => verdict.to_error(),
+            })?;
         if let Some(missing) = unconfirmed {
             let mut effect = Effect::NotApplied;
             for request in requests {
@@ -356,7 +364,12 @@ impl RedisStore {
             return Err(missing.with_effect(effect).to_error());
         }
         let asked: Vec<_> = requests.iter().map(|request| self.asked(request, epoch)).collect();
-        let answer = reply::acquire_all(value, &asked)?;
+        let answer = reply::acquire_all(value, &asked).map_err(|(index, error)| {
+            match index.and_then(|index| requests.get(index)) {
+                Some(request) => error.on_key(&request.key),
+                None => error,
+            }
+        })?;
         match &answer {
             AcquireAll::Granted(all) => all.iter().for_each(|fences| self.saw(fences.last())),
             AcquireAll::Blocked { answer, .. } => self.learn(answer),

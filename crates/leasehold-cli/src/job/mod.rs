@@ -388,6 +388,10 @@ async fn release(
                 denied |= error.kind() == ErrorKind::Denied;
                 unanswered |= error.kind() != ErrorKind::Denied;
                 if !known {
+                    let at_worst = match error.kind() {
+                        ErrorKind::Corrupt => "until then nobody gets the lock",
+                        _ => at_worst,
+                    };
                     output::message(&format!("warning: {}; {at_worst}", chain(&error)));
                 }
                 continue;

@@ -86,6 +86,7 @@ fn a_lock_that_another_program_damaged_on_a_server_is_called_that_by_every_comma
         "run bad-lock -- true",
         "run bad-lock -n -- true",
         "run bad-lock -w 1h -- true",
+        "run a-free-lock bad-lock -n -- true",
         "acquire bad-lock",
         "ask bad-lock",
         &format!("force-release bad-lock --fence {fence}"),
@@ -110,6 +111,33 @@ fn a_lock_that_another_program_damaged_on_a_server_is_called_that_by_every_comma
     drop(server.cli(&["DEL", "leasehold:{bad-lock}"]));
     site.line("run bad-lock -n -- true").expect(0);
     site.line("ls").expect(0);
+}
+
+#[test]
+fn a_wait_behind_a_damaged_place_is_told_of_the_damage_and_of_no_outage() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    site.line("acquire k --owner web-7 --ttl 1h").expect(0);
+    let _waiter = site.start(["run", "k", "--", "true"]);
+    until("it waits", || lock(&site, "k")["waiters"].as_array().is_some_and(|all| all.len() == 1));
+    let fields = server.cli(&["HKEYS", "leasehold:{k}"]);
+    let place = fields.lines().find(|field| field.starts_with('#')).unwrap();
+    let waits = server.cli(&["HGET", "leasehold:{k}", place]);
+    drop(server.cli(&["HSET", "leasehold:{k}", place, &waits[..90]]));
+    let done = site.line("run k -w 2s -- true").complains(69, "is damaged");
+    assert!(!done.stderr.contains("away") && !done.stderr.contains("again"), "{done:?}");
+}
+
+#[test]
+fn a_release_of_a_damaged_lock_says_that_nobody_gets_it() {
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    let script = "echo ready; while [ ! -e go ]; do sleep 0.02; done";
+    let running = site.start_script("k", script);
+    drop(server.cli(&["HSET", "leasehold:{k}", "state", "garbage"]));
+    fs::write(site.path("go"), "").unwrap();
+    let done = running.finish();
+    assert!(done.stderr.contains("until then nobody gets the lock"), "{done:?}");
 }
 
 /// Flips a bit behind each copy of a name in a store's file, where its record is.
