@@ -617,28 +617,6 @@ fn general(detail: &str) -> Verdict {
              store's URL",
         );
     }
-    if detail.starts_with("unknown command") && detail.to_ascii_uppercase().contains("WAITAOF") {
-        return refused(
-            ErrorKind::Unsupported,
-            Next::Fail,
-            "the server cannot wait for disks (Redis 7.2 and Valkey 7.2 can); leave fsync out",
-        );
-    }
-    if detail.starts_with("unknown command") && detail.to_ascii_uppercase().contains("SENTINEL") {
-        return refused(
-            ErrorKind::Config,
-            Next::Fail,
-            "a server of the URL is no sentinel; write redis://host:port for the server itself",
-        );
-    }
-    if detail.starts_with("unknown command") && detail.to_ascii_uppercase().contains("CLUSTER") {
-        return refused(
-            ErrorKind::Config,
-            Next::Fail,
-            "a server of the URL is no node of a cluster; write redis://host:port for a single \
-             server, and redis+sentinel://host:port/NAME for a sentinel",
-        );
-    }
     if detail.contains("WAITAOF cannot be used") {
         return refused(
             ErrorKind::Unsupported,
@@ -648,22 +626,7 @@ fn general(detail: &str) -> Verdict {
         );
     }
     if let Some(name) = unknown_command(detail) {
-        if name.is_empty() || name.to_ascii_uppercase().starts_with("EVAL") {
-            return refused(
-                ErrorKind::Unsupported,
-                Next::Fail,
-                "the server runs no scripts, or an operator renamed EVALSHA and EVAL; leasehold needs \
-                 both",
-            );
-        }
-        return Verdict::refused(
-            ErrorKind::Unsupported,
-            Next::Fail,
-            format!(
-                "the server knows no command {}, or an operator renamed it; what was asked for needs it",
-                escape::terminal(name)
-            ),
-        );
+        return unknown(name);
     }
     if detail.contains("DB index") {
         return refused(
@@ -679,6 +642,38 @@ fn general(detail: &str) -> Verdict {
         );
     }
     unclear(escape::terminal(&shortened(detail)).to_string())
+}
+
+/// Judges that a server does not know a command.
+fn unknown(name: &str) -> Verdict {
+    let (kind, message) = match &*name.to_ascii_uppercase() {
+        "WAITAOF" => (
+            ErrorKind::Unsupported,
+            "the server cannot wait for disks (Redis 7.2 and Valkey 7.2 can); leave fsync out",
+        ),
+        "SENTINEL" => (
+            ErrorKind::Config,
+            "a server of the URL is no sentinel; write redis://host:port for the server itself",
+        ),
+        "CLUSTER" => (
+            ErrorKind::Config,
+            "a server of the URL is no node of a cluster; write redis://host:port for a single \
+             server, and redis+sentinel://host:port/NAME for a sentinel",
+        ),
+        "" | "EVAL" | "EVALSHA" => (
+            ErrorKind::Unsupported,
+            "the server runs no scripts, or an operator renamed EVALSHA and EVAL; leasehold needs \
+             both",
+        ),
+        _ => {
+            let name = escape::terminal(name);
+            let message = format!(
+                "the server knows no command {name}, or an operator renamed it; what was asked for needs it"
+            );
+            return Verdict::refused(ErrorKind::Unsupported, Next::Fail, message);
+        }
+    };
+    Verdict::refused(kind, Next::Fail, message)
 }
 
 /// The command that a server says it does not know; empty where it names none.

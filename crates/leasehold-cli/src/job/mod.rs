@@ -388,11 +388,12 @@ async fn release(
                 denied |= error.kind() == ErrorKind::Denied;
                 unanswered |= error.kind() != ErrorKind::Denied;
                 if !known {
+                    // What is damaged does not end with the ttl; its error says what to do.
                     let at_worst = match error.kind() {
-                        ErrorKind::Corrupt => "until then nobody gets the lock",
-                        _ => at_worst,
+                        ErrorKind::Corrupt => String::new(),
+                        _ => format!("; {at_worst}"),
                     };
-                    output::message(&format!("warning: {}; {at_worst}", chain(&error)));
+                    output::message(&format!("warning: {}{at_worst}", chain(&error)));
                 }
                 continue;
             }

@@ -173,6 +173,10 @@ fn a_server_without_scripts_is_unsupported() {
     let text =
         check("ERR", "unknown command `SCAN`, with args…", Unsupported, NotApplied, Next::Fail);
     assert!(text.contains("no command SCAN"), "{text}");
+    let args = "'0a' '1' 'leasehold:{the-cluster/sentinel}'";
+    let named = format!("unknown command 'EVALSHA', with args beginning with: {args}");
+    let text = check("ERR", &named, Unsupported, NotApplied, Next::Fail);
+    assert!(text.contains("runs no scripts"), "a lock's name is no command: {text}");
     check("ERR", "unknown command 'EVALSHA', with args…", Unsupported, NotApplied, Next::Fail);
 }
 
