@@ -10,7 +10,7 @@ use leasehold_testkit::server::RedisServer;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::Instant;
 
-use crate::support::{World, ms, secs};
+use crate::support::{World, ms, renewed, secs};
 
 async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
     let waiting = tokio::time::timeout(secs(60), future);
@@ -113,10 +113,7 @@ async fn a_server_without_room_for_a_renewers_connection_costs_no_lease() {
     let client = Client::connect(server.url()).await.unwrap();
     let _crowd = crowded(&server, 3, 2);
     let guard = client.mutex("a").ttl(secs(3)).lock().await.unwrap();
-    tokio::time::sleep(secs(5)).await;
-    guard.check().unwrap();
-    let holder = client.inspect("a").await.unwrap().unwrap().holders.remove(0);
-    assert_eq!(holder.fence, guard.fence().unwrap());
+    renewed(&client, "a", secs(3), || guard.check().unwrap()).await;
     guard.release().await.unwrap();
 }
 
@@ -143,8 +140,9 @@ async fn nor_does_one_without_room_for_those_on_which_its_replicas_are_waited_fo
     let connected = server.info("clients")["connected_clients"].parse::<usize>().unwrap() - 1;
     let crowd = crowded(&server, connected + 2, 2);
     let guard = client.multi(["a", "b", "c", "d"]).ttl(secs(3)).lock().await.unwrap();
-    tokio::time::sleep(secs(5)).await;
-    guard.check().unwrap();
+    for key in ["a", "b", "c", "d"] {
+        renewed(&client, key, secs(3), || guard.check().unwrap()).await;
+    }
     drop(crowd);
     guard.release().await.unwrap();
 }

@@ -10,7 +10,7 @@ use leasehold_testkit::server::cluster::Cluster;
 use leasehold_testkit::server::sentinel::SentinelSet;
 use tokio::task::spawn_blocking;
 
-use crate::support::{ms, secs};
+use crate::support::{ms, renewed, secs};
 
 /// Longer than anything here takes, even on a machine that does ten other things.
 const PATIENCE: Duration = secs(90);
@@ -153,8 +153,7 @@ async fn sentinels_that_are_gone_before_the_first_renewal_cost_no_lease() {
     let Servers::Sentinel(set) = &servers else { unreachable!() };
     set.sentinels().iter().for_each(RedisServer::kill);
     let guard = client.mutex("a").ttl(secs(3)).lock().await.unwrap();
-    tokio::time::sleep(secs(5)).await;
-    guard.check().unwrap();
+    renewed(&client, "a", secs(3), || guard.check().unwrap()).await;
     guard.release().await.unwrap();
 }
 

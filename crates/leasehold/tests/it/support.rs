@@ -74,3 +74,17 @@ impl World {
         info.map_or(0, |info| info.waiters.len())
     }
 }
+
+/// Returns once a lease of this length that is held will end later than it was granted to, as the store has it.
+#[cfg(feature = "redis")]
+pub(crate) async fn renewed(client: &Client, key: &str, ttl: Duration, check: impl Fn()) {
+    loop {
+        check();
+        let info = client.inspect(key).await.unwrap().unwrap();
+        let holder = info.holders.first().unwrap();
+        if holder.held_for + holder.remaining > ttl + ttl / 10 {
+            return;
+        }
+        tokio::time::sleep(ms(20)).await;
+    }
+}
