@@ -74,12 +74,17 @@ async fn a_server_that_was_restarted_empty_grants_nothing_while_a_lease_may_run(
     drop(replica);
 }
 
+/// A store to which the server is too young, and one that believes it.
+async fn wary_and_sure(primary: &RedisServer) -> (RedisStore, RedisStore) {
+    let url = format!("{}?replicas=1", primary.url());
+    let wary = RedisStore::connect(&url).await.unwrap();
+    (wary, RedisStore::connect(&format!("{url}&keep_leases=yes")).await.unwrap())
+}
+
 #[tokio::test]
 async fn nothing_else_that_proves_a_lease_comes_from_a_server_that_may_have_forgotten_some() {
     let (primary, _replica) = pair().await;
-    let url = format!("{}?replicas=1", primary.url());
-    let wary = RedisStore::connect(&url).await.unwrap();
-    let sure = RedisStore::connect(&format!("{url}&keep_leases=yes")).await.unwrap();
+    let (wary, sure) = wary_and_sure(&primary).await;
     let mut reader = Caller::new(&sure, &key());
     reader.request.mode = Mode::Shared;
     let fences = take_at_last(&reader).await;
@@ -105,9 +110,7 @@ async fn nothing_else_that_proves_a_lease_comes_from_a_server_that_may_have_forg
 #[tokio::test]
 async fn a_place_in_line_is_kept_at_a_server_that_may_have_forgotten_leases_and_proves_nothing() {
     let (primary, _replica) = pair().await;
-    let url = format!("{}?replicas=1", primary.url());
-    let wary = RedisStore::connect(&url).await.unwrap();
-    let sure = RedisStore::connect(&format!("{url}&keep_leases=yes")).await.unwrap();
+    let (wary, sure) = wary_and_sure(&primary).await;
     let (name, client) = (key(), ClientId::generate().unwrap());
     let callers: Vec<Caller> = (0..20).map(|_| Caller::patient(&wary, &name, client)).collect();
     for round in 0..3 {

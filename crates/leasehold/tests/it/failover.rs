@@ -15,7 +15,7 @@ use crate::support::{ms, renewed, secs};
 /// Longer than anything here takes, even on a machine that does ten other things.
 const PATIENCE: Duration = secs(90);
 
-async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
+pub(crate) async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future)
         .await
         .unwrap_or_else(|_| panic!("waited in vain for {what}"))

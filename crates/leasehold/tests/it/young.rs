@@ -11,16 +11,8 @@ use leasehold_testkit::server::RedisServer;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
+use crate::failover::patiently;
 use crate::support::{World, ms, secs};
-
-/// Longer than anything here takes, even on a machine that does ten other things.
-const PATIENCE: Duration = secs(90);
-
-async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future)
-        .await
-        .unwrap_or_else(|_| panic!("waited in vain for {what}"))
-}
 
 /// A client of a store that names the time until which it grants nothing, and is away for as long
 /// as is said after that.
