@@ -30,7 +30,6 @@ use super::commits::Commits;
 use super::directory::{Access, DATA, GATE, unusable};
 use super::gate::{Gate, Opening, Pass};
 use super::in_use::InUse;
-use super::known::Known;
 use super::pages;
 use super::pair::{Pair, Place};
 use super::room::{NoRoom, Room, Taken, Write};
@@ -49,7 +48,6 @@ pub(super) struct Environment {
     pub(super) wakes: Arc<Wakes>,
     lmdb: Lmdb,
     pub(super) records: Database<'static, Bytes, Bytes>,
-    pub(super) known: Known,
     pub(super) gate: Arc<Gate>,
     worker: Worker,
     room: Room,
@@ -96,7 +94,6 @@ impl Environment {
             wakes: Arc::new(parts.wakes),
             lmdb: Lmdb::new(parts.lmdb),
             records: parts.records,
-            known: Known::default(),
             worker: Worker::new(Arc::clone(&gate)),
             gate,
             commits: commits.map_err(|error| unusable("map the file data.mdb of", error))?,

@@ -5,8 +5,6 @@
 //! whatever becomes of a transaction; whether the file has these bytes is looked at every time. Where
 //! it has them is known too, until a transaction of any process has changed the file's tree.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use super::pair::Place;
 use super::record::Record;
 
@@ -16,10 +14,7 @@ const SLOTS: usize = 64;
 const BYTES_MAX: usize = 1024;
 
 #[derive(Debug, Default)]
-pub(super) struct Known(Mutex<State>);
-
-#[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct Known {
     /// Made when there is something to keep.
     slots: Vec<Slot>,
     /// Memory for the next record's bytes.
@@ -44,7 +39,7 @@ impl Slot {
     }
 }
 
-impl State {
+impl Known {
     /// What is known of a name, and memory for its next bytes, which is empty.
     pub(super) fn of(&mut self, name: &[u8]) -> Option<(&mut Slot, &mut Vec<u8>)> {
         let Self { slots, spare } = self;
@@ -60,17 +55,10 @@ impl State {
         spare.clear();
         Some((slot, spare))
     }
-}
-
-impl Known {
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 
     /// Takes out what these bytes say under this name, and a copy of them.
-    pub(super) fn take(&self, name: &[u8], bytes: &[u8]) -> Option<(Record, Vec<u8>)> {
-        let mut state = self.lock();
-        let slot = state.slots.get_mut(slot_of(name))?;
+    pub(super) fn take(&mut self, name: &[u8], bytes: &[u8]) -> Option<(Record, Vec<u8>)> {
+        let slot = self.slots.get_mut(slot_of(name))?;
         if slot.name != name || !slot.is_known || slot.bytes != bytes {
             return None;
         }
@@ -79,12 +67,12 @@ impl Known {
     }
 
     /// Keeps what these bytes say under this name.
-    pub(super) fn keep(&self, name: &[u8], bytes: Vec<u8>, record: Record) {
+    pub(super) fn keep(&mut self, name: &[u8], bytes: Vec<u8>, record: Record) {
         debug_assert!(Record::decode(name, &bytes).is_ok_and(|read| read == record));
         if bytes.len() > BYTES_MAX {
             return;
         }
-        if let Some((slot, _)) = self.lock().of(name) {
+        if let Some((slot, _)) = self.of(name) {
             slot.bytes = bytes;
             slot.record = record;
             slot.is_known = true;
@@ -92,16 +80,16 @@ impl Known {
     }
 
     /// Memory for a record's bytes; empty.
-    pub(super) fn spare(&self) -> Vec<u8> {
-        let mut spare = std::mem::take(&mut self.lock().spare);
+    pub(super) fn spare(&mut self) -> Vec<u8> {
+        let mut spare = std::mem::take(&mut self.spare);
         spare.clear();
         spare
     }
 
     /// Gives memory back, for the next record.
-    pub(super) fn give_back(&self, spare: Vec<u8>) {
+    pub(super) fn give_back(&mut self, spare: Vec<u8>) {
         if spare.capacity() <= 2 * BYTES_MAX {
-            self.lock().spare = spare;
+            self.spare = spare;
         }
     }
 }
@@ -121,7 +109,7 @@ mod tests {
 
     #[test]
     fn only_the_same_bytes_of_the_same_name_are_known() {
-        let known = Known::default();
+        let mut known = Known::default();
         let record = Record::default();
         let mut value = Vec::new();
         record.encode(b"k", StoreTime::from_micros(5), None, &mut value).unwrap();

@@ -34,7 +34,7 @@ mod worker;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use leasehold_core::doctor::Finding;
@@ -49,7 +49,6 @@ use leasehold_core::{
 pub use options::EmbeddedStoreOptions;
 
 use environment::Environment;
-use gate::lock;
 use record::SessionId;
 use session::Session;
 use table::ListFrom;
@@ -118,7 +117,8 @@ struct Client {
     /// How many events to log; none unless told to.
     log: u32,
     /// Begun when something is first acquired: who only looks leaves no trace.
-    session: Mutex<Option<Session>>,
+    /// Begun inside the gate, where this process is alone.
+    session: OnceLock<Session>,
 }
 
 impl EmbeddedStore {
@@ -188,21 +188,32 @@ impl EmbeddedStore {
                 .run_here(|store, pass, now| self.client.perform(store, pass, now, key, operation));
             let answer = match here {
                 Some(answer) => answer,
-                None => {
-                    let (client, key) = (Arc::clone(&self.client), key.clone());
-                    let operation = operation.clone();
-                    let step = move |store: &Environment, pass: &gate::Pass<'_>, now: Now| {
-                        client.perform(store, pass, now, &key, &operation)
-                    };
-                    self.environment.run_in_line(within, step).await
-                }
+                // In a place of its own: most requests have no use for the room that it takes.
+                None => Box::pin(self.perform_in_line(key, operation, within)).await,
             };
             answer.map_err(|error| error.during(O::METHOD.name()).on_key(key))
         })
     }
 
+    async fn perform_in_line<O>(
+        &self,
+        key: &Key,
+        operation: &O,
+        within: Duration,
+    ) -> Result<<O as Operation>::Answer>
+    where
+        O: Operation<Answer: Send> + Call + Clone,
+    {
+        let (client, key) = (Arc::clone(&self.client), key.clone());
+        let operation = operation.clone();
+        let step = move |store: &Environment, pass: &gate::Pass<'_>, now: Now| {
+            client.perform(store, pass, now, &key, &operation)
+        };
+        self.environment.run_in_line(within, step).await
+    }
+
     fn new(environment: Arc<Environment>, detached: bool, log: u32) -> Self {
-        Self { environment, client: Arc::new(Client { detached, log, session: Mutex::new(None) }) }
+        Self { environment, client: Arc::new(Client { detached, log, session: OnceLock::new() }) }
     }
 }
 
@@ -225,13 +236,12 @@ impl Client {
         if self.detached {
             return Ok(None);
         }
-        let mut session = lock(&self.session);
-        if let Some(session) = session.as_ref() {
+        if let Some(session) = self.session.get() {
             return Ok(Some(session.id));
         }
         let begun = Session::begin(store.sessions.directory(), store.access, pass)
             .map_err(|error| directory::unusable("begin a session in", error))?;
-        Ok(Some(session.insert(begun).id))
+        Ok(Some(self.session.get_or_init(|| begun).id))
     }
 }
 

@@ -355,7 +355,7 @@ impl Work<'_> {
     ) -> Result<Option<O::Answer>> {
         let Self { store, pass, now, .. } = *self;
         let name = key.as_str().as_bytes();
-        let mut known = store.known.lock();
+        let mut known = pass.known();
         let Some((slot, written)) = known.of(name) else { return Ok(None) };
         let place = match store.look_again(pass, slot.found, |value| read(slot, value)) {
             Some(read) => read,
@@ -490,7 +490,7 @@ impl<'a> Step<'a> {
         let Some(value) = self.get(name)? else { return Ok(Loaded::default()) };
         let store = self.work.store;
         let counts = pair::record(value).unwrap_or_default();
-        if let Some((record, before)) = store.known.take(name, counts) {
+        if let Some((record, before)) = self.work.pass.known().take(name, counts) {
             return Ok(Loaded { record, before: Some(before) });
         }
         let record = decode(store, name, value).map_err(|error| error.on_key(key))?;
@@ -507,11 +507,12 @@ impl<'a> Step<'a> {
             return Ok(());
         }
         let store = self.work.store;
-        let known = &store.known;
-        let mut written = known.spare();
+        let pass = self.work.pass;
+        let mut written = pass.known().spare();
         encode(store, name, &mut record, before.as_deref(), self.work.now.at, &mut written)?;
         let before = before.unwrap_or_default();
         if !is_new && record::body(&before) == record::body(&written) {
+            let mut known = pass.known();
             known.keep(name, before, record);
             known.give_back(written);
             return Ok(());
@@ -523,6 +524,7 @@ impl<'a> Step<'a> {
         let value = if store.pairs { &paired } else { &written };
         store.reserve(&self.txn, write, value.len())?;
         self.put(name, value)?;
+        let mut known = pass.known();
         known.keep(name, written, record);
         known.give_back(before);
         if is_new {
