@@ -10,8 +10,7 @@ macro_rules! label {
     ($(#[$doc:meta])* $name:ident, $what:literal, $max:literal) => {
         $(#[$doc])*
         #[derive(Clone, Default, Eq, Hash, PartialEq)]
-        #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-        pub struct $name(Arc<str>);
+        pub struct $name(Option<Arc<str>>);
 
         impl $name {
             /// The longest text, in bytes.
@@ -31,26 +30,46 @@ macro_rules! label {
                         format!("{} has {len} bytes; at most {max} are allowed", $what),
                     ));
                 }
-                Ok(Self(text.into()))
+                Ok(Self::of(text))
+            }
+
+            /// An empty text is none, so that all that is equal is made alike.
+            fn of(text: &str) -> Self {
+                Self((!text.is_empty()).then(|| text.into()))
             }
 
             /// The text as it was given. Escape it before showing it to a terminal.
             #[must_use]
             pub fn as_str(&self) -> &str {
-                &self.0
+                self.0.as_deref().unwrap_or_default()
             }
         }
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{}(\"{}\")", stringify!($name), escape::terminal(&self.0))
+                write!(f, "{}(\"{}\")", stringify!($name), escape::terminal(self.as_str()))
             }
         }
 
         impl fmt::Display for $name {
             /// The text, with what could mislead a terminal escaped.
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{}", escape::terminal(&self.0))
+                write!(f, "{}", escape::terminal(self.as_str()))
+            }
+        }
+
+        #[cfg(feature = "serde")]
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+                to.serialize_str(self.as_str())
+            }
+        }
+
+        #[cfg(feature = "serde")]
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+                let text = <std::borrow::Cow<'de, str>>::deserialize(from)?;
+                Ok(Self::of(&text))
             }
         }
     };

@@ -312,7 +312,7 @@ impl Attempt {
         }
         let of_same = |busy: &&&Busy| whose(busy) == whose(most) && !busy.is_contended();
         Outcome::Busy(if blocked.iter().filter(of_same).count() >= majority {
-            Busy::new(end.unwrap_or_default(), most.holder.clone())
+            Busy::new(end.unwrap_or_default(), most.holder.clone().map(|holder| *holder))
         } else {
             Busy::contended()
         })

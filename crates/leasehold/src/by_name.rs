@@ -105,7 +105,7 @@ impl Client {
         of_the_name
             // One that is on its way to the next contender has no holder.
             .filter(|handle| handle.is_offered_until().is_none())
-            .map(|handle| HeldLease::of(inner, &handle))
+            .map(|handle| HeldLease::of(inner, handle))
             .filter(HeldLease::is_held)
             .collect()
     }

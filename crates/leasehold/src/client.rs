@@ -54,7 +54,7 @@ impl fmt::Debug for Client {
 
 impl Client {
     pub(crate) fn of(inner: Arc<Inner>) -> Self {
-        Self { gates: Arc::new(Gates::new(inner)), owned: Arc::default() }
+        Self { gates: Gates::new(inner), owned: Arc::default() }
     }
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {
@@ -423,8 +423,9 @@ impl Client {
     /// As [`release_all`](Self::release_all).
     pub async fn release_all_outcomes(&self) -> Releases {
         let releases = self.inner().schedule.holds().into_iter().map(|handle| {
-            let lease = HeldLease::of(self.inner(), &handle);
-            async move { (handle.key.clone(), lease.give_back(Cooldown::AsGranted).await) }
+            let key = handle.key.clone();
+            let lease = HeldLease::of(self.inner(), handle);
+            async move { (key, lease.give_back(Cooldown::AsGranted).await) }
         });
         Releases::of(self.inner(), releases).await
     }

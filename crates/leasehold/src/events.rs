@@ -3,6 +3,7 @@
 //! The names of metrics and of spans are these here and no others. Neither has a token in it, and no
 //! metric has the name of a lock: there may be any number of those.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use leasehold_clock::SystemClock;
@@ -75,8 +76,15 @@ impl Present {
         }
     }
 
-    /// Tells for how long it has been there.
-    fn took(&self, name: &'static str, outcome: &'static str) {
+    /// Counts it no more.
+    fn gone(&self) {
+        #[cfg(feature = "metrics")]
+        metrics::gauge!(*self.gauge).decrement(1.0);
+    }
+
+    /// Takes in that it has gone, and tells for how long it was there.
+    fn left(&self, name: &'static str, outcome: &'static str) {
+        self.gone();
         #[cfg(feature = "metrics")]
         {
             let length = SystemClock::new().now().saturating_since(self.since);
@@ -84,13 +92,6 @@ impl Present {
         }
         #[cfg(not(feature = "metrics"))]
         let _ = (name, outcome);
-    }
-}
-
-#[cfg(feature = "metrics")]
-impl Drop for Present {
-    fn drop(&mut self) {
-        metrics::gauge!(*self.gauge).decrement(1.0);
     }
 }
 
@@ -131,7 +132,7 @@ impl Contender {
 impl Drop for Contender {
     fn drop(&mut self) {
         self.span.record("outcome", self.outcome);
-        self.waiting.took(WAIT, self.outcome);
+        self.waiting.left(WAIT, self.outcome);
     }
 }
 
@@ -151,22 +152,19 @@ fn name_of(error: &Error) -> &'static str {
 /// A lease that is held, in a span of its own, and to whom it is told what becomes of it.
 #[derive(Debug)]
 pub(crate) struct Holding {
-    open: Mutex<Option<Open>>,
+    is_over: AtomicBool,
+    /// Only where a subscriber wants the span: leases are many, and most programs have none.
+    told: Option<Box<Told>>,
+    held: Present,
     /// What the holder noted of its work's end.
     result: OnceLock<Box<str>>,
     audience: Arc<Audience>,
 }
 
 #[derive(Debug)]
-struct Open {
-    /// Only where a subscriber wants the span: leases are many, and most programs have none.
-    told: Option<Box<Told>>,
-    held: Present,
-}
-
-#[derive(Debug)]
 struct Told {
-    span: Span,
+    /// Until the end of the hold, with which it is closed.
+    span: Mutex<Span>,
     since: Moment,
 }
 
@@ -189,24 +187,31 @@ impl Holding {
         let span = tracing::debug_span!(
             target: LOCK, parent: None, "hold", %key, mode = ?mode, %fence, outcome = Empty
         );
-        let told =
-            (!span.is_disabled()).then(|| Box::new(Told { span, since: SystemClock::new().now() }));
-        let open = Mutex::new(Some(Open { told, held: Present::new(&HELD) }));
-        Self { open, result: OnceLock::new(), audience: Arc::clone(audience) }
+        let told = (!span.is_disabled())
+            .then(|| Box::new(Told { span: Mutex::new(span), since: SystemClock::new().now() }));
+        Self {
+            is_over: AtomicBool::new(false),
+            told,
+            held: Present::new(&HELD),
+            result: OnceLock::new(),
+            audience: Arc::clone(audience),
+        }
     }
 
     /// Takes in how it ended. The first end counts; whether this was it.
     pub(crate) fn ended(&self, outcome: &'static str) -> bool {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Open { told, held }) = open else { return false };
-        if let Some(told) = told {
-            let Told { span, since } = *told;
+        if self.is_over.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        if let Some(Told { span, since }) = self.told.as_deref() {
+            let mut span = span.lock().unwrap_or_else(PoisonError::into_inner);
+            let span = std::mem::replace(&mut *span, Span::none());
             span.record("outcome", outcome);
-            let held_for = SystemClock::new().now().saturating_since(since);
+            let held_for = SystemClock::new().now().saturating_since(*since);
             let _entered = span.enter();
             tracing::debug!(target: LOCK, held_for = %format_args!("{held_for:.1?}"), "hold ended");
         }
-        held.took(HOLD, outcome);
+        self.held.left(HOLD, outcome);
         true
     }
 
@@ -227,5 +232,14 @@ impl Holding {
 
     pub(crate) const fn audience(&self) -> &Arc<Audience> {
         &self.audience
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        // One whose end was told to nobody is held no more either.
+        if !*self.is_over.get_mut() {
+            self.held.gone();
+        }
     }
 }

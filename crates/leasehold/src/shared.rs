@@ -16,6 +16,7 @@ use crate::audience::Audience;
 use crate::config::Config;
 use crate::lease::orphans::Reaper;
 use crate::lease::renewal::RenewalSchedule;
+use crate::lease::succession::Succession;
 use crate::log::LogWriter;
 use crate::rt;
 use crate::settings::Settings;
@@ -30,6 +31,7 @@ pub(crate) struct Inner {
     pub(crate) schedule: Arc<RenewalSchedule>,
     pub(crate) reaper: Reaper,
     pub(crate) hub: Hub,
+    pub(crate) succession: Succession,
     pub(crate) config: Config,
     /// Those of a lock that is told nothing else.
     pub(crate) settings: Arc<Settings>,
@@ -77,6 +79,7 @@ impl Inner {
             schedule,
             reaper,
             hub,
+            succession: Succession::default(),
             settings: Arc::new(Settings::new(&config)),
             config,
             audience: Arc::new(Audience::new(log)),

@@ -84,19 +84,19 @@ pub struct Waiting {
     /// When the lock could come free at the earliest unless it is renewed.
     pub retry_after: Duration,
     /// The holder, or one of them.
-    pub holder: Option<HolderInfo>,
+    pub holder: Option<Box<HolderInfo>>,
 }
 
 impl Waiting {
     /// A place in line.
     #[must_use]
-    pub const fn new(
+    pub fn new(
         position: u32,
         place: Place,
         retry_after: Duration,
         holder: Option<HolderInfo>,
     ) -> Self {
-        Self { position, place, retry_after, holder }
+        Self { position, place, retry_after, holder: holder.map(Box::new) }
     }
 }
 
@@ -108,20 +108,20 @@ pub struct Busy {
     /// at any moment.
     pub retry_after: Duration,
     /// The holder, or one of them; `None` while it is closed after a release, or contended.
-    pub holder: Option<HolderInfo>,
+    pub holder: Option<Box<HolderInfo>>,
 }
 
 impl Busy {
     /// Not free before `retry_after`.
     #[must_use]
-    pub const fn new(retry_after: Duration, holder: Option<HolderInfo>) -> Self {
-        Self { retry_after, holder }
+    pub fn new(retry_after: Duration, holder: Option<HolderInfo>) -> Self {
+        Self { retry_after, holder: holder.map(Box::new) }
     }
 
     /// Several contend for it, and none of them has got it yet.
     #[must_use]
     pub const fn contended() -> Self {
-        Self::new(Duration::ZERO, None)
+        Self { retry_after: Duration::ZERO, holder: None }
     }
 
     /// Whether nobody holds it, and nothing keeps it closed: several contend for it.

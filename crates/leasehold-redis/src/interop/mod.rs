@@ -352,7 +352,12 @@ impl Store for InteropStore {
                         // All who wait are first: there is no line.
                         let place = queue.place.unwrap_or(Place::from_number(1));
                         let Busy { retry_after, holder, .. } = busy;
-                        Acquire::Waiting(Waiting::new(0, place, retry_after, holder))
+                        Acquire::Waiting(Waiting::new(
+                            0,
+                            place,
+                            retry_after,
+                            holder.map(|holder| *holder),
+                        ))
                     }
                     None => Acquire::Busy(busy),
                 },

@@ -2,7 +2,7 @@
 //! with a face of its own.
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{Key, Mode, Result};
@@ -69,7 +69,9 @@ impl LockValue {
 
     /// Tries once, without waiting.
     pub(crate) async fn try_take(&self) -> Result<Option<Guard>> {
-        self.acquisition(Some(Duration::ZERO))?.try_once().await
+        let mut acquisition = self.acquisition(Some(Duration::ZERO))?;
+        let begun_now = acquisition.limits.started;
+        acquisition.try_once(begun_now).await
     }
 
     /// Waits for at most `limit`, or as the settings say.
@@ -83,8 +85,7 @@ impl LockValue {
     }
 
     pub(crate) fn acquisition(&self, limit: Option<Duration>) -> Result<Acquisition> {
-        let gates: Weak<Gates> = Arc::downgrade(&self.gates);
-        Acquisition::new(self.client(), &self.settings, limit, gates)
+        Acquisition::new(self.client(), &self.settings, limit)
     }
 
     /// The lock on one line, under the name of its kind.

@@ -197,9 +197,8 @@ impl Multi {
         let client = self.value.client();
         let limit = self.value.settings.clone()?.limit(limit);
         let mut all = self.acquisitions(limit)?;
-        let Some(limits) = all.first().map(|first| first.limits.clone()) else {
-            return Ok(self.guard(Vec::new()));
-        };
+        let first = all.first().map(|first| (first.request.key.clone(), first.limits.clone()));
+        let Some((key, limits)) = first else { return Ok(self.guard(Vec::new())) };
         loop {
             // What is lost before all are held costs nobody more than time.
             match self.take_once(all, &limits).await {
@@ -208,7 +207,7 @@ impl Multi {
                     let left = limits.until.map(|until| until.saturating_since(now));
                     if left == Some(Duration::ZERO) {
                         let why = "the wait ran out, as one of the locks that it had was lost,";
-                        return Err(limits.ran_out(client, &Sight::default(), why));
+                        return Err(limits.ran_out(&key, client, &Sight::default(), why));
                     }
                     tracing::debug!(target: LOCK, %error, "asked for again");
                     all = self.acquisitions(left)?;
@@ -343,7 +342,7 @@ async fn try_in_one_step(all: &mut [Acquisition]) -> Result<Option<Vec<Guard>>> 
     let within = first.within();
     let requests: Vec<AcquireRequest> = all.iter().map(|one| one.request.clone()).collect();
     for one in &mut *all {
-        one.armed.sending(sent_at, one.expired_at(sent_at));
+        one.sending(sent_at);
     }
     let answer = client.store.acquire_all(&requests, within).await;
     let now = client.clock.now();
@@ -374,7 +373,7 @@ async fn try_in_one_step(all: &mut [Acquisition]) -> Result<Option<Vec<Guard>>> 
         }
         Ok(AcquireAll::Blocked { index, answer }) => {
             for one in &mut *all {
-                one.armed.has_nothing();
+                one.armed.has_nothing(&client.reaper);
             }
             match (answer, all.get(index)) {
                 (Acquire::Refused(refusal), Some(one)) => {
@@ -393,7 +392,7 @@ async fn try_in_one_step(all: &mut [Acquisition]) -> Result<Option<Vec<Guard>>> 
         Err(error) => {
             for one in &mut *all {
                 if error.effect() == Effect::NotApplied {
-                    one.armed.not_sent();
+                    one.armed.not_sent(&client.reaper);
                 } else {
                     one.armed.unanswered();
                 }
@@ -406,8 +405,8 @@ async fn try_in_one_step(all: &mut [Acquisition]) -> Result<Option<Vec<Guard>>> 
 /// The same for a store that can't do it in one step.
 async fn try_one_by_one(all: Vec<Acquisition>) -> Result<Option<Vec<Guard>>> {
     let mut guards = Vec::new();
-    for one in all {
-        match one.try_once().await {
+    for mut one in all {
+        match one.try_once(one.client.clock.now()).await {
             Ok(Some(guard)) => guards.push(guard),
             failed => {
                 // Given back before the caller is told, so that a retry at once does not meet what

@@ -299,7 +299,7 @@ impl Mutex {
         guard.lease().clone().give_back(Cooldown::AsGranted).await.map(drop)?;
         let mut acquisition = self.value.acquisition(Some(Duration::ZERO))?;
         acquisition.request.after = Some(guard.handle().fences);
-        acquisition.try_once().await?.ok_or_else(|| {
+        acquisition.try_once(acquisition.limits.started).await?.ok_or_else(|| {
             let why = "the lease had run out, and another holder came since";
             guard.lease().explain(Error::new(ErrorKind::Lost, why), "renew")
         })

@@ -116,7 +116,8 @@ impl Reentrant {
                     }
                 }
                 Turn::First(first) => {
-                    let guard = acquisition.try_once().await?;
+                    let now = acquisition.client.clock.now();
+                    let guard = acquisition.try_once(now).await?;
                     return Ok(guard.map(|guard| ReentrantGuard::new(first.got(guard))));
                 }
                 Turn::AfterTry | Turn::AfterWait => return Ok(None),

@@ -292,7 +292,7 @@ impl ReentrantLease {
 
     fn tell_in_background(self: Arc<Self>, remaining: u32) {
         if remaining == 0 {
-            self.lease.give_up();
+            self.lease.clone().give_up();
         } else {
             let client = Arc::clone(self.lease.client());
             client.here().spawn(self.tell_count(remaining));

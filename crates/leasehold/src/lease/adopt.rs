@@ -29,18 +29,18 @@ impl DetachedLease {
                 "adopt",
             ));
         };
-        let handle = Arc::new(LeaseHandle::new(
+        let handle = LeaseHandle::new(
             proof,
             state,
             terms.ttl,
             Relay::default(),
             settings.settings,
             Began { at: now, how: LockEventKind::Adopted, audience: &client.audience },
-        ));
-        client.schedule.add(&handle, sent_at, now);
+        );
+        let handle = client.schedule.begin(handle, sent_at, now);
         let (key, fence) = (&handle.key, handle.fence());
         tracing::debug!(target: LOCK, %key, %fence, ttl = %self.ttl(), "adopted");
-        let guard = Guard::new(client, &handle);
+        let guard = Guard::new(client, handle);
         client.check_open().map(|()| guard)
     }
 }

@@ -96,7 +96,7 @@ fn in_mode(lease: &HeldLease, mode: Mode, fences: FenceBlock) -> Option<Guard> {
     let next = Arc::new(handle.in_mode(settings, fences, client.clock.now())?);
     client.schedule.remove(handle);
     client.schedule.resume(&next);
-    Some(Guard::new(client, &next))
+    Some(Guard::new(client, next))
 }
 
 async fn send(lease: &HeldLease, mode: Mode) -> Result<FenceBlock> {

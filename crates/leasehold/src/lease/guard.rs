@@ -13,7 +13,7 @@ use crate::lease::detached::DetachedLease;
 use crate::lease::handle::{Cooldown, LeaseHandle};
 use crate::lease::held_lease::HeldLease;
 use crate::lease::not_changed::NotChanged;
-use crate::lease::release::{self, Ending, Release};
+use crate::lease::release::{self, End, Ending, Release};
 use crate::lease::run::{RunError, run_under};
 use crate::shared::Inner;
 
@@ -39,7 +39,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    pub(crate) fn new(client: &Arc<Inner>, handle: &Arc<LeaseHandle>) -> Self {
+    pub(crate) fn new(client: &Arc<Inner>, handle: Arc<LeaseHandle>) -> Self {
         Self { lease: Some(HeldLease::of(client, handle)) }
     }
 
@@ -97,7 +97,8 @@ impl Guard {
     ///
     /// Cancel safe: if dropped, the release goes on in the background.
     pub async fn release_outcome(self) -> Result<Release> {
-        release::outcome(self.end(Cooldown::AsGranted).await)
+        let mut end = End::begin(self.into_lease(), Cooldown::AsGranted);
+        release::outcome(end.outcome().await)
     }
 
     /// Ends the lease, and keeps the lock closed for `cooldown` after.
@@ -149,9 +150,7 @@ impl Guard {
         self,
         cooldown: Cooldown,
     ) -> impl Future<Output = Result<()>> + Send + use<> {
-        let lease = self.lease().clone();
-        let answer = self.end(cooldown);
-        async move { lease.verdict(answer.await) }
+        self.into_lease().end_well(cooldown)
     }
 
     /// Ends the lease. A store that did not answer is an error that says so by its effect.
@@ -224,11 +223,11 @@ impl Guard {
             return Err(NotChanged::new(self, error));
         }
         let lease = self.lease.take().expect("BUG: a guard is ended once");
-        let ending = Ending::begin(&lease, Cooldown::AsGranted);
+        let ending = Ending::begin(lease.clone(), Cooldown::AsGranted);
         lease.handle().settled().await;
         let detached = DetachedLease::of(lease.handle());
-        if let Some(ending) = ending {
-            ending.done();
+        if let Ok(mut ending) = ending {
+            ending.is_over();
         }
         tracing::debug!(target: LOCK, key = %detached.key(), fence = %detached.fence(), "detached");
         lease.handle().tell(LockEventKind::Detached);
@@ -240,7 +239,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         let Some(lease) = self.lease.take() else { return };
         if lease.handle().is_ours() {
-            if !lease.handle().hand_to_successor() {
+            if !lease.hand_to_successor() {
                 lease.give_up();
             }
         } else {

@@ -24,22 +24,13 @@ const ROUNDED: Duration = Duration::from_millis(1);
 
 /// How often and until when a lease may be handed on inside this process before its release has
 /// to go through the store, where others may wait.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Relay {
     pub(crate) handoffs: u32,
     pub(crate) until: Moment,
-    /// To whom.
-    pub(crate) successors: Option<Weak<dyn Successors>>,
 }
 
-/// The contenders of this process for a lock, one of which may take a lease over from its holder.
-pub(crate) trait Successors: fmt::Debug + Send + Sync {
-    /// Hands the lease to the first of them, if there is one and the lease may be handed on.
-    /// `false` when it has to be released.
-    fn hand_on(&self, handle: &Arc<LeaseHandle>) -> bool;
-}
-
-/// A lease on its way to one of them, to be taken by one side only.
+/// A lease on its way to its next holder in this process, to be taken by one side only.
 pub(crate) trait Offered: fmt::Debug + Send + Sync {
     /// Whether it has not been taken yet.
     fn is_there(&self) -> bool;
@@ -133,6 +124,15 @@ impl State {
         }
     }
 
+    /// What is left without a renewal of a lease that is held until then at most.
+    fn lasting(&self, held_until: Option<Moment>) -> Lasting {
+        let lost_at = self.lease.lost_at();
+        Lasting {
+            length: self.proven(self.lease.ttl()),
+            lost_at: held_until.map_or(lost_at, |until| lost_at.min(until)),
+        }
+    }
+
     /// What a renewal to this length proves.
     fn proven(&self, ttl: Ttl) -> Ttl {
         self.shortest.map_or(ttl, |shortest| shortest.min(ttl))
@@ -187,6 +187,15 @@ pub(crate) struct Before {
     shortest: Option<Ttl>,
 }
 
+/// How the store is told that a lease is over.
+#[derive(Debug)]
+pub(crate) struct LastRequest {
+    pub(crate) request: ReleaseRequest,
+    /// Whether no other request with the lease's token is on the way, which [`LeaseHandle::settled`] waits
+    /// for; once the guard's life is over none is begun.
+    pub(crate) is_settled: bool,
+}
+
 /// The cool-down with which a lease ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Cooldown {
@@ -203,10 +212,8 @@ pub(crate) enum Cooldown {
 pub(crate) enum Phase {
     /// Its guard lives.
     Held,
-    /// Its guard is gone; the release is under way, here or in the reaper.
-    Ending,
-    /// Nothing is left to do.
-    Ended,
+    /// Its guard is gone; what is left to do is the release, here or in the reaper.
+    Over,
 }
 
 impl LeaseHandle {
@@ -261,10 +268,15 @@ impl LeaseHandle {
         self.fence
     }
 
+    /// Whether it may go from holder to holder inside this process.
+    pub(crate) const fn may_be_handed_on(&self) -> bool {
+        self.relay.handoffs > 0
+    }
+
     /// The hold of the next in this process's own line, under the same lease with the next fence.
     /// `None` when the lease has to go back through the store. On success this hold has ended.
     pub(crate) fn hand_on(&self, now: Moment) -> Option<Self> {
-        let Relay { handoffs, until, ref successors } = self.relay;
+        let Relay { handoffs, until } = self.relay;
         let fence = self.fence.saturating_add(1);
         let mut state = self.state();
         let may = self.is_ours()
@@ -286,11 +298,7 @@ impl LeaseHandle {
         drop(state);
         self.changed.notify_waiters();
         Some(Self {
-            relay: Relay {
-                handoffs: handoffs.saturating_sub(1),
-                until,
-                successors: successors.clone(),
-            },
+            relay: Relay { handoffs: handoffs.saturating_sub(1), until },
             since: now,
             ..next
         })
@@ -318,12 +326,6 @@ impl LeaseHandle {
         if let Some(offered) = self.offer.get().and_then(|offer| offer.0.upgrade()) {
             offered.take_back();
         }
-    }
-
-    /// Hands the lease to the next contender of this process. `false` when it has to be released.
-    pub(crate) fn hand_to_successor(self: &Arc<Self>) -> bool {
-        let successors = self.relay.successors.as_ref().and_then(Weak::upgrade);
-        successors.is_some_and(|successors| successors.hand_on(self))
     }
 
     /// The hold of the same lease in another mode, with the fences that it has then. `None` when
@@ -357,7 +359,7 @@ impl LeaseHandle {
         fence: Fence,
         (why, began): (&'static str, LockEventKind),
     ) -> Self {
-        state.phase = Phase::Ended;
+        state.phase = Phase::Over;
         self.holding.ended(why);
         let next = State { shortest: state.shortest, ..State::new(state.lease, state.ttl) };
         Self {
@@ -437,6 +439,10 @@ impl LeaseHandle {
     /// Looks at the clock and makes a loss known to all that wait for it.
     pub(crate) fn status(&self, now: Moment) -> LeaseStatus {
         let status = self.look(&mut self.state(), now);
+        self.told(status, now)
+    }
+
+    fn told(&self, status: LeaseStatus, now: Moment) -> LeaseStatus {
         if status == LeaseStatus::Lost {
             let over = self.was_held_for_longest(now);
             self.announce_loss(if over { LossReason::MaxHold } else { LossReason::Expired });
@@ -470,7 +476,16 @@ impl LeaseHandle {
     }
 
     pub(crate) fn is_held(&self, now: Moment) -> bool {
-        self.is_ours() && self.phase() == Phase::Held && self.status(now) != LeaseStatus::Lost
+        if !self.is_ours() {
+            return false;
+        }
+        let mut state = self.state();
+        if state.phase != Phase::Held {
+            return false;
+        }
+        let status = self.look(&mut state, now);
+        drop(state);
+        self.told(status, now) != LeaseStatus::Lost
     }
 
     pub(crate) fn remaining(&self, now: Moment) -> Duration {
@@ -500,9 +515,21 @@ impl LeaseHandle {
         self.state().ttl
     }
 
+    /// What is left of it without a renewal, before others have it.
+    pub(crate) fn lasts_as_granted(&mut self) -> Lasting {
+        let held_until = self.held_until();
+        self.state.get_mut().unwrap_or_else(PoisonError::into_inner).lasting(held_until)
+    }
+
+    /// What is left of it without a renewal, while its guard lives.
+    pub(crate) fn lasts(&self) -> Option<Lasting> {
+        let state = self.state();
+        (state.phase == Phase::Held).then(|| state.lasting(self.held_until()))
+    }
+
     /// The length of the last grant or renewal, or a shorter one that may have been carried out.
     pub(crate) fn length(&self) -> Ttl {
-        self.lasting(&self.state()).length
+        self.state().lasting(self.held_until()).length
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -511,15 +538,7 @@ impl LeaseHandle {
 
     /// When the lease counts as lost unless renewed.
     pub(crate) fn lost_at(&self) -> Moment {
-        self.lasting(&self.state()).lost_at
-    }
-
-    fn lasting(&self, state: &State) -> Lasting {
-        let lost_at = state.lease.lost_at();
-        Lasting {
-            length: state.proven(state.lease.ttl()),
-            lost_at: self.held_until().map_or(lost_at, |until| lost_at.min(until)),
-        }
+        self.state().lasting(self.held_until()).lost_at
     }
 
     /// Returns when the lease is lost, or its guard's life is over. Cancel safe.
@@ -605,7 +624,7 @@ impl LeaseHandle {
             None => state.ttl,
         };
         state.requests_in_flight = state.requests_in_flight.saturating_add(1);
-        let lasting = self.lasting(&state);
+        let lasting = state.lasting(self.held_until());
         drop(state);
         let request = RenewRequest::new(self.key.clone(), self.token, self.fences, ttl);
         MayRenew::Start(request, lasting)
@@ -687,7 +706,7 @@ impl LeaseHandle {
         let mut state = self.state();
         let proven = state.proven(ttl);
         let held = state.lease.renewed(sent_at, proven, false, now);
-        let lasting = self.lasting(&state);
+        let lasting = state.lasting(self.held_until());
         drop(state);
         if !held {
             self.announce_loss(LossReason::Expired);
@@ -710,20 +729,28 @@ impl LeaseHandle {
         self.state().lease.can_be(ttl)
     }
 
-    /// Moves on from [`Phase::Held`]; false if another caller did before.
-    pub(crate) fn begin_end(&self) -> bool {
+    /// Moves on from [`Phase::Held`], and says how the store is told; `None` if another caller did before.
+    pub(crate) fn begin_end(&self, cooldown: Cooldown, now: Moment) -> Option<LastRequest> {
         let mut state = self.state();
         if state.phase != Phase::Held {
-            return false;
+            return None;
         }
-        state.phase = Phase::Ending;
-        let waited_for = state.waited_for;
+        state.phase = Phase::Over;
+        let in_time = self.look(&mut state, now) != LeaseStatus::Lost;
+        let (waited_for, is_settled) = (state.waited_for, state.requests_in_flight == 0);
         drop(state);
         self.holding.ended("ended");
         if waited_for {
             self.changed.notify_waiters();
         }
-        true
+        let mut request = ReleaseRequest::new(self.key.clone(), self.token, self.fences);
+        request.in_time = in_time;
+        match cooldown {
+            Cooldown::AsGranted => {}
+            Cooldown::For(cooldown) => request.cooldown = Some(cooldown),
+            Cooldown::Reopen => request.reopen = true,
+        }
+        Some(LastRequest { request, is_settled })
     }
 
     /// Tells those who listen what became of it.
@@ -734,10 +761,6 @@ impl LeaseHandle {
     /// Notes how the work ended.
     pub(crate) fn note_result(&self, result: &str) {
         self.holding.note_result(result);
-    }
-
-    pub(crate) fn ended(&self) {
-        self.state().phase = Phase::Ended;
     }
 
     /// Returns once no request with this token is on the way, so that a release sent after it is
@@ -767,16 +790,5 @@ impl LeaseHandle {
         let mut state = self.state();
         state.waited_for = true;
         state.phase
-    }
-
-    pub(crate) fn release_request(&self, cooldown: Cooldown, now: Moment) -> ReleaseRequest {
-        let mut request = ReleaseRequest::new(self.key.clone(), self.token, self.fences);
-        request.in_time = self.look(&mut self.state(), now) != LeaseStatus::Lost;
-        match cooldown {
-            Cooldown::AsGranted => {}
-            Cooldown::For(cooldown) => request.cooldown = Some(cooldown),
-            Cooldown::Reopen => request.reopen = true,
-        }
-        request
     }
 }

@@ -27,8 +27,8 @@ pub struct HeldLease {
 }
 
 impl HeldLease {
-    pub(crate) fn of(client: &Arc<Inner>, handle: &Arc<LeaseHandle>) -> Self {
-        Self { client: Arc::clone(client), handle: Arc::clone(handle) }
+    pub(crate) fn of(client: &Arc<Inner>, handle: Arc<LeaseHandle>) -> Self {
+        Self { client: Arc::clone(client), handle }
     }
 
     /// The lock's name.
@@ -295,6 +295,11 @@ impl HeldLease {
 
     pub(crate) const fn client(&self) -> &Arc<Inner> {
         &self.client
+    }
+
+    /// Hands the lease to the next contender of this process. `false` when it has to be released.
+    pub(crate) fn hand_to_successor(&self) -> bool {
+        self.client.succession.hand_on(&self.handle)
     }
 
     pub(crate) fn explain(&self, error: Error, operation: &'static str) -> Error {

@@ -14,3 +14,4 @@ pub(crate) mod prolonged;
 pub(crate) mod release;
 pub(crate) mod renewal;
 pub(crate) mod run;
+pub(crate) mod succession;

@@ -89,9 +89,14 @@ impl Reaper {
         given_up
     }
 
-    /// Counts something that may have to be handed over, until what this returns is dropped.
-    pub(crate) fn arm(&self) -> Counted {
-        Pending::count(&self.armed)
+    /// Counts something that may have to be handed over, until [`disarm`](Self::disarm).
+    pub(crate) fn arm(&self) {
+        self.armed.one_more();
+    }
+
+    /// Counts it no more; what was handed over is with the reaper already.
+    pub(crate) fn disarm(&self) {
+        self.armed.one_less();
     }
 
     /// Returns once everything handed over so far and since is done. Cancel safe.
@@ -112,8 +117,19 @@ impl Reaper {
 }
 
 impl Pending {
+    fn one_more(&self) {
+        self.count.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn one_less(&self) {
+        let was_last = self.count.fetch_sub(1, Ordering::SeqCst) == 1;
+        if was_last && self.waited_for.load(Ordering::SeqCst) {
+            self.changed.notify_waiters();
+        }
+    }
+
     fn count(pending: &Arc<Self>) -> Counted {
-        pending.count.fetch_add(1, Ordering::AcqRel);
+        pending.one_more();
         Counted(Arc::clone(pending))
     }
 
@@ -134,14 +150,11 @@ impl Pending {
 
 /// One of those that are counted, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Counted(Arc<Pending>);
+struct Counted(Arc<Pending>);
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        let was_last = self.0.count.fetch_sub(1, Ordering::SeqCst) == 1;
-        if was_last && self.0.waited_for.load(Ordering::SeqCst) {
-            self.0.changed.notify_waiters();
-        }
+        self.0.one_less();
     }
 }
 
@@ -220,7 +233,6 @@ impl Orphan {
                 tracing::debug!(target: LOCK, %key, %fence, ?answer, "release in the background");
                 let outcome = answer.as_ref().map_or(Release::Unknown, Release::of);
                 handle.tell(LockEventKind::Released { outcome, cooldown: request.cooldown });
-                handle.ended();
             }
         }
     }

@@ -3,16 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use leasehold_core::{
-    Effect, ErrorKind, Fence, Key, Release as StoreRelease, ReleaseRequest, Result,
-};
+use leasehold_core::{Effect, ErrorKind, Fence, Key, Release as StoreRelease, Result};
 use tokio::task::JoinSet;
 
 use crate::LOCK;
 use crate::audit::LockEventKind;
-use crate::lease::handle::Cooldown;
+use crate::lease::handle::{Cooldown, LastRequest};
 use crate::lease::held_lease::HeldLease;
-use crate::lease::orphans::{Counted, Orphan};
+use crate::lease::orphans::Orphan;
 pub use crate::lease::outcome::Release;
 use crate::shared::Inner;
 
@@ -147,17 +145,19 @@ impl HeldLease {
         self,
         cooldown: Cooldown,
     ) -> impl Future<Output = Result<Release>> + Send + use<> {
-        let handed_on = cooldown == Cooldown::AsGranted && self.handle().hand_to_successor();
-        if handed_on {
-            let (key, fence) = (&self.handle().key, self.handle().fence());
-            tracing::debug!(target: LOCK, %key, %fence, "released inside the process");
-        }
-        let mut ending = (!handed_on).then(|| Ending::begin(&self, cooldown));
+        let mut end = End::begin(self, cooldown);
+        async move { end.outcome().await }
+    }
+
+    /// As [`end`](Self::end); an error unless the lease was held to its end.
+    pub(crate) fn end_well(
+        self,
+        cooldown: Cooldown,
+    ) -> impl Future<Output = Result<()>> + Send + use<> {
+        let mut end = End::begin(self, cooldown);
         async move {
-            match &mut ending {
-                Some(ending) => self.ended(ending).await,
-                None => Ok(Release::Released),
-            }
+            let answer = end.outcome().await;
+            end.lease().verdict(answer)
         }
     }
 
@@ -166,30 +166,13 @@ impl HeldLease {
         self,
         cooldown: Cooldown,
     ) -> impl Future<Output = Result<Release>> + Send + use<> {
-        let mut ending = Ending::begin(&self, cooldown);
-        async move { self.ended(&mut ending).await }
-    }
-
-    /// How an end that was begun went in the store.
-    async fn ended(&self, begun: &mut Option<Ending>) -> Result<Release> {
-        let Some(Ending { request, .. }) = begun else { return Ok(Release::NotHeld) };
-        let (client, handle) = (self.client(), self.handle());
-        handle.settled().await;
-        let answer = client.store.release(request, client.config.call_timeout).await;
-        let (cooldown, ending) = (request.cooldown, begun.take());
-        tell(&handle.key, handle.fence(), &answer);
-        let answer = answer.map_err(|error| self.explain(error, "release"))?;
-        if let Some(ending) = ending {
-            ending.done();
-        }
-        let outcome = Release::of(&answer);
-        handle.tell(LockEventKind::Released { outcome, cooldown });
-        Ok(outcome)
+        let mut end = End::in_store(self, cooldown);
+        async move { end.outcome().await }
     }
 
     /// Ends the lease in the store, in the background.
-    pub(crate) fn give_up(&self) {
-        drop(Ending::begin(self, Cooldown::AsGranted));
+    pub(crate) fn give_up(self) {
+        drop(End::in_store(self, Cooldown::AsGranted));
     }
 
     /// What an answer means for the work under this lease.
@@ -213,37 +196,112 @@ pub(crate) fn verdict_of(client: &Inner, key: &Key, answer: Result<Release>) -> 
     verdict.map_err(|error| client.explain(error, "release").on_key(key))
 }
 
-/// A release under way. Dropped before it is done, it hands the lease to the reaper.
+/// The end of a lease, once it has begun.
+pub(crate) enum End {
+    /// Another contender of this process has the lease.
+    HandedOn(HeldLease),
+    /// It was over already, or this is a fork's child.
+    NotHeld(HeldLease),
+    InStore(Ending),
+}
+
+impl End {
+    pub(crate) fn begin(lease: HeldLease, cooldown: Cooldown) -> Self {
+        if cooldown == Cooldown::AsGranted && lease.hand_to_successor() {
+            let (key, fence) = (&lease.handle().key, lease.handle().fence());
+            tracing::debug!(target: LOCK, %key, %fence, "released inside the process");
+            return Self::HandedOn(lease);
+        }
+        Self::in_store(lease, cooldown)
+    }
+
+    fn in_store(lease: HeldLease, cooldown: Cooldown) -> Self {
+        match Ending::begin(lease, cooldown) {
+            Ok(ending) => Self::InStore(ending),
+            Err(lease) => Self::NotHeld(lease),
+        }
+    }
+
+    const fn lease(&self) -> &HeldLease {
+        match self {
+            Self::HandedOn(lease) | Self::NotHeld(lease) | Self::InStore(Ending { lease, .. }) => {
+                lease
+            }
+        }
+    }
+
+    pub(crate) async fn outcome(&mut self) -> Result<Release> {
+        match self {
+            Self::HandedOn(_) => Ok(Release::Released),
+            Self::NotHeld(_) => Ok(Release::NotHeld),
+            Self::InStore(ending) => ending.outcome().await,
+        }
+    }
+}
+
+/// A release under way. Dropped before it is over, it hands the lease to the reaper.
 pub(crate) struct Ending {
-    lease: Option<HeldLease>,
-    request: ReleaseRequest,
-    /// So that a client that is closed waits for it. Dropped last, when the reaper has it.
-    _armed: Counted,
+    lease: HeldLease,
+    last: LastRequest,
+    is_over: bool,
 }
 
 impl Ending {
-    pub(crate) fn begin(lease: &HeldLease, cooldown: Cooldown) -> Option<Self> {
-        if !lease.handle().is_ours() || !lease.handle().begin_end() {
-            return None;
-        }
-        lease.client().schedule.remove(lease.handle());
-        let request = lease.handle().release_request(cooldown, lease.client().clock.now());
-        let armed = lease.client().reaper.arm();
-        Some(Self { lease: Some(lease.clone()), request, _armed: armed })
+    /// Begins it; gives the lease back where there is nothing to be ended.
+    pub(crate) fn begin(lease: HeldLease, cooldown: Cooldown) -> Result<Self, HeldLease> {
+        let (client, handle) = (lease.client(), lease.handle());
+        let ours = handle.is_ours();
+        let last = ours.then(|| handle.begin_end(cooldown, client.clock.now())).flatten();
+        let Some(last) = last else { return Err(lease) };
+        client.schedule.remove(handle);
+        // So that a client that is closed waits for it.
+        client.reaper.arm();
+        Ok(Self { lease, last, is_over: false })
     }
 
-    pub(crate) fn done(mut self) {
-        if let Some(lease) = self.lease.take() {
-            lease.handle().ended();
+    /// How it went in the store.
+    async fn outcome(&mut self) -> Result<Release> {
+        let (client, handle) = (self.lease.client(), self.lease.handle());
+        let LastRequest { request, is_settled } = &self.last;
+        if !is_settled {
+            handle.settled().await;
+        }
+        let answer = client.store.release(request, client.config.call_timeout).await;
+        tell(&handle.key, handle.fence(), &answer);
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => {
+                let error = self.lease.explain(error, "release");
+                self.hand_over();
+                return Err(error);
+            }
+        };
+        let outcome = Release::of(&answer);
+        self.is_over();
+        let cooldown = self.last.request.cooldown;
+        self.lease.handle().tell(LockEventKind::Released { outcome, cooldown });
+        Ok(outcome)
+    }
+
+    /// Leaves nothing to be done.
+    pub(crate) fn is_over(&mut self) {
+        if !std::mem::replace(&mut self.is_over, true) {
+            self.lease.client().reaper.disarm();
+        }
+    }
+
+    /// Leaves it to the reaper.
+    fn hand_over(&mut self) {
+        if !self.is_over {
+            let (client, handle) = (self.lease.client(), Arc::clone(self.lease.handle()));
+            client.reaper.send(Orphan::Lease { handle, request: self.last.request.clone() });
+            self.is_over();
         }
     }
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        if let Some(lease) = self.lease.take() {
-            let handle = Arc::clone(lease.handle());
-            lease.client().reaper.send(Orphan::Lease { handle, request: self.request.clone() });
-        }
+        self.hand_over();
     }
 }

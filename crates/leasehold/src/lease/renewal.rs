@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::LOCK;
 use crate::events;
-use crate::lease::handle::{Lasting, LeaseHandle, Phase};
+use crate::lease::handle::{Lasting, LeaseHandle};
 use crate::rt;
 
 /// All leases of a client by the time at which something is to be done about them.
@@ -105,16 +105,38 @@ impl RenewalSchedule {
         self.due().held
     }
 
-    /// Takes care of a new lease that was asked for at `sent_at`.
+    /// Takes care of a new lease that was asked for at `sent_at`, and that nobody else has yet.
+    pub(crate) fn begin(
+        &self,
+        mut handle: LeaseHandle,
+        sent_at: Moment,
+        now: Moment,
+    ) -> Arc<LeaseHandle> {
+        let lasting = handle.lasts_as_granted();
+        let at = self.first_look(handle.wants_renewal(now), sent_at);
+        let handle = Arc::new(handle);
+        let due = self.due();
+        let at = at(lasting, due.held);
+        self.put_at(due, Arc::clone(&handle), at);
+        handle
+    }
+
+    /// Takes care of a lease that was asked for at `sent_at`.
     pub(crate) fn add(&self, handle: &Arc<LeaseHandle>, sent_at: Moment, now: Moment) {
-        let next = if handle.wants_renewal(now) {
-            // The first renewal comes early, to leave time for making its connection.
-            let parts = if self.answered.load(Ordering::Relaxed) { 3 } else { 6 };
-            renewal_due(sent_at, handle.length(), parts, self.held())
-        } else {
-            handle.lost_at()
-        };
-        self.put(handle, next.min(handle.lost_at()));
+        self.put(handle, self.first_look(handle.wants_renewal(now), sent_at));
+    }
+
+    /// When a lease that was asked for at `sent_at` is looked after first.
+    fn first_look(
+        &self,
+        renews: bool,
+        sent_at: Moment,
+    ) -> impl FnOnce(Lasting, usize) -> Moment + use<> {
+        // The first renewal comes early, to leave time for making its connection.
+        let parts = if self.answered.load(Ordering::Relaxed) { 3 } else { 6 };
+        move |Lasting { length, lost_at }, held| {
+            if renews { renewal_due(sent_at, length, parts, held).min(lost_at) } else { lost_at }
+        }
     }
 
     /// Takes care of a lease as it is, after a time without care.
@@ -122,11 +144,13 @@ impl RenewalSchedule {
         self.add(handle, handle.counted_from(), self.clock.now());
     }
 
-    fn put(&self, handle: &Arc<LeaseHandle>, at: Moment) {
+    /// Looks after a lease when `at` says, which knows what is left of it, and how many are cared for.
+    fn put(&self, handle: &Arc<LeaseHandle>, at: impl FnOnce(Lasting, usize) -> Moment) {
         let mut due = self.due();
+        let held = due.held;
         let lease = due.remove(handle).unwrap_or_else(|| Arc::clone(handle));
-        if handle.phase() == Phase::Held {
-            self.put_at(due, lease, at);
+        if let Some(lasting) = handle.lasts() {
+            self.put_at(due, lease, at(lasting, held));
         }
     }
 
@@ -157,7 +181,8 @@ impl RenewalSchedule {
 
     /// Looks after a lease at once.
     pub(crate) fn look_now(&self, handle: &Arc<LeaseHandle>) {
-        self.put(handle, self.clock.now());
+        let now = self.clock.now();
+        self.put(handle, |_, _| now);
     }
 
     /// Puts a lease's next hold into the place of the one before, and looks at `until` whether it
@@ -169,7 +194,7 @@ impl RenewalSchedule {
         };
         next.resume_ns.store(resume, Ordering::Relaxed);
         self.remove(before);
-        self.put(next, until.min(Moment::from_nanos(resume)));
+        self.put(next, |_, _| until.min(Moment::from_nanos(resume)));
     }
 
     /// Whether a lease that was handed on needs no renewal yet: it may still be taken, or was taken

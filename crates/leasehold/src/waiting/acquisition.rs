@@ -1,7 +1,7 @@
 //! One acquisition, from its token to its guard.
 
 use std::pin::pin;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{
@@ -15,7 +15,8 @@ use crate::audit::LockEventKind;
 use crate::config::LOCAL_HANDOFFS_FOR;
 use crate::events::{self, Contender};
 use crate::lease::guard::Guard;
-use crate::lease::handle::{Began, LeaseHandle, Proof, Relay, Successors};
+use crate::lease::handle::{Began, LeaseHandle, Proof, Relay};
+use crate::lease::orphans::GivenUp;
 use crate::refusal::refused;
 use crate::rt;
 use crate::settings::{Named, Terms};
@@ -34,8 +35,6 @@ pub(crate) struct Acquisition {
     pub(crate) armed: Armed,
     /// How a try failed before the wait that goes on after it.
     pub(crate) met: Option<Error>,
-    /// To whom the lease may go inside this process.
-    successors: Weak<dyn Successors>,
 }
 
 /// What one request brought.
@@ -55,15 +54,15 @@ impl Acquisition {
         client: &Arc<Inner>,
         settings: &Result<Named>,
         limit: Option<Duration>,
-        successors: Weak<dyn Successors>,
     ) -> Result<Self> {
-        let settings = settings.clone()?;
+        let named = settings.as_ref().map_err(Error::clone)?;
+        let settings = &*named.settings;
         client.check_open()?;
         rt::current()?;
-        let terms = settings.terms()?;
+        let terms = named.terms()?;
         let limit = settings.limit(limit);
         let token = client.store.token()?;
-        let mut request = AcquireRequest::new(settings.key.clone(), token, terms.ttl);
+        let mut request = AcquireRequest::new(named.key.clone(), token, terms.ttl);
         request.mode = settings.mode;
         request.preferred = settings.preferred;
         request.cooldown = settings.cooldown;
@@ -76,24 +75,23 @@ impl Acquisition {
         }
         let started = client.clock.now();
         Ok(Self {
-            armed: Armed::new(client, &settings, token),
+            armed: Armed::default(),
             client: Arc::clone(client),
             limits: Limits {
-                settings,
+                settings: Arc::clone(&named.settings),
                 started,
                 until: limit.map(|limit| started.saturating_add(limit)),
             },
             terms,
             request,
             met: None,
-            successors,
         })
     }
 
-    /// Tries once; contention is `None`.
-    pub(crate) async fn try_once(mut self) -> Result<Option<Guard>> {
+    /// Tries once, in a request that goes out at `now`; contention is `None`.
+    pub(crate) async fn try_once(&mut self, now: Moment) -> Result<Option<Guard>> {
         let contender = Contender::new(&self.request.key, self.request.mode);
-        let outcome = pin!(self.only_try()).instrument(contender.span()).await;
+        let outcome = pin!(self.only_try(now)).instrument(contender.span()).await;
         let fence = |guard: &Option<Guard>| guard.as_ref().map(|guard| guard.handle().fence());
         contender.ended(outcome.as_ref().map(fence));
         tell_failure(&outcome);
@@ -104,8 +102,8 @@ impl Acquisition {
         outcome
     }
 
-    async fn only_try(&mut self) -> Result<Option<Guard>> {
-        match self.attempt().await? {
+    async fn only_try(&mut self, now: Moment) -> Result<Option<Guard>> {
+        match self.attempt_at(now).await? {
             Attempt::Held(guard) => Ok(Some(guard)),
             Attempt::Busy(busy) => {
                 let Busy { holder, retry_after, .. } = &busy;
@@ -134,18 +132,34 @@ impl Acquisition {
             return Ok(());
         }
         let token = self.client.store.token()?;
+        drop(self.hand_over());
+        self.armed = Armed::default();
         self.request.token = token;
-        self.armed = Armed::new(&self.client, &self.limits.settings, token);
         Ok(())
     }
 
     /// Sends one request and takes in its answer.
     pub(crate) async fn attempt(&mut self) -> Result<Attempt> {
-        let sent_at = self.client.clock.now();
+        let now = self.client.clock.now();
+        self.attempt_at(now).await
+    }
+
+    async fn attempt_at(&mut self, sent_at: Moment) -> Result<Attempt> {
         let within = self.within();
-        self.armed.sending(sent_at, self.expired_at(sent_at));
+        self.sending(sent_at);
         let answer = self.client.store.acquire(&self.request, within).await;
         self.take_in(answer, sent_at)
+    }
+
+    /// A request goes out now.
+    pub(crate) fn sending(&mut self, sent_at: Moment) {
+        let until = self.expired_at(sent_at);
+        self.armed.sending(&self.client.reaper, sent_at, until);
+    }
+
+    /// Hands over what the token may have, in the background; `None` when that is nothing.
+    fn hand_over(&mut self) -> Option<GivenUp> {
+        self.armed.give_up(&self.client.reaper, &self.request)
     }
 
     /// When whatever a request sent now could get has run out by itself, the time for which it
@@ -176,11 +190,11 @@ impl Acquisition {
                 Ok(Attempt::Waiting(waiting))
             }
             Ok(Acquire::Busy(busy)) => {
-                self.armed.has_nothing();
+                self.armed.has_nothing(&self.client.reaper);
                 Ok(Attempt::Busy(busy))
             }
             Ok(Acquire::Refused(refusal)) => {
-                self.armed.has_nothing();
+                self.armed.has_nothing(&self.client.reaper);
                 Err(self.explain(refused(refusal, self.request.mode.kind())))
             }
             Ok(_) => {
@@ -192,7 +206,7 @@ impl Acquisition {
             }
             Err(error) => {
                 match error.effect() {
-                    Effect::NotApplied => self.armed.not_sent(),
+                    Effect::NotApplied => self.armed.not_sent(&self.client.reaper),
                     Effect::Applied => self.armed.has_something(),
                     Effect::Unknown => self.armed.unanswered(),
                 }
@@ -218,7 +232,7 @@ impl Acquisition {
         if self.client.is_closed() {
             return Attempt::TooLate;
         }
-        let handle = Arc::new(LeaseHandle::new(
+        let handle = LeaseHandle::new(
             Proof {
                 key: self.request.key.clone(),
                 token: self.request.token,
@@ -234,20 +248,19 @@ impl Acquisition {
                     0
                 },
                 until: now.saturating_add(LOCAL_HANDOFFS_FOR),
-                successors: Some(Weak::clone(&self.successors)),
             },
-            Arc::clone(&self.limits.settings.settings),
+            Arc::clone(&self.limits.settings),
             Began { at: now, how: LockEventKind::Granted, audience: &self.client.audience },
-        ));
-        self.client.schedule.add(&handle, sent_at, now);
-        self.armed.disarm();
+        );
+        let handle = self.client.schedule.begin(handle, sent_at, now);
+        self.armed.disarm(&self.client.reaper);
         if self.client.store.capability().tells_loss {
             self.client.hub.keep_trying(self.client.config.call_timeout);
         }
         let (key, fence) = (&handle.key, handle.fence());
         let waited = now.saturating_since(self.limits.started);
         tracing::debug!(target: LOCK, %key, %fence, ttl = %length, ?waited, "acquired");
-        let guard = Guard::new(&self.client, &handle);
+        let guard = Guard::new(&self.client, handle);
         // Closing begins before it looks for what is held: either it sees this lease, or it is
         // seen here.
         if self.client.is_closed() { Attempt::TooLate } else { Attempt::Held(guard) }
@@ -311,7 +324,7 @@ impl Acquisition {
     }
 
     pub(crate) fn ran_out(&self, sight: &Sight, why: &str) -> Error {
-        let error = self.limits.ran_out(&self.client, sight, why);
+        let error = self.limits.ran_out(&self.request.key, &self.client, sight, why);
         // In an outage what was sent, or the place in line, may have brought the lock all the same.
         if error.kind() != ErrorKind::Timeout && self.armed.may_have_something() {
             return error.with_effect(Effect::Unknown);
@@ -335,6 +348,12 @@ impl Acquisition {
     }
 }
 
+impl Drop for Acquisition {
+    fn drop(&mut self) {
+        drop(self.hand_over());
+    }
+}
+
 pub(crate) fn tell_failure<T>(outcome: &Result<T>) {
     if let Err(error) = outcome {
         tracing::debug!(target: LOCK, %error, "not acquired");
@@ -350,7 +369,7 @@ pub(crate) async fn give_up(acquisitions: &mut [Acquisition]) {
     let mut orders = Vec::new();
     for one in acquisitions {
         let in_touch_since = one.armed.in_touch_since(now);
-        if let Some(order) = one.armed.give_up() {
+        if let Some(order) = one.hand_over() {
             since = since.max(one.limits.until.unwrap_or(now).min(in_touch_since));
             orders.push(order);
         }

@@ -12,8 +12,9 @@ use leasehold_core::{Error, ErrorKind, Key, Metadata, Mode, Moment, OwnerName, R
 use crate::LOCK;
 use crate::events;
 use crate::lease::guard::Guard;
-use crate::lease::handle::{LeaseHandle, Offered, Successors};
-use crate::settings::{Named, Settings, Terms};
+use crate::lease::handle::{LeaseHandle, Offered};
+use crate::lease::succession::Successors;
+use crate::settings::{Settings, Terms};
 use crate::shared::Inner;
 use crate::waiting::mailbox::{Receiver, Sender, mailbox};
 use crate::waiting::sight::Seen;
@@ -178,8 +179,12 @@ pub(crate) enum Baton {
 }
 
 impl Gates {
-    pub(crate) fn new(client: Arc<Inner>) -> Self {
-        Self { client, gates: Mutex::default(), next: AtomicU64::new(0) }
+    pub(crate) fn new(client: Arc<Inner>) -> Arc<Self> {
+        let gates = Self { client, gates: Mutex::default(), next: AtomicU64::new(0) };
+        let gates = Arc::new(gates);
+        let successors: Weak<Self> = Arc::downgrade(&gates);
+        gates.client.succession.leads_to(successors);
+        gates
     }
 
     /// The client whose lines these are.
@@ -210,9 +215,9 @@ pub(crate) struct LocalPlace {
 
 impl LocalPlace {
     /// Joins the end of the line.
-    pub(crate) fn join(gates: &Arc<Gates>, settings: &Named) -> Result<Self> {
+    pub(crate) fn join(gates: &Arc<Gates>, key: &Key, settings: &Settings) -> Result<Self> {
         let gates = Arc::clone(gates);
-        let mut key = GateKey::new(&settings.key, settings, &settings.terms()?);
+        let mut key = GateKey::new(key, settings, &settings.terms()?);
         let id = gates.next.fetch_add(1, Ordering::Relaxed);
         key.alone = (settings.mode == Mode::Shared).then_some(id);
         let (sender, messages) = mailbox();
@@ -230,6 +235,7 @@ impl LocalPlace {
         gate.line.push_back(contender.clone());
         gate.count();
         let seen = gate.seen.clone();
+        gates.client.succession.count(lock.len());
         drop(lock);
         let (first, ahead_since, wire) = (waiters == 0, None, None);
         Ok(Self { gates, key, id, first, ahead_since, seen, contender, messages, wire })
@@ -247,6 +253,7 @@ impl LocalPlace {
         gate.line.push_back(self.contender.clone());
         gate.count();
         self.seen = gate.seen.clone();
+        self.gates.client.succession.count(gates.len());
     }
 
     /// What says that it is polled; to be called at every poll.
@@ -275,6 +282,11 @@ impl LocalPlace {
         gate.line.rotate_left(unpolled);
         let since = *self.ahead_since.get_or_insert(now);
         self.first = unpolled > 0 || now.saturating_since(since) > UNPOLLED_MAX;
+    }
+
+    /// The lock.
+    pub(crate) const fn key(&self) -> &Key {
+        &self.key.key
     }
 
     /// Whether this contender is the one on the wire.
@@ -350,6 +362,7 @@ impl LocalPlace {
         }
         if gate.line.is_empty() {
             gates.remove(&self.key);
+            self.gates.client.succession.count(gates.len());
         }
         Leftover { baton, unused }
     }
@@ -365,8 +378,8 @@ impl Drop for LocalPlace {
 
 impl Gates {
     /// Whether the local line has a contender already.
-    pub(crate) fn is_waited_for(&self, settings: &Named, terms: &Terms) -> bool {
-        self.lock().contains_key(&GateKey::new(&settings.key, settings, terms))
+    pub(crate) fn is_waited_for(&self, key: &Key, settings: &Settings, terms: &Terms) -> bool {
+        self.lock().contains_key(&GateKey::new(key, settings, terms))
     }
 }
 
@@ -374,7 +387,7 @@ impl Successors for Gates {
     fn hand_on(&self, handle: &Arc<LeaseHandle>) -> bool {
         let client = &self.client;
         let mut gates = self.lock();
-        if gates.is_empty() || client.is_closed() {
+        if client.is_closed() {
             return false;
         }
         let Ok(terms) = handle.settings.terms() else { return false };
@@ -388,7 +401,7 @@ impl Successors for Gates {
         events::count_by(events::HANDOFFS, "path", "process");
         let next = Arc::new(next);
         let until = now.saturating_add(CLAIM_WITHIN);
-        let offer = Offer::new(Guard::new(client, &next), until);
+        let offer = Offer::new(Guard::new(client, Arc::clone(&next)), until);
         client.schedule.hand_on(handle, &next, until);
         let mut baton = Some(Baton::Lease(offer));
         // Closing begins before it looks for what is held: either it sees this lease, or it is

@@ -22,8 +22,8 @@ pub(super) async fn wait(
 ) -> Result<Guard> {
     let client = Arc::clone(&acquisition.client);
     let limits = acquisition.limits.clone();
-    let mut place =
-        LocalPlace::join(gates, &limits.settings).map_err(|error| acquisition.explain(error))?;
+    let place = LocalPlace::join(gates, &acquisition.request.key, &limits.settings);
+    let mut place = place.map_err(|error| acquisition.explain(error))?;
     place.seen().with(|sight| acquisition.tell_what_it_met(sight));
     acquisition.give_up_early(&place.seen().get())?;
     let error = match stand(&mut place, acquisition, &limits, wakes).await {
@@ -92,7 +92,8 @@ async fn stand(
                     return outcome.inspect(|_| place.wire = None);
                 }
                 () = rt::sleep_until_some(&*client.clock, until) => {
-                    return Err(limits.ran_out(&client, &place.seen().get(), "the wait ran out"));
+                    let (key, sight) = (place.key(), place.seen().get());
+                    return Err(limits.ran_out(key, &client, &sight, "the wait ran out"));
                 }
                 () = client.closed.cancelled() => return Err(client.closed()),
                 () = rt::sleep_until(&*client.clock, next_beat) => {

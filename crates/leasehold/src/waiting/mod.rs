@@ -42,7 +42,11 @@ async fn wait_unseen(mut acquisition: Box<Acquisition>, gates: &Arc<Gates>) -> R
     // Permits that are free are taken by many at the same time; only those for whom none is left
     // wait behind each other.
     if matches!(acquisition.request.mode, Mode::Permits { .. })
-        && !gates.is_waited_for(&acquisition.limits.settings, &acquisition.terms)
+        && !gates.is_waited_for(
+            &acquisition.request.key,
+            &acquisition.limits.settings,
+            &acquisition.terms,
+        )
         && let Some(guard) = begin(&mut acquisition).await?
     {
         return Ok(guard);

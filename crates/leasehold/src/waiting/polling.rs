@@ -32,7 +32,7 @@ async fn poll(acquisition: &mut Acquisition) -> Result<Guard> {
             Ok(Attempt::Busy(busy)) => {
                 let now = acquisition.client.clock.now();
                 if tries == 1 {
-                    acquisition.tell_of_waiting(busy.holder.as_ref());
+                    acquisition.tell_of_waiting(busy.holder.as_deref());
                 }
                 // Contenders get out of each other's way by the pauses of the strategy.
                 let after = (!busy.is_contended()).then_some(busy.retry_after);

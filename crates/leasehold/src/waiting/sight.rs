@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::{Busy, Error, ErrorKind, HolderInfo, Moment};
+use leasehold_core::{Busy, Error, ErrorKind, HolderInfo, Key, Moment};
 
-use crate::settings::Named;
+use crate::settings::Settings;
 use crate::shared::Inner;
 
 /// How long a waiter without a limit rides out the absence of a store that its client has reached.
@@ -15,7 +15,7 @@ const OUTAGE_MAX: Duration = Duration::from_secs(30);
 /// What a caller waits under.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
-    pub(crate) settings: Named,
+    pub(crate) settings: Arc<Settings>,
     pub(crate) started: Moment,
     pub(crate) until: Option<Moment>,
 }
@@ -23,7 +23,7 @@ pub(crate) struct Limits {
 /// What stood in the way when last seen, for the error message.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InTheWay {
-    pub(crate) holder: Option<HolderInfo>,
+    pub(crate) holder: Option<Box<HolderInfo>>,
     pub(crate) seen_at: Moment,
     /// When it could come free at the earliest, as last seen.
     pub(crate) free_at: Option<Moment>,
@@ -123,7 +123,7 @@ pub(crate) struct Sight {
 impl Sight {
     /// Takes in an answer, and what it says is in the way.
     pub(crate) fn set(&mut self, in_the_way: InTheWay, try_lasts: Duration) {
-        self.contact.is_good(in_the_way.holder.as_ref(), try_lasts, in_the_way.seen_at);
+        self.contact.is_good(in_the_way.holder.as_deref(), try_lasts, in_the_way.seen_at);
         self.in_the_way = in_the_way;
     }
 }
@@ -183,12 +183,11 @@ impl Limits {
 
     /// What a wait in vain ends with. A store that could not be reached when it ended is told as
     /// that: whether the lock is held is unknown then.
-    pub(crate) fn ran_out(&self, client: &Inner, sight: &Sight, why: &str) -> Error {
+    pub(crate) fn ran_out(&self, key: &Key, client: &Inner, sight: &Sight, why: &str) -> Error {
         let now = client.clock.now();
         let waited = now.saturating_since(self.started);
-        let explain = |error: Error| {
-            error.during("acquire").on_key(&self.settings.key).at_store(client.location())
-        };
+        let explain =
+            |error: Error| error.during("acquire").on_key(key).at_store(client.location());
         let Sight { in_the_way, contact } = sight;
         if let Some(outage) = contact.outage.as_ref().filter(|outage| outage.is_of_replicas()) {
             let why = format!(
@@ -230,7 +229,7 @@ impl Limits {
         }
         let retry_after = free_at.map(|at| at.saturating_since(now));
         // Who waits for a lock of another library's stands in no line.
-        let in_line = !holder.as_ref().is_some_and(HolderInfo::is_foreign);
+        let in_line = !holder.as_deref().is_some_and(HolderInfo::is_foreign);
         let place = match position.filter(|_| in_line) {
             Some(position) => format!(" at place {} in line", position.saturating_add(1)),
             None if contended => {
@@ -240,7 +239,9 @@ impl Limits {
             None => String::new(),
         };
         let why = format!("{why} after {waited:.1?}{place}");
-        explain(Error::new(ErrorKind::Timeout, why).held_by(holder, retry_after))
+        explain(
+            Error::new(ErrorKind::Timeout, why).held_by(holder.map(|holder| *holder), retry_after),
+        )
     }
 }
 

@@ -203,8 +203,7 @@ impl Wire {
             }
             within = within.min(patience(self.window));
         }
-        let until = self.acquisition.expired_at(sent_at);
-        self.acquisition.armed.sending(sent_at, until);
+        self.acquisition.sending(sent_at);
         let store = Arc::clone(&client.store);
         let request = self.acquisition.request.clone();
         let flight = Box::pin(async move { store.acquire(&request, within).await });
@@ -260,7 +259,7 @@ impl Wire {
             && let Ok(Attempt::Busy(Busy { holder, .. }) | Attempt::Waiting(Waiting { holder, .. })) =
                 &answer
         {
-            self.acquisition.tell_of_waiting(holder.as_ref());
+            self.acquisition.tell_of_waiting(holder.as_deref());
         }
         match answer {
             Ok(Attempt::Held(guard)) => {

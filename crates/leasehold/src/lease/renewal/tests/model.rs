@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::*;
 use crate::audience::Audience;
 use crate::audit::LockEventKind;
-use crate::lease::handle::{Began, Change, Offered, Proof, Relay};
+use crate::lease::handle::{Began, Change, Cooldown, Offered, Phase, Proof, Relay};
 use crate::settings::Settings;
 
 type Answers = Vec<Result<Renew>>;
@@ -176,7 +176,7 @@ impl World {
         settings.progress_within = (self.random.u8(..6) == 0).then(|| ttl.duration() / 2);
         let fences = FenceBlock::new(Fence::new(0, 1_000_000).unwrap(), 9);
         let lease = LeaseState::granted(sent_at, ttl, LeaseState::default_grace(ttl), now).unwrap();
-        let handle = Arc::new(LeaseHandle::new(
+        let handle = LeaseHandle::new(
             Proof {
                 key: Key::new(self.leases.len().to_string()).unwrap(),
                 token: Token::generate().unwrap(),
@@ -185,11 +185,11 @@ impl World {
             },
             lease,
             ttl,
-            Relay { handoffs: 3, until: Moment::from_nanos(u64::MAX), successors: None },
+            Relay { handoffs: 3, until: Moment::from_nanos(u64::MAX) },
             Arc::new(settings),
             Began { at: now, how: LockEventKind::Granted, audience: &self.audience },
-        ));
-        self.schedule.add(&handle, sent_at, now);
+        );
+        let handle = self.schedule.begin(handle, sent_at, now);
         self.leases.push(Lease { handle, due: None, offer: None, resume: None, refuted: false });
         self.added(self.leases.len() - 1, sent_at);
     }
@@ -209,8 +209,9 @@ impl World {
 
     fn release(&mut self) {
         let Some(number) = self.any() else { return };
+        let now = self.now();
         let lease = &mut self.leases[number];
-        if lease.handle.begin_end() {
+        if lease.handle.begin_end(Cooldown::AsGranted, now).is_some() {
             self.schedule.remove(&lease.handle);
             lease.due = None;
         }

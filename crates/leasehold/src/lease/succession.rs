@@ -1,0 +1,46 @@
+//! The way from a client's leases to the contenders of its process.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use crate::lease::handle::LeaseHandle;
+
+/// The contenders of a client for its locks, one of which may take a lease over from its holder.
+pub(crate) trait Successors: fmt::Debug + Send + Sync {
+    /// Hands the lease to the first of them, if there is one and the lease may be handed on.
+    /// `false` when it has to be released.
+    fn hand_on(&self, handle: &Arc<LeaseHandle>) -> bool;
+}
+
+/// The way from a client's leases to those that wait for them in its process.
+#[derive(Debug, Default)]
+pub(crate) struct Succession {
+    /// For how many locks there are any, so that a release with no successor looks at a number.
+    lines: AtomicUsize,
+    successors: OnceLock<Weak<dyn Successors>>,
+}
+
+impl Succession {
+    /// Names the successors, once.
+    pub(crate) fn leads_to(&self, successors: Weak<dyn Successors>) {
+        self.successors.get_or_init(|| successors);
+    }
+
+    /// Takes in for how many locks there are any. One that comes beside a release may not be seen by
+    /// it: such a contender is on the wire itself.
+    pub(crate) fn count(&self, lines: usize) {
+        self.lines.store(lines, Ordering::Relaxed);
+    }
+
+    /// Hands the lease to the next contender of this process. `false` when it has to be released.
+    pub(crate) fn hand_on(&self, handle: &Arc<LeaseHandle>) -> bool {
+        handle.may_be_handed_on()
+            && self.lines.load(Ordering::Relaxed) > 0
+            && self
+                .successors
+                .get()
+                .and_then(Weak::upgrade)
+                .is_some_and(|successors| successors.hand_on(handle))
+    }
+}
