@@ -4,7 +4,7 @@
 //! metric has the name of a lock: there may be any number of those.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use leasehold_clock::SystemClock;
 use leasehold_core::{Clock as _, Error, ErrorKind, Fence, Key, Mode, Moment, RESULT_MAX};
@@ -12,7 +12,6 @@ use tracing::Span;
 use tracing::field::Empty;
 
 use crate::LOCK;
-use crate::audience::Audience;
 use crate::audit::LockEventKind;
 use crate::settings::Settings;
 
@@ -158,7 +157,6 @@ pub(crate) struct Holding {
     held: Present,
     /// What the holder noted of its work's end.
     result: OnceLock<Box<str>>,
-    audience: Arc<Audience>,
 }
 
 #[derive(Debug)]
@@ -170,14 +168,8 @@ struct Told {
 
 impl Holding {
     /// That it began, as `what`, is told.
-    pub(crate) fn new(
-        audience: &Arc<Audience>,
-        key: &Key,
-        settings: &Settings,
-        fence: Fence,
-        what: LockEventKind,
-    ) -> Self {
-        let Settings { mode, owner, .. } = settings;
+    pub(crate) fn new(key: &Key, settings: &Settings, fence: Fence, what: LockEventKind) -> Self {
+        let Settings { mode, owner, audience, .. } = settings;
         // Only a grant closes a lock while it is held.
         let closed_for = match what {
             LockEventKind::Granted => settings.cooldown,
@@ -194,7 +186,6 @@ impl Holding {
             told,
             held: Present::new(&HELD),
             result: OnceLock::new(),
-            audience: Arc::clone(audience),
         }
     }
 
@@ -218,7 +209,8 @@ impl Holding {
     /// Tells what became of it.
     pub(crate) fn tell(&self, key: &Key, settings: &Settings, fence: Fence, what: LockEventKind) {
         let result = self.result.get().map(|result| &**result);
-        self.audience.tell_with(key, fence, Some(&settings.owner), (None, result), what);
+        let Settings { owner, audience, .. } = settings;
+        audience.tell_with(key, fence, Some(owner), (None, result), what);
     }
 
     /// Notes how the work ended, for whom it is told; the first note counts.
@@ -228,10 +220,6 @@ impl Holding {
             // Noted already.
             self.result.set(result.into()).ok();
         }
-    }
-
-    pub(crate) const fn audience(&self) -> &Arc<Audience> {
-        &self.audience
     }
 }
 

@@ -9,6 +9,7 @@ use leasehold_core::{
     Error, ErrorKind, Key, LeaseState, Metadata, Mode, Moment, OwnerName, Result, Ttl,
 };
 
+use crate::audience::Audience;
 use crate::config::Config;
 use crate::options::{Fairness, LockOptions, WaitLimit};
 
@@ -57,6 +58,8 @@ pub(crate) struct Settings {
     /// Whether the lease may be handed on inside this process, of which the store learns nothing.
     pub(crate) handed_on: bool,
     pub(crate) min_ttl: Ttl,
+    /// To whom it is told what becomes of the leases.
+    pub(crate) audience: Arc<Audience>,
 }
 
 /// How a lease is to be held.
@@ -71,7 +74,7 @@ pub(crate) struct Terms {
 
 impl Settings {
     /// The client's defaults.
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config, audience: &Arc<Audience>) -> Self {
         let retry = Exponential::new(Duration::from_millis(5), Duration::from_millis(250));
         let mut settings = Self {
             mode: Mode::Exclusive,
@@ -91,6 +94,7 @@ impl Settings {
             wait_limit: WaitLimit::Forever,
             handed_on: true,
             min_ttl: config.min_ttl,
+            audience: Arc::clone(audience),
         };
         settings.put(&config.options);
         settings

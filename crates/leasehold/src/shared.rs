@@ -71,6 +71,7 @@ impl Inner {
         let reaper = Reaper::start(&background, Arc::clone(&store), separate, Arc::clone(&clock));
         let client = ClientId::generate()?;
         let hub = Hub::new(Arc::clone(&store), background.clone(), client, Arc::clone(&schedule));
+        let audience = Arc::new(Audience::new(log));
         Ok(Arc::new(Self {
             location: store.location().into(),
             store,
@@ -80,9 +81,9 @@ impl Inner {
             reaper,
             hub,
             succession: Succession::default(),
-            settings: Arc::new(Settings::new(&config)),
+            settings: Arc::new(Settings::new(&config, &audience)),
             config,
-            audience: Arc::new(Audience::new(log)),
+            audience,
             process: Process::current(),
             closed: CancellationToken::new(),
             closing: AtomicBool::new(false),

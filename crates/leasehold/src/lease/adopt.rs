@@ -35,7 +35,7 @@ impl DetachedLease {
             terms.ttl,
             Relay::default(),
             settings.settings,
-            Began { at: now, how: LockEventKind::Adopted, audience: &client.audience },
+            Began { at: now, how: LockEventKind::Adopted },
         );
         let handle = client.schedule.begin(handle, sent_at, now);
         let (key, fence) = (&handle.key, handle.fence());

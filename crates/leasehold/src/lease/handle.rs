@@ -13,7 +13,6 @@ use leasehold_core::{
 use tokio::sync::Notify;
 
 use crate::LOCK;
-use crate::audience::Audience;
 use crate::audit::{LockEventKind, LossReason};
 use crate::events::{self, Holding};
 use crate::rt;
@@ -50,12 +49,11 @@ pub(crate) struct Proof {
     pub(crate) fence: Fence,
 }
 
-/// How a lease came to this process, and who is told what becomes of it.
+/// How a lease came to this process.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Began<'a> {
+pub(crate) struct Began {
     pub(crate) at: Moment,
     pub(crate) how: LockEventKind,
-    pub(crate) audience: &'a Arc<Audience>,
 }
 
 #[derive(Debug)]
@@ -223,10 +221,10 @@ impl LeaseHandle {
         ttl: Ttl,
         relay: Relay,
         settings: Arc<Settings>,
-        Began { at: granted_at, how, audience }: Began<'_>,
+        Began { at: granted_at, how }: Began,
     ) -> Self {
         let Proof { key, token, fences, fence } = proof;
-        let holding = Holding::new(audience, &key, &settings, fence, how);
+        let holding = Holding::new(&key, &settings, fence, how);
         Self {
             holding,
             key,
@@ -367,7 +365,7 @@ impl LeaseHandle {
             token: self.token,
             fences: self.fences,
             fence,
-            holding: Holding::new(self.holding.audience(), &self.key, &self.settings, fence, began),
+            holding: Holding::new(&self.key, &self.settings, fence, began),
             relay: Relay::default(),
             settings: Arc::clone(&self.settings),
             since: self.since,

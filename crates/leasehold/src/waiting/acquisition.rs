@@ -250,7 +250,7 @@ impl Acquisition {
                 until: now.saturating_add(LOCAL_HANDOFFS_FOR),
             },
             Arc::clone(&self.limits.settings),
-            Began { at: now, how: LockEventKind::Granted, audience: &self.client.audience },
+            Began { at: now, how: LockEventKind::Granted },
         );
         let handle = self.client.schedule.begin(handle, sent_at, now);
         self.armed.disarm(&self.client.reaper);

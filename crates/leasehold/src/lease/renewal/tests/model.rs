@@ -14,7 +14,6 @@ use leasehold_core::{
 use tokio::sync::{mpsc, oneshot};
 
 use super::*;
-use crate::audience::Audience;
 use crate::audit::LockEventKind;
 use crate::lease::handle::{Began, Change, Cooldown, Offered, Phase, Proof, Relay};
 use crate::settings::Settings;
@@ -112,7 +111,6 @@ struct World {
     /// Whose length is being changed.
     changing: Option<usize>,
     settings: Settings,
-    audience: Arc<Audience>,
     answered: bool,
     /// When the renewer looks by itself, and whether it was woken.
     looks_at: Option<u64>,
@@ -139,7 +137,6 @@ impl World {
             leases: Vec::new(),
             changing: None,
             settings,
-            audience: Arc::new(Audience::new(None)),
             answered: false,
             looks_at: None,
             woken: false,
@@ -187,7 +184,7 @@ impl World {
             ttl,
             Relay { handoffs: 3, until: Moment::from_nanos(u64::MAX) },
             Arc::new(settings),
-            Began { at: now, how: LockEventKind::Granted, audience: &self.audience },
+            Began { at: now, how: LockEventKind::Granted },
         );
         let handle = self.schedule.begin(handle, sent_at, now);
         self.leases.push(Lease { handle, due: None, offer: None, resume: None, refuted: false });
