@@ -3,7 +3,8 @@
 //! Nothing expires by it. It seeds fences, so that they go on increasing after a store has
 //! forgotten what it issued.
 
-use std::time::SystemTime;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use leasehold_core::Fence;
 
@@ -30,9 +31,66 @@ pub fn fence_floor_at(unix_us: u64) -> Fence {
     Fence::new(0, sequence).unwrap_or(Fence::ZERO)
 }
 
+/// The [`fence_floor`] for those who know the time by another clock: the time of day is looked at every
+/// [10 ms](Self::LOOK_EVERY) at most, and follows that clock in between. A time of day that is set takes
+/// effect as much later.
+#[derive(Debug)]
+pub struct FenceFloor {
+    looked_at_us: AtomicU64,
+    ahead_us: AtomicU64,
+}
+
+impl FenceFloor {
+    /// How often the time of day is looked at.
+    pub const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+    /// Looks at the time of day, when the other clock shows `now_us` microseconds.
+    #[must_use]
+    pub fn new(now_us: u64) -> Self {
+        let floor = Self { looked_at_us: AtomicU64::new(0), ahead_us: AtomicU64::new(0) };
+        floor.look(now_us);
+        floor
+    }
+
+    /// The smallest fence to issue when the other clock shows `now_us` microseconds. Threads that ask
+    /// beside each other go by the last look or by the one before.
+    #[must_use]
+    pub fn at(&self, now_us: u64) -> Fence {
+        let since_us = now_us.wrapping_sub(self.looked_at_us.load(Ordering::Relaxed));
+        // One that went back wraps around.
+        if Duration::from_micros(since_us) >= Self::LOOK_EVERY {
+            self.look(now_us);
+        }
+        fence_floor_at(now_us.wrapping_add(self.ahead_us.load(Ordering::Relaxed)))
+    }
+
+    fn look(&self, now_us: u64) {
+        self.ahead_us.store(unix_micros().wrapping_sub(now_us), Ordering::Relaxed);
+        self.looked_at_us.store(now_us, Ordering::Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn beside_another_clock_the_floor_follows_it_for_10_ms_and_then_the_time_of_day() {
+        let now_us = 5_000_000;
+        let before = fence_floor().sequence();
+        let floor = FenceFloor::new(now_us);
+        let after = fence_floor().sequence();
+        let at = |us| floor.at(us).sequence();
+        let first = at(now_us);
+        assert!((before..=after).contains(&first));
+        assert_eq!(at(now_us + 9_999), first + 9_999);
+        // That clock goes on by an hour, the time of day by next to nothing; then it goes back.
+        for us in [now_us + 3_600_000_000, now_us, 0] {
+            let before = fence_floor().sequence();
+            let found = at(us);
+            assert!((before..=fence_floor().sequence()).contains(&found), "{us}");
+        }
+    }
 
     #[test]
     fn the_floor_is_the_microseconds_since_2020() {

@@ -3,6 +3,8 @@
 use std::fmt;
 
 use crate::error::{Error, ErrorKind, Result};
+#[cfg(feature = "serde")]
+use crate::fixed;
 
 /// A fencing token: larger for every later lease of the same name.
 ///
@@ -13,11 +15,6 @@ use crate::error::{Error, ErrorKind, Result};
 /// 51 bits of them last until 2091. The epoch tells two grants of the same microsecond apart, one
 /// before and one after a fail-over.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Deserialize, serde::Serialize),
-    serde(try_from = "u64", into = "u64")
-)]
 pub struct Fence(u64);
 
 impl Fence {
@@ -108,6 +105,20 @@ impl TryFrom<u64> for Fence {
 impl From<Fence> for u64 {
     fn from(fence: Fence) -> Self {
         fence.value()
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for Fence {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        fixed::serialize(&self.0, to)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for Fence {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        Self::from_value(fixed::deserialize(from)?).map_err(serde::de::Error::custom)
     }
 }
 

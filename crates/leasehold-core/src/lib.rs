@@ -17,6 +17,8 @@ mod document;
 mod error;
 pub mod escape;
 mod fence;
+#[cfg(feature = "serde")]
+mod fixed;
 mod key;
 mod label;
 mod lease;

@@ -7,7 +7,7 @@
 /// places of their own, which are above by [`BEHIND`](Self::BEHIND).
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-pub struct Place(u64);
+pub struct Place(#[cfg_attr(feature = "serde", serde(with = "crate::fixed"))] u64);
 
 impl Place {
     /// What is added to the places of waiters that are not preferred: 2^52, more microseconds than

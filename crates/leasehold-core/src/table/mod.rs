@@ -40,7 +40,7 @@ use crate::fence::Fence;
 /// A point on a store's clock, in microseconds since an origin of the store's own.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-pub struct StoreTime(u64);
+pub struct StoreTime(#[cfg_attr(feature = "serde", serde(with = "crate::fixed"))] u64);
 
 impl StoreTime {
     /// The point `us` microseconds after the origin.

@@ -21,7 +21,8 @@ use std::time::Duration;
 
 use heed::types::Bytes;
 use heed::{Database, RoTxn, RwTxn, WithoutTls};
-use leasehold_clock::{Process, SystemClock, fence_floor};
+use leasehold_clock::wall::FenceFloor;
+use leasehold_clock::{Process, SystemClock};
 use leasehold_core::table::{Notice, Now, StoreTime};
 use leasehold_core::{ClientId, Clock as _, Effect, Error, ErrorKind, Result};
 use tokio::sync::oneshot;
@@ -56,6 +57,7 @@ pub(super) struct Environment {
     /// Whether values have room for two records, so that most changes are made in place.
     pub(super) pairs: bool,
     still_there: StillThere,
+    fence_floor: FenceFloor,
     /// The process that opened it; a fork must not use it.
     process: Process,
     /// Shows to others, by its lock, that the store is in use.
@@ -75,7 +77,6 @@ pub(super) struct Parts {
     pub(super) data: File,
     pub(super) bytes_max: u64,
     pub(super) in_place: bool,
-    pub(super) pairs: bool,
     pub(super) in_use: InUse,
 }
 
@@ -87,6 +88,7 @@ impl Environment {
         let commits = parts.in_place.then(|| Commits::map(&parts.data)).transpose();
         Ok(Self {
             still_there: still_there.map_err(|error| unusable("look at", error))?,
+            fence_floor: FenceFloor::new(store_time().as_micros()),
             location: parts.location,
             path: parts.path,
             access: parts.access,
@@ -97,7 +99,7 @@ impl Environment {
             worker: Worker::new(Arc::clone(&gate)),
             gate,
             commits: commits.map_err(|error| unusable("map the file data.mdb of", error))?,
-            pairs: parts.pairs && parts.in_place,
+            pairs: parts.in_place,
             room: Room::new(parts.data, parts.in_place, parts.bytes_max),
             process: Process::current(),
             _in_use: parts.in_use,
@@ -306,7 +308,8 @@ impl Environment {
 
     /// The time by which a step inside the gate goes.
     pub(super) fn now(&self) -> Now {
-        Now { at: store_time(), fence_floor: fence_floor() }
+        let at = store_time();
+        Now { at, fence_floor: self.fence_floor.at(at.as_micros()) }
     }
 
     pub(super) fn read_txn(&self, _pass: &Pass<'_>) -> Result<RoTxn<'_, WithoutTls>> {

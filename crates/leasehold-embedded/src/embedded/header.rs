@@ -12,12 +12,9 @@ use leasehold_core::{Clock as _, Fence};
 use super::directory::Access;
 use super::machine::Machine;
 
-/// The version of everything in the directory. A store of a later one is refused.
-pub(super) const FORMAT: u32 = 3;
-/// The one whose values were single records.
-const SINGLE: u32 = 2;
-/// The one without a word about the gate, which was a lock on its file.
-const GATE_UNSAID: u32 = 1;
+/// The version of everything in the directory. A store of another one is refused: those before this
+/// one were never released.
+pub(super) const FORMAT: u32 = 4;
 
 pub(super) const NAME: &str = "store";
 /// A header on its way to its place.
@@ -64,11 +61,10 @@ pub(super) struct Header {
     /// Whether the data file is written through the memory map, in place.
     pub(super) in_place: bool,
     pub(super) access: Access,
-    /// How the store is entered, unless the header is of a version that knew one way.
-    pub(super) gate: Option<GateKind>,
-    /// The number of the data file, and that a value in it may be two records; unless the header is of a
-    /// version that knew single ones. It is 0 while that file is to be made.
-    pub(super) data: Option<u64>,
+    /// How the store is entered.
+    pub(super) gate: GateKind,
+    /// The number of the data file; 0 while that file is to be made.
+    pub(super) data: u64,
     /// Whether the data file was made completely.
     pub(super) ready: bool,
 }
@@ -87,8 +83,8 @@ pub(super) struct GateKind {
 pub(super) enum Unreadable {
     /// There is none.
     Absent,
-    /// It was written by a later version.
-    Newer(u32),
+    /// It was written by another version, in this format.
+    Other(u32),
     /// It says something else than a header does.
     Corrupt,
     Io(io::Error),
@@ -110,8 +106,8 @@ impl Header {
             bytes_max,
             in_place,
             access,
-            gate: Some(gate),
-            data: Some(0),
+            gate,
+            data: 0,
             ready: false,
         }
     }
@@ -156,8 +152,8 @@ impl Header {
             if first == word { Ok(rest) } else { Err(Unreadable::Corrupt) }
         };
         let format: u32 = number(next(MARK)?)?;
-        if format > FORMAT {
-            return Err(Unreadable::Newer(format));
+        if format != FORMAT {
+            return Err(Unreadable::Other(format));
         }
         let header = Self {
             machine: Machine {
@@ -173,13 +169,11 @@ impl Header {
             } else {
                 Access::Private
             },
-            gate: if format > GATE_UNSAID {
+            gate: {
                 let (kind, inode) = next("gate")?.split_once(' ').ok_or(Unreadable::Corrupt)?;
-                Some(GateKind { word: either(kind, "word", "lock")?, inode: number(inode)? })
-            } else {
-                None
+                GateKind { word: either(kind, "word", "lock")?, inode: number(inode)? }
             },
-            data: if format > SINGLE { Some(number(next("data")?)?) } else { None },
+            data: number(next("data")?)?,
             ready: either(next("state")?, "ready", "making")?,
         };
         if header.text() == text { Ok(header) } else { Err(Unreadable::Corrupt) }
@@ -221,21 +215,12 @@ impl Header {
             Access::Group => "group",
         };
         let state = if *ready { "ready" } else { "making" };
-        let (format, files) = match gate {
-            Some(GateKind { word, inode }) => {
-                let kind = if *word { "word" } else { "lock" };
-                let gate = format!("gate {kind} {inode}\n");
-                match data {
-                    Some(data) => (FORMAT, format!("{gate}data {data}\n")),
-                    None => (SINGLE, gate),
-                }
-            }
-            None => (GATE_UNSAID, String::new()),
-        };
+        let GateKind { word, inode } = gate;
+        let kind = if *word { "word" } else { "lock" };
         format!(
-            "{MARK} {format}\nboot {boot}\ntime-namespace {time_namespace}\n\
+            "{MARK} {FORMAT}\nboot {boot}\ntime-namespace {time_namespace}\n\
              made-at-s {made_at_s}\nbooted-at-s {booted_at_s}\nbytes-max {bytes_max}\nwrite {write}\naccess {access}\n\
-             {files}state {state}\n"
+             gate {kind} {inode}\ndata {data}\nstate {state}\n"
         )
     }
 }
@@ -274,8 +259,8 @@ mod tests {
             bytes_max: 1 << 28,
             in_place: true,
             access: Access::Group,
-            gate: Some(GateKind { word: true, inode: 77 }),
-            data: Some(78),
+            gate: GateKind { word: true, inode: 77 },
+            data: 78,
             ready: true,
         }
     }
@@ -283,17 +268,19 @@ mod tests {
     #[test]
     fn it_is_read_back_as_it_was_written() {
         let lock = GateKind { word: false, inode: 78 };
-        let said = header().gate;
-        for (gate, data) in [(said, Some(9)), (said, None), (Some(lock), Some(0)), (None, None)] {
+        for (gate, data) in [(header().gate, 9), (lock, 0)] {
             let header = Header { gate, data, ..header() };
             assert_eq!(Header::parse(header.text().as_bytes()).unwrap(), header);
         }
     }
 
     #[test]
-    fn a_later_format_is_known_as_such_whatever_follows() {
-        let later = "leasehold-store 4\nsomething new\n";
-        assert!(matches!(Header::parse(later.as_bytes()), Err(Unreadable::Newer(4))));
+    fn another_format_is_known_as_such_whatever_follows() {
+        for format in [FORMAT - 1, FORMAT + 1] {
+            let other = format!("leasehold-store {format}\nsomething else\n");
+            let read = Header::parse(other.as_bytes());
+            assert!(matches!(read, Err(Unreadable::Other(other)) if other == format));
+        }
     }
 
     #[test]

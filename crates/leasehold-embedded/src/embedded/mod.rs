@@ -435,14 +435,16 @@ fn location(path: &Path) -> String {
     format!("embedded:{}", leasehold_core::escape::terminal(&path.to_string_lossy()))
 }
 
-/// Refuses what a later version has written.
-fn newer(format: u32) -> Error {
-    Error::new(
-        ErrorKind::Unsupported,
-        format!(
-            "made by a later version of leasehold (format {format}, this one knows {}); upgrade \
-             this one, or name another directory",
-            header::FORMAT
-        ),
-    )
+/// Refuses what another version has written.
+fn other_format(format: u32) -> Error {
+    let (of, remedy) = if format > header::FORMAT {
+        ("a later", "upgrade this one, or name another directory")
+    } else {
+        ("an earlier", "end what uses it and remove its directory, or name another one")
+    };
+    let known = header::FORMAT;
+    let why = format!(
+        "made by {of} version of leasehold (format {format}, this one knows {known}); {remedy}"
+    );
+    Error::new(ErrorKind::Unsupported, why)
 }

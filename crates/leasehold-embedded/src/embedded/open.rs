@@ -23,7 +23,7 @@ use super::room::{allocate, file_limit};
 use super::session::Sessions;
 use super::wake::Wakes;
 use super::word::Word;
-use super::{newer, session, table, wake};
+use super::{other_format, session, table, wake};
 
 /// How long opening waits for whoever is inside.
 const ENTER_WITHIN: Duration = Duration::from_secs(5);
@@ -139,7 +139,7 @@ fn open_new(directory: &Directory, wanted: Wanted) -> Result<Environment> {
     let inode = gate.file().metadata().map_err(|error| unusable("look at", error))?.ino();
     let kind = GateKind { word: directory.has_room_ahead && Word::works(gate.file()), inode };
     let mut header = fit_header(directory, wanted, &machine, alone, kind)?;
-    if header.gate.is_some_and(|gate| gate.word) {
+    if header.gate.word {
         if alone || !header.ready {
             Word::make(gate.file()).map_err(|error| unusable("make the file gate in", error))?;
         }
@@ -148,14 +148,13 @@ fn open_new(directory: &Directory, wanted: Wanted) -> Result<Environment> {
     let pass = enter(&gate, wanted.within())?;
     let data = prepare_data(directory, &header, wanted)?;
     let meet_in = data.metadata().map_err(|error| unusable("look at", error))?.ino();
-    let is_outdated = header.ready && header.data.is_none_or(|made| made != meet_in);
-    // Beside an earlier version, which knows single records only, this one writes such ones too.
-    if is_outdated && !alone && header.data.is_some() {
+    let is_outdated = header.ready && header.data != meet_in;
+    if is_outdated && !alone {
         return Err(replaced(DATA));
     }
     let (lmdb, records) = open_lmdb(directory, &header, wanted)?;
-    if !header.ready || is_outdated && alone {
-        header = Header { ready: true, data: Some(meet_in), ..header };
+    if !header.ready || is_outdated {
+        header = Header { ready: true, data: meet_in, ..header };
         header
             .write(&directory.path)
             .map_err(|error| unusable("write the file store in", error))?;
@@ -194,7 +193,6 @@ fn open_new(directory: &Directory, wanted: Wanted) -> Result<Environment> {
         data,
         bytes_max: header.bytes_max,
         in_place: header.in_place,
-        pairs: header.data.is_some(),
         in_use,
     })?;
     if !alone || header.machine.time_namespace == machine.time_namespace {
@@ -218,7 +216,7 @@ fn fit_header(
             directory.check_ours()?;
             return begin(directory, wanted, machine, gate);
         }
-        Err(Unreadable::Newer(format)) => return Err(newer(format)),
+        Err(Unreadable::Other(format)) => return Err(other_format(format)),
         Err(Unreadable::Corrupt) => return Err(corrupt("the file store is damaged")),
         Err(Unreadable::Io(error)) => return Err(unusable("read the file store in", error)),
     };
@@ -240,20 +238,16 @@ fn fit_header(
         let kept = Wanted { access: header.access, bytes_max: header.bytes_max, ..wanted };
         return begin(directory, kept, machine, gate);
     }
-    if header.gate.is_none_or(|made| made.inode != gate.inode) {
+    if header.gate.inode != gate.inode {
         if !alone {
-            return Err(if header.gate.is_none() {
-                in_use_by_an_earlier_one()
-            } else {
-                replaced(GATE)
-            });
+            return Err(replaced(GATE));
         }
-        header.gate = Some(header.gate.map_or(gate, |made| GateKind { inode: gate.inode, ..made }));
+        header.gate.inode = gate.inode;
         header
             .write(&directory.path)
             .map_err(|error| unusable("write the file store in", error))?;
     }
-    if header.gate.is_some_and(|made| made.word) && !gate.word {
+    if header.gate.word && !gate.word {
         return Err(Error::new(
             ErrorKind::Unsupported,
             "this system has not the file locks by which others use this store; end what uses it, \
@@ -269,13 +263,6 @@ fn fit_header(
         }
     }
     Ok(header)
-}
-
-fn in_use_by_an_earlier_one() -> Error {
-    Error::new(
-        ErrorKind::Misuse,
-        "this store is in use by processes of an earlier version of leasehold; end them first",
-    )
 }
 
 fn replaced(file: &str) -> Error {

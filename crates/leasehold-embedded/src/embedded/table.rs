@@ -632,7 +632,7 @@ fn unreadable(store: &Environment, why: Unreadable) -> Error {
             .corrupt("the record of this lock in data.mdb is damaged; no other lock is affected"),
         Unreadable::Corrupt => damaged(store, "an entry"),
         Unreadable::Newer(version) => {
-            super::newer(u32::from(version)).at_store(store.location.to_string())
+            super::other_format(u32::from(version)).at_store(store.location.to_string())
         }
     }
 }

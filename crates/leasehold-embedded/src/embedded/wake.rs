@@ -24,7 +24,7 @@ use super::directory::Access;
 use super::gate::lock;
 
 /// The first byte of a message.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// A message has a few dozen bytes.
 const MESSAGE_BYTES_MAX: usize = 256;

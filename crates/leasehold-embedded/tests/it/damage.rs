@@ -182,15 +182,20 @@ async fn a_damaged_header_is_refused() {
 }
 
 #[tokio::test]
-async fn a_store_of_a_later_version_is_refused_as_such() {
+async fn a_store_of_another_version_is_refused_as_such() {
     let (path, _keep) = place();
     with_leases(&path, 1).await;
     let header = fs::read_to_string(path.join("store")).unwrap();
-    fs::write(path.join("store"), header.replace("leasehold-store 3", "leasehold-store 9"))
-        .unwrap();
-    let error = refused(&path);
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("format 9"), "{error}");
+    for (format, of) in [("3", "an earlier version"), ("9", "a later version")] {
+        let other = header.replace("leasehold-store 4\n", &format!("leasehold-store {format}\n"));
+        assert_ne!(other, header);
+        fs::write(path.join("store"), &other).unwrap();
+        let error = refused(&path);
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        let said = error.to_string();
+        assert!(said.contains(of) && said.contains(&format!("format {format}")), "{said}");
+        assert_eq!(fs::read_to_string(path.join("store")).unwrap(), other);
+    }
 }
 
 #[tokio::test]

@@ -229,63 +229,6 @@ async fn a_gate_that_is_cut_off_in_use_ends_who_enters() {
     soon(&store, "k").await;
 }
 
-/// Makes the header of a store one of an earlier version, without the lines that it lacked.
-fn make_earlier(path: &Path, version: u32, lacked: &[&str]) {
-    let header = fs::read_to_string(path.join("store")).unwrap();
-    let earlier: String = header
-        .lines()
-        .filter(|line| !lacked.iter().any(|word| line.starts_with(word)))
-        .map(|line| format!("{line}\n"))
-        .collect();
-    let mark = format!("leasehold-store {version}\n");
-    fs::write(path.join("store"), earlier.replace("leasehold-store 3\n", &mark)).unwrap();
-}
-
-#[tokio::test]
-async fn a_store_of_an_earlier_version_is_taken_over_when_nobody_uses_it() {
-    let (path, _keep) = place();
-    let detached = EmbeddedStore::options().detached(true).open(&path).unwrap();
-    granted(detached.acquire(&request("k"), WITHIN).await.unwrap());
-    make_earlier(&path, 1, &["gate ", "data "]);
-    let mut newcomer = Child::start(&path, "try-open k");
-    let said = newcomer.next().unwrap();
-    assert!(said.contains("Misuse") && said.contains("earlier version"), "{said}");
-    newcomer.end();
-    drop(detached);
-    File::options().write(true).open(path.join("gate")).unwrap().set_len(0).unwrap();
-    let store = EmbeddedStore::open(&path).unwrap();
-    let answer = store.acquire(&request("k"), WITHIN).await.unwrap();
-    assert!(matches!(answer, Acquire::Busy(_)), "{answer:?}");
-    assert!(fs::read_to_string(path.join("store")).unwrap().contains("leasehold-store 3"));
-}
-
-/// What comes right after a name, wherever it stands in the data file.
-fn behind(path: &Path, name: &str) -> Vec<u8> {
-    let bytes = fs::read(path.join("data.mdb")).unwrap();
-    let found = bytes.windows(name.len() + 1).filter(|bytes| bytes.starts_with(name.as_bytes()));
-    found.map(|bytes| bytes[name.len()]).collect()
-}
-
-#[tokio::test]
-async fn an_earlier_version_beside_this_one_meets_single_records_only() {
-    let (path, _keep) = place();
-    let earlier = EmbeddedStore::open(&path).unwrap();
-    make_earlier(&path, 2, &["data "]);
-    let mut newcomer = Child::start(&path, "hold-detached single");
-    newcomer.wait_for("held");
-    assert!(behind(&path, "single").iter().all(|version| *version == 1));
-    assert!(fs::read_to_string(path.join("store")).unwrap().contains("leasehold-store 2"));
-    newcomer.kill();
-    drop(earlier);
-    let store = EmbeddedStore::open(&path).unwrap();
-    assert!(fs::read_to_string(path.join("store")).unwrap().contains("leasehold-store 3"));
-    let answer = store.acquire(&request("single"), WITHIN).await.unwrap();
-    assert!(matches!(answer, Acquire::Busy(_)), "{answer:?}");
-    granted(store.acquire(&request("paired"), WITHIN).await.unwrap());
-    let in_place = fs::read_to_string(path.join("store")).unwrap().contains("\nwrite in-place\n");
-    assert_eq!(behind(&path, "paired").contains(&0x80), in_place);
-}
-
 #[tokio::test]
 async fn a_store_with_a_lock_for_its_gate_loses_no_addition() {
     let (path, _keep) = place();
