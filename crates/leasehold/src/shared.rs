@@ -116,9 +116,11 @@ impl Inner {
 
     /// Whether nothing is held, on its way, to be given up or to be logged.
     pub(crate) fn has_nothing_left(&self) -> bool {
-        // What is on its way is held before it is on its way no more, so that is looked at first.
+        // What is on its way is held before it is on its way no more, and what is held is on its way before
+        // it is held no more: so that is looked at first and last.
         self.reaper.is_idle_for_good()
             && self.schedule.holds().is_empty()
+            && self.reaper.is_idle_for_good()
             && self.audience.log().is_none()
     }
 

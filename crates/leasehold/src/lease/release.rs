@@ -253,9 +253,9 @@ impl Ending {
         let ours = handle.is_ours();
         let last = ours.then(|| handle.begin_end(cooldown, client.clock.now())).flatten();
         let Some(last) = last else { return Err(lease) };
-        client.schedule.remove(handle);
-        // So that a client that is closed waits for it.
+        // Before it is held no more: a client that is closed waits for what is one or the other.
         client.reaper.arm();
+        client.schedule.remove(handle);
         Ok(Self { lease, last, is_over: false })
     }
 
