@@ -34,12 +34,22 @@ pub(crate) struct Renewals {
     pub(crate) client_us_per_renewal: Option<Spread>,
     pub(crate) server_us_per_renewal: Option<Spread>,
     pub(crate) bytes_per_lock: Option<Spread>,
-    /// 100 compare-and-extend scripts in one pipeline, as fast as they go.
-    pub(crate) bare_client_us_per_renewal: Option<Spread>,
-    pub(crate) bare_server_us_per_renewal: Option<Spread>,
-    /// Renewals per second of processor time of both sides, to those of the bare pipeline.
-    pub(crate) ratio_to_bare: Option<Spread>,
+    pub(crate) bare: Vec<BarePipelines>,
 }
+
+/// Compare-and-extend scripts in pipelines, each sent when the one before is answered.
+#[derive(Debug, Serialize)]
+pub(crate) struct BarePipelines {
+    /// In each of them.
+    pub(crate) scripts: usize,
+    pub(crate) client_us_per_renewal: Option<Spread>,
+    pub(crate) server_us_per_renewal: Option<Spread>,
+    /// Leasehold's renewals per second of processor time of both sides, to these.
+    pub(crate) ratio: Option<Spread>,
+}
+
+/// As many as keep others of the server waiting no longer than leasehold's renewals do, and more.
+const PIPELINES: [usize; 2] = [20, 100];
 
 pub(crate) const TTL: Duration = Duration::from_secs(3);
 
@@ -59,16 +69,26 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Renewals> {
     // Two renewals of each lock, at least.
     let length = args.turn().max(TTL);
     let locks = args.locks();
-    let (mut turns, mut bare_turns) = (Vec::new(), Vec::new());
+    let (mut turns, mut bare_turns) = (Vec::new(), [const { Vec::new() }; PIPELINES.len()]);
     for _ in 0..args.rounds() {
         turns.push(turn(&server, locks, length).await?);
-        bare_turns.push(bare(&server, locks, args.turn()).await?);
+        for (scripts, turns) in PIPELINES.into_iter().zip(&mut bare_turns) {
+            turns.push(bare(&server, locks, scripts, args.turn()).await?);
+        }
     }
     let spread = |value: fn(&Turn) -> f64| Spread::of(turns.iter().map(value));
     let per_cpu_second: Vec<f64> =
         turns.iter().map(|turn| 1e6 / (turn.client_us + turn.server_us)).collect();
-    let bare_per_cpu_second: Vec<f64> =
-        bare_turns.iter().map(|(client_us, server_us)| 1e6 / (client_us + server_us)).collect();
+    let bare = PIPELINES.into_iter().zip(&bare_turns).map(|(scripts, turns)| {
+        let bare_per_cpu_second: Vec<f64> =
+            turns.iter().map(|(client_us, server_us)| 1e6 / (client_us + server_us)).collect();
+        BarePipelines {
+            scripts,
+            client_us_per_renewal: Spread::of(turns.iter().map(|turn| turn.0)),
+            server_us_per_renewal: Spread::of(turns.iter().map(|turn| turn.1)),
+            ratio: Spread::of_ratios(&per_cpu_second, &bare_per_cpu_second),
+        }
+    });
     Ok(Renewals {
         server: server.describe(),
         locks,
@@ -83,9 +103,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Renewals> {
         server_us_per_renewal: spread(|turn| turn.server_us),
         // What the first round has freed, the next ones use again.
         bytes_per_lock: Spread::of(turns.first().map(|turn| turn.bytes)),
-        bare_client_us_per_renewal: Spread::of(bare_turns.iter().map(|turn| turn.0)),
-        bare_server_us_per_renewal: Spread::of(bare_turns.iter().map(|turn| turn.1)),
-        ratio_to_bare: Spread::of_ratios(&per_cpu_second, &bare_per_cpu_second),
+        bare: bare.collect(),
     })
 }
 
@@ -181,7 +199,12 @@ async fn acquire(client: &Client, locks: usize) -> anyhow::Result<Vec<Guard>> {
 }
 
 /// Processor time per renewal, in µs, of this side and of the server.
-async fn bare(server: &Server, locks: usize, length: Duration) -> anyhow::Result<(f64, f64)> {
+async fn bare(
+    server: &Server,
+    locks: usize,
+    scripts: usize,
+    length: Duration,
+) -> anyhow::Result<(f64, f64)> {
     let mut bare = Bare::connect(&server.url()).await?;
     let script = bare.compare_and_extend().await?;
     let token = token();
@@ -194,7 +217,7 @@ async fn bare(server: &Server, locks: usize, length: Duration) -> anyhow::Result
     let until = Instant::now() + length;
     let mut renewals = 0_u64;
     while Instant::now() < until {
-        for keys in keys.chunks(100) {
+        for keys in keys.chunks(scripts) {
             renewals += bare.extend_all(&script, keys, &token).await?;
         }
     }

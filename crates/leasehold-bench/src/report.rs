@@ -247,12 +247,15 @@ impl Document {
                 ("requests per renewal", renew.commands_per_renewal),
                 ("client µs per renewal", renew.client_us_per_renewal),
                 ("server µs per renewal", renew.server_us_per_renewal),
-                ("bare pipeline, client µs", renew.bare_client_us_per_renewal),
-                ("bare pipeline, server µs", renew.bare_server_us_per_renewal),
-                ("renewals per cpu second, of bare", renew.ratio_to_bare),
                 ("bytes per held lock", renew.bytes_per_lock),
             ] {
                 table.row([name.to_owned(), ranged(value)]);
+            }
+            for bare in &renew.bare {
+                let name = |what| format!("bare pipelines of {}, {what}", bare.scripts);
+                table.row([name("client µs"), ranged(bare.client_us_per_renewal)]);
+                table.row([name("server µs"), ranged(bare.server_us_per_renewal)]);
+                table.row([name("renewals per cpu second, of these"), ranged(bare.ratio)]);
             }
             table.row(["renewals failed".to_owned(), renew.failed.to_string()]);
             table.row(["locks lost".to_owned(), renew.lost.to_string()]);
