@@ -3,6 +3,7 @@
 //! Nothing here repeats a URL or a part of it that could be a secret: not in an error, not in
 //! `Debug`.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -225,8 +226,13 @@ impl Address {
                  @ in them as %40",
             ));
         }
+        let mut said = BTreeSet::new();
         for (key, value) in url.query_pairs() {
             address.set(&key, &value)?;
+            // It is a known one, so no piece of a password.
+            if let Some(key) = said.replace(key) {
+                return Err(refuse(format!("the store's URL says {key} twice; say it once")));
+            }
         }
         if let Endpoint::Tcp { tls: Some(files), .. } = &address.endpoint
             && files.certificate.is_some() != files.key.is_some()
@@ -629,6 +635,8 @@ mod tests {
     fn nothing_in_a_url_is_ignored() {
         refused("redis://h?prefx=a", "an unknown setting prefx; known are cafile, certfile");
         refused("redis://h?hunter2", "an unknown setting; known are");
+        refused("redis://h?prefix=a&max_ttl=1m&prefix=b", "says prefix twice");
+        refused("redis://h?replicas=1&replicas=1", "says replicas twice");
         refused("redis://h?cafile=/a", "rediss://");
         refused("redis://h?db=1", "host:port/db");
         refused("redis://h#insecure", "after #");

@@ -110,16 +110,20 @@ impl QuorumUrl {
 
 impl Settings {
     fn set(&mut self, name: &str, value: &str) -> Result<()> {
-        match name {
-            "max_ttl" => self.max_ttl = Some(length(name, value)?),
-            "node_timeout" => self.node_timeout = Some(length(name, value)?),
+        let before = match name {
+            "max_ttl" => self.max_ttl.replace(length(name, value)?).is_some(),
+            "node_timeout" => self.node_timeout.replace(length(name, value)?).is_some(),
             _ => {
-                self.keep_leases = Some(match value {
+                let keep = match value {
                     "yes" => true,
                     "no" => false,
                     _ => return Err(refuse(format!("{name} is yes or no"))),
-                });
+                };
+                self.keep_leases.replace(keep).is_some()
             }
+        };
+        if before {
+            return Err(refuse(format!("a quorum's URL says {name} twice; say it once")));
         }
         Ok(())
     }
@@ -239,7 +243,8 @@ mod tests {
 
     #[test]
     fn what_makes_no_quorum_is_refused_without_being_repeated() {
-        let bad = "redis://a,b|redis://a,,redis://b|redis://a,redis://a|max_ttl=9,redis://a|a,b|";
+        let bad = "redis://a,b|redis://a,,redis://b|redis://a,redis://a|max_ttl=9,redis://a|a,b|\
+                   max_ttl=9s,redis://a,redis://b,max_ttl=9s|";
         for list in bad.split('|') {
             assert!(QuorumUrl::of_stores(list).is_err(), "{list}");
         }
@@ -248,6 +253,7 @@ mod tests {
             "redis://a,,b",
             "redis://a,b,a",
             "redis://a,b?max_ttl=long",
+            "redis://a,b?max_ttl=9s&keep_leases=yes&max_ttl=8s",
             "redis://:p@a,:p@b,:p@c",
         ] {
             assert!(QuorumUrl::of_hosts(url).is_err(), "{url}");
