@@ -427,6 +427,7 @@ impl Drop for ReentrantLease {
                 token: handle.token,
                 until,
                 in_doubt: true,
+                landing: None,
                 reopen: false,
             });
         }

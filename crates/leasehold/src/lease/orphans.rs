@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use leasehold_core::retry::{Exponential, RetryStrategy as _};
 use leasehold_core::{
-    Clock, Effect, Error, ErrorKind, Key, Leave, LeaveRequest, Moment, ReleaseRequest, Store, Token,
+    Acquire, Clock, Effect, Error, ErrorKind, Key, Leave, LeaveRequest, Moment, ReleaseRequest,
+    Store, Token,
 };
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
@@ -37,6 +38,8 @@ pub(crate) enum Orphan {
         until: Moment,
         /// Whether a request may still be on its way to the store, behind our backs.
         in_doubt: bool,
+        /// Brings the answer of one that is on its way, which is waited for.
+        landing: Option<Landing>,
         /// Whether a grant would have closed the lock, which is undone too.
         reopen: bool,
     },
@@ -53,6 +56,9 @@ pub(crate) struct Reaper {
     /// What may have to be handed over yet.
     armed: Arc<Pending>,
 }
+
+/// Brings the answer of a request on its way; ends without one when nobody waits for that any more.
+pub(crate) type Landing = oneshot::Receiver<Result<Acquire, Error>>;
 
 /// Returns once the store has answered, or there is nothing to give up any more.
 pub(crate) type GivenUp = oneshot::Receiver<()>;
@@ -210,7 +216,13 @@ impl Orphan {
     ) {
         events::count(events::ORPHANS);
         match self {
-            Self::Acquisition { key, token, until, in_doubt, reopen } => {
+            Self::Acquisition { key, token, until, in_doubt, landing, reopen } => {
+                let mut in_doubt = in_doubt;
+                if let Some(landing) = landing {
+                    let unknown = |error: &Error| error.effect() == Effect::Unknown;
+                    let answer = landing.await;
+                    in_doubt |= answer.as_ref().map_or(true, |it| it.as_ref().is_err_and(unknown));
+                }
                 let mut request = LeaveRequest::new(key, token);
                 request.reopen = reopen;
                 let leave = |tries| stores.way(tries).leave(&request, ATTEMPT);

@@ -16,7 +16,7 @@ use crate::config::LOCAL_HANDOFFS_FOR;
 use crate::events::{self, Contender};
 use crate::lease::guard::Guard;
 use crate::lease::handle::{Began, LeaseHandle, Proof, Relay};
-use crate::lease::orphans::GivenUp;
+use crate::lease::orphans::{GivenUp, Landing};
 use crate::refusal::refused;
 use crate::rt;
 use crate::settings::{Named, Terms};
@@ -33,6 +33,8 @@ pub(crate) struct Acquisition {
     pub(crate) terms: Terms,
     pub(crate) request: AcquireRequest,
     pub(crate) armed: Armed,
+    /// Brings the answer of a request that is finished in the background.
+    pub(crate) landing: Option<Landing>,
     /// How a try failed before the wait that goes on after it.
     pub(crate) met: Option<Error>,
 }
@@ -84,6 +86,7 @@ impl Acquisition {
             },
             terms,
             request,
+            landing: None,
             met: None,
         })
     }
@@ -157,9 +160,14 @@ impl Acquisition {
         self.armed.sending(&self.client.reaper, sent_at, until);
     }
 
+    /// The last request was not sent at all.
+    pub(crate) fn never_sent(&mut self) {
+        self.armed.not_sent(&self.client.reaper);
+    }
+
     /// Hands over what the token may have, in the background; `None` when that is nothing.
     fn hand_over(&mut self) -> Option<GivenUp> {
-        self.armed.give_up(&self.client.reaper, &self.request)
+        self.armed.give_up(&self.client.reaper, &self.request, self.landing.take())
     }
 
     /// When whatever a request sent now could get has run out by itself, the time for which it

@@ -2,7 +2,7 @@
 
 use leasehold_core::{AcquireRequest, Moment};
 
-use crate::lease::orphans::{GivenUp, Orphan, Reaper};
+use crate::lease::orphans::{GivenUp, Landing, Orphan, Reaper};
 
 /// What an acquisition may have left in the store.
 ///
@@ -85,13 +85,20 @@ impl Armed {
     }
 
     /// Hands over what this request's token may have, in the background; `None` when that is nothing.
-    pub(crate) fn give_up(&mut self, reaper: &Reaper, request: &AcquireRequest) -> Option<GivenUp> {
+    /// The answer of a request on its way says more, where it is to come by a `landing`.
+    pub(crate) fn give_up(
+        &mut self,
+        reaper: &Reaper,
+        request: &AcquireRequest,
+        landing: Option<Landing>,
+    ) -> Option<GivenUp> {
         let given_up = self.may_have_something().then(|| {
             reaper.send(Orphan::Acquisition {
                 key: request.key.clone(),
                 token: request.token,
                 until: self.until,
-                in_doubt: self.asking || self.in_doubt,
+                in_doubt: self.in_doubt || self.asking && landing.is_none(),
+                landing,
                 // A grant has started a cool-down, for work that will not be done now.
                 reopen: request.cooldown.is_some(),
             })

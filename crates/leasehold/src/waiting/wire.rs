@@ -15,6 +15,9 @@ use leasehold_core::{
     Acquire, BoxFuture, Busy, Error, FenceBlock, Moment, QueueRequest, Result, Ttl, Waiting, Wake,
 };
 
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
 use crate::events;
 use crate::lease::guard::Guard;
 use crate::lease::handle::LeaseHandle;
@@ -36,11 +39,17 @@ const OPEN_WITHIN: Duration = Duration::from_secs(1);
 const HEARTBEATS_KEPT: usize = 8;
 
 /// A request on its way, owned by itself so that it can be finished in the background.
-type Flight = BoxFuture<'static, Result<Acquire>>;
+struct Flight {
+    answer: BoxFuture<'static, Result<Acquire>>,
+    sent_at: Moment,
+    /// Whether it was ever polled; nothing was sent before.
+    is_begun: bool,
+}
 
 /// A contender's business with the store, which can be passed to another contender of the same
 /// process at any point. All state is in here; [`Wire::drive`] may be dropped and called anew.
 pub(crate) struct Wire {
+    flight: Option<Flight>,
     acquisition: Box<Acquisition>,
     wakes: bool,
     /// The line of messages, once a place has been asked for.
@@ -51,7 +60,6 @@ pub(crate) struct Wire {
     /// When the last one was sent that was answered: the store knows of it, however many come to
     /// nothing after it.
     acknowledged: Option<(u32, Moment)>,
-    flight: Option<(Flight, Moment)>,
     /// When to ask again.
     next: Moment,
     seen: Seen,
@@ -100,7 +108,23 @@ impl Wire {
 
     /// Gives up the place in the store's line. See [`Acquisition::give_up`].
     pub(crate) async fn give_up(&mut self) {
+        self.let_land();
         self.acquisition.give_up().await;
+    }
+
+    /// Has a request that is on its way finished in the background: what is given up after that must not be
+    /// taken by it, and is known by its answer.
+    fn let_land(&mut self) {
+        let Some(Flight { answer, is_begun, .. }) = self.flight.take() else { return };
+        if !is_begun {
+            return self.acquisition.never_sent();
+        }
+        // Its timers belong to the runtime that it is polled on.
+        if let Ok(here) = Handle::try_current() {
+            let (landed, landing) = oneshot::channel();
+            here.spawn(async move { drop(landed.send(answer.await)) });
+            self.acquisition.landing = Some(landing);
+        }
     }
 
     /// Waits until the lease is here. Cancel safe: it goes on where it was when called again.
@@ -156,7 +180,7 @@ impl Wire {
         let untried = !self.answered && self.failures == 0;
         let until = acquisition.limits.until.filter(|_| !untried).map(|until| match flight {
             // Its answer says what there is to give up, and may be the lease itself.
-            Some((_, sent_at)) => {
+            Some(Flight { sent_at, .. }) => {
                 until.max(sent_at.saturating_add(acquisition.client.config.call_timeout))
             }
             None => until,
@@ -206,8 +230,8 @@ impl Wire {
         self.acquisition.sending(sent_at);
         let store = Arc::clone(&client.store);
         let request = self.acquisition.request.clone();
-        let flight = Box::pin(async move { store.acquire(&request, within).await });
-        self.flight = Some((flight, sent_at));
+        let answer = Box::pin(async move { store.acquire(&request, within).await });
+        self.flight = Some(Flight { answer, sent_at, is_begun: false });
         Ok(())
     }
 
@@ -334,15 +358,19 @@ impl Wire {
         };
         events::count_by(events::HANDOFFS, "path", "store");
         self.seen.got();
-        if let Some((flight, _)) = self.flight.take() {
-            self.finish_in_background(flight, guard.handle());
+        if let Some(Flight { answer, .. }) = self.flight.take() {
+            self.finish_in_background(answer, guard.handle());
         }
         Some(guard)
     }
 
     /// A heartbeat that is on its way when the lease arrives must not be carried out after the
     /// lease's release, where it would put a ghost in line; the release waits for it.
-    fn finish_in_background(&self, flight: Flight, handle: &Arc<LeaseHandle>) {
+    fn finish_in_background(
+        &self,
+        answer: BoxFuture<'static, Result<Acquire>>,
+        handle: &Arc<LeaseHandle>,
+    ) {
         struct Done(Arc<LeaseHandle>);
         impl Drop for Done {
             fn drop(&mut self) {
@@ -352,7 +380,7 @@ impl Wire {
         handle.request_started();
         let done = Done(Arc::clone(handle));
         self.acquisition.client.here().spawn(async move {
-            drop(flight.await);
+            drop(answer.await);
             drop(done);
         });
     }
@@ -364,10 +392,12 @@ impl Wire {
 }
 
 /// The answer of the request on its way; for ever while there is none.
-async fn landed(flight: &mut Option<(Flight, Moment)>) -> (Result<Acquire>, Moment) {
-    let Some((request, sent_at)) = flight else { return std::future::pending().await };
-    let answer = request.await;
-    let sent_at = *sent_at;
+async fn landed(flight: &mut Option<Flight>) -> (Result<Acquire>, Moment) {
+    let Some(Flight { answer, sent_at, is_begun }) = flight else {
+        return std::future::pending().await;
+    };
+    *is_begun = true;
+    let (answer, sent_at) = (answer.await, *sent_at);
     *flight = None;
     (answer, sent_at)
 }
@@ -382,6 +412,12 @@ async fn next_message(line: &mut Option<Line>) -> Wake {
 /// A heartbeat that takes longer than this is tried again while the place can still be kept.
 fn patience(window: Ttl) -> Duration {
     (window.duration() / 6).max(Duration::from_millis(20))
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.let_land();
+    }
 }
 
 impl fmt::Debug for Wire {

@@ -34,6 +34,7 @@ mod hold;
 mod interop;
 #[cfg(feature = "interop")]
 mod interop_cluster;
+mod left_behind;
 mod length;
 mod line;
 #[cfg(all(feature = "embedded", feature = "macros"))]

@@ -1,0 +1,167 @@
+//! What a contender leaves behind that gets the lease from a holder of its own process while a request
+//! of its own is on its way.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use leasehold::Client;
+use leasehold::store::{BoxFuture, Call, Capability, LockLog, Method, Store, StoreLayer};
+use leasehold_core::Token;
+use leasehold_embedded::MemoryStore;
+use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
+use tokio::time::{Instant, sleep};
+
+use crate::support::{World, ms, secs};
+
+/// A store whose acquisitions take a moment, and longer to be dropped.
+#[derive(Clone, Debug)]
+struct Slow {
+    inner: MemoryStore,
+    seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    begun: usize,
+    released: usize,
+    under_way: HashSet<Token>,
+    /// Given up by a request that overtook the one that asks for it.
+    overtaken: usize,
+}
+
+impl Slow {
+    fn seen<T>(&self, look: impl FnOnce(&mut Seen) -> T) -> T {
+        look(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// An acquisition, until it is answered or can't be carried out any more.
+struct UnderWay<'a> {
+    slow: &'a Slow,
+    token: Token,
+    is_cut: bool,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if self.is_cut {
+            thread::sleep(ms(30));
+        }
+        self.slow.seen(|seen| seen.under_way.remove(&self.token));
+    }
+}
+
+impl StoreLayer for Slow {
+    fn carry<'a, C: Call + ?Sized>(
+        &'a self,
+        call: &'a C,
+        within: std::time::Duration,
+    ) -> BoxFuture<'a, C::Answer> {
+        Box::pin(async move {
+            let token = call.targets().first().and_then(|(_, token)| token.copied());
+            let mut under_way = match (C::METHOD, token) {
+                (Method::Acquire, Some(token)) => {
+                    self.seen(|seen| {
+                        seen.begun += 1;
+                        seen.under_way.insert(token)
+                    });
+                    let under_way = UnderWay { slow: self, token, is_cut: true };
+                    sleep(ms(2)).await;
+                    Some(under_way)
+                }
+                (Method::Leave, Some(token)) => {
+                    self.seen(|seen| {
+                        seen.overtaken += usize::from(seen.under_way.contains(&token))
+                    });
+                    None
+                }
+                (Method::Release, _) => {
+                    self.seen(|seen| seen.released += 1);
+                    None
+                }
+                _ => None,
+            };
+            let answer = call.send(&self.inner, within).await;
+            if let Some(under_way) = &mut under_way {
+                under_way.is_cut = false;
+            }
+            answer
+        })
+    }
+
+    fn separate(&self) -> Option<Arc<dyn Store>> {
+        None
+    }
+
+    fn log(&self) -> Option<Arc<dyn LockLog>> {
+        None
+    }
+
+    fn capability(&self) -> Capability {
+        self.inner.capability()
+    }
+
+    fn location(&self) -> String {
+        "slow:".to_owned()
+    }
+}
+
+/// Has a contender get the lock from another task of its client, while it asks for a place in the store's
+/// line, and give it back. The holder lets go as soon as that is asked for: `asked` says how often, so far.
+async fn hand_on_beside_a_request(client: &Client, asked: impl Fn() -> usize) {
+    let mutex = client.mutex("a").ttl(secs(20));
+    let held = mutex.lock().await.unwrap();
+    let before = asked();
+    let next = tokio::spawn(async move { mutex.lock().await.unwrap().release().await.unwrap() });
+    // It tries first, and then asks for a place.
+    while asked() < before + 2 {
+        sleep(ms(1) / 10).await;
+    }
+    held.release().await.unwrap();
+    next.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_given_up_before_the_request_that_asks_for_it() {
+    let slow = Slow { inner: MemoryStore::new(), seen: Arc::default() };
+    let client = Client::new(Arc::new(slow.clone())).unwrap();
+    // A lease is handed on for a short time only, so on a busy machine it may go through the store.
+    for round in 1.. {
+        let released = slow.seen(|seen| seen.released);
+        hand_on_beside_a_request(&client, || slow.seen(|seen| seen.begun)).await;
+        if slow.seen(|seen| seen.released) == released + 1 {
+            break;
+        }
+        assert!(round < 1_000, "no lease was handed on");
+    }
+    client.close().await.unwrap();
+    assert_eq!(slow.seen(|seen| seen.overtaken), 0);
+    let other = Client::new(Arc::new(slow.inner.clone())).unwrap();
+    assert!(other.mutex("a").try_lock().await.unwrap().is_some(), "a lease was left behind");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_close_waits_for_the_answer_of_such_a_request_and_no_longer() {
+    let world = World::new();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    let calls = Arc::new(Mutex::new((0, 0)));
+    let counted = Arc::clone(&calls);
+    faults.decide(move |call| {
+        let (asked, released) = &mut *counted.lock().unwrap();
+        *asked += usize::from(call.op == Op::Acquire);
+        *released += usize::from(call.op == Op::Release);
+        if call.op == Op::Acquire {
+            Fault::Delay { before: ms(4), after: ms(4) }
+        } else {
+            Fault::None
+        }
+    });
+    let client = world.client_of(Arc::new(faults));
+    hand_on_beside_a_request(&client, || calls.lock().unwrap().0).await;
+    assert_eq!(calls.lock().unwrap().1, 1, "the first lease was handed on");
+    let begun = Instant::now();
+    client.close().await.unwrap();
+    assert!(begun.elapsed() <= ms(20), "{:?}", begun.elapsed());
+    world.idle("a").await;
+}
