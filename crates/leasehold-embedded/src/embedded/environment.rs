@@ -154,6 +154,9 @@ impl Environment {
             Ok(Some(pass)) => {
                 let answer = self.carry_out(&pass, step);
                 drop(pass);
+                if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full) {
+                    std::thread::sleep(FOR_OTHERS);
+                }
                 Some(answer.map(|(answer, notices)| {
                     self.wakes.deliver(notices);
                     answer
@@ -477,6 +480,11 @@ pub(super) fn store_time() -> StoreTime {
     let since = SystemClock::new().now().since_origin();
     StoreTime::from_micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
+
+/// How long a caller stays outside that was refused for want of room, which takes long to be sure of: those
+/// who wait in a line of theirs try the gate every two milliseconds, and a caller that asks for one new name
+/// after the other would leave them no moment.
+const FOR_OTHERS: Duration = Duration::from_millis(5);
 
 /// How to go on with a store that is damaged.
 const MADE_ANEW: &str = "End all processes that use this store, then remove its directory: it will be \

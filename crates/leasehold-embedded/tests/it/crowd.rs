@@ -2,10 +2,12 @@
 
 #[cfg(target_os = "linux")]
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use leasehold_core::{
     Acquire, ClientId, ErrorKind, LeaveRequest, QueueRequest, Release, ReleaseRequest, Renew,
-    RenewRequest, Store,
+    RenewRequest, Result, Store,
 };
 use leasehold_embedded::EmbeddedStore;
 
@@ -105,4 +107,40 @@ async fn a_store_with_many_names_is_looked_at_and_opened() {
     assert_eq!(store.entries(WITHIN).await.unwrap(), (names, names / 100));
     let answer = store.acquire(&request("reports/by-customer/00000100"), WITHIN).await.unwrap();
     assert!(matches!(answer, Acquire::Busy(_)), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_full_store_that_refuses_one_after_the_other_lets_others_in() {
+    const REFUSALS: usize = 40;
+
+    let (path, _keep) = place();
+    let store = EmbeddedStore::options().bytes_max(4 << 20).open(&path).unwrap();
+    let refused = |answer: Result<Acquire>| match answer {
+        Ok(_) => false,
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+            true
+        }
+    };
+    let mut n = 0;
+    while !refused(store.acquire(&request(&format!("{n}/{:0100}", 0)), WITHIN).await) {
+        n += 1;
+    }
+    let (refusals, asking) = (Arc::new(AtomicUsize::new(0)), store.clone());
+    let counted = Arc::clone(&refusals);
+    let asks = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        while counted.load(Ordering::Relaxed) < REFUSALS {
+            let asked = request(&format!("more/{}", fastrand::u64(..)));
+            assert!(refused(runtime.block_on(asking.acquire(&asked, WITHIN))));
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let (looked_at, mut looks) = (request("0").key, 0);
+    while refusals.load(Ordering::Relaxed) < REFUSALS {
+        store.inspect(&looked_at, WITHIN).await.unwrap();
+        looks += 1;
+    }
+    asks.join().unwrap();
+    assert!(looks >= 20 * REFUSALS, "let in {looks} times beside {REFUSALS} refusals");
 }
