@@ -38,12 +38,19 @@ pub(crate) fn is_absent(url: &str) -> bool {
         Some(list) => list.split(',').filter(|part| part.contains(':')).collect(),
     };
     stores.into_iter().all(|store| {
-        let path = store.strip_prefix(EMBEDDED).map(without_settings);
-        path.is_some_and(|path| match path {
-            "" => is_empty(&EmbeddedStore::default_path()),
-            path => is_empty(Path::new(path)),
-        })
+        let Some(rest) = store.strip_prefix(EMBEDDED) else { return false };
+        has_sound_settings(rest)
+            && match without_settings(rest) {
+                "" => is_empty(&EmbeddedStore::default_path()),
+                path => is_empty(Path::new(path)),
+            }
     })
+}
+
+/// Whether what stands behind `embedded:` has no settings but such as a store is opened with.
+fn has_sound_settings(rest: &str) -> bool {
+    let log = |settings: &str| settings.strip_prefix("log=").map(str::parse::<u32>);
+    rest.split_once('?').is_none_or(|(_, settings)| log(settings).is_some_and(|log| log.is_ok()))
 }
 
 /// The directory of a store that is one, and no more.
@@ -147,6 +154,17 @@ fn judge(path: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_store_that_could_be_opened_is_told_to_be_absent() {
+        let none = "embedded:/leasehold/of/nobody";
+        for settings in ["", "?log=9"] {
+            assert!(is_absent(&format!("{none}{settings}")), "{settings}");
+        }
+        for settings in ["?", "?foo=1", "?log=", "?log=many", "?log=9&foo=1"] {
+            assert!(!is_absent(&format!("{none}{settings}")), "{settings}");
+        }
+    }
 
     #[test]
     fn scratch_names_are_neither_kept_nor_logged_whatever_the_url_says() {
