@@ -24,6 +24,8 @@ use crate::rt;
 
 /// How long one attempt may take.
 const ATTEMPT: Duration = Duration::from_secs(2);
+/// How long a request on its way is waited for: it is finished on a runtime of the caller's, which may be held up.
+const LANDS_WITHIN: Duration = Duration::from_millis(250);
 /// How many requests are on their way at a time.
 const AT_ONCE: usize = 64;
 
@@ -219,9 +221,14 @@ impl Orphan {
             Self::Acquisition { key, token, until, in_doubt, landing, reopen } => {
                 let mut in_doubt = in_doubt;
                 if let Some(landing) = landing {
-                    let unknown = |error: &Error| error.effect() == Effect::Unknown;
-                    let answer = landing.await;
-                    in_doubt |= answer.as_ref().map_or(true, |it| it.as_ref().is_err_and(unknown));
+                    let until = clock.now().saturating_add(LANDS_WITHIN);
+                    let is_known = tokio::select! {
+                        answer = landing => answer.is_ok_and(|answer| {
+                            answer.map_or_else(|error| error.effect() != Effect::Unknown, |_| true)
+                        }),
+                        () = rt::sleep_until(clock, until) => false,
+                    };
+                    in_doubt |= !is_known;
                 }
                 let mut request = LeaveRequest::new(key, token);
                 request.reopen = reopen;

@@ -14,7 +14,6 @@ use leasehold_core::retry::PAUSE_MIN;
 use leasehold_core::{
     Acquire, BoxFuture, Busy, Error, FenceBlock, Moment, QueueRequest, Result, Ttl, Waiting, Wake,
 };
-
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -121,8 +120,16 @@ impl Wire {
         }
         // Its timers belong to the runtime that it is polled on.
         if let Ok(here) = Handle::try_current() {
-            let (landed, landing) = oneshot::channel();
-            here.spawn(async move { drop(landed.send(answer.await)) });
+            let (mut landed, landing) = oneshot::channel();
+            here.spawn(async move {
+                // A runtime that was held up must not go on with what was given up meanwhile.
+                let answer = tokio::select! {
+                    biased;
+                    () = landed.closed() => None,
+                    answer = answer => Some(answer),
+                };
+                answer.map(|answer| landed.send(answer))
+            });
             self.acquisition.landing = Some(landing);
         }
     }

@@ -28,6 +28,7 @@ struct Seen {
     under_way: HashSet<Token>,
     /// Given up by a request that overtook the one that asks for it.
     overtaken: usize,
+    left: usize,
 }
 
 impl Slow {
@@ -72,7 +73,8 @@ impl StoreLayer for Slow {
                 }
                 (Method::Leave, Some(token)) => {
                     self.seen(|seen| {
-                        seen.overtaken += usize::from(seen.under_way.contains(&token))
+                        seen.left += 1;
+                        seen.overtaken += usize::from(seen.under_way.contains(&token));
                     });
                     None
                 }
@@ -164,4 +166,36 @@ async fn a_close_waits_for_the_answer_of_such_a_request_and_no_longer() {
     client.close().await.unwrap();
     assert!(begun.elapsed() <= ms(20), "{:?}", begun.elapsed());
     world.idle("a").await;
+}
+
+#[test]
+fn a_runtime_that_is_held_up_keeps_no_place_in_line() {
+    let slow = Slow { inner: MemoryStore::new(), seen: Arc::default() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let begun = || slow.seen(|seen| seen.begun);
+    let client = runtime.block_on(async {
+        let other = Client::new(Arc::new(slow.inner.clone())).unwrap();
+        let client = Client::new(Arc::new(slow.clone())).unwrap();
+        let held = other.mutex("a").lock().await.unwrap();
+        let mutex = client.mutex("a").ttl(secs(600));
+        tokio::select! {
+            _ = mutex.lock() => unreachable!("it is held"),
+            () = async { while begun() < 2 { sleep(ms(1) / 10).await } } => {}
+        }
+        held.release().await.unwrap();
+        client
+    });
+    // Nobody polls what is left on the runtime; and when it is, nothing is taken any more.
+    let given_up = || slow.seen(|seen| seen.left > 0);
+    let gone = (0..60_000).any(|_| {
+        thread::sleep(ms(1));
+        given_up()
+    });
+    assert!(gone, "not given up");
+    runtime.block_on(async {
+        sleep(ms(10)).await;
+        let third = Client::new(Arc::new(slow.inner.clone())).unwrap();
+        assert!(third.mutex("a").try_lock().await.unwrap().is_some(), "a lease was left behind");
+        drop(client);
+    });
 }
