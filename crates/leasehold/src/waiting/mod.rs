@@ -2,6 +2,7 @@
 
 pub(crate) mod acquisition;
 mod armed;
+mod flight;
 pub(crate) mod gate;
 mod in_line;
 mod mailbox;

@@ -12,16 +12,15 @@ use std::time::Duration;
 
 use leasehold_core::retry::PAUSE_MIN;
 use leasehold_core::{
-    Acquire, BoxFuture, Busy, Error, FenceBlock, Moment, QueueRequest, Result, Ttl, Waiting, Wake,
+    Acquire, Busy, Error, FenceBlock, Moment, QueueRequest, Result, Ttl, Waiting, Wake,
 };
-use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 
 use crate::events;
 use crate::lease::guard::Guard;
 use crate::lease::handle::LeaseHandle;
 use crate::rt;
 use crate::waiting::acquisition::{Acquisition, Attempt};
+use crate::waiting::flight::{Flight, landed};
 use crate::waiting::sight::{InTheWay, Limits, Seen};
 use crate::waiting::wake::Line;
 
@@ -36,14 +35,6 @@ const LOOK_PAST_HEAD: Duration = Duration::from_secs(1);
 const OPEN_WITHIN: Duration = Duration::from_secs(1);
 /// How many heartbeats back a grant may refer to, besides the last that was answered.
 const HEARTBEATS_KEPT: usize = 8;
-
-/// A request on its way, owned by itself so that it can be finished in the background.
-struct Flight {
-    answer: BoxFuture<'static, Result<Acquire>>,
-    sent_at: Moment,
-    /// Whether it was ever polled; nothing was sent before.
-    is_begun: bool,
-}
 
 /// A contender's business with the store, which can be passed to another contender of the same
 /// process at any point. All state is in here; [`Wire::drive`] may be dropped and called anew.
@@ -103,6 +94,8 @@ impl Wire {
     /// From here on it waits for another contender, under that one's limits.
     pub(crate) fn take_over(&mut self, limits: &Limits) {
         self.acquisition.limits = limits.clone();
+        let client = &self.acquisition.client;
+        self.flight = self.flight.take().map(|flight| flight.brought_here(client));
     }
 
     /// Gives up the place in the store's line. See [`Acquisition::give_up`].
@@ -114,23 +107,10 @@ impl Wire {
     /// Has a request that is on its way finished in the background: what is given up after that must not be
     /// taken by it, and is known by its answer.
     fn let_land(&mut self) {
-        let Some(Flight { answer, is_begun, .. }) = self.flight.take() else { return };
-        if !is_begun {
-            return self.acquisition.never_sent();
-        }
-        // Its timers belong to the runtime that it is polled on.
-        if let Ok(here) = Handle::try_current() {
-            let (mut landed, landing) = oneshot::channel();
-            here.spawn(async move {
-                // A runtime that was held up must not go on with what was given up meanwhile.
-                let answer = tokio::select! {
-                    biased;
-                    () = landed.closed() => None,
-                    answer = answer => Some(answer),
-                };
-                answer.map(|answer| landed.send(answer))
-            });
-            self.acquisition.landing = Some(landing);
+        match self.flight.take() {
+            Some(flight) if flight.is_begun() => self.acquisition.landing = Some(flight.land()),
+            Some(_) => self.acquisition.never_sent(),
+            None => {}
         }
     }
 
@@ -187,8 +167,8 @@ impl Wire {
         let untried = !self.answered && self.failures == 0;
         let until = acquisition.limits.until.filter(|_| !untried).map(|until| match flight {
             // Its answer says what there is to give up, and may be the lease itself.
-            Some(Flight { sent_at, .. }) => {
-                until.max(sent_at.saturating_add(acquisition.client.config.call_timeout))
+            Some(flight) => {
+                until.max(flight.sent_at.saturating_add(acquisition.client.config.call_timeout))
             }
             None => until,
         });
@@ -237,8 +217,8 @@ impl Wire {
         self.acquisition.sending(sent_at);
         let store = Arc::clone(&client.store);
         let request = self.acquisition.request.clone();
-        let answer = Box::pin(async move { store.acquire(&request, within).await });
-        self.flight = Some(Flight { answer, sent_at, is_begun: false });
+        let answer = async move { store.acquire(&request, within).await };
+        self.flight = Some(Flight::new(answer, sent_at, sent_at.saturating_add(within)));
         Ok(())
     }
 
@@ -365,19 +345,15 @@ impl Wire {
         };
         events::count_by(events::HANDOFFS, "path", "store");
         self.seen.got();
-        if let Some(Flight { answer, .. }) = self.flight.take() {
-            self.finish_in_background(answer, guard.handle());
+        if let Some(flight) = self.flight.take().filter(Flight::is_begun) {
+            self.finish_in_background(flight, guard.handle());
         }
         Some(guard)
     }
 
     /// A heartbeat that is on its way when the lease arrives must not be carried out after the
     /// lease's release, where it would put a ghost in line; the release waits for it.
-    fn finish_in_background(
-        &self,
-        answer: BoxFuture<'static, Result<Acquire>>,
-        handle: &Arc<LeaseHandle>,
-    ) {
+    fn finish_in_background(&self, flight: Flight, handle: &Arc<LeaseHandle>) {
         struct Done(Arc<LeaseHandle>);
         impl Drop for Done {
             fn drop(&mut self) {
@@ -386,8 +362,9 @@ impl Wire {
         }
         handle.request_started();
         let done = Done(Arc::clone(handle));
+        let mut flight = Some(flight);
         self.acquisition.client.here().spawn(async move {
-            drop(answer.await);
+            drop(landed(&mut flight).await);
             drop(done);
         });
     }
@@ -396,17 +373,6 @@ impl Wire {
         let pause = self.acquisition.limits.settings.retry.pause(tries.max(1));
         pause.unwrap_or(Duration::from_millis(100))
     }
-}
-
-/// The answer of the request on its way; for ever while there is none.
-async fn landed(flight: &mut Option<Flight>) -> (Result<Acquire>, Moment) {
-    let Some(Flight { answer, sent_at, is_begun }) = flight else {
-        return std::future::pending().await;
-    };
-    *is_begun = true;
-    let (answer, sent_at) = (answer.await, *sent_at);
-    *flight = None;
-    (answer, sent_at)
 }
 
 async fn next_message(line: &mut Option<Line>) -> Wake {

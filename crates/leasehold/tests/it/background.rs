@@ -239,6 +239,39 @@ fn a_token_is_cancelled_though_its_runtime_has_ended(place: &Place) {
     assert!(!guard.is_held());
 }
 
+/// Contenders of one client on two runtimes, one of which ends in their midst, again and again.
+fn a_runtime_that_ends_takes_no_contender_of_another_one_along(place: &Place) {
+    let lasting = two_threads();
+    let client = lasting.block_on(place.client());
+    for round in 0..40 {
+        let ending = two_threads();
+        for _ in 0..6 {
+            let mutex = client.mutex("key");
+            ending.spawn(async move {
+                while let Ok(guard) = mutex.lock().await {
+                    drop(guard.release().await);
+                }
+            });
+        }
+        let others = (0..4).map(|_| {
+            let mutex = client.mutex("key");
+            lasting.spawn(async move {
+                for _ in 0..10 {
+                    mutex.lock().await.unwrap().release().await.unwrap();
+                }
+            })
+        });
+        let others: Vec<_> = others.collect();
+        thread::sleep(ms(round % 15));
+        drop(ending);
+        for other in others {
+            let other = async { tokio::time::timeout(PATIENCE, other).await };
+            lasting.block_on(other).expect("it waits though the lock is free").unwrap();
+        }
+    }
+    lasting.block_on(client.close()).unwrap();
+}
+
 macro_rules! on_each_store {
     ($($name:ident),+ $(,)?) => {
         mod memory {
@@ -261,6 +294,7 @@ on_each_store!(
     a_guard_outlives_the_runtime_that_it_was_made_on,
     a_guard_dropped_just_before_its_runtime_is_given_up,
     a_token_is_cancelled_though_its_runtime_has_ended,
+    a_runtime_that_ends_takes_no_contender_of_another_one_along,
     outside_a_runtime_a_call_is_an_error_and_no_panic,
 );
 

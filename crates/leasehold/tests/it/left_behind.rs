@@ -10,15 +10,18 @@ use leasehold::store::{BoxFuture, Call, Capability, LockLog, Method, Store, Stor
 use leasehold_core::Token;
 use leasehold_embedded::MemoryStore;
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
-use tokio::time::{Instant, sleep};
+use tokio::runtime::Runtime;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{World, ms, secs};
 
 /// A store whose acquisitions take a moment, and longer to be dropped.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Slow {
     inner: MemoryStore,
     seen: Arc<Mutex<Seen>>,
+    /// Which of them takes all the time that it has.
+    silent: Option<usize>,
 }
 
 #[derive(Debug, Default)]
@@ -63,12 +66,13 @@ impl StoreLayer for Slow {
             let token = call.targets().first().and_then(|(_, token)| token.copied());
             let mut under_way = match (C::METHOD, token) {
                 (Method::Acquire, Some(token)) => {
-                    self.seen(|seen| {
+                    let number = self.seen(|seen| {
                         seen.begun += 1;
-                        seen.under_way.insert(token)
+                        seen.under_way.insert(token);
+                        seen.begun
                     });
                     let under_way = UnderWay { slow: self, token, is_cut: true };
-                    sleep(ms(2)).await;
+                    sleep(if self.silent == Some(number) { within } else { ms(2) }).await;
                     Some(under_way)
                 }
                 (Method::Leave, Some(token)) => {
@@ -126,7 +130,7 @@ async fn hand_on_beside_a_request(client: &Client, asked: impl Fn() -> usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_given_up_before_the_request_that_asks_for_it() {
-    let slow = Slow { inner: MemoryStore::new(), seen: Arc::default() };
+    let slow = Slow::default();
     let client = Client::new(Arc::new(slow.clone())).unwrap();
     // A lease is handed on for a short time only, so on a busy machine it may go through the store.
     for round in 1.. {
@@ -168,10 +172,68 @@ async fn a_close_waits_for_the_answer_of_such_a_request_and_no_longer() {
     world.idle("a").await;
 }
 
+fn new_runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Passes a request that is on its way to a contender on another runtime. `end` has the first runtime then.
+fn pass_a_request_on(end: impl FnOnce(Runtime)) {
+    let slow = Slow { silent: Some(2), ..Slow::default() };
+    let (first, second) = (new_runtime(), new_runtime());
+    let asked_as_often_as = |times| {
+        let slow = &slow;
+        async move {
+            while slow.seen(|seen| seen.begun) < times {
+                sleep(ms(1) / 10).await;
+            }
+        }
+    };
+    let (held, client) = second.block_on(async {
+        let holder = Client::new(Arc::new(slow.inner.clone())).unwrap();
+        let held = holder.mutex("a").ttl(secs(600)).lock().await.unwrap();
+        let client = Client::builder().call_timeout(ms(500)).store(Arc::new(slow.clone()));
+        (held, client.unwrap())
+    });
+    let mutex = client.mutex("a").ttl(secs(600));
+    let mut waits = Box::pin(mutex.lock());
+    first.block_on(async {
+        tokio::select! {
+            _ = &mut waits => unreachable!("it is held"),
+            () = asked_as_often_as(2) => {}
+        }
+    });
+    second.block_on(async {
+        let next = tokio::spawn({
+            let mutex = mutex.clone();
+            async move { mutex.lock().await }
+        });
+        sleep(ms(5)).await;
+        drop(waits);
+        end(first);
+        timeout(secs(60), asked_as_often_as(3)).await.expect("it asks no more");
+        held.release().await.unwrap();
+        let lease = timeout(secs(60), next).await.expect("it was not woken").unwrap().unwrap();
+        lease.release().await.unwrap();
+        client.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_request_whose_runtime_has_ended_is_asked_anew_by_the_next_in_line() {
+    pass_a_request_on(Runtime::shutdown_background);
+}
+
+#[test]
+fn a_request_whose_runtime_is_held_up_is_waited_for_as_long_as_a_call_takes() {
+    let mut kept = None;
+    pass_a_request_on(|sick| kept = Some(sick));
+    drop(kept);
+}
+
 #[test]
 fn a_runtime_that_is_held_up_keeps_no_place_in_line() {
-    let slow = Slow { inner: MemoryStore::new(), seen: Arc::default() };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let slow = Slow::default();
+    let runtime = new_runtime();
     let begun = || slow.seen(|seen| seen.begun);
     let client = runtime.block_on(async {
         let other = Client::new(Arc::new(slow.inner.clone())).unwrap();
