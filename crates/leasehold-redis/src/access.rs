@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::Result as StoreResult;
 use redis::{ProtocolVersion, RedisConnectionInfo};
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
@@ -57,12 +57,27 @@ struct Home {
     runtime: Handle,
     /// A task that is there while the runtime is.
     canary: AbortHandle,
+    /// Whether it was named as the one for all.
+    is_given: bool,
 }
 
 impl Home {
     fn at(runtime: Handle) -> Self {
         let canary = runtime.spawn(std::future::pending::<()>()).abort_handle();
-        Self { runtime, canary }
+        Self { runtime, canary, is_given: false }
+    }
+
+    fn given(runtime: Handle) -> Self {
+        let mut home = Self::at(runtime);
+        home.is_given = true;
+        home
+    }
+
+    /// Whether what lives there is driven while callers on this runtime are.
+    fn serves(&self, runtime: &Handle) -> bool {
+        self.is_given
+            || self.runtime.id() == runtime.id()
+            || self.runtime.runtime_flavor() != RuntimeFlavor::CurrentThread
     }
 
     fn has_ended(&self) -> bool {
@@ -107,7 +122,7 @@ impl Access {
             ))),
             Topology::Single | Topology::Cluster => Finder::At(address.endpoint.clone()),
         };
-        let runtime = Arc::new(Mutex::new(runtime.map(Home::at)));
+        let runtime = Arc::new(Mutex::new(runtime.map(Home::given)));
         let (current, following) = (Arc::default(), Mutex::default());
         Ok(Self { finder, tls, login, connect_timeout, runtime, current, following })
     }
@@ -165,9 +180,28 @@ impl Access {
         matches!(self.finder, Finder::Sentinels(_))
     }
 
+    fn home(&self) -> MutexGuard<'_, Option<Home>> {
+        self.runtime.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether connections are driven while callers on this runtime are.
+    pub(crate) fn serves(&self, runtime: &Handle) -> bool {
+        self.home().as_ref().is_some_and(|home| !home.has_ended() && home.serves(runtime))
+    }
+
+    /// The same, and has them live there if they live nowhere.
+    pub(crate) fn takes_in(&self, runtime: &Handle) -> bool {
+        let mut home = self.home();
+        if let Some(home) = home.as_ref().filter(|home| !home.has_ended()) {
+            return home.serves(runtime);
+        }
+        *home = Some(Home::at(runtime.clone()));
+        true
+    }
+
     /// The runtime on which connections live: once that has ended, the caller's.
     pub(crate) fn runtime(&self) -> Result<Handle, Verdict> {
-        let mut home = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut home = self.home();
         if let Some(home) = &*home
             && !home.has_ended()
         {
@@ -178,7 +212,7 @@ impl Access {
 
     /// Forgets a runtime that has ended.
     pub(crate) fn forget_runtime(&self) {
-        self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.home().take();
     }
 
     /// What to tell callers when that runtime has ended; the next one gets another.

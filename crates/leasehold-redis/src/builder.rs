@@ -15,6 +15,7 @@ use crate::address::{
 };
 use crate::cluster::Cluster;
 use crate::connection::Supervised;
+use crate::homes::Homes;
 use crate::listen::Source;
 use crate::names::Names;
 use crate::replication::Replication;
@@ -233,9 +234,10 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// The runtime on which connections live. The default is the one that the store is first used
-    /// on; when that one has ended, connections are made anew on the caller's. A client renews its
-    /// leases over connections of its own, on its own thread, whatever is said here.
+    /// The runtime on which connections live, for callers on any. The default is the one that the store is
+    /// first used on, and when that has ended, the next caller's; where it is a runtime of one thread, which stands
+    /// still when nobody blocks on it, callers on others have connections of their own. A client renews its leases
+    /// over connections of its own, on its own thread, whatever is said here.
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
         self
@@ -338,9 +340,9 @@ impl RedisStoreBuilder {
             (replicas > 0 || fsync).then_some(Replication { replicas, timeout, fsync, longest });
         let combiner = transport.combines().then(Arc::default);
         let shared = Shared {
-            transport: Arc::new(transport),
+            transport: Arc::new(Homes::<Arc<dyn Transport>>::new(Arc::new(transport))),
             combiner,
-            wake: wake.map(Arc::new),
+            wake: wake.map(|source| Arc::new(Homes::new(Arc::new(source)))),
             scripts: &SCRIPTS,
             names: self.names,
             fence_retention: self.fence_retention,

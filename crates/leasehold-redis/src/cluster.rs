@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use leasehold_core::{BoxFuture, ErrorKind};
 use redis::Value;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -93,6 +94,12 @@ impl Cluster {
         &self.inner.access
     }
 
+    /// The same cluster, with a table and connections of its own.
+    pub(crate) fn separate(&self) -> Self {
+        let Inner { access, seeds, too_old, .. } = &*self.inner;
+        Self::new(Arc::new(access.separate()), seeds.clone(), *too_old)
+    }
+
     fn node(&self, endpoint: &Endpoint) -> Supervised {
         let mut nodes = self.inner.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         nodes
@@ -139,13 +146,17 @@ impl Cluster {
         hint: Option<&Endpoint>,
         deadline: Deadline,
     ) -> Result<Arc<Map>, Verdict> {
-        let (cluster, seen, hint) = (self.clone(), seen.cloned(), hint.cloned());
-        let access = &self.inner.access;
-        let asking = access.runtime()?.spawn(async move { cluster.renew(seen, hint).await });
-        match timeout_at(deadline.at, asking).await {
-            Ok(Ok(renewed)) => renewed,
-            Ok(Err(_)) => Err(access.lost_runtime()),
-            Err(_) => Err(deadline.missed_unsent(None)),
+        let (access, mut moved) = (&self.inner.access, false);
+        loop {
+            let (cluster, seen, hint) = (self.clone(), seen.cloned(), hint.cloned());
+            let asking = access.runtime()?.spawn(async move { cluster.renew(seen, hint).await });
+            match timeout_at(deadline.at, asking).await {
+                Ok(Ok(renewed)) => return renewed,
+                // The next one is the caller's, which may be about to end as well.
+                Ok(Err(_)) if !std::mem::replace(&mut moved, true) => access.forget_runtime(),
+                Ok(Err(_)) => return Err(access.lost_runtime()),
+                Err(_) => return Err(deadline.missed_unsent(None)),
+            }
         }
     }
 
@@ -468,8 +479,15 @@ impl Transport for Cluster {
     }
 
     fn separate(&self) -> Option<Arc<dyn Transport>> {
-        let Inner { access, seeds, too_old, .. } = &*self.inner;
-        Some(Arc::new(Self::new(Arc::new(access.separate()), seeds.clone(), *too_old)))
+        Some(Arc::new(self.separate()))
+    }
+
+    fn serves(&self, runtime: &Handle) -> bool {
+        self.inner.access.serves(runtime)
+    }
+
+    fn takes_in(&self, runtime: &Handle) -> bool {
+        self.inner.access.takes_in(runtime)
     }
 
     fn is_spread(&self) -> bool {

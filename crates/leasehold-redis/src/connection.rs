@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use leasehold_core::{BoxFuture, Effect};
 use redis::{Cmd, Value, cmd};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -146,6 +147,7 @@ impl Supervised {
 
     /// Waits for a connection until the deadline.
     async fn link(&self, deadline: Deadline) -> Result<Arc<Link>, Verdict> {
+        let mut moved = false;
         loop {
             match self.step()? {
                 Step::Use(link) => return Ok(link),
@@ -167,10 +169,11 @@ impl Supervised {
                         Ok(Ok(outcome)) => outcome,
                         Ok(Err(_)) => {
                             self.inner.abandon(&attempt);
-                            return Err(Verdict::unconnected(
-                                "the runtime that the connections lived on has ended",
-                            )
-                            .give_up());
+                            // The next one is the caller's, which may be about to end as well.
+                            if !std::mem::replace(&mut moved, true) {
+                                continue;
+                            }
+                            return Err(self.inner.access.lost_runtime());
                         }
                         Err(_) => None,
                     };
@@ -609,6 +612,14 @@ impl Transport for Supervised {
 
     fn sentinels(&self) -> BoxFuture<'_, Option<Vec<Said>>> {
         Box::pin(self.inner.access.survey())
+    }
+
+    fn serves(&self, runtime: &Handle) -> bool {
+        self.inner.access.serves(runtime)
+    }
+
+    fn takes_in(&self, runtime: &Handle) -> bool {
+        self.inner.access.takes_in(runtime)
     }
 
     fn neighbour(&self, host: &str, port: u16) -> Option<Part> {

@@ -24,6 +24,7 @@ mod dial;
 mod differential;
 mod doctor;
 mod ear;
+mod homes;
 #[cfg(feature = "interop")]
 pub mod interop;
 mod listen;

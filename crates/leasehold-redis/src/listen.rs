@@ -11,6 +11,7 @@ use futures_core::Stream as _;
 use leasehold_core::{BoxFuture, FenceBlock, Listener, Wake};
 use redis::aio::{PubSubSink, PubSubStream};
 use redis::{Msg, Value};
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -20,6 +21,7 @@ use crate::classify::{self, Stage, Verdict};
 use crate::cluster::Cluster;
 use crate::connection::pause_after;
 use crate::ear::Ear;
+use crate::homes::Homed;
 use crate::resp::Heard;
 use crate::sentinel::Found;
 use crate::spelling::{Words, digits_at, fence};
@@ -54,7 +56,34 @@ impl std::fmt::Debug for Source {
     }
 }
 
+impl Homed for Arc<Source> {
+    fn serves(&self, runtime: &Handle) -> bool {
+        self.access().is_none_or(|access| access.serves(runtime))
+    }
+
+    fn takes_in(&self, runtime: &Handle) -> bool {
+        self.access().is_none_or(|access| access.takes_in(runtime))
+    }
+
+    fn separate(&self) -> Option<Self> {
+        Some(Self::new(match &**self {
+            Source::Own(access) => Source::Own(Arc::new(access.separate())),
+            Source::Cluster(cluster) => Source::Cluster(cluster.separate()),
+            Source::Client(_) => return None,
+        }))
+    }
+}
+
 impl Source {
+    /// How connections of ours are made.
+    fn access(&self) -> Option<&Access> {
+        match self {
+            Self::Own(access) => Some(access),
+            Self::Cluster(cluster) => Some(cluster.access()),
+            Self::Client(_) => None,
+        }
+    }
+
     /// How long one attempt of a user's client may take.
     const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -88,11 +117,7 @@ impl Source {
 
     /// The same, on the runtime on which connections live: it is where their sockets are.
     async fn subscribed_there(self: &Arc<Self>, channel: &str) -> Result<Subscribed, Verdict> {
-        let there = match &**self {
-            Self::Own(access) => access.runtime()?,
-            Self::Cluster(cluster) => cluster.access().runtime()?,
-            Self::Client(_) => here()?,
-        };
+        let there = self.access().map_or_else(here, Access::runtime)?;
         let (source, channel) = (Arc::clone(self), channel.to_owned());
         let mut subscribing = JoinSet::new();
         subscribing.spawn_on(async move { source.subscribed(&channel).await }, &there);

@@ -26,6 +26,7 @@ use self::queue::{Combiner, Kind};
 use crate::builder::{LinkSecurity, RedisStoreBuilder};
 use crate::call::Call;
 use crate::classify::{Next, Verdict};
+use crate::homes::Homes;
 use crate::listen::{self, GrantSource, Source};
 use crate::names::Names;
 use crate::replication::Replication;
@@ -70,7 +71,7 @@ pub(crate) struct Shared {
     pub(crate) transport: Arc<dyn Transport>,
     /// Where one call can be about several locks.
     pub(crate) combiner: Option<Arc<Combiner>>,
-    pub(crate) wake: Option<Arc<Source>>,
+    pub(crate) wake: Option<Arc<Homes<Arc<Source>>>>,
     pub(crate) scripts: &'static Scripts,
     pub(crate) names: Names,
     pub(crate) fence_retention: Duration,
@@ -629,7 +630,7 @@ impl Store for RedisStore {
         within: Duration,
     ) -> BoxFuture<'a, Result<Box<dyn Listener>>> {
         Box::pin(async move {
-            let Some(source) = &self.shared.wake else {
+            let Some(sources) = &self.shared.wake else {
                 let error = Error::new(
                     ErrorKind::Unsupported,
                     "a store on a borrowed connection has no wake channel; give its builder a \
@@ -644,10 +645,10 @@ impl Store for RedisStore {
             } else {
                 GrantSource::Message
             };
-            let inner =
-                listen::listen(Arc::clone(source), channel, grants, Deadline::after(within))
-                    .await
-                    .map_err(|verdict| self.error(&verdict, "listen", None))?;
+            let (source, deadline) = (Arc::clone(sources.here()), Deadline::after(within));
+            let inner = listen::listen(source, channel, grants, deadline)
+                .await
+                .map_err(|verdict| self.error(&verdict, "listen", None))?;
             Ok(Box::new(Learning { store: self.clone(), inner }) as Box<dyn Listener>)
         })
     }

@@ -253,6 +253,15 @@ pub(crate) trait Transport: Debug + Send + Sync + 'static {
         Box::pin(std::future::ready(None))
     }
 
+    /// As [`Homed`](crate::homes::Homed) says it; connections of somebody else's serve all.
+    fn serves(&self, _runtime: &Handle) -> bool {
+        true
+    }
+
+    fn takes_in(&self, _runtime: &Handle) -> bool {
+        true
+    }
+
     /// Another server, reached and logged in to in the same way as this one.
     fn neighbour(&self, _host: &str, _port: u16) -> Option<Part> {
         None

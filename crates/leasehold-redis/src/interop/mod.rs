@@ -118,7 +118,7 @@ impl InteropStore {
 
     /// Where keys are tracked for those who wait and hold.
     fn tracked(&self) -> Option<Servers> {
-        match self.inner.shared.wake.as_deref()? {
+        match &**self.inner.shared.wake.as_ref()?.here() {
             Source::Own(access) => Some(Servers::One(Arc::clone(access))),
             Source::Cluster(cluster) => Some(Servers::Cluster(cluster.clone())),
             Source::Client(_) => None,

@@ -11,6 +11,7 @@ mod doctor_beyond;
 mod foreign;
 mod forgotten;
 mod half_way;
+mod homes;
 mod least_rights;
 mod log;
 mod many;

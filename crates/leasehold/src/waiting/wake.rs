@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{ClientId, Error, ErrorKind, Listener, Result, Store, Wake};
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
@@ -33,11 +33,26 @@ enum Stand {
     Silent,
 }
 
-/// The task that opens the channel and serves it, on the runtime of its first caller.
+/// The task that opens the channel and serves it, on the runtime of its first caller. A runtime of one thread
+/// stands still when nobody blocks on it, so when callers on others come, it is another task's turn.
 #[derive(Clone, Debug)]
 struct Served {
     stand: watch::Receiver<Stand>,
     task: AbortHandle,
+    /// The runtime, where only its callers see to it that it goes on.
+    home: Option<Id>,
+}
+
+impl Served {
+    fn is_open(&self) -> bool {
+        !self.task.is_finished() && *self.stand.borrow() == Stand::Open
+    }
+
+    /// Whether it goes on while the caller does.
+    fn goes_on(&self) -> bool {
+        let here = || Handle::try_current().ok().map(|here| here.id());
+        !self.task.is_finished() && (self.home.is_none() || self.home == here())
+    }
 }
 
 /// What becomes of the channel.
@@ -158,9 +173,7 @@ impl Hub {
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        let is_open =
-            |served: &Served| !served.task.is_finished() && *served.stand.borrow() == Stand::Open;
-        self.serving().last.as_ref().is_some_and(is_open)
+        self.serving().last.as_ref().is_some_and(Served::is_open)
     }
 
     /// Whether a waiter can count on being told; else it asks.
@@ -189,7 +202,8 @@ impl Hub {
 
     /// Makes sure that the channel is tried: for a waiter, whose line is open, or a holder.
     pub(crate) fn keep_trying(&self, within: Duration) {
-        if !self.is_open() {
+        let is_served = |served: &Served| served.is_open() && served.goes_on();
+        if !self.serving().last.as_ref().is_some_and(is_served) {
             drop(self.serve(within));
         }
     }
@@ -200,15 +214,25 @@ impl Hub {
         if serving.stopped {
             return None;
         }
-        match &serving.last {
-            Some(served) if !served.task.is_finished() => Some(served.clone()),
-            _ => Some(serving.last.insert(self.start(within)).clone()),
+        if let Some(served) = serving.last.as_ref().filter(|served| served.goes_on()) {
+            return Some(served.clone());
         }
+        let here = Handle::try_current().unwrap_or_else(|_| self.runtime.clone());
+        let goes_on =
+            here.id() == self.runtime.id() || here.runtime_flavor() != RuntimeFlavor::CurrentThread;
+        let (runtime, home) = match serving.last.take().filter(|before| !before.task.is_finished())
+        {
+            Some(elsewhere) => {
+                elsewhere.task.abort();
+                if goes_on { (here, None) } else { (self.runtime.clone(), None) }
+            }
+            None => (here.clone(), (!goes_on).then(|| here.id())),
+        };
+        Some(serving.last.insert(self.start(within, &runtime, home)).clone())
     }
 
-    fn start(&self, within: Duration) -> Served {
+    fn start(&self, within: Duration, runtime: &Handle, home: Option<Id>) -> Served {
         let (stand, seen) = watch::channel(Stand::Opening);
-        let here = Handle::try_current().unwrap_or_else(|_| self.runtime.clone());
         let server = Server {
             store: Arc::clone(&self.store),
             client: self.client,
@@ -216,8 +240,8 @@ impl Hub {
             schedule: Arc::clone(&self.schedule),
             stand,
         };
-        let task = here.spawn(server.run(within));
-        Served { stand: seen, task: task.abort_handle() }
+        let task = runtime.spawn(server.run(within));
+        Served { stand: seen, task: task.abort_handle(), home }
     }
 
     /// Takes in that a lease was handed over without a message.
@@ -249,6 +273,14 @@ struct Server {
     lines: Arc<Lines>,
     schedule: Arc<RenewalSchedule>,
     stand: watch::Sender<Stand>,
+}
+
+impl Drop for Server {
+    /// Its runtime may have ended: the waiters ask, and have the channel opened on theirs.
+    fn drop(&mut self) {
+        self.stand.send_replace(Stand::Silent);
+        self.lines.resync();
+    }
 }
 
 impl Server {

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use leasehold::{Client, ErrorKind, Guard, Owner, Result};
-use leasehold_clock::SystemClock;
+use leasehold_clock::{ManualClock, SystemClock};
 use leasehold_core::{Clock, Key, Moment, Store};
 use leasehold_embedded::MemoryStore;
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
@@ -239,6 +239,36 @@ fn a_token_is_cancelled_though_its_runtime_has_ended(place: &Place) {
     assert!(!guard.is_held());
 }
 
+/// A client that was made, and has waited, on a runtime of one thread on which nobody blocks any more.
+fn a_runtime_that_nobody_drives_keeps_no_others_waiting(place: &Place) {
+    let (left, others) = (one_thread(), [one_thread(), two_threads(), one_thread()]);
+    let (client, held) = left.block_on(async {
+        let (holder, held) = place.lock().await;
+        let client = place.client().await;
+        client.mutex("key").lock_within(ms(200)).await.unwrap_err();
+        (client, (holder, held))
+    });
+    let waiters: Vec<_> = others
+        .into_iter()
+        .map(|runtime| {
+            let mutex = client.mutex("key");
+            thread::spawn(move || {
+                runtime.block_on(async {
+                    let wait = async { tokio::time::timeout(PATIENCE, mutex.lock()).await };
+                    wait.await.expect("it waits though the lock is free").unwrap().release().await
+                })
+            })
+        })
+        .collect();
+    thread::sleep(ms(100));
+    let (_holder, held) = held;
+    one_thread().block_on(held.release()).unwrap();
+    waiters.into_iter().for_each(|waiter| waiter.join().unwrap().unwrap());
+    one_thread().block_on(client.close()).unwrap();
+    let again = left.block_on(async { place.client().await.mutex("key").try_lock().await });
+    assert!(again.unwrap().is_some(), "a lease was left behind");
+}
+
 /// Contenders of one client on two runtimes, one of which ends in their midst, again and again.
 fn a_runtime_that_ends_takes_no_contender_of_another_one_along(place: &Place) {
     let lasting = two_threads();
@@ -295,6 +325,7 @@ on_each_store!(
     a_guard_dropped_just_before_its_runtime_is_given_up,
     a_token_is_cancelled_though_its_runtime_has_ended,
     a_runtime_that_ends_takes_no_contender_of_another_one_along,
+    a_runtime_that_nobody_drives_keeps_no_others_waiting,
     outside_a_runtime_a_call_is_an_error_and_no_panic,
 );
 
@@ -407,6 +438,68 @@ async fn a_lease_that_is_about_to_end_takes_no_time_from_those_renewed_with_it()
 /// A close whose release hands the lock to a waiter of the same client before the waiter's runtime has
 /// told it of the close: it gives the lease up, and does not ask for it on and on.
 #[cfg(unix)]
+/// Has one wait whose client has waited on another runtime before, while the clock stands still: so it does not
+/// ask by itself. `meanwhile` says what becomes of the other one.
+fn a_waiter_is_told(before: Runtime, meanwhile: impl FnOnce(Runtime, &dyn Fn() -> usize)) {
+    let clock: Arc<dyn Clock> = Arc::new(ManualClock::new());
+    let store = MemoryStore::with_clock(Arc::clone(&clock));
+    let faults = FaultStore::new(Arc::new(store.clone()));
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    faults.decide(move |call| {
+        counted.fetch_add(usize::from(call.op == Op::Acquire), Ordering::SeqCst);
+        Fault::None
+    });
+    let (asked, here) = (move || asked.load(Ordering::SeqCst), two_threads());
+    let (client, held) = before.block_on(async {
+        let builder = || Client::builder().clock(Arc::clone(&clock)).ttl(secs(600));
+        let held = builder().store(Arc::new(store)).unwrap().mutex("key").lock().await.unwrap();
+        let client = builder().store(Arc::new(faults)).unwrap();
+        let mutex = client.mutex("key");
+        tokio::select! {
+            _ = mutex.lock() => unreachable!("it is held"),
+            () = tokio::time::sleep(ms(50)) => {}
+        }
+        (client, held)
+    });
+    let (mutex, so_far) = (client.mutex("key"), asked());
+    let waits = here.spawn(async move { mutex.lock().await.unwrap().release().await });
+    until(|| asked() > so_far, "it does not ask for a place");
+    meanwhile(before, &asked);
+    here.block_on(async {
+        held.release().await.unwrap();
+        tokio::time::timeout(PATIENCE, waits).await.expect("nobody told it").unwrap().unwrap();
+    });
+}
+
+fn until(is_so: impl Fn() -> bool, or_else: &str) {
+    let soon = (0..60_000).any(|_| {
+        thread::sleep(ms(1));
+        is_so()
+    });
+    assert!(soon, "{or_else}");
+}
+
+#[test]
+fn a_waiter_is_told_though_nobody_drives_the_runtime_of_those_who_waited_before() {
+    let mut kept = None;
+    a_waiter_is_told(one_thread(), |before, _| kept = Some(before));
+    drop(kept);
+}
+
+#[test]
+fn a_waiter_is_told_though_the_runtime_of_those_who_waited_before_ends() {
+    for before in [one_thread(), two_threads()] {
+        a_waiter_is_told(before, |before, _| drop(before));
+    }
+    a_waiter_is_told(two_threads(), |before, asked| {
+        thread::sleep(ms(50));
+        let so_far = asked();
+        drop(before);
+        until(|| asked() > so_far, "it waits for what nobody tells any more");
+    });
+}
+
 #[test]
 fn a_waiter_that_a_close_hands_the_lock_to_ends_and_leaves_it() {
     alone("background::a_waiter_that_a_close_hands_the_lock_to_ends_and_leaves_it", || {

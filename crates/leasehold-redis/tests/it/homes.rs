@@ -1,0 +1,147 @@
+//! Callers on several runtimes, some of which are driven by nobody for now, or have ended.
+
+use leasehold_core::{ClientId, Key, Release, Store as _, Wake};
+use leasehold_redis::RedisStore;
+use leasehold_testkit::server::RedisServer;
+use leasehold_testkit::server::cluster::Cluster;
+use leasehold_testkit::server::sentinel::SentinelSet;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+
+use crate::common::{Caller, WITHIN, key};
+
+fn one_thread() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+async fn cycle(store: &RedisStore, key: &Key) {
+    let caller = Caller::new(store, key);
+    let fences = caller.take().await;
+    let released = store.release(&caller.ending(fences), WITHIN).await.unwrap();
+    assert_eq!(released, Release::Released);
+}
+
+/// Has a lease handed over, which the waiter's client hears of.
+async fn hand_over(store: &RedisStore, client: ClientId) {
+    let mut listener = store.listen(client, WITHIN).await.unwrap();
+    let key = key();
+    let holder = Caller::new(store, &key);
+    let fences = holder.take().await;
+    Caller::patient(store, &key, client).wait().await;
+    store.release(&holder.ending(fences), WITHIN).await.unwrap();
+    let wake = timeout(WITHIN, listener.next()).await.unwrap();
+    assert!(matches!(wake, Wake::Granted { .. }), "{wake:?}");
+}
+
+/// Whoever has used the store before, and whatever was under way there when its runtime was left.
+fn others_need_no_runtime_that_nobody_drives(url: &str) {
+    let (left, other, threads) =
+        (one_thread(), one_thread(), Builder::new_multi_thread().enable_all().build().unwrap());
+    let (store, half_way) = left.block_on(async {
+        let store = RedisStore::connect(url).await.unwrap();
+        hand_over(&store, ClientId::generate().unwrap()).await;
+        let lazy = RedisStore::connect_lazy(url).unwrap();
+        // A connection is being made when it is left.
+        let (key, its) = (key(), lazy.clone());
+        drop(tokio::spawn(async move { cycle(&its, &key).await }));
+        tokio::task::yield_now().await;
+        (store, lazy)
+    });
+    for runtime in [&other, &threads, &other] {
+        runtime.block_on(async {
+            for store in [&store, &half_way] {
+                cycle(store, &key()).await;
+                hand_over(store, ClientId::generate().unwrap()).await;
+            }
+        });
+    }
+    left.block_on(async {
+        cycle(&store, &key()).await;
+        cycle(&half_way, &key()).await;
+    });
+}
+
+#[test]
+fn others_need_no_runtime_that_nobody_drives_for_a_server() {
+    others_need_no_runtime_that_nobody_drives(&RedisServer::start().url());
+}
+
+#[test]
+fn others_need_no_runtime_that_nobody_drives_for_what_sentinels_watch() {
+    others_need_no_runtime_that_nobody_drives(&SentinelSet::start().url());
+}
+
+#[test]
+fn others_need_no_runtime_that_nobody_drives_for_a_cluster() {
+    others_need_no_runtime_that_nobody_drives(&Cluster::start().url());
+}
+
+#[test]
+fn a_runtime_that_ends_costs_callers_on_others_nothing() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect_lazy(&server.url()).unwrap();
+    let lasting = one_thread();
+    for _ in 0..20 {
+        let ending = one_thread();
+        ending.block_on(cycle(&store, &key()));
+        lasting.block_on(async {
+            let (store, its, key) = (store.clone(), store.clone(), key());
+            let cycles = tokio::spawn(async move {
+                for _ in 0..20 {
+                    cycle(&its, &key).await;
+                }
+            });
+            tokio::task::yield_now().await;
+            ending.shutdown_background();
+            cycles.await.unwrap();
+            hand_over(&store, ClientId::generate().unwrap()).await;
+        });
+    }
+}
+
+#[test]
+fn a_connection_that_was_being_made_on_a_runtime_that_ends_is_made_on_the_callers() {
+    let server = RedisServer::start();
+    for _ in 0..50 {
+        let store = RedisStore::connect_lazy(&server.url()).unwrap();
+        let ending = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (its, made) = (store.clone(), key());
+        ending.spawn(async move { cycle(&its, &made).await });
+        one_thread().block_on(async {
+            let key = key();
+            let cycles = cycle(&store, &key);
+            let ends = async {
+                tokio::task::yield_now().await;
+                ending.shutdown_background();
+            };
+            tokio::join!(cycles, ends);
+        });
+    }
+}
+
+#[test]
+fn there_are_as_many_connections_as_runtimes_at_a_time() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect_lazy(&server.url()).unwrap();
+    let threads = Builder::new_multi_thread().enable_all().build().unwrap();
+    let connected = || {
+        let clients = server.cli(&["CLIENT", "LIST", "TYPE", "normal"]);
+        // One of them is that which asks.
+        clients.lines().filter(|line| !line.is_empty()).count() - 1
+    };
+    let lasting = one_thread();
+    for _ in 0..20 {
+        let ending = one_thread();
+        for runtime in [&ending, &lasting, &ending, &lasting] {
+            runtime.block_on(cycle(&store, &key()));
+        }
+        assert!(connected() <= 3, "{}", connected());
+    }
+    let store = RedisStore::connect_lazy(&server.url()).unwrap();
+    let before = connected();
+    threads.block_on(cycle(&store, &key()));
+    for _ in 0..20 {
+        one_thread().block_on(cycle(&store, &key()));
+    }
+    assert_eq!(connected(), before + 1, "what has threads of its own serves all");
+}
