@@ -4,9 +4,11 @@
 //! here, in one pass. Of all else only the end is looked for, and the client library reads it.
 //! The format is [RESP](https://redis.io/docs/latest/develop/reference/protocol-spec/), 2 and 3.
 
+use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::thread::LocalKey;
 
 use redis::{Cmd, RedisError, Value};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -21,6 +23,22 @@ const GROWS_BY: usize = 1 << 20;
 
 /// Bytes of room for what is to be sent that are kept when all is.
 const ROOM_KEPT: usize = 64 * 1024;
+
+thread_local! {
+    /// What the last connection of this thread that has nothing under way wrote to, and read into. Of many
+    /// connections each would have its own far away from the processor, whenever its turn comes.
+    static WRITTEN: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    static READ: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Takes the room that lies there, if a thread that ends has not put it away.
+fn spare(room: &'static LocalKey<Cell<Vec<u8>>>) -> Vec<u8> {
+    room.try_with(Cell::take).unwrap_or_default()
+}
+
+fn put_back(room: Vec<u8>, place: &'static LocalKey<Cell<Vec<u8>>>) {
+    let _ended: Result<(), _> = place.try_with(|place| place.set(room));
+}
 
 /// The longest line, in bytes: what servers say of errors takes less.
 const LINE_MAX: usize = 64 * 1024;
@@ -37,6 +55,7 @@ const DEPTH_MAX: usize = 100;
 /// What a server has said so far.
 #[derive(Debug)]
 pub(crate) struct Inbox {
+    /// None while nothing is in it.
     room: Vec<u8>,
     /// What was read, and not taken out yet.
     from: usize,
@@ -54,7 +73,7 @@ pub(crate) struct Inbox {
 impl Inbox {
     /// For answers of so many bytes at most. A longer one is an error, before there is room for it.
     pub(crate) fn new(most: usize) -> Self {
-        let (room, begun) = (vec![0; ROOM], Vec::new());
+        let (room, begun) = (Vec::new(), Vec::new());
         Self { room, from: 0, to: 0, needed: 0, begun, most, taken: 0 }
     }
 
@@ -72,8 +91,11 @@ impl Inbox {
     ) -> Poll<io::Result<()>> {
         self.make_room();
         let mut free = ReadBuf::new(self.room.get_mut(self.to..).unwrap_or_default());
-        ready!(stream.poll_read(cx, &mut free))?;
-        let read = free.filled().len();
+        let read = stream.poll_read(cx, &mut free).map_ok(|()| free.filled().len());
+        if read.is_pending() && self.from == self.to && self.room.len() == ROOM {
+            put_back(std::mem::take(&mut self.room), &READ);
+        }
+        let read = ready!(read)?;
         self.to = self.to.saturating_add(read);
         Poll::Ready(match read {
             0 if self.from < self.to || !self.begun.is_empty() => Err(classify::cut_off()),
@@ -88,6 +110,9 @@ impl Inbox {
             (self.from, self.to) = (0, 0);
             self.room.truncate(ROOM);
             self.room.shrink_to(ROOM);
+            if self.room.is_empty() {
+                self.room = spare(&READ);
+            }
         }
         let missing = self.needed.saturating_sub(self.to.saturating_sub(self.from)).max(ROOM / 8);
         if self.room.len().saturating_sub(self.to) >= missing {
@@ -244,6 +269,9 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     pub(crate) fn push(&mut self, command: &impl Write) {
+        if self.bytes.capacity() == 0 {
+            self.bytes = spare(&WRITTEN);
+        }
         command.write(&mut self.bytes);
     }
 
@@ -285,8 +313,10 @@ impl Outbox {
                 }
             }
         }
-        self.bytes.clear();
-        self.bytes.shrink_to(ROOM_KEPT);
+        let mut room = std::mem::take(&mut self.bytes);
+        room.clear();
+        room.shrink_to(ROOM_KEPT);
+        put_back(room, &WRITTEN);
         self.sent = 0;
         self.is_blocked = stream.poll_flush(cx)?.is_pending();
         Ok(())
