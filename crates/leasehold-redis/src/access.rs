@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold_core::Result as StoreResult;
 use redis::{ProtocolVersion, RedisConnectionInfo};
-use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
@@ -75,9 +75,7 @@ impl Home {
 
     /// Whether what lives there is driven while callers on this runtime are.
     fn serves(&self, runtime: &Handle) -> bool {
-        self.is_given
-            || self.runtime.id() == runtime.id()
-            || self.runtime.runtime_flavor() != RuntimeFlavor::CurrentThread
+        self.is_given || self.runtime.id() == runtime.id()
     }
 
     fn has_ended(&self) -> bool {

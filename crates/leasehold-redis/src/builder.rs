@@ -234,10 +234,9 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// The runtime on which connections live, for callers on any. The default is the one that the store is
-    /// first used on, and when that has ended, the next caller's; where it is a runtime of one thread, which stands
-    /// still when nobody blocks on it, callers on others have connections of their own. A client renews its leases
-    /// over connections of its own, on its own thread, whatever is said here.
+    /// The runtime on which connections live, for callers on any: each of their requests needs it to go on. By
+    /// default, and once it has ended, callers on each runtime have connections of their own, which live there. A
+    /// client renews its leases over connections of its own, on its own thread, whatever is said here.
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
         self

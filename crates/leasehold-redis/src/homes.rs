@@ -1,9 +1,8 @@
 //! Connections that are driven where their callers are.
 //!
-//! A task of one runtime drives a connection, so that a request and its answer wake no other thread. A runtime
-//! with threads of its own does so whatever becomes of its callers, and callers on other runtimes share its
-//! connections. A runtime of one thread stands still when nobody blocks on it: those who call from elsewhere have
-//! connections of their own.
+//! A task of one runtime drives a connection, so that a request and its answer wake no other thread. A runtime of one
+//! thread stands still when nobody blocks on it, one of several when all are busy with what blocks them, and either
+//! may end: so callers on each runtime have connections of their own.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};

@@ -349,7 +349,8 @@
 //!
 //! The feature `blocking` adds the module `leasehold::blocking`, which has the same types and
 //! methods for programs without a runtime. The async API needs a tokio runtime; a client may be
-//! made on one runtime and used on another.
+//! made on one runtime and used on another, or on several at a time, and needs none of them to go on.
+//! A future belongs to the runtime on which it was polled first.
 //!
 //! One thread of the process, named `leasehold`, renews the leases of all clients, async and
 //! blocking. So a task that blocks its worker, or a runtime that ends, costs no lease. The thread

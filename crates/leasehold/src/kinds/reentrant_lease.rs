@@ -270,7 +270,7 @@ impl ReentrantLease {
         let (given_back, told) = if remaining == 0 {
             (Some(self.lease.clone().give_back(cooldown)), None)
         } else {
-            (None, Some(client.here().spawn(self.tell_count(remaining))))
+            (None, Some(client.background.spawn(self.tell_count(remaining))))
         };
         async move {
             match (given_back, told) {
@@ -295,7 +295,7 @@ impl ReentrantLease {
             self.lease.clone().give_up();
         } else {
             let client = Arc::clone(self.lease.client());
-            client.here().spawn(self.tell_count(remaining));
+            client.background.spawn(self.tell_count(remaining));
         }
     }
 
@@ -453,9 +453,10 @@ impl Entering {
     /// Holds it once more; `None` when the lease turns out to be gone.
     pub(crate) async fn enter(mut self) -> Result<Option<Arc<ReentrantLease>>> {
         let Some(held) = &self.held else { return Ok(None) };
-        // In a task of its own: a request that is cut off could be carried out after the release.
+        // In a task of its own: a request that is cut off could be carried out after the release. All who hold
+        // the lease wait for it, from whatever runtimes, so it is in the background.
         let client: Arc<Inner> = Arc::clone(held.lease.client());
-        let told = client.here().spawn(Arc::clone(held).tell_entry()).await;
+        let told = client.background.spawn(Arc::clone(held).tell_entry()).await;
         let told = told
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::Closed, "the runtime is shutting down")));
         if !told? {

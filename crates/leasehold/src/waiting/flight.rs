@@ -45,9 +45,18 @@ impl Flight {
         if here.id() == there.id() {
             return self;
         }
-        let (sent_at, until, client) = (self.sent_at, self.until, Arc::clone(client));
-        let landing = self.land();
-        let answer = async move {
+        let (sent_at, until) = (self.sent_at, self.until);
+        let answer = Box::pin(self.landed(client));
+        Self { answer, sent_at, until, is_begun: true, runtime: Some(here) }
+    }
+
+    /// Has it finished where it was begun; its answer, within its time.
+    pub(super) fn landed(
+        self,
+        client: &Arc<Inner>,
+    ) -> impl Future<Output = Result<Acquire>> + Send + use<> {
+        let (until, client, landing) = (self.until, Arc::clone(client), self.land());
+        async move {
             let landed = tokio::select! {
                 biased;
                 landed = landing => landed.ok(),
@@ -57,8 +66,7 @@ impl Flight {
                 let why = "the runtime that sent the request has ended, or is held up";
                 Err(Error::new(ErrorKind::Unavailable, why).with_effect(Effect::Unknown))
             })
-        };
-        Self { answer: Box::pin(answer), sent_at, until, is_begun: true, runtime: Some(here) }
+        }
     }
 
     /// Has it finished in the background.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{ClientId, Error, ErrorKind, Listener, Result, Store, Wake};
-use tokio::runtime::{Handle, Id, RuntimeFlavor};
+use tokio::runtime::{Handle, Id};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
@@ -33,13 +33,13 @@ enum Stand {
     Silent,
 }
 
-/// The task that opens the channel and serves it, on the runtime of its first caller. A runtime of one thread
-/// stands still when nobody blocks on it, so when callers on others come, it is another task's turn.
+/// The task that opens the channel and serves it: on the runtime of its callers, so that a message wakes no other
+/// thread, and in the background when they are on several, of which each may be held up.
 #[derive(Clone, Debug)]
 struct Served {
     stand: watch::Receiver<Stand>,
     task: AbortHandle,
-    /// The runtime, where only its callers see to it that it goes on.
+    /// The runtime of its callers; nothing in the background.
     home: Option<Id>,
 }
 
@@ -67,7 +67,7 @@ struct Serving {
 #[derive(Debug)]
 pub(crate) struct Hub {
     store: Arc<dyn Store>,
-    /// For callers that have no runtime.
+    /// The background's, for callers on several runtimes, and for those that have none.
     runtime: Handle,
     client: ClientId,
     schedule: Arc<RenewalSchedule>,
@@ -217,17 +217,12 @@ impl Hub {
         if let Some(served) = serving.last.as_ref().filter(|served| served.goes_on()) {
             return Some(served.clone());
         }
-        let here = Handle::try_current().unwrap_or_else(|_| self.runtime.clone());
-        let goes_on =
-            here.id() == self.runtime.id() || here.runtime_flavor() != RuntimeFlavor::CurrentThread;
-        let (runtime, home) = match serving.last.take().filter(|before| !before.task.is_finished())
-        {
-            Some(elsewhere) => {
-                elsewhere.task.abort();
-                if goes_on { (here, None) } else { (self.runtime.clone(), None) }
-            }
-            None => (here.clone(), (!goes_on).then(|| here.id())),
-        };
+        let mut runtime = self.runtime.clone();
+        match serving.last.take().filter(|before| !before.task.is_finished()) {
+            Some(elsewhere) => elsewhere.task.abort(),
+            None => runtime = Handle::try_current().unwrap_or(runtime),
+        }
+        let home = (runtime.id() != self.runtime.id()).then(|| runtime.id());
         Some(serving.last.insert(self.start(within, &runtime, home)).clone())
     }
 
@@ -273,14 +268,6 @@ struct Server {
     lines: Arc<Lines>,
     schedule: Arc<RenewalSchedule>,
     stand: watch::Sender<Stand>,
-}
-
-impl Drop for Server {
-    /// Its runtime may have ended: the waiters ask, and have the channel opened on theirs.
-    fn drop(&mut self) {
-        self.stand.send_replace(Stand::Silent);
-        self.lines.resync();
-    }
 }
 
 impl Server {

@@ -361,10 +361,10 @@ impl Wire {
             }
         }
         handle.request_started();
-        let done = Done(Arc::clone(handle));
-        let mut flight = Some(flight);
-        self.acquisition.client.here().spawn(async move {
-            drop(landed(&mut flight).await);
+        let (done, client) = (Done(Arc::clone(handle)), Arc::clone(&self.acquisition.client));
+        let landed = flight.landed(&client);
+        client.background.clone().spawn(async move {
+            drop(landed.await);
             drop(done);
         });
     }

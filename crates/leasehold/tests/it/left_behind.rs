@@ -231,6 +231,31 @@ fn a_request_whose_runtime_is_held_up_is_waited_for_as_long_as_a_call_takes() {
 }
 
 #[test]
+fn a_heartbeat_that_was_overtaken_by_the_lease_holds_its_release_up_no_longer_than_a_call_takes() {
+    let slow = Slow { silent: Some(3), ..Slow::default() };
+    let (left, other) = (new_runtime(), new_runtime());
+    let (client, lease) = left.block_on(async {
+        let holder = Client::new(Arc::new(slow.inner.clone())).unwrap();
+        let held = holder.mutex("a").ttl(secs(600)).lock().await.unwrap();
+        let client = Client::new(Arc::new(slow.clone())).unwrap();
+        let mutex = client.mutex("a").ttl(secs(2));
+        let lets_go = async {
+            while slow.seen(|seen| seen.begun) < 3 {
+                sleep(ms(1)).await;
+            }
+            held.release().await.unwrap();
+        };
+        let (lease, ()) = tokio::join!(mutex.lock(), lets_go);
+        (client, lease.unwrap())
+    });
+    other.block_on(async {
+        let released = timeout(secs(60), lease.release()).await;
+        released.expect("it waits for a runtime that nobody drives").unwrap();
+        client.close().await.unwrap();
+    });
+}
+
+#[test]
 fn a_runtime_that_is_held_up_keeps_no_place_in_line() {
     let slow = Slow::default();
     let runtime = new_runtime();
