@@ -52,6 +52,8 @@ pub(crate) struct Wire {
     acknowledged: Option<(u32, Moment)>,
     /// When to ask again.
     next: Moment,
+    /// The same by what it was told while a request was on its way, whose answer may be from before.
+    told_to_ask: Option<Moment>,
     seen: Seen,
     /// Whether a request of this contender's was answered.
     answered: bool,
@@ -82,6 +84,7 @@ impl Wire {
             acknowledged: None,
             flight: None,
             next: acquisition.client.clock.now(),
+            told_to_ask: None,
             seen,
             answered: false,
             told: false,
@@ -130,6 +133,9 @@ impl Wire {
                     if let Some(guard) = self.answered(answer, sent_at)? {
                         return Ok(guard);
                     }
+                    if let Some(at) = self.told_to_ask.take() {
+                        (self.told, self.next) = (true, self.next.min(at));
+                    }
                 }
                 Event::Wake(Wake::Granted { heartbeat, fences, .. }) => {
                     self.told = true;
@@ -140,9 +146,9 @@ impl Wire {
                 Event::Wake(Wake::First { retry_after, .. }) => {
                     self.told = true;
                     let at = self.now().saturating_add(retry_after);
-                    self.next = self.next.min(at);
+                    self.ask_by(at);
                 }
-                Event::Wake(_) => self.next = self.now(),
+                Event::Wake(_) => self.ask_by(self.now()),
                 Event::RanOut => {
                     return Err(self.acquisition.ran_out(&self.seen.get(), "the wait ran out"));
                 }
@@ -152,6 +158,14 @@ impl Wire {
 
     fn now(&self) -> Moment {
         self.acquisition.client.clock.now()
+    }
+
+    /// Asks then at the latest, whatever the answer says that is on its way.
+    fn ask_by(&mut self, at: Moment) {
+        self.next = self.next.min(at);
+        if self.flight.is_some() {
+            self.told_to_ask = Some(self.told_to_ask.map_or(at, |before| before.min(at)));
+        }
     }
 
     /// Whether the store has said that it has a place in the line.
@@ -214,6 +228,7 @@ impl Wire {
             }
             within = within.min(patience(self.window));
         }
+        self.told_to_ask = None;
         self.acquisition.sending(sent_at);
         let store = Arc::clone(&client.store);
         let request = self.acquisition.request.clone();
@@ -340,7 +355,7 @@ impl Wire {
             sent_at.map(|sent_at| self.acquisition.granted(fences, sent_at, self.window, now));
         let Some(Attempt::Held(guard)) = attempt else {
             // The message was long on its way; asking says what the token still has.
-            self.next = self.now();
+            self.ask_by(now);
             return None;
         };
         events::count_by(events::HANDOFFS, "path", "store");

@@ -255,3 +255,32 @@ async fn a_waiter_is_served_when_a_cool_down_ends_and_not_at_its_next_heartbeat(
     drop(waiter.await.unwrap());
     assert!(started.elapsed() >= secs(2) && started.elapsed() < secs(3));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_is_told_while_an_answer_is_on_its_way_is_not_forgotten_for_it() {
+    let world = World::new();
+    let mutex = world.client().mutex("a").ttl(secs(600)).renew(false);
+    let guard = mutex.lock().await.unwrap();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    let asked = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&asked);
+    faults.decide(move |call| {
+        let asked = &mut *counted.lock().unwrap();
+        *asked += usize::from(call.op == Op::Acquire);
+        // The second takes the place, and is answered late: when that was told, the lease was to last.
+        let late = Fault::Delay { before: ms(0), after: secs(1) };
+        if call.op == Op::Acquire && *asked == 2 { late } else { Fault::None }
+    });
+    let waiter = world.client_of(Arc::new(faults)).mutex("a").ttl(secs(600));
+    let waits = tokio::spawn(async move { waiter.lock().await });
+    while *asked.lock().unwrap() < 2 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    tokio::time::sleep(ms(10)).await;
+    guard.renew_to(secs(3)).await.unwrap();
+    let begun = tokio::time::Instant::now();
+    std::mem::forget(guard);
+    drop(waits.await.unwrap().unwrap());
+    // Its heartbeat would be due after ten seconds.
+    assert!(begun.elapsed() < secs(4), "{:?}", begun.elapsed());
+}
