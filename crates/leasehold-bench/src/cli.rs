@@ -54,7 +54,7 @@ pub(crate) struct Args {
 }
 
 /// The variants of `uncontended` and `handoff`, by their names in the output.
-const VARIANTS: [&str; 20] = [
+const VARIANTS: [&str; 21] = [
     "bare",
     "bare-fence",
     "floor",
@@ -69,6 +69,7 @@ const VARIANTS: [&str; 20] = [
     "leasehold-two-clients",
     "bare-fifo",
     "line-floor",
+    "line-floor-apart",
     "message",
     "publish-to-all",
     "blocking-pop",

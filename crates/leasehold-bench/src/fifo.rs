@@ -106,6 +106,7 @@ impl Ear {
 #[derive(Debug)]
 pub(crate) struct BareFifo {
     ear: Ear,
+    asks: Bare,
     take: Loaded,
     release: Loaded,
     keys: [String; 2],
@@ -121,21 +122,36 @@ pub(crate) enum Kept {
     Record,
 }
 
+/// What its requests and its messages come over.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Wires {
+    /// One connection, as only version 3 of the protocol lets them.
+    Shared,
+    /// A connection for each.
+    Apart,
+}
+
 impl BareFifo {
     pub(crate) async fn connect(
         url: &str,
         key: &str,
         number: usize,
         kept: Kept,
+        wires: Wires,
     ) -> anyhow::Result<Self> {
         let channel = format!("{key}:{number}");
         let ear = Ear::open(url, &channel).await?;
+        let asks = match wires {
+            Wires::Shared => ear.bare.clone(),
+            Wires::Apart => Bare::connect(url).await?,
+        };
         let (take, release) = match kept {
             Kept::List => (TAKE_OR_STAND, HAND_OVER),
             Kept::Record => (STAND_IN_RECORD, HAND_OVER_RECORD),
         };
-        let (take, release) = (ear.bare.load(take).await?, ear.bare.load(release).await?);
-        Ok(Self { ear, take, release, keys: [key.to_owned(), format!("{key}:line")], channel })
+        let (take, release) = (asks.load(take).await?, asks.load(release).await?);
+        let keys = [key.to_owned(), format!("{key}:line")];
+        Ok(Self { ear, asks, take, release, keys, channel })
     }
 
     pub(crate) async fn lock(&mut self) -> anyhow::Result<String> {
@@ -143,7 +159,7 @@ impl BareFifo {
         let mut call = redis::cmd("EVALSHA");
         call.arg(self.take.digest()).arg(2).arg(&self.keys);
         call.arg(&token).arg(&self.channel).arg(TTL_MS);
-        let taken: i64 = call.query_async(&mut self.ear.bare.connection).await?;
+        let taken: i64 = call.query_async(&mut self.asks.connection).await?;
         if taken == 0 {
             let said = self.ear.hear().await?;
             ensure!(said == token.as_bytes(), "a message for another token");
@@ -153,7 +169,7 @@ impl BareFifo {
 
     pub(crate) async fn release(&mut self, token: &str) -> anyhow::Result<bool> {
         let keys = self.keys.each_ref().map(String::as_str);
-        self.ear.bare.call(&self.release, &keys, token).await
+        self.asks.call(&self.release, &keys, token).await
     }
 }
 

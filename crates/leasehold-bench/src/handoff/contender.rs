@@ -8,7 +8,7 @@ use leasehold::{Client, Guard, Mutex, Release};
 use tokio::task::JoinSet;
 
 use crate::bare::{BlockingPop, PublishToAll};
-use crate::fifo::{BareFifo, Kept, Message};
+use crate::fifo::{BareFifo, Kept, Message, Wires};
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Variant {
@@ -22,6 +22,8 @@ pub(crate) enum Variant {
     BareFifo,
     /// The same, with records of leasehold's size in the place of a key and a list.
     LineFloor,
+    /// The same with a connection for the messages, beside that for the requests.
+    LineFloorApart,
     /// No lock: a message that goes round.
     Message,
     /// Delete and publish; everybody tries again.
@@ -37,12 +39,13 @@ pub(crate) enum Variant {
 }
 
 impl Variant {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Leasehold,
         Self::OneClient,
         Self::TwoClients,
         Self::BareFifo,
         Self::LineFloor,
+        Self::LineFloorApart,
         Self::Message,
         Self::PublishToAll,
         Self::BlockingPop,
@@ -58,6 +61,7 @@ impl Variant {
             Self::TwoClients => "leasehold-two-clients",
             Self::BareFifo => "bare-fifo",
             Self::LineFloor => "line-floor",
+            Self::LineFloorApart => "line-floor-apart",
             Self::Message => "message",
             Self::PublishToAll => "publish-to-all",
             Self::BlockingPop => "blocking-pop",
@@ -149,6 +153,7 @@ pub(crate) async fn connect(
         Variant::TwoClients => 2,
         Variant::BareFifo
         | Variant::LineFloor
+        | Variant::LineFloorApart
         | Variant::Message
         | Variant::PublishToAll
         | Variant::BlockingPop
@@ -187,9 +192,12 @@ pub(crate) async fn connect(
             Variant::PollSlow => {
                 Contender::Library(mutex()?.retry(Linear::new(Duration::from_millis(50))))
             }
-            Variant::BareFifo | Variant::LineFloor => {
+            Variant::BareFifo | Variant::LineFloor | Variant::LineFloorApart => {
                 let kept = if variant == Variant::BareFifo { Kept::List } else { Kept::Record };
-                Contender::BareFifo(Box::new(BareFifo::connect(url, key, number, kept).await?))
+                let apart = variant == Variant::LineFloorApart;
+                let wires = if apart { Wires::Apart } else { Wires::Shared };
+                let waiter = BareFifo::connect(url, key, number, kept, wires).await?;
+                Contender::BareFifo(Box::new(waiter))
             }
             Variant::Message => {
                 Contender::Message(Box::new(Message::connect(url, key, number, waiters).await?))

@@ -202,6 +202,9 @@ fn ratios(plan: &Plan, turns: &BTreeMap<Key, Vec<Turn>>) -> Vec<Ratio> {
             for other in plan.variants.iter().filter(|v| !v.is_ours()) {
                 ratio(at(Variant::Leasehold, *waiters), at(*other, *waiters));
             }
+            for floor in [Variant::LineFloor, Variant::LineFloorApart] {
+                ratio(at(floor, *waiters), at(Variant::BareFifo, *waiters));
+            }
             for local in [Variant::OneClient, Variant::TwoClients] {
                 ratio(at(local, *waiters), at(Variant::Leasehold, *waiters));
             }
