@@ -428,6 +428,7 @@ impl Drop for ReentrantLease {
                 until,
                 in_doubt: true,
                 landing: None,
+                sent_from: None,
                 reopen: false,
             });
         }

@@ -13,6 +13,7 @@ use leasehold_core::{
     Acquire, Clock, Effect, Error, ErrorKind, Key, Leave, LeaveRequest, Moment, ReleaseRequest,
     Store, Token,
 };
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
 use crate::LOCK;
@@ -42,6 +43,8 @@ pub(crate) enum Orphan {
         in_doubt: bool,
         /// Brings the answer of one that is on its way, which is waited for.
         landing: Option<Landing>,
+        /// Where one was sent that was dropped on its way: what is sent from there comes after it.
+        sent_from: Option<Handle>,
         /// Whether a grant would have closed the lock, which is undone too.
         reopen: bool,
     },
@@ -76,7 +79,7 @@ struct Pending {
 impl Reaper {
     /// Starts the reaper's task. It ends when the last sender is gone and all is done.
     pub(crate) fn start(
-        background: &tokio::runtime::Handle,
+        background: &Handle,
         store: Arc<dyn Store>,
         separate: Option<Arc<dyn Store>>,
         clock: Arc<dyn Clock>,
@@ -177,14 +180,14 @@ struct Ticket {
 /// The two ways to the store.
 #[derive(Clone, Debug)]
 struct Stores {
-    /// The one that callers take. What goes this way is carried out after what they have sent.
+    /// The one that callers take.
     callers: Arc<dyn Store>,
-    /// The one that depends on no runtime of theirs.
+    /// The one that has connections of its own, where the other one has not.
     separate: Arc<dyn Store>,
 }
 
 impl Stores {
-    /// The callers' way first; when it was tried in vain, since their runtime may be held up, they
+    /// The callers' way first; when it was tried in vain, since their connections may be held up, they
     /// take turns.
     fn way(&self, tries: u32) -> &dyn Store {
         if tries % 2 == 1 { &*self.callers } else { &*self.separate }
@@ -218,7 +221,7 @@ impl Orphan {
     ) {
         events::count(events::ORPHANS);
         match self {
-            Self::Acquisition { key, token, until, in_doubt, landing, reopen } => {
+            Self::Acquisition { key, token, until, in_doubt, landing, sent_from, reopen } => {
                 let mut in_doubt = in_doubt;
                 if let Some(landing) = landing {
                     let until = clock.now().saturating_add(LANDS_WITHIN);
@@ -233,7 +236,13 @@ impl Orphan {
                 let mut request = LeaveRequest::new(key, token);
                 request.reopen = reopen;
                 let leave = |tries| stores.way(tries).leave(&request, ATTEMPT);
-                let first = persist(clock, places, until, leave).await;
+                let mut first = None;
+                if let Some(there) = sent_from {
+                    first = leave_from(&there, &stores.callers, &request, clock).await;
+                }
+                if first.is_none() {
+                    first = persist(clock, places, until, leave).await;
+                }
                 tracing::debug!(target: LOCK, key = %request.key, answer = ?first, "gave up");
                 drop(answered);
                 if in_doubt && first == Some(Leave::NotHeld) {
@@ -254,6 +263,22 @@ impl Orphan {
                 handle.tell(LockEventKind::Released { outcome, cooldown: request.cooldown });
             }
         }
+    }
+}
+
+/// Gives up on a runtime of a caller's; nothing where that ends or is held up.
+async fn leave_from(
+    there: &Handle,
+    store: &Arc<dyn Store>,
+    request: &LeaveRequest,
+    clock: &dyn Clock,
+) -> Option<Leave> {
+    let (store, request) = (Arc::clone(store), request.clone());
+    let leaving = there.spawn(async move { store.leave(&request, ATTEMPT).await });
+    let until = clock.now().saturating_add(LANDS_WITHIN);
+    tokio::select! {
+        left = leaving => left.ok()?.ok(),
+        () = rt::sleep_until(clock, until) => None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Cleaning up after an abandoned acquisition.
 
 use leasehold_core::{AcquireRequest, Moment};
+use tokio::runtime::Handle;
 
 use crate::lease::orphans::{GivenUp, Landing, Orphan, Reaper};
 
@@ -92,13 +93,15 @@ impl Armed {
         request: &AcquireRequest,
         landing: Option<Landing>,
     ) -> Option<GivenUp> {
+        let cut = self.asking && landing.is_none();
         let given_up = self.may_have_something().then(|| {
             reaper.send(Orphan::Acquisition {
                 key: request.key.clone(),
                 token: request.token,
                 until: self.until,
-                in_doubt: self.in_doubt || self.asking && landing.is_none(),
+                in_doubt: self.in_doubt || cut,
                 landing,
+                sent_from: Handle::try_current().ok().filter(|_| cut),
                 // A grant has started a cool-down, for work that will not be done now.
                 reopen: request.cooldown.is_some(),
             })

@@ -10,7 +10,7 @@ use leasehold::store::{BoxFuture, Call, Capability, LockLog, Method, Store, Stor
 use leasehold_core::Token;
 use leasehold_embedded::MemoryStore;
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Id, Runtime};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{World, ms, secs};
@@ -32,6 +32,8 @@ struct Seen {
     /// Given up by a request that overtook the one that asks for it.
     overtaken: usize,
     left: usize,
+    /// The runtime from which a request was given up last.
+    left_from: Option<Id>,
 }
 
 impl Slow {
@@ -78,6 +80,7 @@ impl StoreLayer for Slow {
                 (Method::Leave, Some(token)) => {
                     self.seen(|seen| {
                         seen.left += 1;
+                        seen.left_from = Some(Handle::current().id());
                         seen.overtaken += usize::from(seen.under_way.contains(&token));
                     });
                     None
@@ -228,6 +231,36 @@ fn a_request_whose_runtime_is_held_up_is_waited_for_as_long_as_a_call_takes() {
     let mut kept = None;
     pass_a_request_on(|sick| kept = Some(sick));
     drop(kept);
+}
+
+/// Over its own connection, which every runtime has, it can't overtake the request.
+#[test]
+fn a_try_that_is_dropped_on_its_way_is_given_up_from_where_it_was_sent() {
+    let slow = Slow::default();
+    let seen = || slow.seen(|seen| (seen.left, seen.left_from));
+    let (driven, left) = (new_runtime(), new_runtime());
+    let client = driven.block_on(async { Client::new(Arc::new(slow.clone())).unwrap() });
+    for (runtime, goes_on) in [(&driven, true), (&left, false)] {
+        let before = seen().0;
+        runtime.block_on(async {
+            let mutex = client.mutex("a");
+            tokio::select! {
+                biased;
+                _ = mutex.try_lock() => unreachable!("it takes a moment"),
+                () = tokio::task::yield_now() => {}
+            }
+            while goes_on && seen().0 == before {
+                sleep(ms(1)).await;
+            }
+        });
+        let gone = (0..60_000).any(|_| {
+            thread::sleep(ms(1));
+            seen().0 > before
+        });
+        assert!(gone, "not given up");
+        assert_eq!(seen().1 == Some(runtime.handle().id()), goes_on);
+    }
+    driven.block_on(client.close()).unwrap();
 }
 
 #[test]
