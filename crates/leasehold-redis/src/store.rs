@@ -38,8 +38,8 @@ use crate::unsent::Unsent;
 
 /// Locks in a Redis or Valkey server, in one that sentinels fail over, or in a cluster.
 ///
-/// Cheap to clone; clones share the connection. Made by [`RedisStore::connect`] from a URL, or by
-/// [`RedisStore::builder`] from anything else.
+/// Cheap to clone; clones share connections, one for each tokio runtime that they are called on. Made by
+/// [`RedisStore::connect`] from a URL, or by [`RedisStore::builder`] from anything else.
 ///
 /// # Guarantees
 ///
@@ -59,8 +59,8 @@ use crate::unsent::Unsent;
 /// # Cancel safety
 ///
 /// Dropping a future leaves it open whether the server carried the operation out. A `leave` sent
-/// afterwards is carried out after it, unless the connection was replaced in between; the lease's
-/// expiry is the last resort.
+/// afterwards from the same runtime is carried out after it, unless the connection was replaced in
+/// between; the lease's expiry is the last resort.
 #[derive(Clone)]
 pub struct RedisStore {
     pub(crate) shared: Arc<Shared>,
