@@ -73,7 +73,7 @@ fn no_handoff_overlaps_another_and_nobody_starves_in_line() {
     let part = &document["handoff"];
     assert!(!rows(part, "ratios").is_empty());
     let rows = rows(part, "rows");
-    assert_eq!(rows.len(), 11);
+    assert_eq!(rows.len(), 12);
     for row in rows {
         assert!(row["handoffs"].as_u64().unwrap() > 0, "{row}");
         assert_eq!(row["overlaps"], 0, "{row}");

@@ -614,6 +614,20 @@ impl Transport for Supervised {
         Box::pin(self.inner.access.survey())
     }
 
+    fn connected<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        deadline: Deadline,
+    ) -> BoxFuture<'a, Result<(), Verdict>> {
+        Box::pin(async move {
+            let requests = std::slice::from_ref(request);
+            if self.spare_for(requests).is_none() {
+                self.lane_for(requests).link(deadline).await?;
+            }
+            Ok(())
+        })
+    }
+
     fn serves(&self, runtime: &Handle) -> bool {
         self.inner.access.serves(runtime)
     }

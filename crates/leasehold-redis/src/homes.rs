@@ -83,13 +83,29 @@ impl Homed for Arc<dyn Transport> {
     }
 }
 
+impl Homes<Arc<dyn Transport>> {
+    /// The one for the caller, or the first where no connection is to be had for the caller's: one that is there
+    /// may do.
+    async fn reached(&self, request: &Request<'_>, deadline: Deadline) -> &Arc<dyn Transport> {
+        let here = self.here();
+        match here.connected(request, deadline.at_most(deadline.left() / 2)).await {
+            Ok(()) => here,
+            Err(_) => &self.first,
+        }
+    }
+}
+
 impl Transport for Homes<Arc<dyn Transport>> {
     fn one<'a>(
         &'a self,
         request: &'a Request<'a>,
         deadline: Deadline,
     ) -> BoxFuture<'a, Result<Answer, Verdict>> {
-        self.here().one(request, deadline)
+        let (here, first) = (self.here(), &self.first);
+        if Arc::ptr_eq(here, first) {
+            return first.one(request, deadline);
+        }
+        Box::pin(async move { self.reached(request, deadline).await.one(request, deadline).await })
     }
 
     fn many<'a>(
@@ -97,7 +113,13 @@ impl Transport for Homes<Arc<dyn Transport>> {
         requests: &'a [Request<'a>],
         deadline: Deadline,
     ) -> BoxFuture<'a, Vec<Result<Answer, Verdict>>> {
-        self.here().many(requests, deadline)
+        let (here, first) = (self.here(), &self.first);
+        let Some(request) = requests.first().filter(|_| !Arc::ptr_eq(here, first)) else {
+            return first.many(requests, deadline);
+        };
+        Box::pin(
+            async move { self.reached(request, deadline).await.many(requests, deadline).await },
+        )
     }
 
     fn at_once<'a>(

@@ -262,6 +262,15 @@ pub(crate) trait Transport: Debug + Send + Sync + 'static {
         true
     }
 
+    /// Makes the connection for this request, if it is not there, and can be made in time.
+    fn connected<'a>(
+        &'a self,
+        _request: &'a Request<'a>,
+        _deadline: Deadline,
+    ) -> BoxFuture<'a, Result<(), Verdict>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Another server, reached and logged in to in the same way as this one.
     fn neighbour(&self, _host: &str, _port: u16) -> Option<Part> {
         None
