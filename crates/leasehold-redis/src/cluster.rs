@@ -482,6 +482,20 @@ impl Transport for Cluster {
         Some(Arc::new(self.separate()))
     }
 
+    fn connected<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        deadline: Deadline,
+    ) -> BoxFuture<'a, Result<(), Verdict>> {
+        Box::pin(async move {
+            let map = self.map(deadline).await?;
+            match request.slot().and_then(|slot| map.table.owner(slot)) {
+                Some(owner) => self.node(&owner.endpoint).connected(request, deadline).await,
+                None => Ok(()),
+            }
+        })
+    }
+
     fn serves(&self, runtime: &Handle) -> bool {
         self.inner.access.serves(runtime)
     }

@@ -238,6 +238,7 @@ impl Orphan {
                 let leave = |tries| stores.way(tries).leave(&request, ATTEMPT);
                 let mut first = None;
                 if let Some(there) = sent_from {
+                    let _place = places.acquire().await;
                     first = leave_from(&there, &stores.callers, &request, clock).await;
                 }
                 if first.is_none() {

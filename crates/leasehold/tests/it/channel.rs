@@ -7,6 +7,7 @@ use leasehold::{Client, Mutex};
 use leasehold_testkit::fault_store::{FaultStore, Messages};
 use leasehold_testkit::proxy::{Fault, Proxy};
 use leasehold_testkit::server::RedisServer;
+use leasehold_testkit::server::cluster::Cluster;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::Instant;
 
@@ -112,6 +113,20 @@ async fn a_server_without_room_for_a_renewers_connection_costs_no_lease() {
     let server = RedisServer::start();
     let client = Client::connect(server.url()).await.unwrap();
     let _crowd = crowded(&server, 3, 2);
+    let guard = client.mutex("a").ttl(secs(3)).lock().await.unwrap();
+    renewed(&client, "a", secs(3), || guard.check().unwrap()).await;
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn nor_does_a_node_of_a_cluster_without_room_for_one() {
+    let cluster = Cluster::builder().replicas(0).start();
+    let client = Client::connect(cluster.url()).await.unwrap();
+    client.mutex("a").lock().await.unwrap().release().await.unwrap();
+    for node in cluster.nodes() {
+        // Those that are there stay.
+        assert_eq!(node.cli(&["CONFIG", "SET", "maxclients", "1"]), "OK");
+    }
     let guard = client.mutex("a").ttl(secs(3)).lock().await.unwrap();
     renewed(&client, "a", secs(3), || guard.check().unwrap()).await;
     guard.release().await.unwrap();
