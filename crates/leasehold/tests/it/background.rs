@@ -2,8 +2,8 @@
 
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -248,21 +248,32 @@ fn a_runtime_that_nobody_drives_keeps_no_others_waiting(place: &Place) {
         client.mutex("key").lock_within(ms(200)).await.unwrap_err();
         (client, (holder, held))
     });
+    let (asked, all_asked) = mpsc::channel();
     let waiters: Vec<_> = others
         .into_iter()
         .map(|runtime| {
-            let mutex = client.mutex("key");
+            let (mutex, asked) = (client.mutex("key"), asked.clone());
             thread::spawn(move || {
                 runtime.block_on(async {
-                    let wait = async { tokio::time::timeout(PATIENCE, mutex.lock()).await };
+                    let mut wait = pin!(mutex.lock());
+                    assert!(poll_fn(|cx| Poll::Ready(wait.as_mut().poll(cx).is_pending())).await);
+                    asked.send(()).unwrap();
+                    let wait = async { tokio::time::timeout(PATIENCE, wait).await };
                     wait.await.expect("it waits though the lock is free").unwrap().release().await
                 })
             })
         })
         .collect();
-    thread::sleep(ms(100));
-    let (_holder, held) = held;
-    one_thread().block_on(held.release()).unwrap();
+    for _ in &waiters {
+        all_asked.recv().unwrap();
+    }
+    let (holder, held) = held;
+    one_thread().block_on(async {
+        while holder.inspect("key").await.unwrap().unwrap().waiters.is_empty() {
+            tokio::time::sleep(ms(1)).await;
+        }
+        held.release().await.unwrap();
+    });
     waiters.into_iter().for_each(|waiter| waiter.join().unwrap().unwrap());
     one_thread().block_on(client.close()).unwrap();
     let again = left.block_on(async { place.client().await.mutex("key").try_lock().await });

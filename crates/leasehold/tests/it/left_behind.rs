@@ -2,7 +2,9 @@
 //! of its own is on its way.
 
 use std::collections::HashSet;
+use std::future::{Future as _, poll_fn};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::thread;
 
 use leasehold::Client;
@@ -206,11 +208,12 @@ fn pass_a_request_on(end: impl FnOnce(Runtime)) {
         }
     });
     second.block_on(async {
-        let next = tokio::spawn({
+        let mut next = Box::pin({
             let mutex = mutex.clone();
             async move { mutex.lock().await }
         });
-        sleep(ms(5)).await;
+        assert!(poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx).is_pending())).await);
+        let next = tokio::spawn(next);
         drop(waits);
         end(first);
         timeout(secs(60), asked_as_often_as(3)).await.expect("it asks no more");
