@@ -1,12 +1,14 @@
-//! Which transaction is being committed, in the data file's first page, behind what LMDB keeps there: so
-//! the next one can [undo](super::pages::undo_half_committed) it whose process died in the middle, also in
-//! a copy of the file.
+//! Which transaction is being committed and which was the last, in the data file's first page, behind what
+//! LMDB keeps there: so the next one can [undo](super::pages::undo_half_committed) it whose process died in the
+//! middle, also in a copy of the file, and a number that was damaged on a page of LMDB's makes no older
+//! transaction the last one.
 //!
-//! Layout: the number of the transaction, 0 for none, and its complement, so that no damaged byte makes
-//! another of it.
+//! Layout: the number of the transaction under way, 0 for none, and its complement; the number of the last, and
+//! its complement, or 0 and 0 while there was none. So no damaged byte makes another number of one.
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,18 +20,61 @@ pub(super) const AT: u64 = OFFSET as u64;
 /// What is mapped: less than a page of any system.
 const BYTES: usize = 4096;
 
-pub(super) type Words = [u64; 2];
+/// How many they are.
+const WORDS: usize = 4;
 
-/// The transaction that is said to be under way.
-pub(super) fn under_way(bytes: [u8; size_of::<Words>()]) -> Option<u64> {
-    let (txn, complement) = bytes.split_at(size_of::<u64>());
-    let word = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_ne_bytes);
-    word(txn).filter(|txn| *txn != 0 && word(complement) == Some(!*txn))
+/// What the words of a file say.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Words([u64; WORDS]);
+
+impl Words {
+    pub(super) const fn of(last: u64) -> Self {
+        Self([0, 0, last, !last])
+    }
+
+    const fn with_under_way(txn: u64, last: [u64; 2]) -> Self {
+        Self([txn, !txn, last[0], last[1]])
+    }
+
+    /// Those of a file that has its first page.
+    pub(super) fn read(data: &File) -> io::Result<Self> {
+        let mut bytes = [0; WORDS * 8];
+        data.read_exact_at(&mut bytes, AT)?;
+        let mut words = [0; WORDS];
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+            *word = u64::from_ne_bytes(*bytes);
+        }
+        Ok(Self(words))
+    }
+
+    pub(super) fn write(self, data: &File) -> io::Result<()> {
+        let mut bytes = [0; WORDS * 8];
+        for (bytes, word) in bytes.as_chunks_mut().0.iter_mut().zip(self.0) {
+            *bytes = word.to_ne_bytes();
+        }
+        data.write_all_at(&bytes, AT)
+    }
+
+    /// The transaction that is said to be under way.
+    pub(super) fn under_way(self) -> Option<u64> {
+        let [txn, complement, ..] = self.0;
+        (txn != 0 && complement == !txn).then_some(txn)
+    }
+
+    /// The last transaction, 0 where there was none; nothing where that can't be read.
+    pub(super) fn last(self) -> Option<u64> {
+        let [_, _, last, complement] = self.0;
+        (complement == !last || (last, complement) == (0, 0)).then_some(last)
+    }
 }
 
-/// These words of a data file that is written through its map.
+/// These words of a data file.
 #[derive(Debug)]
-pub(super) struct Commits(NonNull<[AtomicU64; 2]>);
+pub(super) struct Commits {
+    words: NonNull<[AtomicU64; WORDS]>,
+    /// Where the file is not written through its map.
+    by_file: Option<File>,
+}
 
 // SAFETY: what it points to is mapped for as long as this lives, and is changed atomically only.
 unsafe impl Send for Commits {}
@@ -38,17 +83,20 @@ unsafe impl Sync for Commits {}
 
 impl Commits {
     /// Maps those of a file that has its first page.
-    pub(super) fn map(data: &File) -> io::Result<Self> {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
+    pub(super) fn map(data: &File, in_place: bool) -> io::Result<Self> {
+        let by_file = (!in_place).then(|| data.try_clone()).transpose()?;
+        let mut access = ProtFlags::READ;
+        access.set(ProtFlags::WRITE, in_place);
         // SAFETY: new memory at an address that the kernel chooses.
         let page = unsafe { mmap(null_mut(), BYTES, access, MapFlags::SHARED, data, 0)? };
         let at = page.wrapping_byte_add(OFFSET);
-        NonNull::new(at.cast()).map(Self).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+        let words = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { words, by_file })
     }
 
-    fn words(&self) -> &[AtomicU64; 2] {
+    fn words(&self) -> &[AtomicU64; WORDS] {
         // SAFETY: mapped while this lives, aligned as a page is, and changed atomically by all.
-        unsafe { self.0.as_ref() }
+        unsafe { self.words.as_ref() }
     }
 
     /// Whether a process died in a commit. Only inside the gate.
@@ -57,20 +105,35 @@ impl Commits {
     }
 
     /// Says which transaction is being committed, until [`end`](Self::end). Only inside the gate.
-    pub(super) fn begin(&self, txn: u64) {
-        let [number, complement] = self.words();
+    pub(super) fn begin(&self, txn: u64) -> io::Result<()> {
+        let [number, complement, last @ ..] = self.words();
+        if let Some(data) = &self.by_file {
+            let last = last.each_ref().map(|word| word.load(Ordering::Relaxed));
+            return Words::with_under_way(txn, last).write(data);
+        }
         complement.store(!txn, Ordering::Relaxed);
         number.store(txn, Ordering::Release);
+        Ok(())
     }
 
-    pub(super) fn end(&self) {
-        self.words()[0].store(0, Ordering::Release);
+    /// Says that none is under way any more, and which was the last. Until then the next process would undo it.
+    pub(super) fn end(&self, txn: u64) -> io::Result<()> {
+        if let Some(data) = &self.by_file {
+            return Words::of(txn).write(data);
+        }
+        let [number, its_complement, last, complement] = self.words();
+        complement.store(!txn, Ordering::Relaxed);
+        last.store(txn, Ordering::Relaxed);
+        number.store(0, Ordering::Release);
+        // Else one damaged bit would make the last one of it again.
+        its_complement.store(0, Ordering::Relaxed);
+        Ok(())
     }
 }
 
 impl Drop for Commits {
     fn drop(&mut self) {
-        let page = self.0.as_ptr().cast::<u8>().wrapping_sub(OFFSET);
+        let page = self.words.as_ptr().cast::<u8>().wrapping_sub(OFFSET);
         // SAFETY: mapped by this with this length, and nobody can use it any more. Failing, it stays.
         _ = unsafe { munmap(page.cast(), BYTES) };
     }
@@ -78,7 +141,6 @@ impl Drop for Commits {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::FileExt as _;
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -87,30 +149,26 @@ mod tests {
 
     const WITHIN: Duration = Duration::from_secs(30);
 
-    fn bytes(words: Words) -> [u8; size_of::<Words>()] {
-        let mut bytes = [0; size_of::<Words>()];
-        bytes[..8].copy_from_slice(&words[0].to_ne_bytes());
-        bytes[8..].copy_from_slice(&words[1].to_ne_bytes());
-        bytes
-    }
-
     #[test]
     fn no_damaged_byte_makes_a_commit_of_none_or_another_of_one() {
         for txn in [0, 1, 2, 255, 256, 70_000] {
-            let whole = bytes([txn, !txn]);
-            assert_eq!(under_way(whole), (txn != 0).then_some(txn));
-            for at in 0..whole.len() {
-                for other in 0..=u8::MAX {
+            let whole = Words::with_under_way(txn, [txn, !txn]);
+            assert_eq!((whole.under_way(), whole.last()), ((txn != 0).then_some(txn), Some(txn)));
+            for (word, shift) in
+                (0..WORDS).flat_map(|word| (0..64).step_by(8).map(move |it| (word, it)))
+            {
+                for other in 1..=u64::from(u8::MAX) {
                     let mut damaged = whole;
-                    damaged[at] = other;
-                    assert!(
-                        damaged == whole || under_way(damaged).is_none(),
-                        "{txn} {at}: {other}"
-                    );
+                    damaged.0[word] ^= other << shift;
+                    let said = (damaged.under_way(), damaged.last());
+                    let expected =
+                        if word < 2 { (None, Some(txn)) } else { (whole.under_way(), None) };
+                    assert_eq!(said, expected, "{txn} {word} {shift}: {other}");
                 }
             }
         }
-        assert_eq!(under_way(bytes([0, 0])), None);
+        let none = Words([0; WORDS]);
+        assert_eq!((none.under_way(), none.last()), (None, Some(0)));
     }
 
     #[cfg(target_os = "linux")]
@@ -167,8 +225,8 @@ mod tests {
             assert_eq!(after[counts..counts + 8], txn.to_ne_bytes());
             let late = counts.saturating_sub(8 + written).max(meta)..counts;
             data.write_all_at(&before[late.clone()], late.start as u64).unwrap();
-            let words = [txn as u64, !(txn as u64)].map(u64::to_ne_bytes).concat();
-            data.write_all_at(&words, AT).unwrap();
+            let Words([.., last, complement]) = Words::read(&data).unwrap();
+            Words::with_under_way(txn as u64, [last, complement]).write(&data).unwrap();
             if opened {
                 drop(store.take());
             }
@@ -177,7 +235,7 @@ mod tests {
             // Who held it has ended, where the store was opened anew.
             assert_eq!(acquire(store, "held").await, opened, "round {round}");
             assert!(acquire(store, &format!("new-{round}")).await);
-            pages::check(&data, None).unwrap();
+            pages::check(&data, data.metadata().unwrap().len(), None).unwrap();
         }
     }
 

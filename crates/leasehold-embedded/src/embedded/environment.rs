@@ -53,7 +53,7 @@ pub(super) struct Environment {
     worker: Worker,
     room: Room,
     /// Where it says which transaction is being committed, if that is written through the map.
-    commits: Option<Commits>,
+    commits: Commits,
     /// Whether values have room for two records, so that most changes are made in place.
     pub(super) pairs: bool,
     still_there: StillThere,
@@ -85,7 +85,7 @@ impl Environment {
         let gate = Arc::new(parts.gate);
         let files = [(GATE, gate.file()), (DATA, &parts.data)];
         let still_there = StillThere::new(&parts.path, files, store_time());
-        let commits = parts.in_place.then(|| Commits::map(&parts.data)).transpose();
+        let commits = Commits::map(&parts.data, parts.in_place);
         Ok(Self {
             still_there: still_there.map_err(|error| unusable("look at", error))?,
             fence_floor: FenceFloor::new(store_time().as_micros()),
@@ -261,7 +261,7 @@ impl Environment {
 
     /// Undoes the transaction in whose commit its process died, if there is one: it was told to nobody.
     fn undo_half_committed(&self, pass: &Pass<'_>) -> Result<()> {
-        if !self.commits.as_ref().is_some_and(Commits::is_under_way) {
+        if !self.commits.is_under_way() {
             return Ok(());
         }
         self.check_inside(pass)?;
@@ -405,16 +405,17 @@ impl Environment {
     }
 
     pub(super) fn commit(&self, txn: RwTxn<'_>) -> Result<()> {
-        let committed = match &self.commits {
-            Some(commits) => {
-                commits.begin(txn.id() as u64);
-                let committed = txn.commit();
-                commits.end();
-                committed
-            }
-            None => txn.commit(),
+        let unsaid = |error, effect| {
+            let error = unusable("write the file data.mdb in", error).with_effect(effect);
+            error.at_store(Arc::clone(&self.location))
         };
-        committed.map_err(|error| self.lmdb_error(error).with_effect(Effect::Unknown))
+        let begun = self.commits.begin(txn.id() as u64);
+        begun.map_err(|error| unsaid(error, Effect::NotApplied))?;
+        let committed = txn.commit();
+        // A transaction that failed, or had nothing to write, is not the last one.
+        let ended = self.commits.end(self.lmdb.get().info().last_txn_id as u64);
+        committed.map_err(|error| self.lmdb_error(error).with_effect(Effect::Unknown))?;
+        ended.map_err(|error| unsaid(error, Effect::Unknown))
     }
 
     pub(super) fn lmdb_error(&self, error: heed::Error) -> Error {

@@ -1,5 +1,6 @@
 //! The file `store`: what a store is, as text for people and for every later version.
 
+use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -9,12 +10,14 @@ use leasehold_clock::SystemClock;
 use leasehold_clock::wall::unix_micros;
 use leasehold_core::{Clock as _, Fence};
 
+use super::checksum::checksum;
 use super::directory::Access;
 use super::machine::Machine;
 
 /// The version of everything in the directory. A store of another one is refused: those before this
 /// one were never released.
-pub(super) const FORMAT: u32 = 4;
+pub(super) const FORMAT: u32 = VERSION as u32;
+const VERSION: u8 = 5;
 
 pub(super) const NAME: &str = "store";
 /// A header on its way to its place.
@@ -158,7 +161,7 @@ impl Header {
         let header = Self {
             machine: Machine {
                 boot: next("boot")?.to_owned(),
-                time_namespace: number(next("time-namespace")?)?,
+                time_namespace: next("time-namespace")?.to_owned(),
             },
             made_at_s: number(next("made-at-s")?)?,
             booted_at_s: number(next("booted-at-s")?)?,
@@ -176,6 +179,7 @@ impl Header {
             data: number(next("data")?)?,
             ready: either(next("state")?, "ready", "making")?,
         };
+        // With the checksum that the text of these values ends with.
         if header.text() == text { Ok(header) } else { Err(Unreadable::Corrupt) }
     }
 
@@ -217,11 +221,15 @@ impl Header {
         let state = if *ready { "ready" } else { "making" };
         let GateKind { word, inode } = gate;
         let kind = if *word { "word" } else { "lock" };
-        format!(
+        let mut text = format!(
             "{MARK} {FORMAT}\nboot {boot}\ntime-namespace {time_namespace}\n\
              made-at-s {made_at_s}\nbooted-at-s {booted_at_s}\nbytes-max {bytes_max}\nwrite {write}\naccess {access}\n\
              gate {kind} {inode}\ndata {data}\nstate {state}\n"
-        )
+        );
+        let sum = checksum(NAME.as_bytes(), VERSION, text.as_bytes());
+        // Into memory, which takes all.
+        _ = writeln!(text, "sum {sum:08x}");
+        text
     }
 }
 
@@ -251,7 +259,8 @@ mod tests {
     use super::*;
 
     fn header() -> Header {
-        let machine = Machine { boot: "abc-def".to_owned(), time_namespace: 4_026_531_834 };
+        let machine =
+            Machine { boot: "abc-def".to_owned(), time_namespace: "4026531834 0.0".to_owned() };
         Header {
             machine,
             made_at_s: 7,
@@ -296,15 +305,33 @@ mod tests {
     }
 
     #[test]
+    fn no_other_byte_makes_another_header() {
+        let text = header().text().into_bytes();
+        for at in 0..text.len() {
+            for other in 0..=u8::MAX {
+                let mut damaged = text.clone();
+                damaged[at] = other;
+                assert!(
+                    damaged == text || Header::parse(&damaged).is_err(),
+                    "{at}: {other} {}",
+                    String::from_utf8_lossy(&damaged)
+                );
+            }
+        }
+    }
+
+    #[test]
     fn another_start_voids_and_another_name_for_it_does_not() {
-        let machine =
-            |boot: &str, time_namespace| Machine { boot: boot.to_owned(), time_namespace };
+        let machine = |boot: &str, time_namespace: &str| Machine {
+            boot: boot.to_owned(),
+            time_namespace: time_namespace.to_owned(),
+        };
         let now = header().machine;
         let here = BootClock { clock_s: 100, booted_at_s: 1_700_000_000 };
         let voids = |header: &Header, machine: &Machine, booted_at_s| {
             header.is_of_another_boot(machine, BootClock { booted_at_s, ..here })
         };
-        let own_name = machine("new", now.time_namespace);
+        let own_name = machine("new", &now.time_namespace);
         assert!(!voids(&header(), &now, here.booted_at_s));
         assert!(!voids(&header(), &own_name, here.booted_at_s + SAME_BOOT_S));
         assert!(voids(&header(), &own_name, here.booted_at_s + SAME_BOOT_S + 1));
@@ -313,7 +340,7 @@ mod tests {
         // A machine without a battery begins in 1970 every time.
         let unset = Header { booted_at_s: 0, ..header() };
         assert!(voids(&unset, &own_name, 0));
-        let container = machine(&now.boot, 1);
+        let container = machine(&now.boot, "1 0.0");
         assert!(!voids(&header(), &container, here.booted_at_s));
         let ahead = Header { made_at_s: u64::MAX, ..header() };
         assert!(voids(&ahead, &now, here.booted_at_s));

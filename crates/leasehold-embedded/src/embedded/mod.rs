@@ -3,6 +3,7 @@
 //! [`open`] prepares a store, [`environment`] holds it, [`table`] runs the lock table inside the
 //! [`gate`], [`session`] tells the dead from the living, [`wake`] tells waiters.
 
+mod checksum;
 mod commits;
 mod directory;
 mod doctor;

@@ -355,7 +355,7 @@ fn prepare_data(directory: &Directory, header: &Header, wanted: Wanted) -> Resul
     }
     pages::undo_half_committed(&data)
         .map_err(|error| unusable("write the file data.mdb in", error))?;
-    match pages::check(&data, wanted.at_once.then_some(PAGES_AT_ONCE)) {
+    match pages::check(&data, header.bytes_max, wanted.at_once.then_some(PAGES_AT_ONCE)) {
         Ok(()) => Ok(data),
         Err(Damage::Unread) => Err(not_at_once("all of its pages are to be read first")),
         Err(Damage::Corrupt(what)) => Err(corrupt(&format!("data.mdb is damaged ({what})"))),
@@ -461,7 +461,12 @@ fn close_on_exec(_lmdb: &heed::Env<WithoutTls>) -> std::io::Result<()> {
 fn adopt(environment: Environment, header: &Header, machine: Machine) -> Result<Environment> {
     let pass = environment.enter(ENTER_WITHIN)?;
     if table::has_detached(&environment, &pass)? {
-        return Err(other_namespace());
+        return Err(Error::new(
+            ErrorKind::Misuse,
+            "leases were detached here in another time namespace (another container), whose clock can't be \
+             read in this one, so they may still run; release them there, or remove the directory if \
+             nobody has them any more",
+        ));
     }
     table::clear(&environment, &pass)?;
     let header = Header { machine, ready: true, ..header.clone() };

@@ -52,6 +52,8 @@ const META: u16 = 0x08;
 const PASSING: u16 = 0x10 | 0x4000 | 0x8000;
 
 const BIG_DATA: u16 = 0x01;
+/// `MDB_INTEGERKEY`, of a tree.
+const INTEGER_KEYS: u16 = 0x08;
 
 const MAGIC: u32 = 0xbeef_c0de;
 const DATA_VERSION: u32 = 1;
@@ -82,8 +84,9 @@ struct Walk<'a> {
     free: bool,
 }
 
-/// Looks at the whole file, unless it has more than `at_most` pages. The caller keeps everybody else out.
-pub(super) fn check(file: &File, at_most: Option<usize>) -> Result<(), Damage> {
+/// Looks at the whole file, which may grow to `bytes_max`, unless it has more than `at_most` pages. The caller keeps
+/// everybody else out.
+pub(super) fn check(file: &File, bytes_max: u64, at_most: Option<usize>) -> Result<(), Damage> {
     let page_bytes = rustix::param::page_size();
     let mut metas: Vec<Vec<u8>> = Vec::new();
     for number in 0..2 {
@@ -98,23 +101,47 @@ pub(super) fn check(file: &File, at_most: Option<usize>) -> Result<(), Damage> {
         metas.push(page);
     }
     let [even, odd] = metas.as_slice() else { return Err(corrupt("it has no meta pages")) };
-    // Transactions write the two in turn, so their numbers are neighbours. If one was damaged, the
-    // other would be taken, and what the last transaction did would be lost without a word.
+    for (number, meta) in [even, odd].into_iter().enumerate() {
+        // The page size stands in the pad of the free pages' tree; LMDB takes it from either page.
+        let size = int(meta, META_TREES)?;
+        if usize::try_from(size).ok() != Some(page_bytes) {
+            return Err(corrupt(format!(
+                "meta page {number}: its pages have {size} bytes, this machine's {page_bytes}"
+            )));
+        }
+        // To a greater length LMDB would make the file, and map it at another address.
+        let [address, length] = [META_MAP, META_MAP + WORD].map(|at| word(meta, at));
+        if (address?, length? as u64) != (0, bytes_max) {
+            return Err(corrupt(format!("meta page {number}: it is mapped in another way")));
+        }
+        // How names are ordered: those of free pages as numbers, those of records as they are.
+        let orders = [META_TREES, META_TREES + TREE].map(|tree| short(meta, tree + 4));
+        let [free, records] = orders;
+        if (free?, records?) != (INTEGER_KEYS, 0) || int(meta, META_TREES + TREE)? != 0 {
+            return Err(corrupt(format!("meta page {number}: its trees are of another kind")));
+        }
+    }
+    // Transactions write the two in turn, so their numbers are neighbours, and the greater is the last one's. If
+    // one was damaged, the other would be taken, and what the last transaction did would be lost without a word.
     let (even_id, odd_id) = (txn_id(even)?, txn_id(odd)?);
     let new = (even_id, odd_id) == (0, 0);
     if !new && (even_id % 2 != 0 || odd_id % 2 != 1 || even_id.abs_diff(odd_id) != 1) {
         return Err(corrupt(format!("its meta pages are of transactions {even_id} and {odd_id}")));
     }
-    let meta = if odd_id > even_id { odd } else { even };
-    // The page size stands in the pad of the free pages' tree.
-    let size = int(meta, META_TREES)?;
-    if usize::try_from(size).ok() != Some(page_bytes) {
-        return Err(corrupt(format!("its pages have {size} bytes, this machine's {page_bytes}")));
+    let last = commits::Words::read(file)?.last();
+    if last != Some(even_id.max(odd_id) as u64) {
+        return Err(corrupt(format!(
+            "its meta pages are of transactions {even_id} and {odd_id}, and the last one was {}",
+            last.map_or_else(|| "another".to_owned(), |last| last.to_string())
+        )));
     }
+    let meta = if odd_id > even_id { odd } else { even };
     let last_page = word(meta, META_TREES + 2 * TREE)?;
     let length = file.metadata()?.len();
     let pages = usize::try_from(length).unwrap_or(usize::MAX) / page_bytes;
-    if !(1..=PAGES_MAX).contains(&last_page) {
+    // LMDB would make the file long enough.
+    let most = usize::try_from(bytes_max).unwrap_or(usize::MAX) / page_bytes;
+    if !(1..most.min(PAGES_MAX)).contains(&last_page) {
         return Err(corrupt(format!("its last page is {last_page}")));
     }
     if at_most.is_some_and(|at_most| last_page >= at_most) {
@@ -143,14 +170,13 @@ pub(super) fn check(file: &File, at_most: Option<usize>) -> Result<(), Damage> {
 /// a compiler for x86 from moving the number up. The transaction before is whole: nothing was written to
 /// its pages since. The caller keeps everybody else out.
 pub(super) fn undo_half_committed(file: &File) -> io::Result<()> {
-    let mut bytes = [0; size_of::<commits::Words>()];
-    match file.read_exact_at(&mut bytes, commits::AT) {
+    let words = match commits::Words::read(file) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
         read => read?,
-    }
-    if let Some(txn) = commits::under_way(bytes) {
+    };
+    if let Some(txn) = words.under_way() {
         undo(file, txn)?;
-        file.write_all_at(&[0; size_of::<commits::Words>()], commits::AT)?;
+        commits::Words::of(txn.saturating_sub(1)).write(file)?;
     }
     Ok(())
 }
@@ -171,8 +197,10 @@ fn undo(file: &File, txn: u64) -> io::Result<()> {
     file.write_all_at(&before.to_ne_bytes(), at(of))
 }
 
-/// The offset of the two trees in a meta page: after magic, version, address and map size.
-const META_TREES: usize = PAGE_HEAD + 8 + 2 * WORD;
+/// The offset of address and map size in a meta page: after magic and version.
+const META_MAP: usize = PAGE_HEAD + 8;
+/// The offset of the two trees, which come next.
+const META_TREES: usize = META_MAP + 2 * WORD;
 /// `sizeof(MDB_db)`: pad, flags, depth, then three counts of pages, entries and root.
 const TREE: usize = 8 + 5 * WORD;
 

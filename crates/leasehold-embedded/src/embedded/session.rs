@@ -30,7 +30,8 @@ use super::record::SessionId;
 /// inside the gate, and contenders come in crowds.
 const TRUST: Duration = Duration::from_millis(5);
 
-/// How many foreign sessions one operation looks at: a semaphore may have thousands of holders.
+/// How many foreign sessions one operation meets alive: a semaphore may have thousands of holders. The dead it
+/// finds on the way are not among them, since each is met once.
 const PROBES_MAX: usize = 64;
 
 /// From how many sessions on those that were seen too long ago are forgotten.
@@ -100,8 +101,8 @@ impl Sessions {
         &self.directory
     }
 
-    /// Which of these sessions are over. Looks at a bounded number, those first that were not seen
-    /// for longest, and else from a random one on; the rest count as alive until the next time.
+    /// Which of these sessions are over. Goes on until it has met a bounded number alive, those first
+    /// that were not seen for longest, and else from a random one on; the rest count as alive until the next time.
     pub(super) fn dead(
         &self,
         of: impl Iterator<Item = SessionId>,
@@ -125,10 +126,12 @@ impl Sessions {
             let from = fastrand::usize(..asked.len());
             asked.rotate_left(from);
             asked.sort_by_key(|id| seen_alive.get(id).copied());
-            asked.truncate(PROBES_MAX);
         }
-        let mut dead = Vec::new();
+        let (mut dead, mut alive) = (Vec::new(), 0);
         for id in asked {
+            if alive == PROBES_MAX {
+                break;
+            }
             let path = file_of(&self.directory, id);
             if is_over(&path) {
                 drop(fs::remove_file(&path));
@@ -139,6 +142,7 @@ impl Sessions {
                     seen_alive.retain(|_, seen| now < seen.saturating_add(TRUST));
                 }
                 seen_alive.insert(id, now);
+                alive += 1;
             }
         }
         dead
@@ -250,6 +254,23 @@ mod tests {
             !newcomer.dead(ids.clone(), now, &pass).is_empty()
         });
         assert!(found);
+    }
+
+    #[test]
+    fn any_number_that_died_together_is_found_at_one_look() {
+        let directory = tempfile::tempdir().unwrap();
+        let gate = gate();
+        let pass = gate.try_enter().unwrap().unwrap();
+        let begin = || Session::begin(directory.path(), Access::Private, &pass).unwrap();
+        let alive: Vec<Session> = (0..PROBES_MAX / 2).map(|_| begin()).collect();
+        let died: Vec<SessionId> = (0..5 * PROBES_MAX).map(|_| begin().id).collect();
+        let ids = alive.iter().map(|session| session.id).chain(died.iter().copied());
+        let sessions = Sessions::new(directory.path().to_owned());
+        let mut found = sessions.dead(ids, NOW, &pass);
+        found.sort_unstable();
+        let mut died = died;
+        died.sort_unstable();
+        assert_eq!(found, died);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use leasehold_embedded::EmbeddedStore;
 
 use crate::ask::{WITHIN, granted, key, request, ttl};
 use crate::child::{Child, say};
+use crate::header;
 use crate::processes::soon;
 
 /// How many calls of a life are tried, unless all are.
@@ -296,13 +297,8 @@ impl Scene {
             scene.theirs.push(scene.path.join(name));
         }
         if found == Found::Void {
-            let header = fs::read_to_string(scene.path.join("store")).unwrap();
-            let other = header.lines().map(|line| match line.split_once(' ') {
-                Some(("boot", _)) => "boot another\n".to_owned(),
-                Some(("booted-at-s", _)) => "booted-at-s 1600000000\n".to_owned(),
-                _ => format!("{line}\n"),
-            });
-            fs::write(scene.path.join("store"), other.collect::<String>()).unwrap();
+            header::change(&scene.path, "boot ", "another");
+            header::change(&scene.path, "booted-at-s ", "1600000000");
             scene.detached = None;
         }
         if found == Found::InUse {

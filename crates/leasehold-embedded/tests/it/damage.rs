@@ -10,7 +10,7 @@ use leasehold_embedded::EmbeddedStore;
 
 use crate::ask::{WITHIN, granted, key, request};
 use crate::child::Child;
-use crate::place;
+use crate::{header, place};
 
 const PAGE: u64 = 4096;
 
@@ -108,6 +108,51 @@ async fn no_flipped_byte_crashes_or_loses_a_lease() {
     );
 }
 
+/// What says which transaction was the last, how the trees are read, and whether leases are void.
+#[tokio::test]
+async fn no_flipped_bit_of_what_the_rest_hangs_on_loses_a_lease() {
+    for count in [1, 2, 300] {
+        let (path, _keep) = place();
+        with_leases(&path, count).await;
+        let keeps_all = async |what: &str| match EmbeddedStore::open(&path) {
+            Err(error) => {
+                let refused = [ErrorKind::Corrupt, ErrorKind::Unsupported, ErrorKind::Misuse];
+                assert!(refused.contains(&error.kind()), "{count}, {what}: {error}");
+                false
+            }
+            Ok(store) => {
+                assert_eq!(store.entries(WITHIN).await.unwrap(), (count, count), "{count}, {what}");
+                for n in [0, count / 2, count - 1] {
+                    let answer = store.acquire(&request(&format!("name-{n}")), WITHIN).await;
+                    assert!(matches!(answer, Ok(Acquire::Busy(_))), "{count}, {what}: {answer:?}");
+                }
+                true
+            }
+        };
+        let before = used(&path);
+        let (even, odd) = (0..184, PAGE..PAGE + 184);
+        for at in even.chain(1024..1056).chain(odd) {
+            let byte = before[usize::try_from(at).unwrap()];
+            for bit in 0..8 {
+                data(&path).write_all_at(&[byte ^ 1 << bit], at).unwrap();
+                keeps_all(&format!("byte {at}, bit {bit}")).await;
+            }
+            data(&path).write_all_at(&[byte], at).unwrap();
+        }
+        let header = fs::read(path.join("store")).unwrap();
+        for at in 0..header.len() {
+            for bit in 0..8 {
+                let mut damaged = header.clone();
+                damaged[at] ^= 1 << bit;
+                fs::write(path.join("store"), damaged).unwrap();
+                assert!(!keeps_all(&format!("byte {at} of the header, bit {bit}")).await);
+            }
+        }
+        fs::write(path.join("store"), header).unwrap();
+        assert!(keeps_all("nothing").await);
+    }
+}
+
 /// Asks for all names, of which none may be granted, and counts those that are refused.
 async fn damaged_names(store: &EmbeddedStore, count: usize) -> usize {
     let mut damaged = 0;
@@ -187,7 +232,7 @@ async fn a_store_of_another_version_is_refused_as_such() {
     with_leases(&path, 1).await;
     let header = fs::read_to_string(path.join("store")).unwrap();
     for (format, of) in [("3", "an earlier version"), ("9", "a later version")] {
-        let other = header.replace("leasehold-store 4\n", &format!("leasehold-store {format}\n"));
+        let other = header.replace("leasehold-store 5\n", &format!("leasehold-store {format}\n"));
         assert_ne!(other, header);
         fs::write(path.join("store"), &other).unwrap();
         let error = refused(&path);
@@ -202,8 +247,7 @@ async fn a_store_of_another_version_is_refused_as_such() {
 async fn a_store_whose_making_was_cut_short_is_made_anew() {
     let (path, _keep) = place();
     with_leases(&path, 1).await;
-    let header = fs::read_to_string(path.join("store")).unwrap();
-    fs::write(path.join("store"), header.replace("state ready", "state making")).unwrap();
+    header::change(&path, "state ", "making");
     data(&path).set_len(100).unwrap();
     let store = EmbeddedStore::open(&path).unwrap();
     assert_eq!(store.entries(WITHIN).await.unwrap(), (0, 0));
@@ -225,8 +269,8 @@ async fn a_restart_of_the_machine_voids_all_leases_and_keeps_fences_rising() {
     let store = EmbeddedStore::options().detached(true).open(&path).unwrap();
     let before = granted(store.acquire(&asked, WITHIN).await.unwrap());
     drop(store);
-    change_header(&path, "boot ", "another-boot");
-    change_header(&path, "booted-at-s ", "1600000000");
+    header::change(&path, "boot ", "another-boot");
+    header::change(&path, "booted-at-s ", "1600000000");
     // What is not synced may be anything after a power failure.
     data(&path).set_len(100).unwrap();
     let store = EmbeddedStore::open(&path).unwrap();
@@ -243,7 +287,7 @@ async fn a_container_with_a_boot_id_of_its_own_ends_no_lease() {
     let store = EmbeddedStore::options().detached(true).open(&path).unwrap();
     let fences = granted(store.acquire(&asked, WITHIN).await.unwrap());
     drop(store);
-    change_header(&path, "boot ", "the-hosts");
+    header::change(&path, "boot ", "the-hosts");
     let store = EmbeddedStore::options().detached(true).open(&path).unwrap();
     let answer = store.acquire(&request("k"), WITHIN).await.unwrap();
     assert!(matches!(answer, Acquire::Busy(_)), "{answer:?}");
@@ -256,7 +300,7 @@ async fn a_container_with_a_boot_id_of_its_own_ends_no_lease() {
 async fn another_time_namespace_is_kept_out_while_its_leases_could_live() {
     let (path, _keep) = place();
     let holder = Child::that_says(&path, "hold k", "held");
-    change_header(&path, "time-namespace ", "1");
+    header::change(&path, "time-namespace ", "1 0.0");
     let error = refused(&path);
     assert_eq!(error.kind(), ErrorKind::Misuse);
     assert!(error.to_string().contains("time namespace"), "{error}");
@@ -266,17 +310,8 @@ async fn another_time_namespace_is_kept_out_while_its_leases_could_live() {
     granted(store.acquire(&request("k"), WITHIN).await.unwrap());
     drop(store);
     // A detached lease may live on a clock that shows another time here.
-    change_header(&path, "time-namespace ", "2");
+    header::change(&path, "time-namespace ", "2 0.0");
     assert_eq!(refused(&path).kind(), ErrorKind::Misuse);
-}
-
-fn change_header(path: &Path, line: &str, to: &str) {
-    let header = fs::read_to_string(path.join("store")).unwrap();
-    let changed = header.lines().map(|old| match old.strip_prefix(line) {
-        Some(_) => format!("{line}{to}\n"),
-        None => format!("{old}\n"),
-    });
-    fs::write(path.join("store"), changed.collect::<String>()).unwrap();
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use leasehold_embedded::EmbeddedStore;
 
 use crate::ask::{WITHIN, granted, request};
 use crate::child::Child;
-use crate::place;
+use crate::{header, place};
 
 /// All that is below a directory, with the contents of files and the targets of links.
 fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -87,9 +87,7 @@ async fn what_others_put_into_a_store_is_never_removed() {
     for making in [false, true] {
         if making {
             // The data are void, and everything of the store is made anew.
-            let header = fs::read_to_string(path.join("store")).unwrap();
-            let header = header.replace("state ready", "state making");
-            fs::write(path.join("store"), header).unwrap();
+            header::change(&path, "state ", "making");
         }
         let store = EmbeddedStore::open(&path).unwrap();
         granted(store.acquire(&request("k"), WITHIN).await.unwrap());

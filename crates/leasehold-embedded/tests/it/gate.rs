@@ -13,8 +13,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::ask::{WITHIN, granted, request};
 use crate::child::{Child, say};
-use crate::place;
 use crate::processes::soon;
+use crate::{header, place};
 
 /// Takes a lock and gives it back, again and again. It writes into a file that it has it, and that it
 /// still had it: one that is killed writes nothing more, however long its end takes.
@@ -234,7 +234,8 @@ async fn a_store_with_a_lock_for_its_gate_loses_no_addition() {
     let (path, _keep) = place();
     drop(EmbeddedStore::open(&path).unwrap());
     let header = fs::read_to_string(path.join("store")).unwrap();
-    fs::write(path.join("store"), header.replace("gate word", "gate lock")).unwrap();
+    let gate = header.lines().find_map(|line| line.strip_prefix("gate word ")).unwrap();
+    header::change(&path, "gate ", &format!("lock {gate}"));
     fs::write(path.with_extension("number"), "0").unwrap();
     let mut children: Vec<Child> = (0..4).map(|_| Child::start(&path, "add k")).collect();
     for child in &mut children {

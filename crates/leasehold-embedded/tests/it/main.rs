@@ -24,6 +24,8 @@ mod foreign;
 mod fork;
 #[cfg(target_os = "linux")]
 mod gate;
+#[cfg(unix)]
+mod header;
 mod memory;
 #[cfg(unix)]
 mod processes;

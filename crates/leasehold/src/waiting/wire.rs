@@ -315,9 +315,7 @@ impl Wire {
                     position => LOOK_PAST_HEAD.saturating_mul(position),
                 });
                 if let Some(look) = self.acquisition.client.store.capability().notices_death {
-                    // The head may have died together with the holder, so those behind it look
-                    // too, the less often the further back.
-                    pause = pause.min(look.saturating_mul(waiting.position.saturating_add(1)));
+                    pause = pause.min(look.saturating_mul(looks_apart(waiting.position)));
                 }
                 if !self.wakes || !self.acquisition.client.hub.tells() {
                     // The head finds out first, and those behind it need to know of nothing else.
@@ -397,6 +395,13 @@ async fn next_message(line: &mut Option<Line>) -> Wake {
     }
 }
 
+/// How many times as far apart as the head's those looks are in which one behind it finds the dead: the head may
+/// have died together with the holder, and all those between. They are the further apart the further back it is, since
+/// each look of a long line is work for all that use the store.
+fn looks_apart(position: u32) -> u32 {
+    position.saturating_add(1).min(5).max(position / 8)
+}
+
 /// A heartbeat that takes longer than this is tried again while the place can still be kept.
 fn patience(window: Ttl) -> Duration {
     (window.duration() / 6).max(Duration::from_millis(20))
@@ -417,5 +422,19 @@ impl fmt::Debug for Wire {
             .field("next", next)
             .field("seen", seen)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_for_the_dead_are_never_far_apart_and_no_crowd_looks_all_the_time() {
+        assert_eq!([0, 1, 4, 40, 48].map(looks_apart), [1, 2, 5, 5, 6]);
+        let looks: f64 = (0..1_000).map(|place| 1.0 / f64::from(looks_apart(place))).sum();
+        // So many in the time in which the head looks once.
+        assert!(looks < 40.0, "{looks}");
+        assert_eq!(looks_apart(u32::MAX), u32::MAX / 8);
     }
 }
