@@ -165,6 +165,7 @@ impl Reentrant {
         let client = self.value.client();
         let until = acquisition.limits.until;
         let slot = self.slot(&acquisition);
+        let (mut sight, mut failures) = (Sight::default(), 0_u32);
         loop {
             let turn = tokio::select! {
                 biased;
@@ -176,11 +177,15 @@ impl Reentrant {
                 () = client.closed.cancelled() => return Err(client.closed()),
             };
             match turn {
-                Turn::Enter(entering) => {
-                    if let Some(held) = entering.enter().await? {
-                        return Ok(ReentrantGuard::new(held));
+                Turn::Enter(entering) => match entering.enter().await {
+                    Ok(Some(held)) => return Ok(ReentrantGuard::new(held)),
+                    Ok(None) => {}
+                    Err(error) => {
+                        acquisition.ride_out(error, &mut sight)?;
+                        failures = failures.saturating_add(1);
+                        acquisition.pause(failures).await?;
                     }
-                }
+                },
                 Turn::First(first) => {
                     // The owner's other tasks wait for this one answer only, if they are not to
                     // wait for the lock.
@@ -198,7 +203,7 @@ impl Reentrant {
                 }
                 Turn::AfterTry | Turn::AfterWait => {}
             }
-            // The lease that the owner seemed to have is gone.
+            // The lease that the owner seemed to have is gone, or the store could not be told.
             let left = until.map(|until| until.saturating_since(client.clock.now()));
             acquisition = self.value.acquisition(left)?;
         }

@@ -11,7 +11,7 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use leasehold_core::{
-    Acquire, AcquireRequest, Effect, Error, ErrorKind, Key, LeaseStatus, LeaveRequest, Moment,
+    Acquire, AcquireRequest, Effect, Error, ErrorKind, Key, LeaveRequest, Moment,
     Release as StoreRelease, ReleaseRequest, Renew, RenewRequest, Result,
 };
 use tokio::sync::{Mutex as Turns, Notify};
@@ -175,7 +175,7 @@ impl First {
         self.got = true;
         let held = Arc::new(ReentrantLease {
             lease: guard.into_lease(),
-            count: Mutex::new(Count { guards: 1, entering: 0 }),
+            count: Mutex::new(Count { guards: 1, entering: 0, held_to_the_end: false }),
             wire: Turns::new(Wired { holds: 1, in_doubt_until: None }),
             slot: Arc::clone(&self.slot),
         });
@@ -207,6 +207,8 @@ struct Count {
     guards: u32,
     /// Those whose request is on its way.
     entering: u32,
+    /// Whether the lease was held when the last of them ended, if that one has.
+    held_to_the_end: bool,
 }
 
 #[derive(Debug)]
@@ -249,9 +251,11 @@ impl ReentrantLease {
 
     /// Counts down here, and says how many remain.
     fn count_down(&self, down: impl FnOnce(&mut Count)) -> u32 {
+        let is_held = self.lease.is_held();
         let mut count = self.count();
         down(&mut count);
         let remaining = count.all();
+        count.held_to_the_end = is_held && remaining == 0;
         drop(count);
         if remaining == 0 {
             self.slot.clear(self);
@@ -268,13 +272,14 @@ impl ReentrantLease {
         let remaining = self.count_down(|count| count.guards = count.guards.saturating_sub(1));
         let client = Arc::clone(self.lease.client());
         let (given_back, told) = if remaining == 0 {
-            (Some(self.lease.clone().give_back(cooldown)), None)
+            (Some((self.lease.clone().give_back(cooldown), self)), None)
         } else {
             (None, Some(client.background.spawn(self.tell_count(remaining))))
         };
         async move {
             match (given_back, told) {
-                (Some(answer), _) => answer.await,
+                // What gives up a request in doubt, when this is dropped, ends the lease if it comes first.
+                (Some((answer, _held)), _) => answer.await,
                 (None, Some(told)) => told.await.unwrap_or_else(|_| {
                     let why = "the runtime is shutting down; the lease ends with its ttl";
                     Err(Error::new(ErrorKind::Closed, why).with_effect(Effect::Unknown))
@@ -299,6 +304,12 @@ impl ReentrantLease {
         }
     }
 
+    /// Whether others have ended the lease meanwhile, and it was held until then.
+    fn was_ended_in_time(&self) -> bool {
+        let count = self.count();
+        count.all() == 0 && count.held_to_the_end
+    }
+
     /// Says to the store how many holds there are, if it is not what it knows. The answer is for
     /// the one after whose end so many `remaining`.
     async fn tell_count(self: Arc<Self>, remaining: u32) -> Result<Release> {
@@ -316,9 +327,12 @@ impl ReentrantLease {
                 MayRenew::Wait => handle.settled().await,
                 MayRenew::Over => {
                     // The others may have gone since, and the last of them ended the lease.
-                    let over = self.count().all() == 0 && handle.status(now) != LeaseStatus::Lost;
                     let still_held = Release::StillHeld { holds: remaining };
-                    return Ok(if over { still_held } else { Release::NotHeld });
+                    return Ok(if self.was_ended_in_time() {
+                        still_held
+                    } else {
+                        Release::NotHeld
+                    });
                 }
             }
         };
@@ -333,6 +347,7 @@ impl ReentrantLease {
                 }
                 Ok(Release::StillHeld { holds: remaining })
             }
+            Ok(_) if self.was_ended_in_time() => Ok(Release::StillHeld { holds: remaining }),
             Ok(answer) => {
                 handle.refuted();
                 Ok(if answer == StoreRelease::Late { Release::Late } else { Release::NotHeld })

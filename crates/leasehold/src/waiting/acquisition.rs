@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_core::retry::PAUSE_MIN;
 use leasehold_core::{
     Acquire, AcquireRequest, Busy, Effect, Error, ErrorKind, FenceBlock, HolderInfo, LeaseState,
     Mode, Moment, Result, Ttl, Waiting,
@@ -316,6 +317,17 @@ impl Acquisition {
         }
         let patience = self.limits.patience(&self.client);
         sight.contact.given_up(now, patience).map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// Waits before the next try, or until the wait's end.
+    pub(crate) async fn pause(&self, tries: u32) -> Result<()> {
+        let pause = self.limits.settings.retry.pause(tries).unwrap_or(Duration::from_millis(100));
+        let again = self.client.clock.now().saturating_add(pause.max(PAUSE_MIN));
+        let again = self.limits.until.map_or(again, |until| again.min(until));
+        tokio::select! {
+            () = rt::sleep_until(&*self.client.clock, again) => Ok(()),
+            () = self.client.closed.cancelled() => Err(self.client.closed()),
+        }
     }
 
     /// Hands what a try met to the wait that goes on after it, which would else take others' tries that

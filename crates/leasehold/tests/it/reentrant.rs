@@ -232,9 +232,9 @@ async fn a_lost_answer_counts_nothing_twice() {
         let owner = Owner::new();
         let outer = lock(&client, &owner).await;
         faults.next(Op::Acquire, fault.clone());
-        let inner = client.reentrant("a", &owner).lock().await;
+        let inner = client.reentrant("a", &owner).try_lock().await;
         if let Fault::Duplicate = fault {
-            let inner = inner.unwrap();
+            let inner = inner.unwrap().unwrap();
             assert_eq!(world.holds("a").await, 2);
             drop(inner);
         } else {
@@ -245,6 +245,57 @@ async fn a_lost_answer_counts_nothing_twice() {
         assert!(outer.is_held());
         assert_eq!(outer.release_outcome().await.unwrap(), Release::Released, "{fault:?}");
         world.idle("a").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_takes_it_again_rides_out_an_outage() {
+    for fault in [Fault::DropReply, Fault::DropRequest, Fault::Refuse] {
+        let world = World::new();
+        let faults = FaultStore::new(Arc::new(world.store.clone()));
+        let client = world.client_of(Arc::new(faults.clone()));
+        let owner = Owner::new();
+        let outer = lock(&client, &owner).await;
+        for _ in 0..3 {
+            faults.next(Op::Acquire, fault.clone());
+        }
+        let inner = lock(&client, &owner).await;
+        assert_eq!((world.holds("a").await, outer.holds()), (2, 2), "{fault:?}");
+        faults.next(Op::Acquire, fault.clone());
+        let within = client.reentrant("a", &owner).lock_within(ms(0)).await;
+        assert!(within.is_err(), "{fault:?}");
+        drop(inner);
+        world.holds_are("a", 1).await;
+        assert_eq!(outer.release_outcome().await.unwrap(), Release::Released, "{fault:?}");
+        world.idle("a").await;
+    }
+}
+
+/// Whose release comes while another task of its owner is about to take it again, and fails.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_held_to_its_end_is_never_told_as_lost() {
+    for after in [0, 1, 1_000, 1_999, 2_000, 2_001, 2_100, 3_000] {
+        let world = World::new();
+        let faults = FaultStore::new(Arc::new(world.store.clone()));
+        let client = world.client_of(Arc::new(faults.clone()));
+        let owner = Owner::new();
+        let outer = lock(&client, &owner).await;
+        let waiting = world.client().mutex("a");
+        let waiting = tokio::spawn(async move { waiting.lock().await.unwrap() });
+        faults.next(Op::Acquire, Fault::Delay { before: ms(1), after: secs(5) });
+        let again = client.reentrant("a", &owner);
+        let again = tokio::spawn(async move { again.try_lock().await });
+        tokio::time::sleep(ms(after)).await;
+        // What gives up the doubtful request would overtake it.
+        for _ in 0..4 {
+            faults.next(Op::Release, Fault::Delay { before: ms(100), after: ms(1) });
+        }
+        assert!(outer.is_held());
+        let released = outer.release_outcome().await.unwrap();
+        let expected = [Release::Released, Release::StillHeld { holds: 1 }];
+        assert!(expected.contains(&released), "after {after} ms: {released:?}");
+        again.await.unwrap().unwrap_err();
+        waiting.await.unwrap().release().await.unwrap();
     }
 }
 
@@ -277,7 +328,7 @@ async fn a_request_that_is_carried_out_after_the_release_leaves_nothing() {
     let outer = lock(&client, &owner).await;
     // Its caller is told a time-out after 2 s; it is carried out 1 s later.
     faults.next(Op::Acquire, Fault::Delay { before: secs(3), after: ms(1) });
-    let error = client.reentrant("a", &owner).lock().await.unwrap_err();
+    let error = client.reentrant("a", &owner).try_lock().await.unwrap_err();
     assert_eq!(error.effect(), Effect::Unknown);
     assert_eq!(outer.release_outcome().await.unwrap(), Release::Released);
     assert!(world.is_idle("a").await);
