@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold_core::Result as StoreResult;
 use redis::{ProtocolVersion, RedisConnectionInfo};
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Id};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
@@ -25,6 +25,9 @@ use crate::transport::here;
 
 /// How often a server in use is asked whether it is still a primary, in passing.
 const ROLE_EVERY_MS: u64 = 2_000;
+
+/// A runtime with a thread to spare begins a task within this time.
+const DRIVEN_WITHIN: Duration = Duration::from_millis(100);
 
 /// Where a server is.
 #[derive(Debug)]
@@ -52,19 +55,74 @@ pub(crate) struct Access {
     following: Mutex<Option<AbortHandle>>,
 }
 
-/// A runtime that may end before those who use it.
+/// A runtime that may end before those who use it. Its handle keeps two file descriptors open, so an ended one's
+/// is not kept.
 struct Home {
-    runtime: Handle,
+    id: Id,
+    runtime: Arc<Mutex<Option<Handle>>>,
     /// A task that is there while the runtime is.
-    canary: AbortHandle,
+    canary: Tied,
     /// Whether it was named as the one for all.
     is_given: bool,
 }
 
+/// Forgets something when it is dropped.
+struct Forgets<T>(Arc<Mutex<Option<T>>>);
+
+impl<T> Drop for Forgets<T> {
+    fn drop(&mut self) {
+        drop(lock(&self.0).take());
+    }
+}
+
+/// A task that ends with this; nothing of it is kept once it has ended, by its runtime's end either.
+pub(crate) struct Tied(Arc<Mutex<Option<AbortHandle>>>);
+
+impl Tied {
+    pub(crate) fn spawn_on(
+        runtime: &Handle,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> Self {
+        let handle = Arc::new(Mutex::new(None));
+        let ended = Forgets(Arc::clone(&handle));
+        let task = runtime.spawn(async move {
+            let _ended = ended;
+            task.await;
+        });
+        *lock(&handle) = Some(task.abort_handle());
+        let tied = Self(handle);
+        if task.is_finished() {
+            drop(lock(&tied.0).take());
+        }
+        tied
+    }
+
+    fn has_ended(&self) -> bool {
+        lock(&self.0).as_ref().is_none_or(AbortHandle::is_finished)
+    }
+}
+
+impl Drop for Tied {
+    fn drop(&mut self) {
+        if let Some(task) = lock(&self.0).take() {
+            task.abort();
+        }
+    }
+}
+
+fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Home {
-    fn at(runtime: Handle) -> Self {
-        let canary = runtime.spawn(std::future::pending::<()>()).abort_handle();
-        Self { runtime, canary, is_given: false }
+    fn at(there: Handle) -> Self {
+        let runtime = Arc::new(Mutex::new(Some(there.clone())));
+        let ended = Forgets(Arc::clone(&runtime));
+        let canary = Tied::spawn_on(&there, async move {
+            let _ended = ended;
+            std::future::pending().await
+        });
+        Self { id: there.id(), runtime, canary, is_given: false }
     }
 
     fn given(runtime: Handle) -> Self {
@@ -75,17 +133,16 @@ impl Home {
 
     /// Whether what lives there is driven while callers on this runtime are.
     fn serves(&self, runtime: &Handle) -> bool {
-        self.is_given || self.runtime.id() == runtime.id()
+        self.is_given || self.id == runtime.id()
     }
 
     fn has_ended(&self) -> bool {
-        self.canary.is_finished()
+        self.canary.has_ended()
     }
-}
 
-impl Drop for Home {
-    fn drop(&mut self) {
-        self.canary.abort();
+    /// Where that is, unless it has ended.
+    fn handle(&self) -> Option<Handle> {
+        lock(&self.runtime).clone().filter(|_| !self.has_ended())
     }
 }
 
@@ -179,7 +236,7 @@ impl Access {
     }
 
     fn home(&self) -> MutexGuard<'_, Option<Home>> {
-        self.runtime.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.runtime)
     }
 
     /// Whether connections are driven while callers on this runtime are.
@@ -200,12 +257,19 @@ impl Access {
     /// The runtime on which connections live: once that has ended, the caller's.
     pub(crate) fn runtime(&self) -> Result<Handle, Verdict> {
         let mut home = self.home();
-        if let Some(home) = &*home
-            && !home.has_ended()
-        {
-            return Ok(home.runtime.clone());
+        if let Some(there) = home.as_ref().and_then(Home::handle) {
+            return Ok(there);
         }
-        Ok(home.insert(Home::at(here()?)).runtime.clone())
+        let there = here()?;
+        *home = Some(Home::at(there.clone()));
+        Ok(there)
+    }
+
+    /// Whether that runtime gets round to a new task within a moment.
+    pub(crate) async fn is_driven(&self) -> bool {
+        let there = self.home().as_ref().and_then(Home::handle);
+        let Some(there) = there else { return false };
+        timeout(DRIVEN_WITHIN, there.spawn(async {})).await.is_ok_and(|ran| ran.is_ok())
     }
 
     /// Forgets a runtime that has ended.
@@ -313,11 +377,11 @@ impl Access {
             .await
             .map_err(|error| classify::judge(&error, Stage::Connecting))?;
         let (pipe, driver) = Pipe::new(socket);
-        let driver = tokio::spawn(driver.run());
+        let driver = Tied::spawn_on(&here()?, driver.run());
         let link = Link {
             pipe,
             at: found.clone(),
-            driver: driver.abort_handle(),
+            _driver: driver,
             age: OnceLock::new(),
             silent: AtomicU32::new(0),
             opened: Instant::now(),
@@ -500,7 +564,8 @@ pub(crate) struct Link {
     pub(crate) pipe: Pipe,
     /// The server, and the fail-over epoch in which it was found.
     pub(crate) at: Found,
-    pub(crate) driver: AbortHandle,
+    /// Left alone, it would wait for what the server says next.
+    _driver: Tied,
     /// How long the server has run, once it was asked.
     pub(crate) age: OnceLock<Age>,
     /// Calls without an answer since the last answer.
@@ -531,13 +596,6 @@ impl Link {
         let now = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
         let last = known.load(Ordering::Relaxed);
         (now.saturating_sub(last) >= ROLE_EVERY_MS).then_some((known, last, now))
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        // Left alone, the driver would wait for what the server says next.
-        self.driver.abort();
     }
 }
 

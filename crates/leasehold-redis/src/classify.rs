@@ -95,6 +95,12 @@ impl DerefMut for Verdict {
 }
 
 impl Verdict {
+    /// Whether nothing was done for want of a connection that is good for it.
+    pub(crate) fn is_unsent(&self) -> bool {
+        let not_done = (ErrorKind::Unavailable, Effect::NotApplied);
+        (self.kind, self.effect) == not_done && self.passes_in.is_none() && self.redirect.is_none()
+    }
+
     fn new(
         kind: ErrorKind,
         effect: Effect,

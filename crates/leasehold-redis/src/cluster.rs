@@ -496,6 +496,16 @@ impl Transport for Cluster {
         })
     }
 
+    fn has_connection(&self, request: &Request<'_>) -> bool {
+        let Some(map) = self.latest() else { return false };
+        let owner = request.slot().and_then(|slot| map.table.owner(slot));
+        owner.is_some_and(|owner| self.node(&owner.endpoint).has_connection(request))
+    }
+
+    fn is_driven(&self) -> BoxFuture<'_, bool> {
+        Box::pin(self.inner.access.is_driven())
+    }
+
     fn serves(&self, runtime: &Handle) -> bool {
         self.inner.access.serves(runtime)
     }

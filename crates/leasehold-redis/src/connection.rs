@@ -198,6 +198,32 @@ impl Supervised {
         }
     }
 
+    /// The same, of an attempt that is under way or begins at once.
+    async fn link_at_once(&self, deadline: Deadline) -> Result<Arc<Link>, Verdict> {
+        let mut moved = false;
+        loop {
+            let mut attempt = match self.step()? {
+                Step::Use(link) => return Ok(link),
+                Step::Sleep(_) => {
+                    let last = self.inner.state().last_failure.clone();
+                    return Err(last.unwrap_or_else(|| Verdict::nobody_yet("no connection yet")));
+                }
+                Step::Await(attempt) => attempt,
+            };
+            let ended = timeout_at(deadline.at, attempt.wait_for(Option::is_some)).await;
+            match ended.map(|ended| ended.map(|outcome| outcome.clone())) {
+                Ok(Ok(Some(outcome))) => return outcome,
+                Ok(Err(_)) => {
+                    self.inner.abandon(&attempt);
+                    if std::mem::replace(&mut moved, true) {
+                        return Err(self.inner.access.lost_runtime());
+                    }
+                }
+                Ok(Ok(None)) | Err(_) => return Err(deadline.missed_unsent(None)),
+            }
+        }
+    }
+
     /// The same, with the name of a server that the user has not given.
     fn reaching(&self, verdict: Verdict) -> Verdict {
         match self.inner.access.reaching() {
@@ -259,11 +285,11 @@ impl Supervised {
             return all_failed(requests.len(), &verdict);
         }
         let (lane, spare) = (self.lane_for(requests), self.spare_for(requests));
-        let soon = match spare {
-            Some(_) => deadline.at_most(deadline.left() / 2),
-            None => deadline,
+        let link = match spare {
+            Some(_) => lane.link_at_once(deadline.at_most(deadline.left() / 2)).await,
+            None => lane.link(deadline).await,
         };
-        match (lane.link(soon).await, spare) {
+        match (link, spare) {
             (Ok(link), _) => lane.send_over(&link, requests, routing, deadline).await,
             (Err(_), Some((lane, link))) => {
                 lane.send_over(&link, requests, routing, deadline).await
@@ -272,13 +298,13 @@ impl Supervised {
         }
     }
 
-    /// A connection that is there, for requests that any of those on which replicas are waited for will do for.
+    /// A connection that is there, for requests whose own can't be made: those behind them on it wait for replicas
+    /// with them.
     fn spare_for(&self, requests: &[Request<'_>]) -> Option<(&Self, Arc<Link>)> {
-        let Delivery::Confirmed { takes_any: true, .. } = requests.first()?.delivery else {
-            return None;
-        };
-        let mut lanes = self.inner.lanes.get()?.iter();
-        lanes.find_map(|lane| Some((lane, lane.open_link(&lane.inner.state())?)))
+        let own = self.lane_for(requests);
+        let lanes = self.inner.lanes.get()?.iter().chain([self]);
+        let mut others = lanes.filter(|lane| !Arc::ptr_eq(&lane.inner, &own.inner));
+        others.find_map(|lane| Some((lane, lane.open_link(&lane.inner.state())?)))
     }
 
     /// The connection that requests are to be sent over.
@@ -620,12 +646,18 @@ impl Transport for Supervised {
         deadline: Deadline,
     ) -> BoxFuture<'a, Result<(), Verdict>> {
         Box::pin(async move {
-            let requests = std::slice::from_ref(request);
-            if self.spare_for(requests).is_none() {
-                self.lane_for(requests).link(deadline).await?;
-            }
-            Ok(())
+            self.lane_for(std::slice::from_ref(request)).link_at_once(deadline).await.map(drop)
         })
+    }
+
+    fn has_connection(&self, request: &Request<'_>) -> bool {
+        let requests = std::slice::from_ref(request);
+        let own = self.lane_for(requests);
+        own.open_link(&own.inner.state()).is_some() || self.spare_for(requests).is_some()
+    }
+
+    fn is_driven(&self) -> BoxFuture<'_, bool> {
+        Box::pin(self.inner.access.is_driven())
     }
 
     fn serves(&self, runtime: &Handle) -> bool {

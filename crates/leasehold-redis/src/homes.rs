@@ -4,8 +4,10 @@
 //! thread stands still when nobody blocks on it, one of several when all are busy with what blocks them, and either
 //! may end: so callers on each runtime have connections of their own.
 
-use std::fmt;
+use std::future::poll_fn;
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+use std::{fmt, iter};
 
 use leasehold_core::BoxFuture;
 use tokio::runtime::Handle;
@@ -84,15 +86,53 @@ impl Homed for Arc<dyn Transport> {
 }
 
 impl Homes<Arc<dyn Transport>> {
-    /// The one for the caller, or the first where no connection is to be had for the caller's: one that is there
-    /// may do.
+    fn is_alone(&self) -> bool {
+        self.next.get().is_none_or(Option::is_none)
+    }
+
+    /// Those of others that have a connection for this request.
+    fn others_with_one(
+        &self,
+        here: &Arc<dyn Transport>,
+        request: &Request<'_>,
+    ) -> Vec<&Arc<dyn Transport>> {
+        iter::successors(Some(self), |homes| homes.next.get()?.as_deref())
+            .map(|homes| &homes.first)
+            .filter(|other| !Arc::ptr_eq(here, other) && other.has_connection(request))
+            .collect()
+    }
+
+    /// The one for the caller, or where it has no connection, and can't make one now, another that has one and is
+    /// driven.
     async fn reached(&self, request: &Request<'_>, deadline: Deadline) -> &Arc<dyn Transport> {
         let here = self.here();
-        match here.connected(request, deadline.at_most(deadline.left() / 2)).await {
-            Ok(()) => here,
-            Err(_) => &self.first,
+        if here.has_connection(request) {
+            return here;
         }
+        let others = self.others_with_one(here, request);
+        let soon = deadline.at_most(deadline.left() / 2);
+        if others.is_empty() || here.connected(request, soon).await.is_ok() {
+            return here;
+        }
+        first_driven(&others).await.unwrap_or(here)
     }
+}
+
+/// The first of these to be found driven, if any is.
+async fn first_driven<'a>(all: &[&'a Arc<dyn Transport>]) -> Option<&'a Arc<dyn Transport>> {
+    let mut asked: Vec<_> = all.iter().map(|one| (*one, one.is_driven())).collect();
+    poll_fn(|cx| {
+        let mut found = None;
+        asked.retain_mut(|(one, driven)| match driven.as_mut().poll(cx) {
+            Poll::Ready(is_driven) => {
+                found = found.or_else(|| is_driven.then_some(*one));
+                false
+            }
+            Poll::Pending => true,
+        });
+        if found.is_some() || asked.is_empty() { Poll::Ready(found) } else { Poll::Pending }
+    })
+    .await
 }
 
 impl Transport for Homes<Arc<dyn Transport>> {
@@ -101,11 +141,19 @@ impl Transport for Homes<Arc<dyn Transport>> {
         request: &'a Request<'a>,
         deadline: Deadline,
     ) -> BoxFuture<'a, Result<Answer, Verdict>> {
-        let (here, first) = (self.here(), &self.first);
-        if Arc::ptr_eq(here, first) {
-            return first.one(request, deadline);
+        if self.is_alone() {
+            return self.here().one(request, deadline);
         }
-        Box::pin(async move { self.reached(request, deadline).await.one(request, deadline).await })
+        Box::pin(async move {
+            let here = self.reached(request, deadline).await;
+            let answer = here.one(request, deadline).await;
+            if !answer.as_ref().is_err_and(Verdict::is_unsent) || deadline.is_over() {
+                return answer;
+            }
+            // A server that takes no more clients says so once it is asked.
+            let other = self.reached(request, deadline).await;
+            if Arc::ptr_eq(here, other) { answer } else { other.one(request, deadline).await }
+        })
     }
 
     fn many<'a>(
@@ -113,13 +161,19 @@ impl Transport for Homes<Arc<dyn Transport>> {
         requests: &'a [Request<'a>],
         deadline: Deadline,
     ) -> BoxFuture<'a, Vec<Result<Answer, Verdict>>> {
-        let (here, first) = (self.here(), &self.first);
-        let Some(request) = requests.first().filter(|_| !Arc::ptr_eq(here, first)) else {
-            return first.many(requests, deadline);
+        let Some(request) = requests.first().filter(|_| !self.is_alone()) else {
+            return self.here().many(requests, deadline);
         };
-        Box::pin(
-            async move { self.reached(request, deadline).await.many(requests, deadline).await },
-        )
+        Box::pin(async move {
+            let here = self.reached(request, deadline).await;
+            let answers = here.many(requests, deadline).await;
+            let unsent = |answer: &Result<_, _>| answer.as_ref().is_err_and(Verdict::is_unsent);
+            if !answers.iter().all(unsent) || deadline.is_over() {
+                return answers;
+            }
+            let other = self.reached(request, deadline).await;
+            if Arc::ptr_eq(here, other) { answers } else { other.many(requests, deadline).await }
+        })
     }
 
     fn at_once<'a>(

@@ -158,6 +158,8 @@ impl Shared {
     fn end(&self, state: &mut State, why: RedisError) -> Vec<Waker> {
         self.ended.store(true, Ordering::Release);
         state.socket = None;
+        // It would keep the runtime's file descriptors.
+        state.driver = None;
         state.unsent = Outbox::default();
         let mut told = Vec::new();
         while state.answer(Err(why.clone()), &mut told) {}

@@ -254,7 +254,7 @@ impl RedisStore {
             Some(replication) => {
                 let timeout = replication.timeout.min(ttl / 4);
                 let replication = Replication { timeout, ..replication };
-                Delivery::Confirmed { replication, needed, keeps_place: false, takes_any: false }
+                Delivery::Confirmed { replication, needed, keeps_place: false }
             }
             None => Delivery::None,
         }
@@ -263,9 +263,9 @@ impl RedisStore {
     /// The same for renewals: what has forgotten a lease does not renew it.
     pub(crate) fn confirmed_renewal(&self, ttl: Duration) -> Delivery {
         match self.confirmed(ttl, |_| true) {
-            Delivery::Confirmed { replication, needed, keeps_place, takes_any: _ } => {
+            Delivery::Confirmed { replication, needed, keeps_place } => {
                 let replication = Replication { longest: None, ..replication };
-                Delivery::Confirmed { replication, needed, keeps_place, takes_any: true }
+                Delivery::Confirmed { replication, needed, keeps_place }
             }
             delivery => delivery,
         }

@@ -94,9 +94,6 @@ pub(crate) enum Delivery {
         /// Whether it goes to a server that may have forgotten leases, too: for the place in line that
         /// it keeps there, since its answer is worth nothing.
         keeps_place: bool,
-        /// Whether another connection of this kind will do where its own is not to be had: nothing else
-        /// about its locks is under way.
-        takes_any: bool,
     },
 }
 
@@ -104,8 +101,8 @@ impl Delivery {
     /// The same for a request that keeps a place in line, or not.
     pub(crate) fn keeping_place(self, keeps_place: bool) -> Self {
         match self {
-            Self::Confirmed { replication, needed, keeps_place: _, takes_any } => {
-                Self::Confirmed { replication, needed, keeps_place, takes_any }
+            Self::Confirmed { replication, needed, keeps_place: _ } => {
+                Self::Confirmed { replication, needed, keeps_place }
             }
             delivery => delivery,
         }
@@ -262,7 +259,18 @@ pub(crate) trait Transport: Debug + Send + Sync + 'static {
         true
     }
 
-    /// Makes the connection for this request, if it is not there, and can be made in time.
+    /// Whether there is a connection that this request can go over.
+    fn has_connection(&self, _request: &Request<'_>) -> bool {
+        true
+    }
+
+    /// Whether what drives its connections is about to, as far as can be told in a moment.
+    fn is_driven(&self) -> BoxFuture<'_, bool> {
+        Box::pin(std::future::ready(true))
+    }
+
+    /// Makes the connection for this request, if it is not there, and can be made in time. Where the last attempt
+    /// failed a short time ago, it does not wait for the next one.
     fn connected<'a>(
         &'a self,
         _request: &'a Request<'a>,

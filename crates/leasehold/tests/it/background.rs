@@ -534,6 +534,33 @@ fn a_waiter_is_told_though_the_runtime_of_those_who_waited_before_ends() {
     }
 }
 
+/// Of what a runtime has, its file descriptors are what runs out first.
+#[cfg(all(feature = "redis", target_os = "linux"))]
+#[test]
+fn runtimes_that_have_ended_leave_no_file_open() {
+    alone("background::runtimes_that_have_ended_leave_no_file_open", || {
+        let server = leasehold_testkit::server::RedisServer::start();
+        let first = one_thread();
+        let client = first.block_on(Client::connect(server.url())).unwrap();
+        let cycle = |name: &str| {
+            let mutex = client.mutex(name);
+            async move { mutex.lock().await.unwrap().release().await.unwrap() }
+        };
+        first.block_on(cycle("first"));
+        let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = count();
+        for _ in 0..3 {
+            let runtimes: Vec<_> = (0..20).map(|_| one_thread()).collect();
+            for (number, runtime) in runtimes.iter().enumerate() {
+                runtime.block_on(cycle(&format!("name/{number}")));
+            }
+            assert!(count() >= before + 20, "they have connections of their own");
+            drop(runtimes);
+            assert!(count() <= before, "{} instead of {before}", count());
+        }
+    });
+}
+
 #[test]
 fn a_waiter_that_a_close_hands_the_lock_to_ends_and_leaves_it() {
     alone("background::a_waiter_that_a_close_hands_the_lock_to_ends_and_leaves_it", || {

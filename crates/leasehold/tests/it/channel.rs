@@ -3,12 +3,13 @@
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
-use leasehold::{Client, Mutex};
+use leasehold::{Client, Mutex, Release};
 use leasehold_testkit::fault_store::{FaultStore, Messages};
 use leasehold_testkit::proxy::{Fault, Proxy};
 use leasehold_testkit::server::RedisServer;
 use leasehold_testkit::server::cluster::Cluster;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::runtime::Builder;
 use tokio::time::Instant;
 
 use crate::support::{World, ms, renewed, secs};
@@ -118,6 +119,60 @@ async fn a_server_without_room_for_a_renewers_connection_costs_no_lease() {
     guard.release().await.unwrap();
 }
 
+/// What becomes of the connection of the runtime that used the client first.
+#[derive(Clone, Copy, Debug)]
+enum First {
+    Ended,
+    Killed,
+    Left,
+}
+
+#[test]
+fn whatever_becomes_of_the_first_connection_those_without_room_for_one_go_over_another() {
+    let runtime = || Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    for what in [First::Ended, First::Killed, First::Left] {
+        let server = RedisServer::start();
+        let ids = || -> Vec<String> {
+            let list = server.cli(&["CLIENT", "LIST"]);
+            let others = list.lines().filter(|line| !line.contains("cmd=client"));
+            others.map(|line| line.split([' ', '=']).nth(1).unwrap().to_owned()).collect()
+        };
+        let first = Builder::new_current_thread().enable_all().build().unwrap();
+        let (second, third) = (runtime(), runtime());
+        let client = first.block_on(async {
+            let client = Client::connect(server.url()).await.unwrap();
+            client.mutex("x").lock().await.unwrap().release().await.unwrap();
+            client
+        });
+        let firsts = ids();
+        let guard = second.block_on(client.mutex("a").ttl(secs(3)).lock()).unwrap();
+        let mut kept = Some(first);
+        match what {
+            First::Ended => drop(kept.take()),
+            First::Killed => {
+                for id in &firsts {
+                    assert_eq!(server.cli(&["CLIENT", "KILL", "ID", id]), "1");
+                }
+            }
+            First::Left => {}
+        }
+        // As many as there are, and one that asks how many.
+        let _crowd = crowded(&server, ids().len() + 2, 2);
+        let cycle = async || {
+            for _ in 0..3 {
+                let guard = client.mutex("x").lock_within(secs(60)).await.unwrap();
+                assert_eq!(guard.release_outcome().await.unwrap(), Release::Released, "{what:?}");
+            }
+        };
+        third.block_on(cycle());
+        if let (First::Killed, Some(first)) = (what, &kept) {
+            first.block_on(cycle());
+        }
+        third.block_on(renewed(&client, "a", secs(3), || guard.check().unwrap()));
+        assert_eq!(second.block_on(guard.release_outcome()).unwrap(), Release::Released);
+    }
+}
+
 #[tokio::test]
 async fn nor_does_a_node_of_a_cluster_without_room_for_one() {
     let cluster = Cluster::builder().replicas(0).start();
@@ -154,6 +209,11 @@ async fn nor_does_one_without_room_for_those_on_which_its_replicas_are_waited_fo
     client.mutex("a").lock().await.unwrap().release().await.unwrap();
     let connected = server.info("clients")["connected_clients"].parse::<usize>().unwrap() - 1;
     let crowd = crowded(&server, connected + 2, 2);
+    // Names with connections of their own, which can't be made, come over those that are there.
+    for name in 0..20 {
+        let mutex = client.mutex(format!("other/{name}"));
+        mutex.lock().await.unwrap().release().await.unwrap();
+    }
     let guard = client.multi(["a", "b", "c", "d"]).ttl(secs(3)).lock().await.unwrap();
     for key in ["a", "b", "c", "d"] {
         renewed(&client, key, secs(3), || guard.check().unwrap()).await;
