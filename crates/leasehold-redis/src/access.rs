@@ -71,7 +71,9 @@ struct Forgets<T>(Arc<Mutex<Option<T>>>);
 
 impl<T> Drop for Forgets<T> {
     fn drop(&mut self) {
-        drop(lock(&self.0).take());
+        // What it drops may come back here.
+        let forgotten = lock(&self.0).take();
+        drop(forgotten);
     }
 }
 
@@ -104,7 +106,8 @@ impl Tied {
 
 impl Drop for Tied {
     fn drop(&mut self) {
-        if let Some(task) = lock(&self.0).take() {
+        let task = lock(&self.0).take();
+        if let Some(task) = task {
             task.abort();
         }
     }

@@ -95,7 +95,7 @@ impl Commits {
     }
 
     fn words(&self) -> &[AtomicU64; WORDS] {
-        // SAFETY: mapped while this lives, aligned as a page is, and changed atomically by all.
+        // SAFETY: mapped while this lives, aligned as a page is, and changed by all atomically, or by the kernel.
         unsafe { self.words.as_ref() }
     }
 

@@ -183,7 +183,7 @@ impl Reentrant {
                     Err(error) => {
                         acquisition.ride_out(error, &mut sight)?;
                         failures = failures.saturating_add(1);
-                        acquisition.pause(failures).await?;
+                        acquisition.pause(acquisition.limits.pause_after(failures)).await?;
                     }
                 },
                 Turn::First(first) => {

@@ -319,9 +319,8 @@ impl Acquisition {
         sight.contact.given_up(now, patience).map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Waits before the next try, or until the wait's end.
-    pub(crate) async fn pause(&self, tries: u32) -> Result<()> {
-        let pause = self.limits.settings.retry.pause(tries).unwrap_or(Duration::from_millis(100));
+    /// Waits before the next try, but not beyond the wait's end.
+    pub(crate) async fn pause(&self, pause: Duration) -> Result<()> {
         let again = self.client.clock.now().saturating_add(pause.max(PAUSE_MIN));
         let again = self.limits.until.map_or(again, |until| again.min(until));
         tokio::select! {

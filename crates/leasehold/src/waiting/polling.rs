@@ -1,10 +1,8 @@
 //! Waiting without a place in line: asking again and again, by the retry strategy.
 
 use leasehold_core::Result;
-use leasehold_core::retry::PAUSE_MIN;
 
 use crate::lease::guard::Guard;
-use crate::rt;
 use crate::waiting::acquisition::{Acquisition, Attempt, tell_failure};
 use crate::waiting::sight::{InTheWay, Sight};
 
@@ -55,12 +53,7 @@ async fn poll(acquisition: &mut Acquisition) -> Result<Guard> {
         if acquisition.limits.until.is_some_and(|until| now >= until) {
             return Err(acquisition.ran_out(&sight, "the wait ran out"));
         }
-        let again = now.saturating_add(pause.max(PAUSE_MIN));
-        let again = acquisition.limits.until.map_or(again, |until| again.min(until));
-        tokio::select! {
-            () = rt::sleep_until(&*acquisition.client.clock, again) => {}
-            () = acquisition.client.closed.cancelled() => return Err(acquisition.client.closed()),
-        }
+        acquisition.pause(pause).await?;
     }
     Err(acquisition.ran_out(&sight, "the retry strategy gave up"))
 }

@@ -169,6 +169,11 @@ impl Seen {
 }
 
 impl Limits {
+    /// How long to wait after so many tries in a row, where the wait goes on whatever the strategy says.
+    pub(crate) fn pause_after(&self, tries: u32) -> Duration {
+        self.settings.retry.pause(tries.max(1)).unwrap_or(Duration::from_millis(100))
+    }
+
     /// How long the store may be away while it is waited for; `None` while the wait has time. A
     /// store that was never reached may not exist, and is waited for only as far as the client was
     /// told to.

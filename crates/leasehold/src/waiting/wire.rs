@@ -271,7 +271,7 @@ impl Wire {
                 (self.is_named, self.told) = (true, true);
                 if self.line.is_some() { passes_in } else { Duration::ZERO }
             }
-            None => self.pause_after(self.failures),
+            None => self.acquisition.limits.pause_after(self.failures),
         };
         self.next = self.now().saturating_add(pause.min(every).max(PAUSE_MIN));
         Ok(())
@@ -319,7 +319,7 @@ impl Wire {
                 }
                 if !self.wakes || !self.acquisition.client.hub.tells() {
                     // The head finds out first, and those behind it need to know of nothing else.
-                    let ask = self.pause_after(u32::MAX);
+                    let ask = self.acquisition.limits.pause_after(u32::MAX);
                     pause = pause.min(ask.saturating_mul(waiting.position.saturating_add(1)));
                 }
                 self.next = now.saturating_add(pause.max(PAUSE_MIN));
@@ -331,7 +331,11 @@ impl Wire {
                 // A plain try is followed by a place in line; a store that refuses that is not
                 // pressed.
                 let asked_for_a_place = self.acquisition.request.queue.is_some();
-                let pause = if asked_for_a_place { self.pause_after(1) } else { Duration::ZERO };
+                let pause = if asked_for_a_place {
+                    self.acquisition.limits.pause_after(1)
+                } else {
+                    Duration::ZERO
+                };
                 self.next = now.saturating_add(pause);
             }
             // Its place and its lease are given up for it.
@@ -380,11 +384,6 @@ impl Wire {
             drop(landed.await);
             drop(done);
         });
-    }
-
-    fn pause_after(&self, tries: u32) -> Duration {
-        let pause = self.acquisition.limits.settings.retry.pause(tries.max(1));
-        pause.unwrap_or(Duration::from_millis(100))
     }
 }
 
