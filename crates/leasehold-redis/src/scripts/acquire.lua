@@ -48,7 +48,7 @@
 --
 -- Atomic: one script. It reads and writes its keys only.
 -- include: now
-local keys, argv, try, number = KEYS, ARGV, redis.pcall, #KEYS
+local keys, argv, try, find, number = KEYS, ARGV, redis.pcall, string.find, #KEYS
 local answers, rest, found
 local ahead, done = 4, least == us and now or least + 0
 local packed = number > 1 and #argv == ahead + 1 and argv[ahead + 1]
@@ -81,7 +81,7 @@ for i = 1, number do
     if kind ~= '+' and not (rest and rest[key]) then
       local waits, got = kind == '=', nil
       if waits then
-        is_new = sub(what, 17, 43) == '---------------- ----------'
+        is_new = find(what, '---------------- ----------', 17, true) == 17
         if is_new then
           got = try('HMGET', key, 'state', 'lock', token)
         else
@@ -146,18 +146,19 @@ for n = 1, number == 1 and 1 or #rest do
     got = found and found[i]
     token, what = argv[i + 4], argv[4]
     if #token > 32 then token, what = sub(token, 1, 32), sub(token, 33) end
-    is_new = sub(what, 17, 43) == '---------------- ----------'
+    is_new = find(what, '---------------- ----------', 17, true) == 17
   end
   local key = keys[i]
   repeat
-    -- What comes after one that is left, for the same lock, waits for its turn too.
-    if not got or sub(what, 1, 1) ~= '=' or room < 1 or general and general[key] then break end
+    -- Only for one that would wait was anything got. What comes after one that is left, for the same lock, waits for
+    -- its turn too.
+    if not got or room < 1 or general and general[key] then break end
     local state, name = got[1], got[3]
     local length = state and #state or 0
     if not got[2] or length ~= 85 and length < 152 then break end
     local lease_ends, window = sub(state, 70, 85), sub(what, 45, 57)
     -- Where no exclusive lease ends there is a word, and letters are above digits.
-    if lease_ends <= us or lease_ends > ':' or sub(state, 15, 46) == token then break end
+    if lease_ends <= us or lease_ends > ':' or find(state, token, 15, true) == 15 then break end
     local ends = now + window * 1000
     if sub(state, 1, 13) * 1000 < ends + retention * 1000 then break end
     local soonest = length > 85 and sub(state, 87, 102)

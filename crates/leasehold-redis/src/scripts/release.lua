@@ -73,28 +73,30 @@ for n = 1, number == 1 and 1 or #rest do
   end
   local key, asked = keys[i], argv[i + ahead]
   repeat
-    if room < 1 or not state or #state < 152 or sub(state, 15, 68) ~= asked then break end
+    if room < 1 or not state or #state < 152 or #asked ~= 54 or find(state, asked, 15, true) ~= 15 then break end
+    local soonest = sub(state, 87, 102)
     -- Where no exclusive lease ends there is a word, and letters are above digits.
-    if sub(state, 70, 70) > ':' or sub(state, 87, 102) <= us then break end
+    if string.byte(state, 70) > 57 or soonest <= us then break end
     local head = sub(state, 104, 119)
     local name = '#' .. head
     local its = try('HGET', key, name)
     if not its or #its < 142 or sub(its, 115, 118) ~= 'x 1 ' then break end
-    local window = sub(state, 138, 150) * 1000
-    local ends = sub(its, 1, 16) + window
-    if 2 * (ends - now) < window then break end
-    local first, block = sub(state, 48, 63), sub(its, 104, 113)
+    local window = sub(state, 138, 150)
+    local lasts = window * 1000
+    local ends = sub(its, 1, 16) + lasts
+    if 2 * (ends - now) < lasts then break end
+    local kept, first, block = sub(state, 1, 14), sub(state, 48, 63), sub(its, 104, 113)
     if first < least then first = least end
     local last = first + block
-    if sub(state, 1, 13) * 1000 < last + retention * 1000 then break end
+    if kept * 1000 < last + retention * 1000 then break end
     local following = head + 1
     local low = following % 100000000
     local next_head = format('%08d%08d', (following - low) / 100000000, low)
     local others = sub(state, 121, 136)
-    local waits = next_head ~= others
+    local waits, gone = next_head ~= others, nil
     if waits then
-      local gone = sub(state, 152)
-      if gone ~= '0' then
+      gone = sub(state, 151)
+      if gone ~= ' 0' then
         waits = others - following ~= gone + 0
         if waits and (try('HGET', key, '#' .. next_head) or '') == '' then break end
       end
@@ -104,9 +106,9 @@ for n = 1, number == 1 and 1 or #rest do
     local lease = format(' %08d%08d %s %08d%08d', (last - last_low) / 100000000, last_low, epoch,
       (ends - ends_low) / 100000000, ends_low)
     if waits then
-      state = sub(state, 1, 14) .. waiter .. lease .. sub(state, 86, 103) .. next_head .. sub(state, 120)
+      state = kept .. waiter .. lease .. ' ' .. soonest .. ' ' .. next_head .. ' ' .. others .. ' ' .. window .. gone
     else
-      state = sub(state, 1, 14) .. waiter .. lease
+      state = kept .. waiter .. lease
     end
     local written = try('HSET', key, 'state', state,
       'lock', 'leasehold/1 ' .. block .. ' ' .. us .. ' ' .. sub(its, channel_ends + 1), name, '', waiter, '')
