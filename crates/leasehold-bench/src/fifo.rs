@@ -27,44 +27,55 @@ else
 end
 return 1";
 
-/// The same as [`TAKE_OR_STAND`] with what leasehold's record of a lock takes at least: one hash with a
-/// state, a line and a field for each who waits, texts of leasehold's lengths, and a look at the clock.
+/// The same as [`TAKE_OR_STAND`] with what a record like leasehold's takes at least: one hash with a state, a text about
+/// the grant and a field for each who waits, of leasehold's lengths, the end of a lease, and a fence for each grant.
+///
+/// The state has the holder, the fence to come, the end of the lease in µs, and the line's head and tail.
 const STAND_IN_RECORD: &str = "\
+local sub, format = string.sub, string.format
 local time = redis.call('TIME')
-local got = redis.call('HMGET', KEYS[1], 'state', 'line', ARGV[1])
-local free = string.rep('-', 58)
-if not got[1] or #got[1] == 58 then
-  redis.call('HSET', KEYS[1], 'state', ARGV[1] .. free, 'lock', time[1] .. time[2] .. free)
-  if not got[1] then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
-  return 1
+local now = time[1] .. format('%06d', time[2])
+local state = redis.call('HGET', KEYS[1], 'state')
+if not state or sub(state, 1, 1) == '-' then
+  local fence = state and sub(state, 34, 49) or now
+  if fence < now then fence = now end
+  local line = state and sub(state, 67) or ' 1000000000000000 1000000000000000 ' .. string.rep('-', 51)
+  redis.call('HSET', KEYS[1], 'state', ARGV[1] .. format(' %d %d', fence + 1, now + ARGV[3] * 1000) .. line,
+    'lock', 'leasehold/1 0000000017 ' .. now .. ' 1 vm_1000 ')
+  if not state then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
+  return fence
 end
-local head, tail = 1, 0
-if got[2] and got[2] ~= '' then head, tail = string.match(got[2], '^(%d+) (%d+)') end
-tail = tail + 1
-redis.call('HSET', KEYS[1], '#' .. tail, ARGV[1] .. ARGV[2] .. ' ' .. free .. time[1], ARGV[1], '#' .. tail,
-  'line', head .. ' ' .. tail .. ' ' .. free)
+local tail = sub(state, 85, 100)
+local place = '#' .. tail
+redis.call('HSET', KEYS[1], place, now .. ' ' .. ARGV[1] .. ' ' .. ARGV[2], ARGV[1], place,
+  'state', sub(state, 1, 84) .. format('%d', tail + 1) .. sub(state, 101))
 return 0";
 
 /// The same as [`HAND_OVER`] with such a record.
 const HAND_OVER_RECORD: &str = "\
+local sub, format = string.sub, string.format
 local time = redis.call('TIME')
+local now = time[1] .. format('%06d', time[2])
 local state = redis.call('HGET', KEYS[1], 'state')
-if not state or string.sub(state, 1, 32) ~= ARGV[1] then return 0 end
-local free = string.rep('-', 58)
-local line = redis.call('HGET', KEYS[1], 'line')
-local head, tail = string.match(line or '', '^(%d+) (%d+)')
-if not head or head + 0 > tail + 0 then
-  redis.call('HSET', KEYS[1], 'state', free)
+if not state or sub(state, 1, 32) ~= ARGV[1] then return 0 end
+local head = sub(state, 68, 83)
+if head == sub(state, 85, 100) then
+  redis.call('HSET', KEYS[1], 'state', string.rep('-', 32) .. sub(state, 33))
   return 1
 end
 local place = '#' .. head
-local waiter = redis.call('HMGET', KEYS[1], place, '#' .. head + 1)[1]
-local token, channel = string.sub(waiter, 1, 32), string.match(waiter, '^(%S+)', 33)
-redis.call('HSET', KEYS[1], 'state', token .. free, 'lock', time[1] .. time[2] .. free, place, '', token, '',
-  'line', head + 1 .. ' ' .. tail .. ' ' .. free)
+local waiter = redis.call('HGET', KEYS[1], place)
+local token, channel = sub(waiter, 18, 49), string.match(waiter, '^%S+', 51)
+local fence = sub(state, 34, 49)
+if fence < now then fence = now end
+redis.call('HSET', KEYS[1], 'state', token .. format(' %d %d %d', fence + 1, now + ARGV[2] * 1000, head + 1)
+  .. sub(state, 84), 'lock', 'leasehold/1 0000000017 ' .. now .. ' 1 vm_1000 ', place, '', token, '')
 redis.call('HDEL', KEYS[1], place, token)
-redis.call('PUBLISH', channel, token)
+redis.call('PUBLISH', channel, token .. fence)
 return 1";
+
+/// What a waiter sends beside its token and its channel, so that a field for it is as long as leasehold's.
+const REST_OF_WAITER: usize = 147;
 
 /// A message that does not come ends the measurement: nothing here looks again.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -102,7 +113,7 @@ impl Ear {
 }
 
 /// Waits in a list of the server for a release that names it the next holder: a line without
-/// heartbeats, in which a waiter that died stops all behind it, and a lock without fences.
+/// heartbeats, in which a waiter that died stops all behind it, and with a list a lock without fences.
 #[derive(Debug)]
 pub(crate) struct BareFifo {
     ear: Ear,
@@ -110,7 +121,8 @@ pub(crate) struct BareFifo {
     take: Loaded,
     release: Loaded,
     keys: [String; 2],
-    channel: String,
+    /// Its channel, and what else its field has.
+    label: String,
 }
 
 /// What keeps the line.
@@ -145,24 +157,26 @@ impl BareFifo {
             Wires::Shared => ear.bare.clone(),
             Wires::Apart => Bare::connect(url).await?,
         };
-        let (take, release) = match kept {
-            Kept::List => (TAKE_OR_STAND, HAND_OVER),
-            Kept::Record => (STAND_IN_RECORD, HAND_OVER_RECORD),
+        let (take, release, label) = match kept {
+            Kept::List => (TAKE_OR_STAND, HAND_OVER, channel),
+            Kept::Record => {
+                (STAND_IN_RECORD, HAND_OVER_RECORD, format!("{channel:<REST_OF_WAITER$}"))
+            }
         };
         let (take, release) = (asks.load(take).await?, asks.load(release).await?);
         let keys = [key.to_owned(), format!("{key}:line")];
-        Ok(Self { ear, asks, take, release, keys, channel })
+        Ok(Self { ear, asks, take, release, keys, label })
     }
 
     pub(crate) async fn lock(&mut self) -> anyhow::Result<String> {
         let token = token();
         let mut call = redis::cmd("EVALSHA");
         call.arg(self.take.digest()).arg(2).arg(&self.keys);
-        call.arg(&token).arg(&self.channel).arg(TTL_MS);
+        call.arg(&token).arg(&self.label).arg(TTL_MS);
         let taken: i64 = call.query_async(&mut self.asks.connection).await?;
         if taken == 0 {
             let said = self.ear.hear().await?;
-            ensure!(said == token.as_bytes(), "a message for another token");
+            ensure!(said.starts_with(token.as_bytes()), "a message for another token");
         }
         Ok(token)
     }
