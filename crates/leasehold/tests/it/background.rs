@@ -17,14 +17,12 @@ use tokio::runtime::{Builder, Runtime};
 
 #[cfg(unix)]
 use crate::alone::alone;
-use crate::support::{World, ms, secs};
+use crate::support::{PATIENCE, World, ms, secs};
 
 /// Long enough for a machine that does ten other things to renew in.
 const TTL: Duration = secs(2);
 /// As long as a runtime stands still.
 const STILL: Duration = secs(6);
-/// Longer than anything here takes.
-const PATIENCE: Duration = secs(60);
 
 fn one_thread() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()

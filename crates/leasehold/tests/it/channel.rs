@@ -12,12 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Builder;
 use tokio::time::Instant;
 
-use crate::support::{World, ms, renewed, secs};
-
-async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
-    let waiting = tokio::time::timeout(secs(60), future);
-    waiting.await.unwrap_or_else(|_| panic!("waited in vain for {what}"))
-}
+use crate::support::{World, ms, patiently, renewed, secs};
 
 async fn waiting(client: &Client, key: &str, count: usize) {
     patiently("waiters in the line", async {

@@ -10,16 +10,7 @@ use leasehold_testkit::server::cluster::Cluster;
 use leasehold_testkit::server::sentinel::SentinelSet;
 use tokio::task::spawn_blocking;
 
-use crate::support::{ms, renewed, secs};
-
-/// Longer than anything here takes, even on a machine that does ten other things.
-const PATIENCE: Duration = secs(90);
-
-pub(crate) async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future)
-        .await
-        .unwrap_or_else(|_| panic!("waited in vain for {what}"))
-}
+use crate::support::{ms, patiently, renewed, secs};
 
 /// Servers of which one can take the other's place.
 #[derive(Clone)]

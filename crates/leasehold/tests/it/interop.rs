@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use leasehold::interop::{InteropStore, Layout, Plain, Redisson};
 use leasehold::{Client, ErrorKind, Owner, Release};
@@ -12,16 +11,7 @@ use leasehold_redis::RedisStore;
 use leasehold_testkit::server::RedisServer;
 use tokio::task::JoinSet;
 
-use crate::support::{ms, secs};
-
-/// Longer than anything here takes, even on a machine that does ten other things.
-const PATIENCE: Duration = secs(60);
-
-pub(crate) async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future)
-        .await
-        .unwrap_or_else(|_| panic!("waited in vain for {what}"))
-}
+use crate::support::{PATIENCE, ms, patiently, secs};
 
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     patiently(what, async {

@@ -7,8 +7,8 @@ use leasehold::{Client, ErrorKind, Owner, Release};
 use leasehold_testkit::server::RedisServer;
 use leasehold_testkit::server::cluster::Cluster;
 
-use crate::interop::{layouts, patiently, until, watched};
-use crate::support::{ms, secs};
+use crate::interop::{layouts, until, watched};
+use crate::support::{ms, patiently, secs};
 
 async fn three_nodes() -> Arc<Cluster> {
     let start = || Cluster::builder().replicas(0).start();

@@ -11,13 +11,11 @@ use leasehold::{Client, Release};
 use leasehold_testkit::process::TestProcess;
 use leasehold_testkit::server::RedisServer;
 
-use crate::support::{ms, secs};
+use crate::support::{PATIENCE, ms, secs};
 
 const URL: &str = "LEASEHOLD_TEST_WORKER_URL";
 const KEY: &str = "line";
 const TTL: Duration = secs(3);
-/// Longer than anything here takes, even on a machine that does ten other things.
-const PATIENCE: Duration = secs(60);
 
 /// The program of a worker process: this test binary, started again. In an ordinary run of the
 /// tests it has nothing to do.

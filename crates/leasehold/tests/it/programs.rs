@@ -14,7 +14,7 @@ use leasehold_testkit::server::RedisServer;
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::support::{ms, secs};
+use crate::support::{PATIENCE, ms, secs};
 
 const PROGRAM: &str = "LEASEHOLD_TEST_PROGRAM";
 const URL: &str = "LEASEHOLD_TEST_PROGRAM_URL";
@@ -23,8 +23,6 @@ const TTL: &str = "LEASEHOLD_TEST_PROGRAM_TTL";
 const FREE: &str = "free";
 /// Held by the judge for as long as a program runs.
 const BUSY: &str = "busy";
-/// Longer than anything here takes, even on a machine that does ten other things.
-const PATIENCE: Duration = secs(60);
 
 /// What a program leaves in the store.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -13,12 +13,11 @@ use leasehold_testkit::server::cluster::Cluster;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::timeout;
 
-use crate::support::{ms, secs};
+use crate::support::{PATIENCE, ms, patiently, secs};
 
 /// Longer than anything here takes, and no lease ends by itself meanwhile.
 const TTL: Duration = secs(300);
 const LONGER: Duration = secs(600);
-const PATIENCE: Duration = secs(60);
 /// Long enough for a message, or for an answer to a waiter that asks again.
 const HEARD: Duration = ms(1_500);
 
@@ -233,10 +232,6 @@ impl Scene {
         .await;
         waiting
     }
-}
-
-async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
-    timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("waited in vain for {what}"))
 }
 
 /// Takes a lock as soon as the store confirms it.

@@ -1,23 +1,13 @@
 //! The client on a real server: what it costs there, and what a bad wire does to it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use leasehold::{Client, ErrorKind, Mutex, Release};
 use leasehold_core::{Acquire, AcquireRequest, Key, Renew, RenewRequest, Token, Ttl};
 use leasehold_testkit::proxy::{AfterLoss, Proxy};
 use leasehold_testkit::server::RedisServer;
 
-use crate::support::{ms, secs};
-
-/// Longer than anything here takes, even on a machine that does ten other things.
-const PATIENCE: Duration = secs(60);
-
-async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future)
-        .await
-        .unwrap_or_else(|_| panic!("waited in vain for {what}"))
-}
+use crate::support::{ms, patiently, secs};
 
 async fn waiting(client: &Client, key: &str) -> usize {
     client.inspect(key).await.unwrap().map_or(0, |info| info.waiters.len())

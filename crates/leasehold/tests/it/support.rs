@@ -16,6 +16,17 @@ pub(crate) const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
+/// Longer than anything here takes, even on a machine that does ten other things.
+pub(crate) const PATIENCE: Duration = secs(90);
+
+/// What comes of the future, which comes to something before long.
+#[cfg(feature = "redis")]
+pub(crate) async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future)
+        .await
+        .unwrap_or_else(|_| panic!("waited in vain for {what}"))
+}
+
 /// A store in memory and clients of it, all on tokio's clock.
 #[derive(Clone, Debug)]
 pub(crate) struct World {

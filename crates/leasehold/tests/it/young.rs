@@ -11,8 +11,7 @@ use leasehold_testkit::server::RedisServer;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use crate::failover::patiently;
-use crate::support::{World, ms, secs};
+use crate::support::{World, ms, patiently, secs};
 
 /// A client of a store that names the time until which it grants nothing, and is away for as long
 /// as is said after that.
