@@ -20,7 +20,7 @@ pub enum Severity {
     Fine,
     /// Worth knowing; nothing needs to be done.
     Note,
-    /// A lock can be lost, or held twice, by a fault that is likely to happen some day.
+    /// A lock can be lost, or held twice, by a fault that is likely to happen some day; or none is granted for a while.
     Warning,
     /// Locks don't work here, or are lost in ordinary operation.
     Problem,

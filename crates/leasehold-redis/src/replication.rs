@@ -52,12 +52,17 @@ impl Replication {
     /// Whether all leases that a server of this age may have forgotten are over by now; else why
     /// it can't be believed, and until when.
     pub(crate) fn believes(self, age: Age) -> Result<(), Verdict> {
-        let Some(longest) = self.longest else { return Ok(()) };
-        let enough = longest.duration().saturating_add(margin(longest));
-        match enough.checked_sub(age.now()) {
-            None | Some(Duration::ZERO) => Ok(()),
+        match self.doubts(age.now()) {
+            None => Ok(()),
             Some(left) => Err(Verdict::too_young(age.now(), left)),
         }
+    }
+
+    /// For how long yet a server of this age may have forgotten leases that run.
+    pub(crate) fn doubts(self, age: Duration) -> Option<Duration> {
+        let longest = self.longest?;
+        let enough = longest.duration().saturating_add(margin(longest));
+        enough.checked_sub(age).filter(|left| !left.is_zero())
     }
 
     /// The command that waits, to be sent on the connection that wrote.

@@ -207,7 +207,8 @@ pub(crate) struct Metrics {
 ///
 /// Prints its holders, with their notes and since when they hold it, and what a holder's process does
 /// if it runs on this machine; the waiters, in order; what the holders themselves wait for, and whether
-/// that is a deadlock; when a closed lock was last taken; and what you can do. Changes nothing.
+/// that is a deadlock; when a closed lock was last taken; of a free lock what of its store may keep it
+/// from being granted, as doctor has it; and what you can do. Changes nothing.
 ///
 /// It lists the store to find what the holders wait for. It tells holders and waiters apart by their
 /// owner names, so all tasks of one process look like one.

@@ -332,7 +332,7 @@ fn shown(text: &str) -> String {
     leasehold::store::escape::terminal(text).to_string()
 }
 
-fn finding_json(finding: &Finding) -> Value {
+pub(super) fn finding_json(finding: &Finding) -> Value {
     json!({
         "severity": finding.severity.to_string(),
         "topic": finding.topic,

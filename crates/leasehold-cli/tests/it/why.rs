@@ -55,6 +55,30 @@ fn two_that_wait_for_each_other_are_told_on_redis() {
 }
 
 #[test]
+fn of_a_free_lock_is_told_what_keeps_its_store_from_granting_it() {
+    let server = RedisServer::start();
+    let site = Site::at(format!("{}?replicas=1&max_ttl=1d", server.url()));
+    let told = text(&site, "k");
+    assert!(told.starts_with("\"k\" is free: nobody holds it"), "{told}");
+    for part in
+        ["uptime: the server was started ", "so no lock is granted here for another ", "=> wait;"]
+    {
+        assert!(told.contains(part), "{part} is not in {told}");
+    }
+    let topics = |document: &Value| -> Vec<String> {
+        let topics = document["store"].as_array().unwrap().iter();
+        topics.map(|finding| finding["topic"].as_str().unwrap().to_owned()).collect()
+    };
+    assert!(topics(&document(&site, "k")).contains(&"uptime".to_owned()));
+    // Where somebody holds it, that is the answer.
+    let plain = Site::at(server.url());
+    let mut holder = plain.start(["hold", "k", "--ignore-stdin"]);
+    holder.line();
+    assert_eq!(topics(&document(&site, "k")), [""; 0]);
+    assert!(!text(&site, "k").contains("uptime"));
+}
+
+#[test]
 fn a_lock_is_explained_with_its_holder_and_its_line() {
     let site = Site::embedded();
     assert_eq!(text(&site, "k"), "\"k\" is free: nobody holds it, and nobody waits for it\n");

@@ -44,7 +44,7 @@ pub(super) fn settings(
     findings.push(room::buffers(facts));
     findings.push(persistence(facts, confirming));
     findings.push(saving(facts));
-    findings.push(uptime(facts));
+    findings.push(uptime(facts, confirming));
     findings.into_iter().flatten().collect()
 }
 
@@ -372,11 +372,20 @@ fn saving(facts: &Facts) -> Option<Finding> {
     )
 }
 
-fn uptime(facts: &Facts) -> Option<Finding> {
+fn uptime(facts: &Facts, confirming: Option<Replication>) -> Option<Finding> {
     let up = Duration::from_secs(facts.number("uptime_in_seconds")?);
     // It is told in whole seconds.
     let ago = if up.is_zero() { "just now".to_owned() } else { format!("{} ago", rough(up)) };
     let found = format!("the server was started {ago}");
+    if let Some(left) = confirming.and_then(|confirming| confirming.doubts(up)) {
+        let means = format!(
+            "it may have forgotten leases that still run, so no lock is granted here for another {}",
+            rough(left)
+        );
+        return Some(Finding::new(Severity::Warning, "uptime", found, means).advise(
+            "wait; if the server keeps its data through restarts, write keep_leases=yes into the URL",
+        ));
+    }
     let durable = facts.appends() == Some(true);
     if up >= YOUNG || durable {
         return Some(Finding::new(

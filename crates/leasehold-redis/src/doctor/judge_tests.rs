@@ -1,3 +1,5 @@
+use leasehold_core::Ttl;
+
 use super::*;
 
 fn facts(info: &[(&str, &str)], settings: &[(&str, &str)]) -> Facts {
@@ -142,11 +144,27 @@ fn a_store_that_waits_for_disks_needs_servers_that_write_to_them() {
 #[test]
 fn a_server_that_was_just_started_without_persistence_is_noted() {
     let judged = |seconds, append| {
-        severity(uptime(&facts(&[("uptime_in_seconds", seconds), ("aof_enabled", append)], &[])))
+        let facts = facts(&[("uptime_in_seconds", seconds), ("aof_enabled", append)], &[]);
+        severity(uptime(&facts, None))
     };
     assert_eq!(judged("3599", "0"), Severity::Note);
     assert_eq!(judged("3600", "0"), Severity::Fine);
     assert_eq!(judged("1", "1"), Severity::Fine);
+}
+
+#[test]
+fn a_server_that_grants_nothing_since_it_was_just_started_is_warned_of_until_it_does() {
+    let longest = Some(Ttl::new(Duration::from_secs(60)).unwrap());
+    let timeout = Duration::from_secs(1);
+    let confirming = Some(Replication { replicas: 1, timeout, fsync: false, longest });
+    let judged = |seconds| {
+        uptime(&facts(&[("uptime_in_seconds", seconds), ("aof_enabled", "1")], &[]), confirming)
+            .unwrap()
+    };
+    let young = judged("20");
+    assert_eq!(young.severity, Severity::Warning);
+    assert!(young.means.contains("for another 40.6 s"), "{}", young.means);
+    assert_eq!(judged("61").severity, Severity::Fine);
 }
 
 #[test]

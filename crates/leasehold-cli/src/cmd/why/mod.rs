@@ -4,11 +4,13 @@ mod process;
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use leasehold::store::doctor::{Finding, Severity};
 use leasehold::store::{Kind, LogEntry, escape};
 use leasehold::{Client, Fence, HolderInfo, LockInfo};
 use serde_json::{Value, json};
 
 use self::process::Process;
+use super::doctor::finding_json;
 use crate::arguments;
 use crate::cli::Why;
 use crate::cmd::last_run::LastRun;
@@ -38,7 +40,11 @@ struct Findings {
     waits: Result<Vec<Chain>, String>,
     /// Of a closed lock that nobody holds, where the store keeps a log.
     last_run: Option<LastRun>,
+    store: Fitness,
 }
+
+/// What is amiss with the store of a lock that is free, or why that is not known.
+type Fitness = Result<Vec<Finding>, String>;
 
 /// A holder's process, and from where it is known.
 #[derive(Debug)]
@@ -54,14 +60,23 @@ pub(crate) async fn why(args: &Why, context: &Context) -> Outcome {
         Some(client) => client.inspect(&key).await?,
         None => None,
     };
+    let store = match &client {
+        Some(client) if info.as_ref().is_none_or(is_free) => fitness(client).await,
+        _ => Ok(Vec::new()),
+    };
     let (Some(client), Some(info)) = (client, info) else {
         if args.json {
-            let document = json!({ "version": JSON_VERSION, "key": key.as_str(), "lock": null });
-            output::json(&document)?;
+            output::json(&json!({
+                "version": JSON_VERSION,
+                "key": key.as_str(),
+                "lock": null,
+                "store": fitness_json(&store),
+            }))?;
         } else {
-            output::data(&format!(
-                "\"{key}\" is free: nobody holds it, and nobody waits for it\n"
-            ))?;
+            let mut lines =
+                vec![format!("\"{key}\" is free: nobody holds it, and nobody waits for it")];
+            lines.extend(of_store(&store));
+            output::data(&secret::redact(&(lines.join("\n") + "\n")))?;
         }
         return Ok(Exit::Success);
     };
@@ -75,13 +90,50 @@ pub(crate) async fn why(args: &Why, context: &Context) -> Outcome {
     };
     let processes = processes(&client, &info).await;
     let last_run = LastRun::of(&client, &info).await;
-    let findings = Findings { info, processes, waits, last_run };
+    let findings = Findings { info, processes, waits, last_run, store };
     if args.json {
         output::json(&document(&findings)?)?;
     } else {
         output::data(&secret::redact(&text(&findings)))?;
     }
     Ok(Exit::Success)
+}
+
+/// Whether it is the store alone that can keep the lock from anybody.
+fn is_free(info: &LockInfo) -> bool {
+    info.holders.is_empty() && info.closed_for.is_none()
+}
+
+async fn fitness(client: &Client) -> Fitness {
+    let mut findings = client.examine().await.map_err(|error| chain(&error))?;
+    findings.retain(|finding| finding.severity > Severity::Note);
+    Ok(findings)
+}
+
+fn fitness_json(store: &Fitness) -> Option<Value> {
+    let findings = store.as_ref().ok()?;
+    Some(findings.iter().map(finding_json).collect())
+}
+
+fn of_store(store: &Fitness) -> Vec<String> {
+    let findings = match store {
+        Ok(findings) if findings.is_empty() => return Vec::new(),
+        Ok(findings) => findings,
+        Err(why) => {
+            let why = escape::terminal(why);
+            return vec![format!("whether the store is fit to grant it is not known: {why}")];
+        }
+    };
+    let mut lines = vec!["what of its store may keep it from being granted, or held:".to_owned()];
+    for finding in findings {
+        let of = finding.store.as_ref().map_or_else(String::new, |store| format!(" ({store})"));
+        let line = format!("{}{of}: {}; {}", finding.topic, finding.found, finding.means);
+        lines.push(format!("  {}", escape::terminal(&line)));
+        if let Some(advice) = &finding.advice {
+            lines.push(format!("    => {}", escape::terminal(advice)));
+        }
+    }
+    lines
 }
 
 /// The processes of the holders that are told of. One with a name of its own is looked for in the log,
@@ -110,7 +162,7 @@ async fn processes(client: &Client, info: &LockInfo) -> Vec<Option<Known>> {
 }
 
 fn text(findings: &Findings) -> String {
-    let Findings { info, processes, waits, last_run } = findings;
+    let Findings { info, processes, waits, last_run, store } = findings;
     let mut lines = Vec::new();
     if let Kind::Semaphore { limit } = info.kind {
         let (held, free) = (info.permits_held(), info.permits_free());
@@ -125,6 +177,7 @@ fn text(findings: &Findings) -> String {
     } else if info.holders.is_empty() {
         lines.push(format!("\"{}\" is free, and goes to the first in line next", info.key));
     }
+    lines.extend(of_store(store));
     if !info.waiters.is_empty() {
         lines.push(format!("{} in line:", info.waiting()));
     }
@@ -262,7 +315,7 @@ fn advice(info: &LockInfo, processes: &[Option<Known>]) -> Vec<String> {
 }
 
 fn document(findings: &Findings) -> Outcome<Value> {
-    let Findings { info, processes, waits, last_run } = findings;
+    let Findings { info, processes, waits, last_run, store } = findings;
     let step = |Step { waiter, waits_for, held_by }: &Step| {
         let (waiter, held_by) = (waiter.as_str(), held_by.as_str());
         json!({ "waiter": waiter, "waits_for": waits_for.as_str(), "held_by": held_by })
@@ -291,6 +344,7 @@ fn document(findings: &Findings) -> Outcome<Value> {
         "granted_at": granted_at(info.last_fence),
         "chains": chains,
         "last_run": last_run.as_ref().map(LastRun::document),
+        "store": fitness_json(store),
     }))
 }
 
@@ -303,7 +357,13 @@ mod tests {
     fn what_strangers_wrote_can_not_steer_the_terminal_of_who_asks_why() {
         let info = hostile();
         let waits = Ok(graph::chains(&info, std::slice::from_ref(&info)));
-        let text = text(&Findings { info, processes: vec![None], waits, last_run: None });
+        let text = text(&Findings {
+            info,
+            processes: vec![None],
+            waits,
+            last_run: None,
+            store: Ok(Vec::new()),
+        });
         assert!(!steers(&text), "{text:?}");
         assert!(text.contains("web\\u{1b}[2J"), "{text}");
     }
