@@ -19,6 +19,7 @@ use crate::ear::Ear;
 use crate::pipe::Pipe;
 use crate::replication::Age;
 use crate::role::Role;
+use crate::room::Room;
 use crate::sentinel::{Found, Said, Sentinels};
 use crate::tls::Tls;
 use crate::transport::here;
@@ -53,6 +54,8 @@ pub(crate) struct Access {
     current: Arc<watch::Sender<Option<Found>>>,
     /// The task that follows it.
     following: Mutex<Option<AbortHandle>>,
+    /// At the server, for all connections of the store.
+    room: Arc<Room>,
 }
 
 /// A runtime that may end before those who use it. Its handle keeps two file descriptors open, so an ended one's
@@ -181,8 +184,8 @@ impl Access {
             Topology::Single | Topology::Cluster => Finder::At(address.endpoint.clone()),
         };
         let runtime = Arc::new(Mutex::new(runtime.map(Home::given)));
-        let (current, following) = (Arc::default(), Mutex::default());
-        Ok(Self { finder, tls, login, connect_timeout, runtime, current, following })
+        let (current, following, room) = (Arc::default(), Mutex::default(), Arc::default());
+        Ok(Self { finder, tls, login, connect_timeout, runtime, current, following, room })
     }
 
     /// A node of a cluster, reached and logged in to in the same way.
@@ -195,6 +198,7 @@ impl Access {
             runtime: Arc::clone(&self.runtime),
             current: Arc::default(),
             following: Mutex::default(),
+            room: Arc::default(),
         }
     }
 
@@ -230,7 +234,12 @@ impl Access {
             runtime: Arc::default(),
             current: Arc::default(),
             following: Mutex::default(),
+            room: Arc::clone(&self.room),
         }
+    }
+
+    pub(crate) fn room(&self) -> &Room {
+        &self.room
     }
 
     /// Whether the server may be replaced by another one.
@@ -380,6 +389,7 @@ impl Access {
             .await
             .map_err(|error| classify::judge(&error, Stage::Connecting))?;
         let (pipe, driver) = Pipe::new(socket);
+        pipe.keep(self.room.take());
         let driver = Tied::spawn_on(&here()?, driver.run());
         let link = Link {
             pipe,

@@ -15,7 +15,7 @@ use crate::address::{
 };
 use crate::cluster::Cluster;
 use crate::connection::Supervised;
-use crate::homes::Homes;
+use crate::homes::{Connections, Homes};
 use crate::listen::Source;
 use crate::names::Names;
 use crate::replication::Replication;
@@ -339,7 +339,7 @@ impl RedisStoreBuilder {
             (replicas > 0 || fsync).then_some(Replication { replicas, timeout, fsync, longest });
         let combiner = transport.combines().then(Arc::default);
         let shared = Shared {
-            transport: Arc::new(Homes::<Arc<dyn Transport>>::new(Arc::new(transport))),
+            transport: Arc::new(Connections::new(Arc::new(transport))),
             combiner,
             wake: wake.map(|source| Arc::new(Homes::new(Arc::new(source)))),
             scripts: &SCRIPTS,

@@ -59,6 +59,8 @@ pub(crate) struct Grounds {
     pub(crate) lack: Option<Lack>,
     /// After how long the server, which is there, does what was asked.
     pub(crate) passes_in: Option<Duration>,
+    /// The server has no room for another connection.
+    pub(crate) no_room: bool,
 }
 
 /// Where a node of a cluster sends a request.
@@ -119,6 +121,7 @@ impl Verdict {
             answered: false,
             lack: None,
             passes_in: None,
+            no_room: false,
         }))
     }
 
@@ -642,10 +645,12 @@ fn general(detail: &str) -> Verdict {
         );
     }
     if detail.contains("max number of clients") {
-        return Verdict::unconnected(
+        let mut verdict = Verdict::unconnected(
             "the server takes no more clients (its maxclients is reached); raise maxclients, or end \
              connections that nobody needs",
         );
+        verdict.no_room = true;
+        return verdict;
     }
     unclear(escape::terminal(&shortened(detail)).to_string())
 }

@@ -535,6 +535,9 @@ impl Inner {
 
     /// Takes in how an attempt to connect ended.
     fn settle(&self, outcome: &Result<Arc<Link>, Verdict>) {
+        if outcome.as_ref().is_err_and(|verdict| verdict.no_room) {
+            self.access.room().refused();
+        }
         let mut state = self.state();
         match outcome {
             Ok(link) => {
@@ -658,6 +661,15 @@ impl Transport for Supervised {
 
     fn is_driven(&self) -> BoxFuture<'_, bool> {
         Box::pin(self.inner.access.is_driven())
+    }
+
+    fn give_place_up(&self) {
+        let lanes = self.inner.lanes.get().into_iter().flatten().chain([self]);
+        let mut open = lanes.filter_map(|lane| Some((lane, lane.open_link(&lane.inner.state())?)));
+        if let Some((lane, link)) = open.next() {
+            lane.inner.discard(&link);
+            link.pipe.end();
+        }
     }
 
     fn serves(&self, runtime: &Handle) -> bool {

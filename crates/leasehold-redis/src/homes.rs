@@ -5,7 +5,7 @@
 //! may end: so callers on each runtime have connections of their own.
 
 use std::future::poll_fn;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::task::Poll;
 use std::{fmt, iter};
 
@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 
 use crate::classify::Verdict;
 use crate::sentinel::Said;
-use crate::transport::{Answer, Deadline, Part, Parts, Request, Transport};
+use crate::transport::{self, Answer, Deadline, Part, Parts, Request, Transport};
 
 /// What makes connections, which live on one runtime.
 pub(crate) trait Homed: Sized {
@@ -85,9 +85,49 @@ impl Homed for Arc<dyn Transport> {
     }
 }
 
-impl Homes<Arc<dyn Transport>> {
-    fn is_alone(&self) -> bool {
-        self.next.get().is_none_or(Option::is_none)
+/// Those of one store for its callers, or those that are separate from them: any of them goes over one of another
+/// where it can have none of its own.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    homes: Arc<TransportHomes>,
+    /// All of the store.
+    family: Arc<Mutex<Vec<Weak<TransportHomes>>>>,
+}
+
+type TransportHomes = Homes<Arc<dyn Transport>>;
+
+impl TransportHomes {
+    fn all(&self) -> impl Iterator<Item = &Arc<dyn Transport>> {
+        let homes = iter::successors(Some(self), |homes| homes.next.get()?.as_deref());
+        homes.map(|homes| &homes.first)
+    }
+}
+
+impl Connections {
+    pub(crate) fn new(first: Arc<dyn Transport>) -> Self {
+        Self::of(first, Arc::default())
+    }
+
+    fn of(first: Arc<dyn Transport>, family: Arc<Mutex<Vec<Weak<TransportHomes>>>>) -> Self {
+        let homes = Arc::new(Homes::new(first));
+        let mut all = family.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|other| other.strong_count() > 0);
+        all.push(Arc::downgrade(&homes));
+        drop(all);
+        Self { homes, family }
+    }
+
+    /// Those of the store, these first.
+    fn family(&self) -> Vec<Arc<TransportHomes>> {
+        let all = self.family.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = all.iter().filter_map(Weak::upgrade);
+        let others = others.filter(|other| !Arc::ptr_eq(other, &self.homes));
+        iter::once(Arc::clone(&self.homes)).chain(others).collect()
+    }
+
+    /// Whether there is but one runtime for callers.
+    fn is_one(&self) -> bool {
+        self.homes.next.get().is_none_or(Option::is_none)
     }
 
     /// Those of others that have a connection for this request.
@@ -95,37 +135,46 @@ impl Homes<Arc<dyn Transport>> {
         &self,
         here: &Arc<dyn Transport>,
         request: &Request<'_>,
-    ) -> Vec<&Arc<dyn Transport>> {
-        iter::successors(Some(self), |homes| homes.next.get()?.as_deref())
-            .map(|homes| &homes.first)
+    ) -> Vec<Arc<dyn Transport>> {
+        let family = self.family();
+        let others = family.iter().flat_map(|homes| homes.all());
+        others
             .filter(|other| !Arc::ptr_eq(here, other) && other.has_connection(request))
+            .cloned()
             .collect()
     }
 
     /// The one for the caller, or where it has no connection, and can't make one now, another that has one and is
-    /// driven.
-    async fn reached(&self, request: &Request<'_>, deadline: Deadline) -> &Arc<dyn Transport> {
-        let here = self.here();
+    /// driven. Where there is only what nobody drives, and no room for one more, that gives its place up.
+    async fn reached(&self, request: &Request<'_>, deadline: Deadline) -> Arc<dyn Transport> {
+        let here = self.homes.here();
         if here.has_connection(request) {
-            return here;
+            return Arc::clone(here);
         }
         let others = self.others_with_one(here, request);
-        let soon = deadline.at_most(deadline.left() / 2);
-        if others.is_empty() || here.connected(request, soon).await.is_ok() {
-            return here;
+        if !others.is_empty() {
+            let soon = deadline.at_most(deadline.left() / 2);
+            if let Err(why) = here.connected(request, soon).await {
+                if let Some(driven) = first_driven(&others).await {
+                    return driven;
+                }
+                if let Some(other) = others.first().filter(|_| why.no_room) {
+                    other.give_place_up();
+                }
+            }
         }
-        first_driven(&others).await.unwrap_or(here)
+        Arc::clone(here)
     }
 }
 
 /// The first of these to be found driven, if any is.
-async fn first_driven<'a>(all: &[&'a Arc<dyn Transport>]) -> Option<&'a Arc<dyn Transport>> {
-    let mut asked: Vec<_> = all.iter().map(|one| (*one, one.is_driven())).collect();
+async fn first_driven(all: &[Arc<dyn Transport>]) -> Option<Arc<dyn Transport>> {
+    let mut asked: Vec<_> = all.iter().map(|one| (one, one.is_driven())).collect();
     poll_fn(|cx| {
         let mut found = None;
         asked.retain_mut(|(one, driven)| match driven.as_mut().poll(cx) {
             Poll::Ready(is_driven) => {
-                found = found.or_else(|| is_driven.then_some(*one));
+                found = found.take().or_else(|| is_driven.then(|| Arc::clone(one)));
                 false
             }
             Poll::Pending => true,
@@ -135,14 +184,17 @@ async fn first_driven<'a>(all: &[&'a Arc<dyn Transport>]) -> Option<&'a Arc<dyn 
     .await
 }
 
-impl Transport for Homes<Arc<dyn Transport>> {
+impl Transport for Connections {
     fn one<'a>(
         &'a self,
         request: &'a Request<'a>,
         deadline: Deadline,
     ) -> BoxFuture<'a, Result<Answer, Verdict>> {
-        if self.is_alone() {
-            return self.here().one(request, deadline);
+        if self.is_one()
+            && transport::here().is_ok()
+            && let Some(answer) = self.homes.here().at_once(request, deadline)
+        {
+            return answer;
         }
         Box::pin(async move {
             let here = self.reached(request, deadline).await;
@@ -152,7 +204,7 @@ impl Transport for Homes<Arc<dyn Transport>> {
             }
             // A server that takes no more clients says so once it is asked.
             let other = self.reached(request, deadline).await;
-            if Arc::ptr_eq(here, other) { answer } else { other.one(request, deadline).await }
+            if Arc::ptr_eq(&here, &other) { answer } else { other.one(request, deadline).await }
         })
     }
 
@@ -161,8 +213,10 @@ impl Transport for Homes<Arc<dyn Transport>> {
         requests: &'a [Request<'a>],
         deadline: Deadline,
     ) -> BoxFuture<'a, Vec<Result<Answer, Verdict>>> {
-        let Some(request) = requests.first().filter(|_| !self.is_alone()) else {
-            return self.here().many(requests, deadline);
+        let here = self.homes.here();
+        let has_way = |request: &&Request<'_>| self.is_one() && here.has_connection(request);
+        let Some(request) = requests.first().filter(|request| !has_way(request)) else {
+            return here.many(requests, deadline);
         };
         Box::pin(async move {
             let here = self.reached(request, deadline).await;
@@ -172,7 +226,7 @@ impl Transport for Homes<Arc<dyn Transport>> {
                 return answers;
             }
             let other = self.reached(request, deadline).await;
-            if Arc::ptr_eq(here, other) { answers } else { other.many(requests, deadline).await }
+            if Arc::ptr_eq(&here, &other) { answers } else { other.many(requests, deadline).await }
         })
     }
 
@@ -181,34 +235,34 @@ impl Transport for Homes<Arc<dyn Transport>> {
         request: &'a Request<'a>,
         deadline: Deadline,
     ) -> Option<BoxFuture<'a, Result<Answer, Verdict>>> {
-        self.here().at_once(request, deadline)
+        self.homes.here().at_once(request, deadline)
     }
 
     fn combines(&self) -> bool {
-        self.first.combines()
+        self.homes.first.combines()
     }
 
     fn separate(&self) -> Option<Arc<dyn Transport>> {
-        Some(Arc::new(Self::new((*self.first).separate()?)))
+        Some(Arc::new(Self::of((*self.homes.first).separate()?, Arc::clone(&self.family))))
     }
 
     fn is_spread(&self) -> bool {
-        self.first.is_spread()
+        self.homes.first.is_spread()
     }
 
     fn fails_over(&self) -> bool {
-        self.first.fails_over()
+        self.homes.first.fails_over()
     }
 
     fn parts(&self, deadline: Deadline) -> BoxFuture<'_, Result<Option<Parts>, Verdict>> {
-        self.here().parts(deadline)
+        self.homes.here().parts(deadline)
     }
 
     fn sentinels(&self) -> BoxFuture<'_, Option<Vec<Said>>> {
-        self.here().sentinels()
+        self.homes.here().sentinels()
     }
 
     fn neighbour(&self, host: &str, port: u16) -> Option<Part> {
-        self.here().neighbour(host, port)
+        self.homes.here().neighbour(host, port)
     }
 }

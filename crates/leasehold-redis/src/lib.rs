@@ -35,6 +35,7 @@ mod replication;
 mod reply;
 mod resp;
 mod role;
+mod room;
 mod script;
 mod sentinel;
 mod slot;

@@ -84,6 +84,11 @@ impl Source {
         }
     }
 
+    /// Whether requests lack a connection, for want of room.
+    fn is_in_the_way(&self) -> bool {
+        self.access().is_some_and(|access| access.room().is_lacking())
+    }
+
     /// How long one attempt of a user's client may take.
     const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -117,6 +122,11 @@ impl Source {
 
     /// The same, on the runtime on which connections live: it is where their sockets are.
     async fn subscribed_there(self: &Arc<Self>, channel: &str) -> Result<Subscribed, Verdict> {
+        if self.is_in_the_way() {
+            return Err(Verdict::nobody_yet(
+                "the server has no room for this client's requests, which come first",
+            ));
+        }
         let there = self.access().map_or_else(here, Access::runtime)?;
         let (source, channel) = (Arc::clone(self), channel.to_owned());
         let mut subscribing = JoinSet::new();
@@ -219,6 +229,9 @@ async fn run(
     forwarder: Forwarder,
     ready: oneshot::Sender<Result<(), Verdict>>,
 ) {
+    if let Some(access) = source.access() {
+        access.room().tell(&forwarder.doubts);
+    }
     let mut connection = match source.subscribed_there(&channel).await {
         Ok(connection) => connection,
         Err(verdict) => {
@@ -232,7 +245,7 @@ async fn run(
         let Subscribed { connection: from_there, from } = connection;
         tokio::select! {
             biased;
-            () = forwarder.forward(from_there) => {}
+            () = forwarder.forward(from_there, || source.is_in_the_way()) => {}
             () = source.left(from.as_ref()) => {}
         }
         connection = forwarder.again(&source, &channel).await;
@@ -303,8 +316,8 @@ impl Forwarder {
 
     /// Passes messages on until the connection ends, or is silent when it is asked for a sign of
     /// life: a network that swallows packets, and a proxy that has forgotten the connection, never
-    /// say so.
-    async fn forward(&self, mut connection: Connection) {
+    /// say so. And until it is in the way, as it looks when it is told of a doubt.
+    async fn forward(&self, mut connection: Connection, is_in_the_way: impl Fn() -> bool) {
         let mut heard_at = Instant::now();
         let mut asked_at: Option<Instant> = None;
         let mut look = pin!(sleep(PING_EVERY));
@@ -318,6 +331,10 @@ impl Forwarder {
                 },
                 () = &mut doubt => {
                     doubt.set(self.doubts.notified());
+                    if is_in_the_way() {
+                        tracing::debug!("the wake channel gives its place up to requests");
+                        return;
+                    }
                     if asked_at.is_none() {
                         asked_at = Some(Instant::now());
                         connection.ask_for_life();
@@ -504,7 +521,7 @@ mod tests {
         let listening = Listening::start(deadline, |messages, doubts, ready| async move {
             drop(ready.send(Ok(())));
             let forwarder = Forwarder { grants: GrantSource::Message, messages, doubts };
-            forwarder.forward(connection).await;
+            forwarder.forward(connection, || false).await;
         });
         let mut listener = listening.await.unwrap();
         let all: String = (0..SAID).map(said).collect();

@@ -18,6 +18,7 @@ use redis::{Cmd, RedisError, RedisFuture, RedisResult, Value};
 
 use crate::dial::Socket;
 use crate::resp::{Inbox, Outbox, Write};
+use crate::room::Taken;
 
 /// A socket for which so many bytes wait is given up: no callers wait for so many answers.
 const UNSENT_MAX: usize = 16 * 1024 * 1024;
@@ -43,6 +44,8 @@ struct Shared {
 struct State {
     /// There until the connection has ended.
     socket: Option<Socket>,
+    /// The same, at the server.
+    place: Option<Taken>,
     unsent: Outbox,
     driver: Option<Waker>,
     /// Requests that are not answered yet, in order, by their places.
@@ -65,6 +68,7 @@ impl Pipe {
     pub(crate) fn new(socket: Socket) -> (Self, Driver) {
         let state = State {
             socket: Some(socket),
+            place: None,
             unsent: Outbox::default(),
             driver: None,
             asked: VecDeque::new(),
@@ -75,6 +79,20 @@ impl Pipe {
         let inbox = Inbox::new(ANSWER_MAX);
         let driver = Driver { shared: Arc::clone(&shared), inbox, told: Vec::new() };
         (Self { shared }, driver)
+    }
+
+    /// Has the connection drop this when it ends.
+    pub(crate) fn keep(&self, place: Taken) {
+        self.shared.state().place = Some(place);
+    }
+
+    /// Ends the connection, also where nobody drives it.
+    pub(crate) fn end(&self) {
+        let why = io::Error::new(io::ErrorKind::ConnectionAborted, "its place was needed");
+        let mut state = self.shared.state();
+        let told = self.shared.end(&mut state, why.into());
+        drop(state);
+        told.into_iter().for_each(Waker::wake);
     }
 
     /// Whether the connection has ended.
@@ -158,6 +176,7 @@ impl Shared {
     fn end(&self, state: &mut State, why: RedisError) -> Vec<Waker> {
         self.ended.store(true, Ordering::Release);
         state.socket = None;
+        state.place = None;
         // It would keep the runtime's file descriptors.
         state.driver = None;
         state.unsent = Outbox::default();

@@ -269,6 +269,9 @@ pub(crate) trait Transport: Debug + Send + Sync + 'static {
         Box::pin(std::future::ready(true))
     }
 
+    /// Ends a connection that is there, where it is known how, so that the server has room for another.
+    fn give_place_up(&self) {}
+
     /// Makes the connection for this request, if it is not there, and can be made in time. Where the last attempt
     /// failed a short time ago, it does not wait for the next one.
     fn connected<'a>(

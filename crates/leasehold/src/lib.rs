@@ -348,7 +348,8 @@
 //! # Threads
 //!
 //! The feature `blocking` adds the module `leasehold::blocking`, which has the same types and
-//! methods for programs without a runtime. The async API needs a tokio runtime; a client may be
+//! methods for programs without a runtime. The async API needs a tokio runtime with time and I/O
+//! (`enable_all`), and panics as tokio does on one without; a client may be
 //! made on one runtime and used on another, or on several at a time, and needs none of them to go on.
 //! A future belongs to the runtime on which it was polled first.
 //!

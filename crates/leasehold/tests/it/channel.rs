@@ -1,5 +1,6 @@
 //! Wake channels that can't be opened, break, or bring nothing: waiters ask instead.
 
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
@@ -166,6 +167,111 @@ fn whatever_becomes_of_the_first_connection_those_without_room_for_one_go_over_a
         third.block_on(renewed(&client, "a", secs(3), || guard.check().unwrap()));
         assert_eq!(second.block_on(guard.release_outcome()).unwrap(), Release::Released);
     }
+}
+
+/// A connection of an operator, which is there while a server has no room for any other.
+struct Operator(BufReader<TcpStream>);
+
+impl Operator {
+    fn at(server: &RedisServer) -> Self {
+        let connection = TcpStream::connect(server.addr()).unwrap();
+        connection.set_read_timeout(Some(secs(60))).unwrap();
+        Self(BufReader::new(connection))
+    }
+
+    /// What the server answers: a line, or the text that it announces.
+    fn ask(&mut self, command: &str) -> String {
+        writeln!(self.0.get_mut(), "{command}\r").unwrap();
+        let mut answer = String::new();
+        self.0.read_line(&mut answer).unwrap();
+        let Some(length) = answer.trim_end().strip_prefix('$') else { return answer };
+        let mut text = vec![0; length.parse::<usize>().unwrap() + 2];
+        self.0.read_exact(&mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    /// Leaves one place beside this one, and ends all connections but those that listen.
+    fn leaves_one_place(&mut self) {
+        assert_eq!(self.ask("CONFIG SET maxclients 2"), "+OK\r\n");
+        assert!(self.ask("CLIENT KILL TYPE normal SKIPME yes").starts_with(':'));
+    }
+
+    fn clients(&mut self) -> usize {
+        self.ask("CLIENT LIST").lines().filter(|line| !line.is_empty()).count()
+    }
+}
+
+async fn takes_and_releases(client: &Client, key: &str) {
+    for _ in 0..3 {
+        let guard = client.mutex(key).lock_within(secs(60)).await.unwrap();
+        assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
+    }
+}
+
+#[tokio::test]
+async fn requests_go_over_the_connection_of_renewals_where_that_has_the_last_place() {
+    let server = RedisServer::start();
+    let client = Client::connect(server.url()).await.unwrap();
+    let guard = client.mutex("a").ttl(secs(3)).lock().await.unwrap();
+    renewed(&client, "a", secs(3), || guard.check().unwrap()).await;
+    let mut operator = Operator::at(&server);
+    operator.leaves_one_place();
+    // Nobody asks for anything meanwhile.
+    patiently("the connection of renewals", async {
+        while operator.clients() < 2 {
+            tokio::time::sleep(ms(20)).await;
+        }
+    })
+    .await;
+    takes_and_releases(&client, "b").await;
+    renewed(&client, "a", secs(3), || guard.check().unwrap()).await;
+    assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
+}
+
+#[tokio::test]
+async fn messages_give_their_place_up_where_requests_have_none() {
+    let server = RedisServer::start();
+    let holder = Client::connect(server.url()).await.unwrap();
+    let guard = holder.mutex("a").ttl(secs(600)).lock().await.unwrap();
+    let waiter = Client::connect(server.url()).await.unwrap();
+    let mutex = waiter.mutex("a");
+    let waiting_for_it = tokio::spawn(async move { mutex.lock().await });
+    waiting(&holder, "a", 1).await;
+    patiently("a subscription", async {
+        while server.command_calls("subscribe") == 0 {
+            tokio::time::sleep(ms(20)).await;
+        }
+    })
+    .await;
+    let mut operator = Operator::at(&server);
+    operator.leaves_one_place();
+    assert_eq!(operator.clients(), 2, "who waits listens");
+    takes_and_releases(&waiter, "b").await;
+    assert_eq!(operator.ask("DEL leasehold:{a}"), ":1\r\n");
+    let next = patiently("the lock", waiting_for_it).await.unwrap().unwrap();
+    assert_eq!(next.release_outcome().await.unwrap(), Release::Released);
+    drop(guard);
+}
+
+#[test]
+fn a_connection_that_nobody_drives_gives_its_place_up_to_renewals() {
+    let server = RedisServer::start();
+    let mut operator = Operator::at(&server);
+    let left = Builder::new_current_thread().enable_all().build().unwrap();
+    let client = left.block_on(Client::connect(server.url())).unwrap();
+    assert_eq!(operator.ask("CONFIG SET maxclients 2"), "+OK\r\n");
+    let guard = left.block_on(client.mutex("a").ttl(secs(3)).lock()).unwrap();
+    for _ in 0..3 {
+        let before = operator.ask("HGET leasehold:{a} state");
+        let begun = Instant::now();
+        while operator.ask("HGET leasehold:{a} state") == before {
+            guard.check().unwrap();
+            assert!(begun.elapsed() < secs(60), "it is not renewed");
+            std::thread::sleep(ms(20));
+        }
+    }
+    left.block_on(takes_and_releases(&client, "b"));
+    assert_eq!(left.block_on(guard.release_outcome()).unwrap(), Release::Released);
 }
 
 #[tokio::test]
