@@ -292,8 +292,7 @@ impl RenewalSchedule {
         let mut due = self.due();
         due.put_off(&moves);
         due.forget_empty();
-        due.planned = due.moments.first_key_value().map(|(at, _)| *at);
-        (batches, due.planned.map(Moment::from_nanos))
+        (batches, due.plan_anew(now.as_nanos()).map(Moment::from_nanos))
     }
 
     /// The renewal to send for a lease that is due, and what it lasts without it; `None` when there is something
@@ -465,6 +464,16 @@ impl Due {
         if !there.is_empty() {
             self.moments.insert(to, there);
         }
+    }
+
+    /// When to look next, after all that was due by now. A plan that lies ahead stands, also when the lease that it was
+    /// made for is gone: where a lock is taken and released time and again, the renewer would else be woken for
+    /// each lease that it came too late for.
+    fn plan_anew(&mut self, now: u64) -> Option<u64> {
+        let first = self.moments.first_key_value().map(|(at, _)| *at);
+        let ahead = self.planned.filter(|planned| *planned > now);
+        self.planned = first.into_iter().chain(ahead).min();
+        self.planned
     }
 
     fn forget_empty(&mut self) {

@@ -29,6 +29,28 @@ fn few_leases_are_renewed_together_and_many_in_small_groups() {
     }
 }
 
+/// A lock is taken and released time and again, each time before the renewer has its turn.
+#[tokio::test]
+async fn the_renewer_is_not_woken_again_for_leases_that_are_gone_when_it_looks() {
+    let client = Client::new(Arc::new(MemoryStore::new())).unwrap();
+    let guard = client.mutex("held").try_lock().await.unwrap().unwrap();
+    let (handle, inner) = (guard.handle(), client.inner());
+    inner.schedule.remove(handle);
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let schedule = RenewalSchedule::new(&store, None, Arc::clone(&inner.clock));
+    let mut woken = 0;
+    for _ in 0..1000 {
+        let now = inner.clock.now();
+        schedule.add(handle, now, now);
+        schedule.remove(handle);
+        if std::pin::pin!(schedule.sooner.notified()).enable() {
+            woken += 1;
+            assert!(schedule.turn().is_some(), "it looks when the first was due");
+        }
+    }
+    assert!((1..10).contains(&woken), "{woken}");
+}
+
 /// Leases that are put in, moved and taken out at random, beside a list of what is where.
 #[tokio::test]
 async fn every_lease_is_at_the_moment_to_which_it_was_put_last() {
