@@ -106,7 +106,7 @@ for i = 1, number do
           local up = (ends > following and ends or following) + 999
           kept = (up - up % 1000) / 1000 + retention
           usual = what
-          about = 'leasehold/1 ' .. block .. us .. ' ' .. (waits and match(what, ' (.*)', 117) or sub(what, 28))
+          about = 'leasehold/1 ' .. block .. us .. ' ' .. sub(what, waits and find(what, ' ', 117, true) + 1 or 28)
           tail = format(' %08d%08d %s %08d%08d', (following - low) / 100000000, low, epoch,
             (ends - its_low) / 100000000, its_low)
           needed, longer = number > 1 and kept .. '', nil

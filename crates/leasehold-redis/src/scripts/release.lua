@@ -27,9 +27,9 @@ local keys, argv, try, number, found = KEYS, ARGV, redis.pcall, #KEYS, nil
 -- clock: the state stays as it is, but for the end of the lease. A key that lives for longer than 2.25 times the
 -- retention after the last fence, or after now, is to end earlier.
 if number == 1 then
-  local sub, key = string.sub, keys[1]
+  local sub, key, asked = string.sub, keys[1], argv[4]
   found = try('HGET', key, 'state')
-  if found and #found == 85 and sub(found, 15, 68) == argv[4]
+  if found and #found == 85 and #asked == 54 and string.find(found, asked, 15, true) == 15
     and sub(found, 1, 13) * 1000 < sub(found, 48, 63) + 2250 * argv[3] then
     local written = try('HSET', key, 'state', sub(found, 1, 68))
     if written == 0 or type(written) == 'number' then return 1 end
