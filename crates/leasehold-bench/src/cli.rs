@@ -128,6 +128,14 @@ impl Args {
         Duration::from_secs_f64(seconds.clamp(0.01, 600.0))
     }
 
+    /// In how many pieces each variant has a turn of this length, by turns with the others: a shared host changes its
+    /// pace several times a second, and what was measured at another one can't be compared.
+    pub(crate) fn pieces(&self, turn: Duration) -> u32 {
+        const PIECE: Duration = Duration::from_millis(50);
+        let pieces = turn.as_nanos() / PIECE.as_nanos();
+        if self.quick { 1 } else { u32::try_from(pieces).unwrap_or(u32::MAX).clamp(1, 20) }
+    }
+
     pub(crate) fn callers(&self) -> Vec<usize> {
         match &*self.callers {
             [] if self.quick => vec![1, 16],

@@ -73,7 +73,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Renewals> {
     for _ in 0..args.rounds() {
         turns.push(turn(&server, locks, length).await?);
         for (scripts, turns) in PIPELINES.into_iter().zip(&mut bare_turns) {
-            turns.push(bare(&server, locks, scripts, args.turn()).await?);
+            turns.push(bare(&server, locks, scripts, length).await?);
         }
     }
     let spread = |value: fn(&Turn) -> f64| Spread::of(turns.iter().map(value));

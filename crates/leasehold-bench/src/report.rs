@@ -82,7 +82,7 @@ impl Document {
         let Self { rounds, seconds, machine, .. } = self;
         format!(
             "{}.\n{rounds} rounds of {seconds} s for each; median (min–max) over the rounds, ratios \
-             within a round.",
+             within a round, in which most take turns every 50 ms.",
             machine.line()
         )
     }

@@ -31,6 +31,14 @@ impl Spread {
     }
 }
 
+/// The mean of values, each as heavy as the weight beside it. Not a number where nothing has weight.
+pub(crate) fn weighted(values: impl Iterator<Item = (f64, f64)>) -> f64 {
+    let (sum, weights) = values.fold((0.0, 0.0), |(sum, weights), (value, weight)| {
+        if weight > 0.0 { (sum + value * weight, weights + weight) } else { (sum, weights) }
+    });
+    sum / weights
+}
+
 /// Not a number where there is none.
 pub(crate) fn median(spread: Option<Spread>) -> f64 {
     spread.map_or(f64::NAN, |spread| spread.median)
@@ -59,6 +67,11 @@ impl Latencies {
     pub(crate) fn record(&mut self, duration: Duration) {
         let units = duration.as_nanos() / u128::from(UNIT_NS);
         self.0.saturating_record(u64::try_from(units).unwrap_or(u64::MAX).max(1));
+    }
+
+    /// Takes in what others recorded.
+    pub(crate) fn add(&mut self, others: &Self) {
+        self.0.add(&others.0).expect("BUG: all have the same bounds");
     }
 
     pub(crate) fn clear(&mut self) {
@@ -105,6 +118,13 @@ mod tests {
     }
 
     #[test]
+    fn a_mean_is_nearer_to_what_weighs_more_and_leaves_out_what_weighs_nothing() {
+        let mean = weighted([(1.0, 1.0), (4.0, 2.0), (f64::NAN, 0.0)].into_iter());
+        assert!((mean - 3.0).abs() < 1e-9);
+        assert!(weighted(std::iter::empty()).is_nan());
+    }
+
+    #[test]
     fn jain_is_1_for_equal_shares_and_a_share_for_one_who_gets_all() {
         assert!((jain(&[7, 7, 7, 7]) - 1.0).abs() < 1e-9);
         assert!((jain(&[9, 0, 0, 0]) - 0.25).abs() < 1e-9);
@@ -119,6 +139,10 @@ mod tests {
         assert!((latencies.quantile_us(0.99) - 990.0).abs() < 2.0);
         assert!((latencies.mean_us() - 500.5).abs() < 1.0);
         assert_eq!(latencies.count(), 1000);
+        let mut both = Latencies::new();
+        (1..=3000).for_each(|us| both.record(Duration::from_micros(us)));
+        both.add(&latencies);
+        assert!((both.quantile_us(0.5) - 1000.0).abs() < 2.0);
         latencies.clear();
         assert!(latencies.quantile_us(0.5).is_nan());
     }

@@ -18,7 +18,7 @@ use crate::cli::Args;
 use crate::embedded_floor::{EmbeddedFloor, Word};
 use crate::meter::Meter;
 use crate::server::Server;
-use crate::stats::{Latencies, Spread};
+use crate::stats::{Latencies, Spread, weighted};
 
 /// All variants with all numbers of callers.
 #[derive(Debug, Serialize)]
@@ -49,6 +49,9 @@ pub(crate) struct Row {
     /// Cycles that did not end with "released".
     pub(crate) not_released: u64,
     pub(crate) cycles_per_second: Option<Spread>,
+    /// The same in each round.
+    #[serde(skip)]
+    pub(crate) rates: Vec<f64>,
     /// To [`BARE`], within each round.
     pub(crate) ratio_to_bare: Option<Spread>,
     pub(crate) p50_us: Option<Spread>,
@@ -215,6 +218,7 @@ impl Caller {
 pub(crate) struct Turn {
     cycles: u64,
     not_released: u64,
+    wall: Duration,
     pub(crate) per_second: f64,
     latencies: Latencies,
     pub(crate) client_us: f64,
@@ -255,17 +259,22 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Uncontended> {
         // The first round only warms up.
         let length = if round == 0 { args.turn() / 10 } else { args.turn() };
         for (at, callers) in args.callers().into_iter().enumerate() {
-            for (number, (variant, on_server, subject)) in subjects.iter().enumerate() {
-                // The other stores have no round trip that many callers could share.
-                if !on_server && callers > 1 {
-                    continue;
+            let mut pieces: BTreeMap<usize, Vec<Turn>> = BTreeMap::new();
+            for _ in 0..args.pieces(length) {
+                for (number, (variant, on_server, subject)) in subjects.iter().enumerate() {
+                    // The other stores have no round trip that many callers could share.
+                    if !on_server && callers > 1 {
+                        continue;
+                    }
+                    let server = on_server.then_some(&server);
+                    let piece = turn(subject, server, callers, length / args.pieces(length)).await;
+                    let piece =
+                        piece.with_context(|| format!("{variant} with {callers} callers"))?;
+                    pieces.entry(number).or_default().push(piece);
                 }
-                let server = on_server.then_some(&server);
-                let turn = turn(subject, server, callers, length).await;
-                let turn = turn.with_context(|| format!("{variant} with {callers} callers"))?;
-                if round > 0 {
-                    turns.entry((at, number)).or_default().push(turn);
-                }
+            }
+            for (number, pieces) in pieces.into_iter().filter(|_| round > 0) {
+                turns.entry((at, number)).or_default().push(Turn::joined(&pieces));
             }
         }
     }
@@ -332,12 +341,36 @@ pub(crate) async fn turn(
     Ok(Turn {
         cycles,
         not_released,
+        wall: reading.wall,
         per_second: cycles as f64 / reading.wall.as_secs_f64(),
         latencies,
         client_us: reading.client_us / cycles as f64,
         server_us: reading.server_us / cycles as f64,
         commands: commands / cycles as f64,
     })
+}
+
+impl Turn {
+    /// One turn of its pieces.
+    fn joined(pieces: &[Self]) -> Self {
+        let mean = |value: fn(&Self) -> f64| {
+            weighted(pieces.iter().map(|piece| (value(piece), piece.cycles as f64)))
+        };
+        let mut latencies = Latencies::new();
+        pieces.iter().for_each(|piece| latencies.add(&piece.latencies));
+        let cycles = pieces.iter().map(|piece| piece.cycles).sum();
+        let wall: Duration = pieces.iter().map(|piece| piece.wall).sum();
+        Self {
+            cycles,
+            not_released: pieces.iter().map(|piece| piece.not_released).sum(),
+            wall,
+            per_second: cycles as f64 / wall.as_secs_f64(),
+            latencies,
+            client_us: mean(|piece| piece.client_us),
+            server_us: mean(|piece| piece.server_us),
+            commands: mean(|piece| piece.commands),
+        }
+    }
 }
 
 impl Row {
@@ -351,6 +384,7 @@ impl Row {
             cycles: turns.iter().map(|turn| turn.cycles).sum(),
             not_released: turns.iter().map(|turn| turn.not_released).sum(),
             cycles_per_second: spread(|turn| turn.per_second),
+            rates: per_second(turns),
             ratio_to_bare: bare
                 .and_then(|bare| Spread::of_ratios(&per_second(turns), &per_second(bare))),
             p50_us: spread(|turn| turn.latencies.quantile_us(0.5)),

@@ -11,12 +11,14 @@ use tokio::task::JoinSet;
 use crate::handoff::contender::{Contender, Variant, connect};
 use crate::meter::Meter;
 use crate::server::Server;
-use crate::stats::{Latencies, jain};
+use crate::stats::{Latencies, jain, weighted};
 
 /// What one turn brought; each "per hand-off" but the rate.
 #[derive(Clone, Debug)]
 pub(crate) struct Turn {
     pub(crate) handoffs: u64,
+    latencies: Latencies,
+    wall: Duration,
     pub(crate) overlaps: u64,
     pub(crate) not_released: u64,
     pub(crate) per_second: f64,
@@ -29,6 +31,36 @@ pub(crate) struct Turn {
     pub(crate) client_us: f64,
     pub(crate) jain: f64,
     pub(crate) longest_wait: f64,
+}
+
+impl Turn {
+    /// One turn of its pieces.
+    pub(crate) fn joined(pieces: &[Self]) -> Self {
+        let mean = |value: fn(&Self) -> f64| {
+            weighted(pieces.iter().map(|piece| (value(piece), piece.handoffs as f64)))
+        };
+        let mut latencies = Latencies::new();
+        pieces.iter().for_each(|piece| latencies.add(&piece.latencies));
+        let handoffs = pieces.iter().map(|piece| piece.handoffs).sum();
+        let wall: Duration = pieces.iter().map(|piece| piece.wall).sum();
+        Self {
+            handoffs,
+            wall,
+            overlaps: pieces.iter().map(|piece| piece.overlaps).sum(),
+            not_released: pieces.iter().map(|piece| piece.not_released).sum(),
+            per_second: handoffs as f64 / wall.as_secs_f64(),
+            p50_us: latencies.quantile_us(0.5),
+            p99_us: latencies.quantile_us(0.99),
+            latencies,
+            rtt_us: mean(|piece| piece.rtt_us),
+            commands: mean(|piece| piece.commands),
+            publishes: mean(|piece| piece.publishes),
+            server_us: mean(|piece| piece.server_us),
+            client_us: mean(|piece| piece.client_us),
+            jain: mean(|piece| piece.jain),
+            longest_wait: pieces.iter().map(|piece| piece.longest_wait).fold(f64::NAN, f64::max),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -158,11 +190,17 @@ pub(crate) async fn turn(
     for (who, contender) in contenders.into_iter().enumerate() {
         tasks.spawn(contend(Arc::clone(&arena), who, contender, hold));
     }
-    // Everybody has asked, and those who can be in line are.
-    let warm_up = Instant::now() + length.max(Duration::from_millis(250)) * 4;
-    while arena.state().turns.iter().sum::<u64>() < waiters.min(200) as u64
-        && Instant::now() < warm_up
-    {
+    // Everybody has asked, and those who can be in line are: where that is served in turn, everybody was.
+    let together = Duration::from_millis(5).saturating_mul(u32::try_from(waiters)?);
+    let warm_up = Instant::now() + length.max(Duration::from_millis(250)) * 4 + together;
+    let is_warm = |turns: &[u64]| {
+        if variant.serves_in_turn() {
+            turns.iter().all(|had| *had > 0)
+        } else {
+            turns.iter().sum::<u64>() >= waiters.min(200) as u64
+        }
+    };
+    while !is_warm(&arena.state().turns) && Instant::now() < warm_up {
         pause(&mut tasks, Duration::from_millis(2)).await?;
     }
     let (before, meter) = (calls(server).await?, start(server).await?);
@@ -207,6 +245,8 @@ pub(crate) async fn turn(
         per_second: each / wall.as_secs_f64(),
         p50_us: handoffs.quantile_us(0.5),
         p99_us: handoffs.quantile_us(0.99),
+        latencies: handoffs,
+        wall,
         rtt_us: rtt.as_secs_f64() * 1e6,
         commands: after.since(&before, variant.requests()) as f64 / each,
         publishes: after.since(&before, &["publish"]) as f64 / each,

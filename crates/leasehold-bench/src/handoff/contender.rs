@@ -76,6 +76,19 @@ impl Variant {
         matches!(self, Self::Leasehold | Self::OneClient | Self::TwoClients)
     }
 
+    /// Whether each contender is served before another is served twice.
+    pub(crate) const fn serves_in_turn(self) -> bool {
+        matches!(
+            self,
+            Self::Leasehold
+                | Self::BareFifo
+                | Self::LineFloor
+                | Self::LineFloorApart
+                | Self::Message
+                | Self::BlockingPopInTurn
+        )
+    }
+
     /// Beyond this the variant does nothing but load the server.
     pub(crate) const fn max_waiters(self) -> usize {
         match self {

@@ -51,6 +51,7 @@ impl Plan {
         let variants = [
             Variant::Leasehold,
             Variant::BareFifo,
+            Variant::LineFloorApart,
             Variant::Message,
             Variant::BlockingPop,
             Variant::PublishToAll,
@@ -62,6 +63,18 @@ impl Plan {
             // There are only some 150 hand-offs a second, and the slowest of a hundred is to be known.
             least: if args.quick { Duration::ZERO } else { Duration::from_secs(2) },
             variants: variants.into_iter().filter(|v| args.wants(v.name())).collect(),
+        }
+    }
+}
+
+impl Plan {
+    /// In how many pieces a turn is taken. A crowd takes longer to come together than a piece lasts, and at a
+    /// distance a piece has to be long for a hundred hand-offs.
+    fn pieces(&self, args: &Args, turn: Duration, waiters: usize) -> u32 {
+        match args.pieces(turn) {
+            _ if waiters > 100 => 1,
+            pieces if self.delay.is_zero() => pieces,
+            pieces => pieces.div_ceil(10),
         }
     }
 }
@@ -139,18 +152,26 @@ pub(crate) async fn run(args: &Args, plan: &Plan) -> anyhow::Result<Handoff> {
     for _ in 0..args.rounds() {
         for (h, hold) in plan.holds.iter().enumerate() {
             for (n, waiters) in plan.waiters.iter().enumerate() {
-                for (v, variant) in plan.variants.iter().enumerate() {
-                    if *waiters > variant.max_waiters() {
-                        continue;
+                let length = args.turn().max(plan.least);
+                let count = plan.pieces(args, length, *waiters);
+                let mut pieces: BTreeMap<usize, Vec<Turn>> = BTreeMap::new();
+                for _ in 0..count {
+                    for (v, variant) in plan.variants.iter().enumerate() {
+                        if *waiters > variant.max_waiters() {
+                            continue;
+                        }
+                        let rtt = round_trip(&mut ping, args.quick).await?;
+                        rtts.push(rtt.as_secs_f64() * 1e6);
+                        let piece =
+                            turn(&server, &url, *variant, *waiters, *hold, length / count, rtt);
+                        let piece = piece.await.with_context(|| {
+                            format!("{} with {waiters} waiters", variant.name())
+                        })?;
+                        pieces.entry(v).or_default().push(piece);
                     }
-                    let rtt = round_trip(&mut ping, args.quick).await?;
-                    rtts.push(rtt.as_secs_f64() * 1e6);
-                    let length = args.turn().max(plan.least);
-                    let turn = turn(&server, &url, *variant, *waiters, *hold, length, rtt);
-                    let turn = turn
-                        .await
-                        .with_context(|| format!("{} with {waiters} waiters", variant.name()))?;
-                    turns.entry((h, n, v)).or_default().push(turn);
+                }
+                for (v, pieces) in pieces {
+                    turns.entry((h, n, v)).or_default().push(Turn::joined(&pieces));
                 }
             }
         }
