@@ -469,9 +469,9 @@ impl Due {
     /// When to look next, after all that was due by now. A plan that lies ahead stands, also when the lease that it was
     /// made for is gone: where a lock is taken and released time and again, the renewer would else be woken for
     /// each lease that it came too late for.
-    fn plan_anew(&mut self, now: u64) -> Option<u64> {
+    fn plan_anew(&mut self, now_ns: u64) -> Option<u64> {
         let first = self.moments.first_key_value().map(|(at, _)| *at);
-        let ahead = self.planned.filter(|planned| *planned > now);
+        let ahead = self.planned.filter(|planned| *planned > now_ns);
         self.planned = first.into_iter().chain(ahead).min();
         self.planned
     }
