@@ -69,9 +69,13 @@ impl Latencies {
         self.0.saturating_record(u64::try_from(units).unwrap_or(u64::MAX).max(1));
     }
 
-    /// Takes in what others recorded.
-    pub(crate) fn add(&mut self, others: &Self) {
-        self.0.add(&others.0).expect("BUG: all have the same bounds");
+    /// What all of these recorded.
+    pub(crate) fn joined<'l>(all: impl Iterator<Item = &'l Self>) -> Self {
+        let mut joined = Self::new();
+        for one in all {
+            joined.0.add(&one.0).expect("BUG: all have the same bounds");
+        }
+        joined
     }
 
     pub(crate) fn clear(&mut self) {
@@ -139,9 +143,9 @@ mod tests {
         assert!((latencies.quantile_us(0.99) - 990.0).abs() < 2.0);
         assert!((latencies.mean_us() - 500.5).abs() < 1.0);
         assert_eq!(latencies.count(), 1000);
-        let mut both = Latencies::new();
-        (1..=3000).for_each(|us| both.record(Duration::from_micros(us)));
-        both.add(&latencies);
+        let mut more = Latencies::new();
+        (1..=3000).for_each(|us| more.record(Duration::from_micros(us)));
+        let both = Latencies::joined([&latencies, &more].into_iter());
         assert!((both.quantile_us(0.5) - 1000.0).abs() < 2.0);
         latencies.clear();
         assert!(latencies.quantile_us(0.5).is_nan());

@@ -356,8 +356,7 @@ impl Turn {
         let mean = |value: fn(&Self) -> f64| {
             weighted(pieces.iter().map(|piece| (value(piece), piece.cycles as f64)))
         };
-        let mut latencies = Latencies::new();
-        pieces.iter().for_each(|piece| latencies.add(&piece.latencies));
+        let latencies = Latencies::joined(pieces.iter().map(|piece| &piece.latencies));
         let cycles = pieces.iter().map(|piece| piece.cycles).sum();
         let wall: Duration = pieces.iter().map(|piece| piece.wall).sum();
         Self {

@@ -65,9 +65,7 @@ impl Plan {
             variants: variants.into_iter().filter(|v| args.wants(v.name())).collect(),
         }
     }
-}
 
-impl Plan {
     /// In how many pieces a turn is taken. A crowd takes longer to come together than a piece lasts, and at a
     /// distance a piece has to be long for a hundred hand-offs.
     fn pieces(&self, args: &Args, turn: Duration, waiters: usize) -> u32 {
