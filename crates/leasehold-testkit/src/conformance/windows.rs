@@ -38,7 +38,9 @@ fn acquired(answer: &Acquire) -> Answer {
     match answer {
         Acquire::Granted(_) => "granted".to_owned(),
         Acquire::Already(already) => format!("already {}", already.holds),
-        Acquire::Waiting(waiting) => format!("waiting {}", waiting.position),
+        // Exact for the first; else places that were given up may count.
+        Acquire::Waiting(waiting) if waiting.position == 0 => "waiting first".to_owned(),
+        Acquire::Waiting(_) => "waiting behind another".to_owned(),
         Acquire::Busy(_) => "busy".to_owned(),
         other => format!("{other:?}"),
     }
