@@ -7,6 +7,7 @@
 //! `LEASEHOLD_DIFFERENTIAL_CASES` sets how many sequences each test tries.
 #![expect(clippy::future_not_send, reason = "each test runs on one thread")]
 
+mod alike;
 mod combined;
 mod kept;
 mod lost;

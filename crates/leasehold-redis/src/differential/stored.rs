@@ -24,7 +24,8 @@ pub(super) struct Stored {
     kept_ms: u64,
 }
 
-/// What the table has, and how long from now, ms, the lock is in use and its fences are ahead.
+/// What the table has, and how long from now, ms, the lock is in use and its fences are ahead; negative for what is
+/// over.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) state: State,
@@ -112,8 +113,10 @@ impl Stored {
                 _ => 0,
             });
         }
-        let ahead_ms =
-            |us: u64| i64::try_from(us.saturating_sub(now.at.as_micros()).div_ceil(1_000)).unwrap();
+        let ahead_ms = |us: u64| {
+            let ahead_us = us.cast_signed() - now.at.as_micros().cast_signed();
+            (ahead_us + 999).div_euclid(1_000)
+        };
         let fence_us =
             entry.last_fence().map_or(0, |last| last.sequence() + 1 + Fence::ORIGIN_UNIX_US);
         let in_use_us = entry.in_use_until().map_or(0, |until| until.as_micros());

@@ -33,9 +33,23 @@ local up, low = ends_now + 999, ends_now % 100000000
 local kept = (up - up % 1000) / 1000 + retention
 local needed = number > 1 and kept .. ''
 local ends = format('%08d%08d', (ends_now - low) / 100000000, low)
+local new_end = ' ' .. ends
+local from = 1
+-- Most are exclusive, for nobody waits, and end later now. The first that is otherwise ends this.
+while packed and from <= number do
+  local key = keys[from]
+  local state = try('HGET', key, 'state')
+  local held = state and #state == 85 and sub(state, 15, 68)
+  if not held or find(packed, held, 54 * from - 53, true) ~= 54 * from - 53 or state < needed then break end
+  local before = sub(state, 70, 85)
+  if before <= us or before > ends then break end
+  local written = try('HSET', key, 'state', sub(state, 1, 14) .. held .. new_end)
+  if written ~= 0 and type(written) ~= 'number' then break end
+  from = from + 1
+end
 -- Nobody in line has run out, and nothing is closed: only the end of the lease changes. No function is made for
 -- that: Lua would make it anew in each call.
-for i = 1, number do
+for i = from, number do
   local key, asked, state, written = keys[i], argv[i + ahead], nil, nil
   -- Two renewals of one lease take effect in their order.
   if not (rest and rest[key]) then
@@ -54,7 +68,9 @@ for i = 1, number do
       end
       if goes_on then
         -- Also what changes nothing is written: whoever waits for replicas waits for a write.
-        if ends > before then state = sub(state, 1, 69) .. ends .. (length == 85 and '' or sub(state, 86)) end
+        if ends > before then
+          state = sub(state, 1, 14) .. held .. (length == 85 and new_end or new_end .. sub(state, 86))
+        end
         written = try('HSET', key, 'state', state)
       end
     end

@@ -134,6 +134,29 @@ async fn expire_again(many: usize) {
 }
 
 #[tokio::test]
+async fn a_key_that_lives_for_too_long_expires_earlier_once_its_lock_is_free() {
+    let server = RedisServer::start();
+    // After a release a key lives for 2.25 times this, at most.
+    let store =
+        RedisStore::connect(&format!("{}?fence_retention=10s", server.url())).await.unwrap();
+    for many in [1, MANY] {
+        let mut callers = callers(&store, many);
+        for caller in &mut callers {
+            caller.request.ttl = Ttl::new(Duration::from_secs(3600)).unwrap();
+        }
+        let fences = fences(take_together(&callers).await);
+        let lives = |caller: &Caller| -> u64 {
+            let key = format!("leasehold:{{{}}}", caller.request.key);
+            server.cli(&["PTTL", &key]).parse().unwrap()
+        };
+        assert!(callers.iter().all(|caller| lives(caller) > 3_600_000));
+        end_together(&callers, &fences).await;
+        let longest = callers.iter().map(lives).max();
+        assert!(longest <= Some(22_500), "of {many}, one lives for {longest:?} ms more");
+    }
+}
+
+#[tokio::test]
 async fn a_lock_that_can_not_be_read_fails_alone_among_many() {
     let (server, store) = warm().await;
     let all = callers(&store, 24);

@@ -1,0 +1,177 @@
+//! Many locks that are taken, renewed and released together, in the same words but for their tokens. Scripts have
+//! short loops for that, which any lock that is otherwise ends; so random steps change one lock after the other.
+
+use leasehold_core::{ReleaseRequest, RenewRequest, Ttl};
+use tokio::task::JoinSet;
+
+use super::*;
+
+/// As many as one call renews, and a script puts none of them off.
+const MANY: usize = 9;
+
+/// What is asked of all of them.
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Take,
+    Renew,
+    Free,
+}
+
+/// Most often all of them are free, or all held by these, and one is not.
+fn what(turn: usize) -> What {
+    [What::Take, What::Renew, What::Free, What::Take, What::Renew][turn % 5]
+}
+
+fn its_token(turn: usize, number: usize) -> Token {
+    // Those that took them last renew and release them.
+    token(u8::try_from((turn / 5 + number) % usize::from(TOKENS)).unwrap())
+}
+
+fn ttl(turn: usize) -> Ttl {
+    Ttl::new(Duration::from_secs([1, 10, 100][turn % 3])).unwrap()
+}
+
+struct Many<'a> {
+    world: &'a mut World,
+    locks: Vec<(Lock, Stored)>,
+    at_us: u64,
+}
+
+impl Many<'_> {
+    /// Changes one of them.
+    async fn step(&mut self, number: usize, step: &Step) -> Result<(), TestCaseError> {
+        let (lock, stored) = self.locks.remove(number);
+        let mut both = Both { world: &mut *self.world, lock, at_us: self.at_us };
+        let stored = both.step(step, &stored).await?;
+        self.at_us = both.at_us;
+        self.locks.insert(number, (both.lock, stored));
+        Ok(())
+    }
+
+    /// Asks all of them for the same, on both sides, and compares answers, messages and what is stored.
+    async fn together(&mut self, turn: usize) -> Result<(), TestCaseError> {
+        let store = self.world.stores[0].clone();
+        let now = self.world.now(self.at_us, 0);
+        let what = what(turn);
+        let (mut table, mut notices) = (Vec::new(), Vec::new());
+        let (mut tasks, mut renewals) = (JoinSet::new(), Vec::new());
+        for (number, (Lock { key, entry, known }, _)) in self.locks.iter_mut().enumerate() {
+            let (key, token, store) = (key.clone(), its_token(turn, number), store.clone());
+            let mut its = Vec::new();
+            table.push(match what {
+                What::Take => {
+                    let request = AcquireRequest::new(key, token, ttl(turn));
+                    let answer = entry.perform(&request, now, &mut its);
+                    if let Acquire::Granted(granted) = &answer {
+                        known.fences.insert(token, granted.fences);
+                    }
+                    tasks.spawn(async move {
+                        (number, format!("{:?}", store.acquire(&request, WITHIN).await.unwrap()))
+                    });
+                    format!("{answer:?}")
+                }
+                What::Renew => {
+                    let request = RenewRequest::new(key, token, known.fences(token), ttl(turn));
+                    let answer = entry.perform(&request, now, &mut its);
+                    renewals.push(request);
+                    format!("{answer:?}")
+                }
+                What::Free => {
+                    let mut request = ReleaseRequest::new(key, token, known.fences(token));
+                    // As holders are that do not doubt it, and nothing else need be said then.
+                    request.in_time = !turn.is_multiple_of(7);
+                    let answer = entry.perform(&request, now, &mut its);
+                    tasks.spawn(async move {
+                        (number, format!("{:?}", store.release(&request, WITHIN).await.unwrap()))
+                    });
+                    format!("{answer:?}")
+                }
+            });
+            known.hear(&its);
+            notices.extend(its);
+        }
+        let mut scripts = tasks.join_all().await;
+        for (number, answer) in store.renew(&renewals, WITHIN).await.into_iter().enumerate() {
+            scripts.push((number, format!("{:?}", answer.unwrap())));
+        }
+        scripts.sort_unstable();
+        let scripts: Vec<_> = scripts.into_iter().map(|(_, answer)| answer).collect();
+        prop_assert_eq!(scripts, table, "the answers differ, of {:?}", what);
+
+        let sorted = |mut all: Vec<Vec<Wake>>| {
+            // Those about different locks have no order.
+            all.iter_mut().for_each(|heard| heard.sort_by_cached_key(|wake| format!("{wake:?}")));
+            all
+        };
+        let heard = sorted(self.world.messages().await);
+        prop_assert_eq!(heard, sorted(by_client(&notices)), "the messages differ, of {:?}", what);
+
+        for (Lock { key, entry, .. }, stored) in &mut self.locks {
+            let info = store.inspect(key, WITHIN).await.unwrap();
+            prop_assert_eq!(info, entry.inspect(key, now.at), "what is shown differs");
+            let after = Stored::read(self.world, key).await;
+            let table = Stored::of(entry, now);
+            prop_assert_eq!(&after.state, &table.state, "what is stored differs, of {:?}", what);
+            after.check_expiry(stored, &table, now)?;
+            *stored = after;
+        }
+        Ok(())
+    }
+}
+
+async fn agree(world: &mut World, steps: &[Step]) -> Result<(), TestCaseError> {
+    for store in &world.stores {
+        store.shared.seen.store(0, Ordering::Relaxed);
+    }
+    let mut locks = Vec::new();
+    for _ in 0..MANY {
+        world.sequences += 1;
+        let lock = Lock::new(world.sequences);
+        let stored = Stored::read(world, &lock.key).await;
+        locks.push((lock, stored));
+    }
+    let mut many = Many { world, locks, at_us: START_US };
+    for (turn, step) in steps.iter().enumerate() {
+        if turn.is_multiple_of(8) {
+            // Soon the keys do not live long enough any more.
+            many.at_us += 90_000_000;
+        }
+        // Not the first, which goes alone.
+        many.step(1 + (turn * 5) % (MANY - 1), step).await?;
+        many.together(turn).await?;
+    }
+    Ok(())
+}
+
+/// A world whose server knows the scripts: one that does not changes which requests share a call.
+async fn world() -> World {
+    let mut world = World::new().await;
+    world.set_clock(START_US).await;
+    world.sequences += 1;
+    let Lock { key, .. } = Lock::new(world.sequences);
+    let taking = AcquireRequest::new(key.clone(), token(0), ttl(0));
+    let Acquire::Granted(granted) = world.stores[0].acquire(&taking, WITHIN).await.unwrap() else {
+        panic!("the lock is taken");
+    };
+    let ending = ReleaseRequest::new(key, token(0), granted.fences);
+    world.stores[0].release(&ending, WITHIN).await.unwrap();
+    world
+}
+
+fn check(home: Home) {
+    let (world, _) = try_sequences(cases(), sequence(home), world(), async |world, steps| {
+        agree(world, &steps).await
+    });
+    let turns = world.server.command_calls("evalsha");
+    println!("{turns} calls");
+}
+
+#[test]
+fn scripts_and_table_agree_on_many_exclusive_locks_at_a_time() {
+    check(Home::Exclusive);
+}
+
+#[test]
+fn scripts_and_table_agree_on_many_names_of_any_use_at_a_time() {
+    check(Home::Any);
+}
