@@ -51,17 +51,21 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then
 end
 return 0";
 
-/// Reads a state and writes one for each lock, as long as leasehold's, and gives it a fence.
+/// Reads a state and writes one for each lock, as long as leasehold's, and gives it a fence. A lock has what none
+/// can do without: a lease that ends, and a key that does not stay for ever.
 const TAKE_EACH: &str = "\
-local time = redis.call('TIME')
-local first = time[1] .. string.sub('00000' .. time[2], -6)
-local fence, answers = first + 0, {}
+local time, sub = redis.call('TIME'), string.sub
+local now = time[1] .. sub('00000' .. time[2], -6)
+local fence, answers = now + 0, {}
+local rest = string.format(' %d', fence + ARGV[1] * 1000)
 for i = 1, #KEYS do
-  if #(redis.call('HGET', KEYS[i], 'state') or '') ~= 85 then
-    redis.call('HSET', KEYS[i], 'state', first .. ARGV[i + 1] .. ARGV[1])
-    answers[i] = fence
-  else
+  local state = redis.call('HGET', KEYS[i], 'state')
+  if state and #state == 85 and sub(state, 70) > now then
     answers[i] = 0
+  else
+    redis.call('HSET', KEYS[i], 'state', now .. ARGV[i + 2] .. ARGV[2] .. rest)
+    if not state then redis.call('PEXPIRE', KEYS[i], 20 * ARGV[1]) end
+    answers[i] = fence
   end
 end
 return answers";
@@ -70,7 +74,7 @@ const FREE_EACH: &str = "\
 local answers = {}
 for i = 1, #KEYS do
   local state = redis.call('HGET', KEYS[i], 'state') or ''
-  if string.sub(state, 17, 48) == ARGV[i + 1] then
+  if string.sub(state, 17, 48) == ARGV[i + 2] then
     redis.call('HSET', KEYS[i], 'state', string.sub(state, 1, 68))
     answers[i] = 1
   else
@@ -80,7 +84,7 @@ end
 return answers";
 
 /// What else a state of leasehold's has.
-const STATE_REST: usize = 37;
+const STATE_REST: usize = 20;
 
 const NOTHING: &str = "return 1";
 
@@ -236,7 +240,8 @@ impl Batches {
         let tokens: Vec<String> = keys.iter().map(|_| token()).collect();
         for script in [&self.take, &self.free] {
             let mut call = redis::cmd("EVALSHA");
-            call.arg(&script.0).arg(keys.len()).arg(keys).arg("-".repeat(STATE_REST)).arg(&tokens);
+            call.arg(&script.0).arg(keys.len()).arg(keys).arg(TTL_MS);
+            call.arg("-".repeat(STATE_REST)).arg(&tokens);
             let answers: Vec<i64> = call.query_async(&mut self.bare.connection).await?;
             if answers.contains(&0) {
                 return Ok(false);

@@ -280,12 +280,13 @@ fn aims(document: &Document, text: &mut String) {
     }
     table.markdown(text);
     text.push_str(
-        "\nFloor: for cycles, 32 locks in a script call that reads and writes one record for each and \
-         gives a fence, with no owner, line, expiry or late release; for hand-offs a line without heartbeats that \
-         reads and writes records of leasehold's length, gives fences, and has a connection for requests and one for \
-         messages; for renewals pipelines of 20 compare-and-extend scripts, which keep others waiting as long as \
-         leasehold's do; for the embedded store two transactions of one record, each with a word of shared memory \
-         taken and given back; for the command `leasehold --version`, and then `true` by \
+        "\nFloor: for cycles, 32 locks in a script call that reads and writes one record for each, knows when a \
+         lease ends, and gives a fence, on keys that expire, with no owner, line or late release; for hand-offs a \
+         line without heartbeats that reads and writes records of leasehold's length, gives fences, and has a \
+         connection for requests and one for messages; for renewals pipelines of 20 compare-and-extend scripts, \
+         which keep others waiting as long as leasehold's do, as often as those; for the embedded store two \
+         transactions of one record, each with a word of shared memory taken and given back; for the command \
+         `leasehold --version`, and then `true` by \
          itself.\n\n",
     );
 }

@@ -149,7 +149,8 @@ impl Subject {
                 key,
             },
             Self::Floor(batches) => {
-                let keys = (0..locks).map(|lock| format!("floor/{number}/{lock}")).collect();
+                let names = number..number + locks;
+                let keys = names.map(|name| format!("leasehold:{{floor/{name}}}")).collect();
                 Caller::Floor { batches: batches.clone(), keys }
             }
             Self::Rslock(manager) => Caller::Rslock { manager: manager.clone(), key },
