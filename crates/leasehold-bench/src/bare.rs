@@ -74,7 +74,7 @@ const FREE_EACH: &str = "\
 local answers = {}
 for i = 1, #KEYS do
   local state = redis.call('HGET', KEYS[i], 'state') or ''
-  if string.sub(state, 17, 48) == ARGV[i + 2] then
+  if string.sub(state, 17, 48) == ARGV[i] then
     redis.call('HSET', KEYS[i], 'state', string.sub(state, 1, 68))
     answers[i] = 1
   else
@@ -238,11 +238,14 @@ impl Batches {
     /// Takes all and releases all; whether both went as they should.
     pub(crate) async fn cycle(&mut self, keys: &[String]) -> anyhow::Result<bool> {
         let tokens: Vec<String> = keys.iter().map(|_| token()).collect();
-        for script in [&self.take, &self.free] {
+        for (script, takes) in [(&self.take, true), (&self.free, false)] {
             let mut call = redis::cmd("EVALSHA");
-            call.arg(&script.0).arg(keys.len()).arg(keys).arg(TTL_MS);
-            call.arg("-".repeat(STATE_REST)).arg(&tokens);
-            let answers: Vec<i64> = call.query_async(&mut self.bare.connection).await?;
+            call.arg(&script.0).arg(keys.len()).arg(keys);
+            if takes {
+                call.arg(TTL_MS).arg("-".repeat(STATE_REST));
+            }
+            let answers: Vec<i64> =
+                call.arg(&tokens).query_async(&mut self.bare.connection).await?;
             if answers.contains(&0) {
                 return Ok(false);
             }

@@ -53,7 +53,7 @@ const PIPELINES: [usize; 2] = [20, 100];
 
 pub(crate) const TTL: Duration = Duration::from_secs(3);
 
-/// How often a lease is renewed.
+/// When each lease is renewed again: leasehold does it after a third of the ttl.
 const RENEWED_EACH: Duration = Duration::from_secs(1);
 
 pub(crate) struct Turn {
