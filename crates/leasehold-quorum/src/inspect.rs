@@ -55,10 +55,19 @@ impl Views {
         self.silent.saturating_add(self.unreadable.len())
     }
 
-    /// Whether it depends on nodes that have not answered yet if anybody holds it.
+    /// Whether it depends on nodes that have not answered yet if it is held, or closed.
     fn is_undecided(&self, nodes: &Nodes) -> bool {
         let shown = self.lease(nodes).map_or(0, |lease| lease.at.len());
         (1..nodes.majority()).contains(&shown)
+            || (1..=nodes.spare()).contains(&self.closings().len())
+    }
+
+    /// For how long each node that is closed stays so, the longest first.
+    fn closings(&self) -> Vec<Duration> {
+        let mut closed: Vec<_> =
+            self.infos.iter().filter_map(|(_, info)| info.closed_for).collect();
+        closed.sort_unstable_by(|a, b| b.cmp(a));
+        closed
     }
 
     /// Why too few nodes can say what the lock looks like, if they are.
@@ -130,11 +139,9 @@ impl Views {
         let kind = self.infos.first().map_or(Kind::Lock, |(_, info)| info.kind);
         let mut whole = LockInfo::new(key.clone(), kind, last_fence);
         whole.holders.extend(self.lease(nodes).map(|lease| lease.holder));
-        // Closed until a majority is open.
-        let mut closed: Vec<_> =
-            self.infos.iter().filter_map(|(_, info)| info.closed_for).collect();
-        closed.sort_unstable_by(|a, b| b.cmp(a));
-        whole.closed_for = closed.get(nodes.spare()).copied();
+        // Closed until a majority is known to be open: a node that did not answer may be closed for longest.
+        let at = nodes.spare().saturating_sub(self.unknown());
+        whole.closed_for = self.closings().get(at).copied();
         (!whole.holders.is_empty() || whole.closed_for.is_some()).then_some(whole)
     }
 }

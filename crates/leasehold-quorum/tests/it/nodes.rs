@@ -11,8 +11,8 @@ use leasehold_clock::TokioClock;
 use leasehold_core::doctor::{Finding, Severity};
 use leasehold_core::retry::{Exponential, RetryStrategy as _};
 use leasehold_core::{
-    Acquire, Effect, Error, ErrorKind, Key, Leave, LeaveRequest, ListRequest, OwnerName, Release,
-    ReleaseRequest, Renew, RenewRequest, Store, Token,
+    Acquire, Effect, Error, ErrorKind, Key, Leave, LeaveRequest, ListRequest, LockInfo, OwnerName,
+    Release, ReleaseRequest, Renew, RenewRequest, Store, Token,
 };
 use leasehold_embedded::{EmbeddedStore, MemoryStore};
 use leasehold_quorum::QuorumStore;
@@ -607,6 +607,32 @@ async fn a_node_that_is_gone_delays_no_look() {
     let shown = quorum.inspect(&key, CALL).await.unwrap();
     assert!(shown.is_some_and(|lock| lock.holders.len() == 1));
     assert!(started.elapsed() < ms(100), "{:?}", started.elapsed());
+}
+
+/// A look waits for a majority, and for the others only where they decide.
+#[tokio::test(start_paused = true)]
+async fn a_cool_down_of_a_majority_is_shown_whichever_nodes_answer_first() {
+    let Faulty { quorum, nodes, .. } = faulty(3);
+    let key = key();
+    let asked = wish(&key, secs(30));
+    let fences = granted(&*quorum, &asked).await;
+    nodes[2].black_out(true);
+    let mut request = ReleaseRequest::new(key.clone(), asked.token, fences);
+    request.cooldown = Some(secs(3600));
+    assert_eq!(quorum.release(&request, CALL).await.unwrap(), Release::Released);
+    nodes[2].black_out(false);
+    nodes[0].always(Fault::Delay { before: secs(1), after: Duration::ZERO });
+    let is_closed = |lock: &LockInfo| lock.closed_for.is_some_and(|rest| rest > secs(3500));
+    let shown = quorum.inspect(&key, CALL).await.unwrap();
+    assert!(shown.as_ref().is_some_and(is_closed), "{shown:?}");
+    let listing = quorum.list(&ListRequest::default(), CALL).await.unwrap();
+    assert!(listing.locks.first().is_some_and(is_closed), "{listing:?}");
+    // Nobody can take it either while only one of the nodes that answer is open.
+    nodes[0].black_out(true);
+    let shown = quorum.inspect(&key, secs(5)).await.unwrap();
+    assert!(shown.as_ref().is_some_and(is_closed), "{shown:?}");
+    let busy = quorum.acquire(&wish(&key, secs(30)), CALL).await.unwrap();
+    assert!(matches!(busy, Acquire::Busy(_)), "{busy:?}");
 }
 
 /// Flips a bit behind each copy of a name in a store's file, where its record is.
