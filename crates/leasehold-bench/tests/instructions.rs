@@ -3,11 +3,10 @@
 //! for a cycle in the embedded store. How many of the client's are atomic: each takes as long as some twenty others,
 //! and none shows by how many there are in all.
 //!
-//! Counts differ between versions of the server, of the compiler and of libraries, so each bound is a
-//! multiple of what the bare pair (`SET NX PX`, and a script that compares and deletes) needs, on the same
-//! server and in the same build. A count is the difference of two runs, a short and a long one, so what
-//! starting and ending need is not in it. The bounds are a little above what is counted today; a change that
-//! needs more says so by raising one.
+//! Each count is a multiple of what the bare pair (`SET NX PX`, and a script that compares and deletes) needs, on
+//! the same server and in the same build. A count is the difference of a short and a long run, which leaves out what
+//! starting and ending need. Counts differ by a few per cent between processors, servers, compilers and libraries.
+//! The test therefore prints every count beside its reference and fails only on growth by more than a half.
 #![cfg(target_os = "linux")]
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -209,8 +208,8 @@ fn each(side: Side, task: Task) -> Counts {
     }
 }
 
-/// What each side needs as a multiple of what it needs for the bare pair, and how many atomic instructions, where
-/// those are bounded: counted on Redis 7.0, with all features of the workspace, built for tests on x86-64.
+/// References: what each side needs as a multiple of what it needs for the bare pair, and how many atomic
+/// instructions. Counted on Redis 7.0, with all features of the workspace, built for tests on x86-64.
 const COUNTED: [(Side, Task, f64, Option<f64>); 9] = [
     (Side::Server, ALONE, 3.22, None),
     (Side::Server, TOGETHER, 1.17, None),
@@ -223,39 +222,31 @@ const COUNTED: [(Side, Task, f64, Option<f64>); 9] = [
     (Side::Client, EMBEDDED, 0.96, Some(48.0)),
 ];
 
-/// How much more is let through. Runs of one server differ by 2 %, of a client by 4 %, and compilers differ.
-fn slack(side: Side) -> f64 {
-    match side {
-        // What scripts cost beside plain commands differs between servers and processors.
-        _ if !cfg!(target_arch = "x86_64") => 1.3,
-        Side::Server if RedisServer::start().version() != (7, 0) => 1.3,
-        Side::Server => 1.04,
-        Side::Client => 1.1,
-    }
-}
+/// Growth that no difference between hosts explains.
+const GROWTH: f64 = 1.5;
 
-/// A line for each task, and whether it is within its bound.
+/// A line for each task, and whether its growth is within the bound.
 fn found(side: Side) -> Vec<(String, bool)> {
-    let (Counts { instructions: pair, .. }, slack) = (each(side, PAIR), slack(side));
+    let pair = each(side, PAIR).instructions;
     let mut found = vec![(format!("{side:?}, pair: {pair:.0}"), true)];
     for (_, task, counted, atomic) in COUNTED.into_iter().filter(|(of, ..)| *of == side) {
-        let (now, most) = (each(side, task), counted * slack);
-        let (name, ratio) = (task.name, now.instructions / pair);
-        let instructions = now.instructions;
-        let line =
-            format!("{side:?}, {name}: {instructions:.0}, {ratio:.3} pairs, at most {most:.3}");
-        found.push((line, ratio <= most));
-        if let Some(most) = atomic.map(|atomic| atomic * slack) {
-            let now = now.atomic;
-            let line = format!("{side:?}, {name}: {now:.1} atomic, at most {most:.1}");
-            found.push((line, now <= most));
+        let (now, name) = (each(side, task), task.name);
+        let ratio = now.instructions / pair;
+        let line = format!(
+            "{side:?}, {name}: {:.0}, {ratio:.3} pairs (reference {counted})",
+            now.instructions
+        );
+        found.push((line, ratio <= counted * GROWTH));
+        if let Some(counted) = atomic {
+            let line = format!("{side:?}, {name}: {:.1} atomic (reference {counted})", now.atomic);
+            found.push((line, now.atomic <= counted * GROWTH));
         }
     }
     found
 }
 
 #[test]
-fn cycles_hand_offs_and_renewals_take_no_more_instructions_than_they_did() {
+fn no_operation_has_grown_by_a_half_in_instructions() {
     let valgrind = Command::new("valgrind").arg("--version").output();
     assert!(
         valgrind.is_ok_and(|found| found.status.success()),
