@@ -1,5 +1,7 @@
 //! A lock in words, and as a document.
 
+use std::time::Duration;
+
 use leasehold::store::{Kind, Mode, escape};
 use leasehold::{Error, Fence, HolderInfo, Key, LockInfo, Metadata, OwnerName, Ttl};
 use serde_json::Value;
@@ -68,6 +70,13 @@ pub(crate) fn end(holder: &HolderInfo) -> String {
         true => "never: it has no expiry".to_owned(),
         false => format!("in {}", duration::show(holder.remaining)),
     }
+}
+
+/// That something was over before a moment, which has a name or is now, and how long before that.
+pub(crate) fn before(by: Option<Duration>, moment: &str) -> String {
+    let by =
+        by.map_or_else(String::new, |by| duration::show(by.max(Duration::from_millis(1))) + " ");
+    format!("{by}before {moment}").trim_end().to_owned()
 }
 
 /// Who waits for a lock beside a contender of this name: how many, and the first of them.

@@ -5,6 +5,7 @@ use std::env;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use leasehold::DetachedLease;
 use leasehold::interop::Layout;
@@ -71,6 +72,8 @@ fn lease(text: &str) -> Outcome<DetachedLease> {
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub(crate) leases: Vec<DetachedLease>,
+    /// When their file was written, which is right after they were taken or renewed.
+    written: Option<SystemTime>,
     /// The store that they were taken in, where that is told.
     place: Option<String>,
 }
@@ -79,6 +82,12 @@ impl Taken {
     /// The store that they were taken in; this one, where that is not told.
     pub(crate) fn place_or(&self, place: &str) -> String {
         self.place.clone().unwrap_or_else(|| place.to_owned())
+    }
+
+    /// For how long a lease has been over, by the time of day: for people.
+    pub(crate) fn over_for(&self, lease: &DetachedLease) -> Option<Duration> {
+        let age = self.written?.elapsed().ok()?;
+        age.checked_sub(lease.ttl().duration()).filter(|over_for| !over_for.is_zero())
     }
 
     /// What to add where this store does not know one of them, and another one may.
@@ -95,9 +104,12 @@ impl Taken {
 
 /// The leases that were taken together, each on a line.
 pub(crate) fn read(source: &LeaseSource, layout: Option<&Layout>) -> Outcome<Taken> {
+    let mut written = None;
     let text = if let Some(path) = &source.lease_file {
         let refuse = |error| Failure::usage(format!("can't read {}: {error}", path.display()));
-        read_limited(File::open(path).map_err(refuse)?).map_err(refuse)?
+        let file = File::open(path).map_err(refuse)?;
+        written = file.metadata().and_then(|file| file.modified()).ok();
+        read_limited(file).map_err(refuse)?
     } else if let Some(text) = env::var_os(LEASE_VARIABLE) {
         text.into_string().map_err(|_| Failure::usage(format!("{LEASE_VARIABLE} is no lease")))?
     } else {
@@ -134,7 +146,7 @@ pub(crate) fn read(source: &LeaseSource, layout: Option<&Layout>) -> Outcome<Tak
     if leases.is_empty() {
         return Err(nothing());
     }
-    Ok(Taken { leases, place })
+    Ok(Taken { leases, written, place })
 }
 
 fn read_limited(source: impl io::Read) -> io::Result<String> {

@@ -91,7 +91,7 @@ impl LogWriter {
             LockEventKind::Released { outcome, cooldown } => {
                 let how = match outcome {
                     Release::Released => None,
-                    Release::Late => Some("late"),
+                    Release::Late { .. } => Some("late"),
                     Release::NotHeld => Some("not_held"),
                     Release::StillHeld { .. } => Some("still_held"),
                     Release::Unknown => Some("unknown"),

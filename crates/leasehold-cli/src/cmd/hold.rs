@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::arguments;
 use crate::cli::Hold;
 use crate::context::Context;
+use crate::describe;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
 use crate::kind::Kind;
@@ -143,8 +144,11 @@ async fn release(held: Held) -> Exit {
     for (key, released) in held.release(Cooldown::AsGranted).await {
         let why = match released {
             Ok(Release::Released) => continue,
-            Ok(Release::NotHeld) => "somebody else may have held it meanwhile",
-            Ok(Release::Late) => "it ran out, though nobody else has held it since",
+            Ok(Release::NotHeld) => "somebody else may have held it meanwhile".to_owned(),
+            Ok(Release::Late { by }) => format!(
+                "it ran out {}, though nobody else has held it since",
+                describe::before(by, "the release"),
+            ),
             Ok(_) => {
                 output::message(&format!(
                     "warning: release \"{key}\": the store did not answer; the lock may stay held \

@@ -9,7 +9,7 @@ use leasehold::{
 use crate::arguments;
 use crate::cli::Release;
 use crate::context::Context;
-use crate::describe::tell_unreadable;
+use crate::describe::{self, tell_unreadable};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
 use crate::lease_file;
@@ -37,11 +37,16 @@ async fn taken(args: &Release, context: &Context) -> Outcome {
         };
         let failure = match client.release_outcome(lease, cooldown).await {
             Ok(Released::Released) => continue,
-            Ok(Released::Late) => fail(
-                Exit::Lost,
-                "too late: the lease had run out before; nobody else has held it since, but the \
-                 ttl is too short",
-            ),
+            Ok(Released::Late { by }) => {
+                let before = describe::before(by.or_else(|| taken.over_for(lease)), "");
+                fail(
+                    Exit::Lost,
+                    &format!(
+                        "too late: the lease had run out {before}; nobody else has held it since, but \
+                         the ttl is too short"
+                    ),
+                )
+            }
             Ok(Released::NotHeld) => match taken.elsewhere(&context.settings.place()) {
                 Some(why) => {
                     may_be_held = true;

@@ -5,6 +5,7 @@ use leasehold::ErrorKind;
 use crate::arguments;
 use crate::cli::Renew;
 use crate::context::Context;
+use crate::describe;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::lease_file::{self, file_text};
@@ -26,11 +27,11 @@ pub(crate) async fn renew(args: &Renew, context: &Context) -> Outcome {
             Err(error) => {
                 renewed.push(lease.clone());
                 let why = match error.kind() {
-                    ErrorKind::Late => Some(
-                        "too late: the lease had run out, or was released before; nobody else has \
-                         held the lock since"
-                            .to_owned(),
-                    ),
+                    ErrorKind::Late => Some(format!(
+                        "too late: the lease had run out {}, or was released; nobody else has held \
+                         the lock since",
+                        describe::before(taken.over_for(lease), ""),
+                    )),
                     ErrorKind::Lost => Some(taken.elsewhere(&place).unwrap_or_else(|| {
                         "the lease is lost: it had run out, was released before or was taken away; \
                          stop what was done under it"

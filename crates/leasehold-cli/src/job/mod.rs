@@ -23,6 +23,7 @@ use tokio::time::Instant;
 
 use crate::cli::Job;
 use crate::context::{Context, TIDY_LEAST};
+use crate::describe;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
 use crate::inherited;
@@ -357,11 +358,12 @@ async fn release(
         let known = known.contains(&key);
         let problem = match released {
             Ok(Release::Released) => continue,
-            Ok(Release::Late) => {
+            Ok(Release::Late { by }) => {
                 let shortened = if max_hold.is_some() { ", which --max-hold limits," } else { "" };
                 format!(
-                    "its lease ran out before the release; nobody else has held it since, but the \
-                     ttl{shortened} is too short"
+                    "its lease ran out {}; nobody else has held it since, but the ttl{shortened} is \
+                     too short",
+                    describe::before(by, "the release"),
                 )
             }
             Ok(Release::NotHeld) => {

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
+use std::time::{Duration, SystemTime};
 
 use crate::harness::{Done, Running, Site, finish, until};
 
@@ -31,6 +32,11 @@ fn a_lease_outlives_the_process_that_took_it_until_it_is_released() {
     with_lease(&site, "release", &lease).complains(76, "release \"k\"");
 }
 
+fn long_ago() -> SystemTime {
+    let age = Duration::from_secs(90 * 60 + 30);
+    SystemTime::UNIX_EPOCH + SystemTime::UNIX_EPOCH.elapsed().unwrap() - age
+}
+
 #[test]
 fn a_lease_ends_with_its_ttl() {
     let site = Site::embedded();
@@ -38,6 +44,11 @@ fn a_lease_ends_with_its_ttl() {
     site.line("wait k").expect(0);
     with_lease(&site, "release", &lease).complains(76, "too late");
     with_lease(&site, "renew", &lease).complains(76, "run out");
+    site.line("acquire k --ttl 100ms --lease-file lease").expect(0);
+    fs::File::open(site.path("lease")).unwrap().set_modified(long_ago()).unwrap();
+    site.line("wait k").expect(0);
+    site.line("renew --lease-file lease").complains(76, "run out 1h 30m ");
+    site.line("release --lease-file lease").complains(76, "run out 1h 30m ");
     let lease = site.line("acquire k --ttl 50ms").expect(0).stdout;
     site.line("run k -- true").expect(0);
     with_lease(&site, "release", &lease).complains(76, "lost");

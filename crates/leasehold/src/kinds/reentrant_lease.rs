@@ -350,7 +350,9 @@ impl ReentrantLease {
             Ok(_) if self.was_ended_in_time() => Ok(Release::StillHeld { holds: remaining }),
             Ok(answer) => {
                 handle.refuted();
-                Ok(if answer == StoreRelease::Late { Release::Late } else { Release::NotHeld })
+                let by = handle.over_for(client.clock.now());
+                let is_late = answer == StoreRelease::Late;
+                Ok(if is_late { Release::Late { by } } else { Release::NotHeld })
             }
             Err(error) => {
                 if error.effect() != Effect::NotApplied {

@@ -14,6 +14,7 @@ use leasehold_core::{
 
 use crate::audit::LockEventKind;
 use crate::lease::handle::{LeaseHandle, Proof};
+use crate::lease::held_lease::late;
 use crate::lease::outcome::Release;
 use crate::lease::release;
 use crate::settings::{Named, Settings};
@@ -125,11 +126,7 @@ impl DetachedLease {
         let answer = store.renew(std::slice::from_ref(&request), config.call_timeout).await.pop();
         Err(match answer {
             Some(Ok(Renew::Renewed | Renew::Asked)) => return Ok(sent_at),
-            Some(Ok(Renew::Late)) => Error::new(
-                ErrorKind::Late,
-                "the lease had run out before, though nobody has held the lock since; take it \
-                 anew with a longer ttl",
-            ),
+            Some(Ok(Renew::Late)) => late(None),
             Some(Ok(_)) => Error::new(
                 ErrorKind::Lost,
                 "the lease is lost: it ran out, was taken away, or was adopted before; stop \
@@ -153,7 +150,8 @@ impl DetachedLease {
         let answer = store.release(&request, config.call_timeout).await;
         release::tell(self.key(), self.fence(), &answer);
         let answer = answer.map_err(|error| client.explain(error, "release").on_key(self.key()))?;
-        let outcome = Release::of(&answer);
+        // It may have been renewed by another process since this value was made.
+        let outcome = Release::of(&answer, None);
         let what = LockEventKind::Released { outcome, cooldown };
         client.audience.tell(self.key(), self.fence(), None, None, what);
         Ok(outcome)

@@ -131,6 +131,11 @@ impl State {
         }
     }
 
+    /// How long ago the deadline was, if it is over.
+    fn over_for(&self, now: Moment) -> Option<Duration> {
+        Some(now.saturating_since(self.lease.deadline())).filter(|over_for| !over_for.is_zero())
+    }
+
     /// What a renewal to this length proves.
     fn proven(&self, ttl: Ttl) -> Ttl {
         self.shortest.map_or(ttl, |shortest| shortest.min(ttl))
@@ -189,6 +194,8 @@ pub(crate) struct Before {
 #[derive(Debug)]
 pub(crate) struct LastRequest {
     pub(crate) request: ReleaseRequest,
+    /// How long ago its deadline was, if that is over.
+    pub(crate) over_for: Option<Duration>,
     /// Whether no other request with the lease's token is on the way, which [`LeaseHandle::settled`] waits
     /// for; once the guard's life is over none is begun.
     pub(crate) is_settled: bool,
@@ -502,6 +509,11 @@ impl LeaseHandle {
         self.state().lease.deadline()
     }
 
+    /// How long ago the deadline was, if it is over.
+    pub(crate) fn over_for(&self, now: Moment) -> Option<Duration> {
+        self.state().over_for(now)
+    }
+
     /// When the request was sent that the lease is counted from.
     pub(crate) fn counted_from(&self) -> Moment {
         let state = self.state();
@@ -736,6 +748,7 @@ impl LeaseHandle {
         state.phase = Phase::Over;
         let in_time = self.look(&mut state, now) != LeaseStatus::Lost;
         let (waited_for, is_settled) = (state.waited_for, state.requests_in_flight == 0);
+        let over_for = state.over_for(now);
         drop(state);
         self.holding.ended("ended");
         if waited_for {
@@ -748,7 +761,7 @@ impl LeaseHandle {
             Cooldown::For(cooldown) => request.cooldown = Some(cooldown),
             Cooldown::Reopen => request.reopen = true,
         }
-        Some(LastRequest { request, is_settled })
+        Some(LastRequest { request, over_for, is_settled })
     }
 
     /// Tells those who listen what became of it.

@@ -11,6 +11,7 @@ use leasehold_core::{
 use tokio_util::sync::CancellationToken;
 
 use crate::lease::handle::{Change, LeaseHandle, Phase};
+use crate::lease::outcome::lateness;
 use crate::shared::Inner;
 
 /// How often a holder that waits to be asked looks.
@@ -338,12 +339,12 @@ impl HeldLease {
                 if handle.length_changed(before, sent_at, ttl, client.clock.now()) {
                     Ok(())
                 } else {
-                    Err(late())
+                    Err(late(handle.over_for(client.clock.now())))
                 }
             }
             Some(Ok(Renew::Late)) => {
                 handle.refuted();
-                Err(late())
+                Err(late(handle.over_for(client.clock.now())))
             }
             Some(Ok(_)) => {
                 handle.refuted();
@@ -379,19 +380,23 @@ impl HeldLease {
         let request = RenewRequest::new(handle.key.clone(), handle.token, handle.fences, ttl);
         let within = client.config.call_timeout;
         match client.store.renew(std::slice::from_ref(&request), within).await.pop() {
-            Some(Ok(Renew::Renewed | Renew::Asked | Renew::Late)) => late(),
+            Some(Ok(Renew::Renewed | Renew::Asked | Renew::Late)) => {
+                late(handle.over_for(client.clock.now()))
+            }
             Some(Err(error)) => lost.caused_by(error),
             _ => lost,
         }
     }
 }
 
-fn late() -> Error {
-    Error::new(
-        ErrorKind::Late,
-        "the lease had run out before, though nobody has held the lock since; take it anew with a \
-         longer ttl",
-    )
+/// Of a request that came when the lease had been over for so long.
+pub(crate) fn late(over_for: Option<Duration>) -> Error {
+    let by = over_for.map_or_else(String::new, |by| lateness(by) + " ");
+    let why = format!(
+        "the lease had run out {by}before, though nobody has held the lock since; take it anew with a \
+         longer ttl"
+    );
+    Error::new(ErrorKind::Late, why)
 }
 
 /// A change of length on the way; dropping it, at whatever point, says that it no longer is, and

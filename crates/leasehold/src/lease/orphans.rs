@@ -260,7 +260,8 @@ impl Orphan {
                 let answer = persist(clock, places, until, release).await;
                 let (key, fence) = (&handle.key, handle.fence());
                 tracing::debug!(target: LOCK, %key, %fence, ?answer, "release in the background");
-                let outcome = answer.as_ref().map_or(Release::Unknown, Release::of);
+                let outcome =
+                    answer.as_ref().map_or(Release::Unknown, |answer| Release::of(answer, None));
                 handle.tell(LockEventKind::Released { outcome, cooldown: request.cooldown });
             }
         }

@@ -1,6 +1,7 @@
 //! How a release went, and what that means for the work.
 
 use std::fmt;
+use std::time::Duration;
 
 use leasehold_core::{Effect, Error, ErrorKind, Release as StoreRelease, Result};
 
@@ -14,7 +15,12 @@ pub enum Release {
     Released,
     /// The lease had run out before, but no other holder has had the lock since: the work was
     /// undisturbed, but its ttl was too short.
-    Late,
+    Late {
+        /// How long before the release another holder could have come: the time since the lease's
+        /// deadline, on this process's clock. `None` where that clock does not know when the lease
+        /// ended, as that of a [detached](crate::DetachedLease) one.
+        by: Option<Duration>,
+    },
     /// Other holds of the same owner remain, so the lock is not free yet: the answer of a
     /// [re-entrant](crate::Reentrant) lock.
     StillHeld {
@@ -30,11 +36,12 @@ pub enum Release {
 }
 
 impl Release {
-    /// How the release of a lease went, by the store's answer.
-    pub(crate) const fn of(answer: &StoreRelease) -> Self {
+    /// How the release of a lease went, by the store's answer. The lease was over for so long, as far
+    /// as this process knows.
+    pub(crate) const fn of(answer: &StoreRelease, over_for: Option<Duration>) -> Self {
         match answer {
             StoreRelease::Released | StoreRelease::StillHeld { .. } => Self::Released,
-            StoreRelease::Late => Self::Late,
+            StoreRelease::Late => Self::Late { by: over_for },
             _ => Self::NotHeld,
         }
     }
@@ -43,7 +50,7 @@ impl Release {
     pub(crate) fn verdict(self) -> Result<()> {
         match self {
             Self::Released | Self::StillHeld { .. } => Ok(()),
-            Self::Late => Err(late()),
+            Self::Late { by } => Err(late(by)),
             Self::NotHeld => Err(not_held()),
             Self::Unknown => Err(Error::new(
                 ErrorKind::Unavailable,
@@ -55,12 +62,19 @@ impl Release {
     }
 }
 
-fn late() -> Error {
-    Error::new(
-        ErrorKind::Late,
-        "the lease had run out before its release, though nobody has held the lock since; give it \
-         a longer ttl",
-    )
+fn late(by: Option<Duration>) -> Error {
+    let by = by.map_or_else(String::new, |by| lateness(by) + " ");
+    let why = format!(
+        "the lease had run out {by}before its release, though nobody has held the lock since; give \
+         it a longer ttl"
+    );
+    Error::new(ErrorKind::Late, why)
+}
+
+/// A length of time for people, who need nothing below a millisecond.
+pub(crate) fn lateness(by: Duration) -> String {
+    let ms = Duration::from_millis(by.as_millis().try_into().unwrap_or(u64::MAX));
+    format!("{:.1?}", ms.max(Duration::from_millis(1)))
 }
 
 fn not_held() -> Error {
@@ -75,7 +89,16 @@ impl fmt::Display for Release {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Released => f.write_str("released"),
-            Self::Late => f.write_str("late: the lease had run out, but nobody has held it since"),
+            Self::Late { by: Some(by) } => {
+                write!(
+                    f,
+                    "{} late: the lease had run out, but nobody has held it since",
+                    lateness(*by)
+                )
+            }
+            Self::Late { by: None } => {
+                f.write_str("late: the lease had run out, but nobody has held it since")
+            }
             Self::StillHeld { holds } => write!(f, "still held {holds} times by the same owner"),
             Self::NotHeld => f.write_str("not held any more; another holder may have come since"),
             Self::Unknown => f.write_str("unknown: the store did not say"),

@@ -1,5 +1,6 @@
 //! Releasing: how it went, and what becomes of a release that is not awaited to its end.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::sync::Arc;
 
@@ -88,10 +89,10 @@ impl Releases {
     /// The outcome that weighs most for the work under all of them.
     pub(crate) fn worst(self) -> Result<Release> {
         let weight = |answer: &Result<Release>| match answer {
-            Ok(Release::NotHeld) => 0,
-            Err(_) | Ok(Release::Unknown) => 1,
-            Ok(Release::Late) => 2,
-            Ok(Release::Released | Release::StillHeld { .. }) => 3,
+            Ok(Release::NotHeld) => (0, None),
+            Err(_) | Ok(Release::Unknown) => (1, None),
+            Ok(Release::Late { by }) => (2, Some(Reverse(*by))),
+            Ok(Release::Released | Release::StillHeld { .. }) => (3, None),
         };
         let answers = self.answers.into_iter().map(|(_, answer)| answer);
         answers.min_by_key(weight).unwrap_or(Ok(Release::Released))
@@ -262,7 +263,7 @@ impl Ending {
     /// How it went in the store.
     async fn outcome(&mut self) -> Result<Release> {
         let (client, handle) = (self.lease.client(), self.lease.handle());
-        let LastRequest { request, is_settled } = &self.last;
+        let LastRequest { request, is_settled, .. } = &self.last;
         if !is_settled {
             handle.settled().await;
         }
@@ -276,7 +277,7 @@ impl Ending {
                 return Err(error);
             }
         };
-        let outcome = Release::of(&answer);
+        let outcome = Release::of(&answer, self.last.over_for);
         self.is_over();
         let cooldown = self.last.request.cooldown;
         self.lease.handle().tell(LockEventKind::Released { outcome, cooldown });

@@ -6,7 +6,7 @@ use leasehold_core::{Error, ErrorKind, Result};
 
 use crate::lease::handle::Cooldown;
 use crate::lease::held_lease::HeldLease;
-use crate::lease::release::Release;
+use crate::lease::outcome::{Release, lateness};
 
 /// Why a body did not run under its lock from beginning to end, with what it returned.
 ///
@@ -160,12 +160,21 @@ pub(crate) fn judge<T>(
             tracing::warn!(target: "leasehold", %error, "a release failed after a body had ended");
             return Ok(done);
         }
-        Ok(Release::Late | Release::Released | Release::StillHeld { .. }) => {
-            (ErrorKind::Late, "the body ended after its lease, though nobody held the lock since")
-        }
+        Ok(Release::Late { by: Some(by) }) => (
+            ErrorKind::Late,
+            format!(
+                "the body ended {} after its lease, though nobody held the lock since",
+                lateness(by)
+            ),
+        ),
+        Ok(Release::Late { .. } | Release::Released | Release::StillHeld { .. }) => (
+            ErrorKind::Late,
+            "the body ended after its lease, though nobody held the lock since".to_owned(),
+        ),
         _ => (
             ErrorKind::Lost,
-            "the body ended after its lease was lost; it may have overlapped with another holder",
+            "the body ended after its lease was lost; it may have overlapped with another holder"
+                .to_owned(),
         ),
     };
     Err(RunError { error: explain(at_fault, Error::new(kind, why)), output: Some(done) })

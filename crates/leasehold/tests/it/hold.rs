@@ -10,7 +10,7 @@ use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 
 #[cfg(unix)]
 use crate::alone::alone;
-use crate::support::{World, secs};
+use crate::support::{World, ms, secs};
 
 #[tokio::test(start_paused = true)]
 async fn a_held_lock_outlives_its_ttl_for_as_long_as_it_is_held() {
@@ -59,7 +59,10 @@ async fn a_release_tells_late_from_lost() {
     let mutex = client.mutex("a").ttl(secs(1)).renew(false);
     let guard = mutex.lock().await.unwrap();
     tokio::time::advance(secs(2)).await;
-    assert_eq!(guard.release_outcome().await.unwrap(), Release::Late);
+    // From the deadline on, which is 1 % and 2 ms before the end of the ttl.
+    let late = Release::Late { by: Some(ms(1_012)) };
+    assert_eq!(late.to_string(), "1.0s late: the lease had run out, but nobody has held it since");
+    assert_eq!(guard.release_outcome().await.unwrap(), late);
     let guard = mutex.lock().await.unwrap();
     tokio::time::advance(secs(2)).await;
     let _other = world.client().mutex("a").lock().await.unwrap();
@@ -149,7 +152,8 @@ async fn a_lease_that_is_lost_is_not_detached_and_its_guard_comes_back() {
     tokio::time::advance(secs(2)).await;
     let not = guard.detach().await.unwrap_err();
     assert_eq!(not.kind(), ErrorKind::Lost);
-    assert_eq!(not.into_guard().release_outcome().await.unwrap(), Release::Late);
+    let outcome = not.into_guard().release_outcome().await.unwrap();
+    assert_eq!(outcome, Release::Late { by: Some(ms(1_012)) });
 }
 
 #[tokio::test(start_paused = true)]
