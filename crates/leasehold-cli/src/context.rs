@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold::{Client, Error, ErrorKind};
+use leasehold::{Client, Error, ErrorKind, Reason};
 use tokio::time::Instant;
 
 use crate::failure::{Failure, Outcome};
@@ -129,7 +129,8 @@ impl Context {
     pub(crate) fn silent(&self) -> Error {
         let why = "the store did not answer before the wait ran out, so the state of the lock is \
                    unknown";
-        Error::new(ErrorKind::Unavailable, why).at_store(self.settings.place())
+        let error = Error::new(ErrorKind::Unavailable, why).with_reason(Reason::WaitOver);
+        error.at_store(self.settings.place())
     }
 
     /// Leaves for [`close`](Self::close) what is left until then, or all of its time.

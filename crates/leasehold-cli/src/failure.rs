@@ -3,7 +3,7 @@
 use std::error::Error as _;
 use std::fmt;
 
-use leasehold::{Error, ErrorKind};
+use leasehold::{Error, ErrorKind, Reason};
 
 use crate::exit::Exit;
 use crate::typed;
@@ -12,6 +12,8 @@ use crate::typed;
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) exit: Exit,
+    /// What the library says of why, where it is known.
+    pub(crate) reason: Option<Reason>,
     pub(crate) message: String,
 }
 
@@ -20,7 +22,7 @@ pub(crate) type Outcome<T = Exit> = Result<T, Failure>;
 
 impl Failure {
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { exit, message: message.into() }
+        Self { exit, reason: None, message: message.into() }
     }
 
     pub(crate) fn usage(message: impl fmt::Display) -> Self {
@@ -50,58 +52,49 @@ impl Failure {
     /// Keeps the message of an error about a value that was typed, where it would otherwise
     /// count as bad configuration.
     pub(crate) fn of_argument(error: &Error) -> Self {
-        Self::usage(chain(error))
+        Self { reason: error.reason(), ..Self::usage(chain(error)) }
+    }
+
+    /// With the reason of this error.
+    pub(crate) fn because_of(self, error: &Error) -> Self {
+        Self { reason: error.reason(), ..self }
     }
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let text = chain(&error);
-        // No fault of the store.
-        if TOO_MANY_FILES.iter().any(|code| text.contains(code)) {
-            return Self::new(Exit::System, format!("{text}; raise the limit (`ulimit -n`)"));
-        }
-        if text.contains(NO_MEMORY) {
-            return Self::new(Exit::System, format!("{text}; raise the limit (`ulimit -v`)"));
-        }
-        if text.contains("thread") && text.contains(TOO_MANY_THREADS) {
-            return Self::new(Exit::System, format!("{text}; raise the limit (`ulimit -u`)"));
-        }
-        let text = match advice(&error, &text) {
-            Some(advice) => format!("{text}; {advice}"),
-            None => text,
-        };
-        let exit = match error.kind() {
-            ErrorKind::Config => Exit::Config,
-            ErrorKind::Late | ErrorKind::Lost => Exit::Lost,
+        let exit = match (error.reason(), error.kind()) {
+            // No fault of the store.
+            (Some(Reason::OpenFiles | Reason::ProcessMemory | Reason::Threads), _) => Exit::System,
+            (_, ErrorKind::Config) => Exit::Config,
+            (_, ErrorKind::Late | ErrorKind::Lost) => Exit::Lost,
             _ => Exit::Store,
         };
-        Self::new(exit, text)
+        let text = match advice(&error) {
+            Some(advice) => format!("{}; {advice}", chain(&error)),
+            None => chain(&error),
+        };
+        Self::new(exit, text).because_of(&error)
     }
 }
 
 /// What to do here, where the library can't know how its user says things.
-fn advice(error: &Error, text: &str) -> Option<String> {
-    if error.kind() != ErrorKind::Denied {
-        return None;
-    }
-    if text.contains("ACL") || text.contains("may not") {
-        let command = typed::command("doctor --acl --user NAME");
-        Some(format!("`{command}` prints what a user needs, with `--feature log` for logs too"))
-    } else if text.contains("password") && !text.contains("sentinel_password") {
-        let way =
-            "give it in LEASEHOLD_PASSWORD or by --password-file, where other users can't read it";
-        Some(way.to_owned())
-    } else {
-        None
-    }
+fn advice(error: &Error) -> Option<String> {
+    Some(match error.reason()? {
+        Reason::MissingRight => {
+            let command = typed::command("doctor --acl --user NAME");
+            format!("`{command}` prints what a user needs, with `--feature log` for logs too")
+        }
+        Reason::NoPassword | Reason::WrongPassword => {
+            "give it in LEASEHOLD_PASSWORD or by --password-file, where other users can't read it"
+                .to_owned()
+        }
+        Reason::OpenFiles => "raise the limit (`ulimit -n`)".to_owned(),
+        Reason::ProcessMemory => "raise the limit (`ulimit -v`)".to_owned(),
+        Reason::Threads => "raise the limit (`ulimit -u`)".to_owned(),
+        _ => return None,
+    })
 }
-
-/// How an error of the system ends that has no file descriptor left, whatever library tells it.
-const TOO_MANY_FILES: [&str; 2] = ["(os error 23)", "(os error 24)"];
-const TOO_MANY_THREADS: &str = "(os error 11)";
-/// Such as for the map of a store's file, which takes addresses for all that it may grow to.
-const NO_MEMORY: &str = "(os error 12)";
 
 /// An error and its causes on one line.
 pub(crate) fn chain(error: &Error) -> String {
@@ -141,6 +134,22 @@ mod tests {
         let cause = std::io::Error::from_raw_os_error(libc::ENOMEM);
         let error = Error::new(ErrorKind::Unavailable, "can't use it").caused_by(cause);
         assert_eq!(Failure::from(error).exit, Exit::System);
+    }
+
+    #[test]
+    fn advice_and_exit_code_come_from_the_reason_and_not_from_words() {
+        let words = "a password; the ACL may not; no thread (os error 11); (os error 24)";
+        let denied = Error::new(ErrorKind::Denied, words);
+        let told = Failure::from(denied.clone());
+        assert_eq!((told.exit, &*told.message), (Exit::Store, words));
+        let told = Failure::from(denied.with_reason(Reason::MissingRight));
+        assert!(told.message.contains("doctor --acl"), "{}", told.message);
+        let threads = Error::new(ErrorKind::Unavailable, "no").with_reason(Reason::Threads);
+        let told = Failure::from(threads);
+        assert_eq!((told.exit, told.reason), (Exit::System, Some(Reason::Threads)));
+        let of_sentinel = Error::new(ErrorKind::Denied, "its password");
+        let told = Failure::from(of_sentinel.with_reason(Reason::SentinelPassword));
+        assert_eq!(told.message, "its password");
     }
 
     #[test]

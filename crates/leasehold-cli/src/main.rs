@@ -35,6 +35,8 @@ mod typed;
 use std::os::fd::RawFd;
 use std::process::ExitCode;
 
+use leasehold::Reason;
+
 use crate::cli::{Cli, Command, Job};
 use crate::context::Context;
 use crate::exit::Exit;
@@ -51,7 +53,9 @@ fn main() -> ExitCode {
     panics::watch();
     let exit = match panics::caught(|| start(inherited)) {
         Ok(exit) => exit,
-        Err(Failure { exit, message }) => {
+        Err(Failure { exit, reason, message }) => {
+            let reason = reason.map(Reason::name);
+            tracing::info!(target: "leasehold", exit = exit.name(), reason, "failed");
             if !message.is_empty() {
                 output::message(&message);
             }
@@ -126,11 +130,11 @@ fn start(inherited: Inherited) -> Outcome {
 
 /// Prints what went wrong as a document, for those who read documents.
 fn print_failure(outcome: &Outcome) {
-    let (exit, message) = match outcome {
-        Ok(Exit::Lost) => (Exit::Lost, "the lock was lost"),
+    let (exit, reason, message) = match outcome {
+        Ok(Exit::Lost) => (Exit::Lost, None, "the lock was lost"),
         Ok(_) => return,
         Err(Failure { exit: Exit::Output, .. }) => return,
-        Err(Failure { exit, message }) => (*exit, message.as_str()),
+        Err(Failure { exit, reason, message }) => (*exit, *reason, message.as_str()),
     };
     // For people a signal needs no words.
     let of_signal = match exit {
@@ -139,7 +143,8 @@ fn print_failure(outcome: &Outcome) {
     };
     let message = if message.is_empty() { &of_signal } else { message };
     let error = serde_json::json!({
-        "exit_code": exit.code(), "kind": exit.name(), "message": secret::redact(message),
+        "exit_code": exit.code(), "kind": exit.name(), "reason": reason.map(Reason::name),
+        "message": secret::redact(message),
     });
     // Should this fail, the exit code and the message are left.
     drop(output::json(&serde_json::json!({ "version": output::JSON_VERSION, "error": error })));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Error, ErrorKind};
+use leasehold::{Error, ErrorKind, Reason};
 use tokio::time::Instant;
 
 use crate::duration;
@@ -31,7 +31,8 @@ impl Outage {
 /// A listing of this store that has not been answered for so long.
 pub(crate) fn late(store: &str, length: Duration) -> Error {
     let why = format!("no answer within {}", duration::show(length));
-    Error::new(ErrorKind::Unavailable, why).during("list").at_store(store)
+    let error = Error::new(ErrorKind::Unavailable, why).with_reason(Reason::NoAnswer);
+    error.during("list").at_store(store)
 }
 
 /// Whether it is of use to try again.

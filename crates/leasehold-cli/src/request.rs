@@ -208,7 +208,8 @@ impl Request {
                             self.names(),
                             chain(&down)
                         ),
-                    )),
+                    )
+                    .because_of(&down)),
                 }
             }
             Err(error) if error.kind() == ErrorKind::Config => Err(Failure::of_argument(&error)),

@@ -2,10 +2,12 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::key::Key;
+use crate::reason::Reason;
 use crate::store::HolderInfo;
 use crate::ttl::Ttl;
 
@@ -64,8 +66,8 @@ pub enum Effect {
 
 /// Why an operation failed.
 ///
-/// Cheap to clone and one word wide. [`Error::kind`] says what to branch on, [`Error::effect`]
-/// whether the operation may have happened all the same. The message names the key and the store
+/// Cheap to clone and one word wide. [`Error::kind`] says what to branch on, [`Error::reason`] why, and
+/// [`Error::effect`] whether the operation may have happened all the same. The message names the key and the store
 /// (its host, never a password or a token) and says what to do; the cause is in
 /// [`source`](StdError::source).
 #[derive(Clone)]
@@ -76,6 +78,7 @@ pub struct Error {
 #[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
+    reason: Option<Reason>,
     effect: Effect,
     message: String,
     operation: Option<&'static str>,
@@ -101,6 +104,7 @@ impl Error {
         Self {
             inner: Arc::new(Inner {
                 kind,
+                reason: None,
                 effect: Effect::NotApplied,
                 message: message.into(),
                 operation: None,
@@ -118,6 +122,12 @@ impl Error {
     #[must_use]
     pub fn with_effect(self, effect: Effect) -> Self {
         self.change(|inner| inner.effect = effect)
+    }
+
+    /// Says why it failed.
+    #[must_use]
+    pub fn with_reason(self, reason: Reason) -> Self {
+        self.change(|inner| inner.reason = Some(reason))
     }
 
     /// Names the operation, such as `acquire`, unless a deeper layer has.
@@ -177,6 +187,29 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.inner.kind
+    }
+
+    /// Why it went wrong, where that is known beyond the kind: what was said of this error, of all
+    /// [nodes](Self::nodes) that failed, or of its cause.
+    #[must_use]
+    pub fn reason(&self) -> Option<Reason> {
+        let Inner { kind, reason, nodes, source, .. } = &*self.inner;
+        let of_kind = match kind {
+            ErrorKind::Corrupt => Some(Reason::Damaged),
+            ErrorKind::NotReplicated => Some(Reason::ReplicasMissing),
+            _ => None,
+        };
+        let of_nodes = || {
+            let (first, rest) = nodes.split_first()?;
+            let reason = first.reason()?;
+            rest.iter().all(|node| node.reason() == Some(reason)).then_some(reason)
+        };
+        let of_cause = || {
+            let cause = source.as_deref()?;
+            let ours = cause.downcast_ref::<Self>().and_then(Self::reason);
+            ours.or_else(|| Reason::of_system(cause.downcast_ref::<io::Error>()?))
+        };
+        reason.or(of_kind).or_else(of_nodes).or_else(of_cause)
     }
 
     /// Whether the operation took effect on the store.

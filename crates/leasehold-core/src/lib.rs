@@ -23,6 +23,7 @@ mod key;
 mod label;
 mod lease;
 pub mod proof;
+mod reason;
 pub mod retry;
 mod store;
 pub mod table;
@@ -35,6 +36,7 @@ pub use fence::{Fence, FenceBlock};
 pub use key::{IntoKey, Key};
 pub use label::{Metadata, OwnerName};
 pub use lease::{LeaseState, LeaseStatus, margin};
+pub use reason::Reason;
 pub use store::{
     Acquire, AcquireAll, AcquireRequest, Already, Ask, AskRequest, Bond, BoxFuture, Busy, Call,
     Capability, Convert, ConvertRequest, Converted, Examine, ForceRelease, ForceReleaseRequest,

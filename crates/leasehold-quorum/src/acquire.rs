@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Acquire, AcquireRequest, Busy, Effect, Error, ErrorKind, Mode, Result, Ttl};
+use leasehold_core::{
+    Acquire, AcquireRequest, Busy, Effect, Error, ErrorKind, Mode, Reason, Result, Ttl,
+};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::attempt::{Attempt, Outcome};
@@ -44,7 +46,8 @@ impl Nodes {
             Err(_) => Err(Error::new(
                 ErrorKind::Unavailable,
                 "another acquisition with the same token was not done in time",
-            )),
+            )
+            .with_reason(Reason::NoAnswer)),
         };
         drop(turn);
         self.tokens.forget(request.token);

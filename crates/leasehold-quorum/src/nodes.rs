@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{BoxFuture, Clock, Effect, Error, ErrorKind, Moment, Store, Ttl};
+use leasehold_core::{BoxFuture, Clock, Effect, Error, ErrorKind, Moment, Reason, Store, Ttl};
 use tokio::time::{Instant, timeout};
 
 use crate::debts::Debts;
@@ -96,7 +96,8 @@ impl Nodes {
             let answer = answer
                 .unwrap_or_else(|_| {
                     let why = format!("no answer within {limit:?}");
-                    Err(Error::new(ErrorKind::Unavailable, why).with_effect(Effect::Unknown))
+                    let error = Error::new(ErrorKind::Unavailable, why);
+                    Err(error.with_reason(Reason::NoAnswer).with_effect(Effect::Unknown))
                 })
                 .map_err(|error| error.at_store(store.location()));
             if pace.answered(&*store, answer.as_ref().err(), sent_at.elapsed()) {
@@ -122,7 +123,8 @@ impl Nodes {
             let why = format!(
                 "it was started not long ago and may have forgotten leases; it counts in {left:.1?}"
             );
-            let error = Error::new(ErrorKind::Unavailable, why).passes_in(left);
+            let error = Error::new(ErrorKind::Unavailable, why).with_reason(Reason::TooYoung);
+            let error = error.passes_in(left);
             Err(error.at_store(location.unwrap_or_default()))
         }
     }

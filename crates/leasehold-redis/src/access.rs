@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::Result as StoreResult;
+use leasehold_core::{Reason, Result as StoreResult};
 use redis::{ProtocolVersion, RedisConnectionInfo};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::watch;
@@ -505,7 +505,8 @@ impl Access {
                 Endpoint::Tcp { tls: Some(_), .. } => "; does this port speak TLS",
                 Endpoint::Tcp { tls: None, .. } | Endpoint::Unix(_) => "",
             };
-            Err(Verdict::unconnected(format!("the server did not answer within {waited:?}{hint}")))
+            Err(Verdict::unconnected(format!("the server did not answer within {waited:?}{hint}"))
+                .because(Reason::NoAnswer))
         })
     }
 }

@@ -4,11 +4,13 @@
 //! where they help, and never those in which a server repeats what it was sent.
 
 use std::borrow::Cow;
+use std::error::Error as StdError;
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Effect, Error, ErrorKind, escape};
+use leasehold_core::{Effect, Error, ErrorKind, Reason, escape};
 use redis::RedisError;
 
 /// When an error came.
@@ -45,6 +47,7 @@ pub(crate) struct Verdict(Box<Grounds>);
 #[derive(Clone, Debug)]
 pub(crate) struct Grounds {
     pub(crate) kind: ErrorKind,
+    pub(crate) reason: Option<Reason>,
     pub(crate) effect: Effect,
     pub(crate) next: Next,
     message: Cow<'static, str>,
@@ -59,8 +62,6 @@ pub(crate) struct Grounds {
     pub(crate) lack: Option<Lack>,
     /// After how long the server, which is there, does what was asked.
     pub(crate) passes_in: Option<Duration>,
-    /// The server has no room for another connection.
-    pub(crate) no_room: bool,
 }
 
 /// Where a node of a cluster sends a request.
@@ -112,6 +113,7 @@ impl Verdict {
         let message = message.into();
         Self(Box::new(Grounds {
             kind,
+            reason: None,
             effect,
             next,
             message,
@@ -121,7 +123,6 @@ impl Verdict {
             answered: false,
             lack: None,
             passes_in: None,
-            no_room: false,
         }))
     }
 
@@ -134,9 +135,9 @@ impl Verdict {
         Self::new(kind, Effect::NotApplied, next, message)
     }
 
-    /// No connection could be made, for this reason.
+    /// No connection could be made, as the message says.
     pub(crate) fn unconnected(message: impl Into<Cow<'static, str>>) -> Self {
-        Self::refused(ErrorKind::Unavailable, Next::Reconnect, message)
+        Self::refused(ErrorKind::Unavailable, Next::Reconnect, message).because(Reason::Unreachable)
     }
 
     /// A connection could not be made as it was asked for.
@@ -146,13 +147,14 @@ impl Verdict {
 
     /// No server is there for it just now.
     pub(crate) fn nobody_yet(message: impl Into<Cow<'static, str>>) -> Self {
-        Self::refused(ErrorKind::Unavailable, Next::Retry, message)
+        Self::refused(ErrorKind::Unavailable, Next::Retry, message).because(Reason::Unreachable)
     }
 
     /// It was sent to a server that has been replaced before it answered.
     pub(crate) fn replaced() -> Self {
         let message = "the server was replaced before the answer came";
         Self::new(ErrorKind::Unavailable, Effect::Unknown, Next::Fail, message)
+            .because(Reason::Disconnected)
     }
 
     /// Not enough replicas have it.
@@ -162,7 +164,13 @@ impl Verdict {
 
     /// The time given was over; `effect` says whether the request had been sent.
     pub(crate) fn out_of_time(effect: Effect, message: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(ErrorKind::Unavailable, effect, Next::Fail, message)
+        Self::new(ErrorKind::Unavailable, effect, Next::Fail, message).because(Reason::NoAnswer)
+    }
+
+    /// The same, for this reason.
+    pub(crate) fn because(mut self, reason: Reason) -> Self {
+        self.reason = Some(reason);
+        self
     }
 
     /// The same, which is about a server that the user did not name.
@@ -183,7 +191,7 @@ impl Verdict {
             ),
         );
         verdict.passes_in = Some(left);
-        verdict
+        verdict.because(Reason::TooYoung)
     }
 
     /// The server does not say how long it has run.
@@ -256,6 +264,10 @@ impl Verdict {
 
     pub(crate) fn to_error(&self) -> Error {
         let error = Error::new(self.kind, &*self.message).with_effect(self.effect);
+        let error = match self.reason {
+            Some(reason) => error.with_reason(reason),
+            None => error,
+        };
         let error = match self.passes_in {
             Some(left) => error.passes_in(left),
             None => error,
@@ -310,28 +322,27 @@ pub(crate) fn judge(error: &RedisError, stage: Stage) -> Verdict {
             "the server does not speak RESP3; leave protocol=resp3 out of the URL",
         ),
         Kind::Io => {
-            let kind = std::error::Error::source(error)
-                .and_then(|source| source.downcast_ref::<io::Error>())
-                .map(io::Error::kind);
-            // The client library keeps some of its causes to itself.
-            let kind = kind.unwrap_or_else(|| {
-                if error.is_connection_refusal() {
-                    io::ErrorKind::ConnectionRefused
-                } else if error.is_connection_dropped() {
-                    io::ErrorKind::ConnectionReset
-                } else {
-                    io::ErrorKind::Other
+            // The client library shows its cause in a box of its own.
+            let shown = StdError::source(error)
+                .and_then(|cause| cause.downcast_ref::<Arc<dyn StdError + Send + Sync>>())
+                .and_then(|cause| cause.downcast_ref::<io::Error>());
+            let mut verdict = match shown {
+                Some(cause) => io_error(cause, stage),
+                None if error.is_connection_refusal() => {
+                    io_error(&io::ErrorKind::ConnectionRefused.into(), stage)
                 }
-            });
-            let mut verdict = io_error(kind, &error.to_string(), stage);
+                None if error.is_connection_dropped() => {
+                    io_error(&io::ErrorKind::ConnectionReset.into(), stage)
+                }
+                None => io_error(&io::Error::other(error.to_string()), stage),
+            };
             verdict.cause = Some(error.clone());
             verdict
         }
         Kind::InvalidClientConfig => Verdict::misconfigured(format!("{error}")),
         // The client library says so of an answer in which the connection ended.
         Kind::Parse if error.to_string().contains("Unexpected end of input") => {
-            let error = cut_off();
-            io_error(error.kind(), &error.to_string(), stage)
+            io_error(&cut_off(), stage)
         }
         Kind::Parse | Kind::UnexpectedReturnType => Verdict::new(
             ErrorKind::Protocol,
@@ -361,10 +372,10 @@ pub(crate) fn cut_off() -> io::Error {
 }
 
 /// Judges a failure of the connection itself.
-pub(crate) fn io_error(kind: io::ErrorKind, text: &str, stage: Stage) -> Verdict {
+pub(crate) fn io_error(error: &io::Error, stage: Stage) -> Verdict {
     match stage {
         Stage::Connecting => {
-            let message = match kind {
+            let message = match error.kind() {
                 io::ErrorKind::ConnectionRefused => {
                     "nobody listens at this address; is the server running, and is the port right"
                         .to_owned()
@@ -377,7 +388,8 @@ pub(crate) fn io_error(kind: io::ErrorKind, text: &str, stage: Stage) -> Verdict
                         ErrorKind::Denied,
                         Next::Fail,
                         "the socket's permissions do not let this user in",
-                    );
+                    )
+                    .because(Reason::FilePermission);
                 }
                 io::ErrorKind::UnexpectedEof
                 | io::ErrorKind::ConnectionReset
@@ -386,22 +398,28 @@ pub(crate) fn io_error(kind: io::ErrorKind, text: &str, stage: Stage) -> Verdict
                      clients already"
                         .into()
                 }
-                _ if text.contains("CertificateRequired") => {
+                _ if crate::alert::wants_certificate(error) => {
                     return Verdict::misconfigured(
                         "the server asks clients for a certificate; name its file and its key's as certfile and \
                          keyfile in the store's URL",
-                    );
+                    )
+                    .because(Reason::Certificate);
                 }
-                _ => format!("cannot connect: {}", escape::terminal(text)),
+                _ => format!("cannot connect: {}", escape::terminal(&error.to_string())),
             };
-            Verdict::unconnected(message)
+            let verdict = Verdict::unconnected(message);
+            match Reason::of_system(error) {
+                Some(reason) => verdict.because(reason),
+                None => verdict,
+            }
         }
         Stage::Asked => Verdict::new(
             ErrorKind::Unavailable,
             Effect::Unknown,
             Next::Drop,
             "the connection was lost before the answer came",
-        ),
+        )
+        .because(Reason::Disconnected),
     }
 }
 
@@ -491,6 +509,7 @@ fn answered(code: &str, detail: &str) -> Verdict {
     verdict.not_primary |= matches!(code, "READONLY" | "MASTERDOWN");
     verdict.answered = true;
     verdict.lack = lack(code, detail);
+    verdict.reason = verdict.reason.or_else(|| reason(code));
     verdict
 }
 
@@ -593,6 +612,22 @@ fn known(code: &str, detail: &str) -> Option<Verdict> {
     })
 }
 
+/// What the code of an error means to those that branch on it.
+fn reason(code: &str) -> Option<Reason> {
+    Some(match code {
+        "LOADING" | "BUSY" | "UNKILLABLE" => Reason::Busy,
+        "READONLY" | "MASTERDOWN" => Reason::NotPrimary,
+        "CLUSTERDOWN" => Reason::Unreachable,
+        "NOREPLICAS" => Reason::ReplicasMissing,
+        "OOM" => Reason::MemoryFull,
+        "LEASEHOLDVERSION" => Reason::OtherVersion,
+        "NOAUTH" => Reason::NoPassword,
+        "WRONGPASS" => Reason::WrongPassword,
+        "NOPERM" => Reason::MissingRight,
+        _ => return None,
+    })
+}
+
 /// Judges an error without a code of its own. Until Redis 7, errors inside a script came so.
 fn general(detail: &str) -> Verdict {
     let refused = |kind, next, message: &'static str| Verdict::refused(kind, next, message);
@@ -601,7 +636,8 @@ fn general(detail: &str) -> Verdict {
         // While a connection is made, the client library tells the text without its code.
         || detail.contains("has no permissions to run")
     {
-        return Verdict::refused(ErrorKind::Denied, Next::Fail, missing_right(detail));
+        return Verdict::refused(ErrorKind::Denied, Next::Fail, missing_right(detail))
+            .because(Reason::MissingRight);
     }
     if is_bewildered(detail) {
         // Where in the script means nothing to whoever has to mend the lock.
@@ -645,12 +681,11 @@ fn general(detail: &str) -> Verdict {
         );
     }
     if detail.contains("max number of clients") {
-        let mut verdict = Verdict::unconnected(
+        return Verdict::unconnected(
             "the server takes no more clients (its maxclients is reached); raise maxclients, or end \
              connections that nobody needs",
-        );
-        verdict.no_room = true;
-        return verdict;
+        )
+        .because(Reason::ServerFull);
     }
     unclear(escape::terminal(&shortened(detail)).to_string())
 }
@@ -710,6 +745,7 @@ fn denied_password(_detail: &str) -> Verdict {
         "the server refused the user name or password; check both in the store's URL, with special \
          characters percent-encoded",
     )
+    .because(Reason::WrongPassword)
 }
 
 /// Names the right that a user lacks, as far as the server tells it.

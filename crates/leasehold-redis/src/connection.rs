@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::{BoxFuture, Effect};
+use leasehold_core::{BoxFuture, Effect, Reason};
 use redis::{Cmd, Value, cmd};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -535,7 +535,7 @@ impl Inner {
 
     /// Takes in how an attempt to connect ended.
     fn settle(&self, outcome: &Result<Arc<Link>, Verdict>) {
-        if outcome.as_ref().is_err_and(|verdict| verdict.no_room) {
+        if outcome.as_ref().is_err_and(|verdict| verdict.reason == Some(Reason::ServerFull)) {
             self.access.room().refused();
         }
         let mut state = self.state();

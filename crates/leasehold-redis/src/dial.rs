@@ -33,7 +33,7 @@ pub(crate) async fn dial(endpoint: &Endpoint, tls: &Tls) -> Result<Socket, Verdi
 }
 
 async fn open(endpoint: &Endpoint, tls: &Tls) -> Result<Box<dyn Stream>, Verdict> {
-    let verdict = |error: io::Error| io_error(error.kind(), &error.to_string(), Stage::Connecting);
+    let verdict = |error: io::Error| io_error(&error, Stage::Connecting);
     match endpoint {
         Endpoint::Tcp { host, port, .. } => {
             let socket = TcpStream::connect((host.as_str(), *port)).await.map_err(verdict)?;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::task::Poll;
 use std::{fmt, iter};
 
-use leasehold_core::BoxFuture;
+use leasehold_core::{BoxFuture, Reason};
 use tokio::runtime::Handle;
 
 use crate::classify::Verdict;
@@ -158,7 +158,9 @@ impl Connections {
                 if let Some(driven) = first_driven(&others).await {
                     return driven;
                 }
-                if let Some(other) = others.first().filter(|_| why.no_room) {
+                if let Some(other) =
+                    others.first().filter(|_| why.reason == Some(Reason::ServerFull))
+                {
                     other.give_place_up();
                 }
             }

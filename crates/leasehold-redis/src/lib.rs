@@ -14,6 +14,7 @@
 mod access;
 pub mod acl;
 mod address;
+mod alert;
 mod builder;
 mod call;
 mod classify;

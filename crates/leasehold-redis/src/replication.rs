@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Effect, ErrorKind, Ttl, margin};
+use leasehold_core::{Effect, ErrorKind, Reason, Ttl, margin};
 use redis::{Cmd, Value, cmd};
 use tokio::time::Instant;
 
@@ -116,7 +116,11 @@ impl Replication {
             Err(verdict) if verdict.kind != ErrorKind::Unavailable => {
                 return Some(verdict.of_confirmation());
             }
-            Err(verdict) => format!("whether replicas have it is not known: {}", verdict.message()),
+            Err(verdict) => {
+                let what = format!("whether replicas have it is not known: {}", verdict.message());
+                let reason = verdict.reason.unwrap_or(Reason::NoAnswer);
+                return Some(Verdict::not_replicated(Effect::Applied, what).because(reason));
+            }
         };
         Some(Verdict::not_replicated(Effect::Applied, what))
     }

@@ -4,7 +4,7 @@
 //! that lets clients write grants locks that its primary never hears of; so each server is asked
 //! before it is believed.
 
-use leasehold_core::{Effect, ErrorKind, escape};
+use leasehold_core::{Effect, ErrorKind, Reason, escape};
 use redis::aio::ConnectionLike;
 use redis::{Cmd, Value, cmd};
 
@@ -132,7 +132,7 @@ impl Role {
             "the server is a replica{of}, which keeps no locks of its own; connect to the primary"
         ));
         verdict.not_primary = true;
-        Err(verdict)
+        Err(verdict.because(Reason::NotPrimary))
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use leasehold_core::{ErrorKind, Fence};
+use leasehold_core::{ErrorKind, Fence, Reason};
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{AsyncConnectionConfig, Pipeline, RedisConnectionInfo, Value, cmd};
 use tokio::sync::{Mutex, Notify};
@@ -248,7 +248,8 @@ struct One {
 impl One {
     async fn say(self) -> Said {
         let answer = timeout(ASK_MAX, self.ask()).await.unwrap_or_else(|_| {
-            Err(Verdict::unconnected(format!("sentinel {} does not answer", self.host)))
+            Err(Verdict::unconnected(format!("sentinel {} does not answer", self.host))
+                .because(Reason::NoAnswer))
         });
         let (found, circle) = match answer {
             Ok((found, circle)) => (Ok(found), circle),
@@ -359,6 +360,7 @@ impl One {
              in the store's URL, which LEASEHOLD_STORE keeps from other users"
         };
         Verdict::refused(ErrorKind::Denied, verdict.next, format!("{sentinel} {what}"))
+            .because(Reason::SentinelPassword)
     }
 
     async fn ask_over(&self, socket: Socket) -> Result<(Found, Option<Circle>), Verdict> {

@@ -412,6 +412,25 @@ impl RedisStore {
         }
     }
 
+    /// Opens a client's wake channel.
+    pub(crate) async fn listen_at(
+        &self,
+        sources: &Homes<Arc<Source>>,
+        client: ClientId,
+        deadline: Deadline,
+    ) -> std::result::Result<Box<dyn Listener>, Verdict> {
+        let channel = self.shared.names.channel(client);
+        // A message says nothing about replicas.
+        let grants = if self.shared.replication.is_some() {
+            GrantSource::Answer
+        } else {
+            GrantSource::Message
+        };
+        let source = Arc::clone(sources.here());
+        let inner = listen::listen(source, channel, grants, deadline).await?;
+        Ok(Box::new(Learning { store: self.clone(), inner }))
+    }
+
     /// Runs all of them, sent at once.
     pub(crate) async fn run_all(
         &self,
@@ -638,18 +657,8 @@ impl Store for RedisStore {
                 );
                 return Err(self.named(error, "listen", None));
             };
-            let channel = self.shared.names.channel(client);
-            // A message says nothing about replicas.
-            let grants = if self.shared.replication.is_some() {
-                GrantSource::Answer
-            } else {
-                GrantSource::Message
-            };
-            let (source, deadline) = (Arc::clone(sources.here()), Deadline::after(within));
-            let inner = listen::listen(source, channel, grants, deadline)
-                .await
-                .map_err(|verdict| self.error(&verdict, "listen", None))?;
-            Ok(Box::new(Learning { store: self.clone(), inner }) as Box<dyn Listener>)
+            let listening = self.listen_at(sources, client, Deadline::after(within)).await;
+            listening.map_err(|verdict| self.error(&verdict, "listen", None))
         })
     }
 

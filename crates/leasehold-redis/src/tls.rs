@@ -2,6 +2,8 @@
 //!
 //! Certificates and host names are always verified; there is no way to say otherwise.
 
+#[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
+use leasehold_core::Reason;
 use leasehold_core::{Error, ErrorKind, Result};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -144,6 +146,7 @@ impl Tls {
                 let name = tokio_rustls::rustls::pki_types::ServerName::try_from(host.to_owned())
                     .map_err(|_| {
                     Verdict::misconfigured("the host's name can't be in a certificate")
+                        .because(Reason::Certificate)
                 })?;
                 match connector.connect(name, socket).await {
                     Ok(stream) => Ok(Box::new(stream)),
@@ -153,7 +156,7 @@ impl Tls {
             #[cfg(all(feature = "tls-native", not(feature = "tls-rustls")))]
             Self::Native(connector) => match connector.connect(host, socket).await {
                 Ok(stream) => Ok(Box::new(stream)),
-                Err(error) => Err(Verdict::misconfigured(untrusted(&error))),
+                Err(error) => Err(untrusted(&error)),
             },
         }
     }
@@ -167,18 +170,19 @@ fn failed(error: &std::io::Error) -> Verdict {
     let said =
         error.get_ref().and_then(|inner| inner.downcast_ref::<tokio_rustls::rustls::Error>());
     match said {
-        Some(said) => Verdict::misconfigured(untrusted(said)),
-        None => io_error(error.kind(), &error.to_string(), Stage::Connecting),
+        Some(said) => untrusted(said),
+        None => io_error(error, Stage::Connecting),
     }
 }
 
 #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
-fn untrusted(error: &dyn std::fmt::Display) -> String {
-    format!(
+fn untrusted(error: &dyn std::fmt::Display) -> Verdict {
+    Verdict::misconfigured(format!(
         "no secure connection could be made: {}; check the server's certificate and name, the \
          authority (cafile), and that the port speaks TLS",
         leasehold_core::escape::terminal(&error.to_string())
-    )
+    ))
+    .because(Reason::Certificate)
 }
 
 #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]

@@ -55,7 +55,11 @@ impl Deadline {
             Some(last) => format!("no connection within {within:?}: {}", last.message()),
             None => format!("no connection within {within:?}; is the address right"),
         };
-        Verdict::out_of_time(Effect::NotApplied, message)
+        let verdict = Verdict::out_of_time(Effect::NotApplied, message);
+        match last.and_then(|last| last.reason) {
+            Some(reason) => verdict.because(reason),
+            None => verdict,
+        }
     }
 
     /// No answer came in time.

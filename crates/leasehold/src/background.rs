@@ -10,7 +10,7 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use leasehold_clock::Process;
-use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_core::{Error, ErrorKind, Reason, Result};
 use tokio::runtime::{Builder, Handle, Runtime};
 
 /// As `ps -L` shows it; Linux keeps 15 characters.
@@ -74,7 +74,7 @@ impl Background {
                 if let Some(runtime) = take(&waiting) {
                     runtime.shutdown_background();
                 }
-                refuse("no thread could be started", error)
+                refuse("no thread could be started", error).with_reason(Reason::Threads)
             })?;
         Ok(Self { process, runtime: handle, thread: thread.thread().id() })
     }

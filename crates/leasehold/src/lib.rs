@@ -488,7 +488,7 @@ pub use owner::Owner;
 pub use leasehold_clock as clock;
 pub use leasehold_core::{
     Effect, Error, ErrorKind, Fence, ForceRelease, HolderInfo, IntoKey, Key, Listing, LockInfo,
-    Metadata, OwnerName, Result, Ttl, WaiterInfo, retry,
+    Metadata, OwnerName, Reason, Result, Ttl, WaiterInfo, retry,
 };
 #[cfg(feature = "embedded")]
 pub use leasehold_embedded as embedded;

@@ -355,6 +355,14 @@ async fn release(
         Cooldown::AsGranted | Cooldown::Reopen => "the lock may stay held until its ttl runs out",
     };
     for (key, released) in held.release(cooldown).await {
+        let how = match &released {
+            Ok(Release::Released) => "released",
+            Ok(Release::Late { .. }) => "late",
+            Ok(Release::NotHeld) => "not_held",
+            Ok(_) => "unknown",
+            Err(_) => "failed",
+        };
+        tracing::info!(target: "leasehold", %key, release = how, "the lock was given up");
         let known = known.contains(&key);
         let problem = match released {
             Ok(Release::Released) => continue,

@@ -24,7 +24,7 @@ use heed::{Database, RoTxn, RwTxn, WithoutTls};
 use leasehold_clock::wall::FenceFloor;
 use leasehold_clock::{Process, SystemClock};
 use leasehold_core::table::{Notice, Now, StoreTime};
-use leasehold_core::{ClientId, Clock as _, Effect, Error, ErrorKind, Result};
+use leasehold_core::{ClientId, Clock as _, Effect, Error, ErrorKind, Reason, Result};
 use tokio::sync::oneshot;
 
 use super::commits::Commits;
@@ -190,7 +190,9 @@ impl Environment {
             drop(reply.send(answer));
         };
         let _in_line = self.worker.wait(until, Box::new(job)).map_err(|error| {
-            self.error(ErrorKind::Unavailable, "can't start a thread to wait in").caused_by(error)
+            self.error(ErrorKind::Unavailable, "can't start a thread to wait in")
+                .with_reason(Reason::Threads)
+                .caused_by(error)
         })?;
         match answer.await {
             Ok(answer) => answer,
@@ -279,6 +281,7 @@ impl Environment {
             ErrorKind::Unavailable,
             format!("not let in within {within:?}{}", who_is_inside(&self.gate)),
         )
+        .with_reason(Reason::NoAnswer)
     }
 
     fn check_usable(&self) -> Result<()> {
@@ -306,7 +309,7 @@ impl Environment {
         };
         // Nobody rides that out: it stays so until all that use the store have ended.
         let message = format!("{what}; end what uses it and start again");
-        Err(self.error(ErrorKind::Corrupt, message))
+        Err(self.error(ErrorKind::Corrupt, message).with_reason(Reason::DirectoryGone))
     }
 
     /// The time by which a step inside the gate goes.
@@ -402,6 +405,7 @@ impl Environment {
                  uses it, remove the directory and make it again with a higher bytes_max"
             ),
         )
+        .with_reason(Reason::StoreFull)
     }
 
     pub(super) fn commit(&self, txn: RwTxn<'_>) -> Result<()> {
@@ -505,7 +509,9 @@ pub(super) fn lmdb_error(error: heed::Error) -> Error {
             unusable("use", std::io::Error::from_raw_os_error(code))
         }
         heed::Error::Mdb(Mdb::MapFull | Mdb::TxnFull) => {
-            Error::new(ErrorKind::Full, "the data file is full").caused_by(error)
+            Error::new(ErrorKind::Full, "the data file is full")
+                .with_reason(Reason::StoreFull)
+                .caused_by(error)
         }
         heed::Error::Mdb(
             Mdb::Corrupted
@@ -545,7 +551,8 @@ fn come_in<'a, T>(
                 return Err(Error::new(
                     ErrorKind::Unavailable,
                     format!("not let in within {within:?}{}", who_is_inside(gate)),
-                ));
+                )
+                .with_reason(Reason::NoAnswer));
             }
             Err(error) => return Err(no_gate(error)),
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, EnvFlags, EnvOpenOptions, WithoutTls};
 use leasehold_clock::{Process, SystemClock};
-use leasehold_core::{Clock as _, Error, ErrorKind, Result};
+use leasehold_core::{Clock as _, Error, ErrorKind, Reason, Result};
 
 use super::directory::{Access, DATA, Directory, GATE, SESSIONS, WAKE, unusable};
 use super::environment::{Environment, Parts, begin_opening, corrupt, enter, lmdb_error, no_gate};
@@ -119,7 +119,8 @@ fn lock_soon<T>(mutex: &Mutex<T>, within: Duration) -> Result<MutexGuard<'_, T>>
                 return Err(Error::new(
                     ErrorKind::Unavailable,
                     "another thread of this process is opening it and does not go on",
-                ));
+                )
+                .with_reason(Reason::NoAnswer));
             }
         }
     }
@@ -273,6 +274,7 @@ fn replaced(file: &str) -> Error {
              store and start again"
         ),
     )
+    .with_reason(Reason::DirectoryGone)
 }
 
 fn other_namespace() -> Error {

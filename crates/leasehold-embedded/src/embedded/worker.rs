@@ -172,5 +172,8 @@ fn give_up_overdue(line: &Line) {
 }
 
 fn again(error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), error.to_string())
+    match error.raw_os_error() {
+        Some(number) => io::Error::from_raw_os_error(number),
+        None => io::Error::new(error.kind(), error.to_string()),
+    }
 }

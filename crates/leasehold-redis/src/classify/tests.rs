@@ -195,16 +195,16 @@ fn what_is_not_understood_is_unknown() {
 #[test]
 fn a_lost_connection_is_unknown_only_after_a_request() {
     let reset = io::ErrorKind::ConnectionReset;
-    let asked = io_error(reset, "", Stage::Asked);
+    let asked = io_error(&reset.into(), Stage::Asked);
     assert_eq!((asked.kind, asked.effect, asked.next), (Unavailable, Unknown, Next::Drop));
-    let connecting = io_error(reset, "", Stage::Connecting);
+    let connecting = io_error(&reset.into(), Stage::Connecting);
     assert_eq!(
         (connecting.kind, connecting.effect, connecting.next),
         (Unavailable, NotApplied, Next::Reconnect)
     );
-    let refused = io_error(io::ErrorKind::ConnectionRefused, "", Stage::Connecting);
+    let refused = io_error(&io::ErrorKind::ConnectionRefused.into(), Stage::Connecting);
     assert!(refused.to_error().to_string().contains("nobody listens"));
-    let socket = io_error(io::ErrorKind::PermissionDenied, "", Stage::Connecting);
+    let socket = io_error(&io::ErrorKind::PermissionDenied.into(), Stage::Connecting);
     assert_eq!((socket.kind, socket.next), (Denied, Next::Fail));
 }
 
@@ -212,4 +212,28 @@ fn a_lost_connection_is_unknown_only_after_a_request() {
 fn a_time_out_is_unavailable_and_as_known_as_it_can_be() {
     let late = Verdict::out_of_time(Unknown, "no answer within 2s");
     assert_eq!((late.kind, late.effect, late.next), (Unavailable, Unknown, Next::Fail));
+}
+
+#[test]
+fn what_is_branched_on_has_a_reason_and_needs_no_words() {
+    for (code, detail, reason) in [
+        ("LOADING", "", Reason::Busy),
+        ("NOAUTH", "Authentication required.", Reason::NoPassword),
+        ("WRONGPASS", "invalid username-password pair", Reason::WrongPassword),
+        ("NOPERM", "this user has no permissions to run the 'ping' command", Reason::MissingRight),
+        ("ERR", "ACL failure in script: no keys", Reason::MissingRight),
+        ("OOM", "command not allowed", Reason::MemoryFull),
+        ("READONLY", "", Reason::NotPrimary),
+        ("LEASEHOLDVERSION", "9", Reason::OtherVersion),
+        ("ERR", "max number of clients reached", Reason::ServerFull),
+    ] {
+        assert_eq!(server(code, detail).to_error().reason(), Some(reason), "{code} {detail}");
+    }
+}
+
+#[test]
+fn a_cause_that_the_client_library_wraps_keeps_its_number() {
+    let full = RedisError::from(io::Error::from_raw_os_error(24));
+    let error = judge(&full, Stage::Connecting).to_error();
+    assert_eq!(error.reason(), Some(Reason::OpenFiles));
 }

@@ -1,7 +1,7 @@
 //! Whether who waits is woken.
 
 use leasehold_core::doctor::{Finding, Severity, WAKE};
-use leasehold_core::{ClientId, ErrorKind, Store as _, Wake};
+use leasehold_core::{ClientId, ErrorKind, Wake};
 use tokio::time::timeout_at;
 
 use super::facts::word;
@@ -55,7 +55,7 @@ impl RedisStore {
         lacking: &mut Vec<Lacking>,
         deadline: Deadline,
     ) -> Option<Finding> {
-        if !self.capability().wake {
+        let Some(sources) = &self.shared.wake else {
             let finding = Finding::new(
                 Severity::Note,
                 WAKE,
@@ -63,7 +63,7 @@ impl RedisStore {
                 "who waits finds out by asking, so hand-overs take longer",
             );
             return Some(finding.advise("give the store's builder a client for subscriptions"));
-        }
+        };
         let silent = |why: String| {
             let finding = Finding::new(
                 Severity::Warning,
@@ -75,15 +75,17 @@ impl RedisStore {
                 "let clients subscribe and publish, and keep proxies that can't out of the way",
             ))
         };
-        let mut listener = match self.listen(client, deadline.left() / 2).await {
+        let within = Deadline::after(deadline.left() / 2);
+        let mut listener = match self.listen_at(sources, client, within).await {
             Ok(listener) => listener,
-            Err(error) if error.kind() == ErrorKind::Denied => {
-                let by_channel = error.to_string().contains("channel");
-                lacking
-                    .push(("subscribe", if by_channel { Lack::Channels } else { Lack::Command }));
+            Err(verdict) if verdict.kind == ErrorKind::Denied => {
+                lacking.push(("subscribe", verdict.lack.unwrap_or(Lack::Command)));
                 return None;
             }
-            Err(error) => return silent(format!("no subscription could be made: {error}")),
+            Err(verdict) => {
+                let error = self.error(&verdict, "listen", None);
+                return silent(format!("no subscription could be made: {error}"));
+            }
         };
         if lacking.iter().any(|(command, _)| *command == "publish") {
             return None;

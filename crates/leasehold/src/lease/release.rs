@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::sync::Arc;
 
-use leasehold_core::{Effect, ErrorKind, Fence, Key, Release as StoreRelease, Result};
+use leasehold_core::{Effect, ErrorKind, Fence, Key, Reason, Release as StoreRelease, Result};
 use tokio::task::JoinSet;
 
 use crate::LOCK;
@@ -187,7 +187,10 @@ pub(crate) fn tell(key: &Key, fence: Fence, answer: &Result<StoreRelease>) {
     match answer {
         Ok(StoreRelease::Released) => tracing::debug!(target: LOCK, %key, %fence, "released"),
         Ok(outcome) => tracing::debug!(target: LOCK, %key, %fence, ?outcome, "release"),
-        Err(error) => tracing::debug!(target: LOCK, %key, %fence, %error, "not released"),
+        Err(error) => {
+            let reason = error.reason().map(Reason::name);
+            tracing::debug!(target: LOCK, %key, %fence, %error, reason, "not released");
+        }
     }
 }
 

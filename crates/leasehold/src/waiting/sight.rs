@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::{Busy, Error, ErrorKind, HolderInfo, Key, Moment};
+use leasehold_core::{Busy, Error, ErrorKind, HolderInfo, Key, Moment, Reason};
 
 use crate::settings::Settings;
 use crate::shared::Inner;
@@ -226,7 +226,9 @@ impl Limits {
                 "{why} after {waited:.1?}, and the store {silence}; whether the lock is held is \
                  unknown"
             );
-            return explain(Error::new(error.kind(), why).caused_by(error.clone()));
+            let reason = error.reason().unwrap_or(Reason::WaitOver);
+            let error_then = Error::new(error.kind(), why).with_reason(reason);
+            return explain(error_then.caused_by(error.clone()));
         }
         let InTheWay { mut holder, seen_at, free_at, position, contended } = in_the_way.clone();
         if let Some(holder) = &mut holder {

@@ -331,9 +331,8 @@ fn closings(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
 
 /// Whether a command has told the store to keep the lock closed, and been answered.
 fn has_closed(done: &Done) -> bool {
-    let untroubled = |step: &Step| {
-        code(step) == Some(i32::from(done.op.code)) && !step.stderr.contains("release")
-    };
+    let untroubled =
+        |step: &Step| code(step) == Some(i32::from(done.op.code)) && !step.said.release_failed;
     done.op.cooldown() && done.steps.first().is_some_and(untroubled)
 }
 
@@ -392,11 +391,12 @@ fn exit(
     let may_be_busy = op.wait != Wait::Forever || op.once();
     let supervised = matches!(op.verb, Verb::Run { .. } | Verb::Elect);
     // On a busy machine a short wait is over before a store that nothing befell has answered.
-    let unanswered = ["before the wait ran out", "could not be asked any more"];
-    let too_short = op.wait != Wait::Forever
-        && unanswered.iter().any(|says| step.stderr.contains(says))
+    let too_short = match step.said.reason.as_deref() {
+        Some("no_answer" | "wait_over") => op.wait != Wait::Forever,
         // So is a quarter of a short ttl before all replicas have confirmed a grant.
-        || op.ttl < Duration::from_secs(2) && step.stderr.contains("replicas had it within");
+        Some("replicas_missing") => op.ttl < Duration::from_secs(2),
+        _ => false,
+    };
     let truthful = match (step.what.as_str(), code) {
         // The section's own, which says that it ran to its end.
         (_, code) if supervised && code == i32::from(op.code) && has("end") => true,

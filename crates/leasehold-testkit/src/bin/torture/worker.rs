@@ -58,6 +58,33 @@ pub(crate) struct Step {
     /// What befell it, with the moment.
     pub(crate) acts: Vec<(Duration, Act)>,
     pub(crate) stderr: String,
+    pub(crate) said: Said,
+}
+
+/// What a command has logged of itself, by the fields of its events.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    /// Why it failed.
+    pub(crate) reason: Option<String>,
+    /// Whether the store did not confirm a release.
+    pub(crate) release_failed: bool,
+}
+
+impl Said {
+    fn read(stderr: &str) -> Self {
+        let field = |line: &str, name: &str| {
+            let value = line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            value.map(|value| value.trim_matches('"').to_owned())
+        };
+        let mut said = Self::default();
+        for line in stderr.lines() {
+            if field(line, "exit").is_some() {
+                said.reason = field(line, "reason");
+            }
+            said.release_failed |= field(line, "release").is_some_and(|how| how != "released");
+        }
+        said
+    }
 }
 
 impl Ground {
@@ -74,6 +101,8 @@ impl Ground {
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("HOME", &self.dir).env("LEASEHOLD_STORE", &self.store);
         command.env(section::DIRECTORY, &self.dir);
+        // What is judged are fields of events: words for people may change.
+        command.env("LEASEHOLD_LOG", "leasehold=info");
     }
 
     fn output(&self, op: u64, end: &str) -> PathBuf {
@@ -110,6 +139,7 @@ impl<'a> Running<'a> {
             status: None,
             acts: Vec::new(),
             stderr: String::new(),
+            said: Said::default(),
         };
         Self { ground, process, step, stderr }
     }
@@ -134,6 +164,7 @@ impl<'a> Running<'a> {
         }
         self.step.end = clock::now();
         self.step.stderr = fs::read_to_string(&self.stderr).unwrap_or_default();
+        self.step.said = Said::read(&self.step.stderr);
         self.step
     }
 
