@@ -1,4 +1,4 @@
-//! Judges what was typed, where clap can't: names, lengths of time that a store has to keep, fences.
+//! Judges what was typed, where clap can't: names, what goes together, fences.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -8,9 +8,6 @@ use leasehold::interop::Layout;
 use leasehold::{Fence, Key, Ttl};
 
 use crate::failure::{Failure, Outcome};
-
-/// A shorter hold is over before a command could have begun, on a machine that has other work.
-const MAX_HOLD_MIN: Duration = Duration::from_millis(100);
 
 /// Judges a name.
 pub(crate) fn key(typed: &OsStr) -> Outcome<Key> {
@@ -30,11 +27,6 @@ pub(crate) fn keys(typed: &[OsString]) -> Outcome<Vec<Key>> {
     }
 }
 
-/// Judges a length of time that a store has to keep, such as a ttl.
-pub(crate) fn ttl(typed: Duration) -> Outcome<Ttl> {
-    Ttl::new(typed).map_err(|error| Failure::of_argument(&error))
-}
-
 /// Judges the longest hold, and says how long the lease runs then: no longer than that.
 pub(crate) fn within(
     max_hold: Option<Duration>,
@@ -48,31 +40,9 @@ pub(crate) fn within(
             "a grace of {grace:?} is too long for --max-hold {longest:?}; give at most half of it"
         )));
     }
-    match max_hold.filter(|longest| *longest < ttl.duration().max(MAX_HOLD_MIN)) {
+    match max_hold.filter(|longest| *longest < ttl.duration()) {
         None => Ok(ttl),
-        Some(longest) if longest < MAX_HOLD_MIN => Err(Failure::usage(format!(
-            "a longest hold of {longest:?} is too short to work in; give at least {MAX_HOLD_MIN:?}"
-        ))),
         Some(longest) => Ttl::new(longest).map_err(|error| Failure::of_argument(&error)),
-    }
-}
-
-/// Judges the expiry of a lock that has none: as long as a ttl may be.
-pub(crate) fn expiry(typed: Duration) -> Outcome<Ttl> {
-    Ttl::new(typed).map_err(|_| {
-        Failure::usage(format!(
-            "an --expire-leftovers of {typed:?} is out of range; give 1 ms to 30 days"
-        ))
-    })
-}
-
-/// Judges a cool-down; none is as good as zero.
-pub(crate) fn cooldown(typed: Option<Duration>) -> Outcome<Option<Duration>> {
-    match typed.filter(|length| !length.is_zero()) {
-        None => Ok(None),
-        Some(length) => Ttl::new(length).map(|_| Some(length)).map_err(|_| {
-            Failure::usage(format!("a cool-down of {length:?} is out of range; give up to 30 days"))
-        }),
     }
 }
 

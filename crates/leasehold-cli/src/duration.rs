@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use leasehold::{Cooldown, PERIOD_MIN, PERIOD_RANGE, Ttl};
+
 const GIVE: &str = "give seconds or a length with units, such as 10, 0.5, 30s, 1m30s";
 
 /// Reads `10`, `0.5` (seconds, as flock takes them), `30s`, `1m30s`, `250ms`.
@@ -21,6 +23,35 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
             .map_err(|_| "this many seconds are out of range".to_owned());
     }
     humantime::parse_duration(text).map_err(|_| GIVE.to_owned())
+}
+
+/// Reads the length of a lease.
+pub(crate) fn ttl(text: &str) -> Result<Ttl, String> {
+    Ttl::new(parse(text)?).map_err(|error| error.to_string())
+}
+
+/// Reads a cool-down.
+pub(crate) fn cooldown(text: &str) -> Result<Cooldown, String> {
+    Cooldown::new(parse(text)?).map_err(|error| error.to_string())
+}
+
+/// Reads a period.
+pub(crate) fn period(text: &str) -> Result<Duration, String> {
+    let length = parse(text)?;
+    match Cooldown::new(length) {
+        Ok(_) if length >= PERIOD_MIN => Ok(length),
+        _ => Err(format!("a period of {length:?} is out of range; give {PERIOD_RANGE}")),
+    }
+}
+
+/// Reads a longest hold.
+pub(crate) fn max_hold(text: &str) -> Result<Duration, String> {
+    let length = parse(text)?;
+    let least = Ttl::MIN;
+    match length >= least.duration() {
+        true => Ok(length),
+        false => Err(format!("a longest hold of {length:?} is too short; give at least {least}")),
+    }
 }
 
 /// `250ms`, `7s`, `3m 5s`: nobody needs the nanoseconds.

@@ -5,11 +5,6 @@ use std::time::Duration;
 use crate::cli::Kinds;
 use crate::failure::{Failure, Outcome};
 
-/// Shorter ones close nothing.
-const PERIOD_MIN: Duration = Duration::from_millis(1);
-/// For longer no store keeps a lock closed.
-const PERIOD_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-
 /// What is to be taken.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Kind {
@@ -57,11 +52,6 @@ impl Kind {
             )),
             (Some(limit), count) => Ok(Self::Permits { count: count.unwrap_or(1), limit: *limit }),
             (None, None) => Ok(match once_per {
-                Some(period) if !(PERIOD_MIN..=PERIOD_MAX).contains(period) => {
-                    return refuse(&format!(
-                        "a period of {period:?} is out of range; give 1 ms to 365 days"
-                    ));
-                }
                 Some(period) => Self::OncePer(*period),
                 None if *shared => Self::Shared,
                 None => Self::Exclusive,
@@ -112,7 +102,6 @@ mod tests {
             kind(1, |typed| (typed.limit, typed.permits) = (Some(2), Some(3))),
             kind(1, |typed| (typed.shared, typed.exclusive) = (true, true)),
             kind(1, |typed| (typed.shared, typed.limit) = (true, Some(3))),
-            kind(1, |typed| typed.once_per = Some(Duration::ZERO)),
         ];
         for refusal in refused {
             let message = refusal.unwrap_err().message;

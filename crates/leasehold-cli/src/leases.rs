@@ -32,7 +32,7 @@ pub(crate) enum Cooldown {
     #[default]
     AsGranted,
     /// It stays closed for so long.
-    For(Duration),
+    For(leasehold::Cooldown),
     /// It is open again, where taking it closed it.
     Reopen,
 }

@@ -74,8 +74,9 @@ impl Request {
     ) -> Outcome<Self> {
         let Context { settings, quiet, .. } = context;
         let argument = |error: Error| Failure::of_argument(&error);
-        let Taking { waiting, ttl: length, meta, owner } = taking;
-        let length = length.or(settings.ttl()).unwrap_or(leasehold::DEFAULT_TTL);
+        let Taking { waiting, ttl, meta, owner } = taking;
+        let typed = ttl.or(settings.ttl());
+        let ttl = typed.map_or_else(|| Ttl::new(leasehold::DEFAULT_TTL), Ok).map_err(argument)?;
         if let Some(owner) = owner {
             OwnerName::new(owner).map_err(argument)?;
         }
@@ -97,7 +98,7 @@ impl Request {
             busy: Exit::Busy(waiting.conflict_exit_code),
             quiet: *quiet,
             numbers: Numbers::of(layout),
-            ttl: arguments::ttl(length)?,
+            ttl,
             owner: owner.clone(),
             metadata: Metadata::new(meta.join("\n")).map_err(argument)?,
         })

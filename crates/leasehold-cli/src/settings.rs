@@ -10,9 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leasehold::interop::Layout;
-use leasehold::{Client, ClientBuilder, Error};
+use leasehold::{Client, ClientBuilder, Error, Ttl};
 
-use crate::arguments;
 use crate::cli::Global;
 use crate::duration;
 use crate::failure::{Failure, Outcome};
@@ -39,11 +38,11 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 pub(crate) struct Settings {
     store: String,
     password: Option<String>,
-    ttl: Option<Duration>,
+    ttl: Option<Ttl>,
     owner: Option<String>,
     retry_store: Option<Duration>,
     layout: Option<Layout>,
-    leftovers: Option<Duration>,
+    leftovers: Option<Ttl>,
     log: u32,
     fence_retention: Option<Duration>,
 }
@@ -133,7 +132,7 @@ impl Settings {
     pub(crate) fn shared_with(
         mut self,
         layout: Option<&Layout>,
-        leftovers: Option<Duration>,
+        leftovers: Option<Ttl>,
     ) -> Outcome<Self> {
         if let Some(layout) = layout
             && (!self.is_on_a_server() || self.store.starts_with("quorum"))
@@ -146,9 +145,6 @@ impl Settings {
             return Err(Failure::usage(
                 "all locks of symfony have an end; leave --expire-leftovers out",
             ));
-        }
-        if let Some(expiry) = leftovers {
-            arguments::expiry(expiry)?;
         }
         self.layout = layout.cloned();
         self.leftovers = leftovers;
@@ -189,7 +185,7 @@ impl Settings {
     }
 
     /// The ttl of the config file.
-    pub(crate) const fn ttl(&self) -> Option<Duration> {
+    pub(crate) const fn ttl(&self) -> Option<Ttl> {
         self.ttl
     }
 
@@ -239,7 +235,7 @@ impl Settings {
             builder = builder.interop(layout.clone());
         }
         if let Some(expiry) = self.leftovers {
-            builder = builder.leftovers(expiry);
+            builder = builder.leftovers(expiry.duration());
         }
         builder.connect(&self.store).await
     }
@@ -261,7 +257,7 @@ fn text(value: OsString, name: &str) -> Outcome<String> {
 struct Config {
     store: Option<String>,
     password_file: Option<PathBuf>,
-    ttl: Option<Duration>,
+    ttl: Option<Ttl>,
     owner: Option<String>,
     retry_store: Option<Duration>,
 }
@@ -353,9 +349,7 @@ impl Config {
                 }
                 "password_file" => config.password_file = Some(value.into()),
                 "ttl" => {
-                    let ttl = duration::parse(&value).and_then(|ttl| {
-                        leasehold::Ttl::new(ttl).map(|_| ttl).map_err(|error| error.to_string())
-                    });
+                    let ttl = duration::ttl(&value);
                     config.ttl = Some(ttl.map_err(|why| format!("`ttl`: {why}"))?);
                 }
                 "retry_store" => {
@@ -442,7 +436,7 @@ mod tests {
         let config = Config::parse(text).unwrap();
         assert_eq!(config.retry_store, Some(Duration::from_secs(30)));
         assert_eq!(config.store.as_deref(), Some("redis://db"));
-        assert_eq!(config.ttl, Some(Duration::from_secs(60)));
+        assert_eq!(config.ttl.unwrap().duration(), Duration::from_secs(60));
         assert_eq!(config.owner.as_deref(), Some("me"));
         assert_eq!(config.password_file.as_deref(), Some(Path::new("/p")));
     }
@@ -471,7 +465,7 @@ mod tests {
         let user = Config::parse("ttl = '5s'").unwrap();
         let machine = Config::parse("ttl = '9s'\nstore = 'redis://db'").unwrap();
         let config = user.over(machine);
-        assert_eq!(config.ttl, Some(Duration::from_secs(5)));
+        assert_eq!(config.ttl.unwrap().duration(), Duration::from_secs(5));
         assert_eq!(config.store.as_deref(), Some("redis://db"));
     }
 }

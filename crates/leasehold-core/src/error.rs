@@ -251,6 +251,19 @@ impl Error {
         free.or(self.inner.passes_in)
     }
 
+    /// Whether the lock was not to be had and nothing else is wrong: another holder has it, it is closed,
+    /// or enough callers wait for it. What a call that tries once answers with `None`, a wait answers
+    /// with such an error.
+    #[must_use]
+    pub fn is_not_obtained(&self) -> bool {
+        match self.inner.kind {
+            ErrorKind::Timeout => true,
+            // A full line, which is no other use of the name.
+            ErrorKind::Conflict => self.inner.contention.is_some(),
+            _ => false,
+        }
+    }
+
     /// Whether the same call may succeed later without anybody changing anything.
     #[must_use]
     pub fn is_retryable(&self) -> bool {

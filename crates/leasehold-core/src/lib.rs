@@ -11,6 +11,7 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod clock;
+mod cooldown;
 pub mod doctor;
 #[cfg(feature = "serde")]
 mod document;
@@ -31,6 +32,7 @@ mod token;
 mod ttl;
 
 pub use clock::{Clock, Moment};
+pub use cooldown::Cooldown;
 pub use error::{Effect, Error, ErrorKind, Result};
 pub use fence::{Fence, FenceBlock};
 pub use key::{IntoKey, Key};

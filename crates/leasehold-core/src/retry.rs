@@ -129,6 +129,27 @@ impl<S: RetryStrategy> RetryStrategy for Jitter<S> {
     }
 }
 
+/// What can be made of a strategy, for callers that have not imported the trait.
+macro_rules! inherent {
+    ($($strategy:ident $(<$of:ident>)?)*) => { $(
+        impl$(<$of: RetryStrategy>)? $strategy$(<$of>)? {
+            /// At most `tries` tries in all. See [`RetryStrategy::limit`].
+            #[must_use]
+            pub fn limit(self, tries: u32) -> Limit<Self> {
+                RetryStrategy::limit(self, tries)
+            }
+
+            /// Pauses made longer or shorter by chance. See [`RetryStrategy::jitter`].
+            #[must_use]
+            pub fn jitter(self, share: f64) -> Jitter<Self> {
+                RetryStrategy::jitter(self, share)
+            }
+        }
+    )* };
+}
+
+inherent!(NoRetry Linear Exponential Limit<S> Jitter<S>);
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The length of a lease: 1 ms to 30 days, in whole milliseconds.
+/// The length of a lease: 10 ms to 30 days, in whole milliseconds.
+///
+/// A shorter lease would be over before its holder could do anything or renew it: its margin alone
+/// is 2 ms.
 ///
 /// This is the only place where a `Duration` becomes a number of milliseconds.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -14,22 +17,24 @@ pub struct Ttl(u32);
 
 impl Ttl {
     /// The shortest lease.
-    pub const MIN: Self = Self(1);
+    pub const MIN: Self = Self(10);
     /// The longest lease: 30 days.
     pub const MAX: Self = Self(30 * 24 * 60 * 60 * 1000);
+    /// What lengths are taken, in words.
+    pub const RANGE: &'static str = "10 ms to 30 days";
 
     /// Validates a length; what is below a millisecond is cut off, which can only end a lease
     /// early on the holder's side.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Config`] when the length is below 1 ms or above 30 days.
+    /// [`ErrorKind::Config`] when the length is below 10 ms or above 30 days.
     pub fn new(length: Duration) -> Result<Self> {
         match u32::try_from(length.as_millis()) {
             Ok(ms) if (Self::MIN.0..=Self::MAX.0).contains(&ms) => Ok(Self(ms)),
             _ => Err(Error::new(
                 ErrorKind::Config,
-                format!("a ttl of {length:?} is out of range; give 1 ms to 30 days"),
+                format!("a ttl of {length:?} is out of range; give {}", Self::RANGE),
             )),
         }
     }
@@ -66,12 +71,14 @@ mod tests {
 
     #[test]
     fn zero_dust_and_absurd_lengths_are_refused() {
-        for bad in [Duration::ZERO, Duration::from_nanos(999_999), Duration::MAX] {
-            assert_eq!(Ttl::new(bad).unwrap_err().kind(), ErrorKind::Config, "{bad:?}");
+        for bad in [Duration::ZERO, Duration::from_nanos(9_999_999), Duration::MAX] {
+            let refused = Ttl::new(bad).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Config, "{bad:?}");
+            assert!(refused.to_string().ends_with(Ttl::RANGE), "{refused}");
         }
         let month = Duration::from_secs(30 * 86_400);
         assert_eq!(Ttl::new(month).unwrap(), Ttl::MAX);
         assert!(Ttl::new(month + Duration::from_millis(1)).is_err());
-        assert_eq!(Ttl::new(Duration::from_micros(1_900)).unwrap().as_millis(), 1);
+        assert_eq!(Ttl::new(Duration::from_micros(10_900)).unwrap(), Ttl::MIN);
     }
 }

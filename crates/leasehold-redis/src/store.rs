@@ -386,7 +386,7 @@ impl RedisStore {
             return Effect::Applied;
         }
         let mut leave = LeaveRequest::new(request.key.clone(), request.token);
-        leave.reopen = request.cooldown.is_some();
+        leave.reopen = !request.cooldown.is_none();
         let call = self.leave_call(&leave);
         self.settle_order();
         match call.run(&*self.shared.transport, self.in_order(), deadline).await {
@@ -517,7 +517,7 @@ impl Store for RedisStore {
     ) -> BoxFuture<'a, Result<Release>> {
         Box::pin(async move {
             let named = |error| self.named(error, "release", Some(&request.key));
-            let (words, deadline) = (|| self.release_words(request), Deadline::after(within));
+            let (words, deadline) = (|| Ok(self.release_words(request)), Deadline::after(within));
             let outcome = self.combined(Kind::Release, words, Delivery::None, deadline).await;
             let answer = outcome.map_err(named)?.map_err(|verdict| named(verdict.to_error()))?;
             reply::release(answer.value).map_err(named)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_core::{Error, ErrorKind, IntoKey, Key, Result};
 
 use crate::client::Client;
-use crate::lease::handle::Cooldown;
+use crate::lease::handle::Afterwards;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::held_leases;
 use crate::lease::release::Releases;
@@ -37,6 +37,16 @@ impl Client {
     /// [`ErrorKind::Config`] for a bad name.
     pub fn held(&self, key: impl IntoKey) -> Result<Vec<HeldLease>> {
         Ok(self.leases_of(&key.into_key()?))
+    }
+
+    /// Whether this client or a clone of it holds a lease under a name, wherever its guard is. Sends
+    /// nothing; [`inspect`](Self::inspect) asks the store who holds the lock.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for a bad name.
+    pub fn is_held(&self, key: impl IntoKey) -> Result<bool> {
+        Ok(!self.held(key)?.is_empty())
     }
 
     /// Gives all that this client holds under a name a new length. See [`HeldLease::renew_to`].
@@ -94,7 +104,7 @@ impl Client {
     pub async fn release_held_outcomes(&self, key: impl IntoKey) -> Result<Releases> {
         let leases = self.held_for_certain(&key.into_key()?, "release")?;
         let releases = leases.into_iter().map(|lease| async move {
-            (lease.key().clone(), lease.give_back(Cooldown::AsGranted).await)
+            (lease.key().clone(), lease.give_back(Afterwards::AsGranted).await)
         });
         Ok(Releases::of(self.inner(), releases).await)
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use leasehold_core::doctor::{self, Finding};
 use leasehold_core::{
-    AskRequest, Error, ErrorKind, Fence, ForceRelease, ForceReleaseRequest, IntoKey, ListRequest,
-    Listing, LockInfo, LogEntry, OwnerName, Result, Store, Ttl, settle_log,
+    AskRequest, Cooldown, Error, ErrorKind, Fence, ForceRelease, ForceReleaseRequest, IntoKey,
+    ListRequest, Listing, LockInfo, LogEntry, OwnerName, Result, Store, Ttl, settle_log,
 };
 
 use crate::LOCK;
@@ -22,7 +22,7 @@ use crate::kinds::rwlock::RwLock;
 use crate::kinds::semaphore::Semaphore;
 use crate::lease::detached::DetachedLease;
 use crate::lease::guard::Guard;
-use crate::lease::handle::Cooldown;
+use crate::lease::handle::Afterwards;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::release::{self, Release, Releases};
 use crate::log::{self, LogWriter};
@@ -367,7 +367,7 @@ impl Client {
     /// # Cancel safety
     ///
     /// If dropped, the lease may or may not have ended.
-    pub async fn release(&self, lease: &DetachedLease, cooldown: Option<Duration>) -> Result<()> {
+    pub async fn release(&self, lease: &DetachedLease, cooldown: Option<Cooldown>) -> Result<()> {
         let answer = self.release_outcome(lease, cooldown).await;
         release::verdict_of(self.inner(), lease.key(), answer)
     }
@@ -388,9 +388,9 @@ impl Client {
     pub async fn release_outcome(
         &self,
         lease: &DetachedLease,
-        cooldown: Option<Duration>,
+        cooldown: Option<Cooldown>,
     ) -> Result<Release> {
-        lease.release(self.inner(), cooldown).await
+        lease.release(self.inner(), cooldown.unwrap_or_default()).await
     }
 
     /// Releases every lease that this client holds, at the same time; the guards that remain hold
@@ -425,7 +425,7 @@ impl Client {
         let releases = self.inner().schedule.holds().into_iter().map(|handle| {
             let key = handle.key.clone();
             let lease = HeldLease::of(self.inner(), handle);
-            async move { (key, lease.give_back(Cooldown::AsGranted).await) }
+            async move { (key, lease.give_back(Afterwards::AsGranted).await) }
         });
         Releases::of(self.inner(), releases).await
     }

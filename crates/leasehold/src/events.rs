@@ -172,7 +172,7 @@ impl Holding {
         let Settings { mode, owner, audience, .. } = settings;
         // Only a grant closes a lock while it is held.
         let closed_for = match what {
-            LockEventKind::Granted => settings.cooldown,
+            LockEventKind::Granted => settings.cooldown.closes_for(),
             _ => None,
         };
         audience.tell(key, fence, Some(owner), closed_for, what);

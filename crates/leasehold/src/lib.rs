@@ -86,12 +86,13 @@
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
 //! # let client = leasehold::Client::connect("memory:").await?;
+//! use leasehold::Cooldown;
 //! use std::time::Duration;
 //!
 //! let mutex = client.mutex("reports/daily");
 //! if let Some(guard) = mutex.try_lock().await? {
 //!     // … the report …
-//!     guard.release_with_cooldown(Duration::from_secs(60)).await?;
+//!     guard.release_with_cooldown(Cooldown::new(Duration::from_secs(60))?).await?;
 //! }
 //! assert!(mutex.try_lock().await?.is_none());
 //! # Ok(()) }
@@ -470,7 +471,7 @@ pub use connect::builder::ClientBuilder;
 pub use kinds::election::{DEFAULT_LOOK_EVERY, Election, Leader, Leadership, Observer};
 pub use kinds::multi::{Multi, MultiGuard};
 pub use kinds::mutex::Mutex;
-pub use kinds::once::{OnceGuard, OncePer};
+pub use kinds::once::{OnceGuard, OncePer, PERIOD_MIN, PERIOD_RANGE};
 pub use kinds::reentrant::{Reentrant, ReentrantGuard};
 pub use kinds::rwlock::{ReadGuard, RwLock, RwPreference, WriteGuard};
 pub use kinds::semaphore::{Semaphore, SemaphoreGuard};
@@ -487,8 +488,8 @@ pub use owner::Owner;
 
 pub use leasehold_clock as clock;
 pub use leasehold_core::{
-    Effect, Error, ErrorKind, Fence, ForceRelease, HolderInfo, IntoKey, Key, Listing, LockInfo,
-    Metadata, OwnerName, Reason, Result, Ttl, WaiterInfo, retry,
+    Cooldown, Effect, Error, ErrorKind, Fence, ForceRelease, HolderInfo, IntoKey, Key, Listing,
+    LockInfo, Metadata, OwnerName, Reason, Result, Ttl, WaiterInfo, retry,
 };
 #[cfg(feature = "embedded")]
 pub use leasehold_embedded as embedded;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::retry::RetryStrategy;
-use leasehold_core::{Error, Metadata, OwnerName, Result, Ttl};
+use leasehold_core::{Error, ErrorKind, Metadata, OwnerName, Result, Ttl};
 
 /// How waiters come to their turn.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
@@ -128,11 +128,22 @@ impl fmt::Debug for LockOptions {
     }
 }
 
+/// Refuses a length in which nothing can be done: a lease is never shorter either.
+pub(crate) fn long_enough(what: &str, length: Option<Duration>) -> Result<Option<Duration>> {
+    match length {
+        Some(length) if length < Ttl::MIN.duration() => Err(Error::new(
+            ErrorKind::Config,
+            format!("{what} of {length:?} leaves no time to work; give at least {}", Ttl::MIN),
+        )),
+        length => Ok(length),
+    }
+}
+
 /// How a lock is held, for every kind of lock.
 macro_rules! holding_options {
     ([$($make:tt)*] $type:ident) => {
         $($make)*! { $type
-            /// The length of a lease: 1 ms to 30 days, by default the client's. A crashed holder's
+            /// The length of a lease: 10 ms to 30 days, by default the client's. A crashed holder's
             /// lock comes free after at most this long; a live one renews it every third of it.
             ttl(ttl: std::time::Duration) |options| {
                 crate::Ttl::new(ttl).map(|ttl| options.ttl = Some(ttl))
@@ -154,19 +165,22 @@ macro_rules! holding_options {
                 Ok(())
             }
 
-            /// The longest time for which one lease is held, renewals included; without limit by
-            /// default. After it the lease counts as lost, and the store keeps it no longer.
+            /// The longest time for which one lease is held, renewals included, at least 10 ms;
+            /// without limit by default. After it the lease counts as lost, and the store keeps it
+            /// no longer.
             max_hold(max_hold: impl Into<Option<std::time::Duration>>) |options| {
-                options.max_hold = Some(max_hold.into());
+                let max_hold = crate::options::long_enough("a longest hold", max_hold.into())?;
+                options.max_hold = Some(max_hold);
                 Ok(())
             }
 
             /// Renews the lease only while its work makes progress: while
-            /// [`HeldLease::progress`](crate::HeldLease::progress) is called at least this often.
-            /// Without it, which is the default, a lease is renewed for as long as its guard lives,
+            /// [`HeldLease::progress`](crate::HeldLease::progress) is called at least this often,
+            /// which is every 10 ms or less often. Without it, which is the default, a lease is renewed for as long as its guard lives,
             /// also when the work under it hangs.
             progress_within(limit: impl Into<Option<std::time::Duration>>) |options| {
-                options.progress_within = Some(limit.into());
+                let limit = crate::options::long_enough("a limit on progress", limit.into())?;
+                options.progress_within = Some(limit);
                 Ok(())
             }
 
@@ -214,16 +228,23 @@ macro_rules! waiting_options {
                 Ok(())
             }
 
+            /// Refuses to wait when so many wait already; without limit by default.
+            max_waiters(max: impl Into<Option<u32>>) |options| {
+                options.max_waiters = Some(max.into());
+                Ok(())
+            }
+        }
+    };
+}
+
+/// For how long a lock is waited for, for the kinds that are.
+macro_rules! patience_options {
+    ([$($make:tt)*] $type:ident) => {
+        $($make)*! { $type
             /// Gives up at once when the holder's lease, as it stands, runs past the time to wait.
             /// A holder that renews can only make that later.
             give_up_early(give_up_early: bool) |options| {
                 options.give_up_early = Some(give_up_early);
-                Ok(())
-            }
-
-            /// Refuses to wait when so many wait already; without limit by default.
-            max_waiters(max: impl Into<Option<u32>>) |options| {
-                options.max_waiters = Some(max.into());
                 Ok(())
             }
 
@@ -275,8 +296,11 @@ macro_rules! setters {
     };
 }
 
-pub(crate) use {delegate, holding_options, owner_option, setters, waiting_options};
+pub(crate) use {
+    delegate, holding_options, owner_option, patience_options, setters, waiting_options,
+};
 
 holding_options!([define] LockOptions);
 owner_option!([define] LockOptions);
 waiting_options!([define] LockOptions);
+patience_options!([define] LockOptions);

@@ -106,7 +106,11 @@ impl Owner {
     pub fn from_secret(secret: impl AsRef<[u8]>) -> Result<Self> {
         let secret = secret.as_ref();
         if secret.len() < SECRET_MIN {
-            let why = format!("an owner's secret has at least {SECRET_MIN} bytes, drawn at random");
+            let (length, short) = (secret.len(), SECRET_MIN);
+            let why = format!(
+                "an owner's secret of {length} bytes is too short; draw at least {short} at random, as \
+                 `openssl rand -hex 16` does, and give all its processes the same"
+            );
             return Err(Error::new(ErrorKind::Config, why));
         }
         let digest = Sha256::new().chain_update(b"leasehold owner 1\0").chain_update(secret);

@@ -17,7 +17,8 @@ pub(crate) fn refused(refusal: Refusal, asked: Kind) -> Error {
             format!("more permits were asked for than there are ({limit})")
         }
         Refusal::QueueFull { waiters } => {
-            format!("{waiters} are waiting already, which is the limit asked for")
+            let why = format!("{waiters} are waiting already, which is the limit asked for");
+            return Error::new(ErrorKind::Conflict, why).held_by(None, None);
         }
         _ => "the store refuses this use of the name".to_owned(),
     };

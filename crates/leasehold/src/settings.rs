@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_core::retry::{Exponential, RetryStrategy};
 use leasehold_core::{
-    Error, ErrorKind, Key, LeaseState, Metadata, Mode, Moment, OwnerName, Result, Ttl,
+    Cooldown, Error, ErrorKind, Key, LeaseState, Metadata, Mode, Moment, OwnerName, Result, Ttl,
 };
 
 use crate::audience::Audience;
@@ -42,7 +42,7 @@ pub(crate) struct Settings {
     /// Whether it goes before all that don't.
     pub(crate) preferred: bool,
     /// For how long a grant closes the lock.
-    pub(crate) cooldown: Option<Duration>,
+    pub(crate) cooldown: Cooldown,
     pub(crate) ttl: Ttl,
     pub(crate) stop_grace: Option<Duration>,
     pub(crate) renew: bool,
@@ -79,7 +79,7 @@ impl Settings {
         let mut settings = Self {
             mode: Mode::Exclusive,
             preferred: false,
-            cooldown: None,
+            cooldown: Cooldown::NONE,
             ttl: config.ttl,
             stop_grace: None,
             renew: true,

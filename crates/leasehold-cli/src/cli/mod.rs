@@ -13,6 +13,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use leasehold::interop::Layout;
+use leasehold::{Cooldown, Ttl};
 
 use crate::duration;
 use crate::exit;
@@ -155,7 +156,7 @@ impl Command {
     }
 
     /// The expiry that a lock of another library's is given which is found without one.
-    pub(crate) const fn leftovers(&self) -> Option<Duration> {
+    pub(crate) const fn leftovers(&self) -> Option<Ttl> {
         match self {
             Self::Run(args) => args.leftovers.expire_leftovers,
             Self::Hold(args) => args.leftovers.expire_leftovers,
@@ -253,15 +254,15 @@ pub(crate) struct Run {
     /// Keep the lock closed for so long after the command has ended
     ///
     /// It begins with the release. A store that can't be asked then does not set it, and a warning says so.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
-    pub(crate) cooldown: Option<Duration>,
+    #[arg(long, value_name = "TIME", value_parser = duration::cooldown, allow_hyphen_values = true)]
+    pub(crate) cooldown: Option<Cooldown>,
 
     /// The command's time-out: hold the lock for no longer, and end the command before that
     ///
     /// Counted from when the lock was taken. The command gets TERM, then KILL, in the last --grace
     /// of that time, and the exit code is 80 whatever the command makes of it. No other holder gets
     /// the lock before, and none is kept out after, even if leasehold itself is killed.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = duration::max_hold, allow_hyphen_values = true)]
     pub(crate) max_hold: Option<Duration>,
 
     #[command(flatten)]
@@ -315,7 +316,7 @@ pub(crate) struct Elect {
     ///
     /// Counted from when the post was taken. The command gets TERM, then KILL, in the last --grace of that
     /// time. Nobody is kept out after, even if leasehold itself is killed.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = duration::max_hold, allow_hyphen_values = true)]
     pub(crate) max_hold: Option<Duration>,
 
     #[command(flatten)]
@@ -387,9 +388,11 @@ pub(crate) struct Renew {
     #[command(flatten)]
     pub(crate) source: LeaseSource,
 
-    /// How long the lease runs from now on [default: as long as before]
-    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
-    pub(crate) ttl: Option<Duration>,
+    #[arg(
+        long, value_name = "TIME", value_parser = duration::ttl, allow_hyphen_values = true,
+        help = format!("How long the lease runs from now on, {} [default: as before]", Ttl::RANGE),
+    )]
+    pub(crate) ttl: Option<Ttl>,
 
     #[command(flatten)]
     pub(crate) sharing: Sharing,
@@ -406,8 +409,8 @@ pub(crate) struct Release {
     pub(crate) source: LeaseSource,
 
     /// Keep the lock closed for so long
-    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
-    pub(crate) cooldown: Option<Duration>,
+    #[arg(long, value_name = "TIME", value_parser = duration::cooldown, allow_hyphen_values = true)]
+    pub(crate) cooldown: Option<Cooldown>,
 
     /// For operators: take away all leases of an owner instead
     ///
@@ -464,7 +467,7 @@ pub(crate) struct Hold {
     /// Let go after this time at the latest, with exit code 80
     ///
     /// Counted from when the lock was taken. Nobody is kept out after, even if leasehold itself is killed.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = duration::max_hold, allow_hyphen_values = true)]
     pub(crate) max_hold: Option<Duration>,
 
     /// Leave standard input alone and hold until a signal comes

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
+use leasehold::Ttl;
 use leasehold::interop::Layout;
 
 use crate::duration;
@@ -78,9 +79,9 @@ pub(crate) struct Leftovers {
     /// such a lock is left alone.
     #[arg(
         long, value_name = "TIME", requires = "interop",
-        value_parser = duration::parse, allow_hyphen_values = true,
+        value_parser = duration::ttl, allow_hyphen_values = true,
     )]
-    pub(crate) expire_leftovers: Option<Duration>,
+    pub(crate) expire_leftovers: Option<Ttl>,
 }
 
 pub(super) fn layout(text: &str) -> Result<Layout, String> {
@@ -121,9 +122,11 @@ pub(crate) struct Taking {
     #[command(flatten)]
     pub(crate) waiting: Waiting,
 
-    /// How long the lease runs unless renewed, 3ms to 30days [default: 30s]
-    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
-    pub(crate) ttl: Option<Duration>,
+    #[arg(
+        long, value_name = "TIME", value_parser = duration::ttl, allow_hyphen_values = true,
+        help = format!("How long the lease runs unless renewed, {} [default: 30s]", Ttl::RANGE),
+    )]
+    pub(crate) ttl: Option<Ttl>,
 
     /// A note to show with the lock; may be repeated, one note each
     #[arg(long, value_name = "KEY=VALUE", value_parser = note)]
@@ -188,7 +191,7 @@ pub(crate) struct Kinds {
     ///
     /// Who ran it, when, and how that ended is told by `leasehold why KEY`: the store keeps a short log
     /// of it, as of all that is done with `log=N` in its URL; with `log=0` it keeps none.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = duration::period, allow_hyphen_values = true)]
     pub(crate) once_per: Option<Duration>,
 }
 

@@ -22,7 +22,7 @@ pub(crate) async fn release(args: &Release, context: &Context) -> Outcome {
 /// Ends leases that were taken with `acquire`.
 async fn taken(args: &Release, context: &Context) -> Outcome {
     let layout = context.settings.layout();
-    let cooldown = arguments::cooldown(args.cooldown)?;
+    let cooldown = args.cooldown.filter(|cooldown| !cooldown.is_none());
     arguments::refuse_for(layout, &[(cooldown.is_some(), "--cooldown", "cool-down")])?;
     let taken = lease_file::read(&args.source, layout)?;
     let Some(client) = context.connect_if_made(None, true).await? else {

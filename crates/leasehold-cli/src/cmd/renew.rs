@@ -2,7 +2,6 @@
 
 use leasehold::ErrorKind;
 
-use crate::arguments;
 use crate::cli::Renew;
 use crate::context::Context;
 use crate::describe;
@@ -14,14 +13,13 @@ use crate::output;
 pub(crate) async fn renew(args: &Renew, context: &Context) -> Outcome {
     let taken = lease_file::read(&args.source, context.settings.layout())?;
     let (leases, place) = (&taken.leases, context.settings.place());
-    let ttl = args.ttl.map(arguments::ttl).transpose()?;
     let Some(client) = context.connect_if_made(None, true).await? else {
         return Err(lease_file::has_no_store("renew", &context.settings.place()));
     };
     let mut renewed = Vec::with_capacity(leases.len());
     let mut failed = None;
     for lease in leases {
-        match client.renew(lease, ttl.unwrap_or_else(|| lease.ttl()).duration()).await {
+        match client.renew(lease, args.ttl.unwrap_or_else(|| lease.ttl()).duration()).await {
             Ok(lease) => renewed.push(lease),
             // The others go on: one that is lost does not make them lost.
             Err(error) => {

@@ -11,7 +11,7 @@ use crate::request::Request;
 
 pub(crate) async fn run(run: &Run, context: &Context) -> Outcome {
     let kind = Kind::of(&run.kinds, run.keys.len())?;
-    let cooldown = arguments::cooldown(run.cooldown)?;
+    let cooldown = run.cooldown.filter(|cooldown| !cooldown.is_none());
     kind.judge(run.taking.waiting.wait, cooldown.is_some())?;
     if run.reopen_on_failure && !matches!(kind, Kind::OncePer(_)) {
         return Err(Failure::usage(

@@ -53,7 +53,7 @@ fn a_limit_that_is_not_reached_changes_nothing() {
 fn a_limit_in_which_nothing_can_be_done_is_refused() {
     let site = Site::embedded();
     site.line("run k --max-hold 0 -- touch never").complains(64, "longest hold");
-    site.line("run k --ttl 50ms --max-hold 99ms -- touch never").complains(64, "at least 100ms");
+    site.line("run k --ttl 50ms --max-hold 9ms -- touch never").complains(64, "at least 10ms");
     site.line("run k --max-hold 500ms --grace 10s -- touch never").complains(64, "--max-hold");
     site.line("run k --max-hold 10s --grace 6s -- touch never").complains(64, "grace");
     assert!(!fs::exists(site.path("never")).unwrap());

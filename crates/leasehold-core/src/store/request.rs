@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::{Mode, Place};
+use crate::cooldown::Cooldown;
 use crate::fence::{Fence, FenceBlock};
 use crate::key::Key;
 use crate::label::{Metadata, OwnerName};
@@ -35,7 +36,7 @@ pub struct AcquireRequest {
     pub preferred: bool,
     /// Closes the lock to everyone else for so long, in the same step as an immediate grant. A
     /// waiter that is granted the lease later closes nothing.
-    pub cooldown: Option<Duration>,
+    pub cooldown: Cooldown,
     /// Whether to wait in line, and how.
     pub queue: Option<QueueRequest>,
     /// Takes the lock only where these are the last fences that were issued: nobody has held it since
@@ -58,7 +59,7 @@ impl AcquireRequest {
             fence_block: NonZeroU32::MIN,
             holds: NonZeroU32::MIN,
             preferred: false,
-            cooldown: None,
+            cooldown: Cooldown::NONE,
             queue: None,
             after: None,
         }
@@ -160,7 +161,7 @@ pub struct ReleaseRequest {
     /// The fences of the lease, to tell a late release from a lost one.
     pub fences: FenceBlock,
     /// Keep the lock closed to everyone for so long after this release.
-    pub cooldown: Option<Duration>,
+    pub cooldown: Cooldown,
     /// How many holds are to remain, as an absolute number; 0 ends the lease.
     pub remaining: u32,
     /// Opens the lock again that the grant or an earlier release closed for a while; with a
@@ -176,7 +177,15 @@ impl ReleaseRequest {
     /// A full release without cool-down, of a lease that may have run out.
     #[must_use]
     pub const fn new(key: Key, token: Token, fences: FenceBlock) -> Self {
-        Self { key, token, fences, cooldown: None, remaining: 0, reopen: false, in_time: false }
+        Self {
+            key,
+            token,
+            fences,
+            cooldown: Cooldown::NONE,
+            remaining: 0,
+            reopen: false,
+            in_time: false,
+        }
     }
 }
 

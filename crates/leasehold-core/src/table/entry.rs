@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::{Now, StoreTime};
+use crate::cooldown::Cooldown;
 use crate::fence::{Fence, FenceBlock};
 use crate::key::Key;
 use crate::label::{Metadata, OwnerName};
@@ -213,8 +214,8 @@ impl LockEntry {
         block
     }
 
-    pub(super) fn close(&mut self, cooldown: Option<Duration>, at: StoreTime) {
-        let until = cooldown.filter(|c| c.as_micros() > 0).map(|c| at.saturating_add(c));
+    pub(super) fn close(&mut self, cooldown: Cooldown, at: StoreTime) {
+        let until = (!cooldown.is_none()).then(|| at.saturating_add(cooldown.duration()));
         self.closed_until = self.closed_until.max(until);
     }
 

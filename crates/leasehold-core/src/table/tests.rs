@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::{Bury, LockEntry, Notice, Now, Obstacle, StoreTime};
+use crate::cooldown::Cooldown;
 use crate::fence::{Fence, FenceBlock};
 use crate::key::Key;
 use crate::label::{Metadata, OwnerName};
@@ -22,6 +23,10 @@ mod properties;
 
 /// What a waiter's window is here, and by that how long a lease handed to it runs.
 const WINDOW: u64 = 300;
+
+fn cool(length_ms: u64) -> Cooldown {
+    Cooldown::new(ms(length_ms)).unwrap()
+}
 
 /// An entry with a clock, and requests by small numbers instead of tokens.
 #[derive(Clone, Debug)]
@@ -89,7 +94,7 @@ impl Lock {
 
     fn release_and_close(&mut self, who: u8, fences: FenceBlock, cooldown: u64) -> Release {
         let mut request = ReleaseRequest::new(key(), token(who), fences);
-        request.cooldown = Some(ms(cooldown));
+        request.cooldown = cool(cooldown);
         self.release_with(&request)
     }
 

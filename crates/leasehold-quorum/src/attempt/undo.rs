@@ -36,7 +36,7 @@ impl Attempt {
             }
         }
         let mut leave = LeaveRequest::new(request.key.clone(), token);
-        leave.reopen = request.cooldown.is_some();
+        leave.reopen = !request.cooldown.is_none();
         let leave = Arc::new(leave);
         let until = nodes.now().saturating_add(request.ttl.duration());
         let send = |to: Vec<usize>| {

@@ -418,7 +418,7 @@ async fn a_renewal_that_changes_nothing_makes_nobody_forget_the_fences_of_a_leas
     nodes[0].black_out(false);
     let mut renewal = [RenewRequest::new(key.clone(), asked.token, fences, asked.ttl)];
     assert_eq!(*quorum.renew(&renewal, secs(5)).await[0].as_ref().unwrap(), Renew::Renewed);
-    renewal[0].ttl = leasehold_core::Ttl::new(ms(1)).unwrap();
+    renewal[0].ttl = leasehold_core::Ttl::MIN;
     assert_eq!(*quorum.renew(&renewal, secs(5)).await[0].as_ref().unwrap(), Renew::Renewed);
     tokio::time::sleep(ms(20)).await;
     // The node that was healed has higher fences of its own.
@@ -618,7 +618,7 @@ async fn a_cool_down_of_a_majority_is_shown_whichever_nodes_answer_first() {
     let fences = granted(&*quorum, &asked).await;
     nodes[2].black_out(true);
     let mut request = ReleaseRequest::new(key.clone(), asked.token, fences);
-    request.cooldown = Some(secs(3600));
+    request.cooldown = leasehold_core::Cooldown::new(secs(3600)).unwrap();
     assert_eq!(quorum.release(&request, CALL).await.unwrap(), Release::Released);
     nodes[2].black_out(false);
     nodes[0].always(Fault::Delay { before: secs(1), after: Duration::ZERO });

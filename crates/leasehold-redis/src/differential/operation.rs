@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use leasehold_core::{
-    AcquireRequest, Bond, ConvertRequest, FenceBlock, Key, Metadata, Mode, OwnerName, Place,
-    QueueRequest, ReleaseRequest, RenewRequest, Ttl,
+    AcquireRequest, Bond, ConvertRequest, Cooldown, FenceBlock, Key, Metadata, Mode, OwnerName,
+    Place, QueueRequest, ReleaseRequest, RenewRequest, Ttl,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -63,7 +63,7 @@ pub(super) struct Taking {
     block: u32,
     holds: u32,
     preferred: bool,
-    cooldown: Option<Duration>,
+    cooldown: Cooldown,
     wait: Option<Waiting>,
     after: Option<u8>,
 }
@@ -110,7 +110,7 @@ pub(super) struct Ending {
     pub(super) who: u8,
     fences_of: u8,
     remaining: u32,
-    cooldown: Option<Duration>,
+    cooldown: Cooldown,
     reopen: bool,
     in_time: bool,
 }
@@ -225,8 +225,14 @@ pub(super) fn renewal_of_what_it_hands_over() -> Vec<Step> {
 /// one, who waits for the same, is no longer in its way.
 pub(super) fn waiter_that_asks_in_another_mode() -> Vec<Step> {
     let joint = Mode::Joint(Bond::new(7));
-    let ending =
-        Ending { who: 2, fences_of: 2, remaining: 0, cooldown: None, reopen: false, in_time: true };
+    let ending = Ending {
+        who: 2,
+        fences_of: 2,
+        remaining: 0,
+        cooldown: Cooldown::NONE,
+        reopen: false,
+        in_time: true,
+    };
     [
         plain(2, Mode::Shared, None),
         plain(5, joint, Some(Where::None)),
@@ -260,11 +266,11 @@ fn plain(who: u8, mode: Mode, waits: Option<Where>) -> Operation {
     Operation::Acquire(Taking {
         who,
         mode,
-        ttl_ms: 1,
+        ttl_ms: 10,
         block: 1,
         holds: 1,
         preferred: false,
-        cooldown: None,
+        cooldown: Cooldown::NONE,
         wait,
         after: None,
     })
@@ -326,7 +332,7 @@ fn who() -> impl Strategy<Value = u8> {
 }
 
 fn length_ms() -> impl Strategy<Value = u64> {
-    prop::sample::select(vec![1_u64, 2, 3, 500, 1_000, 1_000, 1_000, 1_001, 2_000, 10_000])
+    prop::sample::select(vec![10_u64, 11, 12, 500, 1_000, 1_000, 1_000, 1_001, 2_000, 10_000])
 }
 
 fn mode(home: Home) -> BoxedStrategy<Mode> {
@@ -368,7 +374,8 @@ pub(super) fn taking(home: Home) -> impl Strategy<Value = Taking> {
         },
     );
     let after = option::weighted(0.1, who());
-    let how = (prop::bool::weighted(0.2), option::weighted(0.1, cooldown()), after);
+    let how =
+        (prop::bool::weighted(0.2), prop_oneof![9 => Just(Cooldown::NONE), 1 => cooldown()], after);
     (who(), mode(home), length_ms(), block, 1..4_u32, how, option::weighted(0.6, wait)).prop_map(
         |(who, mode, ttl_ms, block, holds, (preferred, cooldown, after), wait)| Taking {
             who,
@@ -394,14 +401,16 @@ fn change(home: Home) -> impl Strategy<Value = Change> {
         .prop_map(|((who, fences_of), mode, block)| Change { who, fences_of, mode, block })
 }
 
-fn cooldown() -> impl Strategy<Value = Duration> {
+fn cooldown() -> impl Strategy<Value = Cooldown> {
     prop::sample::select(vec![
         Duration::ZERO,
         Duration::from_nanos(999),
         Duration::from_micros(1),
         Duration::from_millis(1_000),
         Duration::from_nanos(333_333_333),
+        Cooldown::MAX.duration(),
     ])
+    .prop_map(|length| Cooldown::new(length).unwrap())
 }
 
 fn fences_of(who: u8) -> impl Strategy<Value = (u8, u8)> {
@@ -424,7 +433,7 @@ pub(super) fn renewal() -> impl Strategy<Value = Renewal> {
 
 pub(super) fn ending() -> impl Strategy<Value = Ending> {
     let remaining = prop_oneof![5 => Just(0_u32), 1 => 1..3_u32];
-    let cooldown = option::weighted(0.2, cooldown());
+    let cooldown = prop_oneof![8 => Just(Cooldown::NONE), 2 => cooldown()];
     let (reopen, in_time) = (prop::bool::weighted(0.1), prop::bool::weighted(0.7));
     (who().prop_flat_map(fences_of), remaining, cooldown, reopen, in_time).prop_map(
         |((who, fences_of), remaining, cooldown, reopen, in_time)| Ending {

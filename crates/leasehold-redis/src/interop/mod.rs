@@ -144,7 +144,7 @@ impl InteropStore {
         if request.after.is_some() {
             return lacks("memory of their last holder");
         }
-        if request.cooldown.is_some() {
+        if !request.cooldown.is_none() {
             return lacks("cool-down");
         }
         if request.holds > NonZeroU32::MIN && !layout.counts_holds() {
@@ -415,7 +415,7 @@ impl Store for InteropStore {
     ) -> BoxFuture<'a, Result<Release>> {
         Box::pin(async move {
             let ReleaseRequest { key, token, remaining, .. } = request;
-            if request.cooldown.is_some() {
+            if !request.cooldown.is_none() {
                 return self.unsupported("cool-down", "release", Some(key));
             }
             let held = self.end((key, *token, *remaining), "release", within).await?;

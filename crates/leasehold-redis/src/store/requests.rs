@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use leasehold_core::{
     AcquireRequest, AskRequest, ConvertRequest, Error, ErrorKind, Fence, FenceBlock,
@@ -21,9 +20,6 @@ use crate::words::{Words, digits, push_digits, push_number, token_digits};
 /// What the key of most locks takes, and what stands in a call beside what is said of each lock.
 const NAME: usize = 48;
 const HEAD: usize = 128;
-
-/// The longest cool-down: a year.
-const COOLDOWN_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// What stands in a plain line's request for no place, and for no limit to how many may wait.
 const NO_PLACE: &[u8] = b"----------------";
@@ -100,7 +96,7 @@ impl RedisStore {
 
     /// What is wanted of one lock.
     pub(crate) fn acquire_words(&self, request: &AcquireRequest) -> Result<Words> {
-        let cooldown = cooldown_ms(request.cooldown)?;
+        let cooldown = request.cooldown.as_micros();
         let (mode, permits, limit) = mode_words(request.mode)?;
         let preferred = u64::from(request.preferred);
         let room = if request.queue.is_some() { Words::IN_LINE } else { Words::BYTES };
@@ -253,8 +249,8 @@ impl RedisStore {
     }
 
     /// What is to end.
-    pub(crate) fn release_words(&self, request: &ReleaseRequest) -> Result<Words> {
-        let cooldown = cooldown_ms(request.cooldown)?;
+    pub(crate) fn release_words(&self, request: &ReleaseRequest) -> Words {
+        let cooldown = request.cooldown.as_micros();
         let Self { shared, .. } = self;
         let mut words = Words::about(&shared.names, &request.key, &request.token, Words::BYTES);
         words.add_with(|out| push_end(request.fences, out));
@@ -262,7 +258,7 @@ impl RedisStore {
             let (reopen, in_time) = (u8::from(request.reopen), u8::from(request.in_time));
             words.add(format_args!(" {} {cooldown} {reopen} {in_time}", request.remaining));
         }
-        Ok(words)
+        words
     }
 
     /// A call about these renewals, whose numbers are for those who read the answer.
@@ -397,16 +393,4 @@ fn mode_words(mode: Mode) -> Result<(&'static str, u64, u32)> {
         Mode::Joint(bond) => Ok(("j", bond.number(), 0)),
         _ => Err(Error::new(ErrorKind::Unsupported, "this store lacks such holds")),
     }
-}
-
-/// How long a lock is to be closed, in µs; 0 for not at all.
-fn cooldown_ms(length: Option<Duration>) -> Result<u64> {
-    let length = length.unwrap_or_default();
-    if length > COOLDOWN_MAX {
-        return Err(Error::new(
-            ErrorKind::Config,
-            format!("a cool-down of {length:?} is too long; give at most a year"),
-        ));
-    }
-    Ok(u64::try_from(length.as_micros()).unwrap_or(u64::MAX))
 }

@@ -202,7 +202,8 @@ async fn is_ended_again<T>(
     if changed && left() == -1 {
         let asked = AskRequest::new(key.clone(), OwnerName::new("an operator").unwrap());
         let mut closing = Caller::new(store, key);
-        closing.request.cooldown = Some(std::time::Duration::from_secs(1));
+        closing.request.cooldown =
+            leasehold_core::Cooldown::new(std::time::Duration::from_secs(1)).unwrap();
         store.ask(&asked, WITHIN).await.unwrap();
         closing.try_take().await.unwrap();
     }

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Acquire, ClientId, Effect, Error, ErrorKind, ForceReleaseRequest, ListRequest, Mode, Store as _,
+    Acquire, ClientId, Cooldown, Effect, Error, ErrorKind, ForceReleaseRequest, ListRequest, Mode,
+    Store as _,
 };
 use leasehold_redis::RedisStore;
 use leasehold_redis::acl::{self, Feature};
@@ -39,7 +40,7 @@ async fn lock(store: &RedisStore) -> Result<(), Error> {
     store.release(&holder.ending(fences), WITHIN).await?;
     let closing = Caller::new(store, &key);
     let mut ending = closing.ending(taken(&closing).await?);
-    ending.cooldown = Some(Duration::from_millis(1));
+    ending.cooldown = Cooldown::new(Duration::from_millis(1)).unwrap();
     store.release(&ending, WITHIN).await?;
     let key = crate::common::key();
     let left = Caller::new(store, &key);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use leasehold_core::{AskRequest, Bond, ClientId, Metadata, Mode, OwnerName, Store as _};
+use leasehold_core::{AskRequest, Bond, ClientId, Cooldown, Metadata, Mode, OwnerName, Store as _};
 use leasehold_redis::RedisStore;
 use leasehold_testkit::server::RedisServer;
 
@@ -108,7 +108,7 @@ async fn the_documented_hashes_are_those_that_a_server_has() {
     store.release(&idle.ending(fences), WITHIN).await.unwrap();
     check("released, and nobody waits", &idle);
     let mut ending = idle.ending(idle.take().await);
-    ending.cooldown = Some(Duration::from_secs(60));
+    ending.cooldown = Cooldown::new(Duration::from_secs(60)).unwrap();
     store.release(&ending, WITHIN).await.unwrap();
     check("released with a cool-down", &idle);
 
@@ -124,7 +124,7 @@ async fn the_documented_hashes_are_those_that_a_server_has() {
     check("held by two readers, the second of which is asked to let go; a writer waits", &reader);
 
     let mut closing = named(Caller::new(&store, &key()), "web-7_4711", Mode::Exclusive);
-    closing.request.cooldown = Some(Duration::from_secs(3_600));
+    closing.request.cooldown = Cooldown::new(Duration::from_secs(3_600)).unwrap();
     closing.request.holds = NonZeroU32::new(2).unwrap();
     closing.take().await;
     check("held twice by one holder, with a cool-down of an hour from the grant on", &closing);

@@ -8,7 +8,7 @@ use leasehold_core::{
     Kind, Leave, LeaveRequest, Mode, OwnerName, Refusal, Release, Renew, SetLimit, SetLimitRequest,
 };
 
-use super::context::{CALL, Context, LONG, Patience, SHORT, SLACK};
+use super::context::{CALL, Context, LONG, Patience, SHORT, SLACK, cool};
 use super::party::{Lease, Party};
 
 fn number(n: u32) -> NonZeroU32 {
@@ -318,7 +318,7 @@ pub(super) async fn sets_that_overlap_are_never_held_together(cx: &Context) {
 pub(super) async fn a_closing_grant_outlasts_its_lease_and_its_release(cx: &Context) {
     let key = cx.key();
     let mut brief = cx.party(&key).ttl(SHORT);
-    brief.request.cooldown = Some(LONG);
+    brief.request.cooldown = cool(LONG);
     brief.take().await;
     let mut patience = Patience::for_what("the lease to end");
     while !cx.holders(&key).await.is_empty() {
@@ -329,7 +329,7 @@ pub(super) async fn a_closing_grant_outlasts_its_lease_and_its_release(cx: &Cont
 
     let key = cx.key();
     let mut party = cx.party(&key);
-    party.request.cooldown = Some(LONG);
+    party.request.cooldown = cool(LONG);
     let lease = party.take().await;
     party.take_again().await;
     assert_eq!(lease.renew(LONG).await, Renew::Renewed);
@@ -342,7 +342,7 @@ pub(super) async fn a_closing_grant_outlasts_its_lease_and_its_release(cx: &Cont
 pub(super) async fn a_release_can_open_what_its_grant_has_closed(cx: &Context) {
     let key = cx.key();
     let mut party = cx.party(&key);
-    party.request.cooldown = Some(LONG);
+    party.request.cooldown = cool(LONG);
     let lease = party.take().await;
     let mut ending = lease.ending();
     ending.reopen = true;
@@ -351,7 +351,7 @@ pub(super) async fn a_release_can_open_what_its_grant_has_closed(cx: &Context) {
     let lease = party_of(cx, &key).take().await;
     let mut ending = lease.ending();
     ending.reopen = true;
-    ending.cooldown = Some(LONG / 3);
+    ending.cooldown = cool(LONG / 3);
     assert_eq!(lease.release_with(&ending).await, Release::Released);
     let closed = cx.show(&key).await.closed_for.expect("a cool-down of its own");
     assert!(closed <= LONG / 3 + SLACK, "{closed:?}");
@@ -374,7 +374,7 @@ pub(super) async fn leaving_can_open_what_its_grant_has_closed(cx: &Context) {
 /// Somebody who closes the lock for a long time with the grant.
 fn party_of(cx: &Context, key: &Key) -> Party {
     let mut party = cx.party(key);
-    party.request.cooldown = Some(LONG);
+    party.request.cooldown = cool(LONG);
     party
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_core::{Acquire, Kind, Refusal, Release};
 
-use super::context::{Context, LONG, Patience, SHORT, SLACK};
+use super::context::{Context, LONG, Patience, SHORT, SLACK, cool};
 
 pub(super) async fn a_cool_down_closes_the_lock_to_everyone(cx: &Context) {
     let key = cx.key();
@@ -74,7 +74,7 @@ pub(super) async fn a_partial_release_closes_nothing(cx: &Context) {
     let lease = cx.party(&key).holds(2).take().await;
     let mut partial = lease.ending();
     partial.remaining = 1;
-    partial.cooldown = Some(LONG);
+    partial.cooldown = cool(LONG);
     assert_eq!(lease.release_with(&partial).await, Release::StillHeld { holds: 1 });
     assert_eq!(cx.show(&key).await.closed_for, None);
     lease.end().await;

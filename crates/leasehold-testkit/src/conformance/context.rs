@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold_core::{
-    Fence, FenceBlock, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest, ListRequest,
-    LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Store, Token, Ttl,
+    Cooldown, Fence, FenceBlock, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
+    ListRequest, LockInfo, Release, ReleaseRequest, Renew, RenewRequest, Store, Token, Ttl,
 };
 
 use super::party::Party;
@@ -167,6 +167,10 @@ pub(super) fn token() -> Token {
 
 pub(super) fn ttl(length: Duration) -> Ttl {
     Ttl::new(length).expect("cases use good ttls")
+}
+
+pub(super) fn cool(length: Duration) -> Cooldown {
+    Cooldown::new(length).expect("cases use good cool-downs")
 }
 
 /// Fences that no lease has.

@@ -10,7 +10,7 @@ use leasehold_core::{
     RenewRequest, Store, Token, Waiting,
 };
 
-use super::context::{CALL, LONG, Patience, token, ttl};
+use super::context::{CALL, LONG, Patience, cool, token, ttl};
 
 /// One acquisition: a token, and how it asks.
 #[derive(Clone, Debug)]
@@ -217,7 +217,7 @@ impl Lease {
 
     pub(super) async fn release_and_close(&self, cooldown: Duration) -> Release {
         let mut request = self.ending();
-        request.cooldown = Some(cooldown);
+        request.cooldown = cool(cooldown);
         self.release_with(&request).await
     }
 

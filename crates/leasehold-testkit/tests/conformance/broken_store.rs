@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold_core::doctor::Finding;
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
-    ConvertRequest, Converted, Effect, Error, ErrorKind, Fence, FenceBlock, ForceRelease,
+    ConvertRequest, Converted, Cooldown, Effect, Error, ErrorKind, Fence, FenceBlock, ForceRelease,
     ForceReleaseRequest, Granted, Key, Leave, LeaveRequest, ListRequest, Listener, Listing,
     LockInfo, Metadata, Mode, OwnerName, Release, ReleaseRequest, Renew, RenewRequest, Result,
     SetLimit, SetLimitRequest, Store, Token, Wake,
@@ -97,7 +97,7 @@ impl BrokenStore {
                 asked.metadata = Metadata::new(text).unwrap();
             }
             Fault::PreferenceIsIgnored => asked.preferred = false,
-            Fault::GrantDoesNotClose => asked.cooldown = None,
+            Fault::GrantDoesNotClose => asked.cooldown = Cooldown::NONE,
             Fault::OwnerIsLost => asked.owner = OwnerName::default(),
             Fault::SharedIsExclusive if asked.mode == Mode::Shared => asked.mode = Mode::Exclusive,
             Fault::TokenIsShown => asked.metadata = Metadata::new(asked.token.to_hex()).unwrap(),
@@ -181,7 +181,7 @@ impl BrokenStore {
         let mut request = asked.clone();
         request.key = self.key(&request.key);
         match self.fault {
-            Fault::CooldownIsForgotten => request.cooldown = None,
+            Fault::CooldownIsForgotten => request.cooldown = Cooldown::NONE,
             Fault::ReleaseDoesNotReopen => request.reopen = false,
             _ => {}
         }

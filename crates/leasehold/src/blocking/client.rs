@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use leasehold_core::doctor::Finding;
 use leasehold_core::{
-    Clock, Fence, ForceRelease, IntoKey, Listing, LockInfo, LogEntry, OwnerName, Result, Store,
+    Clock, Cooldown, Fence, ForceRelease, IntoKey, Listing, LockInfo, LogEntry, OwnerName, Result,
+    Store,
 };
 
 use super::driven::Driven;
@@ -108,9 +109,9 @@ methods! { Client {
     asks renew(lease: &DetachedLease, ttl: Duration) -> DetachedLease, errors renewing, costs request;
     /// Ends a detached lease, and keeps the lock closed for `cooldown` after if one is given. An
     /// `Ok` says that the lease was held to its end.
-    asks release(lease: &DetachedLease, cooldown: Option<Duration>) -> (), errors releasing_detached, costs request;
+    asks release(lease: &DetachedLease, cooldown: Option<Cooldown>) -> (), errors releasing_detached, costs request;
     /// Ends a detached lease, and says how that went.
-    asks release_outcome(lease: &DetachedLease, cooldown: Option<Duration>) -> Release, errors store, costs request;
+    asks release_outcome(lease: &DetachedLease, cooldown: Option<Cooldown>) -> Release, errors store, costs request;
     /// Releases every lease that this client holds, at the same time. An `Ok` says that all were
     /// held to their end.
     asks release_all() -> (), errors releasing_detached, costs request_in_turn_each;
@@ -166,6 +167,16 @@ impl Client {
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a bad name.
     pub fn held(&self, key: impl IntoKey) -> Result<Vec<HeldLease>> {
         Ok(Face::of(self.0.part().held(key)?, self.0.io()))
+    }
+
+    /// Whether this client or a clone of it holds a lease under a name. Asks nobody. See
+    /// [`crate::Client::is_held`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a bad name.
+    pub fn is_held(&self, key: impl IntoKey) -> Result<bool> {
+        self.0.part().is_held(key)
     }
 
     /// Several locks that are taken together, all or none; their order does not matter. See

@@ -19,7 +19,7 @@ value! {
     Election
 }
 
-options!(Election: holding_options owner_option waiting_options);
+options!(Election: holding_options owner_option waiting_options patience_options);
 
 methods! { Election {
     /// How often an observer looks.

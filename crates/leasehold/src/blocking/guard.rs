@@ -22,6 +22,11 @@ guard! {
 ends!(Guard);
 
 impl Guard {
+    /// Keeps the lease without this guard, for code that works by name. See [`crate::Guard::keep`].
+    pub fn keep(self) {
+        self.0.into_inner().0.keep();
+    }
+
     pub(super) fn into_driven(self) -> Driven<crate::Guard> {
         self.0
     }

@@ -55,6 +55,8 @@ value! {
 }
 
 methods! { Plain {
+    /// What these locks are set to unless they say otherwise.
+    sets options(options: &crate::LockOptions);
     /// The lock of this name. A value: nothing is sent, and nothing can fail before it is locked.
     makes mutex(key: impl IntoKey) -> PlainMutex;
     /// The text that is kept with the holder's lease; `None` if the lock is not held.
@@ -99,7 +101,7 @@ value! {
 }
 
 methods! { PlainMutex {
-    /// The length of a lease: 1 ms to 30 days, by default the client's.
+    /// The length of a lease: 10 ms to 30 days, by default the client's.
     sets ttl(ttl: Duration);
     /// How long before the server can grant the lock to another holder a loss is told.
     sets stop_grace(grace: Duration);
@@ -117,6 +119,10 @@ methods! { PlainMutex {
     sets retry(strategy: impl RetryStrategy);
     /// Gives up at once when the holder's lease, as it stands, runs past the time to wait.
     sets give_up_early(give_up_early: bool);
+    /// For how long to wait where the call says nothing: for ever by default.
+    sets wait_limit(limit: impl Into<crate::WaitLimit>);
+    /// Sets what these options have.
+    sets options(options: &crate::LockOptions);
     /// The lock's name.
     ///
     /// # Errors
@@ -203,6 +209,8 @@ value! {
 }
 
 methods! { Redisson {
+    /// What these locks are set to unless they say otherwise.
+    sets options(options: &crate::LockOptions);
     /// The lock of this name, which `owner` may take again while it has it. A value: nothing is sent,
     /// and nothing can fail before it is locked.
     makes lock(key: impl IntoKey, owner: &Owner) -> RedissonLock;
@@ -261,7 +269,7 @@ value! {
 }
 
 methods! { RedissonLock {
-    /// The length of a lease: 1 ms to 30 days, by default the client's.
+    /// The length of a lease: 10 ms to 30 days, by default the client's.
     sets ttl(ttl: Duration);
     /// Whether leases are renewed in the background; they are by default.
     sets renew(renew: bool);
@@ -269,6 +277,12 @@ methods! { RedissonLock {
     sets stop_grace(grace: Duration);
     /// When to try again while waiting, and when to give up, in place of being woken.
     sets retry(strategy: impl RetryStrategy);
+    /// Gives up at once when the holder's lease, as it stands, runs past the time to wait.
+    sets give_up_early(give_up_early: bool);
+    /// For how long to wait where the call says nothing: for ever by default.
+    sets wait_limit(limit: impl Into<crate::WaitLimit>);
+    /// Sets what these options have.
+    sets options(options: &crate::LockOptions);
     /// The lock's name.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ value! {
     Multi
 }
 
-options!(Multi: holding_options owner_option waiting_options);
+options!(Multi: holding_options owner_option waiting_options patience_options);
 
 methods! { Multi {
     /// The names, in the order in which they are waited for.
@@ -78,7 +78,7 @@ methods! { MultiGuard {
     /// Ends all leases, at the same time. An `Ok` says that all were held to their end.
     ends release() -> (), errors releasing, costs releasing_several;
     /// Ends all leases, at the same time, and keeps the locks closed for `cooldown` after.
-    ends release_with_cooldown(cooldown: Duration) -> (), errors releasing, costs request_in_turn_each;
+    ends release_with_cooldown(cooldown: crate::Cooldown) -> (), errors releasing, costs request_in_turn_each;
 } }
 
 impl MultiGuard {

@@ -23,7 +23,7 @@ value! {
     Mutex
 }
 
-options!(Mutex: holding_options owner_option waiting_options);
+options!(Mutex: holding_options owner_option waiting_options patience_options);
 
 methods! { Mutex {
     /// The lock's name.

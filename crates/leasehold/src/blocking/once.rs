@@ -5,7 +5,7 @@ use leasehold_core::{Key, Result};
 use super::guard::{HeldLease, into_guard};
 use super::run::run_under;
 use super::table::{ends, guard, methods, options, value};
-use crate::lease::handle::Cooldown;
+use crate::lease::handle::Afterwards;
 use crate::lease::release::Release;
 use crate::lease::run::RunError;
 
@@ -63,8 +63,8 @@ impl OncePer {
         let Some(OnceGuard(guard, lease)) = self.try_start()? else { return Ok(None) };
         let end = |guard: crate::OnceGuard, cooldown| guard.into_guard().end(cooldown);
         let cooldown = |done: &Result<T, E>| match done {
-            Ok(_) => Cooldown::AsGranted,
-            Err(_) => Cooldown::Reopen,
+            Ok(_) => Afterwards::AsGranted,
+            Err(_) => Afterwards::Open,
         };
         run_under(guard, &lease, body, cooldown, end).map(Some)
     }

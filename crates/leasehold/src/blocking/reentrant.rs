@@ -18,7 +18,7 @@ value! {
     Reentrant
 }
 
-options!(Reentrant: holding_options waiting_options);
+options!(Reentrant: holding_options waiting_options patience_options);
 
 methods! { Reentrant {
     /// The lock's name.
@@ -50,5 +50,5 @@ methods! { ReentrantGuard {
     ends release_outcome() -> Release, errors ending, costs releasing_hold;
     /// Ends this hold; with the last one it ends the lease, and keeps the lock closed for
     /// `cooldown` after. Returns how many holds of the same owner remain.
-    ends release_with_cooldown(cooldown: Duration) -> u32, errors releasing, costs releasing_hold;
+    ends release_with_cooldown(cooldown: crate::Cooldown) -> u32, errors releasing, costs releasing_hold;
 } }

@@ -3,7 +3,7 @@
 use leasehold_core::Result;
 
 use super::driven::Driven;
-use crate::lease::handle::Cooldown;
+use crate::lease::handle::Afterwards;
 use crate::lease::release::Release;
 use crate::lease::run::{Leases, RunError, judge};
 
@@ -20,8 +20,8 @@ pub(super) fn run_under<T, G, V: View, F>(
     guard: Driven<G>,
     lease: &V,
     body: impl FnOnce(&V) -> T,
-    cooldown: impl FnOnce(&T) -> Cooldown,
-    end: impl FnOnce(G, Cooldown) -> F,
+    cooldown: impl FnOnce(&T) -> Afterwards,
+    end: impl FnOnce(G, Afterwards) -> F,
 ) -> Result<T, RunError<T>>
 where
     F: Future<Output = Result<Release>>,

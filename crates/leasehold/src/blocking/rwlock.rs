@@ -17,7 +17,7 @@ value! {
     RwLock
 }
 
-options!(RwLock: holding_options owner_option waiting_options);
+options!(RwLock: holding_options owner_option waiting_options patience_options);
 
 methods! { RwLock {
     /// Which waiters go first; by default [in the order of arrival](RwPreference::Fifo).

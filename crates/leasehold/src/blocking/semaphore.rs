@@ -16,7 +16,7 @@ value! {
     Semaphore
 }
 
-options!(Semaphore: holding_options owner_option waiting_options);
+options!(Semaphore: holding_options owner_option waiting_options patience_options);
 
 methods! { Semaphore {
     /// The lock's name.

@@ -203,7 +203,7 @@ macro_rules! guard {
                 self,
                 body: impl FnOnce(&$lease) -> T,
             ) -> crate::Result<T, crate::RunError<T>> {
-                let cooldown = |_: &T| crate::lease::handle::Cooldown::AsGranted;
+                let cooldown = |_: &T| crate::lease::handle::Afterwards::AsGranted;
                 super::run::run_under(self.0, &self.1, body, cooldown, $end)
             }
         }
@@ -240,9 +240,9 @@ macro_rules! ends {
             /// Ends the lease, and says how that went.
             ends $outcome() -> crate::Release, errors ending, costs releasing;
             /// Ends the lease, and keeps the lock closed for `cooldown` after.
-            ends $cooldown(cooldown: std::time::Duration) -> (), errors releasing, costs request_in_turn;
+            ends $cooldown(cooldown: crate::Cooldown) -> (), errors releasing, costs request_in_turn;
             /// Ends the lease, keeps the lock closed for `cooldown` after, and says how that went.
-            ends $cooldown_outcome(cooldown: std::time::Duration) -> crate::Release, errors ending,
+            ends $cooldown_outcome(cooldown: crate::Cooldown) -> crate::Release, errors ending,
                 costs request_in_turn;
         } }
 

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use leasehold_clock::{SystemClock, TokioClock};
 use leasehold_core::retry::{Exponential, RetryStrategy as _};
-use leasehold_core::{Clock, Error, ErrorKind, OwnerName, Result, Store, Ttl};
+use leasehold_core::{Clock, Error, OwnerName, Result, Store, Ttl};
 
 use crate::background::Background;
 use crate::client::Client;
 use crate::config::{Config, DEFAULT_CALL_TIMEOUT, DEFAULT_LOCAL_HANDOFFS, DEFAULT_TTL};
 use crate::connect::store_url;
-use crate::options::LockOptions;
+use crate::options::{self, LockOptions};
 use crate::owner;
 use crate::rt;
 use crate::shared::Inner;
@@ -33,7 +33,7 @@ type OnRetryStore = Arc<dyn Fn(&Error) + Send + Sync>;
 pub struct ClientBuilder {
     ttl: Duration,
     min_ttl: Duration,
-    min_renewal: Duration,
+    min_renewal: Option<Duration>,
     owner: Option<String>,
     options: LockOptions,
     call_timeout: Duration,
@@ -99,7 +99,7 @@ impl Default for ClientBuilder {
         Self {
             ttl: DEFAULT_TTL,
             min_ttl: Ttl::MIN.duration(),
-            min_renewal: Ttl::MIN.duration(),
+            min_renewal: None,
             owner: None,
             options: LockOptions::new(),
             call_timeout: DEFAULT_CALL_TIMEOUT,
@@ -120,8 +120,13 @@ impl Default for ClientBuilder {
     }
 }
 
+/// In less time no server answers.
+fn check_call_timeout(length: Duration) -> Result<()> {
+    options::long_enough("a call timeout", Some(length)).map(drop)
+}
+
 impl ClientBuilder {
-    /// The ttl of this client's locks unless they say otherwise: 1 ms to 30 days, by default
+    /// The ttl of this client's locks unless they say otherwise: 10 ms to 30 days, by default
     /// [`DEFAULT_TTL`].
     pub const fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
@@ -137,9 +142,10 @@ impl ClientBuilder {
 
     /// Refuses to give a lease that is held a shorter length than this, counted from then
     /// ([`Guard::renew_to`](crate::HeldLease::renew_to), [`Client::renew`]), so that no lock is shortened
-    /// to nothing by mistake. By default, and at least, the [shortest ttl](Self::min_ttl).
+    /// to nothing by mistake. What is set here decides alone; by default it is the [shortest
+    /// ttl](Self::min_ttl).
     pub const fn min_renewal(mut self, min_renewal: Duration) -> Self {
-        self.min_renewal = min_renewal;
+        self.min_renewal = Some(min_renewal);
         self
     }
 
@@ -177,7 +183,7 @@ impl ClientBuilder {
         self
     }
 
-    /// How long one request to the store may take, [`DEFAULT_CALL_TIMEOUT`] by default. A
+    /// How long one request to the store may take, at least 10 ms, [`DEFAULT_CALL_TIMEOUT`] by default. A
     /// request under a short ttl is given no more than the ttl.
     pub const fn call_timeout(mut self, call_timeout: Duration) -> Self {
         self.call_timeout = call_timeout;
@@ -277,7 +283,7 @@ impl ClientBuilder {
     }
 
     /// Gives a lock in [another library's layout](Self::interop) that is found without any expiry
-    /// this one, 1 ms to 30 days, so that it comes free then. See
+    /// this one, 10 ms to 30 days, so that it comes free then. See
     /// [`InteropStore::leftovers`](crate::interop::InteropStore::leftovers).
     #[cfg(feature = "interop")]
     pub const fn leftovers(mut self, expiry: Duration) -> Self {
@@ -317,6 +323,7 @@ impl ClientBuilder {
     /// Cancel safe.
     pub async fn connect(mut self, url: impl AsRef<str>) -> Result<Client> {
         rt::current()?;
+        check_call_timeout(self.call_timeout)?;
         let clock = self.own_clock();
         let options = store_url::Options {
             clock: Arc::clone(&clock),
@@ -402,16 +409,14 @@ impl ClientBuilder {
             retry_store,
             ..
         } = self;
-        if call_timeout.is_zero() {
-            return Err(Error::new(ErrorKind::Config, "a call timeout of zero leaves no time"));
-        }
+        check_call_timeout(call_timeout)?;
         if let Some(wrong) = options.wrong {
             return Err(wrong);
         }
         let config = Config {
             ttl: options.ttl.map_or_else(|| Ttl::new(ttl), Ok)?,
             min_ttl: Ttl::new(min_ttl)?,
-            min_renewal: Ttl::new(min_renewal.max(min_ttl))?,
+            min_renewal: Ttl::new(min_renewal.unwrap_or(min_ttl))?,
             owner: match (&options.owner, owner) {
                 (Some(owner), _) => owner.clone(),
                 (None, Some(owner)) => OwnerName::new(owner)?,

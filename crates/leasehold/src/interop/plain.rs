@@ -15,7 +15,7 @@ use crate::lease::guard::Guard;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::release::Release;
 use crate::lease::run::RunError;
-use crate::options::{Fairness, LockOptions, delegate, holding_options};
+use crate::options::{Fairness, LockOptions, delegate, holding_options, patience_options};
 
 /// Locks in the layout of a library that keeps one value per lock: redis-py, python-redis-lock,
 /// redlock for Node, redis-semaphore's mutex, bsm/redislock, redsync on one server, Symfony's Lock,
@@ -37,6 +37,7 @@ use crate::options::{Fairness, LockOptions, delegate, holding_options};
 #[derive(Clone, Debug)]
 pub struct Plain {
     client: Client,
+    options: LockOptions,
 }
 
 impl Plain {
@@ -56,7 +57,7 @@ impl Plain {
     pub async fn connect(url: impl AsRef<str>, layout: Layout) -> Result<Self> {
         check(&layout)?;
         let client = Client::builder().interop(layout).connect(url).await?;
-        Ok(Self { client })
+        Ok(Self { client, options: LockOptions::new() })
     }
 
     /// Locks in a store, such as one on a connection that the program has already.
@@ -69,7 +70,15 @@ impl Plain {
     pub fn new(store: InteropStore) -> Result<Self> {
         check(store.layout())?;
         let store: Arc<dyn Store> = Arc::new(store);
-        Ok(Self { client: Client::builder().local_handoffs(0).store(store)? })
+        let client = Client::builder().local_handoffs(0).store(store)?;
+        Ok(Self { client, options: LockOptions::new() })
+    }
+
+    /// What these locks are set to unless they say otherwise: for how long to wait, when to try again,
+    /// how long a lease is. What is wrong is told by the first method that locks.
+    #[must_use]
+    pub fn options(self, options: &LockOptions) -> Self {
+        Self { options: options.clone(), ..self }
     }
 
     /// The lock of this name. A value: nothing is sent, and nothing can fail before it is locked.
@@ -77,7 +86,7 @@ impl Plain {
     /// The name is the key in the server, with what the [`Layout`] puts before it, and nothing of
     /// ours.
     pub fn mutex(&self, key: impl IntoKey) -> PlainMutex {
-        PlainMutex { mutex: self.client.mutex(key) }
+        PlainMutex { mutex: self.client.mutex(key).options(&self.options) }
     }
 
     /// The text that is kept with the holder's lease; `None` if the lock is not held.
@@ -137,9 +146,12 @@ pub struct PlainMutex {
 }
 
 holding_options!([delegate] PlainMutex);
+patience_options!([delegate] PlainMutex);
 
 impl PlainMutex {
-    fn options(self, options: &LockOptions) -> Self {
+    /// Sets what these options have; what a lock of another library's has no place for is
+    /// [`ErrorKind::Unsupported`] when it is locked.
+    pub fn options(self, options: &LockOptions) -> Self {
         Self { mutex: self.mutex.options(options) }
     }
 
@@ -152,11 +164,6 @@ impl PlainMutex {
     /// When to try again while waiting, and when to give up, in place of being woken.
     pub fn retry(self, strategy: impl RetryStrategy) -> Self {
         self.options(&LockOptions::new().retry(strategy).fairness(Fairness::Barging))
-    }
-
-    /// Gives up at once when the holder's lease, as it stands, runs past the time to wait.
-    pub fn give_up_early(self, give_up_early: bool) -> Self {
-        self.options(&LockOptions::new().give_up_early(give_up_early))
     }
 
     /// The lock's name.
@@ -253,7 +260,7 @@ impl PlainGuard {
     #[cfg(feature = "blocking")]
     pub(crate) fn end(
         self,
-        cooldown: crate::lease::handle::Cooldown,
+        cooldown: crate::lease::handle::Afterwards,
     ) -> impl Future<Output = Result<Release>> + Send + use<> {
         self.guard.end(cooldown)
     }

@@ -11,7 +11,7 @@ use leasehold_redis::interop::{InteropStore, Layout};
 use crate::client::Client;
 use crate::kinds::reentrant::{Reentrant, ReentrantGuard};
 use crate::lease::release::Release;
-use crate::options::Fairness;
+use crate::options::{Fairness, LockOptions, delegate, patience_options};
 use crate::owner::Owner;
 
 /// Locks that Redisson's `RLock` and `RFencedLock` take in Java programs.
@@ -33,6 +33,7 @@ use crate::owner::Owner;
 #[derive(Clone, Debug)]
 pub struct Redisson {
     client: Client,
+    options: LockOptions,
     fenced: bool,
 }
 
@@ -52,7 +53,7 @@ impl Redisson {
     /// Cancel safe.
     pub async fn connect(url: impl AsRef<str>) -> Result<Self> {
         let client = Client::builder().interop(Layout::Redisson).connect(url).await?;
-        Ok(Self { client, fenced: false })
+        Ok(Self { client, options: LockOptions::new(), fenced: false })
     }
 
     /// Connects to the server at a URL, for locks that Java programs get by `getFencedLock`.
@@ -70,7 +71,7 @@ impl Redisson {
     /// Cancel safe.
     pub async fn connect_fenced(url: impl AsRef<str>) -> Result<Self> {
         let client = Client::builder().interop(Layout::RedissonFenced).connect(url).await?;
-        Ok(Self { client, fenced: true })
+        Ok(Self { client, options: LockOptions::new(), fenced: true })
     }
 
     /// Locks in a store, such as one on a connection that the program has already.
@@ -88,13 +89,22 @@ impl Redisson {
         }
         let fenced = layout.has_fences();
         let store: Arc<dyn Store> = Arc::new(store);
-        Ok(Self { client: Client::builder().local_handoffs(0).store(store)?, fenced })
+        let client = Client::builder().local_handoffs(0).store(store)?;
+        Ok(Self { client, options: LockOptions::new(), fenced })
+    }
+
+    /// What these locks are set to unless they say otherwise: for how long to wait, when to try again,
+    /// how long a lease is. What is wrong is told by the first method that locks.
+    #[must_use]
+    pub fn options(self, options: &LockOptions) -> Self {
+        Self { options: options.clone(), ..self }
     }
 
     /// The lock of this name, which `owner` may take again while it has it. A value: nothing is
     /// sent, and nothing can fail before it is locked.
     pub fn lock(&self, key: impl IntoKey, owner: &Owner) -> RedissonLock {
-        RedissonLock { lock: self.client.reentrant(key, owner), fenced: self.fenced }
+        let lock = self.client.reentrant(key, owner).options(&self.options);
+        RedissonLock { lock, fenced: self.fenced }
     }
 
     /// Releases what is held, and ends what goes on in the background. See [`Client::close`].
@@ -126,12 +136,20 @@ pub struct RedissonLock {
     fenced: bool,
 }
 
+patience_options!([delegate] RedissonLock);
+
 impl RedissonLock {
+    /// Sets what these options have; what a lock of Redisson's has no place for is
+    /// [`ErrorKind::Unsupported`] when it is locked.
+    pub fn options(self, options: &LockOptions) -> Self {
+        self.with(|lock| lock.options(options))
+    }
+
     fn with(self, set: impl FnOnce(Reentrant) -> Reentrant) -> Self {
         Self { lock: set(self.lock), ..self }
     }
 
-    /// The length of a lease: 1 ms to 30 days, by default the client's. A live holder's lease is
+    /// The length of a lease: 10 ms to 30 days, by default the client's. A live holder's lease is
     /// renewed every third of it.
     pub fn ttl(self, ttl: Duration) -> Self {
         self.with(|lock| lock.ttl(ttl))

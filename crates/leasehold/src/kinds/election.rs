@@ -46,7 +46,7 @@ pub struct Election {
 }
 
 lock!(Election);
-setters!(Election: holding_options owner_option waiting_options);
+setters!(Election: holding_options owner_option waiting_options patience_options);
 
 /// A leader, as others see it.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use leasehold_core::retry::PAUSE_MIN;
 use leasehold_core::{
-    Acquire, AcquireAll, AcquireRequest, Effect, Error, ErrorKind, Key, Mode, Result,
+    Acquire, AcquireAll, AcquireRequest, Cooldown, Effect, Error, ErrorKind, Key, Mode, Result,
 };
 
 use crate::LOCK;
 use crate::kinds::lock_value::{LockValue, lock};
 use crate::lease::guard::Guard;
-use crate::lease::handle::Cooldown;
+use crate::lease::handle::Afterwards;
 use crate::lease::held_leases::HeldLeases;
 use crate::lease::release::{Release, Releases};
 use crate::lease::run::{RunError, run_under};
@@ -54,7 +54,7 @@ pub struct Multi {
 }
 
 lock!(Multi);
-setters!(Multi: holding_options owner_option waiting_options);
+setters!(Multi: holding_options owner_option waiting_options patience_options);
 
 impl Multi {
     pub(crate) fn new(gates: &Arc<Gates>, keys: impl IntoIterator<Item = Result<Key>>) -> Self {
@@ -489,9 +489,9 @@ impl MultiGuard {
     /// with the cool-down.
     pub fn release_with_cooldown(
         self,
-        cooldown: Duration,
+        cooldown: Cooldown,
     ) -> impl Future<Output = Result<()>> + Send + use<> {
-        let releases = self.end_all(Cooldown::For(cooldown));
+        let releases = self.end_all(Afterwards::Closed(cooldown));
         async { releases.await.verdict() }
     }
 
@@ -517,9 +517,9 @@ impl MultiGuard {
         run_under(
             leases,
             |cooldown| self.end(cooldown),
-            Cooldown::AsGranted,
+            Afterwards::AsGranted,
             body,
-            |_| Cooldown::AsGranted,
+            |_| Afterwards::AsGranted,
         )
         .await
     }
@@ -534,20 +534,20 @@ impl MultiGuard {
     ///
     /// Cancel safe: if dropped, the releases go on in the background.
     pub async fn release_outcomes(self) -> Releases {
-        self.end_all(Cooldown::AsGranted).await
+        self.end_all(Afterwards::AsGranted).await
     }
 
     /// Ends all leases; the outcome is the one that weighs most.
     pub(crate) fn end(
         self,
-        cooldown: Cooldown,
+        cooldown: Afterwards,
     ) -> impl Future<Output = Result<Release>> + Send + use<> {
         let releases = self.end_all(cooldown);
         async { releases.await.worst() }
     }
 
     /// Ends all leases. The end begins with the call, not with the first poll.
-    fn end_all(self, cooldown: Cooldown) -> impl Future<Output = Releases> + Send + use<> {
+    fn end_all(self, cooldown: Afterwards) -> impl Future<Output = Releases> + Send + use<> {
         let client = self.client;
         let releases: Vec<_> = self
             .guards

@@ -7,7 +7,7 @@ use leasehold_core::{AskRequest, Error, ErrorKind, Key, Mode, Result};
 
 use crate::kinds::lock_value::{LockValue, lock};
 use crate::lease::guard::Guard;
-use crate::lease::handle::Cooldown;
+use crate::lease::handle::Afterwards;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::not_changed::NotChanged;
 use crate::lease::prolonged::Prolonged;
@@ -45,7 +45,7 @@ pub struct Mutex {
 }
 
 lock!(Mutex);
-setters!(Mutex: holding_options owner_option waiting_options);
+setters!(Mutex: holding_options owner_option waiting_options patience_options);
 
 impl Mutex {
     pub(crate) fn new(gates: &Arc<Gates>, key: Result<Key>) -> Self {
@@ -196,7 +196,14 @@ impl Mutex {
     }
 
     /// Renews the lease of `guard` to this value's ttl, which may have changed since. If the lease
-    /// is gone, takes the lock anew with a new fence; `None` if another holder has it.
+    /// is gone, takes the lock anew with a new fence; `None` if another holder has it. It waits for
+    /// that as long as [`wait_limit`](Self::wait_limit) says, and without one it tries once.
+    ///
+    /// | if the lease | [`renew_to`](HeldLease::renew_to) | [`prolong`](Self::prolong) | `relock` |
+    /// | --- | --- | --- | --- |
+    /// | is held | renews it | renews it | renews it |
+    /// | had run out, and no other holder came since | `Late` | takes it anew, and says so | takes it anew |
+    /// | was lost to another holder | `Lost` | `Lost` | takes it anew once it is free, else `None` |
     ///
     /// Compare the fences before and after to tell the two apart.
     ///
@@ -226,11 +233,16 @@ impl Mutex {
             Err(error) => return Err(NotChanged::new(guard, error)),
         }
         // The guard is kept for the case that the lock can't be had; it holds nothing from here on.
-        if let Err(error) = guard.lease().clone().give_back(Cooldown::AsGranted).await {
+        if let Err(error) = guard.lease().clone().give_back(Afterwards::AsGranted).await {
             return Err(NotChanged::new(guard, error));
         }
-        match self.try_lock().await {
+        let anew = match settings.limit(None) {
+            Some(limit) => self.lock_within(limit).await.map(Some),
+            None => self.try_lock().await,
+        };
+        match anew {
             Ok(anew) => Ok(anew),
+            Err(error) if error.is_not_obtained() => Ok(None),
             Err(error) => Err(NotChanged::new(guard, error)),
         }
     }
@@ -296,7 +308,7 @@ impl Mutex {
     /// Takes the lock anew, unless another holder came since this lease.
     async fn take_after(&self, guard: &Guard) -> Result<Guard> {
         // This side's time is over before the store's: what is left there is ended first.
-        guard.lease().clone().give_back(Cooldown::AsGranted).await.map(drop)?;
+        guard.lease().clone().give_back(Afterwards::AsGranted).await.map(drop)?;
         let mut acquisition = self.value.acquisition(Some(Duration::ZERO))?;
         acquisition.request.after = Some(guard.handle().fences);
         acquisition.try_once(acquisition.limits.started).await?.ok_or_else(|| {

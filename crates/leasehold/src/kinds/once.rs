@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Error, ErrorKind, Key, Mode, Result};
+use leasehold_core::{Cooldown, Error, ErrorKind, Key, Mode, Result};
 
 use crate::kinds::lock_value::{LockValue, lock};
 use crate::kinds::typed_guard::typed_guard;
 use crate::lease::guard::Guard;
-use crate::lease::handle::Cooldown;
+use crate::lease::handle::Afterwards;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::release::{self, Release};
 use crate::lease::run::{RunError, run_under};
@@ -60,11 +60,12 @@ impl OncePer {
     pub(crate) fn new(gates: &Arc<Gates>, key: Result<Key>, period: Duration) -> Self {
         let mut value = LockValue::new(gates, key, Mode::Exclusive);
         value.set(|settings| {
-            settings.cooldown = Some(period);
-            if period < PERIOD_MIN {
-                let why = "a period below 1 ms closes nothing; give a longer one";
-                return Err(Error::new(ErrorKind::Config, why));
-            }
+            settings.cooldown =
+                Cooldown::new(period).ok().filter(|_| period >= PERIOD_MIN).ok_or_else(|| {
+                    let why =
+                        format!("a period of {period:?} is out of range; give {PERIOD_RANGE}");
+                    Error::new(ErrorKind::Config, why)
+                })?;
             Ok(())
         });
         Self { value }
@@ -148,17 +149,20 @@ impl OncePer {
     {
         let Some(guard) = self.try_start().await? else { return Ok(None) };
         let cooldown = |done: &Result<T, E>| match done {
-            Ok(_) => Cooldown::AsGranted,
-            Err(_) => Cooldown::Reopen,
+            Ok(_) => Afterwards::AsGranted,
+            Err(_) => Afterwards::Open,
         };
         let lease = guard.lease().clone();
-        run_under(lease, |cooldown| guard.0.end(cooldown), Cooldown::Reopen, body, cooldown)
+        run_under(lease, |cooldown| guard.0.end(cooldown), Afterwards::Open, body, cooldown)
             .await
             .map(Some)
     }
 }
 
-const PERIOD_MIN: Duration = Duration::from_millis(1);
+/// A shorter period closes nothing.
+pub const PERIOD_MIN: Duration = Duration::from_millis(1);
+/// What periods are taken, in words: up to the longest [`Cooldown`].
+pub const PERIOD_RANGE: &str = "1 ms to 365 days";
 
 /// A job that has started: its lease, under a lock that stays closed for the rest of the period.
 ///
@@ -184,7 +188,7 @@ impl OnceGuard {
     /// Cancel safe: if dropped, even before the first poll, the release goes on in the background,
     /// and reopens.
     pub fn release_and_reopen(self) -> impl Future<Output = Result<()>> + Send + use<> {
-        self.0.end_well(Cooldown::Reopen)
+        self.0.end_well(Afterwards::Open)
     }
 
     /// As [`release_and_reopen`](Self::release_and_reopen), and says how that went.
@@ -203,7 +207,7 @@ impl OnceGuard {
     pub fn release_and_reopen_outcome(
         self,
     ) -> impl Future<Output = Result<Release>> + Send + use<> {
-        let answer = self.0.end(Cooldown::Reopen);
+        let answer = self.0.end(Afterwards::Open);
         async { release::outcome(answer.await) }
     }
 }

@@ -5,11 +5,11 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Key, Mode, Result};
+use leasehold_core::{Cooldown, Key, Mode, Result};
 
 use crate::kinds::lock_value::{LockValue, shown};
 use crate::kinds::reentrant_lease::{Owned, ReentrantLease, Slot, Turn};
-use crate::lease::handle::Cooldown;
+use crate::lease::handle::Afterwards;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::release::{self, Release};
 use crate::lease::run::{RunError, run_under};
@@ -54,7 +54,7 @@ pub struct Reentrant {
 }
 
 shown!(Reentrant);
-setters!(Reentrant: holding_options waiting_options);
+setters!(Reentrant: holding_options waiting_options patience_options);
 
 impl Reentrant {
     pub(crate) fn new(
@@ -266,7 +266,7 @@ impl ReentrantGuard {
     ///
     /// Cancel safe: if dropped, the release goes on in the background.
     pub async fn release(self) -> Result<u32> {
-        self.end_well(Cooldown::AsGranted).await
+        self.end_well(Afterwards::AsGranted).await
     }
 
     /// Ends this hold; with the last one it ends the lease, and keeps the lock closed for
@@ -287,9 +287,9 @@ impl ReentrantGuard {
     /// with its cool-down.
     pub fn release_with_cooldown(
         self,
-        cooldown: Duration,
+        cooldown: Cooldown,
     ) -> impl Future<Output = Result<u32>> + Send + use<> {
-        self.end_well(Cooldown::For(cooldown))
+        self.end_well(Afterwards::Closed(cooldown))
     }
 
     /// Runs `body` under this hold, and ends the hold. See [`Guard::run`](crate::Guard::run).
@@ -313,14 +313,14 @@ impl ReentrantGuard {
         run_under(
             lease,
             |cooldown| self.end(cooldown),
-            Cooldown::AsGranted,
+            Afterwards::AsGranted,
             body,
-            |_| Cooldown::AsGranted,
+            |_| Afterwards::AsGranted,
         )
         .await
     }
 
-    fn end_well(self, cooldown: Cooldown) -> impl Future<Output = Result<u32>> + Send + use<> {
+    fn end_well(self, cooldown: Afterwards) -> impl Future<Output = Result<u32>> + Send + use<> {
         let lease = self.lease().clone();
         let answer = self.end(cooldown);
         async move {
@@ -346,13 +346,13 @@ impl ReentrantGuard {
     ///
     /// Cancel safe: if dropped, the release goes on in the background.
     pub async fn release_outcome(self) -> Result<Release> {
-        release::outcome(self.end(Cooldown::AsGranted).await)
+        release::outcome(self.end(Afterwards::AsGranted).await)
     }
 
     /// Ends this hold. The end begins with the call, not with the first poll.
     pub(crate) fn end(
         mut self,
-        cooldown: Cooldown,
+        cooldown: Afterwards,
     ) -> impl Future<Output = Result<Release>> + Send + use<> {
         let answer = self.held.take().map(|held| held.release(cooldown));
         async {

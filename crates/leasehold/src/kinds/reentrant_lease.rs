@@ -17,7 +17,7 @@ use leasehold_core::{
 use tokio::sync::{Mutex as Turns, Notify};
 
 use crate::lease::guard::Guard;
-use crate::lease::handle::{Cooldown, MayRenew};
+use crate::lease::handle::{Afterwards, MayRenew};
 use crate::lease::held_lease::HeldLease;
 use crate::lease::orphans::Orphan;
 use crate::lease::release::Release;
@@ -267,7 +267,7 @@ impl ReentrantLease {
     /// begins with the call, not with the first poll.
     pub(crate) fn release(
         self: Arc<Self>,
-        cooldown: Cooldown,
+        cooldown: Afterwards,
     ) -> impl Future<Output = Result<Release>> + Send + use<> {
         let remaining = self.count_down(|count| count.guards = count.guards.saturating_sub(1));
         let client = Arc::clone(self.lease.client());

@@ -68,7 +68,7 @@ pub struct RwLock {
 }
 
 lock!(RwLock);
-setters!(RwLock: holding_options owner_option waiting_options);
+setters!(RwLock: holding_options owner_option waiting_options patience_options);
 
 impl RwLock {
     pub(crate) fn new(gates: &Arc<Gates>, key: Result<Key>) -> Self {

@@ -42,7 +42,7 @@ pub struct Semaphore {
 }
 
 lock!(Semaphore);
-setters!(Semaphore: holding_options owner_option waiting_options);
+setters!(Semaphore: holding_options owner_option waiting_options patience_options);
 
 impl Semaphore {
     pub(crate) fn new(gates: &Arc<Gates>, key: Result<Key>, limit: u32) -> Self {

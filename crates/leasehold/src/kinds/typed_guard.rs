@@ -65,7 +65,7 @@ macro_rules! typed_guard {
             /// background, with its cool-down.
             pub fn $cooldown(
                 self,
-                cooldown: std::time::Duration,
+                cooldown: crate::Cooldown,
             ) -> impl Future<Output = crate::Result<()>> + Send + use<> {
                 self.0.release_with_cooldown(cooldown)
             }
@@ -86,7 +86,7 @@ macro_rules! typed_guard {
             /// background, with its cool-down.
             pub fn $cooldown_outcome(
                 self,
-                cooldown: std::time::Duration,
+                cooldown: crate::Cooldown,
             ) -> impl Future<Output = crate::Result<crate::Release>> + Send + use<> {
                 self.0.release_with_cooldown_outcome(cooldown)
             }

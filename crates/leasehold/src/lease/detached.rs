@@ -8,14 +8,14 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use leasehold_core::{
-    Effect, Error, ErrorKind, Fence, FenceBlock, Key, Metadata, Mode, Moment, ReleaseRequest,
-    Renew, RenewRequest, Result, Token, Ttl,
+    Cooldown, Effect, Error, ErrorKind, Fence, FenceBlock, Key, Metadata, Mode, Moment,
+    ReleaseRequest, Renew, RenewRequest, Result, Token, Ttl,
 };
 
 use crate::audit::LockEventKind;
 use crate::lease::handle::{LeaseHandle, Proof};
 use crate::lease::held_lease::late;
-use crate::lease::outcome::Release;
+use crate::lease::outcome::{Release, end_in};
 use crate::lease::release;
 use crate::settings::{Named, Settings};
 use crate::shared::Inner;
@@ -138,21 +138,17 @@ impl DetachedLease {
     }
 
     /// Ends it, and keeps the lock closed for `cooldown` after if one is given.
-    pub(crate) async fn release(
-        &self,
-        client: &Inner,
-        cooldown: Option<Duration>,
-    ) -> Result<Release> {
+    pub(crate) async fn release(&self, client: &Inner, cooldown: Cooldown) -> Result<Release> {
         let mut request =
             ReleaseRequest::new(self.key().clone(), self.proof.token, self.proof.fences);
         request.cooldown = cooldown;
         let Inner { store, config, .. } = client;
-        let answer = store.release(&request, config.call_timeout).await;
+        let answer = end_in(&**store, &request, config.call_timeout).await;
         release::tell(self.key(), self.fence(), &answer);
         let answer = answer.map_err(|error| client.explain(error, "release").on_key(self.key()))?;
         // It may have been renewed by another process since this value was made.
         let outcome = Release::of(&answer, None);
-        let what = LockEventKind::Released { outcome, cooldown };
+        let what = LockEventKind::Released { outcome, cooldown: cooldown.closes_for() };
         client.audience.tell(self.key(), self.fence(), None, None, what);
         Ok(outcome)
     }

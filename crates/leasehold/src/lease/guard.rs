@@ -3,14 +3,13 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
-use leasehold_core::Result;
+use leasehold_core::{Cooldown, Result};
 
 use crate::LOCK;
 use crate::audit::LockEventKind;
 use crate::lease::detached::DetachedLease;
-use crate::lease::handle::{Cooldown, LeaseHandle};
+use crate::lease::handle::{Afterwards, LeaseHandle};
 use crate::lease::held_lease::HeldLease;
 use crate::lease::not_changed::NotChanged;
 use crate::lease::release::{self, End, Ending, Release};
@@ -78,7 +77,7 @@ impl Guard {
     ///
     /// Cancel safe: if dropped, the release goes on in the background.
     pub async fn release(self) -> Result<()> {
-        self.end_well(Cooldown::AsGranted).await
+        self.end_well(Afterwards::AsGranted).await
     }
 
     /// Ends the lease, and says how that went.
@@ -97,7 +96,7 @@ impl Guard {
     ///
     /// Cancel safe: if dropped, the release goes on in the background.
     pub async fn release_outcome(self) -> Result<Release> {
-        let mut end = End::begin(self.into_lease(), Cooldown::AsGranted);
+        let mut end = End::begin(self.into_lease(), Afterwards::AsGranted);
         release::outcome(end.outcome().await)
     }
 
@@ -119,9 +118,9 @@ impl Guard {
     /// with its cool-down.
     pub fn release_with_cooldown(
         self,
-        cooldown: Duration,
+        cooldown: Cooldown,
     ) -> impl Future<Output = Result<()>> + Send + use<> {
-        self.end_well(Cooldown::For(cooldown))
+        self.end_well(Afterwards::Closed(cooldown))
     }
 
     /// As [`release_with_cooldown`](Self::release_with_cooldown), and says how that went.
@@ -139,16 +138,16 @@ impl Guard {
     /// Cancel safe: if dropped, the release goes on in the background.
     pub fn release_with_cooldown_outcome(
         self,
-        cooldown: Duration,
+        cooldown: Cooldown,
     ) -> impl Future<Output = Result<Release>> + Send + use<> {
-        let answer = self.end(Cooldown::For(cooldown));
+        let answer = self.end(Afterwards::Closed(cooldown));
         async { release::outcome(answer.await) }
     }
 
     /// Ends the lease; an error unless it was held to its end.
     pub(crate) fn end_well(
         self,
-        cooldown: Cooldown,
+        cooldown: Afterwards,
     ) -> impl Future<Output = Result<()>> + Send + use<> {
         self.into_lease().end_well(cooldown)
     }
@@ -156,7 +155,7 @@ impl Guard {
     /// Ends the lease. A store that did not answer is an error that says so by its effect.
     pub(crate) fn end(
         self,
-        cooldown: Cooldown,
+        cooldown: Afterwards,
     ) -> impl Future<Output = Result<Release>> + Send + use<> {
         self.into_lease().end(cooldown)
     }
@@ -193,11 +192,30 @@ impl Guard {
         run_under(
             lease,
             |cooldown| self.end(cooldown),
-            Cooldown::AsGranted,
+            Afterwards::AsGranted,
             body,
-            |_| Cooldown::AsGranted,
+            |_| Afterwards::AsGranted,
         )
         .await
+    }
+
+    /// Keeps the lease without this guard: it is renewed as before, and the client has it [by
+    /// name](crate::Client::held). It ends with [`release_held`](crate::Client::release_held),
+    /// [`release_all`](crate::Client::release_all) or [`close`](crate::Client::close). A program keeps
+    /// the client for as long, since nothing renews the lease without it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+    /// # let client = leasehold::Client::connect("memory:").await?;
+    /// client.mutex("stock").lock().await?.keep();
+    /// // … elsewhere:
+    /// assert!(client.is_held("stock")?);
+    /// client.release_held("stock").await?;
+    /// assert!(!client.is_held("stock")?);
+    /// # Ok(()) }
+    /// ```
+    pub fn keep(mut self) {
+        drop(self.lease.take());
     }
 
     /// Lets go of the lease without ending it. The lease lives on until its ttl, not renewed, and
@@ -223,7 +241,7 @@ impl Guard {
             return Err(NotChanged::new(self, error));
         }
         let lease = self.lease.take().expect("BUG: a guard is ended once");
-        let ending = Ending::begin(lease.clone(), Cooldown::AsGranted);
+        let ending = Ending::begin(lease.clone(), Afterwards::AsGranted);
         lease.handle().settled().await;
         let detached = DetachedLease::of(lease.handle());
         if let Ok(mut ending) = ending {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use leasehold_clock::Process;
 use leasehold_core::{
-    Clock, Fence, FenceBlock, Key, LeaseState, LeaseStatus, Moment, ReleaseRequest, RenewRequest,
-    Token, Ttl, margin,
+    Clock, Cooldown, Fence, FenceBlock, Key, LeaseState, LeaseStatus, Moment, ReleaseRequest,
+    RenewRequest, Token, Ttl, margin,
 };
 use tokio::sync::Notify;
 
@@ -201,15 +201,15 @@ pub(crate) struct LastRequest {
     pub(crate) is_settled: bool,
 }
 
-/// The cool-down with which a lease ends.
+/// How a lease leaves its lock.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Cooldown {
-    /// That of its grant, if it has one.
+pub(crate) enum Afterwards {
+    /// Closed for as long as its grant said, if it did.
     AsGranted,
-    /// So long.
-    For(Duration),
-    /// None, also if its grant has one.
-    Reopen,
+    /// Closed for so long.
+    Closed(Cooldown),
+    /// Open, also if its grant closed it.
+    Open,
 }
 
 /// Where a hold is in its life.
@@ -740,7 +740,7 @@ impl LeaseHandle {
     }
 
     /// Moves on from [`Phase::Held`], and says how the store is told; `None` if another caller did before.
-    pub(crate) fn begin_end(&self, cooldown: Cooldown, now: Moment) -> Option<LastRequest> {
+    pub(crate) fn begin_end(&self, afterwards: Afterwards, now: Moment) -> Option<LastRequest> {
         let mut state = self.state();
         if state.phase != Phase::Held {
             return None;
@@ -756,10 +756,10 @@ impl LeaseHandle {
         }
         let mut request = ReleaseRequest::new(self.key.clone(), self.token, self.fences);
         request.in_time = in_time;
-        match cooldown {
-            Cooldown::AsGranted => {}
-            Cooldown::For(cooldown) => request.cooldown = Some(cooldown),
-            Cooldown::Reopen => request.reopen = true,
+        match afterwards {
+            Afterwards::AsGranted => {}
+            Afterwards::Closed(cooldown) => request.cooldown = cooldown,
+            Afterwards::Open => request.reopen = true,
         }
         Some(LastRequest { request, over_for, is_settled })
     }

@@ -163,8 +163,7 @@ impl HeldLease {
         let Some((mut request, _)) = handle.start_renewal(client.clock.now()) else { return };
         let _done = Done(handle);
         // It may not shorten, and so changes nothing; only the answer counts.
-        let Ok(ttl) = Ttl::new(Duration::from_millis(1)) else { return };
-        request.ttl = ttl;
+        request.ttl = Ttl::MIN;
         let within = client.config.call_timeout.min(handle.length().duration() / 6);
         match client.store.renew(std::slice::from_ref(&request), within).await.pop() {
             Some(Ok(Renew::Asked)) => handle.ask(),
@@ -376,8 +375,7 @@ impl HeldLease {
             return lost;
         }
         // It may not shorten, and so changes nothing; only the answer counts.
-        let Ok(ttl) = Ttl::new(Duration::from_millis(1)) else { return lost };
-        let request = RenewRequest::new(handle.key.clone(), handle.token, handle.fences, ttl);
+        let request = RenewRequest::new(handle.key.clone(), handle.token, handle.fences, Ttl::MIN);
         let within = client.config.call_timeout;
         match client.store.renew(std::slice::from_ref(&request), within).await.pop() {
             Some(Ok(Renew::Renewed | Renew::Asked | Renew::Late)) => {

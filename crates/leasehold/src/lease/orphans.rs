@@ -20,7 +20,7 @@ use crate::LOCK;
 use crate::audit::LockEventKind;
 use crate::events;
 use crate::lease::handle::LeaseHandle;
-use crate::lease::outcome::Release;
+use crate::lease::outcome::{Release, end_in};
 use crate::rt;
 
 /// How long one attempt may take.
@@ -256,13 +256,16 @@ impl Orphan {
             Self::Lease { handle, request } => {
                 handle.settled().await;
                 let until = handle.deadline().saturating_add(handle.ttl().duration() / 50);
-                let release = |tries| stores.way(tries).release(&request, ATTEMPT);
+                let release = |tries| end_in(stores.way(tries), &request, ATTEMPT);
                 let answer = persist(clock, places, until, release).await;
                 let (key, fence) = (&handle.key, handle.fence());
                 tracing::debug!(target: LOCK, %key, %fence, ?answer, "release in the background");
                 let outcome =
                     answer.as_ref().map_or(Release::Unknown, |answer| Release::of(answer, None));
-                handle.tell(LockEventKind::Released { outcome, cooldown: request.cooldown });
+                handle.tell(LockEventKind::Released {
+                    outcome,
+                    cooldown: request.cooldown.closes_for(),
+                });
             }
         }
     }

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use leasehold_core::{Effect, Error, ErrorKind, Release as StoreRelease, Result};
+use leasehold_core::{
+    Cooldown, Effect, Error, ErrorKind, Release as StoreRelease, ReleaseRequest, Result, Store,
+};
 
 /// How a release went, for callers that tell the outcomes apart: see
 /// [`Guard::release_outcome`](crate::Guard::release_outcome).
@@ -60,6 +62,26 @@ impl Release {
             .with_effect(Effect::Unknown)),
         }
     }
+}
+
+/// Ends a lease in its store. A store whose locks have no cool-down refuses a release with one, and an
+/// end must not fail for a wish: the lease is then ended without it, and the error says so.
+pub(crate) async fn end_in(
+    store: &dyn Store,
+    request: &ReleaseRequest,
+    within: Duration,
+) -> Result<StoreRelease> {
+    let refusal = match store.release(request, within).await {
+        Err(error) if error.kind() == ErrorKind::Unsupported && !request.cooldown.is_none() => {
+            error
+        }
+        answer => return answer,
+    };
+    let mut plain = request.clone();
+    plain.cooldown = Cooldown::NONE;
+    store.release(&plain, within).await?;
+    let why = format!("the lock is released, but not closed: {refusal}");
+    Err(Error::new(refusal.kind(), why).with_effect(Effect::Applied))
 }
 
 fn late(by: Option<Duration>) -> Error {

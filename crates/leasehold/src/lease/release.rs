@@ -9,17 +9,21 @@ use tokio::task::JoinSet;
 
 use crate::LOCK;
 use crate::audit::LockEventKind;
-use crate::lease::handle::{Cooldown, LastRequest};
+use crate::lease::handle::{Afterwards, LastRequest};
 use crate::lease::held_lease::HeldLease;
 use crate::lease::orphans::Orphan;
 pub use crate::lease::outcome::Release;
+use crate::lease::outcome::end_in;
 use crate::shared::Inner;
 
 /// Counts a release that stayed unanswered among the outcomes. A right that its user lacks the store
 /// has told, though nobody knows how far it came before.
 pub(crate) fn outcome(answer: Result<Release>) -> Result<Release> {
     match answer {
-        Err(error) if error.effect() != Effect::NotApplied && error.kind() != ErrorKind::Denied => {
+        Err(error)
+            if error.effect() != Effect::NotApplied
+                && !matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unsupported) =>
+        {
             Ok(Release::Unknown)
         }
         answer => answer,
@@ -144,7 +148,7 @@ impl HeldLease {
     /// must not end the lease in another way than its caller wanted.
     pub(crate) fn end(
         self,
-        cooldown: Cooldown,
+        cooldown: Afterwards,
     ) -> impl Future<Output = Result<Release>> + Send + use<> {
         let mut end = End::begin(self, cooldown);
         async move { end.outcome().await }
@@ -153,7 +157,7 @@ impl HeldLease {
     /// As [`end`](Self::end); an error unless the lease was held to its end.
     pub(crate) fn end_well(
         self,
-        cooldown: Cooldown,
+        cooldown: Afterwards,
     ) -> impl Future<Output = Result<()>> + Send + use<> {
         let mut end = End::begin(self, cooldown);
         async move {
@@ -165,7 +169,7 @@ impl HeldLease {
     /// Ends the lease in the store; begins and answers as [`end`](Self::end).
     pub(crate) fn give_back(
         self,
-        cooldown: Cooldown,
+        cooldown: Afterwards,
     ) -> impl Future<Output = Result<Release>> + Send + use<> {
         let mut end = End::in_store(self, cooldown);
         async move { end.outcome().await }
@@ -173,7 +177,7 @@ impl HeldLease {
 
     /// Ends the lease in the store, in the background.
     pub(crate) fn give_up(self) {
-        drop(End::in_store(self, Cooldown::AsGranted));
+        drop(End::in_store(self, Afterwards::AsGranted));
     }
 
     /// What an answer means for the work under this lease.
@@ -210,8 +214,8 @@ pub(crate) enum End {
 }
 
 impl End {
-    pub(crate) fn begin(lease: HeldLease, cooldown: Cooldown) -> Self {
-        if cooldown == Cooldown::AsGranted && lease.hand_to_successor() {
+    pub(crate) fn begin(lease: HeldLease, cooldown: Afterwards) -> Self {
+        if cooldown == Afterwards::AsGranted && lease.hand_to_successor() {
             let (key, fence) = (&lease.handle().key, lease.handle().fence());
             tracing::debug!(target: LOCK, %key, %fence, "released inside the process");
             return Self::HandedOn(lease);
@@ -219,7 +223,7 @@ impl End {
         Self::in_store(lease, cooldown)
     }
 
-    fn in_store(lease: HeldLease, cooldown: Cooldown) -> Self {
+    fn in_store(lease: HeldLease, cooldown: Afterwards) -> Self {
         match Ending::begin(lease, cooldown) {
             Ok(ending) => Self::InStore(ending),
             Err(lease) => Self::NotHeld(lease),
@@ -252,7 +256,7 @@ pub(crate) struct Ending {
 
 impl Ending {
     /// Begins it; gives the lease back where there is nothing to be ended.
-    pub(crate) fn begin(lease: HeldLease, cooldown: Cooldown) -> Result<Self, HeldLease> {
+    pub(crate) fn begin(lease: HeldLease, cooldown: Afterwards) -> Result<Self, HeldLease> {
         let (client, handle) = (lease.client(), lease.handle());
         let ours = handle.is_ours();
         let last = ours.then(|| handle.begin_end(cooldown, client.clock.now())).flatten();
@@ -270,7 +274,7 @@ impl Ending {
         if !is_settled {
             handle.settled().await;
         }
-        let answer = client.store.release(request, client.config.call_timeout).await;
+        let answer = end_in(&*client.store, request, client.config.call_timeout).await;
         tell(&handle.key, handle.fence(), &answer);
         let answer = match answer {
             Ok(answer) => answer,
@@ -282,7 +286,7 @@ impl Ending {
         };
         let outcome = Release::of(&answer, self.last.over_for);
         self.is_over();
-        let cooldown = self.last.request.cooldown;
+        let cooldown = self.last.request.cooldown.closes_for();
         self.lease.handle().tell(LockEventKind::Released { outcome, cooldown });
         Ok(outcome)
     }

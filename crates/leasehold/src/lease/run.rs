@@ -4,7 +4,7 @@ use std::fmt;
 
 use leasehold_core::{Error, ErrorKind, Result};
 
-use crate::lease::handle::Cooldown;
+use crate::lease::handle::Afterwards;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::outcome::{Release, lateness};
 
@@ -114,10 +114,10 @@ impl Leases for HeldLease {
 /// the body returned; `if_cut_short` is for a body that returned nothing.
 pub(crate) async fn run_under<T, F, L: Leases, E>(
     lease: L,
-    end: impl FnOnce(Cooldown) -> E,
-    if_cut_short: Cooldown,
+    end: impl FnOnce(Afterwards) -> E,
+    if_cut_short: Afterwards,
     body: impl FnOnce(L) -> F,
-    cooldown: impl FnOnce(&T) -> Cooldown,
+    cooldown: impl FnOnce(&T) -> Afterwards,
 ) -> Result<T, RunError<T>>
 where
     F: Future<Output = T>,

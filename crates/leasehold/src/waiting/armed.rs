@@ -103,7 +103,7 @@ impl Armed {
                 landing,
                 sent_from: Handle::try_current().ok().filter(|_| cut),
                 // A grant has started a cool-down, for work that will not be done now.
-                reopen: request.cooldown.is_some(),
+                reopen: !request.cooldown.is_none(),
             })
         });
         self.disarm(reaper);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use leasehold_core::{Error, ErrorKind, Key, Metadata, Mode, Moment, OwnerName, Result};
+use leasehold_core::{Cooldown, Error, ErrorKind, Key, Metadata, Mode, Moment, OwnerName, Result};
 
 use crate::LOCK;
 use crate::events;
@@ -44,7 +44,7 @@ pub(crate) struct GateKey {
     mode: Mode,
     preferred: bool,
     handed_on: bool,
-    cooldown: Option<Duration>,
+    cooldown: Cooldown,
     terms: Terms,
     owner: OwnerName,
     metadata: Metadata,

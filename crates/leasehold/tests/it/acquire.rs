@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::retry::{Linear, NoRetry, RetryStrategy as _};
+use leasehold::retry::{Linear, NoRetry};
 use leasehold::{ErrorKind, LockOptions, Owner, Prolonged, Release, WaitLimit};
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 
-use crate::support::{World, ms, secs};
+use crate::support::{World, cool, ms, secs};
 
 #[tokio::test(start_paused = true)]
 async fn a_free_lock_is_taken_and_a_held_one_is_none() {
@@ -63,6 +63,96 @@ async fn bad_names_and_settings_are_told_when_locking() {
     let error = careful.renew(&lease, secs(4)).await.unwrap_err();
     assert!(error.to_string().contains("minimum of 5"), "{error}");
     careful.adopt(&lease).await.unwrap().release().await.unwrap();
+
+    // It may be shorter than that of a new lock as well.
+    let builder = leasehold::Client::builder().min_ttl(secs(5)).min_renewal(secs(1));
+    let careful = builder.store(Arc::new(world.store.clone())).unwrap();
+    let guard = careful.mutex("a").ttl(secs(15)).lock().await.unwrap();
+    guard.renew_to(secs(2)).await.unwrap();
+    assert_eq!(guard.renew_to(ms(999)).await.unwrap_err().kind(), ErrorKind::Config);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn locking_anew_waits_for_as_long_as_the_lock_value_says() {
+    let world = World::new();
+    let mutex = world.client().mutex("a").ttl(secs(1)).renew(false);
+    let lost = async || {
+        let guard = mutex.lock().await.unwrap();
+        tokio::time::advance(secs(2)).await;
+        (guard, world.client().mutex("a").ttl(secs(4)).renew(false).lock().await.unwrap())
+    };
+    let (guard, other) = lost().await;
+    assert!(mutex.relock(guard).await.unwrap().is_none());
+    other.release().await.unwrap();
+    let (guard, _other) = lost().await;
+    assert!(mutex.clone().wait_limit(secs(1)).relock(guard).await.unwrap().is_none());
+    tokio::time::advance(secs(4)).await;
+    let (guard, _other) = lost().await;
+    let anew = mutex.clone().wait_limit(secs(9)).relock(guard).await.unwrap();
+    assert!(anew.unwrap().is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_not_to_be_had_is_told_from_an_error() {
+    let world = World::new();
+    let held = world.client().mutex("a").lock().await.unwrap();
+    let mutex = world.client().mutex("a");
+    assert!(mutex.lock_within(Duration::ZERO).await.unwrap_err().is_not_obtained());
+    assert!(mutex.clone().max_waiters(0).lock().await.unwrap_err().is_not_obtained());
+    let errors = [
+        world.client().semaphore("a", 2).acquire().await.map(drop).unwrap_err(),
+        mutex.clone().ttl(Duration::ZERO).lock().await.map(drop).unwrap_err(),
+    ];
+    for error in errors {
+        assert!(!error.is_not_obtained(), "{error}");
+    }
+    held.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_is_kept_leaves_its_lease_to_those_who_work_by_name() {
+    let world = World::new();
+    let client = world.client();
+    client.mutex("a").ttl(secs(2)).lock().await.unwrap().keep();
+    tokio::time::sleep(secs(9)).await;
+    assert!(client.is_held("a").unwrap() && !client.is_held("b").unwrap());
+    assert!(world.client().mutex("a").try_lock().await.unwrap().is_none());
+    client.release_held("a").await.unwrap();
+    assert!(!client.is_held("a").unwrap());
+    assert!(world.is_idle("a").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lengths_in_which_nothing_can_be_done_are_refused_before_anything_is_taken() {
+    let world = World::new();
+    let client = world.client();
+    let short = Duration::from_nanos(9_999_999);
+    for length in [Duration::ZERO, short] {
+        for mutex in [
+            client.mutex("a").ttl(length),
+            client.mutex("a").max_hold(length),
+            client.mutex("a").progress_within(length),
+        ] {
+            let refused = mutex.try_lock().await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Config, "{refused}");
+            assert!(refused.to_string().contains("10"), "{refused}");
+        }
+        let builder = leasehold::Client::builder().call_timeout(length);
+        let refused = builder.clone().connect("redis://127.0.0.1:1").await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Config, "{refused}");
+        assert_eq!(builder.connect("memory:").await.unwrap_err().kind(), ErrorKind::Config);
+    }
+    for period in [Duration::ZERO, Duration::from_micros(999), secs(366 * 86_400), Duration::MAX] {
+        let refused = client.once_per("a", period).try_start().await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Config, "{refused}");
+        assert!(refused.to_string().contains("give 1 ms to 365 days"), "{refused}");
+    }
+    assert!(world.is_idle("a").await);
+    let least = client.mutex("a").max_hold(ms(10)).progress_within(ms(10));
+    assert!(least.ttl(ms(10)).try_lock().await.unwrap().unwrap().is_held());
+    let most = client.mutex("b").max_hold(Duration::MAX).progress_within(Duration::MAX);
+    assert!(most.ttl(secs(30 * 86_400)).try_lock().await.unwrap().unwrap().is_held());
 }
 
 #[tokio::test(start_paused = true)]
@@ -239,7 +329,7 @@ async fn a_closed_lock_says_that_it_is_closed_and_for_how_long() {
     let world = World::new();
     let client = world.client();
     let guard = client.mutex("a").lock().await.unwrap();
-    guard.release_with_cooldown(secs(60)).await.unwrap();
+    guard.release_with_cooldown(cool(secs(60))).await.unwrap();
     let error = client.mutex("a").lock_within(secs(10)).await.unwrap_err();
     assert!(
         error.to_string().ends_with("nobody holds it, but it stays closed for 50.0s"),
@@ -252,7 +342,10 @@ async fn a_cool_down_keeps_the_lock_closed_to_everybody() {
     let world = World::new();
     let client = world.client();
     let guard = client.mutex("report").lock().await.unwrap();
-    assert_eq!(guard.release_with_cooldown_outcome(secs(60)).await.unwrap(), Release::Released);
+    assert_eq!(
+        guard.release_with_cooldown_outcome(cool(secs(60))).await.unwrap(),
+        Release::Released
+    );
     assert!(client.mutex("report").try_lock().await.unwrap().is_none());
     let info = client.inspect("report").await.unwrap().unwrap();
     assert!(info.holders.is_empty() && info.closed_for.unwrap() <= secs(60));
@@ -266,8 +359,8 @@ async fn a_cool_down_keeps_the_lock_closed_to_everybody() {
 async fn a_release_that_nobody_polls_keeps_its_cool_down() {
     let world = World::new();
     let client = world.client();
-    drop(client.mutex("a").lock().await.unwrap().release_with_cooldown(secs(60)));
-    drop(client.mutex("b").lock().await.unwrap().release_with_cooldown_outcome(secs(60)));
+    drop(client.mutex("a").lock().await.unwrap().release_with_cooldown(cool(secs(60))));
+    drop(client.mutex("b").lock().await.unwrap().release_with_cooldown_outcome(cool(secs(60))));
     tokio::time::sleep(secs(3)).await;
     for key in ["a", "b"] {
         let info = client.inspect(key).await.unwrap().unwrap();

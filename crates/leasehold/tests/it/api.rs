@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use leasehold::fencing::{FencedCell, StaleFence};
 use leasehold::{
-    Client, ClientBuilder, DetachedLease, Election, Error, Fence, Guard, HeldLease, Key, Leader,
-    Leadership, LockInfo, Multi, MultiGuard, Mutex, NotChanged, Observer, OnceGuard, OncePer,
-    Owner, ReadGuard, Reentrant, ReentrantGuard, Release, RwLock, Semaphore, WriteGuard,
+    Client, ClientBuilder, Cooldown, DetachedLease, Election, Error, Fence, Guard, HeldLease, Key,
+    Leader, Leadership, LockInfo, Multi, MultiGuard, Mutex, NotChanged, Observer, OnceGuard,
+    OncePer, Owner, ReadGuard, Reentrant, ReentrantGuard, Release, RwLock, Semaphore, WriteGuard,
 };
 
 fn thread_safe<T: Send + Sync + Unpin + 'static>() {}
@@ -172,7 +172,7 @@ async fn every_future_can_move_between_threads() {
     sendable(mutex.relock(guard));
     let lock = async || mutex.lock().await.unwrap();
     sendable(lock().await.release());
-    sendable(lock().await.release_with_cooldown(Duration::ZERO));
+    sendable(lock().await.release_with_cooldown(Cooldown::NONE));
     let guard = lock().await;
     sendable(guard.detach());
     let lease = lock().await.detach().await.unwrap();

@@ -11,7 +11,7 @@ use leasehold::retry::Linear;
 use leasehold_testkit::cut::cut_at_every_await;
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 
-use crate::support::{World, ms, secs};
+use crate::support::{World, cool, ms, secs};
 
 /// What becomes of the requests of a future that is dropped.
 fn fates() -> [Fault; 4] {
@@ -304,7 +304,7 @@ async fn a_close_that_is_dropped_goes_on() {
 async fn a_close_waits_for_a_release_under_way_and_for_what_becomes_of_it() {
     let world = World::new();
     let client = world.client();
-    let release = client.mutex("a").lock().await.unwrap().release_with_cooldown(secs(60));
+    let release = client.mutex("a").lock().await.unwrap().release_with_cooldown(cool(secs(60)));
     let mut close = pin!(client.close());
     let early = tokio::time::timeout(secs(3), &mut close).await;
     assert!(early.is_err(), "closed, and a release is neither done nor given up");

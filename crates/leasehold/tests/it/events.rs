@@ -2,7 +2,7 @@
 
 use leasehold::{Client, LockEvent, LockEventKind, LockEvents, LossReason, Release};
 
-use crate::support::{World, ms, secs};
+use crate::support::{World, cool, ms, secs};
 
 /// The next event, which is to be about this lock.
 async fn next(events: &mut LockEvents, key: &str) -> LockEvent {
@@ -20,7 +20,7 @@ async fn a_grant_and_a_release_are_told_with_the_fence() {
     let guard = client.mutex("k").lock().await.unwrap();
     let (fence, granted) = (guard.fence().unwrap(), next(&mut events, "k").await);
     assert_eq!((granted.what, granted.fence), (LockEventKind::Granted, fence));
-    guard.release_with_cooldown(secs(5)).await.unwrap();
+    guard.release_with_cooldown(cool(secs(5))).await.unwrap();
     let released = next(&mut events, "k").await;
     let outcome = Release::Released;
     let what = LockEventKind::Released { outcome, cooldown: Some(secs(5)) };

@@ -9,7 +9,7 @@ use leasehold_core::Error;
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 use tokio::time::Instant;
 
-use crate::support::{World, ms, secs};
+use crate::support::{World, cool, ms, secs};
 
 /// A client on a wire that can be made slow, while somebody else holds the locks "a" and "c".
 struct Scene {
@@ -286,7 +286,7 @@ async fn behind_the_dead(windows: &[Duration], holder_dies: bool, cooldown: Dura
         std::mem::forget(guard);
     } else {
         tokio::time::sleep(ms(300)).await;
-        guard.release_with_cooldown(cooldown).await.unwrap();
+        guard.release_with_cooldown(cool(cooldown)).await.unwrap();
     }
     alive.await.unwrap().unwrap();
     died.elapsed()

@@ -6,7 +6,7 @@ use leasehold::retry::{Linear, RetryStrategy};
 use leasehold::{Client, ErrorKind, LockOptions, Owner};
 use leasehold_testkit::fault_store::{FaultStore, Op};
 
-use crate::support::{World, ms, secs};
+use crate::support::{World, cool, ms, secs};
 
 /// Passes when the lock is closed to everybody until the cool-down is over.
 async fn closes(client: &Client, key: &str) {
@@ -18,7 +18,7 @@ async fn closes(client: &Client, key: &str) {
 async fn a_guard_of_any_kind_can_leave_its_lock_closed() {
     let world = World::new();
     let client = world.client();
-    let cooldown = secs(60);
+    let cooldown = cool(secs(60));
 
     client.mutex("mutex").lock().await.unwrap().release_with_cooldown(cooldown).await.unwrap();
     let rwlock = client.rwlock("reader");

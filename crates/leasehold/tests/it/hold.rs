@@ -10,7 +10,7 @@ use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 
 #[cfg(unix)]
 use crate::alone::alone;
-use crate::support::{World, ms, secs};
+use crate::support::{World, cool, ms, secs};
 
 #[tokio::test(start_paused = true)]
 async fn a_held_lock_outlives_its_ttl_for_as_long_as_it_is_held() {
@@ -352,7 +352,7 @@ async fn a_lease_adopted_twice_has_one_holder_and_its_text_is_spent() {
         let guard = second.adopt(&lease).await.unwrap();
         assert_eq!(third.adopt(&lease).await.unwrap_err().kind(), ErrorKind::Lost);
         assert_eq!(third.renew(&lease, secs(60)).await.unwrap_err().kind(), ErrorKind::Lost);
-        let closing = third.release_outcome(&lease, Some(secs(60))).await.unwrap();
+        let closing = third.release_outcome(&lease, Some(cool(secs(60)))).await.unwrap();
         assert_eq!(closing, Release::NotHeld);
         assert!(guard.is_held() && guard.is_held_by_store().await.unwrap());
         let again = guard.detach().await.unwrap();

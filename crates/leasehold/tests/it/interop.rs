@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use leasehold::interop::{InteropStore, Layout, Plain, Redisson};
-use leasehold::{Client, ErrorKind, Owner, Release};
+use leasehold::{Client, Effect, ErrorKind, LockOptions, Owner, Release, WaitLimit};
 use leasehold_core::{AcquireRequest, ClientId, Key, ReleaseRequest, Store as _, Token, Ttl};
 use leasehold_redis::RedisStore;
 use leasehold_testkit::server::RedisServer;
 use tokio::task::JoinSet;
 
-use crate::support::{PATIENCE, ms, patiently, secs};
+use crate::support::{PATIENCE, cool, ms, patiently, secs};
 
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     patiently(what, async {
@@ -303,12 +303,35 @@ async fn what_a_layout_lacks_is_unsupported() {
         assert_eq!(error.unwrap_err().kind(), ErrorKind::Unsupported);
     }
     let guard = client.mutex("a").lock().await.unwrap();
-    let error = guard.release_with_cooldown(secs(1)).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    // The end is not refused with its wish.
+    let error = guard.release_with_cooldown(cool(secs(1))).await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unsupported, Effect::Applied));
+    assert!(error.to_string().contains("released, but not closed"), "{error}");
+    client.mutex("a").try_lock().await.unwrap().unwrap().release().await.unwrap();
     let plain = Plain::connect(server.url(), Layout::Redisson).await.unwrap_err();
     assert_eq!(plain.kind(), ErrorKind::Config);
     let memory = Client::builder().interop(Layout::Plain).connect("memory:").await.unwrap_err();
     assert_eq!(memory.kind(), ErrorKind::Config);
+}
+
+#[tokio::test]
+async fn what_all_locks_are_told_goes_for_each_of_them() {
+    let server = RedisServer::start();
+    let usual = LockOptions::new().ttl(secs(1)).renew(false).wait_limit(WaitLimit::Ttl);
+    let plain = Plain::connect(server.url(), Layout::Redislock).await.unwrap().options(&usual);
+    let held = plain.mutex("a").ttl(secs(600)).lock().await.unwrap();
+    let wait = patiently("a wait of one ttl", plain.mutex("a").lock()).await;
+    assert!(wait.unwrap_err().is_not_obtained());
+    let wait = patiently("a wait of its own", plain.mutex("a").wait_limit(ms(9)).lock()).await;
+    assert!(wait.unwrap_err().is_not_obtained());
+    held.release().await.unwrap();
+
+    let redisson = Redisson::connect(server.url()).await.unwrap().options(&usual);
+    let [one, two] = [Owner::new(), Owner::new()];
+    let held = redisson.lock("b", &one).ttl(secs(600)).lock().await.unwrap();
+    let wait = patiently("a wait of one ttl", redisson.lock("b", &two).lock()).await;
+    assert!(wait.unwrap_err().is_not_obtained());
+    held.release().await.unwrap();
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use leasehold::ErrorKind;
 use leasehold::Release;
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 
-use crate::support::{World, ms, secs};
+use crate::support::{World, cool, ms, secs};
 
 #[tokio::test(start_paused = true)]
 async fn waiters_in_many_processes_are_served_in_the_order_in_which_they_came() {
@@ -251,7 +251,10 @@ async fn a_waiter_is_served_when_a_cool_down_ends_and_not_at_its_next_heartbeat(
         tokio::time::sleep(ms(1)).await;
     }
     let started = tokio::time::Instant::now();
-    assert_eq!(guard.release_with_cooldown_outcome(secs(2)).await.unwrap(), Release::Released);
+    assert_eq!(
+        guard.release_with_cooldown_outcome(cool(secs(2))).await.unwrap(),
+        Release::Released
+    );
     drop(waiter.await.unwrap());
     assert!(started.elapsed() >= secs(2) && started.elapsed() < secs(3));
 }

@@ -19,6 +19,8 @@ mod channel;
 #[cfg(all(feature = "embedded", unix))]
 mod connect;
 mod election;
+#[cfg(all(feature = "embedded", feature = "redis"))]
+mod endings;
 mod events;
 #[cfg(feature = "embedded")]
 mod examples;

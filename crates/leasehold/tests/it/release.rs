@@ -8,7 +8,7 @@ use leasehold_clock::ManualClock;
 use leasehold_embedded::MemoryStore;
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 
-use crate::support::{World, secs};
+use crate::support::{World, cool, secs};
 
 #[tokio::test(start_paused = true)]
 async fn a_release_passes_only_when_the_lease_was_held_to_its_end() {
@@ -28,7 +28,7 @@ async fn a_release_passes_only_when_the_lease_was_held_to_its_end() {
     let guard = mutex.lock().await.unwrap();
     tokio::time::advance(secs(2)).await;
     let _other = world.client().mutex("a").lock().await.unwrap();
-    let lost = guard.release_with_cooldown(secs(60)).await.unwrap_err();
+    let lost = guard.release_with_cooldown(cool(secs(60))).await.unwrap_err();
     assert_eq!((lost.kind(), lost.key().unwrap().as_str()), (ErrorKind::Lost, "a"));
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::Client;
+use leasehold::{Client, Cooldown};
 use leasehold_clock::TokioClock;
 use leasehold_core::{AcquireRequest, Clock, Key, ReleaseRequest, Store, Token, Ttl};
 use leasehold_embedded::MemoryStore;
@@ -14,6 +14,10 @@ pub(crate) const fn ms(ms: u64) -> Duration {
 
 pub(crate) const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
+}
+
+pub(crate) fn cool(length: Duration) -> Cooldown {
+    Cooldown::new(length).unwrap()
 }
 
 /// Longer than anything here takes, even on a machine that does ten other things.

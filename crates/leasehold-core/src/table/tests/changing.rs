@@ -150,7 +150,7 @@ fn a_preferred_newcomer_passes_those_who_are_not_where_the_holders_leave_room() 
 
 #[test]
 fn a_closing_grant_keeps_the_lock_closed_though_its_holder_dies_or_releases() {
-    let with_cooldown = |who| AcquireRequest { cooldown: Some(ms(1_000)), ..request(who, 100) };
+    let with_cooldown = |who| AcquireRequest { cooldown: cool(1_000), ..request(who, 100) };
     let mut lock = Lock::new();
     granted(&lock.acquire(&with_cooldown(1)));
     lock.pass(100);
@@ -167,7 +167,7 @@ fn a_closing_grant_keeps_the_lock_closed_though_its_holder_dies_or_releases() {
 #[test]
 fn a_release_that_reopens_serves_the_next_at_once() {
     let mut lock = Lock::new();
-    let with_cooldown = AcquireRequest { cooldown: Some(ms(1_000)), ..request(1, 100) };
+    let with_cooldown = AcquireRequest { cooldown: cool(1_000), ..request(1, 100) };
     let lease = granted(&lock.acquire(&with_cooldown));
     lock.wait(2);
     let reopening = ReleaseRequest { reopen: true, ..ReleaseRequest::new(key(), token(1), lease) };
@@ -179,7 +179,7 @@ fn a_release_that_reopens_serves_the_next_at_once() {
 fn an_acquisition_that_is_undone_leaves_nothing_closed_if_it_says_so() {
     let mut lock = Lock::new();
     for reopen in [true, false] {
-        let with_cooldown = AcquireRequest { cooldown: Some(ms(1_000)), ..request(1, 100) };
+        let with_cooldown = AcquireRequest { cooldown: cool(1_000), ..request(1, 100) };
         granted(&lock.acquire(&with_cooldown));
         let undoing = LeaveRequest { reopen, ..LeaveRequest::new(key(), token(1)) };
         assert_eq!(lock.entry.perform(&undoing, lock.now(), &mut lock.notices), Leave::Released);

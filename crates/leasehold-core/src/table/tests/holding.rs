@@ -313,7 +313,7 @@ fn a_partial_release_sets_the_holds_that_remain() {
     let lease = granted(&lock.acquire(&asked));
     let mut release = ReleaseRequest::new(key(), token(1), lease);
     release.remaining = 2;
-    release.cooldown = Some(ms(500));
+    release.cooldown = cool(500);
     for _ in 0..2 {
         assert_eq!(lock.release_with(&release), Release::StillHeld { holds: 2 });
     }

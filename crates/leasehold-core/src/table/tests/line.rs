@@ -366,7 +366,7 @@ fn a_head_is_told_of_a_cool_down_that_ends_before_it_would_ask() {
     let lease = lock.take(1, 10_000);
     lock.wait(2);
     let again =
-        ReleaseRequest { cooldown: Some(ms(50)), ..ReleaseRequest::new(key(), token(1), lease) };
+        ReleaseRequest { cooldown: cool(50), ..ReleaseRequest::new(key(), token(1), lease) };
     assert_eq!(lock.release_with(&again), Release::Released);
     let told = Wake::First { ticket: 2, retry_after: ms(50) };
     assert_eq!(lock.take_notices(), [Notice { client: client(2), wake: told }]);

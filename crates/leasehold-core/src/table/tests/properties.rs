@@ -61,7 +61,7 @@ impl World {
         match how {
             How::Plain => {}
             How::Preferred => asked.preferred = true,
-            How::Cooldown { ms: cooldown } => asked.cooldown = Some(ms(cooldown)),
+            How::Cooldown { ms: cooldown } => asked.cooldown = cool(cooldown),
         }
         if let Some(line) = queue {
             let beat = self.books.beats.entry(who).or_default();
@@ -124,7 +124,7 @@ impl World {
             }
             Op::Release { who, cooldown, remaining, reopen } => {
                 let mut request = ReleaseRequest::new(key(), token(who), call.fences);
-                request.cooldown = cooldown.map(ms);
+                request.cooldown = cooldown.map(cool).unwrap_or_default();
                 request.remaining = remaining;
                 request.reopen = reopen;
                 Answer::Release(lock.release_with(&request))

@@ -82,8 +82,7 @@ async fn acquire(store: &RedisStore, requests: &[AcquireRequest]) -> Vec<Result<
 }
 
 async fn release(store: &RedisStore, requests: &[ReleaseRequest]) -> Vec<Result<Release, Error>> {
-    let words: Vec<_> =
-        requests.iter().map(|request| store.release_words(request).unwrap()).collect();
+    let words: Vec<_> = requests.iter().map(|request| store.release_words(request)).collect();
     let answers = together(store, store.release_call(words.iter()), &words).await;
     answers.into_iter().map(|answer| reply::release(answer?.0)).collect()
 }

@@ -8,9 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use leasehold::blocking::Client;
-use leasehold::retry::{Linear, RetryStrategy as _};
+use leasehold::retry::Linear;
 use leasehold::store::Store as _;
-use leasehold::{ErrorKind, Fairness, ForceRelease, Key, Release};
+use leasehold::{Cooldown, ErrorKind, Fairness, ForceRelease, Key, Release};
 use leasehold_embedded::MemoryStore;
 
 use super::{EVER, client_of, eventually, world};
@@ -201,7 +201,10 @@ fn a_detached_lease_goes_from_hand_to_hand() {
 fn a_cooldown_keeps_the_lock_closed() {
     let (_, client) = world();
     let guard = client.mutex("key").lock().unwrap();
-    assert_eq!(guard.release_with_cooldown_outcome(EVER).unwrap(), Release::Released);
+    assert_eq!(
+        guard.release_with_cooldown_outcome(Cooldown::new(EVER).unwrap()).unwrap(),
+        Release::Released
+    );
     assert!(client.mutex("key").try_lock().unwrap().is_none());
 }
 

@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::*;
 use crate::audit::LockEventKind;
-use crate::lease::handle::{Began, Change, Cooldown, Offered, Phase, Proof, Relay};
+use crate::lease::handle::{Afterwards, Began, Change, Offered, Phase, Proof, Relay};
 use crate::settings::Settings;
 
 type Answers = Vec<Result<Renew>>;
@@ -208,7 +208,7 @@ impl World {
         let Some(number) = self.any() else { return };
         let now = self.now();
         let lease = &mut self.leases[number];
-        if lease.handle.begin_end(Cooldown::AsGranted, now).is_some() {
+        if lease.handle.begin_end(Afterwards::AsGranted, now).is_some() {
             self.schedule.remove(&lease.handle);
             lease.due = None;
         }

@@ -1,0 +1,104 @@
+//! For how long a lock stays closed.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// For how long a lock stays closed after a grant or a release: up to 365 days, in whole microseconds.
+///
+/// It is checked where it is made, so that no release can be refused for its cool-down: every store
+/// takes every one. None is as good as [`NONE`](Self::NONE).
+///
+/// ```
+/// use leasehold_core::Cooldown;
+/// use std::time::Duration;
+///
+/// let minute = Cooldown::new(Duration::from_secs(60))?;
+/// assert!(Cooldown::new(Duration::MAX).is_err() && minute < Cooldown::MAX);
+/// # Ok::<(), leasehold_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Cooldown(u64);
+
+impl Cooldown {
+    /// No cool-down: the lock is free at once.
+    pub const NONE: Self = Self(0);
+    /// The longest cool-down: 365 days.
+    pub const MAX: Self = Self(365 * 24 * 60 * 60 * 1_000_000);
+    /// What lengths are taken, in words.
+    pub const RANGE: &'static str = "0 to 365 days";
+
+    /// Validates a length; what is below a microsecond is cut off.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] when the length is above 365 days.
+    pub fn new(length: Duration) -> Result<Self> {
+        match u64::try_from(length.as_micros()) {
+            Ok(us) if us <= Self::MAX.0 => Ok(Self(us)),
+            _ => Err(Error::new(
+                ErrorKind::Config,
+                format!("a cool-down of {length:?} is out of range; give {}", Self::RANGE),
+            )),
+        }
+    }
+
+    /// The length as a `Duration`.
+    #[must_use]
+    pub const fn duration(self) -> Duration {
+        Duration::from_micros(self.0)
+    }
+
+    /// The length in microseconds, for the wire.
+    #[must_use]
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// For how long it closes a lock, if it does.
+    #[must_use]
+    pub fn closes_for(self) -> Option<Duration> {
+        (!self.is_none()).then(|| self.duration())
+    }
+
+    /// Whether it closes nothing.
+    #[must_use]
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl TryFrom<Duration> for Cooldown {
+    type Error = Error;
+
+    fn try_from(length: Duration) -> Result<Self> {
+        Self::new(length)
+    }
+}
+
+impl fmt::Display for Cooldown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.duration())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_up_to_365_days_are_taken_and_no_others() {
+        let year = Duration::from_secs(365 * 86_400);
+        assert_eq!(Cooldown::new(year).unwrap(), Cooldown::MAX);
+        assert_eq!(Cooldown::MAX.duration(), year);
+        for far in [year + Duration::from_micros(1), Duration::MAX] {
+            let refused = Cooldown::new(far).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Config);
+            assert!(refused.to_string().ends_with(Cooldown::RANGE), "{refused}");
+        }
+        for none in [Duration::ZERO, Duration::from_nanos(999)] {
+            assert!(Cooldown::new(none).unwrap().is_none());
+        }
+    }
+}
