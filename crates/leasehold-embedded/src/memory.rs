@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_clock::SystemClock;
-use leasehold_clock::wall::fence_floor;
+use leasehold_clock::wall::{fence_floor, fence_floor_at};
 use leasehold_core::doctor::{Finding, Severity};
 use leasehold_core::table::{self, Entries, LockEntry, Notice, Now, Operation, StoreTime};
 use leasehold_core::{
@@ -59,6 +59,8 @@ pub struct MemoryStore {
 #[derive(Debug)]
 struct Shared {
     clock: Arc<dyn Clock>,
+    /// What shows the time of day in place of the system.
+    time_of_day: Option<Arc<dyn Clock>>,
     state: Mutex<State>,
 }
 
@@ -92,13 +94,25 @@ impl MemoryStore {
     /// An empty store on a clock of the caller's.
     #[must_use]
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
+        Self::on(clock, None)
+    }
+
+    /// An empty store on clocks of the caller's: leases run on `clock`, and fences are seeded from
+    /// `time_of_day`, whose origin stands for 1970-01-01 UTC. For simulations, in which nothing may come
+    /// from the machine.
+    #[must_use]
+    pub fn with_clocks(clock: Arc<dyn Clock>, time_of_day: Arc<dyn Clock>) -> Self {
+        Self::on(clock, Some(time_of_day))
+    }
+
+    fn on(clock: Arc<dyn Clock>, time_of_day: Option<Arc<dyn Clock>>) -> Self {
         let state = State {
             slots: BTreeMap::new(),
             channels: HashMap::new(),
             forgotten: Fence::ZERO,
             sweep_in: SWEEP_EVERY,
         };
-        Self { shared: Arc::new(Shared { clock, state: Mutex::new(state) }) }
+        Self { shared: Arc::new(Shared { clock, time_of_day, state: Mutex::new(state) }) }
     }
 
     /// How many names the store keeps anything about, in use or not; for tests.
@@ -128,9 +142,12 @@ impl MemoryStore {
     }
 
     fn now(&self) -> Now {
-        let since_origin = self.shared.clock.now().since_origin();
-        let us = u64::try_from(since_origin.as_micros()).unwrap_or(u64::MAX);
-        Now { at: StoreTime::from_micros(us), fence_floor: fence_floor() }
+        let Shared { clock, time_of_day, .. } = &*self.shared;
+        let fence_floor = match time_of_day {
+            Some(time_of_day) => fence_floor_at(micros(&**time_of_day)),
+            None => fence_floor(),
+        };
+        Now { at: StoreTime::from_micros(micros(&**clock)), fence_floor }
     }
 
     /// Carries operations out in one step.
@@ -154,6 +171,10 @@ impl MemoryStore {
             Ok(answer)
         })
     }
+}
+
+fn micros(clock: &dyn Clock) -> u64 {
+    u64::try_from(clock.now().since_origin().as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Operations that are carried out together.

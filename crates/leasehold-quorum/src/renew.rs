@@ -199,6 +199,7 @@ impl Nodes {
                 );
             }
             tokio::select! {
+                biased;
                 () = round.finish() => {}
                 () = sleep_until(until) => return,
             }

@@ -472,6 +472,7 @@ impl Client {
         });
         let limit = self.inner().clock.now().saturating_add(CLOSE_WITHIN);
         let outcome = tokio::select! {
+            biased;
             Ok(outcome) = clean_up => outcome,
             () = rt::sleep_until(&*self.inner().clock, limit) => Err(self.inner().explain(
                 Error::new(

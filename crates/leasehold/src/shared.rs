@@ -69,7 +69,7 @@ impl Inner {
         let schedule = RenewalSchedule::new(&store, separate.clone(), Arc::clone(&clock));
         background.spawn(Arc::clone(&schedule).run(stop.clone()));
         let reaper = Reaper::start(&background, Arc::clone(&store), separate, Arc::clone(&clock));
-        let client = ClientId::generate()?;
+        let client = ClientId::from_bytes(*store.token()?.as_bytes());
         let hub = Hub::new(Arc::clone(&store), background.clone(), client, Arc::clone(&schedule));
         let audience = Arc::new(Audience::new(log));
         Ok(Arc::new(Self {

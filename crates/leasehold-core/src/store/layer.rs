@@ -41,6 +41,16 @@ pub trait StoreLayer: Debug + Send + Sync + 'static {
     /// See [`Store::log`].
     fn log(&self) -> Option<Arc<dyn LockLog>>;
 
+    /// See [`Store::token`]. Where requests go is the layer's affair, so their tokens have to do for any
+    /// store; the default makes them by [`Token::generate`]. A simulation draws them from its seed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Token::generate`].
+    fn token(&self) -> Result<Token> {
+        Token::generate()
+    }
+
     /// See [`Store::capability`].
     fn capability(&self) -> Capability;
 
@@ -335,9 +345,8 @@ impl<L: StoreLayer> Store for L {
         StoreLayer::log(self)
     }
 
-    /// Where requests go is the layer's affair, so their tokens have to do for any store.
     fn token(&self) -> Result<Token> {
-        Token::generate()
+        StoreLayer::token(self)
     }
 
     fn capability(&self) -> Capability {

@@ -198,8 +198,9 @@ pub trait Store: Debug + Send + Sync + 'static {
         None
     }
 
-    /// The secret of a new acquisition. The default makes it by [`Token::generate`]. A store that is
-    /// used on one machine alone can take it from what the operating system gave for many.
+    /// The secret of a new acquisition, or the bytes of a new client's name. The default makes it by
+    /// [`Token::generate`]. A store that is used on one machine alone can take it from what the operating
+    /// system gave for many.
     ///
     /// # Errors
     ///

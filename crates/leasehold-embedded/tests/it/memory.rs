@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_clock::ManualClock;
-use leasehold_core::{Leave, LeaveRequest, QueueRequest, Release, ReleaseRequest, Store};
+use leasehold_core::{
+    Fence, Leave, LeaveRequest, Moment, QueueRequest, Release, ReleaseRequest, Store,
+};
 use leasehold_embedded::MemoryStore;
 
 use crate::ask::{WITHIN, granted, key, request, ttl};
@@ -98,4 +100,19 @@ async fn clones_share_what_is_held() {
     let answer = other.acquire(&asked, WITHIN).await.unwrap();
     assert!(matches!(answer, leasehold_core::Acquire::Waiting(_)), "{answer:?}");
     assert_eq!(store.inspect(&key("k"), WITHIN).await.unwrap().unwrap().waiters.len(), 1);
+}
+
+#[tokio::test]
+async fn fences_are_seeded_from_the_time_of_day_that_is_given() {
+    let (clock, time_of_day) = (ManualClock::new(), ManualClock::new());
+    let store = MemoryStore::with_clocks(Arc::new(clock.clone()), Arc::new(time_of_day.clone()));
+    time_of_day.set(Moment::from_nanos((Fence::ORIGIN_UNIX_US + 5) * 1_000));
+    let mut fences = Vec::new();
+    for name in ["a", "b"] {
+        let answer = store.acquire(&request(name), WITHIN).await.unwrap();
+        fences.push(granted(answer).first().sequence());
+        clock.advance(Duration::from_secs(3_600));
+        time_of_day.advance(Duration::from_micros(7));
+    }
+    assert_eq!(fences, [5, 12]);
 }

@@ -363,6 +363,7 @@ impl ClientBuilder {
             let again = clock.now().saturating_add(pause).min(until);
             rt::sleep_until(clock, again).await;
             let opened = tokio::select! {
+                biased;
                 opened = store_url::open(url, options.clone()) => opened,
                 () = rt::sleep_until(clock, until) => break,
             };

@@ -241,6 +241,7 @@ impl Multi {
                 one.wait(Box::new(acquisition)).await
             };
             let next = tokio::select! {
+                biased;
                 next = taking => next,
                 error = self.keep(&guard) => return Err(self.give_up(guard, error, true).await),
             };
@@ -268,6 +269,7 @@ impl Multi {
             }
         };
         tokio::select! {
+            biased;
             () = given_up => {}
             () = rt::sleep_until(&*client.clock, by) => {}
         }
@@ -285,6 +287,7 @@ impl Multi {
                 clock.now().saturating_add((limit / 3).max(PAUSE_MIN))
             });
             tokio::select! {
+                biased;
                 () = guard.lost() => {}
                 () = rt::sleep_until_some(clock, again) => {}
             }

@@ -97,7 +97,7 @@ impl DetachedLease {
     /// asked.
     pub(crate) async fn take_over(&self, inner: &Inner) -> Result<(Proof, Moment)> {
         let explain = |error| inner.explain(error, "adopt").on_key(self.key());
-        let proof = Proof { token: Token::generate().map_err(explain)?, ..self.proof.clone() };
+        let proof = Proof { token: inner.store.token().map_err(explain)?, ..self.proof.clone() };
         let renew = || self.renewed(inner, self.ttl, Some(proof.token));
         let mut answer = renew().await;
         if answer.as_ref().is_err_and(|error| error.effect() == Effect::Unknown) {

@@ -435,6 +435,7 @@ impl LeaseHandle {
                 return;
             }
             tokio::select! {
+                biased;
                 () = changed => {}
                 () = rt::sleep_until(clock, until.min(self.lost_at())) => return,
             }
@@ -563,6 +564,7 @@ impl LeaseHandle {
             }
             // The deadline is watched here too: loss must be told even when the renewer starves.
             tokio::select! {
+                biased;
                 () = changed => {}
                 () = rt::sleep_until(clock, self.lost_at()) => {}
             }

@@ -446,6 +446,7 @@ pub(crate) fn cancelled_after(
         client.background.spawn(async move {
             let _cancel = cancel;
             tokio::select! {
+                biased;
                 () = lost => {}
                 () = child.cancelled() => {}
             }

@@ -226,6 +226,7 @@ impl Orphan {
                 if let Some(landing) = landing {
                     let until = clock.now().saturating_add(LANDS_WITHIN);
                     let is_known = tokio::select! {
+                        biased;
                         answer = landing => answer.is_ok_and(|answer| {
                             answer.map_or_else(|error| error.effect() != Effect::Unknown, |_| true)
                         }),
@@ -282,6 +283,7 @@ async fn leave_from(
     let leaving = there.spawn(async move { store.leave(&request, ATTEMPT).await });
     let until = clock.now().saturating_add(LANDS_WITHIN);
     tokio::select! {
+        biased;
         left = leaving => left.ok()?.ok(),
         () = rt::sleep_until(clock, until) => None,
     }

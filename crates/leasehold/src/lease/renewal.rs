@@ -250,6 +250,7 @@ impl RenewalSchedule {
         while !stop.is_cancelled() {
             let next = self.turn();
             tokio::select! {
+                biased;
                 () = rt::sleep_until_some(&*self.clock, next) => {}
                 () = self.sooner.notified() => {}
                 () = stop.cancelled() => return,

@@ -324,6 +324,7 @@ impl Acquisition {
         let again = self.client.clock.now().saturating_add(pause.max(PAUSE_MIN));
         let again = self.limits.until.map_or(again, |until| again.min(until));
         tokio::select! {
+            biased;
             () = rt::sleep_until(&*self.client.clock, again) => Ok(()),
             () = self.client.closed.cancelled() => Err(self.client.closed()),
         }
@@ -403,6 +404,7 @@ pub(crate) async fn give_up(acquisitions: &mut [Acquisition]) {
         }
     };
     tokio::select! {
+        biased;
         () = all => {}
         () = rt::sleep_until(&*client.clock, since.saturating_add(client.config.call_timeout)) => {}
     }

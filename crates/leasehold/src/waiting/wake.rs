@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use leasehold_core::{ClientId, Error, ErrorKind, Listener, Result, Store, Wake};
 use tokio::runtime::{Handle, Id};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::lease::renewal::RenewalSchedule;
@@ -33,11 +33,41 @@ enum Stand {
     Silent,
 }
 
+/// How the channel stands, to look at and to wait for. Waiters go on in the order in which they came, so
+/// that nothing but a simulation's seed decides what comes next.
+#[derive(Debug)]
+struct Standing {
+    now: Mutex<Stand>,
+    changed: Notify,
+}
+
+impl Standing {
+    fn get(&self) -> MutexGuard<'_, Stand> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How it stood before.
+    fn set(&self, stand: Stand) -> Stand {
+        let before = std::mem::replace(&mut *self.get(), stand);
+        self.changed.notify_waiters();
+        before
+    }
+
+    /// Returns once it was tried to open the channel. Cancel safe.
+    async fn tried(&self) {
+        let changed = self.changed.notified();
+        // One that is set in between is noticed, whether or not it was polled.
+        if *self.get() == Stand::Opening {
+            changed.await;
+        }
+    }
+}
+
 /// The task that opens the channel and serves it: on the runtime of its callers, so that a message wakes no other
 /// thread, and in the background when they are on several, of which each may be held up.
 #[derive(Clone, Debug)]
 struct Served {
-    stand: watch::Receiver<Stand>,
+    stand: Arc<Standing>,
     task: AbortHandle,
     /// The runtime of its callers; nothing in the background.
     home: Option<Id>,
@@ -45,7 +75,7 @@ struct Served {
 
 impl Served {
     fn is_open(&self) -> bool {
-        !self.task.is_finished() && *self.stand.borrow() == Stand::Open
+        !self.task.is_finished() && *self.stand.get() == Stand::Open
     }
 
     /// Whether it goes on while the caller does.
@@ -190,9 +220,8 @@ impl Hub {
     ///
     /// [`ErrorKind::Closed`] when the client was closed.
     pub(crate) async fn open(&self, within: Duration) -> Result<()> {
-        if let Some(mut served) = self.serve(within) {
-            // A task that has ended had no success, unless the client ended it.
-            drop(served.stand.wait_for(|stand| *stand != Stand::Opening).await);
+        if let Some(served) = self.serve(within) {
+            served.stand.tried().await;
         }
         if self.serving().stopped {
             return Err(Error::new(ErrorKind::Closed, "the client was closed"));
@@ -227,16 +256,17 @@ impl Hub {
     }
 
     fn start(&self, within: Duration, runtime: &Handle, home: Option<Id>) -> Served {
-        let (stand, seen) = watch::channel(Stand::Opening);
+        let now = Mutex::new(Stand::Opening);
+        let stand = Arc::new(Standing { now, changed: Notify::new() });
         let server = Server {
             store: Arc::clone(&self.store),
             client: self.client,
             lines: Arc::clone(&self.lines),
             schedule: Arc::clone(&self.schedule),
-            stand,
+            stand: Arc::clone(&stand),
         };
         let task = runtime.spawn(server.run(within));
-        Served { stand: seen, task: task.abort_handle(), home }
+        Served { stand, task: task.abort_handle(), home }
     }
 
     /// Takes in that a lease was handed over without a message.
@@ -267,7 +297,7 @@ struct Server {
     client: ClientId,
     lines: Arc<Lines>,
     schedule: Arc<RenewalSchedule>,
-    stand: watch::Sender<Stand>,
+    stand: Arc<Standing>,
 }
 
 impl Server {
@@ -278,7 +308,7 @@ impl Server {
         loop {
             match self.store.listen(self.client, within).await {
                 Ok(listener) => {
-                    self.stand.send_replace(Stand::Open);
+                    _ = self.stand.set(Stand::Open);
                     // Waiters that took their places before may have missed a message.
                     self.lines.resync();
                     return self.follow(listener).await;
@@ -294,7 +324,7 @@ impl Server {
     }
 
     fn fail(&self, error: &Error) {
-        if self.stand.send_replace(Stand::Silent) == Stand::Opening {
+        if self.stand.set(Stand::Silent) == Stand::Opening {
             tracing::warn!(target: "leasehold", %error, "no wake channel; waiters ask instead");
         }
     }
@@ -312,8 +342,8 @@ impl Server {
                 }
             };
             match wake {
-                Wake::Silent => drop(self.stand.send_replace(Stand::Silent)),
-                Wake::Resync => drop(self.stand.send_replace(Stand::Open)),
+                Wake::Silent => _ = self.stand.set(Stand::Silent),
+                Wake::Resync => _ = self.stand.set(Stand::Open),
                 Wake::Lost { key, fence } => {
                     self.schedule.taken_away(&key, fence);
                     continue;
@@ -322,5 +352,12 @@ impl Server {
             }
             self.lines.dispatch(wake);
         }
+    }
+}
+
+impl Drop for Server {
+    /// A task that has ended had no success, unless the client ended it.
+    fn drop(&mut self) {
+        self.stand.set(Stand::Silent);
     }
 }

@@ -55,6 +55,7 @@ mod proofs;
 mod quorum;
 mod reentrant;
 mod release;
+mod replayed;
 mod rwlock;
 mod semaphore;
 #[cfg(feature = "redis")]
