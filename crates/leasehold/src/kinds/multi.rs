@@ -21,7 +21,7 @@ use crate::options::setters;
 use crate::refusal::refused;
 use crate::rt;
 use crate::shared::Inner;
-use crate::waiting::acquisition::{Acquisition, Attempt, give_up};
+use crate::waiting::acquisition::{Acquisition, Attempt, give_up, turn};
 use crate::waiting::gate::Gates;
 use crate::waiting::sight::{Limits, Sight};
 
@@ -341,8 +341,9 @@ async fn try_all(mut all: Vec<Acquisition>) -> Result<Option<Vec<Guard>>> {
 async fn try_in_one_step(all: &mut [Acquisition]) -> Result<Option<Vec<Guard>>> {
     let Some(first) = all.first() else { return Ok(None) };
     let client = Arc::clone(&first.client);
-    let sent_at = client.clock.now();
     let within = first.within();
+    let within = within.saturating_sub(turn(all).await?);
+    let sent_at = client.clock.now();
     let requests: Vec<AcquireRequest> = all.iter().map(|one| one.request.clone()).collect();
     for one in &mut *all {
         one.sending(sent_at);

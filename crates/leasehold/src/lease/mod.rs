@@ -1,6 +1,7 @@
 //! A lease that is held: keeping it alive, changing it, ending it.
 
 mod adopt;
+mod ahead;
 pub(crate) mod change_mode;
 pub(crate) mod detached;
 pub(crate) mod guard;

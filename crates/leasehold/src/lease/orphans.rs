@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use leasehold_core::retry::{Exponential, RetryStrategy as _};
 use leasehold_core::{
-    Acquire, Clock, Effect, Error, ErrorKind, Key, Leave, LeaveRequest, Moment, ReleaseRequest,
-    Store, Token,
+    Acquire, Clock, Effect, Error, ErrorKind, Key, Leave, LeaveRequest, Mode, Moment,
+    ReleaseRequest, Store, Token,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
@@ -19,6 +19,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use crate::LOCK;
 use crate::audit::LockEventKind;
 use crate::events;
+use crate::lease::ahead::{Ahead, Untried};
 use crate::lease::handle::LeaseHandle;
 use crate::lease::outcome::{Release, end_in};
 use crate::rt;
@@ -52,10 +53,13 @@ pub(crate) enum Orphan {
     Lease { handle: Arc<LeaseHandle>, request: ReleaseRequest },
 }
 
-/// The way to the reaper; cloning is cheap and sending never blocks.
+/// The way to the reaper; cloning is cheap and sending never blocks. What is sent holds up the tries
+/// that come after it, which bounds the queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Reaper {
     queue: mpsc::UnboundedSender<(Orphan, Ticket)>,
+    /// What is in the queue and was not tried.
+    ahead: Arc<Ahead>,
     /// What was handed over and is not done.
     pending: Arc<Pending>,
     /// What may have to be handed over yet.
@@ -87,17 +91,34 @@ impl Reaper {
         let (queue, orphans) = mpsc::unbounded_channel();
         let separate = separate.unwrap_or_else(|| Arc::clone(&store));
         background.spawn(run(orphans, Stores { callers: store, separate }, clock));
-        Self { queue, pending: Arc::default(), armed: Arc::default() }
+        Self { queue, ahead: Arc::default(), pending: Arc::default(), armed: Arc::default() }
     }
 
     /// Hands something over. Without a running reaper it is left to its ttl.
     pub(crate) fn send(&self, orphan: Orphan) -> GivenUp {
         let (answered, given_up) = oneshot::channel();
-        let ticket = Ticket { over: Pending::count(&self.pending), answered };
+        let untried = Ahead::add(&self.ahead, orphan.in_the_way_of().cloned());
+        let ticket = Ticket { over: Pending::count(&self.pending), untried, answered };
         if self.queue.send((orphan, ticket)).is_err() {
             tracing::debug!(target: "leasehold", "no reaper is left; a lease is left to its ttl");
         }
         given_up
+    }
+
+    /// Whether a try may be sent at once.
+    pub(crate) fn has_none_ahead(&self) -> bool {
+        self.ahead.is_empty()
+    }
+
+    /// Returns once a try for these locks may be sent, after `limit` at the latest; how long that took.
+    /// Cancel safe.
+    pub(crate) async fn none_ahead(
+        &self,
+        keys: &[&Key],
+        clock: &dyn Clock,
+        limit: Duration,
+    ) -> Duration {
+        self.ahead.given_up(keys, clock, limit).await
     }
 
     /// Counts something that may have to be handed over, until [`disarm`](Self::disarm).
@@ -173,6 +194,8 @@ impl Drop for Counted {
 #[derive(Debug)]
 struct Ticket {
     over: Counted,
+    /// Dropped once it was tried: what failed is repeated later, and holds up nothing meanwhile.
+    untried: Untried,
     /// Dropped once the store has answered the first time.
     answered: oneshot::Sender<()>,
 }
@@ -204,22 +227,34 @@ async fn run(
         let (stores, clock) = (stores.clone(), Arc::clone(&clock));
         let places = Arc::clone(&places);
         tokio::spawn(async move {
-            let Ticket { over, answered } = ticket;
-            orphan.give_up(&stores, &*clock, &places, answered).await;
+            let Ticket { over, untried, answered } = ticket;
+            orphan.give_up(&stores, &*clock, &places, untried, answered).await;
             drop(over);
         });
     }
 }
 
 impl Orphan {
+    /// The lock that can't be had before this is given up.
+    fn in_the_way_of(&self) -> Option<&Key> {
+        match self {
+            Self::Acquisition { key, .. } => Some(key),
+            // Others share the lock with this one.
+            Self::Lease { handle, .. } if handle.settings.mode != Mode::Exclusive => None,
+            Self::Lease { handle, .. } => Some(&handle.key),
+        }
+    }
+
     async fn give_up(
         self,
         stores: &Stores,
         clock: &dyn Clock,
         places: &Semaphore,
+        untried: Untried,
         answered: oneshot::Sender<()>,
     ) {
         events::count(events::ORPHANS);
+        let mut untried = Some(untried);
         match self {
             Self::Acquisition { key, token, until, in_doubt, landing, sent_from, reopen } => {
                 let mut in_doubt = in_doubt;
@@ -241,9 +276,10 @@ impl Orphan {
                 if let Some(there) = sent_from {
                     let _place = places.acquire().await;
                     first = leave_from(&there, &stores.callers, &request, clock).await;
+                    untried = None;
                 }
                 if first.is_none() {
-                    first = persist(clock, places, until, leave).await;
+                    first = persist(clock, places, until, &mut untried, leave).await;
                 }
                 tracing::debug!(target: LOCK, key = %request.key, answer = ?first, "gave up");
                 drop(answered);
@@ -251,14 +287,14 @@ impl Orphan {
                     // A request that is still in a dead connection's buffers can be carried out
                     // after this `leave` went by another way; asking once more covers that.
                     rt::sleep_until(clock, clock.now().saturating_add(ATTEMPT).min(until)).await;
-                    persist(clock, places, until, leave).await;
+                    persist(clock, places, until, &mut untried, leave).await;
                 }
             }
             Self::Lease { handle, request } => {
                 handle.settled().await;
                 let until = handle.deadline().saturating_add(handle.ttl().duration() / 50);
                 let release = |tries| end_in(stores.way(tries), &request, ATTEMPT);
-                let answer = persist(clock, places, until, release).await;
+                let answer = persist(clock, places, until, &mut untried, release).await;
                 let (key, fence) = (&handle.key, handle.fence());
                 tracing::debug!(target: LOCK, %key, %fence, ?answer, "release in the background");
                 let outcome =
@@ -300,6 +336,7 @@ async fn persist<T, F>(
     clock: &dyn Clock,
     places: &Semaphore,
     until: Moment,
+    untried: &mut Option<Untried>,
     mut attempt: impl FnMut(u32) -> F,
 ) -> Option<T>
 where
@@ -311,6 +348,7 @@ where
         let answer = attempt(tries).await;
         // A place is not waited for while its owner only sleeps.
         drop(place);
+        *untried = None;
         match answer {
             Ok(answer) => return Some(answer),
             Err(error) => {

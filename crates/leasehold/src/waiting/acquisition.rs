@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use leasehold_core::retry::PAUSE_MIN;
 use leasehold_core::{
-    Acquire, AcquireRequest, Busy, Effect, Error, ErrorKind, FenceBlock, HolderInfo, LeaseState,
-    Mode, Moment, Result, Ttl, Waiting,
+    Acquire, AcquireRequest, Busy, Effect, Error, ErrorKind, FenceBlock, HolderInfo, Key,
+    LeaseState, Mode, Moment, Result, Ttl, Waiting,
 };
 use tracing::Instrument as _;
 
@@ -148,11 +148,23 @@ impl Acquisition {
         self.attempt_at(now).await
     }
 
-    async fn attempt_at(&mut self, sent_at: Moment) -> Result<Attempt> {
-        let within = self.within();
+    async fn attempt_at(&mut self, now: Moment) -> Result<Attempt> {
+        let held_up = if self.client.reaper.has_none_ahead() {
+            Duration::ZERO
+        } else {
+            Box::pin(self.turn()).await?
+        };
+        let sent_at = now.saturating_add(held_up);
+        let within = self.within().saturating_sub(held_up);
         self.sending(sent_at);
         let answer = self.client.store.acquire(&self.request, within).await;
         self.take_in(answer, sent_at)
+    }
+
+    /// Waits until a first request may be sent; how long that took of its time. Dropped meanwhile, this
+    /// leaves nothing in the store.
+    pub(crate) async fn turn(&self) -> Result<Duration> {
+        turn(std::slice::from_ref(self)).await
     }
 
     /// A request goes out now.
@@ -378,6 +390,20 @@ pub(crate) fn tell_failure<T>(outcome: &Result<T>) {
     if let Err(error) = outcome {
         tracing::debug!(target: LOCK, %error, "not acquired");
     }
+}
+
+/// Waits until the first request for all of these may be sent, for a quarter of its time at most; how long
+/// that took.
+pub(crate) async fn turn(acquisitions: &[Acquisition]) -> Result<Duration> {
+    let Some(first) = acquisitions.first() else { return Ok(Duration::ZERO) };
+    let client = &first.client;
+    if client.reaper.has_none_ahead() {
+        return Ok(Duration::ZERO);
+    }
+    let keys: Vec<&Key> = acquisitions.iter().map(|one| &one.request.key).collect();
+    let held_up = client.reaper.none_ahead(&keys, &*client.clock, first.within() / 4).await;
+    client.check_open()?;
+    Ok(held_up)
 }
 
 /// Gives up whatever these have. Returns once the store has answered that, or the time of one call

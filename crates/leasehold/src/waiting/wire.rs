@@ -200,6 +200,11 @@ impl Wire {
     /// uncontended lock does not pay for one, and a heartbeat after.
     async fn ask(&mut self) -> Result<()> {
         let client = Arc::clone(&self.acquisition.client);
+        let mut within = self.acquisition.within();
+        // A place that is there already is kept, whatever others have dropped.
+        if !client.reaper.has_none_ahead() && !self.acquisition.armed.may_have_something() {
+            within = within.saturating_sub(Box::pin(self.acquisition.turn()).await?);
+        }
         let probing = self.wakes && !client.hub.is_open() && !self.answered && !self.is_named;
         if !probing && self.line.is_none() {
             // The channel must stand before the place is taken, or a grant could be missed.
@@ -216,7 +221,6 @@ impl Wire {
             client.hub.keep_trying(client.config.call_timeout);
         }
         let sent_at = client.clock.now();
-        let mut within = self.acquisition.within();
         if let Some(queue) = &mut self.acquisition.request.queue {
             if let Some((last, _)) = self.sent.back() {
                 queue.heartbeat = last.wrapping_add(1);

@@ -18,6 +18,7 @@ mod cancel;
 mod channel;
 #[cfg(all(feature = "embedded", unix))]
 mod connect;
+mod dropped;
 mod election;
 #[cfg(all(feature = "embedded", feature = "redis"))]
 mod endings;
