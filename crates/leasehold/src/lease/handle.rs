@@ -798,8 +798,11 @@ impl LeaseHandle {
         waits
     }
 
-    /// Has the end of the phase told; which one it is.
+    /// Has the end of the phase told; which one it is. A fork's child holds nothing, and is told of nothing.
     fn wait_for_phase(&self) -> Phase {
+        if !self.is_ours() {
+            return Phase::Over;
+        }
         let mut state = self.state();
         state.waited_for = true;
         state.phase

@@ -272,16 +272,21 @@ fn a_forks_child_holds_nothing_and_releases_nothing() {
 
 #[cfg(unix)]
 async fn fork_while_it_holds() {
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
     let client = leasehold::Client::new(Arc::new(leasehold_embedded::MemoryStore::new())).unwrap();
     let guard = client.mutex("a").lock().await.unwrap();
     // SAFETY: the child touches only this guard, and leaves without running anything else.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let held = guard.is_held();
+        let mut cx = Context::from_waker(Waker::noop());
+        let told = pin!(guard.lost()).poll(&mut cx).is_ready();
         let fence = guard.fence().map_err(|error| error.kind());
         let fresh = client.mutex("b").key().is_ok();
         drop(guard);
-        let fine = !held && fence == Err(ErrorKind::Lost) && fresh;
+        let fine = !held && told && fence == Err(ErrorKind::Lost) && fresh;
         // SAFETY: ends the child at once, without the destructors of the parent's things.
         unsafe { libc::_exit(if fine { 0 } else { 1 }) };
     }
