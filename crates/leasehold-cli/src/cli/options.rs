@@ -146,7 +146,7 @@ pub(super) fn fence(text: &str) -> Result<u64, String> {
 }
 
 pub(super) fn number(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| "give a whole number, 1 or more".to_owned())
+    text.parse().map_err(|_| format!("give a whole number from 1 to {}", u32::MAX))
 }
 
 fn note(text: &str) -> Result<String, String> {
