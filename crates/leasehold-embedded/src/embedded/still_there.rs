@@ -1,8 +1,12 @@
 //! Whether a store that is open is still the one at its path: others meet by the files there, so who
 //! goes on in files that were removed, or that a backup has replaced, would hold locks beside them.
+//!
+//! The path is looked up from the root directory that the process had when it opened the store, since a
+//! `chroot` after that moves the process and not the store.
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -10,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold_core::table::StoreTime;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, open, statat};
 
 /// How often a store is looked for at its path: a process must not go on for long in a directory
 /// that was removed, while others meet in a new one.
@@ -18,13 +23,25 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Which file something is, wherever it may be called what.
 type Identity = (u64, u64);
 
-fn identity_of(meta: io::Result<fs::Metadata>) -> io::Result<Identity> {
-    meta.map(|meta| (meta.dev(), meta.ino()))
+fn identity_of(meta: &fs::Metadata) -> Identity {
+    (meta.dev(), meta.ino())
+}
+
+/// The root directory, as something to look from.
+fn root() -> io::Result<OwnedFd> {
+    #[cfg(target_os = "linux")]
+    let how = OFlags::PATH;
+    #[cfg(not(target_os = "linux"))]
+    let how = OFlags::RDONLY;
+    Ok(open("/", how | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// Whether the store is still at its path.
 #[derive(Debug)]
 pub(super) struct StillThere {
+    /// The root directory from when it was opened, if that could be.
+    root: Option<OwnedFd>,
+    /// From there.
     directory: PathBuf,
     /// Of the directory, if it could be looked at.
     identity: Option<Identity>,
@@ -42,19 +59,32 @@ impl StillThere {
         now: StoreTime,
     ) -> io::Result<Self> {
         let named =
-            |(name, file): (_, &File)| Ok::<_, io::Error>((name, identity_of(file.metadata())?));
-        Ok(Self {
-            directory: directory.to_owned(),
-            identity: identity_of(fs::metadata(directory)).ok(),
+            |(name, file): (_, &File)| Ok::<_, io::Error>((name, identity_of(&file.metadata()?)));
+        let root = root().ok();
+        let from_root = directory.strip_prefix("/").ok().filter(|_| root.is_some());
+        let mut this = Self {
+            root,
+            directory: from_root.unwrap_or(directory).to_owned(),
+            identity: None,
             files: [named(gate)?, named(data)?],
             looked_at_us: AtomicU64::new(now.as_micros()),
             missing: OnceLock::new(),
-        })
+        };
+        this.identity = this.look_at("").ok();
+        Ok(this)
+    }
+
+    /// What is at the directory's path now, or at that of a file in it.
+    fn look_at(&self, name: &str) -> io::Result<Identity> {
+        let path = if name.is_empty() { self.directory.clone() } else { self.directory.join(name) };
+        let from = self.root.as_ref().map_or(CWD, AsFd::as_fd);
+        let stat = statat(from, &path, AtFlags::empty())?;
+        Ok((stat.st_dev, stat.st_ino))
     }
 
     /// Whether only files in it are gone.
     pub(super) fn is_directory_there(&self) -> bool {
-        self.identity.is_some() && self.identity == identity_of(fs::metadata(&self.directory)).ok()
+        self.identity.is_some() && self.identity == self.look_at("").ok()
     }
 
     /// The file that is gone, looked for if the last look is long ago. Once gone is gone for good.
@@ -62,9 +92,7 @@ impl StillThere {
         let looked = StoreTime::from_micros(self.looked_at_us.load(Ordering::Relaxed));
         if now >= looked.saturating_add(LOOK_EVERY) {
             self.looked_at_us.store(now.as_micros(), Ordering::Relaxed);
-            let gone = |(name, identity): &(&str, Identity)| match identity_of(fs::metadata(
-                self.directory.join(name),
-            )) {
+            let gone = |(name, identity): &(&str, Identity)| match self.look_at(name) {
                 Ok(found) => found != *identity,
                 Err(error) => error.kind() == io::ErrorKind::NotFound,
             };

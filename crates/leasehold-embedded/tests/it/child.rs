@@ -139,6 +139,8 @@ async fn carry_out(task: &str, name: &str, path: &Path) {
             granted(store.acquire(&request(name), WITHIN).await.unwrap());
             say("held");
         }
+        #[cfg(target_os = "linux")]
+        "chroot" => crate::damage::in_chroot(&store, name, path).await,
         "exit" => {
             granted(store.acquire(&request(name), WITHIN).await.unwrap());
             say("held");

@@ -5,11 +5,13 @@ use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use leasehold_core::{Acquire, Error, ErrorKind, ListRequest, Release, ReleaseRequest, Store};
+use leasehold_core::{
+    Acquire, Error, ErrorKind, ListRequest, Release, ReleaseRequest, RenewRequest, Store,
+};
 use leasehold_embedded::EmbeddedStore;
 
 use crate::ask::{WITHIN, granted, key, request};
-use crate::child::Child;
+use crate::child::{Child, say};
 use crate::{header, place};
 
 const PAGE: u64 = 4096;
@@ -335,4 +337,45 @@ async fn a_store_that_was_removed_in_use_says_so_for_good() {
     drop(store);
     let store = EmbeddedStore::open(&path).unwrap();
     granted(store.acquire(&request("k"), WITHIN).await.unwrap());
+}
+
+/// Whatever may change its root: root, or else a process in a user namespace of its own.
+#[cfg(target_os = "linux")]
+fn who_may_chroot() -> &'static [&'static str] {
+    if rustix::process::geteuid().is_root() { &[] } else { &["unshare", "-Ur"] }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_process_that_changes_its_root_keeps_its_leases_and_sees_the_store_move() {
+    let (path, _keep) = place();
+    fs::create_dir(path.with_extension("empty")).unwrap();
+    let mut child = Child::start_by(who_may_chroot(), &path, "chroot k");
+    child.wait_for("renewed from inside");
+    fs::rename(&path, path.with_extension("aside")).unwrap();
+    drop(EmbeddedStore::open(&path).unwrap());
+    child.wait_for("DirectoryGone");
+    child.end();
+}
+
+#[cfg(target_os = "linux")]
+pub(crate) async fn in_chroot(store: &EmbeddedStore, name: &str, path: &Path) {
+    let asked = request(name);
+    let fences = granted(store.acquire(&asked, WITHIN).await.unwrap());
+    rustix::process::chroot(path.with_extension("empty")).unwrap();
+    let renewal = [RenewRequest::new(asked.key, asked.token, fences, asked.ttl)];
+    let mut renewed = 0;
+    let reason = loop {
+        // Each is later than the next look at the path.
+        tokio::time::sleep(std::time::Duration::from_millis(11)).await;
+        match store.renew(&renewal, WITHIN).await.pop().unwrap() {
+            Ok(_) => renewed += 1,
+            Err(error) => break error.reason().unwrap(),
+        }
+        if renewed == 3 {
+            say("renewed from inside");
+        }
+    };
+    assert!(renewed >= 3);
+    say(&format!("{reason:?}"));
 }
