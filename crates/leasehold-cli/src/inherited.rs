@@ -113,13 +113,20 @@ pub(crate) fn blocking<T>(signal: Option<c_int>, body: impl FnOnce() -> T) -> T 
     value
 }
 
-/// The open descriptors above 2.
+/// The open descriptors above 2, in ascending order. This makes the listing of them too, which is closed
+/// by then.
 pub(crate) fn open_files() -> io::Result<Vec<RawFd>> {
     let directory = if cfg!(target_os = "linux") { "/proc/self/fd" } else { "/dev/fd" };
-    let numbers = std::fs::read_dir(directory)?
+    let listed: Vec<RawFd> = std::fs::read_dir(directory)?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter(|number| *number > 2)
         .collect();
+    let is_open = |number: &RawFd| {
+        // SAFETY: the call touches no memory; what is not open any more is told by an error.
+        unsafe { libc::fcntl(*number, libc::F_GETFD) >= 0 }
+    };
+    let mut numbers: Vec<_> = listed.into_iter().filter(is_open).collect();
+    numbers.sort_unstable();
     Ok(numbers)
 }
 

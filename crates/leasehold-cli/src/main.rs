@@ -32,12 +32,11 @@ mod signals;
 mod stdout;
 mod typed;
 
-use std::os::fd::RawFd;
 use std::process::ExitCode;
 
 use leasehold::Reason;
 
-use crate::cli::{Cli, Command, Job};
+use crate::cli::{Cli, Command};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
@@ -93,8 +92,8 @@ fn start(inherited: Inherited) -> Outcome {
     };
     // To be known before this process opens any.
     let files = match &cli.command {
-        Command::Run(args) => files_for(&args.job)?,
-        Command::Elect(args) => files_for(&args.job)?,
+        Command::Run(_) | Command::Elect(_) => inherited::open_files()
+            .map_err(|error| Failure::system("look at the open files", &error))?,
         _ => Vec::new(),
     };
     match &cli.command {
@@ -148,14 +147,6 @@ fn print_failure(outcome: &Outcome) {
     });
     // Should this fail, the exit code and the message are left.
     drop(output::json(&serde_json::json!({ "version": output::JSON_VERSION, "error": error })));
-}
-
-/// The open files that a command is to inherit, apart from the standard ones.
-fn files_for(job: &Job) -> Outcome<Vec<RawFd>> {
-    if !job.keep_fds {
-        return Ok(Vec::new());
-    }
-    inherited::open_files().map_err(|error| Failure::system("look at the open files", &error))
 }
 
 /// A parser's error repeats what it does not understand, which may be a URL in the wrong place.

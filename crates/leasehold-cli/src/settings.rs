@@ -199,6 +199,17 @@ impl Settings {
         secret::redact(&place::in_full(&self.store))
     }
 
+    /// Variables that have another process of leasehold find the same store, whatever is configured.
+    /// Secret.
+    pub(crate) fn variables(&self) -> Vec<(String, String)> {
+        let mut variables = vec![
+            (CONFIG_VARIABLE.to_owned(), "/dev/null".to_owned()),
+            (STORE_VARIABLE.to_owned(), self.store.clone()),
+        ];
+        variables.extend(self.password.clone().map(|it| (PASSWORD_VARIABLE.to_owned(), it)));
+        variables
+    }
+
     /// For how long a store that is away is waited for when it is first needed.
     pub(crate) const fn retry_store(&self) -> Option<Duration> {
         self.retry_store

@@ -138,6 +138,14 @@ impl Signals {
     }
 }
 
+/// Has a fork of the process that catches signals hear of the ends of its own children, by bytes in this
+/// pipe. Async-signal-safe.
+pub(crate) fn hear_of_children(pipe: RawFd) {
+    CATCHER.store(own_number(), Ordering::SeqCst);
+    PIPE.store(pipe, Ordering::SeqCst);
+    inherited::let_through(libc::SIGCHLD);
+}
+
 fn own_number() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
@@ -224,9 +232,21 @@ pub(crate) fn parse(text: &str) -> Result<c_int, String> {
     })
 }
 
+/// The faults for which the system ends a process, and a limit.
+const FAULTS: [(&str, c_int); 8] = [
+    ("ABRT", libc::SIGABRT),
+    ("BUS", libc::SIGBUS),
+    ("FPE", libc::SIGFPE),
+    ("ILL", libc::SIGILL),
+    ("PIPE", libc::SIGPIPE),
+    ("SEGV", libc::SIGSEGV),
+    ("SYS", libc::SIGSYS),
+    ("XCPU", libc::SIGXCPU),
+];
+
 /// The name of a signal for people.
 pub(crate) fn name(signal: c_int) -> String {
-    let named = NAMES.iter().find(|(_, number)| *number == signal);
+    let named = NAMES.iter().chain(&FAULTS).find(|(_, number)| *number == signal);
     named.map_or_else(|| format!("signal {signal}"), |(name, _)| (*name).to_owned())
 }
 

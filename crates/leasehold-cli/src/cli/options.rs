@@ -217,11 +217,15 @@ pub(crate) struct Job {
     #[arg(long, value_name = "SIGNAL", value_parser = signals::parse)]
     pub(crate) on_ask: Option<i32>,
 
-    /// Let the command inherit the file descriptors above 2 that leasehold was given
+    /// Keep the lock until everything that the command has started has ended, daemons too
     ///
-    /// Shells pass <(process substitution) that way. Without this the command gets stdin, stdout
-    /// and stderr only.
+    /// Without this the lock is released when the command's first process exits: what that leaves
+    /// running was meant to live on.
     #[arg(long)]
+    pub(crate) until_all_end: bool,
+
+    /// Nothing any more: the command inherits what leasehold was given.
+    #[arg(long, hide = true)]
     pub(crate) keep_fds: bool,
 
     /// The command and its arguments

@@ -23,7 +23,7 @@ pub(crate) async fn elect(args: &Elect, context: &Context) -> Outcome {
     let keys = std::slice::from_ref(&args.key);
     let mut request = Request::new(keys, Kind::Exclusive, &args.taking, context)?;
     request.ttl = arguments::within(args.max_hold, request.ttl, args.job.grace)?;
-    let runner = Runner::new(&args.job, &request)?.max_hold(args.max_hold);
+    let runner = Runner::new(&args.job, &request)?.max_hold(args.max_hold).patient();
     let mut signals = context.catch_signals()?;
     let mut client: Option<Client> = None;
     let mut outage = Outage::default();

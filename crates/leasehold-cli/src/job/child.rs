@@ -2,22 +2,27 @@
 
 use std::ffi::OsStr;
 use std::io::{self, Read as _};
-use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::{env, fs, future};
 
 use leasehold::store::escape;
-use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, test_kill_process_group, waitid,
+};
 
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
-use crate::inherited::{self, Inherited};
-use crate::job::group;
-use crate::job::start::{self, Plan};
-use crate::job::terminal::{self, Terminal};
-use crate::job::watchdog::{Page, Watchdog};
+use crate::job::conditions::Conditions;
+use crate::job::descent::{self, Process};
+use crate::job::ending::{Ending, ended_child};
+use crate::job::start::{Plan, Ready};
+use crate::job::watchdog::{Dismissed, State, Watchdog};
+use crate::output;
 use crate::signals;
 
 /// What happened to the command's process.
@@ -29,45 +34,34 @@ pub(crate) enum Event {
     Ended(Ending),
 }
 
-/// How it ended.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Ending {
-    Exited(u8),
-    Killed(i32),
-}
-
-impl Ending {
-    pub(crate) fn exit(self) -> Exit {
-        match self {
-            Self::Exited(0) => Exit::Success,
-            Self::Exited(code) => Exit::Code(code),
-            Self::Killed(signal) => Exit::Signal(signals::number(signal)),
-        }
-    }
-
-    /// In words that mean the same in every version: `exit 3`, `signal 15`.
-    pub(crate) fn words(self) -> String {
-        match self {
-            Self::Exited(code) => format!("exit {code}"),
-            Self::Killed(signal) => format!("signal {signal}"),
-        }
-    }
-}
-
-/// The command's process, the leader of a process group of its own.
+/// The command's process, the leader of a process group of its own, and what descends from it.
 #[derive(Debug)]
 pub(crate) struct Child {
     pid: Pid,
+    watchdog: Arc<Watchdog>,
+    /// The children that this process had before. They are nothing of the command's.
+    before: Vec<Pid>,
+    /// What was seen of its stops.
+    stops: u32,
     /// Whether its end was told.
     ended: bool,
-    collected: bool,
+    /// Whether the watchdog was killed, so that the command is this process's child.
+    is_alone: bool,
+    /// How often in a row nothing was found of the rest.
+    clean: u32,
+    /// What was asked to end one by one.
+    asked: Vec<Process>,
+    /// Whether the group was asked, where nothing is known of one by one.
+    is_group_asked: bool,
+    /// Whether some of the rest may not be sent signals from here.
+    pub(crate) is_refused: bool,
 }
 
+/// Whether a command has run in this process, which may have left it something.
+static HAS_RUN: AtomicBool = AtomicBool::new(false);
+
 impl Child {
-    /// Starts it.
-    ///
-    /// Must be called on a thread that lives as long as this process: the parent-death signal is
-    /// sent when the *thread* that forked ends.
+    /// Starts it. `last` gives back the leases where this process is killed.
     ///
     /// # Errors
     ///
@@ -75,29 +69,54 @@ impl Child {
     /// process or thread left.
     pub(crate) fn start(
         plan: &Plan,
-        inherited: Inherited,
-        caught: &[libc::c_int],
-        watchdog: &Watchdog,
-        terminal: Option<&Terminal>,
-        files: &[RawFd],
+        conditions: &Conditions,
+        last: Option<&Plan>,
     ) -> Outcome<Self> {
-        let mut files = files.to_vec();
-        files.sort_unstable();
-        let (caught, parent) = (caught.to_vec(), rustix::process::getpid());
-        let (page, tty) = (watchdog.page(), terminal.map(Terminal::raw));
-        let prepare = move || {
-            unless_orphaned(parent, || prepare(parent, &inherited, &caught, &page, tty, &files))
+        let refuse = |error| not_started(&plan.program, &error);
+        let mut ready = Ready::new(plan).map_err(refuse)?;
+        let last = last.map(Ready::new).transpose().map_err(refuse)?;
+        let before = if HAS_RUN.swap(true, Ordering::SeqCst) {
+            let own = descent::children(rustix::process::getpid()).unwrap_or_default();
+            own.into_iter().filter_map(|child| Pid::from_raw(child.pid)).collect()
+        } else {
+            Vec::new()
         };
-        // SAFETY: it makes system calls only, allocates nothing and takes no lock; what it uses is
-        // made already.
-        let started = unsafe { start::start(plan, inherited, prepare) };
-        let pid = started.map_err(|error| not_started(&plan.program, &error))?;
-        Ok(Self { pid, ended: false, collected: false })
+        let started = descent::take_orphans_in()
+            .and_then(|()| Watchdog::start(conditions, &mut ready, last.as_ref()));
+        let (watchdog, started) =
+            started.map_err(|error| Failure::system("start the command", &error))?;
+        let pid = match started {
+            Ok(pid) => pid,
+            Err(error) => {
+                drop(watchdog.dismiss());
+                return Err(refuse(error));
+            }
+        };
+        Ok(Self {
+            pid,
+            watchdog: Arc::new(watchdog),
+            before,
+            stops: 0,
+            ended: false,
+            is_alone: false,
+            clean: 0,
+            asked: Vec::new(),
+            is_group_asked: false,
+            is_refused: false,
+        })
     }
 
     /// The number of the process and of its group.
     pub(crate) const fn pid(&self) -> Pid {
         self.pid
+    }
+
+    pub(crate) const fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    pub(crate) const fn watchdog(&self) -> &Arc<Watchdog> {
+        &self.watchdog
     }
 
     /// What happened next. It is looked for whenever the calling task is woken, and CHLD wakes it, so
@@ -107,161 +126,136 @@ impl Child {
         future::poll_fn(|_| self.look().map_or(Poll::Pending, Poll::Ready)).await
     }
 
-    /// What has happened since the last look. The process is not collected.
+    /// What has happened since the last look.
     fn look(&mut self) -> Option<Event> {
+        if !self.is_alone && self.watchdog.state() == State::Ended {
+            self.is_alone = true;
+            output::message("the watchdog was killed, and the command with it");
+        }
         if self.ended {
             return None;
         }
-        let state = WaitIdOptions::EXITED | WaitIdOptions::STOPPED;
-        let look = state | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-        let event = match waitid(WaitId::Pid(self.pid), look) {
-            Ok(Some(status)) => {
-                if let Some(signal) = status.stopping_signal() {
-                    // A stop is reported once; `look` has left the report in place.
-                    let collect = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
-                    waitid(WaitId::Pid(self.pid), collect).ok();
-                    Event::Stopped(signal)
-                } else if let Some(signal) = status.terminating_signal() {
-                    Event::Ended(Ending::Killed(signal))
-                } else {
-                    let code = status.exit_status().unwrap_or_default();
-                    Event::Ended(Ending::Exited(u8::try_from(code & 0xff).unwrap_or_default()))
+        let event = match self.watchdog.ending() {
+            Some(ending) => Event::Ended(ending),
+            None if self.is_alone => self.look_at_own_child()?,
+            None => {
+                let (times, signal) = self.watchdog.stops();
+                if times == self.stops {
+                    return None;
                 }
-            }
-            Ok(None) => return None,
-            Err(error) => {
-                // Not reached: nobody else collects it. Were it so, nothing would be known of it.
-                tracing::error!(%error, "the command can't be waited for");
-                Event::Ended(Ending::Exited(u8::MAX))
+                self.stops = times;
+                Event::Stopped(signal)
             }
         };
         self.ended = matches!(event, Event::Ended(_));
         Some(event)
     }
 
-    /// Whether nothing of the group is at work any more.
-    pub(crate) fn group_is_gone(&self) -> bool {
-        group::is_gone(self.pid)
+    /// The same where the command was left to this process.
+    fn look_at_own_child(&self) -> Option<Event> {
+        let what = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        let Ok(status) = waitid(WaitId::Pid(self.pid), what) else {
+            // It was collected by a watchdog that had no time to say so, or the system leaves it to nobody.
+            kill_process(self.pid, Signal::KILL).ok();
+            return Some(Event::Ended(Ending::Killed(libc::SIGKILL)));
+        };
+        let status = status?;
+        let stop = status.stopping_signal().map(Event::Stopped);
+        stop.or_else(|| Ending::of(&status).map(Event::Ended))
     }
 
-    /// Sends a signal to the whole group.
+    /// Whether nothing that the command has started is at work any more, as far as it was told or found.
+    pub(crate) fn is_all_gone(&self) -> bool {
+        self.ended && (self.clean >= 2 || (!self.is_alone && self.watchdog.none_left()))
+    }
+
+    /// Where the descent hangs, and what there is none of it.
+    fn root(&self) -> (Pid, &[Pid]) {
+        if self.is_alone {
+            (rustix::process::getpid(), &self.before)
+        } else {
+            (self.watchdog.pid(), &[])
+        }
+    }
+
+    /// Looks for what is left, and kills it if that is wanted.
+    pub(crate) fn look_for_rest(&mut self, kill: bool) {
+        let (root, except) = self.root();
+        // The number that is no signal only asks whether one may be sent.
+        let signal = if kill { libc::SIGKILL } else { 0 };
+        let found = match descent::send(root, except, signal) {
+            Some(sent) => {
+                self.is_refused = sent.refused > 0;
+                sent.alive
+            }
+            None => {
+                if kill {
+                    signals::send_to_group(self.pid, signal).ok();
+                }
+                usize::from(!self.group_is_gone())
+            }
+        };
+        // Twice: what was started meanwhile may have been missed.
+        self.clean = if found == 0 { self.clean.saturating_add(1) } else { 0 };
+    }
+
+    /// Where nobody takes orphans in, and so nobody knows of more than the group.
+    fn group_is_gone(&self) -> bool {
+        (self.is_alone || !cfg!(target_os = "linux"))
+            && test_kill_process_group(self.pid) == Err(Errno::SRCH)
+    }
+
+    /// Sends a signal to the group; once the first process has ended, to nobody.
     pub(crate) fn signal(&self, signal: libc::c_int) -> io::Result<()> {
-        signals::send_to_group(self.pid, signal)
+        if self.ended { Ok(()) } else { signals::send_to_group(self.pid, signal) }
     }
 
-    /// Collects the process after [`Event::Ended`]; from here on its number may be reused.
-    pub(crate) fn collect(&mut self) {
-        if !self.collected {
-            self.collected = true;
-            // It has ended, so this neither blocks nor fails.
-            waitid(WaitId::Pid(self.pid), WaitIdOptions::EXITED).ok();
+    /// Sends a signal to what has no parent in the descent that could pass it on, each once: tools that
+    /// start others in a group of their own pass on what they get. `group` says whether those of the
+    /// command's group are to get it too.
+    pub(crate) fn ask_the_parentless(&mut self, signal: libc::c_int, group: bool) {
+        let (root, except) = self.root();
+        let is_excepted =
+            |one: &Process| except.iter().any(|it| it.as_raw_nonzero().get() == one.pid);
+        let Some(found) = descent::children(root) else {
+            if group && !self.is_group_asked {
+                self.is_group_asked = true;
+                signals::send_to_group(self.pid, signal).ok();
+            }
+            return;
+        };
+        let new: Vec<_> = found
+            .into_iter()
+            .filter(|one| group || one.group != self.pid.as_raw_nonzero().get())
+            .filter(|one| !is_excepted(one))
+            .filter(|one| !self.asked.iter().any(|it| it.is(one)))
+            .collect();
+        for one in new {
+            self.is_refused |= one.send(signal).is_err();
+            // A stopped process can't heed it.
+            one.send(libc::SIGCONT).ok();
+            self.asked.push(one);
         }
     }
-}
 
-/// Ends the new process without a word where it can't go on since its parent is gone: with nobody
-/// left to be told, the standard library would abort it aloud, on an output that may be somebody's.
-fn unless_orphaned(parent: Pid, prepare: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    let prepared = prepare();
-    if prepared.is_err() && rustix::process::getppid() != Some(parent) {
-        // SAFETY: `_exit` runs no destructors and no handlers, which belong to the parent.
-        unsafe { libc::_exit(Exit::CannotExecute.code().into()) };
+    /// Ends the watchdog. What the command has left is this process's from then on.
+    pub(crate) fn dismiss(&self) -> Dismissed {
+        self.watchdog.dismiss()
     }
-    prepared
-}
-
-/// Makes the new process what the command should find itself in.
-fn prepare(
-    parent: Pid,
-    inherited: &Inherited,
-    caught: &[libc::c_int],
-    page: &Page,
-    tty: Option<i32>,
-    files: &[RawFd],
-) -> io::Result<()> {
-    rustix::process::setpgid(None, None)?;
-    // One that came before that is for this process's parent too, which passes it on: it would stop the
-    // command twice. What is ignored for a moment is pending no more.
-    if caught.contains(&libc::SIGTSTP) {
-        signals::ignore(libc::SIGTSTP)?;
-    }
-    // Exec would do this too, but a signal may come before, and must not be swallowed by a
-    // handler that belongs to the parent.
-    for &signal in caught {
-        signals::reset(signal)?;
-    }
-    if inherited.ignores(libc::SIGCHLD) {
-        signals::ignore(libc::SIGCHLD)?;
-    }
-    if !inherited.ignores(libc::SIGXFSZ) {
-        signals::reset(libc::SIGXFSZ)?;
-    }
-    #[cfg(target_os = "linux")]
-    {
-        use rustix::process::{Signal, set_parent_process_death_signal};
-        set_parent_process_death_signal(Some(Signal::KILL))?;
-        // If the parent died before that line, no signal will come.
-        if rustix::process::getppid() != Some(parent) {
-            return Err(io::ErrorKind::NotConnected.into());
-        }
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _: Pid = parent;
-    page.introduce()?;
-    if let Some(tty) = tty {
-        // Without it the command runs in the background and asks for it when it needs it.
-        drop(terminal::take(tty));
-    }
-    // The program closes them as well, but may be long in coming: it may lie on a disk that hangs.
-    // Whatever this process has locked and shares until then would stay so without it.
-    #[cfg(target_os = "linux")]
-    inherited::close_except(files);
-    #[cfg(not(target_os = "linux"))]
-    let _: &[RawFd] = files;
-    Ok(())
 }
 
 /// Collects what has ended of the processes that were left to this one because their own parents
-/// have ended. It gets them where it is the first process, as in a container, or was made to take
-/// them in.
-pub(crate) fn reap_orphans(command: &Child, watchdog: &Watchdog) {
+/// have ended: what earlier commands have left, and what is left to the first process of a container.
+pub(crate) fn reap_orphans(command: &Child) {
     let collect = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
     // The command and the watchdog are collected elsewhere; what has ended behind them in the
     // system's list waits until then.
-    while let Some(pid) = ended_child()
+    while let Ok(Some(pid)) = ended_child()
         && pid != command.pid
-        && !watchdog.is(pid)
+        && pid != command.watchdog.pid()
     {
         waitid(WaitId::Pid(pid), collect).ok();
     }
-}
-
-/// A child that has ended, which is left as it is.
-fn ended_child() -> Option<Pid> {
-    let options = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
-    let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
-    // SAFETY: `info` is valid for the call. All-zero bytes are a valid `siginfo_t`, and its number
-    // stays zero when no child has ended.
-    let number = unsafe {
-        if libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), options) != 0 {
-            return None;
-        }
-        info.assume_init().si_pid()
-    };
-    Pid::from_raw(number)
-}
-
-/// Whether processes whose parents have ended are left to this one.
-pub(crate) fn takes_orphans_in() -> bool {
-    if rustix::process::getpid() == Pid::INIT {
-        return true;
-    }
-    #[cfg(target_os = "linux")]
-    {
-        rustix::process::child_subreaper().is_ok_and(|whose| whose.is_some())
-    }
-    #[cfg(not(target_os = "linux"))]
-    false
 }
 
 /// Why a program could not be started, with the exit code that a shell would have.
@@ -315,32 +309,4 @@ fn missing_interpreter(program: &OsStr) -> Option<String> {
     let interpreter = OsStr::from_bytes(words.find(|word| !word.is_empty())?);
     (!Path::new(interpreter).exists())
         .then(|| escape::terminal(&interpreter.to_string_lossy()).to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::process::CommandExt as _;
-    use std::process::Command;
-
-    use super::*;
-
-    /// As it ends after this hook, with a parent that is this process or another.
-    fn started_with(parent: Pid) -> io::Result<std::process::Output> {
-        let mut command = Command::new("true");
-        // SAFETY: the hook makes system calls only.
-        unsafe {
-            command.pre_exec(move || {
-                unless_orphaned(parent, || Err(io::ErrorKind::NotConnected.into()))
-            });
-        }
-        command.output()
-    }
-
-    #[test]
-    fn a_command_that_can_not_start_tells_its_parent_and_nobody_else() {
-        assert!(started_with(rustix::process::getpid()).is_err());
-        let orphan = started_with(Pid::INIT).unwrap();
-        assert_eq!(orphan.status.code(), Some(126));
-        assert_eq!((orphan.stdout.len(), orphan.stderr.len()), (0, 0), "{orphan:?}");
-    }
 }

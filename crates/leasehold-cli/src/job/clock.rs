@@ -27,7 +27,7 @@ fn timespec(length: Duration) -> Timespec {
     Timespec { tv_sec, tv_nsec: length.subsec_nanos().into() }
 }
 
-/// Lets somebody wait for a file and a moment at once.
+/// Lets somebody wait for two files and a moment at once.
 ///
 /// The time-outs of system calls stand still while the machine sleeps. A timer on the boot clock
 /// does not: it goes off as soon as the machine is awake.
@@ -45,9 +45,9 @@ impl Alarm {
         Ok(Self { timer: timerfd_create(TimerfdClockId::Boottime, flags)? })
     }
 
-    /// Waits until `file` can be read, or `until` has come; may return earlier than either.
-    /// Whether the file can be read.
-    pub(crate) fn wait(&self, file: BorrowedFd<'_>, until: Option<Duration>) -> bool {
+    /// Waits until one of the files can be read, or `until` has come; may return earlier than any.
+    /// Whether each can be read.
+    pub(crate) fn wait(&self, files: [BorrowedFd<'_>; 2], until: Option<Duration>) -> [bool; 2] {
         use rustix::time::{Itimerspec, TimerfdTimerFlags, timerfd_settime};
         let it_interval = timespec(Duration::ZERO);
         // Zero would mean "never" and is long past; an alarm that is set anew forgets that it
@@ -56,12 +56,17 @@ impl Alarm {
             until.map_or(it_interval, |until| timespec(until.max(Duration::from_nanos(1))));
         let setting = Itimerspec { it_interval, it_value };
         drop(timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &setting));
-        let mut fds = [PollFd::new(&file, PollFlags::IN), PollFd::new(&self.timer, PollFlags::IN)];
-        let [file, _] = match poll(&mut fds, None) {
+        let [one, other] = &files;
+        let mut fds = [
+            PollFd::new(one, PollFlags::IN),
+            PollFd::new(other, PollFlags::IN),
+            PollFd::new(&self.timer, PollFlags::IN),
+        ];
+        let [one, other, _] = match poll(&mut fds, None) {
             Ok(_) => fds.map(|fd| !fd.revents().is_empty()),
-            Err(_) => [false; 2],
+            Err(_) => [false; 3],
         };
-        file
+        [one, other]
     }
 }
 
@@ -71,11 +76,16 @@ impl Alarm {
         Ok(Self {})
     }
 
-    /// Waits until `file` can be read, or `until` has come; may return earlier than either.
-    /// Whether the file can be read.
-    pub(crate) fn wait(&self, file: BorrowedFd<'_>, until: Option<Duration>) -> bool {
+    /// Waits until one of the files can be read, or `until` has come; may return earlier than any.
+    /// Whether each can be read.
+    pub(crate) fn wait(&self, files: [BorrowedFd<'_>; 2], until: Option<Duration>) -> [bool; 2] {
         let timeout = until.map(|until| timespec(until.saturating_sub(now())));
-        poll(&mut [PollFd::new(&file, PollFlags::IN)], timeout.as_ref()).is_ok_and(|n| n > 0)
+        let [one, other] = &files;
+        let mut fds = [PollFd::new(one, PollFlags::IN), PollFd::new(other, PollFlags::IN)];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) => fds.map(|fd| !fd.revents().is_empty()),
+            Err(_) => [false; 2],
+        }
     }
 }
 
@@ -93,23 +103,27 @@ mod tests {
     fn an_alarm_goes_off_at_its_moment_and_not_before() {
         let (read, _write) = rustix::pipe::pipe().unwrap();
         let alarm = Alarm::new().unwrap();
+        let files = [read.as_fd(); 2];
         let until = now() + Duration::from_millis(20);
         while now() < until {
-            assert!(!alarm.wait(read.as_fd(), Some(until)));
+            assert_eq!(alarm.wait(files, Some(until)), [false; 2]);
         }
-        assert!(!alarm.wait(read.as_fd(), Some(Duration::ZERO)));
+        assert_eq!(alarm.wait(files, Some(Duration::ZERO)), [false; 2]);
     }
 
     #[test]
     fn a_file_is_reported_before_the_alarm() {
         let (read, write) = rustix::pipe::pipe().unwrap();
+        let (other, _write) = rustix::pipe::pipe().unwrap();
         let alarm = Alarm::new().unwrap();
         rustix::io::write(&write, b"x").unwrap();
-        assert!(alarm.wait(read.as_fd(), Some(now() + Duration::from_secs(3600))));
-        assert!(alarm.wait(read.as_fd(), None));
+        let later = Some(now() + Duration::from_secs(3600));
+        assert_eq!(alarm.wait([read.as_fd(), other.as_fd()], later), [true, false]);
+        assert_eq!(alarm.wait([other.as_fd(), read.as_fd()], None), [false, true]);
         let mut byte = [0];
         rustix::io::read(&read, &mut byte).unwrap();
         drop(write);
-        assert!(alarm.wait(read.as_fd(), None), "a closed pipe can be read to its end");
+        let closed = alarm.wait([read.as_fd(), other.as_fd()], None);
+        assert_eq!(closed, [true, false], "a closed pipe can be read to its end");
     }
 }

@@ -2,7 +2,10 @@
 
 mod child;
 mod clock;
-mod group;
+mod conditions;
+mod descent;
+mod ending;
+mod page;
 mod start;
 #[cfg(target_os = "linux")]
 mod stops;
@@ -17,7 +20,7 @@ use std::time::Duration;
 
 use leasehold::interop::Layout;
 use leasehold::store::LeaseState;
-use leasehold::{Client, ErrorKind, Key, Release};
+use leasehold::{Client, DetachedLease, ErrorKind, Key, Release};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -27,12 +30,15 @@ use crate::describe;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
 use crate::inherited;
-use crate::job::child::{Child, Ending};
+use crate::job::child::Child;
+use crate::job::conditions::Conditions;
+use crate::job::ending::Ending;
+use crate::job::page::Page;
 use crate::job::start::Plan;
 use crate::job::supervise::{Supervisor, Verdict};
 use crate::job::terminal::Terminal;
-use crate::job::watchdog::{Dismissed, Watchdog};
-use crate::lease_file::LEASE_VARIABLE;
+use crate::job::watchdog::Dismissed;
+use crate::lease_file::{self, LEASE_VARIABLE};
 use crate::leases::{Cooldown, Held, Leases};
 use crate::output;
 use crate::request::{Manner, Request};
@@ -61,6 +67,8 @@ pub(crate) struct Runner<'a> {
     reopen_on_failure: bool,
     /// The command's time-out.
     max_hold: Option<Duration>,
+    /// Whether what can't be killed after a loss is waited for, for as long as it takes.
+    is_patient: bool,
 }
 
 /// What became of the command and of the lock.
@@ -98,7 +106,15 @@ impl<'a> Runner<'a> {
         }
         let tell_every = (request.ttl.duration() / 10).clamp(TELL_EVERY_MIN, TELL_EVERY_MAX);
         let (cooldown, reopen_on_failure, max_hold) = (Cooldown::AsGranted, false, None);
-        Ok(Self { job, grace, tell_every, cooldown, reopen_on_failure, max_hold })
+        Ok(Self {
+            job,
+            grace,
+            tell_every,
+            cooldown,
+            reopen_on_failure,
+            max_hold,
+            is_patient: false,
+        })
     }
 
     /// What becomes of the lock after the command, and whether one that fails opens its period again.
@@ -110,6 +126,12 @@ impl<'a> Runner<'a> {
     /// How long the lock is held at most; the command is dead by then.
     pub(crate) const fn max_hold(mut self, longest: Option<Duration>) -> Self {
         self.max_hold = longest;
+        self
+    }
+
+    /// After a loss nothing goes on until all of the command has ended.
+    pub(crate) const fn patient(mut self) -> Self {
+        self.is_patient = true;
         self
     }
 
@@ -127,9 +149,16 @@ impl<'a> Runner<'a> {
         signals: &mut Signals,
     ) -> Outcome<Done> {
         let plan = plan(self.job, client, held.leases(), context.settings.layout())?;
+        let last = self.last(held.leases(), context);
         let terminal = Terminal::open();
-        let result =
-            self.supervised(&plan, held.leases(), context, client, signals, terminal.as_ref());
+        let result = self.supervised(
+            (&plan, last.as_ref()),
+            held.leases(),
+            context,
+            client,
+            signals,
+            terminal.as_ref(),
+        );
         let result = result.await;
         // Whatever follows concerns the lock alone, and an impatient Ctrl-C may cut it short.
         let (verdict, watchdog) = match result {
@@ -172,7 +201,7 @@ impl<'a> Runner<'a> {
     /// Starts the command and stays with it to its end.
     async fn supervised(
         &self,
-        plan: &Plan,
+        (plan, last): (&Plan, Option<&Plan>),
         leases: &Leases,
         context: &Context,
         client: &Client,
@@ -182,20 +211,21 @@ impl<'a> Runner<'a> {
         let system = |error| Failure::system("start the command", &error);
         signals.catch_all().map_err(system)?;
         inherited::close_on_exec_except(&context.files).map_err(system)?;
-        let watchdog = Arc::new(Watchdog::start().map_err(system)?);
-        watchdog.tell(leases, self.grace);
+        let page = Arc::new(Page::new().map_err(system)?);
+        page.tell(leases, self.grace);
         let given = terminal.filter(|terminal| terminal.is_for_the_command());
         let modes = given.and_then(Terminal::modes);
-        let child = Child::start(
-            plan,
-            context.inherited,
-            signals.caught(),
-            &watchdog,
-            given,
-            &context.files,
-        );
+        let conditions = Conditions {
+            page: Arc::clone(&page),
+            inherited: context.inherited,
+            caught: signals.caught().to_vec(),
+            tty: given.map(Terminal::raw),
+            files: context.files.clone(),
+        };
+        let child = Child::start(plan, &conditions, last);
         let verdict = match child {
             Ok(mut child) => {
+                let watchdog = Arc::clone(child.watchdog());
                 let (tell, asked) = oneshot::channel();
                 let renewals = client.renewing_runtime().clone();
                 let (client, of, at_once) =
@@ -207,12 +237,16 @@ impl<'a> Runner<'a> {
                 let supervisor = Supervisor {
                     leases,
                     child: &mut child,
-                    watchdog: &watchdog,
                     signals,
                     terminal,
                     has_terminal: given.is_some(),
                     stop_asked: false,
                     end_asked: false,
+                    is_cut_off: false,
+                    until_all_end: self.job.until_all_end,
+                    is_patient: self.is_patient,
+                    asks: None,
+                    was_killed: false,
                     interrupted: false,
                     asked,
                     on_ask: self.job.on_ask,
@@ -221,7 +255,7 @@ impl<'a> Runner<'a> {
                     overtime: false,
                 };
                 // Where the renewals are: this thread may be held up by a terminal.
-                let (teller, told) = (Arc::clone(&watchdog), leases.clone());
+                let (teller, told) = (watchdog, leases.clone());
                 let (grace, every) = (self.grace, self.tell_every);
                 let teller = renewals.spawn(async move {
                     teller.keep_telling(&told, grace, every).await;
@@ -237,18 +271,13 @@ impl<'a> Runner<'a> {
                 {
                     terminal.reset(&modes);
                 }
-                let dismissed = watchdog.dismiss();
-                if verdict.ending.is_some() {
-                    child.collect();
-                }
-                (verdict, dismissed)
+                (verdict, child.dismiss())
             }
             Err(failure) => {
-                drop(watchdog.dismiss());
                 if let Some(terminal) = given {
                     terminal.take_back(None);
                 }
-                if watchdog.may_have_killed() {
+                if page.may_have_killed() {
                     return Err(Failure::new(
                         Exit::Lost,
                         format!(
@@ -262,6 +291,33 @@ impl<'a> Runner<'a> {
             }
         };
         Ok(verdict)
+    }
+}
+
+impl Runner<'_> {
+    /// What gives back leases in a server where this process is killed. Elsewhere they end with it.
+    fn last(&self, leases: &Leases, context: &Context) -> Option<Plan> {
+        if !cfg!(target_os = "linux") || !context.settings.is_on_a_server() {
+            return None;
+        }
+        let layout = context.settings.layout();
+        let copies: Vec<_> = leases.iter().map(DetachedLease::copy_of).collect();
+        let mut words = vec!["release".to_owned(), "--quiet".to_owned()];
+        if let Some(layout) = layout {
+            words.extend(["--interop".to_owned(), layout.to_string()]);
+        }
+        if let Cooldown::For(length) = self.cooldown {
+            words.extend(["--cooldown".to_owned(), format!("{}ms", length.duration().as_millis())]);
+        }
+        let mut variables = context.settings.variables();
+        variables.push((LEASE_VARIABLE.to_owned(), lease_file::lines(&copies, layout)));
+        Some(Plan {
+            // Also where another version has been put in this one's place.
+            program: "/proc/self/exe".into(),
+            arguments: words.into_iter().map(OsString::from).collect(),
+            variables,
+            hidden: Vec::new(),
+        })
     }
 }
 

@@ -5,12 +5,23 @@
 //! do all that is to be done there. A fork would copy the tables of this process's memory, and then
 //! page after page that either of the two writes to, for a process that has no use for any of it.
 
-use std::ffi::OsString;
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::{CString, OsString, c_char};
 use std::io;
+#[cfg(target_os = "linux")]
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStringExt as _;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, Ordering};
 
-use rustix::process::Pid;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
-use crate::inherited::Inherited;
+use crate::exit::Exit;
+use crate::inherited::{self, Inherited};
+#[cfg(target_os = "linux")]
+use crate::job::stops;
+use crate::signals;
 
 /// What is to be run.
 #[derive(Debug)]
@@ -23,169 +34,202 @@ pub(crate) struct Plan {
     pub(crate) hidden: Vec<OsString>,
 }
 
-/// Starts the command. In its process `prepare` runs first, with all signals blocked, and then those
-/// are let through that were when this process was started. One that is to stop it there stops its
-/// program.
-///
-/// # Errors
-///
-/// Those of making a process, of `prepare`, and of the program.
-///
-/// # Safety
-///
-/// `prepare` makes system calls only, allocates nothing and takes no lock.
+/// A plan as the system wants it: from here on it takes no more memory.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    arguments: Vec<*const c_char>,
+    environment: Vec<*const c_char>,
+    /// What those lists point to.
+    _texts: Vec<CString>,
+    #[cfg(target_os = "linux")]
+    stack: Vec<MaybeUninit<u128>>,
+}
+
+/// In pieces of 16 bytes, to which a stack is aligned. Looking for a program takes about 5 kB.
 #[cfg(target_os = "linux")]
-pub(crate) unsafe fn start(
-    plan: &Plan,
-    inherited: Inherited,
-    prepare: impl Fn() -> io::Result<()> + Send + Sync + 'static,
-) -> io::Result<Pid> {
-    use std::collections::BTreeMap;
-    use std::env;
-    use std::ffi::{CString, c_char};
-    use std::mem::MaybeUninit;
-    use std::os::unix::ffi::OsStringExt as _;
-    use std::ptr;
-    use std::sync::atomic::{AtomicI32, Ordering};
+const STACK: usize = (64 << 10) / size_of::<u128>();
 
-    use rustix::process::{WaitId, WaitIdOptions, waitid};
-
-    use crate::inherited;
-    use crate::job::stops;
-    use crate::signals;
-
-    /// In pieces of 16 bytes, to which a stack is aligned. Looking for a program takes about 5 kB.
-    const STACK: usize = (64 << 10) / size_of::<u128>();
-
-    let text = |text: OsString| CString::new(text.into_vec());
-    let program = text(plan.program.clone())?;
-    let mut arguments = vec![program.clone()];
-    for argument in &plan.arguments {
-        arguments.push(text(argument.clone())?);
-    }
-    let mut variables: BTreeMap<OsString, OsString> = env::vars_os().collect();
-    variables.retain(|name, _| !plan.hidden.contains(name));
-    variables.extend(plan.variables.iter().map(|(name, value)| (name.into(), value.into())));
-    let mut environment = Vec::with_capacity(variables.len());
-    for (mut name, value) in variables {
-        name.push("=");
-        name.push(value);
-        environment.push(text(name)?);
-    }
-    let list = |of: &[CString]| -> Vec<*const c_char> {
-        of.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
-    };
-    let (arguments_list, environment_list) = (list(&arguments), list(&environment));
-    // A script without an interpreter is started as `sh SCRIPT ARGUMENTS`, a list made on this stack.
-    let length = STACK.saturating_add(arguments_list.len());
-    let mut stack: Vec<MaybeUninit<u128>> = Vec::with_capacity(length);
-    let birth = Birth {
-        prepare: &prepare,
-        inherited,
-        program: program.as_ptr(),
-        arguments: arguments_list.as_ptr(),
-        environment: environment_list.as_ptr(),
-        error: AtomicI32::new(0),
-    };
-    // Blocked, so that no handler of this process runs in the new one, which has its memory.
-    let pid = inherited::blocking(None, || {
-        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-        // SAFETY: stacks grow downwards, so this is one of `length` pieces, which nobody else uses.
-        // The call returns when the new process has become its program or ended; until then
-        // everything that `birth` refers to stays as it is, since this thread stands still.
-        match unsafe {
-            let top = stack.as_mut_ptr().add(length);
-            libc::clone(become_program, top.cast(), flags, (&raw const birth).cast_mut().cast())
-        } {
-            pid if pid < 0 => Err(io::Error::last_os_error()),
-            pid => Ok(Pid::from_raw(pid)),
+impl Ready {
+    /// # Errors
+    ///
+    /// Where a text has a zero in it.
+    pub(crate) fn new(plan: &Plan) -> io::Result<Self> {
+        let text = |text: OsString| CString::new(text.into_vec());
+        let mut texts = Vec::new();
+        for word in [&plan.program].into_iter().chain(&plan.arguments) {
+            texts.push(text(word.clone())?);
         }
-    })?;
-    let pid = pid.ok_or(io::ErrorKind::InvalidData)?;
-    let stop = stops::take();
-    match birth.error.load(Ordering::SeqCst) {
-        // It may have been killed before it came so far, which is seen when it is waited for.
-        0 => {
-            if let Some(signal) = stop {
-                // It fails only if the program has become another user's, which this one can't stop.
-                signals::send_to_group(pid, signal).ok();
+        let words = texts.len();
+        let mut variables: BTreeMap<OsString, OsString> = env::vars_os().collect();
+        variables.retain(|name, _| !plan.hidden.contains(name));
+        variables.extend(plan.variables.iter().map(|(name, value)| (name.into(), value.into())));
+        for (mut name, value) in variables {
+            name.push("=");
+            name.push(value);
+            texts.push(text(name)?);
+        }
+        let (arguments, environment) = texts.split_at_checked(words).unwrap_or_default();
+        let list = |of: &[CString]| -> Vec<*const c_char> {
+            of.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
+        };
+        Ok(Self {
+            arguments: list(arguments),
+            environment: list(environment),
+            // A script without an interpreter is started as `sh SCRIPT ARGUMENTS`, a list made on this
+            // stack.
+            #[cfg(target_os = "linux")]
+            stack: Vec::with_capacity(STACK.saturating_add(words)),
+            _texts: texts,
+        })
+    }
+
+    /// Starts it. In its process `prepare` runs first, with all signals blocked, and then those are let
+    /// through that were when leasehold was started. One that is to stop it there stops its program.
+    /// Async-signal-safe.
+    ///
+    /// # Errors
+    ///
+    /// Those of making a process, of `prepare`, and of the program.
+    ///
+    /// # Safety
+    ///
+    /// `prepare` makes system calls only, allocates nothing and takes no lock.
+    pub(crate) unsafe fn start(
+        &mut self,
+        inherited: &Inherited,
+        prepare: &dyn Fn() -> io::Result<()>,
+    ) -> io::Result<Pid> {
+        #[cfg(target_os = "linux")]
+        let top = {
+            let length = self.stack.capacity();
+            // SAFETY: stacks grow downwards, so this is one of `length` pieces, which nobody else uses.
+            unsafe { self.stack.as_mut_ptr().add(length) }
+        };
+        let birth = Birth { prepare, inherited, ready: self, error: AtomicI32::new(0) };
+        // Blocked, so that no handler of this process runs in the new one, which may have its memory.
+        #[cfg(target_os = "linux")]
+        let pid = inherited::blocking(None, || {
+            let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+            // SAFETY: the call returns when the new process has become its program or ended; until then
+            // everything that `birth` refers to stays as it is, since this thread stands still.
+            pid_of(unsafe {
+                libc::clone(become_program, top.cast(), flags, (&raw const birth).cast_mut().cast())
+            })
+        })?;
+        #[cfg(not(target_os = "linux"))]
+        let pid = inherited::blocking(None, || birth.fork())?;
+        #[cfg(target_os = "linux")]
+        let stop = stops::take();
+        match birth.error.load(Ordering::SeqCst) {
+            // It may have been killed before it came so far, which is seen when it is waited for.
+            0 => {
+                #[cfg(target_os = "linux")]
+                if let Some(signal) = stop {
+                    // It fails only if the program has become another user's, which this one can't stop.
+                    signals::send_to_group(pid, signal).ok();
+                }
+                Ok(pid)
             }
-            Ok(pid)
+            error => {
+                waitid(WaitId::Pid(pid), WaitIdOptions::EXITED).ok();
+                Err(io::Error::from_raw_os_error(error))
+            }
         }
-        error => {
-            waitid(WaitId::Pid(pid), WaitIdOptions::EXITED).ok();
-            Err(io::Error::from_raw_os_error(error))
+    }
+
+    /// Makes this process that program. Returns only where it can't. Async-signal-safe.
+    pub(crate) fn become_it(&self) -> io::Error {
+        let program = self.arguments.first().copied().unwrap_or(ptr::null());
+        let (arguments, environment) = (self.arguments.as_ptr(), self.environment.as_ptr());
+        // SAFETY: these are texts and lists of texts as the call wants them.
+        #[cfg(target_os = "linux")]
+        unsafe {
+            libc::execvpe(program, arguments, environment)
+        };
+        #[cfg(not(target_os = "linux"))]
+        // SAFETY: as above; in a process with one thread nobody reads the list of variables meanwhile.
+        unsafe {
+            *environ() = environment;
+            libc::execvp(program, arguments)
+        };
+        io::Error::last_os_error()
+    }
+}
+
+fn pid_of(number: libc::pid_t) -> io::Result<Pid> {
+    if number < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Pid::from_raw(number).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Where this system keeps the list of variables for a new program.
+#[cfg(not(target_os = "linux"))]
+unsafe fn environ() -> *mut *const *const c_char {
+    #[cfg(target_vendor = "apple")]
+    {
+        // SAFETY: the call takes nothing and answers with a place that is there for good.
+        unsafe { libc::_NSGetEnviron().cast() }
+    }
+    #[cfg(not(target_vendor = "apple"))]
+    {
+        unsafe extern "C" {
+            static mut environ: *const *const c_char;
         }
+        &raw mut environ
     }
 }
 
 /// What a new process needs to become a program.
-#[cfg(target_os = "linux")]
 struct Birth<'a> {
     prepare: &'a dyn Fn() -> io::Result<()>,
-    inherited: Inherited,
-    program: *const std::ffi::c_char,
-    arguments: *const *const std::ffi::c_char,
-    environment: *const *const std::ffi::c_char,
+    inherited: &'a Inherited,
+    ready: &'a Ready,
     /// The number of the error, if it did not become one.
-    error: std::sync::atomic::AtomicI32,
+    error: AtomicI32,
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Birth<'_> {
+    /// Makes the process by a fork, and waits until it has become its program.
+    fn fork(&self) -> io::Result<Pid> {
+        use rustix::pipe::{PipeFlags, pipe_with};
+
+        // It closes with the start of the program, or says the number of an error.
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+        // SAFETY: the child makes system calls only.
+        let pid = pid_of(match unsafe { libc::fork() } {
+            0 => {
+                let code = become_program((&raw const *self).cast_mut().cast());
+                rustix::io::write(&write, &self.error.load(Ordering::SeqCst).to_ne_bytes()).ok();
+                // SAFETY: `_exit` runs no destructors and no handlers, which belong to the parent.
+                unsafe { libc::_exit(code) }
+            }
+            pid => pid,
+        })?;
+        drop(write);
+        let mut number = [0; 4];
+        if rustix::io::read(&read, &mut number) == Ok(4) {
+            self.error.store(i32::from_ne_bytes(number), Ordering::SeqCst);
+        }
+        Ok(pid)
+    }
 }
 
 /// The new process's life until it is its program.
-#[cfg(target_os = "linux")]
 extern "C" fn become_program(birth: *mut libc::c_void) -> libc::c_int {
-    use crate::exit::Exit;
-    use crate::job::stops;
-    use crate::signals;
-
     // SAFETY: it was given a `Birth`, which lives until this process has become its program.
     let birth = unsafe { &*birth.cast::<Birth<'_>>() };
     // Rust's start-up code has ignored it, for this program alone.
-    let prepared = signals::reset(libc::SIGPIPE)
-        .and_then(|()| (birth.prepare)())
-        .and_then(|()| stops::note())
-        .and_then(|()| birth.inherited.restore_mask());
-    let error = prepared.map_or_else(
-        |error| error,
-        |()| {
-            // SAFETY: these are texts and lists of texts as the call wants them.
-            unsafe { libc::execvpe(birth.program, birth.arguments, birth.environment) };
-            io::Error::last_os_error()
-        },
-    );
+    let prepared = signals::reset(libc::SIGPIPE).and_then(|()| (birth.prepare)());
+    #[cfg(target_os = "linux")]
+    let prepared = prepared.and_then(|()| stops::note());
+    let error = prepared
+        .and_then(|()| birth.inherited.restore_mask())
+        .map_or_else(|error| error, |()| birth.ready.become_it());
     let number = error.raw_os_error().unwrap_or(libc::EINVAL);
-    birth.error.store(number, std::sync::atomic::Ordering::SeqCst);
-    // SAFETY: `_exit` runs no destructors and no handlers, which belong to the parent.
-    unsafe { libc::_exit(Exit::CannotExecute.code().into()) }
-}
-
-/// As on Linux, by a fork, and with no signal blocked.
-///
-/// # Errors
-///
-/// As on Linux.
-///
-/// # Safety
-///
-/// As on Linux.
-#[cfg(not(target_os = "linux"))]
-pub(crate) unsafe fn start(
-    plan: &Plan,
-    inherited: Inherited,
-    prepare: impl Fn() -> io::Result<()> + Send + Sync + 'static,
-) -> io::Result<Pid> {
-    use std::os::unix::process::CommandExt as _;
-    use std::process::Command;
-
-    let mut command = Command::new(&plan.program);
-    command.args(&plan.arguments);
-    for name in &plan.hidden {
-        command.env_remove(name);
-    }
-    command.envs(plan.variables.iter().map(|(name, value)| (name, value)));
-    // SAFETY: the hook runs between fork and exec, and is what the caller says.
-    unsafe { command.pre_exec(move || prepare().and_then(|()| inherited.restore_mask())) };
-    command.spawn().map(|child| Pid::from_child(&child))
+    birth.error.store(number, Ordering::SeqCst);
+    Exit::CannotExecute.code().into()
 }
 
 #[cfg(test)]
@@ -207,7 +251,7 @@ mod tests {
 
     fn started(plan: &Plan) -> io::Result<Pid> {
         // SAFETY: this does nothing.
-        unsafe { start(plan, Inherited::look(), || Ok(())) }
+        unsafe { Ready::new(plan)?.start(&Inherited::look(), &|| Ok(())) }
     }
 
     fn exit_code(pid: Pid) -> Option<i32> {
@@ -234,7 +278,8 @@ mod tests {
         assert_eq!(number(started(&plan("/", &[]))), Some(libc::EACCES));
         let refuse = || Err(io::Error::from_raw_os_error(libc::EDOM));
         // SAFETY: this only makes a number an error.
-        let refused = unsafe { start(&plan("true", &[]), Inherited::look(), refuse) };
+        let refused =
+            unsafe { Ready::new(&plan("true", &[])).unwrap().start(&Inherited::look(), &refuse) };
         assert_eq!(number(refused), Some(libc::EDOM));
         let error = started(&plan("true", &["a\0b"])).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
@@ -281,7 +326,8 @@ mod tests {
                 Ok(())
             };
             // SAFETY: the hook makes system calls only.
-            tell.send(unsafe { start(&plan, inherited, prepare) }.unwrap()).unwrap();
+            let started = unsafe { Ready::new(&plan).unwrap().start(&inherited, &prepare) };
+            tell.send(started.unwrap()).unwrap();
         });
         let limit = std::time::Duration::from_secs(60);
         told.recv_timeout(limit).expect("it was stopped before it was its program")

@@ -1,8 +1,8 @@
 //! Watching over a command that runs under a lock.
 //!
-//! The invariant: the command's process group is dead before the store could grant the lock to
-//! anybody else. In order of time, counted back from the lease's deadline by the `grace`: at
-//! 1 grace the loss is known and the group gets TERM; at 1/4 it gets KILL from here; at 1/8 it
+//! The invariant: everything that the command has started is dead before the store could grant the lock
+//! to anybody else. In order of time, counted back from the lease's deadline by the `grace`: at
+//! 1 grace the loss is known and the command gets TERM; at 1/4 it gets KILL from here; at 1/8 it
 //! gets KILL from the watchdog, should this process be stopped or gone.
 
 use std::time::Duration;
@@ -11,9 +11,9 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::duration;
-use crate::job::child::{self, Child, Ending, Event};
+use crate::job::child::{self, Child, Event};
+use crate::job::ending::Ending;
 use crate::job::terminal::{self, Terminal};
-use crate::job::watchdog::Watchdog;
 use crate::leases::Leases;
 use crate::output;
 use crate::pauses::until;
@@ -22,11 +22,12 @@ use crate::signals::{self, Signals};
 /// A killed process that is still there after this time is waiting for a device that does not
 /// answer, or belongs to another user. It is waited for until its lease is over, if that is later.
 const DEAD_WITHIN: Duration = Duration::from_secs(10);
-/// How often processes that were left to this one are collected.
-const REAP_EVERY: Duration = Duration::from_secs(1);
-/// Pauses between two looks whether the rest of a group is gone: the system tells nobody.
+/// Pauses between two looks at a command that is to end: the system tells nobody who has lost its parent.
 const LOOK_FIRST: Duration = Duration::from_millis(1);
 const LOOK_LAST: Duration = Duration::from_millis(50);
+/// And at one that is only waited for: its watchdog tells when nothing is left, except of what a debugger
+/// holds at its end.
+const LOOK_AT_REST: Duration = Duration::from_secs(1);
 
 /// What became of the command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -50,7 +51,6 @@ pub(crate) struct Verdict {
 pub(crate) struct Supervisor<'a> {
     pub(crate) leases: &'a Leases,
     pub(crate) child: &'a mut Child,
-    pub(crate) watchdog: &'a Watchdog,
     pub(crate) signals: &'a mut Signals,
     pub(crate) terminal: Option<&'a Terminal>,
     /// Whether the command has the terminal.
@@ -59,6 +59,14 @@ pub(crate) struct Supervisor<'a> {
     pub(crate) stop_asked: bool,
     /// Whether the command was asked to end.
     pub(crate) end_asked: bool,
+    /// Whether a signal that nobody is known to have asked for has ended its first process.
+    pub(crate) is_cut_off: bool,
+    /// Whether the command ends only with the last of what it has started.
+    pub(crate) until_all_end: bool,
+    /// Whether what can't be killed is waited for, for as long as it takes.
+    pub(crate) is_patient: bool,
+    /// The signal for what has no parent any more, and whether those of the group are to get it too.
+    pub(crate) asks: Option<(libc::c_int, bool)>,
     /// Whether that was by a signal to leasehold.
     pub(crate) interrupted: bool,
     /// Comes when somebody asks for the lock, with a sentence about that.
@@ -71,73 +79,113 @@ pub(crate) struct Supervisor<'a> {
     pub(crate) grace: Duration,
     /// Whether the loss is the end of the longest hold.
     pub(crate) overtime: bool,
+    /// Whether it was killed from here.
+    pub(crate) was_killed: bool,
 }
 
 /// How the end of a command whose lock is lost goes on.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     Holding,
-    Terminated { kill_at: Instant },
-    Killed { give_up_at: Instant },
+    Terminated {
+        kill_at: Instant,
+    },
+    /// With a lock that is held there is no reason to give up.
+    Killed {
+        give_up_at: Option<Instant>,
+    },
 }
 
 impl Supervisor<'_> {
     /// Returns when the command has ended, by itself or because its lock was lost.
     ///
-    /// Normally that is when its first process has ended: what it leaves running was meant to
-    /// live on. Where the whole group was asked to end, the rest of it is busy with that, perhaps
-    /// with what the lock is held for, so the lock is kept, and renewed, until it is done; if that
-    /// takes longer than the grace, a message says so, and a second signal kills it. After a loss
-    /// all of it is dead first.
+    /// Normally that is when its first process has exited: what it leaves running was meant to
+    /// live on. Where the command was asked to end, or a signal has ended its first process, the rest of
+    /// it is busy with that, perhaps with what the lock is held for, so the lock is kept, and renewed, until
+    /// it is done. If that takes longer than the grace, a message says so, and a second signal kills it; what
+    /// nobody has asked is killed then. After a loss all of it is dead first.
     pub(crate) async fn watch(mut self) -> Verdict {
         let mut stage = Stage::Holding;
         let mut ended = None;
         let mut keyboard = None;
         let mut tell_of_rest_at = None;
+        let mut kill_rest_at = None;
         let mut may_be_asked = true;
         let mut look = LOOK_FIRST;
-        let takes_orphans_in = child::takes_orphans_in();
         loop {
-            let on_purpose =
-                matches!(stage, Stage::Holding) && !self.end_asked && keyboard.is_none();
-            if ended.is_some() && (on_purpose || self.child.group_is_gone()) {
+            let is_left_alone = matches!(stage, Stage::Holding)
+                && !self.end_asked
+                && !self.is_cut_off
+                && !self.until_all_end
+                && keyboard.is_none();
+            if ended.is_some() && (is_left_alone || self.child.is_all_gone()) {
                 return self.verdict(ended, keyboard, false);
             }
             let leases = self.leases;
             let next = match stage {
                 Stage::Holding => None,
                 Stage::Terminated { kill_at } => Some(kill_at),
-                Stage::Killed { give_up_at } => Some(give_up_at),
+                Stage::Killed { give_up_at } => give_up_at,
             };
+            let is_ending = self.asks.is_some() || !matches!(stage, Stage::Holding);
             tokio::select! {
                 biased;
-                () = leases.lost(), if next.is_none() => stage = self.terminate(),
+                () = leases.lost(), if next.is_none() && !self.loss_told => {
+                    stage = self.lost(stage);
+                    look = LOOK_FIRST;
+                }
                 () = until(next) => match stage {
+                    Stage::Killed { .. } if self.is_patient => {
+                        output::message(
+                            "a part of the command can't be killed: it belongs to another user, or \
+                             waits for a device; nothing else is started until it has ended",
+                        );
+                        stage = Stage::Killed { give_up_at: None };
+                    }
                     Stage::Killed { .. } => return self.verdict(ended, keyboard, true),
                     Stage::Holding | Stage::Terminated { .. } => stage = self.kill(),
                 },
+                () = until(kill_rest_at), if kill_rest_at.is_some() => {
+                    kill_rest_at = None;
+                    if matches!(stage, Stage::Holding) {
+                        stage = self.kill();
+                    }
+                }
                 event = self.child.event() => match event {
                     Event::Ended(ending) => {
                         ended = Some(ending);
                         keyboard = self.keyboard(ending);
+                        look = LOOK_FIRST;
                         tell_of_rest_at = Some(Instant::now() + self.grace);
-                        if let (Some(_), Some(terminal)) = (keyboard, self.terminal) {
-                            // For the next key to reach this process.
-                            terminal.take_back(Some(self.child.pid()));
-                            self.has_terminal = false;
+                        if let Some(signal) = keyboard {
+                            self.asks = Some((signal.into(), false));
+                            if let Some(terminal) = self.terminal {
+                                // For the next key to reach this process.
+                                terminal.take_back(Some(self.child.pid()));
+                                self.has_terminal = false;
+                            }
+                        } else if let (Ending::Killed(signal), Stage::Holding, false) =
+                            (ending, stage, self.end_asked)
+                        {
+                            self.cut_off(signal);
+                            tell_of_rest_at = None;
+                            kill_rest_at = Some(Instant::now() + self.patience());
                         }
                     }
                     Event::Stopped(signal) => self.stopped(signal),
                 },
                 () = until(tell_of_rest_at), if tell_of_rest_at.is_some() => {
                     tell_of_rest_at = None;
-                    output::message(
-                        "the command has ended as it was asked to, but a part of it has not; the \
-                         lock is kept for it. The same signal again kills it",
-                    );
+                    if matches!(stage, Stage::Holding) {
+                        self.tell_of_rest(keyboard.is_some());
+                    }
                 }
                 signal = self.signals.next() => match stage {
-                    Stage::Holding if ended.is_some() && signals::is_fatal(signal) => {
+                    Stage::Holding
+                        if ended.is_some()
+                            && signals::is_fatal(signal)
+                            && (self.end_asked || self.is_cut_off || keyboard.is_some()) =>
+                    {
                         stage = self.kill();
                     }
                     _ => self.forward(signal),
@@ -148,14 +196,61 @@ impl Supervisor<'_> {
                         self.let_go(&asked);
                     }
                 },
-                () = tokio::time::sleep(look), if ended.is_some() => {
-                    look = look.saturating_mul(2).min(LOOK_LAST);
-                }
-                () = tokio::time::sleep(REAP_EVERY), if takes_orphans_in => {
-                    child::reap_orphans(self.child, self.watchdog);
+                () = tokio::time::sleep(look), if ended.is_some() || is_ending => {
+                    let last = if is_ending { LOOK_LAST } else { LOOK_AT_REST };
+                    look = look.saturating_mul(2).min(last);
+                    if let Some((signal, group)) = self.asks {
+                        self.child.ask_the_parentless(signal, group);
+                    }
+                    if ended.is_some() || matches!(stage, Stage::Killed { .. }) {
+                        self.child.look_for_rest(matches!(stage, Stage::Killed { .. }));
+                    }
                 }
             }
         }
+    }
+
+    /// A signal has ended the first process, and nobody is known to have wanted that.
+    fn cut_off(&mut self, signal: libc::c_int) {
+        self.is_cut_off = true;
+        self.asks = Some((libc::SIGTERM, true));
+        let rest = if self.child.is_all_gone() {
+            ""
+        } else {
+            "; the rest of it is ended, and keeps the lock until then"
+        };
+        let whole = if rest.is_empty() { "" } else { "'s main process" };
+        output::message(&format!(
+            "the command{whole} was ended by {}{rest}",
+            signals::name(signal)
+        ));
+    }
+
+    /// What is left takes its time.
+    fn tell_of_rest(&self, by_a_key: bool) {
+        let refused = if self.child.is_refused { ", which belongs to another user," } else { "" };
+        if self.end_asked || by_a_key {
+            output::message(&format!(
+                "the command has ended as it was asked to, but a part of it{refused} has not; the \
+                 lock is kept for it. The same signal again kills it",
+            ));
+        }
+    }
+
+    /// How long what gets TERM has until it gets KILL.
+    fn patience(&self) -> Duration {
+        let patience = self.leases.until_deadline().min(self.grace);
+        patience.saturating_sub(patience / 4)
+    }
+
+    /// The lock is lost.
+    fn lost(&mut self, stage: Stage) -> Stage {
+        if let Stage::Killed { .. } = stage {
+            let patience = self.leases.until_deadline().max(DEAD_WITHIN);
+            self.tell_of_loss();
+            return Stage::Killed { give_up_at: Some(Instant::now() + patience) };
+        }
+        self.terminate()
     }
 
     /// The signal of which the command died, if a key sent it to it alone. Had it come from
@@ -172,10 +267,17 @@ impl Supervisor<'_> {
     }
 
     fn verdict(&mut self, ending: Option<Ending>, keyboard: Option<u8>, survived: bool) -> Verdict {
-        let late = ending == Some(Ending::Killed(libc::SIGKILL)) && self.watchdog.may_have_killed();
+        let late = ending == Some(Ending::Killed(libc::SIGKILL))
+            && self.child.watchdog().may_have_killed();
         let covered = ending.is_some() && !survived && self.leases.is_held() && !late;
         if !covered && !self.loss_told {
             self.tell_of_loss();
+        }
+        if self.was_killed && !survived {
+            output::message(
+                "the command did not end when it was asked to, and was killed: what it worked on may be \
+                 half done",
+            );
         }
         Verdict {
             ending,
@@ -222,30 +324,49 @@ impl Supervisor<'_> {
             output::message(asked);
             return;
         };
-        self.signal(signal);
         output::message(&format!("{asked}; the command gets {}", signals::name(signal)));
         if signals::is_fatal(signal) || signal == libc::SIGKILL {
-            // As with a signal from elsewhere: a stopped process can't heed it.
-            self.signal(libc::SIGCONT);
+            self.ask_to_end(signal);
             self.end_asked = true;
+        } else {
+            self.signal(signal);
         }
     }
 
-    /// The lock is lost: asks the group to end.
+    /// The lock is lost: asks the command to end.
     fn terminate(&mut self) -> Stage {
-        self.signal(libc::SIGTERM);
-        // A stopped process can't heed TERM.
-        self.signal(libc::SIGCONT);
-        let patience = self.leases.until_deadline().min(self.grace);
-        let kill_at = Instant::now() + patience.saturating_sub(patience / 4);
+        self.ask_to_end(libc::SIGTERM);
+        let kill_at = Instant::now() + self.patience();
         self.tell_of_loss();
         Stage::Terminated { kill_at }
     }
 
-    fn kill(&self) -> Stage {
+    /// Asks everything that the command has started to end.
+    fn ask_to_end(&mut self, signal: libc::c_int) {
+        self.signal(signal);
+        // A stopped process can't heed it.
+        self.signal(libc::SIGCONT);
+        // What has the first process for its parent is asked when that has ended.
+        let group = self.child.has_ended();
+        self.asks = Some((signal, group));
+        self.child.ask_the_parentless(signal, group);
+    }
+
+    fn kill(&mut self) -> Stage {
         self.signal(libc::SIGKILL);
+        self.child.look_for_rest(true);
+        self.was_killed = true;
+        if self.leases.is_held() {
+            if self.child.is_refused {
+                output::message(
+                    "a part of the command belongs to another user and can't be ended from here; the \
+                     lock is kept until it has ended",
+                );
+            }
+            return Stage::Killed { give_up_at: None };
+        }
         let patience = self.leases.until_deadline().max(DEAD_WITHIN);
-        Stage::Killed { give_up_at: Instant::now() + patience }
+        Stage::Killed { give_up_at: Some(Instant::now() + patience) }
     }
 
     fn signal(&self, signal: libc::c_int) {
@@ -262,17 +383,14 @@ impl Supervisor<'_> {
             }
             libc::SIGCONT => self.go_on(None),
             // What has become of the command is looked at by itself.
-            libc::SIGCHLD => {}
+            libc::SIGCHLD => child::reap_orphans(self.child),
             _ if signals::is_own(signal) => {}
-            _ => {
-                self.signal(signal);
-                // A job that was stopped would only learn of it when somebody continues it.
-                if signals::is_fatal(signal) {
-                    self.end_asked = true;
-                    self.interrupted = true;
-                    self.signal(libc::SIGCONT);
-                }
+            _ if signals::is_fatal(signal) => {
+                self.end_asked = true;
+                self.interrupted = true;
+                self.ask_to_end(signal);
             }
+            _ => self.signal(signal),
         }
     }
 
@@ -315,7 +433,7 @@ impl Supervisor<'_> {
         if !self.leases.is_held() {
             return;
         }
-        self.watchdog.tell(self.leases, self.grace);
+        self.child.watchdog().tell(self.leases, self.grace);
         let in_front = self.terminal.filter(|terminal| terminal.is_ours());
         match (in_front, stopped_by) {
             (Some(terminal), Some(_)) => {

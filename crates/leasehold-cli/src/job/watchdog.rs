@@ -1,271 +1,190 @@
-//! The process that ends a command whose supervisor can't.
+//! The process between leasehold and its command, which ends the command where leasehold can't.
 //!
 //! A supervisor can be killed (`kill -9`, the out-of-memory killer) or stopped (`kill -STOP`), and
-//! then nobody renews the lease, yet the command runs on. The parent-death signal covers only the
-//! command's first process, not what it has started, and only death. So the supervisor forks this
-//! watchdog, which does nothing but wait: when its pipe closes, or when the deadline it was last
-//! told passes, it kills the command's process group.
+//! then nobody renews the lease, yet the command runs on. So the supervisor forks this watchdog, which
+//! starts the command as its own child and takes in whatever its descent leaves to it: what the command
+//! has started hangs below the watchdog, whatever groups, sessions and users it has changed to. When
+//! the supervisor is gone, or when the deadline that was told last passes, the watchdog kills all of it,
+//! again and again, until nothing is left. Should the watchdog be killed, the command's first process
+//! dies with it, and the rest is left to the supervisor, which takes in what the watchdog had.
 //!
 //! The watchdog is a fork without exec on purpose: it thereby shares the supervisor's open files,
 //! among them the session file by which an embedded store knows that a holder is alive. The store
-//! so counts the holder as alive until the group is dead, which leaves no moment in which both the
-//! group and the next holder run. A process that can't die yet, because it waits for a device,
-//! is waited for until the lease is over whatever the session says.
+//! so counts the holder as alive until the descent is dead, which leaves no moment in which both the
+//! command and the next holder run. A process that can't die yet, because it waits for a device,
+//! is waited for until the lease is over whatever the session says. A lease in a server is given back by
+//! a program that the watchdog becomes then.
 //!
-//! What it is told stands in memory that both share. Nothing queues up there: a watchdog that was
-//! stopped for long finds the latest word when it goes on, and nobody ever waits for it.
+//! What both tell each other stands in memory that they share. Nothing queues up there: a watchdog that
+//! was stopped for long finds the latest word when it goes on, and nobody ever waits for it.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rustix::pipe::PipeFlags;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
-use crate::inherited;
+use crate::inherited::{self, Inherited};
 use crate::job::clock::{self, Alarm};
-use crate::job::group;
+use crate::job::conditions::{self, Conditions};
+use crate::job::descent;
+use crate::job::ending::{self, Ending};
+use crate::job::page::{Page, Told, nanos};
+use crate::job::start::Ready;
 use crate::leases::Leases;
-use crate::output;
+use crate::signals;
 
-/// Pauses between two looks at a killed group: there is nothing to wait on for a process group of
-/// strangers.
+/// Pauses between two looks at what was killed: of what is no child of this process nobody tells it.
 const LOOK_FIRST: Duration = Duration::from_millis(1);
 const LOOK_LAST: Duration = Duration::from_millis(50);
-
-/// How long the next watchdog waits to be replaced at the least: something may end each of them at
-/// once, and must not cost more than a fork in this time.
-const AGAIN_AFTER: Duration = Duration::from_millis(10);
+/// How often what is to end is looked for at least, however late it is.
+const LOOKS: u32 = 3;
 
 /// How long after the moment at which a lease that was not renewed counts as lost.
 const AFTER_THE_LAST: Duration = Duration::from_millis(1);
-
-/// What supervisor, watchdog and the command's first process know together. It stays mapped, at
-/// the same place, in all of them.
-#[derive(Debug)]
-pub(crate) struct Page(NonNull<Told>);
-
-/// Moments are in nanoseconds of the boot clock.
-#[derive(Debug)]
-struct Told {
-    /// The command's process group, once it has introduced itself.
-    group: AtomicI32,
-    /// Until when the group may live.
-    kill_at: AtomicU64,
-    /// When the store may grant the first lease to somebody else.
-    deadline: AtomicU64,
-}
-
-// SAFETY: the page is only ever reached as `&Told`, which is made of atomics.
-unsafe impl Send for Page {}
-// SAFETY: as above.
-unsafe impl Sync for Page {}
-
-impl Page {
-    fn new() -> io::Result<Self> {
-        let (protection, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        let length = size_of::<Told>();
-        // SAFETY: a new mapping at a place that the system chooses touches no memory in use.
-        let page = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
-        if page == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let page = NonNull::new(page.cast::<Told>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let told = Told {
-            group: AtomicI32::new(0),
-            kill_at: AtomicU64::new(u64::MAX),
-            deadline: AtomicU64::new(u64::MAX),
-        };
-        // SAFETY: the mapping is large enough, writable, aligned to a page, and nobody else's yet.
-        unsafe { page.write(told) };
-        Ok(Self(page))
-    }
-
-    fn told(&self) -> &Told {
-        // SAFETY: it was initialized by `new` and stays mapped as long as `self` lives.
-        unsafe { self.0.as_ref() }
-    }
-
-    /// Says which group is to be killed: the one led by the calling process. Async-signal-safe.
-    ///
-    /// # Errors
-    ///
-    /// When the group's time is over already: then the watchdog may have looked for it in vain.
-    pub(crate) fn introduce(&self) -> io::Result<()> {
-        let pid = rustix::process::getpid().as_raw_nonzero().get();
-        self.told().group.store(pid, Ordering::SeqCst);
-        let is_over = nanos(clock::now()) >= self.told().kill_at.load(Ordering::SeqCst);
-        if is_over { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) }
-    }
-}
-
-impl Drop for Page {
-    fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and no reference outlives `self`.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<Told>()) };
-    }
-}
 
 /// The supervisor's end.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     page: Arc<Page>,
-    process: Mutex<Process>,
-    /// Whether a moment passed before the next was told.
-    overdue: AtomicBool,
+    line: OwnedFd,
+    pid: Pid,
 }
 
-#[derive(Debug)]
-struct Process {
-    pipe: OwnedFd,
-    pid: Pid,
-    /// Whether it was there at the last look.
-    is_there: bool,
-    /// Whether it is needed no more.
-    is_dismissed: bool,
+/// What becomes of the watchdog.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum State {
+    Alive,
+    /// It was killed. Its number stays its own.
+    Ended,
 }
 
 impl Watchdog {
-    /// Forks the watchdog. It knows no group yet and will end quietly if the pipe closes.
-    pub(crate) fn start() -> io::Result<Self> {
-        let page = Arc::new(Page::new()?);
-        let process = Mutex::new(fork(&page)?);
-        Ok(Self { page, process, overdue: AtomicBool::new(false) })
-    }
-
-    /// For the command's process to [introduce](Page::introduce) itself.
-    pub(crate) fn page(&self) -> Arc<Page> {
-        Arc::clone(&self.page)
-    }
-
-    /// Says until when the group may live: an eighth of the grace before the deadline of the first
-    /// lease to end.
-    pub(crate) fn tell(&self, leases: &Leases, grace: Duration) {
-        // The clock is read first: a pause between the two lines makes the moments earlier.
-        let now = clock::now();
-        let left = leases.until_deadline();
-        let kill_at = nanos(now.saturating_add(left.saturating_sub(grace / 8)));
-        let told = self.page.told();
-        told.deadline.store(nanos(now.saturating_add(left)), Ordering::SeqCst);
-        let previous = told.kill_at.swap(kill_at, Ordering::SeqCst);
-        let is_overdue = nanos(now) >= previous;
-        if is_overdue {
-            self.overdue.store(true, Ordering::Release);
-        }
-        // It looks again by itself at the moment that it knew.
-        if is_overdue || kill_at < previous {
-            self.wake();
-        }
-    }
-
-    fn wake(&self) {
-        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        // A pipe that is full wakes it as well, and nobody is woken in one that is gone.
-        rustix::io::write(&process.pipe, &[0]).ok();
-    }
-
-    /// Tells it again and again, and puts another in its place as soon as it is gone. Ends only by being
-    /// dropped.
-    pub(crate) async fn keep_telling(&self, leases: &Leases, grace: Duration, every: Duration) {
-        let tell = || {
-            self.tell(leases, grace);
-            until_next(every, leases.remaining())
+    /// Forks the watchdog, has it start the command, and says how that went. What it becomes at its end,
+    /// if `last` is given, gives the lease back where this process can't.
+    ///
+    /// Must be called on a thread that lives as long as this process: until the command has started, the
+    /// watchdog dies with the *thread* that has forked it.
+    pub(crate) fn start(
+        conditions: &Conditions,
+        ready: &mut Ready,
+        last: Option<&Ready>,
+    ) -> io::Result<(Self, io::Result<Pid>)> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (line, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let (heard, hears) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let alarm = Alarm::new()?;
+        let parent = rustix::process::getpid();
+        // Blocked before the fork, so that no handler of this process ever runs in the watchdog.
+        let forked = inherited::blocking(None, || {
+            // SAFETY: the child of the fork only makes system calls on values it owns, allocates
+            // nothing, takes no lock, and never returns from `live`.
+            match unsafe { libc::fork() } {
+                0 => Life {
+                    told: conditions.page.told(),
+                    parent,
+                    line: theirs.as_fd(),
+                    supervisors_end: line.as_raw_fd(),
+                    heard: heard.as_fd(),
+                    hears: hears.as_raw_fd(),
+                    alarm: &alarm,
+                    inherited: &conditions.inherited,
+                    last,
+                }
+                .live(conditions, ready),
+                pid if pid < 0 => Err(io::Error::last_os_error()),
+                pid => Ok(Pid::from_raw(pid)),
+            }
+        })?;
+        let watchdog = Self {
+            page: Arc::clone(&conditions.page),
+            line,
+            pid: forked.ok_or(io::ErrorKind::InvalidData)?,
         };
-        self.keep(tell).await;
+        drop(theirs);
+        // It says so, or is gone; a signal that is handled meanwhile wakes nobody for good.
+        while poll(&mut [PollFd::new(&watchdog.line, PollFlags::IN)], None).is_err() {}
+        let started = match watchdog.page.told().started.load(Ordering::SeqCst) {
+            0 => {
+                drop(watchdog.dismiss());
+                return Err(io::Error::other("the watchdog, which starts it, was killed"));
+            }
+            error if error < 0 => Err(io::Error::from_raw_os_error(error.saturating_neg())),
+            pid => Pid::from_raw(pid).ok_or_else(|| io::ErrorKind::InvalidData.into()),
+        };
+        Ok((watchdog, started))
     }
 
-    /// The same with whatever is to be told, which says when that is to be done again.
-    async fn keep(&self, tell: impl Fn() -> Duration) {
-        let mut end = self.end();
+    /// As [`Page::tell`].
+    pub(crate) fn tell(&self, leases: &Leases, grace: Duration) {
+        if self.page.tell(leases, grace) {
+            // A line that is full wakes it as well, and nobody is woken at the end of one that is gone.
+            rustix::io::write(&self.line, &[0]).ok();
+        }
+    }
+
+    /// Tells it again and again. Ends only by being dropped.
+    #[expect(clippy::infinite_loop, reason = "whoever awaits it drops it")]
+    pub(crate) async fn keep_telling(&self, leases: &Leases, grace: Duration, every: Duration) {
         loop {
-            let pause = tell();
-            if self.replace() {
-                tokio::time::sleep(pause.min(AGAIN_AFTER)).await;
-                end = self.end();
-                continue;
-            }
-            tokio::select! {
-                // It tells so from then on. Where there can't be another, that is tried again when it
-                // is time to tell.
-                () = has_come(end.as_ref()) => end = None,
-                () = tokio::time::sleep(pause) => {}
-            }
+            self.tell(leases, grace);
+            tokio::time::sleep(until_next(every, leases.remaining())).await;
         }
     }
 
-    /// Forks another watchdog if this one was killed. Whether it did.
-    fn replace(&self) -> bool {
-        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        // One more would watch a group that has ended, whose number may be another's by then.
-        if process.is_dismissed || !process.has_ended() {
-            return false;
-        }
-        match fork(&self.page) {
-            Ok(another) => {
-                *process = another;
-                return true;
-            }
-            // Once; it is tried again and again.
-            Err(error) if process.is_there => {
-                process.is_there = false;
-                output::message(&format!(
-                    "warning: the watchdog was killed, and there can't be another: {error}; \
-                     should leasehold be killed too, only the command's first process will be"
-                ));
-            }
-            Err(_) => {}
-        }
-        false
-    }
-
-    /// What tells of the end of the present one's process, where the system has such a thing (Linux
-    /// since 5.3).
-    #[cfg(target_os = "linux")]
-    #[expect(
-        deprecated,
-        reason = "for descriptors that may be closed; this one is owned, and its successor is too new"
-    )]
-    fn end(&self) -> Option<AsyncFd<OwnedFd>> {
-        use rustix::process::{PidfdFlags, pidfd_open};
-
-        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        // The number of one that is dismissed may be another's by now.
-        let end = (!process.is_dismissed).then(|| pidfd_open(process.pid, PidfdFlags::empty()));
-        AsyncFd::with_interest(end?.ok()?, Interest::READABLE).ok()
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    fn end(&self) -> Option<AsyncFd<OwnedFd>> {
-        None
-    }
-
-    /// Whether it may have killed the group, because a moment that it was told has passed.
+    /// Whether it may have killed the command.
     pub(crate) fn may_have_killed(&self) -> bool {
-        let passed = nanos(clock::now()) >= self.page.told().kill_at.load(Ordering::SeqCst);
-        passed || self.overdue.load(Ordering::Acquire)
+        self.page.may_have_killed()
     }
 
-    /// Whether this is the watchdog's process.
-    pub(crate) fn is(&self, pid: Pid) -> bool {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner).pid == pid
+    /// The number of its process.
+    pub(crate) const fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// How the command has ended, if it has and the watchdog has come to know it.
+    pub(crate) fn ending(&self) -> Option<Ending> {
+        read(self.page.told().ended.load(Ordering::SeqCst))
+    }
+
+    /// How often the command was stopped, with the signal that did it last.
+    pub(crate) fn stops(&self) -> (u32, libc::c_int) {
+        let stopped = self.page.told().stopped.load(Ordering::SeqCst);
+        (stopped >> 8, libc::c_int::from(stopped.to_le_bytes()[0]))
+    }
+
+    /// Whether nothing that the command has started is left, as the watchdog knows it.
+    pub(crate) fn none_left(&self) -> bool {
+        self.page.told().none_left.load(Ordering::SeqCst)
+    }
+
+    /// Looks after it. One that is stopped is set going: it alone knows what becomes of the command.
+    pub(crate) fn state(&self) -> State {
+        let whatever = WaitIdOptions::EXITED | WaitIdOptions::STOPPED;
+        let look = whatever | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        match waitid(WaitId::Pid(self.pid), look) {
+            Ok(None) => State::Alive,
+            Ok(Some(status)) if status.stopping_signal().is_some() => {
+                let collect = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+                waitid(WaitId::Pid(self.pid), collect).ok();
+                kill_process(self.pid, Signal::CONT).ok();
+                State::Alive
+            }
+            _ => State::Ended,
+        }
     }
 
     /// Ends the watchdog: the command has ended.
     pub(crate) fn dismiss(&self) -> Dismissed {
-        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        process.is_dismissed = true;
         // Not asked to leave: a watchdog that is stopped could not. It has nothing to tidy up, and
         // until it is collected its number is nobody else's.
-        if !process.has_ended() {
-            kill_process(process.pid, Signal::KILL).ok();
-        }
-        Dismissed(process.pid)
+        kill_process(self.pid, Signal::KILL).ok();
+        Dismissed(self.pid)
     }
 }
 
@@ -281,92 +200,229 @@ impl Drop for Dismissed {
     }
 }
 
-impl Process {
-    /// Whether it has ended. Not collected, so that its number stays its own.
-    fn has_ended(&self) -> bool {
-        let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-        !matches!(waitid(WaitId::Pid(self.pid), look), Ok(None))
+/// An end as a number that is not zero.
+const fn written(ending: Ending) -> u32 {
+    match ending {
+        Ending::Exited(code) => 1 << 16 | code as u32,
+        Ending::Killed(signal) => 2 << 16 | signal.unsigned_abs(),
     }
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Replaced: one that is dismissed is collected by who has done that.
-        if self.is_dismissed {
-            return;
-        }
-        let collect = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-        waitid(WaitId::Pid(self.pid), collect).ok();
+fn read(number: u32) -> Option<Ending> {
+    let value = i32::try_from(number & 0xffff).unwrap_or_default();
+    match number >> 16 {
+        0 => None,
+        1 => Some(Ending::Exited(u8::try_from(value).unwrap_or(u8::MAX))),
+        _ => Some(Ending::Killed(value)),
     }
 }
 
-/// Returns when there is the end of the process.
-async fn has_come(end: Option<&AsyncFd<OwnedFd>>) {
-    if let Some(end) = end
-        && end.readable().await.is_ok()
-    {
-        return;
-    }
-    std::future::pending().await
+/// The watchdog's own end. Only system calls here.
+struct Life<'a> {
+    told: &'a Told,
+    parent: Pid,
+    /// It closes when the supervisor is gone; anything in it only asks for a look at what is told.
+    line: BorrowedFd<'a>,
+    supervisors_end: RawFd,
+    /// The two ends of the pipe in which the handler of signals says that a child has ended.
+    heard: BorrowedFd<'a>,
+    hears: RawFd,
+    alarm: &'a Alarm,
+    inherited: &'a Inherited,
+    last: Option<&'a Ready>,
 }
 
-fn fork(page: &Page) -> io::Result<Process> {
-    let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-    let alarm = Alarm::new()?;
-    // Blocked before the fork, so that no handler of this process ever runs in the watchdog.
-    let forked = inherited::blocking(None, || {
-        // SAFETY: the child of the fork only makes system calls on values it owns, allocates
-        // nothing, takes no lock, and never returns from `watch`.
-        match unsafe { libc::fork() } {
-            0 => watch(page.told(), read.as_fd(), write.as_raw_fd(), &alarm),
-            pid if pid < 0 => Err(io::Error::last_os_error()),
-            pid => Ok(Pid::from_raw(pid)),
-        }
-    })?;
-    let pid = forked.ok_or(io::ErrorKind::InvalidData)?;
-    Ok(Process { pipe: write, pid, is_there: true, is_dismissed: false })
-}
-
-fn nanos(moment: Duration) -> u64 {
-    u64::try_from(moment.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// The watchdog's life. Only system calls from here on.
-fn watch(told: &Told, pipe: BorrowedFd<'_>, write_end: i32, alarm: &Alarm) -> ! {
-    // A session of its own: no terminal reaches it, and it is in nobody's process group.
-    rustix::process::setsid().ok();
-    // Not "leasehold": `killall leasehold` must leave it to do its work.
-    #[cfg(target_os = "linux")]
-    rustix::thread::set_name(c"lh-watchdog").ok();
-    hurry();
-    for fd in [write_end, 0, 1, 2] {
-        // SAFETY: this process has no other use for these: with the write end open it would never
-        // see the pipe close, and the others belong to whoever reads the supervisor's output.
-        unsafe { libc::close(fd) };
-    }
-    // The moment for which there was a kill.
-    let mut done = None;
-    loop {
-        let kill_at = told.kill_at.load(Ordering::SeqCst);
-        let until = (done != Some(kill_at) && kill_at != u64::MAX).then_some(kill_at);
-        // The pipe closes when the supervisor is gone, and the command's first process is no longer
-        // on its way to its program; anything in it only asks for a look at what is told.
-        if alarm.wait(pipe, until.map(Duration::from_nanos)) {
-            let mut calls = [0; 64];
-            if rustix::io::read(pipe, &mut calls) == Ok(0) {
-                let group = group_of(told);
-                kill(group);
-                wait_until_gone(group, told);
-                end();
+impl Life<'_> {
+    fn live(&self, conditions: &Conditions, ready: &mut Ready) -> ! {
+        let command = self.start(conditions, ready);
+        hurry();
+        close(&[0, 1, 2]);
+        // The moment for which there was a kill.
+        let mut done = None;
+        loop {
+            let kill_at = self.told.kill_at.load(Ordering::SeqCst);
+            let until = (done != Some(kill_at) && kill_at != u64::MAX).then_some(kill_at);
+            let [called, heard] =
+                self.alarm.wait([self.line, self.heard], until.map(Duration::from_nanos));
+            let mut bytes = [0; 64];
+            if heard {
+                rustix::io::read(self.heard, &mut bytes).ok();
+                self.collect(command);
             }
-        } else if until.is_some_and(|at| nanos(clock::now()) >= at)
-            && told.kill_at.load(Ordering::SeqCst) == kill_at
-        {
-            // A group that introduces itself after this finds for itself that it is too late.
-            kill(group_of(told));
-            done = Some(kill_at);
+            if called {
+                if rustix::io::read(self.line, &mut bytes) == Ok(0) {
+                    self.end_the_descent(command);
+                    self.end();
+                }
+            } else if until.is_some_and(|at| nanos(clock::now()) >= at)
+                && self.told.kill_at.load(Ordering::SeqCst) == kill_at
+            {
+                // A command that introduces itself after this finds for itself that it is too late.
+                self.end_the_descent(command);
+                done = Some(kill_at);
+            }
         }
     }
+
+    /// Starts the command and says how that went.
+    fn start(&self, conditions: &Conditions, ready: &mut Ready) -> Pid {
+        // A group of its own: no key reaches it. Not a session of its own: a command whose parent is in
+        // another one can't be stopped by a key.
+        rustix::process::setpgid(None, None).ok();
+        close(&[self.supervisors_end]);
+        descent::take_orphans_in().ok();
+        // It stands still until the command has its program, which may lie on a disk that hangs.
+        let dies_with_the_supervisor = |does: bool| {
+            #[cfg(target_os = "linux")]
+            {
+                let signal = does.then_some(Signal::KILL);
+                rustix::process::set_parent_process_death_signal(signal).ok();
+            }
+            #[cfg(not(target_os = "linux"))]
+            let _: bool = does;
+        };
+        dies_with_the_supervisor(true);
+        if rustix::process::getppid() != Some(self.parent) {
+            exit();
+        }
+        let me = rustix::process::getpid();
+        let prepare = || conditions::unless_orphaned(me, || conditions::prepare(me, conditions));
+        // SAFETY: it makes system calls only, allocates nothing and takes no lock; what it uses is
+        // made already.
+        let started = unsafe { ready.start(&conditions.inherited, &prepare) };
+        // Not "leasehold": `killall leasehold` must leave it to do its work.
+        #[cfg(target_os = "linux")]
+        rustix::thread::set_name(c"lh-watchdog").ok();
+        signals::hear_of_children(self.hears);
+        dies_with_the_supervisor(false);
+        let said = match &started {
+            Ok(pid) => pid.as_raw_nonzero().get(),
+            Err(error) => error.raw_os_error().unwrap_or(libc::EINVAL).saturating_neg(),
+        };
+        self.told.started.store(said, Ordering::SeqCst);
+        rustix::io::write(self.line, &[0]).ok();
+        let Ok(command) = started else { exit() };
+        // It may have ended before that was listened for.
+        self.collect(command);
+        command
+    }
+
+    /// Takes note of what became of the command, and collects what has ended of its descent. Whether
+    /// nothing is left of it.
+    fn collect(&self, command: Pid) -> bool {
+        let mut is_news = false;
+        let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        if let Ok(Some(status)) = waitid(WaitId::Pid(command), stopped)
+            && let Some(signal) = status.stopping_signal()
+        {
+            let times = self.told.stopped.load(Ordering::SeqCst) >> 8;
+            let number = times.wrapping_add(1) << 8 | u32::from(signals::number(signal));
+            self.told.stopped.store(number, Ordering::SeqCst);
+            is_news = true;
+        }
+        let mut ending = None;
+        let none_left = loop {
+            match ending::ended_child() {
+                Ok(Some(pid)) => {
+                    let collected = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+                    if pid == command
+                        && let Ok(Some(status)) = waitid(WaitId::Pid(pid), collected)
+                    {
+                        ending = Ending::of(&status);
+                    } else {
+                        waitid(WaitId::Pid(pid), collected).ok();
+                    }
+                }
+                Ok(None) => break false,
+                Err(_) => break is_gone_by_its_group(self.group()),
+            }
+        };
+        if none_left && !self.told.none_left.swap(true, Ordering::SeqCst) {
+            is_news = true;
+        }
+        // Last, for whoever reads it to know whether that was all.
+        if let Some(ending) = ending {
+            self.told.ended.store(written(ending), Ordering::SeqCst);
+            is_news = true;
+        }
+        if is_news && rustix::process::getppid() == Some(self.parent) {
+            kill_process(self.parent, Signal::CHILD).ok();
+        }
+        none_left
+    }
+
+    fn group(&self) -> Option<Pid> {
+        Pid::from_raw(self.told.group.load(Ordering::SeqCst))
+    }
+
+    /// Kills everything that the command has started until nothing is left, or the store may grant the
+    /// lock whatever this process does.
+    fn end_the_descent(&self, command: Pid) {
+        let me = rustix::process::getpid();
+        let (mut pause, mut looks, mut clean) = (LOOK_FIRST, 0_u32, 0_u32);
+        loop {
+            // Its number is nobody else's as long as it was not collected.
+            if self.told.ended.load(Ordering::SeqCst) == 0
+                && let Some(group) = self.group()
+            {
+                rustix::process::kill_process_group(group, Signal::KILL).ok();
+            }
+            let found = descent::send(me, &[], libc::SIGKILL);
+            looks = looks.saturating_add(1);
+            // Twice: what was started meanwhile may have been missed. This knows one more thing than
+            // whether there are children, that those which are left do nothing any more.
+            clean = if found.is_some_and(|found| found.alive == 0) {
+                clean.saturating_add(1)
+            } else {
+                0
+            };
+            let is_over = nanos(clock::now()) >= self.told.deadline.load(Ordering::SeqCst);
+            if self.collect(command) || clean >= 2 || (is_over && looks >= LOOKS) {
+                return;
+            }
+            clock::pause(pause);
+            pause = pause.saturating_mul(2).min(LOOK_LAST);
+        }
+    }
+
+    /// Gives the lease back where that has to be said, and ends.
+    fn end(&self) -> ! {
+        let in_time = nanos(clock::now()) < self.told.deadline.load(Ordering::SeqCst);
+        if let Some(last) = self.last.filter(|_| in_time) {
+            let flags = rustix::fs::OFlags::RDWR;
+            // The lowest numbers that are free are those of its standard files.
+            for _ in 0..3 {
+                if let Ok(file) = rustix::fs::open(c"/dev/null", flags, rustix::fs::Mode::empty()) {
+                    std::mem::forget(file);
+                }
+            }
+            self.inherited.restore_mask().ok();
+            last.become_it();
+        }
+        exit()
+    }
+}
+
+fn close(files: &[RawFd]) {
+    for fd in files {
+        // SAFETY: this process has no other use for these: with the supervisor's end open it would never
+        // see the line close, and the others belong to whoever reads the supervisor's output.
+        unsafe { libc::close(*fd) };
+    }
+}
+
+/// Whether a group is gone, where the system leaves what a process has started to nobody who asks.
+#[cfg(not(target_os = "linux"))]
+fn is_gone_by_its_group(group: Option<Pid>) -> bool {
+    let gone =
+        |group| rustix::process::test_kill_process_group(group) == Err(rustix::io::Errno::SRCH);
+    group.is_none_or(gone)
+}
+
+/// There are no children, and all that it has started would be some.
+#[cfg(target_os = "linux")]
+const fn is_gone_by_its_group(_: Option<Pid>) -> bool {
+    true
 }
 
 /// Puts this process before others, as far as it may: its one moment must not wait for them to have
@@ -384,63 +440,29 @@ fn hurry() {
     }
 }
 
-fn group_of(told: &Told) -> Option<Pid> {
-    Pid::from_raw(told.group.load(Ordering::SeqCst))
-}
-
-fn kill(group: Option<Pid>) {
-    if let Some(group) = group {
-        // A group that is gone already is what is wanted. Its number can't have been given to
-        // somebody else since: numbers are handed out in turn, and this is a moment later.
-        rustix::process::kill_process_group(group, Signal::KILL).ok();
-    }
-}
-
-/// Waits until the group is gone, or the store may grant the lock whatever this process does.
-fn wait_until_gone(group: Option<Pid>, told: &Told) {
-    let Some(group) = group else { return };
-    let mut pause = LOOK_FIRST;
-    while !group::is_gone(group) && nanos(clock::now()) < told.deadline.load(Ordering::SeqCst) {
-        clock::pause(pause);
-        pause = pause.saturating_mul(2).min(LOOK_LAST);
-    }
-}
-
 /// When it is to be told again, where the leases are held for certain for `remaining`: also as soon as
 /// that has decided whether they were renewed in time, which is most of the grace before it kills.
 fn until_next(every: Duration, remaining: Duration) -> Duration {
     if remaining.is_zero() { every } else { every.min(remaining.saturating_add(AFTER_THE_LAST)) }
 }
 
-fn end() -> ! {
+fn exit() -> ! {
     // SAFETY: `_exit` runs no destructors and no handlers, which belong to the supervisor.
     unsafe { libc::_exit(0) }
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
-    use std::cell::Cell;
-
     use super::*;
 
-    fn pid(watchdog: &Watchdog) -> Pid {
-        watchdog.process.lock().unwrap().pid
-    }
-
     #[test]
-    fn one_that_was_killed_is_replaced_and_one_that_was_dismissed_is_not() {
-        let watchdog = Watchdog::start().unwrap();
-        let first = pid(&watchdog);
-        kill_process(first, Signal::KILL).unwrap();
-        while pid(&watchdog) == first {
-            watchdog.replace();
-            std::thread::yield_now();
+    fn an_end_is_read_as_it_was_written() {
+        assert_eq!(read(0), None);
+        for ending in
+            [Ending::Exited(0), Ending::Exited(255), Ending::Killed(9), Ending::Killed(64)]
+        {
+            assert_eq!(read(written(ending)), Some(ending));
         }
-        let second = pid(&watchdog);
-        drop(watchdog.dismiss());
-        watchdog.replace();
-        assert_eq!(pid(&watchdog), second);
     }
 
     #[test]
@@ -455,34 +477,5 @@ mod tests {
                 assert!(kills_in - pause > grace / 2, "{remaining:?}");
             }
         }
-    }
-
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn the_end_of_one_that_was_killed_is_noticed_at_once_and_not_only_at_the_next_look() {
-        /// Longer than the test waits, so that no look finds it by itself.
-        const NEVER: Duration = Duration::from_hours(1);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let watchdog = Watchdog::start().unwrap();
-        let told = Cell::new(0);
-        let killer = async {
-            // It is told once before the end of each is waited for, and once when that has come.
-            for times in [1, 3, 5] {
-                while told.get() < times {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                }
-                kill_process(pid(&watchdog), Signal::KILL).unwrap();
-            }
-            while told.get() < 7 {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        runtime.block_on(async {
-            tokio::select! {
-                () = watchdog.keep(|| { told.update(|times| times + 1); NEVER }) => {}
-                noticed = tokio::time::timeout(Duration::from_secs(60), killer) => noticed.unwrap(),
-            }
-        });
-        drop(watchdog.dismiss());
     }
 }

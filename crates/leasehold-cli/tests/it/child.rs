@@ -18,23 +18,37 @@ fn after(site: &Site, preparation: &str, arguments: &str) -> crate::harness::Don
 }
 
 #[test]
-fn the_command_has_three_files_and_no_more() {
-    let site = Site::embedded();
-    let list = "-c 'ls /proc/$$/fd; :'";
-    assert_eq!(after(&site, "exec 7</dev/null 9</dev/null", list).expect(0).stdout, "0\n1\n2\n");
+fn the_command_inherits_what_leasehold_was_given_and_nothing_of_leaseholds_own() {
+    let server = leasehold_testkit::server::RedisServer::start();
+    for site in [Site::embedded(), Site::at(server.url())] {
+        for opened in ["exec 9<&-", "exec 7</dev/null 9</dev/null"] {
+            let inherited = after(&site, opened, "-c 'ls /proc/$$/fd; :'").expect(0).stdout;
+            // Whoever runs this test may have left others open.
+            let script = format!("{opened}; exec sh -c 'ls /proc/$$/fd; :'");
+            let all = finish(Command::new("sh").args(["-c", &script]).stdin(Stdio::null()));
+            assert_eq!(inherited, all.expect(0).stdout);
+        }
+    }
 }
 
 #[test]
-fn files_that_were_passed_on_purpose_are_kept_when_asked_for() {
+fn a_make_under_a_make_shares_its_jobs() {
     let site = Site::embedded();
-    let opened = "exec 7</dev/null 9</dev/null";
-    let list = "--keep-fds -c 'ls /proc/$$/fd; :'";
-    let kept = after(&site, opened, list).expect(0).stdout;
-    // Whoever runs this test may have left others open.
-    let script = format!("{opened}; exec sh -c 'ls /proc/$$/fd; :'");
-    let all = finish(Command::new("sh").args(["-c", &script]).stdin(Stdio::null()));
-    assert_eq!(kept, all.expect(0).stdout);
-    assert!(kept.contains("7\n9\n"), "{kept}");
+    let program = env!("CARGO_BIN_EXE_leasehold");
+    // Each of the two goes on only when the other is there.
+    let inner = "all: a b\na: ; touch a; until [ -e b ]; do sleep 0.02; done\n\
+                 b: ; touch b; until [ -e a ]; do sleep 0.02; done\n";
+    fs::write(site.path("inner.mk"), inner).unwrap();
+    let outer = format!("all: ; +{program} run k -- $(MAKE) -f inner.mk\n");
+    fs::write(site.path("outer.mk"), outer).unwrap();
+    let mut command = Command::new("make");
+    command
+        .args(["-j2", "-f", "outer.mk"])
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap());
+    command.env("LEASEHOLD_STORE", site.store()).env("HOME", site.path(""));
+    let done = finish(command.current_dir(site.path("")).stdin(Stdio::null())).expect(0);
+    assert!(!done.stderr.contains("jobserver"), "{done:?}");
 }
 
 /// Without the two signals below the real-time ones: the C library keeps them for itself, and its
@@ -184,7 +198,8 @@ fn a_cool_down_keeps_the_lock_closed_after_the_command() {
 #[test]
 fn a_signal_that_comes_with_the_end_of_the_command_leaves_the_cool_down() {
     let site = Site::embedded();
-    let ends = "trap '' TERM; kill -TERM $PPID";
+    // Its parent is the watchdog, whose is leasehold.
+    let ends = "trap '' TERM; kill -TERM $(cut -d' ' -f4 /proc/$PPID/stat)";
     for key in (0..20).map(|n| format!("k{n}")) {
         site.run(["run", &key, "--cooldown", "1h", "--", "sh", "-c", ends]);
         site.line(&format!("run -n {key} -- echo never")).complains(75, "closed for another");

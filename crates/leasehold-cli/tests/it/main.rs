@@ -14,6 +14,7 @@ mod bad_input;
 mod browser;
 mod child;
 mod contention;
+mod descent;
 mod doctor;
 mod documents;
 mod election;

@@ -362,22 +362,6 @@ fn a_store_that_forgot_the_lock_while_the_command_ran_is_a_loss() {
 }
 
 #[test]
-fn a_command_of_another_session_is_out_of_reach_as_the_manual_says() {
-    let site = Site::embedded();
-    let script = "setsid sh -c 'echo $$ > escaped; exec sleep 1000' </dev/null >/dev/null 2>&1 & \
-                  while [ ! -s escaped ]; do sleep 0.02; done; echo ready; sleep 1000";
-    let mut running = site.start_script("k", script);
-    appears(&site.path("escaped"));
-    let escaped = site.read("escaped").trim().parse().unwrap();
-    running.process().kill();
-    site.line("run -w 30 k -- true").expect(0);
-    assert!(state(escaped).is_some());
-    send(escaped, libc::SIGKILL);
-    let help = finish(&mut site.command(["run", "--help"])).expect(0).stdout;
-    assert!(help.contains("setsid"), "{help}");
-}
-
-#[test]
 fn a_request_to_stop_without_a_terminal_leaves_the_script_that_started_it_alone() {
     let site = Site::embedded();
     let script = "\"$1\" run k -- sh -c 'touch ready; exec sleep 1000' & it=$!

@@ -89,24 +89,40 @@ fn a_watchdog_that_was_stopped_for_long_knows_the_latest_deadline() {
 }
 
 #[test]
-fn a_watchdog_that_is_killed_is_followed_by_another() {
+fn a_watchdog_that_is_stopped_is_set_going() {
     let site = Site::embedded();
-    let mut running = site.start_script("k --ttl 1h", STUBBORN);
-    let pids = pids(&site, 2);
-    let first = watchdog(running.pid());
-    send(first, libc::SIGKILL);
-    until("there is another", || {
-        children(running.pid()).iter().any(|(pid, name)| name == "lh-watchdog" && *pid != first)
+    let running = site.start_script("k --ttl 1h", ends_by_itself());
+    let watchdog = watchdog(running.pid());
+    for _ in 0..3 {
+        send(watchdog, libc::SIGSTOP);
+        until("it goes on", || state(watchdog) == Some('S'));
+    }
+    fs::write(site.path("end"), "").unwrap();
+    running.finish().expect(5);
+}
+
+#[test]
+fn a_watchdog_that_is_killed_takes_the_command_along_before_the_lock_is_free() {
+    on_every_store(|site| {
+        let running = site.start_script("k --ttl 1h --grace 50ms", STUBBORN);
+        let pids = pids(site, 2);
+        send(watchdog(running.pid()), libc::SIGKILL);
+        site.line("run -w 60 k -- true").expect(0);
+        for pid in pids {
+            assert_eq!(state(pid), None);
+        }
+        let done = running.finish().expect(137);
+        assert!(
+            done.stderr.contains("the watchdog was killed, and the command with it"),
+            "{done:?}"
+        );
     });
-    running.process().kill();
-    pids.into_iter().for_each(gone);
-    site.line("run -w 30 k -- true").expect(0);
 }
 
 /// The command's first process, and the other one of [`STUBBORN`].
 fn first_and_rest(site: &Site, supervisor: u32) -> (u32, u32) {
     let pids = pids(site, 2);
-    let own = children(supervisor);
+    let own = children(watchdog(supervisor));
     let is_first = |pid: &&u32| own.iter().any(|(child, _)| child == *pid);
     let first = *pids.iter().find(is_first).unwrap();
     (first, *pids.iter().find(|pid| **pid != first).unwrap())
@@ -155,23 +171,22 @@ fn where_supervisor_and_watchdog_stand_still_at_once_the_command_lives_until_eit
 }
 
 #[test]
-fn a_watchdog_that_is_killed_at_birth_costs_nobody_anything() {
+fn a_watchdog_that_is_killed_at_birth_leaves_nothing_behind() {
     let site = Site::embedded();
     for _ in 0..60 {
-        let running = site.start(["run", "k", "--", "true"]);
+        let mut running = site.start(["run", "k", "--ttl", "1h", "--", "true"]);
         let supervisor = running.pid();
-        let mut running = running;
-        loop {
+        while running.exited().is_none() {
             let all = children(supervisor);
-            if let Some((pid, _)) = all.iter().find(|(_, name)| name == "lh-watchdog") {
+            if let Some((pid, _)) = all.iter().find(|(pid, _)| *pid != supervisor) {
                 // SAFETY: `kill` touches no memory of this process; it may be gone already.
                 unsafe { libc::kill(pid.cast_signed(), libc::SIGKILL) };
             }
-            if running.exited().is_some() {
-                break;
-            }
         }
-        running.finish().expect(0);
+        let done = running.finish();
+        // It had ended, was ended, or was never started.
+        assert!(matches!(done.status.code(), Some(0 | 137 | 71)), "{done:?}");
+        site.line("run -n k -- true").expect(0);
     }
 }
 
@@ -260,17 +275,18 @@ fn the_first_process_of_a_container_ends_when_it_is_told_to_and_collects_what_it
     let mut running = Running::start(command);
     pids(&site, 2);
     let first = children(running.pid())[0].0;
-    until("the orphan is left to it", || children(first).len() == 3);
+    let watchdog = watchdog(first);
+    until("the orphan is left to the watchdog", || children(watchdog).len() == 2);
     fs::write(site.path("release"), "").unwrap();
-    let zombies = || {
+    let zombies = |of: u32| {
         let stats = fs::read_dir("/proc").unwrap().flatten();
         let stats = stats.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
-        let of_first = format!("Z {first} ");
+        let of_parent = format!("Z {of} ");
         stats
-            .filter(|stat| stat.rsplit_once(") ").is_some_and(|it| it.1.starts_with(&of_first)))
+            .filter(|stat| stat.rsplit_once(") ").is_some_and(|it| it.1.starts_with(&of_parent)))
             .count()
     };
-    until("the orphan is collected", || children(first).len() == 2 && zombies() == 0);
+    until("the orphan is collected", || children(watchdog).len() == 1 && zombies(watchdog) == 0);
     send(first, libc::SIGTERM);
     assert_eq!(running.process().wait().code(), Some(3));
     finish(&mut site.command(["run", "-n", "k", "--", "true"])).expect(0);

@@ -14,6 +14,7 @@ use leasehold_core::{
 
 use crate::audit::LockEventKind;
 use crate::lease::handle::{LeaseHandle, Proof};
+use crate::lease::held_lease::HeldLease;
 use crate::lease::held_lease::late;
 use crate::lease::outcome::{Release, end_in};
 use crate::lease::release;
@@ -57,6 +58,14 @@ impl DetachedLease {
             metadata: settings.metadata.clone(),
         };
         Self { proof: handle.proof(), ttl: handle.ttl(), manner }
+    }
+
+    /// A held lease as a value, with which another process can end it should this one be killed. As long
+    /// as the guard is there, only that may use the lease. Sends nothing.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn copy_of(lease: &HeldLease) -> Self {
+        Self::of(lease.handle())
     }
 
     /// The settings of the guard that takes it up.

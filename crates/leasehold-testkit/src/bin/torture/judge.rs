@@ -384,8 +384,9 @@ fn exit(
     let acted = |of: &[fn(Act) -> bool]| {
         step.acts.iter().any(|(_, act)| of.iter().any(|matches| matches(*act)))
     };
-    let killed =
-        acted(&[|act| matches!(act, Act::KillSupervisor | Act::KillCommand | Act::KillGroup)]);
+    let watchdog_killed = acted(&[|act| act == Act::KillWatchdog]);
+    let killed = watchdog_killed
+        || acted(&[|act| matches!(act, Act::KillSupervisor | Act::KillCommand | Act::KillGroup)]);
     let ended = acted(&[|act| matches!(act, Act::TermSupervisor | Act::TermGroup)])
         || (op.on_ask() && asked_for(&op.keys, step.end, evidence.done));
     let may_be_busy = op.wait != Wait::Forever || op.once();
@@ -403,6 +404,8 @@ fn exit(
         ("section", code) if code == i32::from(op.code) => true,
         ("run" | "elect" | "hold" | "section", 137) => killed,
         ("run" | "elect", 143) => ended,
+        // The watchdog starts the command.
+        ("run" | "elect", 71) => watchdog_killed && !has("begin"),
         ("run" | "hold" | "acquire" | "wait", 75) => may_be_busy && (!supervised || !has("begin")),
         ("run" | "hold" | "acquire" | "renew" | "release" | "wait" | "ls" | "show", 69) => {
             (disturbed || too_short) && (!supervised || !has("begin"))

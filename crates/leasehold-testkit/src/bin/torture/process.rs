@@ -86,9 +86,14 @@ pub(crate) fn watchdog(supervisor: i32) -> Option<i32> {
 
 /// The command's first process under a supervisor, whose number is that of its group.
 pub(crate) fn command(supervisor: i32) -> Option<i32> {
+    let watchdog = watchdog(supervisor);
     let mut all = Process::all().into_iter();
+    // A watchdog that was killed has left it to the supervisor.
     let found = all.find(|one| {
-        one.parent == supervisor && one.group == one.pid && one.name != WATCHDOG && !one.is_dead()
+        (one.parent == supervisor || Some(one.parent) == watchdog)
+            && one.group == one.pid
+            && one.name != WATCHDOG
+            && !one.is_dead()
     })?;
     Some(found.pid)
 }

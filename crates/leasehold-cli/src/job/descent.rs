@@ -1,0 +1,402 @@
+//! Everything that descends from a process: what it has started, what that has, and so on.
+//!
+//! A process whose parent ends becomes a child of the nearest ancestor that takes orphans in, so what
+//! descends from such an ancestor can't leave it, by whatever group, session or user it changes to.
+//!
+//! Everything here is async-signal-safe: the watchdog uses it after a fork.
+
+#[cfg(not(target_os = "linux"))]
+use rustix::process::Pid;
+
+/// What became of a signal.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Sent {
+    /// How many processes there are that can still do something.
+    pub(crate) alive: usize,
+    /// How many of them may not be sent one from here.
+    pub(crate) refused: usize,
+}
+
+/// Has processes whose parents end become children of this one.
+#[cfg(target_os = "linux")]
+pub(crate) fn take_orphans_in() -> std::io::Result<()> {
+    Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn take_orphans_in() -> std::io::Result<()> {
+    Ok(())
+}
+
+/// A process, and none that has its number later.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Process {
+    pub(crate) pid: i32,
+    parent: i32,
+    pub(crate) group: i32,
+    /// Which of those that have had this number.
+    started: u64,
+    is_dead: bool,
+    is_descendant: bool,
+}
+
+impl Process {
+    /// Whether these are the same.
+    pub(crate) const fn is(&self, other: &Self) -> bool {
+        self.pid == other.pid && self.started == other.started
+    }
+}
+
+/// Sends what descends from `root`, and not from these, a signal. It says `None` where the system does not show who descends from whom. What is started meanwhile may be missed.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn send(_: Pid, _: &[Pid], _: libc::c_int) -> Option<Sent> {
+    None
+}
+
+/// The children of a process that can still do something, or `None` as above. Not async-signal-safe.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn children(_: Pid) -> Option<Vec<Process>> {
+    None
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Process {
+    /// Sends it a signal.
+    pub(crate) fn send(&self, _: libc::c_int) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(target_os = "linux")]
+pub(crate) use linux::{children, send};
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::ffi::CStr;
+    use std::io;
+    use std::mem::MaybeUninit;
+    use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+    use std::ptr::NonNull;
+
+    use rustix::fs::{CWD, Mode, OFlags, RawDir, openat};
+    use rustix::process::Pid;
+
+    use crate::job::descent::{Process, Sent};
+
+    /// How many processes are looked at with the memory that is asked for at first.
+    const ROOM: usize = 1 << 12;
+    /// The most numbers that Linux gives to processes.
+    const ROOM_MAX: usize = 1 << 22;
+
+    /// As in the other systems' half.
+    pub(crate) fn send(root: Pid, except: &[Pid], signal: libc::c_int) -> Option<Sent> {
+        let mut all = Processes::read()?;
+        all.mark(number_of(root), except);
+        let mut sent = Sent::default();
+        for one in all.list().iter().filter(|one| one.is_descendant && !one.is_dead) {
+            sent.alive = sent.alive.saturating_add(1);
+            if one.send(signal).is_err() {
+                sent.refused = sent.refused.saturating_add(1);
+            }
+        }
+        Some(sent)
+    }
+
+    /// As in the other systems' half.
+    pub(crate) fn children(of: Pid) -> Option<Vec<Process>> {
+        let is_child = |one: &&Process| one.parent == number_of(of) && !one.is_dead;
+        Some(Processes::read()?.list().iter().filter(is_child).copied().collect())
+    }
+
+    fn open_proc() -> Option<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        openat(CWD, c"/proc", flags, Mode::empty()).ok()
+    }
+
+    const fn number_of(pid: Pid) -> i32 {
+        pid.as_raw_nonzero().get()
+    }
+
+    impl Process {
+        /// Reads `PID (NAME) STATE PPID PGRP ...`, where the name may contain anything.
+        fn parse(stat: &[u8]) -> Option<Self> {
+            /// Counted from the state on.
+            const PARENT: usize = 1;
+            const GROUP: usize = 2;
+            const THREADS: usize = 17;
+            const STARTED: usize = 19;
+            let pid = number(stat.split(|byte| *byte == b' ').next()?)?;
+            let after_name = stat.iter().rposition(|byte| *byte == b')')?;
+            let fields = stat.get(after_name.saturating_add(2)..)?;
+            let field = |n| fields.split(|byte| *byte == b' ').nth(n);
+            // Of a process whose first thread has ended the others may still be at work.
+            let alone = field(THREADS).and_then(number).is_none_or(|threads| threads <= 1);
+            Some(Self {
+                pid,
+                parent: field(PARENT).and_then(number)?,
+                group: field(GROUP).and_then(number)?,
+                started: std::str::from_utf8(field(STARTED)?).ok()?.parse().ok()?,
+                is_dead: alone && matches!(field(0), Some(b"Z" | b"X")),
+                is_descendant: false,
+            })
+        }
+
+        /// Sends it a signal, and nobody who has its number by now. That it has ended is no error.
+        pub(crate) fn send(&self, signal: libc::c_int) -> io::Result<()> {
+            let sent = match self.handle() {
+                Some(handle) if self.is_the_one_of_its_number() => {
+                    let info = std::ptr::null::<libc::siginfo_t>();
+                    let handle = handle.as_raw_fd();
+                    // SAFETY: the call reads no memory where no information comes along.
+                    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, handle, signal, info, 0) }
+                }
+                // There are no handles before Linux 5.3.
+                // SAFETY: the call touches no memory of this process.
+                None if self.is_the_one_of_its_number() => unsafe {
+                    libc::kill(self.pid, signal).into()
+                },
+                _ => 0,
+            };
+            let error = if sent == 0 { return Ok(()) } else { io::Error::last_os_error() };
+            if error.raw_os_error() == Some(libc::ESRCH) { Ok(()) } else { Err(error) }
+        }
+
+        /// A handle of the process that has its number, which is no other's as long as it is there.
+        fn handle(&self) -> Option<OwnedFd> {
+            // SAFETY: the call touches no memory of this process.
+            let handle = unsafe { libc::syscall(libc::SYS_pidfd_open, self.pid, 0) };
+            let handle = RawFd::try_from(handle).ok().filter(|handle| *handle >= 0)?;
+            // SAFETY: it was opened just now, and nobody else has it.
+            Some(unsafe { OwnedFd::from_raw_fd(handle) })
+        }
+
+        fn is_the_one_of_its_number(&self) -> bool {
+            let now = open_proc().and_then(|proc| Self::read(&proc, Name::of(self.pid).text()));
+            now.is_some_and(|now| now.started == self.started)
+        }
+
+        fn read(proc: &OwnedFd, name: &CStr) -> Option<Self> {
+            let mut text = [0; 512];
+            Self::parse(read_stat(proc, name, &mut text))
+        }
+    }
+
+    /// A number as the name of a directory, made without memory.
+    struct Name([u8; 12], usize);
+
+    impl Name {
+        fn of(pid: i32) -> Self {
+            let (mut bytes, mut at, mut rest) = ([0; 12], 11_usize, pid.unsigned_abs());
+            while at > 0 {
+                at = at.saturating_sub(1);
+                if let (Some(byte), Ok(digit)) = (bytes.get_mut(at), u8::try_from(rest % 10)) {
+                    *byte = b'0'.saturating_add(digit);
+                }
+                rest /= 10;
+                if rest == 0 {
+                    break;
+                }
+            }
+            Self(bytes, at)
+        }
+
+        fn text(&self) -> &CStr {
+            let bytes = self.0.get(self.1..).unwrap_or_default();
+            CStr::from_bytes_until_nul(bytes).unwrap_or_default()
+        }
+    }
+
+    /// Processes in the order of their numbers, in memory of its own: no allocator can be used here.
+    struct Processes {
+        place: NonNull<Process>,
+        room: usize,
+        length: usize,
+    }
+
+    impl Processes {
+        fn with_room(room: usize) -> io::Result<Self> {
+            let (protection, flags) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let bytes = room.saturating_mul(size_of::<Process>());
+            // SAFETY: a new mapping at a place that the system chooses touches no memory in use.
+            let place =
+                unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+            if place == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            let place = NonNull::new(place.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+            Ok(Self { place, room, length: 0 })
+        }
+
+        fn list(&self) -> &[Process] {
+            // SAFETY: the mapping has room for more, and its zeros are valid processes.
+            unsafe { std::slice::from_raw_parts(self.place.as_ptr(), self.length) }
+        }
+
+        fn list_mut(&mut self) -> &mut [Process] {
+            // SAFETY: as above, and nobody else has the mapping.
+            unsafe { std::slice::from_raw_parts_mut(self.place.as_ptr(), self.length) }
+        }
+
+        /// All that there are; `None` where they can't be read.
+        fn read() -> Option<Self> {
+            let mut room = ROOM;
+            while room <= ROOM_MAX {
+                let proc = open_proc()?;
+                if !numbers_are_ours(&proc) {
+                    return None;
+                }
+                let mut all = Self::with_room(room).ok()?;
+                if all.fill(&proc)? {
+                    return Some(all);
+                }
+                room = room.saturating_mul(4);
+            }
+            None
+        }
+
+        /// Reads what there is. Whether there was room for it; `None` where it can't be read.
+        fn fill(&mut self, proc: &OwnedFd) -> Option<bool> {
+            let mut buffer = [MaybeUninit::<u8>::uninit(); 4096];
+            let mut entries = RawDir::new(proc, &mut buffer);
+            while let Some(entry) = entries.next() {
+                let entry = entry.ok()?;
+                let name = entry.file_name();
+                if !name.to_bytes().first().is_some_and(u8::is_ascii_digit) {
+                    continue;
+                }
+                // One that has ended meanwhile has nothing to read any more.
+                let Some(process) = Process::read(proc, name) else { continue };
+                if self.length == self.room {
+                    return Some(false);
+                }
+                let at = self.length;
+                self.length = at.saturating_add(1);
+                if let Some(place) = self.list_mut().get_mut(at) {
+                    *place = process;
+                }
+            }
+            self.list_mut().sort_unstable_by_key(|process| process.pid);
+            Some(true)
+        }
+
+        /// Marks what descends from `root`, and not from these.
+        fn mark(&mut self, root: i32, except: &[Pid]) {
+            let list = self.list_mut();
+            let is_excepted =
+                |process: &Process| except.iter().any(|one| number_of(*one) == process.pid);
+            loop {
+                let mut is_new = false;
+                for at in 0..list.len() {
+                    let Some(one) = list.get(at).copied() else { break };
+                    let of_one = |list: &[Process]| {
+                        let parent = list.binary_search_by_key(&one.parent, |it| it.pid).ok();
+                        parent.and_then(|at| list.get(at)).is_some_and(|it| it.is_descendant)
+                    };
+                    if !one.is_descendant
+                        && !is_excepted(&one)
+                        && (one.parent == root || of_one(list))
+                        && let Some(place) = list.get_mut(at)
+                    {
+                        place.is_descendant = true;
+                        is_new = true;
+                    }
+                }
+                // It ends with the last generation.
+                if !is_new {
+                    break;
+                }
+            }
+        }
+    }
+
+    impl Drop for Processes {
+        fn drop(&mut self) {
+            let bytes = self.room.saturating_mul(size_of::<Process>());
+            // SAFETY: it was mapped with this length, and no reference outlives `self`.
+            unsafe { libc::munmap(self.place.as_ptr().cast(), bytes) };
+        }
+    }
+
+    /// Whether the numbers in this `/proc` are those that this process uses: it may have been mounted
+    /// for another namespace.
+    fn numbers_are_ours(proc: &OwnedFd) -> bool {
+        let own = rustix::process::getpid().as_raw_nonzero().get();
+        Process::read(proc, c"self").is_some_and(|process| process.pid == own)
+    }
+
+    fn read_stat<'a>(proc: &OwnedFd, process: &CStr, text: &'a mut [u8]) -> &'a [u8] {
+        let directory = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let file = OFlags::RDONLY | OFlags::CLOEXEC;
+        let stat = openat(proc, process, directory, Mode::empty())
+            .and_then(|process| openat(process, c"stat", file, Mode::empty()));
+        let length = stat.and_then(|stat| rustix::io::read(stat, &mut *text)).unwrap_or_default();
+        text.get(..length).unwrap_or_default()
+    }
+
+    fn number(text: &[u8]) -> Option<i32> {
+        std::str::from_utf8(text).ok()?.parse().ok()
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use std::process::Command;
+
+        use super::*;
+
+        #[test]
+        fn names_can_not_make_a_descendant_and_threads_that_live_on_count() {
+            let stat = |state, threads| {
+                let rest = "0 -1 4194304 0 0 0 0 0 0 0 0 20 0";
+                format!("7 (a) Z 1 70) {state} 5 70 70 {rest} {threads} 0 99 4 5\n")
+            };
+            let of = |text: String| Process::parse(text.as_bytes());
+            let read = of(stat('S', 1)).unwrap();
+            assert_eq!((read.pid, read.parent, read.group, read.started), (7, 5, 70, 99));
+            assert!(!read.is_dead);
+            assert!(!of(stat('D', 1)).unwrap().is_dead);
+            assert!(of(stat('Z', 1)).unwrap().is_dead);
+            assert!(!of(stat('Z', 2)).unwrap().is_dead);
+            assert_eq!(of(String::new()), None);
+        }
+
+        #[test]
+        fn numbers_are_written_as_directories_are_named() {
+            for pid in [1, 10, 4_194_304, i32::MAX] {
+                assert_eq!(Name::of(pid).text().to_str().unwrap(), pid.to_string());
+            }
+        }
+
+        #[test]
+        fn what_has_left_the_group_and_the_session_is_found_and_what_is_excepted_is_not() {
+            let script = "setsid sh -c 'sleep 1000 & wait' & wait";
+            let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+            let root = Pid::from_child(&child);
+            let alive = |except: &[Pid]| send(root, except, 0).unwrap().alive;
+            while alive(&[]) < 2 {
+                std::thread::yield_now();
+            }
+            let session = children(root).unwrap().first().unwrap().pid;
+            assert_ne!(children(root).unwrap().first().unwrap().group, number_of(root));
+            assert_eq!(alive(&[Pid::from_raw(session).unwrap()]), 0);
+            let sent = send(root, &[], libc::SIGKILL).unwrap();
+            assert_eq!((sent.alive >= 2, sent.refused), (true, 0), "{sent:?}");
+            assert_eq!(child.wait().unwrap().code(), Some(0));
+            assert_eq!(alive(&[]), 0);
+        }
+
+        #[test]
+        fn a_number_that_another_process_has_by_now_is_sent_nothing() {
+            let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+            let own = rustix::process::getpid();
+            let number = number_of(Pid::from_child(&child));
+            let mut found = *children(own).unwrap().iter().find(|one| one.pid == number).unwrap();
+            found.started += 1;
+            found.send(libc::SIGKILL).unwrap();
+            assert_eq!(child.try_wait().unwrap(), None);
+            found.started -= 1;
+            found.send(libc::SIGKILL).unwrap();
+            child.wait().unwrap();
+        }
+    }
+}

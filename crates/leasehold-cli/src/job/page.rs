@@ -1,0 +1,111 @@
+//! The memory in which supervisor, watchdog and command tell each other of what they do.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::job::clock;
+use crate::leases::Leases;
+
+/// What supervisor, watchdog and the command's first process know together. It stays mapped, at
+/// the same place, in all of them.
+#[derive(Debug)]
+pub(crate) struct Page(NonNull<Told>);
+
+/// Moments are in nanoseconds of the boot clock.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// Until when the command may live.
+    pub(super) kill_at: AtomicU64,
+    /// When the store may grant the first lease to somebody else.
+    pub(super) deadline: AtomicU64,
+    /// Whether a moment passed before the next was told.
+    pub(super) overdue: AtomicBool,
+    /// The command's process group, once it has introduced itself.
+    pub(super) group: AtomicI32,
+    /// The command's process, or the number of the error that there was in its place, negative.
+    pub(super) started: AtomicI32,
+    /// By what it was stopped, in the lowest byte, and how often in those above.
+    pub(super) stopped: AtomicU32,
+    /// How it ended, as a number that is not zero.
+    pub(super) ended: AtomicU32,
+    /// Whether nothing descends from the watchdog any more.
+    pub(super) none_left: AtomicBool,
+}
+
+// SAFETY: the page is only ever reached as `&Told`, which is made of atomics.
+unsafe impl Send for Page {}
+// SAFETY: as above.
+unsafe impl Sync for Page {}
+
+impl Page {
+    pub(crate) fn new() -> io::Result<Self> {
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        let length = size_of::<Told>();
+        // SAFETY: a new mapping at a place that the system chooses touches no memory in use.
+        let page = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
+        if page == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let page = NonNull::new(page.cast::<Told>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let (kill_at, deadline) = (AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX));
+        // SAFETY: the mapping is large enough, writable, aligned to a page, and nobody else's yet.
+        unsafe { page.write(Told { kill_at, deadline, ..Told::default() }) };
+        Ok(Self(page))
+    }
+
+    pub(super) fn told(&self) -> &Told {
+        // SAFETY: it was initialized by `new` and stays mapped as long as `self` lives.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// Says which group is the command's: the one led by the calling process. Async-signal-safe.
+    ///
+    /// # Errors
+    ///
+    /// When the command's time is over already: then the watchdog may have looked for it in vain.
+    pub(crate) fn introduce(&self) -> io::Result<()> {
+        let pid = rustix::process::getpid().as_raw_nonzero().get();
+        self.told().group.store(pid, Ordering::SeqCst);
+        let is_over = nanos(clock::now()) >= self.told().kill_at.load(Ordering::SeqCst);
+        if is_over { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) }
+    }
+
+    /// Says until when the command may live: an eighth of the grace before the deadline of the first
+    /// lease to end. Whether the watchdog has to look at that at once.
+    pub(crate) fn tell(&self, leases: &Leases, grace: Duration) -> bool {
+        // The clock is read first: a pause between the two lines makes the moments earlier.
+        let now = clock::now();
+        let left = leases.until_deadline();
+        let kill_at = nanos(now.saturating_add(left.saturating_sub(grace / 8)));
+        let told = self.told();
+        told.deadline.store(nanos(now.saturating_add(left)), Ordering::SeqCst);
+        let previous = told.kill_at.swap(kill_at, Ordering::SeqCst);
+        let is_overdue = nanos(now) >= previous;
+        if is_overdue {
+            told.overdue.store(true, Ordering::SeqCst);
+        }
+        // It looks again by itself at the moment that it knew.
+        is_overdue || kill_at < previous
+    }
+
+    /// Whether the watchdog may have killed the command, because a moment that it was told has passed.
+    pub(crate) fn may_have_killed(&self) -> bool {
+        let passed = nanos(clock::now()) >= self.told().kill_at.load(Ordering::SeqCst);
+        passed || self.told().overdue.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped with this length, and no reference outlives `self`.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<Told>()) };
+    }
+}
+
+/// A moment as it stands there.
+pub(super) fn nanos(moment: Duration) -> u64 {
+    u64::try_from(moment.as_nanos()).unwrap_or(u64::MAX)
+}
