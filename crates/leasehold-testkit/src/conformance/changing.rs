@@ -1,7 +1,6 @@
 //! Changing how a lock is held, taking several at once, preference, cool-downs, and asking for it.
 
 use std::num::NonZeroU32;
-use std::time::Duration;
 
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, Convert, ConvertRequest, FenceBlock, Key,
@@ -389,7 +388,7 @@ pub(super) async fn a_holder_that_is_asked_learns_of_it_by_renewing(cx: &Context
     assert_eq!(ask(cx, &asking(&key)).await, Ask::Asked { holders: 1 });
     assert_eq!(ask(cx, &asking(&key)).await, Ask::Asked { holders: 1 }, "asked again");
     assert_eq!(lease.renew(LONG).await, Renew::Asked);
-    let probe = lease.renewal(Duration::from_millis(1));
+    let probe = lease.renewal(leasehold_core::Ttl::MIN.duration());
     assert_eq!(cx.renew(probe).await, Renew::Asked);
     let holder = &cx.show(&key).await.holders[0];
     assert_eq!(holder.asked_by.as_ref().map(OwnerName::as_str), Some("o p%s"));
