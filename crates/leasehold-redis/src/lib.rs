@@ -31,6 +31,7 @@ pub mod interop;
 mod listen;
 mod log;
 mod names;
+mod passwords;
 mod pipe;
 mod replication;
 mod reply;
@@ -49,6 +50,7 @@ mod unsent;
 mod words;
 
 pub use builder::RedisStoreBuilder;
+pub use passwords::{Passwords, passwords_of, without_passwords};
 pub use store::RedisStore;
 
 /// The client library whose types stand in this crate's interface.

@@ -7,6 +7,7 @@
 //!
 //! A client's own store is [`Client::store`](crate::Client::store).
 
+pub use crate::connect::read_url::StoreUrl;
 pub use crate::spread::SpreadStore;
 
 pub use leasehold_core::{

@@ -170,7 +170,7 @@ fn has_many_hosts(url: &str) -> bool {
 
 /// Splits at the commas that a store or a setting comes after; others belong to a store's URL,
 /// which may have several hosts itself.
-fn split(list: &str) -> Vec<&str> {
+pub(crate) fn split(list: &str) -> Vec<&str> {
     let starts = |text: &str| {
         let setting = text.split_once('=').is_some_and(|(name, _)| SETTINGS.contains(&name));
         setting || starts_store(text)

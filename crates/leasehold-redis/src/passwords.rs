@@ -1,0 +1,101 @@
+//! Which passwords a URL has, and the URL without them: by the rules of the parser, so that nothing
+//! is taken for a password that only looks like one.
+
+use leasehold_core::Result;
+use url::form_urlencoded;
+
+use crate::address::Address;
+
+/// Which passwords are in a URL.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Passwords {
+    /// One for the servers that keep the locks.
+    pub of_servers: bool,
+    /// One for the sentinels.
+    pub of_sentinels: bool,
+}
+
+/// Reads which passwords a URL has.
+///
+/// # Errors
+///
+/// [`ErrorKind::Config`](leasehold_core::ErrorKind::Config) for a URL that can't be used.
+pub fn passwords_of(url: &str) -> Result<Passwords> {
+    let address = Address::parse(url)?;
+    let given = |password: Option<String>| password.is_some_and(|password| !password.is_empty());
+    Ok(Passwords {
+        of_servers: given(address.password),
+        of_sentinels: given(address.sentinel_password),
+    })
+}
+
+/// The same URL without its passwords, of one server or of several hosts. All else stays as it was
+/// written, so whoever has the passwords from elsewhere finds the same store by it.
+#[must_use]
+pub fn without_passwords(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let login = authority.rsplit_once('@').map(|(login, hosts)| {
+        let user = login.split_once(':').map_or(login, |(user, _)| user);
+        if user.is_empty() { hosts.to_owned() } else { format!("{user}@{hosts}") }
+    });
+    let authority = login.unwrap_or_else(|| authority.to_owned());
+    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let kept: Vec<&str> = query.split('&').filter(|pair| !is_password(pair)).collect();
+    let query = kept.join("&");
+    let mark = if query.is_empty() { "" } else { "?" };
+    format!("{scheme}://{authority}{path}{mark}{query}")
+}
+
+/// Whether a setting is a password.
+fn is_password(pair: &str) -> bool {
+    let name = form_urlencoded::parse(pair.as_bytes()).next().map(|(name, _)| name);
+    name.is_some_and(|name| name == "pass" || name == "sentinel_password")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_loses_its_passwords_and_nothing_else() {
+        for (url, expected, of_servers, of_sentinels) in [
+            ("redis://h", "redis://h", false, false),
+            ("redis://:pw@h:7/2?prefix=x", "redis://h:7/2?prefix=x", true, false),
+            ("rediss://u:p%40w@h?cafile=/c", "rediss://u@h?cafile=/c", true, false),
+            ("redis://u:p@w@h", "redis://u@h", true, false),
+            ("redis://u@h?log=9", "redis://u@h?log=9", false, false),
+            ("redis://u:@h", "redis://u@h", false, false),
+            ("redis+unix:///r.sock?pass=pw", "redis+unix:///r.sock", true, false),
+            (
+                "redis+unix:///r@x?db=1&p%61ss=pw&user=u",
+                "redis+unix:///r@x?db=1&user=u",
+                true,
+                false,
+            ),
+            (
+                "redis+sentinel://u:pw@a,b/m?sentinel_user=s&sentinel_password=pw&db=2",
+                "redis+sentinel://u@a,b/m?sentinel_user=s&db=2",
+                true,
+                true,
+            ),
+            // These only look like passwords.
+            ("redis://h:6379?prefix=lock@", "redis://h:6379?prefix=lock@", false, false),
+            ("redis://h?prefix=a:b@c", "redis://h?prefix=a:b@c", false, false),
+        ] {
+            assert_eq!(passwords_of(url).unwrap(), Passwords { of_servers, of_sentinels }, "{url}");
+            let public = without_passwords(url);
+            assert_eq!(public, expected);
+            let (mut whole, public) = (Address::parse(url).unwrap(), Address::parse(&public));
+            (whole.password, whole.sentinel_password) = (None, None);
+            assert_eq!(format!("{whole:?}"), format!("{:?}", public.unwrap()), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_url_that_can_not_be_used_has_nothing_to_say() {
+        for url in ["redis://bob:p@ss/w:rd@db", "redis://h?token=x", "redis://:pa?ss@h", "h"] {
+            assert!(passwords_of(url).is_err(), "{url}");
+        }
+    }
+}
