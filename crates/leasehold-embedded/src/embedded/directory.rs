@@ -93,8 +93,13 @@ impl Directory {
             make(path, access)?;
         }
         let path = fs::canonicalize(path).map_err(|error| unusable("find", error))?;
-        let directory = Self::open(path)?;
-        directory.check_rights(access)?;
+        // Whom it is for says more than that it can't be opened.
+        let directory = Self::open(path.clone()).or_else(|error| {
+            fs::metadata(&path).map_or(Ok(()), |meta| check_rights(&meta, access))?;
+            Err(error)
+        })?;
+        let meta = directory.handle.metadata().map_err(|error| unusable("look at", error))?;
+        check_rights(&meta, access)?;
         Ok(directory)
     }
 
@@ -186,46 +191,6 @@ impl Directory {
         is_file(header::NAME) && (is_file(GATE) || header::is_marked(&self.path))
     }
 
-    /// Whether this user may use the store, and nobody else than those who should can write to it.
-    fn check_rights(&self, access: Access) -> Result<()> {
-        let meta = self.handle.metadata().map_err(|error| unusable("look at", error))?;
-        let refuse = |why: String| Err(Error::new(ErrorKind::Denied, why));
-        let (mode, user) = (meta.mode(), geteuid().as_raw());
-        if mode & 0o002 != 0 {
-            return refuse(format!(
-                "everybody can write to this directory (mode {:o}); take that right away or name \
-                 another directory",
-                mode & 0o7777
-            ));
-        }
-        let for_group = access == Access::Group;
-        if mode & 0o020 != 0 && !for_group && meta.uid() != user {
-            return refuse(format!(
-                "this directory is for user {} and the members of group {}; user {user} is neither, \
-                 so become a member, or name another directory",
-                meta.uid(),
-                meta.gid()
-            ));
-        }
-        if mode & 0o020 != 0 && !for_group {
-            return refuse(format!(
-                "the group {group} can write to this directory (mode {:o}), and user {user} is not in \
-                 it; to use the store with the group, become a member of group {group}, else take \
-                 that right away (chmod g-w)",
-                mode & 0o7777,
-                group = meta.gid()
-            ));
-        }
-        if meta.uid() != user && !(for_group && mode & 0o020 != 0 && is_member(meta.gid())) {
-            return refuse(format!(
-                "this directory belongs to user {}, not to {user}; run as that user, open a store \
-                 made for a group that both are in, or name another directory",
-                meta.uid()
-            ));
-        }
-        Ok(())
-    }
-
     /// Whether the directory was made for a group: its owner has given the group the right to
     /// write.
     pub(super) fn is_for_group(path: &Path) -> bool {
@@ -294,6 +259,46 @@ impl Directory {
     }
 }
 
+/// Whether this user may use the store, and nobody else than those who should can write to it.
+fn check_rights(meta: &fs::Metadata, access: Access) -> Result<()> {
+    let refuse = |why: String| Err(Error::new(ErrorKind::Denied, why));
+    let (mode, user) = (meta.mode(), geteuid().as_raw());
+    if mode & 0o002 != 0 {
+        return refuse(format!(
+            "everybody can write to this directory (mode {:o}); take that right away or name \
+             another directory",
+            mode & 0o7777
+        ));
+    }
+    let for_group = access == Access::Group;
+    if mode & 0o020 != 0 && !for_group && meta.uid() != user {
+        let group = group_name(meta.gid());
+        return refuse(format!(
+            "this directory is for user {} and the members of group {group}; user {user} is \
+             neither. Become a member (`sudo usermod -aG {group} USER`, then log in again), or name \
+             another directory",
+            meta.uid()
+        ));
+    }
+    if mode & 0o020 != 0 && !for_group {
+        return refuse(format!(
+            "the group {group} can write to this directory (mode {:o}), and user {user} is not in \
+             it; to use the store with the group, become a member of group {group}, else take \
+             that right away (chmod g-w)",
+            mode & 0o7777,
+            group = meta.gid()
+        ));
+    }
+    if meta.uid() != user && !(for_group && mode & 0o020 != 0 && is_member(meta.gid())) {
+        return refuse(format!(
+            "this directory belongs to user {}, not to {user}; run as that user, open a store \
+             made for a group that both are in, or name another directory",
+            meta.uid()
+        ));
+    }
+    Ok(())
+}
+
 /// A header that was begun has fewer bytes, and so has a gate.
 const BEGUN_MAX: u64 = 1024;
 
@@ -347,9 +352,20 @@ fn make(path: &Path, access: Access) -> Result<()> {
     }
 }
 
+/// Whether this user has the rights of a group; root has those of all.
 fn is_member(group: u32) -> bool {
-    getegid().as_raw() == group
+    geteuid().is_root()
+        || getegid().as_raw() == group
         || getgroups().is_ok_and(|groups| groups.iter().any(|of| of.as_raw() == group))
+}
+
+/// A group as people know it, where the machine's own list has it.
+fn group_name(group: u32) -> String {
+    let list = fs::read_to_string("/etc/group").unwrap_or_default();
+    let number = group.to_string();
+    let line = list.lines().find(|line| line.split(':').nth(2) == Some(number.as_str()));
+    let name = line.and_then(|line| line.split(':').next());
+    name.map_or(number.clone(), |name| escape::terminal(name).to_string())
 }
 
 /// What went wrong with a file or directory, and what to do.
@@ -377,13 +393,29 @@ pub(super) fn unusable(what: &str, error: io::Error) -> Error {
     Error::new(kind, format!("can't {what} it: {error}{advice}")).caused_by(error)
 }
 
-/// Where the store is unless a path is given: one place per user and machine, whatever the
+/// Where the store is unless a path is given: the machine's, or one place per user, whatever the
 /// environment of the process and whether or not the user is logged in.
 pub(super) fn default_path() -> PathBuf {
     default_path_below(Path::new("/"), geteuid().as_raw())
 }
 
+/// The store of all users, where somebody who may has made its directory.
+pub(super) fn shared_path() -> Option<PathBuf> {
+    shared_path_below(Path::new("/"))
+}
+
+fn shared_path_below(root: &Path) -> Option<PathBuf> {
+    let path = root.join("var/lib/leasehold");
+    // Who can't look is not to be given another one.
+    let is_absent = fs::symlink_metadata(&path)
+        .is_err_and(|error| matches!(error.kind(), io::ErrorKind::NotFound));
+    (!is_absent).then_some(path)
+}
+
 fn default_path_below(root: &Path, user: u32) -> PathBuf {
+    if let Some(path) = shared_path_below(root) {
+        return path;
+    }
     let system = ["run", "var/run"].map(|name| root.join(name));
     if user == 0
         && let Some(run) = system.iter().find(|path| path.is_dir())
@@ -411,6 +443,24 @@ mod tests {
         fs::create_dir_all(root.join("run/user/7")).unwrap();
         assert_eq!(default_path_below(root, 0), root.join("run/leasehold"));
         assert_eq!(default_path_below(root, 7), root.join("tmp/leasehold-7"));
+        assert_eq!(shared_path_below(root), None);
+        fs::create_dir_all(root.join("var/lib")).unwrap();
+        assert_eq!(shared_path_below(root), None);
+    }
+
+    #[test]
+    fn a_store_of_the_machine_is_everybodys_default_whatever_stands_in_its_place() {
+        let machine = tempfile::tempdir().unwrap();
+        let (root, path) = (machine.path(), machine.path().join("var/lib/leasehold"));
+        fs::create_dir_all(root.join("var/lib")).unwrap();
+        fs::create_dir_all(root.join("run")).unwrap();
+        let is_default = || [0, 7].iter().all(|user| default_path_below(root, *user) == path);
+        assert!(!is_default());
+        std::os::unix::fs::symlink("/nowhere/at/all", &path).unwrap();
+        assert!(is_default());
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(is_default());
     }
 
     #[test]

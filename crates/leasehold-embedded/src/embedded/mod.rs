@@ -149,12 +149,19 @@ impl EmbeddedStore {
         EmbeddedStoreOptions::default()
     }
 
-    /// Where a user's store is unless a path is given: `/run/leasehold` for root, and
+    /// Where a user's store is unless a path is given: `/var/lib/leasehold` for all users of a machine
+    /// that has this directory, as with the Debian package. Elsewhere it is `/run/leasehold` for root, and
     /// `/tmp/leasehold-UID` for everybody else. It depends on nothing in the environment, so that a
     /// shell, cron and services of one user meet there.
     #[must_use]
     pub fn default_path() -> PathBuf {
         directory::default_path()
+    }
+
+    /// Whether [`default_path`](Self::default_path) is the same for all users of this machine.
+    #[must_use]
+    pub fn default_is_shared() -> bool {
+        directory::shared_path().is_some()
     }
 
     /// The store's directory.

@@ -89,18 +89,23 @@ impl EmbeddedStoreOptions {
     /// As [`EmbeddedStore::open`].
     pub fn open(&self, path: impl AsRef<Path>) -> Result<EmbeddedStore> {
         let path = path.as_ref();
-        self.open_in(path, |access| Directory::prepare(path, access))
+        self.open_in(path, |access| {
+            // A path that one process tells another is as open to others as before.
+            if path == EmbeddedStore::default_path() && !EmbeddedStore::default_is_shared() {
+                return Directory::prepare_default(path);
+            }
+            Directory::prepare(path, access)
+        })
     }
 
     /// Opens the store in [`EmbeddedStore::default_path`]. Where others could have put something
-    /// in place of it, it is refused.
+    /// in place of it, it is refused. So is the machine's own for a user who may not use it.
     ///
     /// # Errors
     ///
     /// As [`EmbeddedStore::open`].
     pub fn open_default(&self) -> Result<EmbeddedStore> {
-        let path = EmbeddedStore::default_path();
-        self.open_in(&path, |_| Directory::prepare_default(&path))
+        self.open(EmbeddedStore::default_path())
     }
 
     fn open_in(
