@@ -109,6 +109,11 @@ impl QuorumStoreBuilder {
                 ));
             }
         }
+        if stores.len() == 1 {
+            tracing::warn!(
+                "a quorum of one node has no other to decide with; give 3 or 5, or the node alone"
+            );
+        }
         let paces = stores.iter().map(|_| Arc::default()).collect();
         let debts = stores.iter().map(|_| Arc::default()).collect();
         let nodes = Nodes {

@@ -276,6 +276,10 @@ impl Store for QuorumStore {
         let mut capability = Capability::NONE;
         capability.list = self.nodes.stores.iter().all(|node| node.capability().list);
         capability.undoes = true;
+        let nodes = &self.nodes;
+        let own = (!nodes.keep_leases).then(|| nodes.max_ttl.duration());
+        let theirs = nodes.stores.iter().filter_map(|node| node.capability().longest);
+        capability.longest = theirs.chain(own).min();
         capability
     }
 

@@ -394,8 +394,9 @@ pub(crate) fn io_error(error: &io::Error, stage: Stage) -> Verdict {
                 io::ErrorKind::UnexpectedEof
                 | io::ErrorKind::ConnectionReset
                 | io::ErrorKind::BrokenPipe => {
-                    "the server closed the connection at once; does it expect TLS, or too many \
-                     clients already"
+                    "the server closed the connection at once: it expects TLS, has too many clients, or \
+                     is a proxy, such as twemproxy, that does not pass on what locks need; name the \
+                     server itself then"
                         .into()
                 }
                 _ if crate::alert::wants_certificate(error) => {

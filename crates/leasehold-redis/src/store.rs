@@ -708,6 +708,8 @@ impl Store for RedisStore {
         capability.wake = self.shared.wake.is_some();
         // Two names share a slot only by chance: each is its own hash tag.
         capability.sets = !self.shared.transport.is_spread();
+        let longest = self.shared.replication.and_then(|replication| replication.longest);
+        capability.longest = longest.map(Ttl::duration);
         capability
     }
 

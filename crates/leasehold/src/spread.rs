@@ -375,6 +375,7 @@ impl Store for SpreadStore {
         capability.list = self.are_all(|it| it.list);
         capability.sets = self.stores.len() == 1 && self.are_all(|it| it.sets);
         capability.notices_death = each().filter_map(|it| it.notices_death).min();
+        capability.longest = each().filter_map(|it| it.longest).min();
         capability.undoes = each().any(|it| it.undoes);
         capability.tells_loss = each().any(|it| it.tells_loss);
         capability

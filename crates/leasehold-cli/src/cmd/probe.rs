@@ -47,7 +47,8 @@ pub(crate) async fn probe(context: &Context) -> Outcome<Vec<Finding>> {
     }
     let other = others.first().cloned().unwrap_or_else(|| client.clone());
     let scratch = format!("doctor/probe/{}", std::process::id());
-    let options = LockOptions::new().ttl(KEPT_TTL).metadata("leasehold doctor --probe");
+    let kept_ttl = bounded(&client, KEPT_TTL);
+    let options = LockOptions::new().ttl(kept_ttl).metadata("leasehold doctor --probe");
     let kept = keep(&client, &scratch, &options).await;
     let contenders = [slice::from_ref(&client), &others[..]].concat();
     let mut findings = vec![exclusion(&contenders, &format!("{scratch}/one")).await];
@@ -67,6 +68,11 @@ pub(crate) async fn probe(context: &Context) -> Outcome<Vec<Finding>> {
         tokio::time::sleep(FORGOTTEN_AFTER).await;
     }
     Ok(findings)
+}
+
+/// A ttl, as far as the store takes it.
+fn bounded(client: &Client, ttl: Duration) -> Duration {
+    ttl.min(client.store().capability().longest.unwrap_or(ttl))
 }
 
 fn failed(topic: &'static str, error: &Error) -> Finding {
@@ -130,7 +136,7 @@ async fn contend(
     seen: Arc<Seen>,
     begun: Instant,
 ) -> leasehold::Result<()> {
-    let mutex = client.mutex(&key).ttl(WAITER_TTL);
+    let mutex = client.mutex(&key).ttl(bounded(&client, WAITER_TTL));
     let goes_on = || match seen.grants.load(Ordering::Relaxed) {
         grants if grants < GRANTS_LEAST => begun.elapsed() < CONTEND_AT_MOST,
         grants => grants < GRANTS && begun.elapsed() < CONTEND_WITHIN,
@@ -173,12 +179,17 @@ async fn messages(holder: &Client, waiter: &Client, key: &str) -> Finding {
             Err(error) => return failed("messages", &error),
         }
     }
-    let heartbeat = duration::show(WAITER_TTL / 3);
+    let heartbeat = bounded(waiter, WAITER_TTL) / 3;
     let told = format!(
         "a waiter had the lock {} after its release, in the worst of {WAKES} tries; without a message \
-         it would have asked after {heartbeat}",
-        duration::show(longest)
+         it would have asked after {}",
+        duration::show(longest),
+        duration::show(heartbeat)
     );
+    if heartbeat <= WOKEN_WITHIN {
+        let means = "leases are so short here that this does not tell whether messages arrive";
+        return Finding::new(Severity::Note, "messages", told, means);
+    }
     if longest <= WOKEN_WITHIN {
         return Finding::new(Severity::Fine, "messages", told, "");
     }
@@ -190,8 +201,9 @@ async fn messages(holder: &Client, waiter: &Client, key: &str) -> Finding {
 
 /// How long a lock takes from its holder to a waiter that is in line.
 async fn wake(holder: &Client, waiter: &Client, key: &str) -> leasehold::Result<Duration> {
-    let guard = holder.mutex(key).ttl(WAITER_TTL).lock().await?;
-    let mutex = waiter.mutex(key).ttl(WAITER_TTL);
+    let ttl = bounded(holder, WAITER_TTL);
+    let guard = holder.mutex(key).ttl(ttl).lock().await?;
+    let mutex = waiter.mutex(key).ttl(ttl);
     let waits = tokio::spawn(async move { mutex.lock().await });
     let until = Instant::now() + WAITER_TTL;
     while holder.inspect(key).await?.is_none_or(|lock| lock.waiters.is_empty()) {
@@ -221,7 +233,8 @@ struct Taken {
 
 async fn take(client: &Client, key: &str) -> leasehold::Result<Taken> {
     let (sent, our_time) = (Instant::now(), time_of_day());
-    let guard = client.mutex(key).ttl(SHORT_TTL).renew(false).lock_within(SHORT_TTL * 5).await?;
+    let ttl = bounded(client, SHORT_TTL);
+    let guard = client.mutex(key).ttl(ttl).renew(false).lock_within(SHORT_TTL * 5).await?;
     let store_us = guard.fence_even_if_lost().sequence().saturating_add(Fence::ORIGIN_UNIX_US);
     let store_time = Duration::from_micros(store_us);
     Ok(Taken { guard, sent, answered: Instant::now(), our_time, store_time })
@@ -252,7 +265,7 @@ async fn time(holder: &Client, next: &Client, key: &str) -> Vec<Finding> {
     };
     let told = format!(
         "a lease of {} that nobody renewed was another's after {}, and its holder {}",
-        duration::show(SHORT_TTL),
+        duration::show(bounded(holder, SHORT_TTL)),
         duration::show(ended),
         if believed { "did not know" } else { "knew by then" }
     );

@@ -249,3 +249,19 @@ fn a_probe_finds_a_store_that_forgets_locks_whatever_its_settings_say() {
     assert_eq!(memory["severity"], "problem", "{document}");
     assert!(memory["found"].as_str().unwrap().contains("were gone after"), "{document}");
 }
+
+#[test]
+fn a_probe_takes_no_longer_lease_than_the_store_has() {
+    let site = Site::embedded();
+    let node = |name: &str| format!("embedded:{}", site.path(name).display());
+    let nodes = [node("a"), node("b"), node("c")];
+    let site = Site::at(format!("quorum:{},max_ttl=2s", nodes.join(",")));
+    site.line("run k --ttl 1s -- true").expect(0);
+    let done = site.line("doctor --probe --json");
+    let report: Value = serde_json::from_str(&done.stdout).unwrap();
+    for finding in report["findings"].as_array().unwrap() {
+        assert_ne!(finding["severity"], "problem", "{finding}");
+    }
+    let says = |topic| done.stdout.contains(&format!("\"topic\":\"{topic}\""));
+    assert!(says("exclusion") && says("memory") && says("expiry"), "{done:?}");
+}

@@ -240,6 +240,8 @@ pub struct Capability {
     pub undoes: bool,
     /// It tells holders through the wake channel of leases that others have ended.
     pub tells_loss: bool,
+    /// It takes no lease that is longer than this.
+    pub longest: Option<Duration>,
 }
 
 impl Capability {
@@ -254,6 +256,7 @@ impl Capability {
         notices_death: None,
         undoes: false,
         tells_loss: false,
+        longest: None,
     };
     /// A store that can do nothing beyond the exclusive lock.
     pub const NONE: Self = Self {
@@ -265,5 +268,6 @@ impl Capability {
         notices_death: None,
         undoes: false,
         tells_loss: false,
+        longest: None,
     };
 }

@@ -583,6 +583,7 @@ impl Store for InteropStore {
         (capability.queue, capability.wake, capability.tells_loss) = (tracked, tracked, tracked);
         capability.sets = !self.inner.shared.transport.is_spread()
             && self.layout().shape() == layout::Shape::Text;
+        capability.longest = self.inner.capability().longest;
         capability
     }
 
