@@ -39,6 +39,12 @@ impl Deadline {
         if sooner.at < self.at { sooner } else { self }
     }
 
+    /// The same for one of many requests: a server that is silent for a tenth of the whole time, and for a
+    /// second, is taken for one that does not answer.
+    pub(crate) fn of_one(self) -> Self {
+        self.at_most((self.within / 10).max(Duration::from_secs(1)))
+    }
+
     /// How much time is left.
     pub(crate) fn left(self) -> Duration {
         self.at.saturating_duration_since(Instant::now())

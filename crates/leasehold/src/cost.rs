@@ -239,14 +239,16 @@ macro_rules! cost {
     (listing) => {
         concat!(
             "A server is asked once for every 512 of its keys, whatever their names, and once for \
-             every 128 locks that are found; the memory and embedded stores are asked once. All of it \
-             takes at most ten ", $crate::cost::cost!(@call_timeout), "s.\n"
+             every 128 locks that are found; the memory and embedded stores are asked once. Each \
+             request takes at most one ", $crate::cost::cost!(@call_timeout), ", or a second where that is \
+             longer, and all of them ten.\n"
         )
     };
     (examining) => {
         concat!(
-            "Several round trips to each server. All of them take at most ten ",
-            $crate::cost::cost!(@call_timeout), "s.\n"
+            "Several round trips to each server. A server that does not answer the first is given up \
+             after one ", $crate::cost::cost!(@call_timeout), ", or a second where that is longer; all \
+             of them take at most ten.\n"
         )
     };
     (closing) => {

@@ -47,10 +47,14 @@ impl RedisStore {
         let deadline = Deadline::after(within);
         let client = ClientId::generate()?;
         let transport = &*self.shared.transport;
-        let parts = transport.parts(deadline).await.map_err(|it| self.unexamined(&it))?;
+        let parts = transport.parts(deadline.of_one()).await.map_err(|it| self.unexamined(&it))?;
         let mut findings = Vec::new();
         let mut whole = match parts {
-            None => self.look_at(transport, self.spare(client, &[])?, deadline).await?,
+            None => {
+                // One that is silent is known by this.
+                self.ask(transport, vec![redis::cmd("TIME")], deadline.of_one()).await?;
+                self.look_at(transport, self.spare(client, &[])?, deadline).await?
+            }
             Some(parts) => {
                 findings.extend(topology::whole(parts.whole));
                 findings.extend(topology::strangers(&parts.views));

@@ -35,7 +35,8 @@ impl RedisStore {
             let mut scan = redis::cmd("SCAN");
             scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT);
             scan.arg("TYPE").arg("hash");
-            let answer = server.one(&Request::plain(&scan), deadline).await.map_err(failed)?;
+            let answer = server.one(&Request::plain(&scan), deadline.of_one()).await;
+            let answer = answer.map_err(failed)?;
             let (next, names): (String, Vec<Vec<u8>>) = redis::from_redis_value(answer.value)
                 .map_err(|_| {
                     let why = "the server's answer to SCAN is not a list";
@@ -70,9 +71,8 @@ impl RedisStore {
     async fn describe(&self, keys: &[Key], found: &mut Found, deadline: Deadline) -> Result<()> {
         for chunk in keys.chunks(INSPECT_CHUNK) {
             let calls: Vec<_> = chunk.iter().map(|key| self.inspect_call(key)).collect();
-            for (key, answer) in
-                chunk.iter().zip(self.run_all(&calls, Delivery::None, deadline).await)
-            {
+            let answers = self.run_all(&calls, Delivery::None, deadline.of_one()).await;
+            for (key, answer) in chunk.iter().zip(answers) {
                 let info = answer
                     .map_err(|verdict| verdict.to_error())
                     .and_then(|answer| {
@@ -104,7 +104,7 @@ impl RedisStore {
         let failed = |verdict: Verdict| self.error(&verdict, "list", None);
         let pattern = self.shared.names.pattern(&request.prefix);
         let mut found = Found::new();
-        match self.shared.transport.parts(deadline).await.map_err(failed)? {
+        match self.shared.transport.parts(deadline.of_one()).await.map_err(failed)? {
             None => self.scan(&*self.shared.transport, &pattern, &mut found, deadline).await?,
             Some(parts) if !parts.whole => {
                 return Err(failed(Verdict::nobody_yet(

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{
-    Acquire, Effect, Error, ErrorKind, Leave, ListRequest, Mode, Release, Renew, Store as _,
+    Acquire, Effect, Error, ErrorKind, Leave, ListRequest, Mode, Reason, Release, Renew, Store as _,
 };
 use leasehold_redis::{RedisStore, acl, redis};
 use leasehold_testkit::proxy::{AfterLoss, Fault, Proxy};
@@ -316,6 +316,26 @@ async fn a_server_that_stands_still_is_given_up_at_the_deadline() {
     while !matches!(caller.try_take().await.unwrap(), Acquire::Already(_)) {
         assert!(Instant::now() < deadline);
     }
+}
+
+/// Both may take long at a large server that answers.
+#[tokio::test]
+async fn a_silent_server_is_known_by_the_first_request_of_a_listing_and_an_examination() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    server.pause();
+    let within = Duration::from_secs(15);
+    let listed = store.list(&ListRequest::new(""), within).await.unwrap_err();
+    let examined = store.examine(within).await.unwrap_err();
+    for error in [listed, examined] {
+        assert_eq!(
+            (error.kind(), error.reason()),
+            (ErrorKind::Unavailable, Some(Reason::NoAnswer))
+        );
+        assert!(error.to_string().contains("within 1.5s"), "{error}");
+    }
+    server.resume();
+    store.list(&ListRequest::new(""), WITHIN).await.unwrap();
 }
 
 #[tokio::test]
