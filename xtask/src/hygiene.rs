@@ -132,6 +132,9 @@ fn inspect(name: &str, text: &str, findings: &mut Findings) {
                 "{at}: decides by the words of an error; branch on its `reason()` or `kind()`"
             ));
         }
+        if !may_read_words && names_a_document(code) {
+            findings.errors.push(format!("{at}: a message names a file that its reader lacks"));
+        }
         for (leftover, reason) in LEFTOVERS {
             if code.contains(leftover) {
                 findings.errors.push(format!("{at}: `{leftover}`: {reason}"));
@@ -155,6 +158,12 @@ fn is_product(name: &str) -> bool {
 fn reads_words(code: &str) -> bool {
     let mut readings = WORDS_OF_ERRORS.iter().flat_map(|of| READ_BY.iter().map(move |by| (of, by)));
     readings.any(|(of, by)| code.contains(&format!("{of}{by}")))
+}
+
+/// Whether a text for users names a file of this repository.
+fn names_a_document(code: &str) -> bool {
+    let of_users = !code.contains("include_str!") && !code.contains("https://");
+    of_users && code.contains("docs/") && code.contains(".md") && code.contains('"')
 }
 
 #[cfg(test)]
@@ -185,6 +194,13 @@ mod tests {
         assert_eq!(found("crates/a/src/b.rs", &format!("assert!({decides}")), 0);
         assert_eq!(found("crates/a/tests/it/b.rs", &decides), 0);
         assert_eq!(found(CLASSIFIES, &decides), 0);
+    }
+
+    #[test]
+    fn no_message_names_a_file_that_its_reader_lacks() {
+        let says = "let why = \"docs/wire.md lists them\";\n";
+        assert_eq!(inspected("crates/a/src/b.rs", says).errors.len(), 1);
+        assert_eq!(inspected("crates/a/tests/b.rs", says), Findings::default());
     }
 
     #[test]

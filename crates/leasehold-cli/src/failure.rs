@@ -79,11 +79,14 @@ impl From<Error> for Failure {
 }
 
 /// What to do here, where the library can't know how its user says things.
-fn advice(error: &Error) -> Option<String> {
+pub(crate) fn advice(error: &Error) -> Option<String> {
     Some(match error.reason()? {
         Reason::MissingRight => {
             let command = typed::command("doctor --acl --user NAME");
             format!("`{command}` prints what a user needs, with `--feature log` for logs too")
+        }
+        Reason::OtherLimit => {
+            format!("`{} LIMIT` changes it", typed::command_on("set-limit", error.key()?))
         }
         Reason::NoPassword | Reason::WrongPassword => {
             "give it in LEASEHOLD_PASSWORD or by --password-file, where other users can't read it"

@@ -6,8 +6,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use leasehold::interop::Layout;
-use leasehold::{Client, Fence, Guard, HeldLease, Key, OnceGuard, Release, Result};
+use leasehold::{
+    Client, Fence, Guard, HeldLease, Key, Loss, LossReason, OnceGuard, Release, Result,
+};
 use tokio::task::JoinSet;
+
+use crate::{failure, output};
 
 /// How often a holder that does not wait to be asked looks at what its renewals have told it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -153,6 +157,28 @@ impl Leases {
     /// How long it is until the store may grant the first of them to somebody else.
     pub(crate) fn until_deadline(&self) -> Duration {
         self.iter().map(HeldLease::until_deadline).min().unwrap_or_default()
+    }
+
+    /// Tells of each lease that is lost and of why, in the same words whichever command had it; `then`
+    /// says what follows. Whether all of them ended with the longest time that they may be held.
+    pub(crate) fn tell_of_losses(&self, then: &str) -> bool {
+        let losses: Vec<_> = self.iter().filter_map(|lease| Some((lease, lease.loss()?))).collect();
+        for (lease, loss) in &losses {
+            output::message(&self.told(lease, loss, then));
+        }
+        !losses.is_empty() && losses.iter().all(|(_, loss)| loss.reason() == LossReason::MaxHold)
+    }
+
+    fn told(&self, lease: &HeldLease, loss: &Loss, then: &str) -> String {
+        let key = lease.key();
+        if loss.reason() == LossReason::MaxHold {
+            return format!("\"{key}\" has been held for as long as --max-hold allows{then}");
+        }
+        let fence = self.numbers().text(lease.fence_even_if_lost());
+        let fence = fence.map_or_else(String::new, |fence| format!(" (fence {fence})"));
+        let advice = loss.error().and_then(failure::advice);
+        let advice = advice.map_or_else(String::new, |advice| format!("; {advice}"));
+        format!("lost \"{key}\"{fence}: {loss}{advice}{then}")
     }
 
     /// The names, quoted.

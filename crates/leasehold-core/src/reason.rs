@@ -35,6 +35,8 @@ pub enum Reason {
     NotPrimary,
     /// This process, or the machine, can open no more files.
     OpenFiles,
+    /// The semaphore has another limit than the one that was asked for.
+    OtherLimit,
     /// The lock is stored in a version of the format that this program does not read.
     OtherVersion,
     /// This process can get no more memory.
@@ -77,6 +79,7 @@ impl Reason {
             Self::NoPassword => "no_password",
             Self::NotPrimary => "not_primary",
             Self::OpenFiles => "open_files",
+            Self::OtherLimit => "other_limit",
             Self::OtherVersion => "other_version",
             Self::ProcessMemory => "process_memory",
             Self::ReplicasMissing => "replicas_missing",

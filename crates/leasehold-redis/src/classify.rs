@@ -760,7 +760,7 @@ fn missing_right(detail: &str) -> String {
         None if detail.contains("key") => "may not use the keys of this prefix".into(),
         None => "lacks the right to a command that a script runs".into(),
     };
-    format!("the server's ACL: this user {what}; docs/wire.md lists the rights that locks need")
+    format!("the server's ACL: this user {what}; give it the rights that locks need")
 }
 
 /// What a user lacks to run a command.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Fence, Key};
+use leasehold_core::{Fence, Key, Reason};
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use crate::lease::outcome::Release;
@@ -54,8 +54,10 @@ pub enum LockEventKind {
     },
     /// It can't be proven any more, before it was released.
     Lost {
-        /// Why.
+        /// What ended it.
         reason: LossReason,
+        /// Why the last renewal failed, as far as that is known.
+        cause: Option<Reason>,
     },
     /// This client took it away from its holder ([`Client::force_release`](crate::Client::force_release)).
     Forced,
@@ -83,7 +85,8 @@ impl LockEventKind {
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum LossReason {
-    /// The store says that it is not held: it was taken away, or the store has forgotten it.
+    /// The store says that it is not held: it was taken away, or the store has forgotten it, or is not
+    /// in its place any more.
     Refuted,
     /// Its time was over, and no renewal had been answered.
     Expired,

@@ -479,6 +479,7 @@ pub use lease::detached::DetachedLease;
 pub use lease::guard::Guard;
 pub use lease::held_lease::HeldLease;
 pub use lease::held_leases::HeldLeases;
+pub use lease::loss::Loss;
 pub use lease::not_changed::NotChanged;
 pub use lease::prolonged::Prolonged;
 pub use lease::release::{Release, Releases};

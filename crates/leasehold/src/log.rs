@@ -99,7 +99,7 @@ impl LogWriter {
                 entry.how = how.map(Into::into);
                 entry.closed_for = cooldown;
             }
-            LockEventKind::Lost { reason } => entry.how = Some(reason.name().into()),
+            LockEventKind::Lost { reason, .. } => entry.how = Some(reason.name().into()),
             _ => {}
         }
         if self.queue.try_send(Item::Event(Box::new(entry), self.clock.now())).is_err() {

@@ -1,13 +1,15 @@
 //! What a store's refusal means, in words.
 
-use leasehold_core::{Error, ErrorKind, Kind, Refusal};
+use leasehold_core::{Error, ErrorKind, Kind, Reason, Refusal};
 
 pub(crate) fn refused(refusal: Refusal, asked: Kind) -> Error {
+    let mut reason = None;
     let why = match refusal {
         Refusal::WrongKind { stored } => {
             let remedy = match (stored, asked) {
                 (Kind::Semaphore { .. }, Kind::Semaphore { .. }) => {
-                    "agree on one limit, or change it for all users with `set_limit`"
+                    reason = Some(Reason::OtherLimit);
+                    "agree on one limit, or change it for all users"
                 }
                 _ => "use it as that, or wait until nobody uses it",
             };
@@ -22,5 +24,9 @@ pub(crate) fn refused(refusal: Refusal, asked: Kind) -> Error {
         }
         _ => "the store refuses this use of the name".to_owned(),
     };
-    Error::new(ErrorKind::Conflict, why)
+    let error = Error::new(ErrorKind::Conflict, why);
+    match reason {
+        Some(reason) => error.with_reason(reason),
+        None => error,
+    }
 }

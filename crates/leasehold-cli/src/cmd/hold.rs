@@ -20,7 +20,7 @@ use crate::describe;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
 use crate::kind::Kind;
-use crate::leases::{Cooldown, Held, Leases, quoted};
+use crate::leases::{Cooldown, Held, Leases};
 use crate::output::{self, JSON_VERSION};
 use crate::request::{Manner, Request};
 
@@ -105,7 +105,6 @@ pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
         () = asked => End::Asked,
     };
     match end {
-        End::Lost if held.leases().iter().all(is_held_or_over) => Ok(end_overtime(held).await),
         End::Lost => Ok(give_up(held, context).await),
         End::Asked => Ok(release(held).await),
         End::Failed(failure) => {
@@ -115,24 +114,14 @@ pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
     }
 }
 
-fn is_held_or_over(lease: &HeldLease) -> bool {
-    lease.is_held() || lease.is_max_hold_over()
-}
-
-/// Lets go after the longest time, at which the store has let go by itself.
-async fn end_overtime(held: Held) -> Exit {
-    let names = held.leases().names();
-    output::message(&format!("{names} has been held for as long as --max-hold allows"));
-    // Others of several, which were taken a moment later.
-    drop(held.release(Cooldown::AsGranted).await);
-    Exit::Overtime
-}
-
 /// Tells of the loss and lets go, as far as that can be done before somebody else may hold it.
 async fn give_up(held: Held, context: &Context) -> Exit {
     let leases = held.leases();
-    let names = leases.iter().filter(|lease| !lease.is_held()).map(HeldLease::key);
-    output::message(&format!("lost {}: it could not be renewed, or was taken away", quoted(names)));
+    if leases.tell_of_losses("") {
+        // The store has let go by itself, but for those of several that were taken a moment later.
+        drop(held.release(Cooldown::AsGranted).await);
+        return Exit::Overtime;
+    }
     let until = Instant::now() + leases.until_deadline();
     drop(tokio::time::timeout_at(until, held.release(Cooldown::AsGranted)).await);
     context.tidy_within(until.saturating_duration_since(Instant::now()));

@@ -247,7 +247,7 @@ impl Supervisor<'_> {
     fn lost(&mut self, stage: Stage) -> Stage {
         if let Stage::Killed { .. } = stage {
             let patience = self.leases.until_deadline().max(DEAD_WITHIN);
-            self.tell_of_loss();
+            self.tell_of_loss("");
             return Stage::Killed { give_up_at: Some(Instant::now() + patience) };
         }
         self.terminate()
@@ -271,7 +271,7 @@ impl Supervisor<'_> {
             && self.child.watchdog().may_have_killed();
         let covered = ending.is_some() && !survived && self.leases.is_held() && !late;
         if !covered && !self.loss_told {
-            self.tell_of_loss();
+            self.tell_of_loss("");
         }
         if self.was_killed && !survived {
             output::message(
@@ -289,33 +289,16 @@ impl Supervisor<'_> {
         }
     }
 
-    fn tell_of_loss(&mut self) {
+    /// Tells of the loss, and of what follows.
+    fn tell_of_loss(&mut self, then: &str) {
         self.loss_told = true;
-        let mut lost = self.leases.iter().filter(|lease| !lease.is_held()).peekable();
-        if lost.peek().is_none() {
+        if self.leases.is_held() {
             output::message(&format!(
                 "lost {}: leasehold was held up for so long that the command had to be ended",
                 self.leases.names()
             ));
         }
-        self.overtime = self.leases.iter().any(|lease| !lease.is_held());
-        for lease in lost {
-            let why = if lease.until_deadline() > self.grace {
-                "it was taken away, or the store has forgotten it"
-            } else if lease.is_max_hold_over() {
-                output::message(&format!(
-                    "\"{}\" has been held for as long as --max-hold allows; the command is ended",
-                    lease.key()
-                ));
-                continue;
-            } else {
-                "it could not be renewed in time"
-            };
-            self.overtime = false;
-            let fence = self.leases.numbers().text(lease.fence_even_if_lost());
-            let fence = fence.map_or_else(String::new, |fence| format!(" (fence {fence})"));
-            output::message(&format!("lost \"{}\"{fence}: {why}", lease.key()));
-        }
+        self.overtime = self.leases.tell_of_losses(then);
     }
 
     /// Somebody asks for the lock.
@@ -337,7 +320,7 @@ impl Supervisor<'_> {
     fn terminate(&mut self) -> Stage {
         self.ask_to_end(libc::SIGTERM);
         let kill_at = Instant::now() + self.patience();
-        self.tell_of_loss();
+        self.tell_of_loss("; the command is ended");
         Stage::Terminated { kill_at }
     }
 

@@ -172,13 +172,33 @@ fn a_lost_lock_gives_the_command_time_to_tidy_up() {
 }
 
 #[test]
+fn a_lost_lock_says_what_the_server_said_to_its_last_renewal() {
+    let server = RedisServer::builder().password("first-word").start();
+    let site = Site::at(server.url());
+    let (running, pids) = stubborn(&site, "k --ttl 2s");
+    let mut hold = site.start(["hold", "h", "--ttl", "2s", "--ignore-stdin"]);
+    hold.line();
+    server.cli(&["CONFIG", "SET", "requirepass", "second-word"]);
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    let (run, hold) = (running.finish().expect(76), hold.finish().expect(76));
+    pids.into_iter().for_each(gone);
+    for (done, key) in [(run, "k"), (hold, "h")] {
+        for part in [&*format!("lost \"{key}\""), "refused the user name", "LEASEHOLD_PASSWORD"] {
+            assert!(done.stderr.contains(part), "{part}: {done:?}");
+        }
+    }
+}
+
+#[test]
 fn a_store_that_goes_away_loses_the_lock_and_ends_the_command() {
     let server = RedisServer::start();
     let site = Site::at(server.url());
     let (running, pids) = stubborn(&site, "k --ttl 1s");
     server.pause();
     let done = running.finish().expect(76);
-    assert!(done.stderr.contains("could not be renewed in time"), "{done:?}");
+    for part in ["no renewal was confirmed for", "no answer within", "; the command is ended"] {
+        assert!(done.stderr.contains(part), "{part}: {done:?}");
+    }
     pids.into_iter().for_each(gone);
     server.resume();
 }

@@ -12,6 +12,7 @@ use super::face::Face;
 use super::io::Io;
 use super::run::View;
 use super::table::{ends, guard, methods, value};
+use crate::Loss;
 use crate::rt;
 
 guard! {
@@ -58,6 +59,9 @@ methods! { HeldLease {
     checks fence() -> Fence;
     /// The fencing token, whether or not the lease still holds; for logs.
     tells fence_even_if_lost() -> Fence;
+    /// How the lease was lost, if it was while its guard lived; with the error of the last renewal that
+    /// failed. Sends nothing.
+    tells loss() -> Option<Loss>;
     /// Whether the longest hold (`max_hold`) is over, or so nearly that the lease runs to its end and no
     /// further. Tells a loss that had to come from any other.
     tells is_max_hold_over() -> bool;
@@ -148,9 +152,10 @@ macro_rules! view {
             /// nothing.
             tells is_asked() -> bool;
             /// Asks the store how long the lease runs on there, the shortest of several; zero when
-            /// it is not held there.
+            /// it is not held there, and lost from then on.
             asks ttl() -> Duration, errors store, costs asking_each;
-            /// Asks the store whether it is still held by this very lease.
+            /// Asks the store whether it is still held by this very lease. One that is not is lost from
+            /// then on.
             asks is_held_by_store() -> bool, errors store, costs asking_each;
             /// Gives the lease a new length: it ends `ttl` from now unless it is renewed, also when
             /// that is earlier than before.

@@ -349,8 +349,9 @@ impl ReentrantLease {
             }
             Ok(_) if self.was_ended_in_time() => Ok(Release::StillHeld { holds: remaining }),
             Ok(answer) => {
-                handle.refuted();
-                let by = handle.over_for(client.clock.now());
+                let now = client.clock.now();
+                handle.refuted(now);
+                let by = handle.over_for(now);
                 let is_late = answer == StoreRelease::Late;
                 Ok(if is_late { Release::Late { by } } else { Release::NotHeld })
             }
@@ -377,7 +378,7 @@ impl ReentrantLease {
                 handle.ask();
                 handle.renewed(sent_at, renewal.ttl, client.clock.now());
             }
-            Some(Ok(_)) => handle.refuted(),
+            Some(Ok(_)) => handle.refuted(client.clock.now()),
             // The lease is what it was.
             Some(Err(_)) | None => {}
         }
@@ -411,7 +412,7 @@ impl ReentrantLease {
             }
             Ok(Acquire::Granted(_) | Acquire::Already(_)) => {
                 // The lease was gone, and this is another one, which no guard stands for.
-                handle.refuted();
+                handle.refuted(client.clock.now());
                 let leave = LeaveRequest::new(request.key, request.token);
                 if client.store.leave(&leave, within).await.is_err() {
                     wired.in_doubt_until = Some(until);
@@ -419,7 +420,7 @@ impl ReentrantLease {
                 Ok(false)
             }
             Ok(_) => {
-                handle.refuted();
+                handle.refuted(client.clock.now());
                 Ok(false)
             }
             Err(error) => {

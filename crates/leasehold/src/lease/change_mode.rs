@@ -7,7 +7,7 @@ use leasehold_core::{Convert, ConvertRequest, Effect, Error, ErrorKind, FenceBlo
 
 use crate::lease::guard::Guard;
 use crate::lease::handle::{LeaseHandle, ModeChange};
-use crate::lease::held_lease::HeldLease;
+use crate::lease::held_lease::{HeldLease, LOST};
 use crate::lease::not_changed::NotChanged;
 use crate::refusal::refused;
 
@@ -68,7 +68,8 @@ async fn weaken(guard: Guard, mode: Mode) -> std::result::Result<Guard, NotChang
     let lease = guard.lease().clone();
     let fences = lease.handle().fences;
     let Some(weaker) = in_mode(&lease, mode, fences) else {
-        return Err(NotChanged::new(guard, lease.explain(lost(), "convert")));
+        let error = lease.explain(lost(&lease), "convert");
+        return Err(NotChanged::new(guard, error));
     };
     drop(guard);
     let lease = weaker.lease().clone();
@@ -85,7 +86,7 @@ async fn weaken(guard: Guard, mode: Mode) -> std::result::Result<Guard, NotChang
 
 async fn change(lease: &HeldLease, mode: Mode) -> Result<Guard> {
     let fences = send(lease, mode).await?;
-    in_mode(lease, mode, fences).ok_or_else(lost)
+    in_mode(lease, mode, fences).ok_or_else(|| lost(lease))
 }
 
 /// The guard of the same lease in another mode; views of the lease that were handed out before
@@ -106,7 +107,7 @@ async fn send(lease: &HeldLease, mode: Mode) -> Result<FenceBlock> {
         match handle.start_mode_change(client.clock.now()) {
             ModeChange::Start => break,
             ModeChange::Wait => {}
-            ModeChange::Over => return Err(lost()),
+            ModeChange::Over => return Err(lost(lease)),
         }
     }
     let _changing = Changing { lease };
@@ -127,21 +128,21 @@ async fn send(lease: &HeldLease, mode: Mode) -> Result<FenceBlock> {
             Err(refused(refusal, mode.kind()).with_effect(Effect::NotApplied))
         }
         Convert::Late => {
-            handle.refuted();
+            handle.refuted(client.clock.now());
             Err(Error::new(
                 ErrorKind::Late,
                 "the lease had run out before, though nobody has held the lock since",
             ))
         }
         _ => {
-            handle.refuted();
-            Err(lost())
+            handle.refuted(client.clock.now());
+            Err(lost(lease))
         }
     }
 }
 
-fn lost() -> Error {
-    Error::new(ErrorKind::Lost, "the lease is lost; stop what was done under it")
+fn lost(lease: &HeldLease) -> Error {
+    lease.lost_by(ErrorKind::Lost, LOST)
 }
 
 /// A change of mode on the way; dropping it, at whatever point, says that it no longer is.

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use leasehold_clock::Process;
 use leasehold_core::{
-    Clock, Cooldown, Fence, FenceBlock, Key, LeaseState, LeaseStatus, Moment, ReleaseRequest,
-    RenewRequest, Token, Ttl, margin,
+    Clock, Cooldown, Error, Fence, FenceBlock, Key, LeaseState, LeaseStatus, Moment, Reason,
+    ReleaseRequest, RenewRequest, Token, Ttl, margin,
 };
 use tokio::sync::Notify;
 
 use crate::LOCK;
 use crate::audit::{LockEventKind, LossReason};
 use crate::events::{self, Holding};
+use crate::lease::loss::Loss;
 use crate::rt;
 use crate::settings::Settings;
 
@@ -73,7 +74,8 @@ pub(crate) struct LeaseHandle {
     progress_ns: AtomicU64,
     process: Process,
     state: Mutex<State>,
-    lost: AtomicBool,
+    /// How it was lost, once that was told.
+    loss: OnceLock<Box<Loss>>,
     /// Whether the holder is asked to let go.
     asked: AtomicBool,
     /// Whether a change to a weaker mode was not answered: carried out late, it would weaken
@@ -107,6 +109,8 @@ struct State {
     /// The shortest length that was asked for and not answered. The store may carry that out at
     /// any later moment, so no answer proves more than this length from its own request on.
     shortest: Option<Ttl>,
+    /// How the last renewal failed, if none succeeded after it.
+    failure: Option<Error>,
 }
 
 impl State {
@@ -119,6 +123,7 @@ impl State {
             waited_for: false,
             changing: false,
             shortest: None,
+            failure: None,
         }
     }
 
@@ -244,7 +249,7 @@ impl LeaseHandle {
             progress_ns: AtomicU64::new(granted_at.as_nanos()),
             process: Process::current(),
             state: Mutex::new(State::new(lease, ttl)),
-            lost: AtomicBool::new(false),
+            loss: OnceLock::new(),
             asked: AtomicBool::new(false),
             mode_in_doubt: AtomicBool::new(false),
             changed: Notify::new(),
@@ -366,7 +371,8 @@ impl LeaseHandle {
     ) -> Self {
         state.phase = Phase::Over;
         self.holding.ended(why);
-        let next = State { shortest: state.shortest, ..State::new(state.lease, state.ttl) };
+        let (shortest, failure) = (state.shortest, state.failure.clone());
+        let next = State { shortest, failure, ..State::new(state.lease, state.ttl) };
         Self {
             key: self.key.clone(),
             token: self.token,
@@ -379,7 +385,7 @@ impl LeaseHandle {
             progress_ns: AtomicU64::new(now.as_nanos()),
             process: self.process,
             state: Mutex::new(next),
-            lost: AtomicBool::new(false),
+            loss: OnceLock::new(),
             asked: AtomicBool::new(self.is_asked()),
             mode_in_doubt: AtomicBool::new(self.mode_in_doubt.load(Ordering::Acquire)),
             changed: Notify::new(),
@@ -451,7 +457,8 @@ impl LeaseHandle {
     fn told(&self, status: LeaseStatus, now: Moment) -> LeaseStatus {
         if status == LeaseStatus::Lost {
             let over = self.was_held_for_longest(now);
-            self.announce_loss(if over { LossReason::MaxHold } else { LossReason::Expired });
+            let reason = if over { LossReason::MaxHold } else { LossReason::Expired };
+            self.announce_loss(reason, now);
         }
         status
     }
@@ -468,17 +475,34 @@ impl LeaseHandle {
         state.lease.status(now)
     }
 
-    fn announce_loss(&self, reason: LossReason) {
-        if !self.lost.swap(true, Ordering::AcqRel) {
+    fn announce_loss(&self, reason: LossReason, now: Moment) {
+        if self.loss.get().is_some() {
+            return;
+        }
+        let unconfirmed_for = now.saturating_since(self.counted_from());
+        let error = self.state().failure.clone();
+        if self.loss.set(Box::new(Loss { reason, error, unconfirmed_for })).is_ok() {
             let (key, fence) = (&self.key, self.fence());
-            tracing::warn!(target: LOCK, %key, %fence, reason = reason.name(), "lease lost");
+            let loss = self.loss.get();
+            let error = loss.and_then(|loss| loss.error()).map(tracing::field::display);
+            let cause = loss.and_then(|loss| loss.cause());
+            let (why, of) = (reason.name(), cause.map(Reason::name));
+            tracing::warn!(target: LOCK, %key, %fence, reason = why, cause = of, error, "lease lost");
             if self.holding.ended("lost") {
                 events::count_by(events::LOST, "reason", reason.name());
-                let lost = LockEventKind::Lost { reason };
+                let lost = LockEventKind::Lost { reason, cause };
                 self.holding.tell(key, &self.settings, fence, lost);
             }
             self.changed.notify_waiters();
         }
+    }
+
+    /// How it was lost, if it was while its guard lived.
+    pub(crate) fn loss(&self, now: Moment) -> Option<&Loss> {
+        if self.is_ours() && self.phase() == Phase::Held {
+            self.status(now);
+        }
+        self.loss.get().map(|loss| &**loss)
     }
 
     pub(crate) fn is_held(&self, now: Moment) -> bool {
@@ -677,10 +701,11 @@ impl LeaseHandle {
         let proven = state.proven(ttl);
         let held = state.lease.renewed(sent_at, proven, true, now);
         state.ttl = ttl;
+        state.failure = state.failure.take().filter(|_| !held);
         drop(state);
         self.changed.notify_waiters();
         if !held {
-            self.announce_loss(LossReason::Expired);
+            self.announce_loss(LossReason::Expired, now);
         }
         held
     }
@@ -718,22 +743,33 @@ impl LeaseHandle {
         let mut state = self.state();
         let proven = state.proven(ttl);
         let held = state.lease.renewed(sent_at, proven, false, now);
+        state.failure = state.failure.take().filter(|_| !held);
         let lasting = state.lasting(self.held_until());
         drop(state);
         if !held {
-            self.announce_loss(LossReason::Expired);
+            self.announce_loss(LossReason::Expired, now);
         }
         held.then_some(lasting)
     }
 
-    pub(crate) fn renewal_failed(&self) {
-        self.state().lease.renewal_failed();
+    /// Takes in that a renewal failed; whether the lease may hold all the same. The leases of a store that
+    /// is not in its place any more are void: others meet in another.
+    pub(crate) fn renewal_failed(&self, error: &Error, now: Moment) -> bool {
+        let mut state = self.state();
+        state.lease.renewal_failed();
+        state.failure = Some(error.clone());
+        drop(state);
+        let is_void = error.reason() == Some(Reason::DirectoryGone);
+        if is_void {
+            self.refuted(now);
+        }
+        !is_void
     }
 
     /// Takes in the store's word that the lease is not ours.
-    pub(crate) fn refuted(&self) {
+    pub(crate) fn refuted(&self, now: Moment) {
         self.state().lease.refuted();
-        self.announce_loss(LossReason::Refuted);
+        self.announce_loss(LossReason::Refuted, now);
     }
 
     /// Whether this length would leave time to work.

@@ -5,14 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{
-    Effect, Error, ErrorKind, Fence, Key, LeaseStatus, Mode, Moment, Renew, RenewRequest, Result,
-    Ttl,
+    Effect, Error, ErrorKind, Fence, Key, LeaseStatus, Mode, Moment, Reason, Renew, RenewRequest,
+    Result, Ttl,
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::lease::handle::{Change, LeaseHandle, Phase};
+use crate::lease::loss::Loss;
 use crate::lease::outcome::lateness;
+use crate::lease::renewal::no_answer;
 use crate::shared::Inner;
+
+/// What is said of a lease that is lost.
+pub(crate) const LOST: &str = "the lease is lost; stop what was done under it";
 
 /// How often a holder that waits to be asked looks.
 const LOOK_FOR_ASKERS: Duration = Duration::from_secs(1);
@@ -102,6 +107,13 @@ impl HeldLease {
         self.handle.was_held_for_longest(self.client.clock.now())
     }
 
+    /// How the lease was lost, if it was while its guard lived; with the error of the last renewal that
+    /// failed. Sends nothing.
+    #[must_use]
+    pub fn loss(&self) -> Option<Loss> {
+        self.handle.loss(self.client.clock.now()).cloned()
+    }
+
     /// Returns when the lease is lost, `stop_grace` before the store can grant the lock to another
     /// holder, or when its guard has been released or dropped.
     ///
@@ -141,7 +153,7 @@ impl HeldLease {
             }
             handle.asked_until(&*client.clock, now.saturating_add(LOOK_FOR_ASKERS)).await;
             if !self.is_asked() && handle.is_held(client.clock.now()) {
-                self.look_for_askers().await;
+                self.ask_store().await;
             }
         }
     }
@@ -152,7 +164,9 @@ impl HeldLease {
         self.handle.is_asked()
     }
 
-    async fn look_for_askers(&self) {
+    /// Asks the store by a renewal that changes nothing, whose answer says whether the lease is there,
+    /// and whether it is asked for.
+    async fn ask_store(&self) {
         struct Done<'a>(&'a LeaseHandle);
         impl Drop for Done<'_> {
             fn drop(&mut self) {
@@ -165,9 +179,14 @@ impl HeldLease {
         // It may not shorten, and so changes nothing; only the answer counts.
         request.ttl = Ttl::MIN;
         let within = client.config.call_timeout.min(handle.length().duration() / 6);
-        match client.store.renew(std::slice::from_ref(&request), within).await.pop() {
+        let answer = client.store.renew(std::slice::from_ref(&request), within).await.pop();
+        let now = client.clock.now();
+        match answer {
             Some(Ok(Renew::Asked)) => handle.ask(),
-            Some(Ok(Renew::Late | Renew::NotHeld)) => handle.refuted(),
+            Some(Ok(Renew::Late | Renew::NotHeld)) => handle.refuted(now),
+            Some(Err(error)) if error.reason() == Some(Reason::DirectoryGone) => {
+                handle.renewal_failed(&error, now);
+            }
             _ => {}
         }
     }
@@ -210,7 +229,8 @@ impl HeldLease {
         cancelled_after(&self.client, self.handle.is_ours(), async move { lease.lost().await })
     }
 
-    /// Asks the store how long the lease runs on there; zero when it is not held there.
+    /// Asks the store how long the lease runs on there; zero when it is not held there. A lease that
+    /// the store does not have is lost from then on.
     ///
     /// For people and logs: decisions belong to [`is_held`](Self::is_held) and
     /// [`remaining`](Self::remaining), which count on this process's own clock.
@@ -229,13 +249,26 @@ impl HeldLease {
     pub async fn ttl(&self) -> Result<Duration> {
         let Self { client, handle } = self;
         let info = client.store.inspect(&handle.key, client.config.call_timeout).await;
-        let info = info.map_err(|error| self.explain(error, "inspect"))?;
-        let holders = info.map(|info| info.holders).unwrap_or_default();
+        let holders = match info {
+            Ok(info) => info.map(|info| info.holders).unwrap_or_default(),
+            Err(error) => {
+                if error.reason() == Some(Reason::DirectoryGone) {
+                    self.ask_store().await;
+                }
+                return Err(self.explain(error, "inspect"));
+            }
+        };
         let ours = holders.iter().find(|holder| handle.fences.contains(holder.fence));
-        Ok(ours.map(|holder| holder.remaining).unwrap_or_default())
+        let left = ours.map(|holder| holder.remaining).unwrap_or_default();
+        if left.is_zero() {
+            // What was seen may be from before a change of the lease; the answer to a renewal is not.
+            self.ask_store().await;
+        }
+        Ok(left)
     }
 
-    /// Asks the store whether the lock is still held by this very lease.
+    /// Asks the store whether the lock is still held by this very lease. One that is not is lost from
+    /// then on.
     ///
     /// # Cost
     ///
@@ -282,11 +315,20 @@ impl HeldLease {
 
     fn lost_error(&self) -> Error {
         let why = if self.handle.is_ours() {
-            "the lease is lost; stop what was done under it"
+            LOST
         } else {
             "this lease belongs to the parent process; a fork's child holds nothing"
         };
-        self.explain(Error::new(ErrorKind::Lost, why), "use")
+        self.explain(self.lost_by(ErrorKind::Lost, why), "use")
+    }
+
+    /// An error of this kind, caused by the last renewal that failed, where the lease is lost.
+    pub(crate) fn lost_by(&self, kind: ErrorKind, why: &str) -> Error {
+        let error = Error::new(kind, why);
+        match self.loss().and_then(|loss| loss.error) {
+            Some(cause) => error.caused_by(cause),
+            None => error,
+        }
     }
 
     pub(crate) const fn handle(&self) -> &Arc<LeaseHandle> {
@@ -310,7 +352,7 @@ impl HeldLease {
 impl HeldLease {
     async fn change_length(&self, ttl: Ttl) -> Result<()> {
         let Self { client, handle } = self;
-        let lost = || Error::new(ErrorKind::Lost, "the lease is lost; stop what was done under it");
+        let lost = || self.lost_by(ErrorKind::Lost, LOST);
         client.config.allows(ttl)?;
         if !handle.can_be(ttl) {
             return Err(Error::new(
@@ -342,24 +384,25 @@ impl HeldLease {
                 }
             }
             Some(Ok(Renew::Late)) => {
-                handle.refuted();
-                Err(late(handle.over_for(client.clock.now())))
+                let now = client.clock.now();
+                handle.refuted(now);
+                Err(late(handle.over_for(now)))
             }
             Some(Ok(_)) => {
-                handle.refuted();
+                handle.refuted(client.clock.now());
                 Err(lost())
             }
             Some(Err(error)) => {
                 if error.effect() == Effect::NotApplied {
                     handle.length_unchanged(before, client.clock.now());
                 }
-                handle.renewal_failed();
+                handle.renewal_failed(&error, client.clock.now());
                 Err(error)
             }
             None => {
-                handle.renewal_failed();
-                Err(Error::new(ErrorKind::Protocol, "the store gave no answer to a renewal")
-                    .with_effect(Effect::Unknown))
+                let error = no_answer();
+                handle.renewal_failed(&error, client.clock.now());
+                Err(error)
             }
         }
     }
@@ -370,7 +413,7 @@ impl HeldLease {
     /// for the store to say. It is asked without changing anything.
     async fn late_or_lost(&self) -> Error {
         let Self { client, handle } = self;
-        let lost = Error::new(ErrorKind::Lost, "the lease is lost; stop what was done under it");
+        let lost = self.lost_by(ErrorKind::Lost, LOST);
         if !handle.is_ours() || handle.phase() != Phase::Held {
             return lost;
         }

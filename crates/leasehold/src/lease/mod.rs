@@ -8,6 +8,7 @@ pub(crate) mod guard;
 pub(crate) mod handle;
 pub(crate) mod held_lease;
 pub(crate) mod held_leases;
+pub(crate) mod loss;
 pub(crate) mod not_changed;
 pub(crate) mod orphans;
 pub(crate) mod outcome;

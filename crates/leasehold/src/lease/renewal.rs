@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::{Clock, Fence, Key, LeaseStatus, Moment, Renew, RenewRequest, Store, Ttl};
+use leasehold_core::{
+    Clock, Effect, Error, ErrorKind, Fence, Key, LeaseStatus, Moment, Renew, RenewRequest, Store,
+    Ttl,
+};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -229,7 +232,7 @@ impl RenewalSchedule {
     pub(crate) fn taken_away(&self, key: &Key, fence: Fence) {
         let holds = self.holds().into_iter();
         for handle in holds.filter(|handle| handle.key == *key && handle.fences.first() == fence) {
-            handle.refuted();
+            handle.refuted(self.clock.now());
             self.remove(&handle);
         }
     }
@@ -338,7 +341,7 @@ impl RenewalSchedule {
             Some((same, due)) if same == length => due,
             _ => last.insert((length, renewal_due(sent_at, length, 3, held))).1,
         };
-        let mut moves = Vec::with_capacity(holds.len());
+        let (mut moves, mut is_store_gone) = (Vec::with_capacity(holds.len()), false);
         for (handle, request) in holds.iter().zip(requests) {
             let next = match answers.next() {
                 Some(Ok(answer @ (Renew::Renewed | Renew::Asked))) => {
@@ -351,18 +354,16 @@ impl RenewalSchedule {
                     lasting.map(|Lasting { length, lost_at }| due(length).min(lost_at))
                 }
                 Some(Ok(_not_ours)) => {
-                    handle.refuted();
+                    handle.refuted(now);
                     None
                 }
-                Some(Err(error)) => {
+                failed => {
+                    let error = failed.and_then(Result::err).unwrap_or_else(no_answer);
                     tracing::warn!(target: "leasehold", key = %handle.key, %error, "renewal failed");
                     events::count(events::RENEWALS_FAILED);
-                    handle.renewal_failed();
-                    Some(retry_due(now, handle.length()).min(handle.lost_at()))
-                }
-                None => {
-                    handle.renewal_failed();
-                    Some(retry_due(now, handle.length()).min(handle.lost_at()))
+                    let may_hold = handle.renewal_failed(&error, now);
+                    is_store_gone |= !may_hold;
+                    may_hold.then(|| retry_due(now, handle.length()).min(handle.lost_at()))
                 }
             };
             if let Some(next) = next {
@@ -373,7 +374,17 @@ impl RenewalSchedule {
         }
         // Before the requests count as done: a lease that is handed on then takes its moment along.
         self.put_off(&moves);
+        if is_store_gone {
+            // The others may be of the same store, and must not wait for their turn to hear of it.
+            self.holds().iter().for_each(|handle| self.look_now(handle));
+        }
     }
+}
+
+/// What is made of a renewal that a store gave no answer to.
+pub(crate) fn no_answer() -> Error {
+    Error::new(ErrorKind::Protocol, "the store gave no answer to a renewal")
+        .with_effect(Effect::Unknown)
 }
 
 /// A lease that is due.

@@ -141,7 +141,7 @@ where
             } else {
                 "the lease was lost, and the body was cut short"
             };
-            Err(explain(at_fault.as_ref(), Error::new(ErrorKind::Lost, why)).into())
+            Err(explain(at_fault.as_ref(), ErrorKind::Lost, why).into())
         }
     }
 }
@@ -177,12 +177,12 @@ pub(crate) fn judge<T>(
                 .to_owned(),
         ),
     };
-    Err(RunError { error: explain(at_fault, Error::new(kind, why)), output: Some(done) })
+    Err(RunError { error: explain(at_fault, kind, &why), output: Some(done) })
 }
 
-fn explain(at_fault: Option<&HeldLease>, error: Error) -> Error {
+fn explain(at_fault: Option<&HeldLease>, kind: ErrorKind, why: &str) -> Error {
     match at_fault {
-        Some(lease) => lease.explain(error, "run"),
-        None => error.during("run"),
+        Some(lease) => lease.explain(lease.lost_by(kind, why), "run"),
+        None => Error::new(kind, why).during("run"),
     }
 }

@@ -68,7 +68,7 @@ async fn a_loss_is_told_with_its_reason() {
     assert_eq!((forced.what, forced.fence), (LockEventKind::Forced, fence));
     guard.lost().await;
     let lost = next(&mut events, "k").await;
-    let what = LockEventKind::Lost { reason: LossReason::Refuted };
+    let what = LockEventKind::Lost { reason: LossReason::Refuted, cause: None };
     assert_eq!((lost.what, lost.fence), (what, fence));
     drop(guard);
 

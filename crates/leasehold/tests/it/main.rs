@@ -42,6 +42,7 @@ mod length;
 mod line;
 #[cfg(all(feature = "embedded", feature = "macros"))]
 mod locked;
+mod losses;
 mod multi;
 mod once;
 mod outages;

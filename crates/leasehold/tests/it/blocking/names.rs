@@ -34,7 +34,7 @@ fn no_method_of_the_async_api_is_missing_here() {
     // A thread has no runtime whose time a test could pause.
     assert!(there.get_mut("ClientBuilder").unwrap().remove("tokio_time"));
     // Values, which are the same for both.
-    for same in ["LockEventKind", "LossReason", "Prolonged"] {
+    for same in ["LockEventKind", "Loss", "LossReason", "Prolonged"] {
         assert!(there.remove(same).is_some(), "{same}");
     }
     for same in ["DetachedLease", "LockOptions", "NotChanged", "Owner", "Releases", "RunError"] {

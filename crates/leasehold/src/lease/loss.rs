@@ -1,0 +1,63 @@
+//! How a lease was lost.
+
+use std::fmt;
+use std::time::Duration;
+
+use leasehold_core::{Error, Reason};
+
+use crate::audit::LossReason;
+
+/// How a lease was lost, with the error of the last renewal that failed. Read by
+/// [`HeldLease::loss`](crate::HeldLease::loss).
+///
+/// Shown, it is a sentence for people.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Loss {
+    pub(crate) reason: LossReason,
+    pub(crate) error: Option<Error>,
+    pub(crate) unconfirmed_for: Duration,
+}
+
+impl Loss {
+    /// What ended it.
+    #[must_use]
+    pub const fn reason(&self) -> LossReason {
+        self.reason
+    }
+
+    /// How the last renewal failed, if none succeeded after it.
+    #[must_use]
+    pub const fn error(&self) -> Option<&Error> {
+        self.error.as_ref()
+    }
+
+    /// Why the last renewal failed, as far as that is known: [`Error::reason`].
+    #[must_use]
+    pub fn cause(&self) -> Option<Reason> {
+        self.error.as_ref().and_then(Error::reason)
+    }
+
+    /// How long before the loss the last request was sent that the store has confirmed: the
+    /// acquisition, or a renewal.
+    #[must_use]
+    pub const fn unconfirmed_for(&self) -> Duration {
+        self.unconfirmed_for
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.reason, &self.error) {
+            (LossReason::MaxHold, _) => f.write_str("it was held for as long as it may be"),
+            (LossReason::Refuted, Some(error)) => error.fmt(f),
+            (LossReason::Refuted, None) => {
+                f.write_str("it was taken away, or the store has forgotten it")
+            }
+            (LossReason::Expired, error) => {
+                write!(f, "no renewal was confirmed for {:.1?}", self.unconfirmed_for)?;
+                error.as_ref().map_or(Ok(()), |error| write!(f, ": {error}"))
+            }
+        }
+    }
+}
