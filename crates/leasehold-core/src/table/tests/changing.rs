@@ -204,11 +204,11 @@ fn a_holder_that_is_asked_learns_of_it_with_its_next_renewal() {
 }
 
 #[test]
-fn a_renewal_of_no_length_asks_and_changes_nothing() {
+fn a_renewal_of_the_shortest_length_asks_and_changes_nothing() {
     let mut lock = Lock::new();
     let lease = lock.take(1, 10_000);
     let before = lock.entry.clone();
-    assert_eq!(lock.renew(1, lease, 1), Renew::Renewed);
+    assert_eq!(lock.renew(1, lease, 10), Renew::Renewed);
     assert_eq!(lock.entry, before);
 }
 
