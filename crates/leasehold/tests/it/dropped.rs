@@ -150,7 +150,7 @@ async fn thousands_of_dropped_futures_leave_their_locks_to_others_on_servers() {
     let nodes_at: Vec<_> = nodes.iter().map(|node| node.addr().to_string()).collect();
     let quorum = format!("quorum+redis://{}?keep_leases=yes", nodes_at.join(","));
     let stores = [
-        ("a server", server.url().to_string()),
+        ("a server", server.url()),
         ("Sentinel", sentinels.url()),
         ("Cluster", cluster.url()),
         ("a quorum", quorum),
