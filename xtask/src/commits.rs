@@ -11,7 +11,7 @@ const SUBJECT_MAX: usize = 72;
 /// What a subject begins with. Several may stand together, separated by a comma and a blank.
 const AREAS: &[&str] = &[
     "core", "clock", "client", "embedded", "redis", "quorum", "testkit", "cli", "bench", "xtask",
-    "docs", "ci", "deps", "all",
+    "sim", "docs", "ci", "deps", "all",
 ];
 
 /// What is wrong with the messages of the commits since [`SINCE`]. Where that commit is not to be

@@ -18,6 +18,7 @@ mod links;
 mod picture;
 mod promises;
 mod run_tests;
+mod sim;
 mod surface;
 mod tests_named;
 mod torture;
@@ -31,7 +32,7 @@ const USAGE: &str = "\
 Usage: cargo xtask <command>
 
 Commands:
-  check [--fast]  everything CI checks; --fast leaves out features, documentation, doc tests and
+  check [--fast]  everything CI checks; --fast leaves out features, documentation, doc tests,
                   torture
   hygiene         what no compiler complains about: leftovers, white space, long files, links, words,
                   tests that documents name, promises, circles of modules, commit messages
@@ -47,6 +48,9 @@ Commands:
   dist [PART...]  what is given to users, into target/dist: package (Debian, and its files alone), static
                   (the same with musl), image, crates (as they are published);
                   without arguments all of it
+  sim [run|history|planted ARGUMENT...]
+                  the client simulated, see docs/proof.md: `run --seconds N`, `run --seeds N --from SEED`,
+                  `history SEED`, `planted`; without arguments 60 s of the same seeds and 30 s of others
   torture [STORE SECONDS [SEED]]
                   the whole command under faults, see docs/reliability.md; STORE is embedded, redis,
                   sentinel, cluster, quorum or all; without arguments it is `all 30`
@@ -72,6 +76,7 @@ fn main() -> ExitCode {
         ["surface", "--write"] => surface::run(root(), surface::Task::Write),
         ["interop", names @ ..] => interop::run(names),
         ["dist", parts @ ..] => dist::run(parts),
+        ["sim", rest @ ..] => sim::run(rest),
         ["torture", rest @ ..] => torture::run(rest),
         ["run-tests", program, rest @ ..] => run_tests::run(program, rest),
         _ => {

@@ -16,6 +16,10 @@ use crate::ttl::Ttl;
 /// 1 % of the ttl for clocks that run at different speeds, and 2 ms for the store's rounding.
 #[must_use]
 pub fn margin(ttl: Ttl) -> Duration {
+    #[cfg(leasehold_planted)]
+    if crate::planted::is(crate::planted::Fault::NoMargin) {
+        return Duration::ZERO;
+    }
     ttl.part(100).saturating_add(Duration::from_millis(2))
 }
 
@@ -56,6 +60,12 @@ impl LeaseState {
     /// than its margin and grace. Such a grant must be given back, never used.
     #[must_use]
     pub fn granted(sent_at: Moment, ttl: Ttl, grace: Duration, now: Moment) -> Option<Self> {
+        #[cfg(leasehold_planted)]
+        let sent_at = if crate::planted::is(crate::planted::Fault::DeadlineFromAnswer) {
+            now
+        } else {
+            sent_at
+        };
         let state = Self {
             ttl,
             longest: ttl,
@@ -66,6 +76,10 @@ impl LeaseState {
             at_risk: false,
             lost: false,
         };
+        #[cfg(leasehold_planted)]
+        if crate::planted::is(crate::planted::Fault::LateGrantCounts) {
+            return Some(state);
+        }
         (state.latest < state.lost_at()).then_some(state)
     }
 
@@ -109,6 +123,11 @@ impl LeaseState {
     /// `shorten` is set, and never brings a lost lease back. With a shorter ttl the grace shrinks
     /// by the same share, so that shortening a lease is not losing it.
     pub fn renewed(&mut self, sent_at: Moment, ttl: Ttl, shorten: bool, now: Moment) -> bool {
+        #[cfg(leasehold_planted)]
+        if crate::planted::is(crate::planted::Fault::RenewalRevives) {
+            (self.lost, self.latest, self.deadline) =
+                (false, sent_at, Self::deadline_of(sent_at, ttl));
+        }
         if self.status(now) == LeaseStatus::Lost {
             return false;
         }
@@ -160,6 +179,10 @@ impl LeaseState {
 
     /// Takes in a renewal that failed without a definite answer: the deadline stays.
     pub fn renewal_failed(&mut self) {
+        #[cfg(leasehold_planted)]
+        if crate::planted::is(crate::planted::Fault::FailedRenewalProlongs) {
+            self.deadline = self.deadline.saturating_add(self.ttl.part(3));
+        }
         self.at_risk = true;
     }
 

@@ -23,6 +23,8 @@ mod fixed;
 mod key;
 mod label;
 mod lease;
+#[cfg(leasehold_planted)]
+pub mod planted;
 pub mod proof;
 mod reason;
 pub mod retry;

@@ -245,7 +245,11 @@ impl Attempt {
     /// Asks how far back the node remembers. Only now: had it been restarted between that answer
     /// and the grant, the answer would be worth nothing.
     fn ask_age(&mut self, node: usize) {
-        if self.nodes.keep_leases {
+        let counts = self.nodes.keep_leases;
+        #[cfg(leasehold_planted)]
+        let counts =
+            counts || leasehold_core::planted::is(leasehold_core::planted::Fault::YoungNodeCounts);
+        if counts {
             return self.step(node, Ok(()), |holds| holds.old_enough = true);
         }
         let question = self.nodes.ask_age(node, self.patience);

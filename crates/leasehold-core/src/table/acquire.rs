@@ -31,6 +31,12 @@ impl Operation for AcquireRequest {
         if let Some(refusal) = entry.refusal(self) {
             return Acquire::Refused(refusal);
         }
+        #[cfg(leasehold_planted)]
+        if crate::planted::is(crate::planted::Fault::AskedTwiceIsBusy)
+            && entry.holder_mut(self.token).is_some()
+        {
+            return Acquire::Busy(entry.busy(now.at));
+        }
         if let Some(holder) = entry.holder_mut(self.token) {
             let expires_at = now.at.saturating_add(self.ttl.duration());
             holder.expires_at = holder.expires_at.max(expires_at);
@@ -161,7 +167,11 @@ impl LockEntry {
 
     fn grant(&mut self, request: &AcquireRequest, now: Now) -> Granted {
         self.kind = Some(request.mode.kind());
-        self.close(request.cooldown, now.at);
+        let cooldown = request.cooldown;
+        #[cfg(leasehold_planted)]
+        let cooldown =
+            cooldown.filter(|_| !crate::planted::is(crate::planted::Fault::PeriodForgotten));
+        self.close(cooldown, now.at);
         let fences = self.issue(request.fence_block, now);
         self.holders.push(Holder {
             token: request.token,

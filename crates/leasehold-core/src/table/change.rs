@@ -26,6 +26,12 @@ impl Operation for ConvertRequest {
             return if late { Convert::Late } else { Convert::NotHeld };
         };
         let sharers = u32::try_from(entry.holders.len()).unwrap_or(u32::MAX).saturating_sub(1);
+        #[cfg(leasehold_planted)]
+        let sharers = if crate::planted::is(crate::planted::Fault::UpgradeBesideReaders) {
+            0
+        } else {
+            sharers
+        };
         let waited_for = !entry.waiters.is_empty();
         let stored = entry.kind_in_use().unwrap_or(Kind::Lock);
         let taken = entry.permits_taken();

@@ -76,6 +76,10 @@ impl Waiter {
     /// Whether the waiter has given signs of life so recently that a lease can be handed to it:
     /// half of its window must be left. A live waiter, heard every third of it, has more.
     pub(super) fn can_be_served(&self, at: StoreTime) -> bool {
+        #[cfg(leasehold_planted)]
+        if crate::planted::is(crate::planted::Fault::DeadIsServed) {
+            return true;
+        }
         self.window_left(at) >= self.window.part(2)
     }
 
@@ -178,10 +182,18 @@ impl LockEntry {
     /// Whether there is room for one more holder of this mode.
     pub(super) fn admits(&self, mode: Mode) -> bool {
         match mode {
+            #[cfg(leasehold_planted)]
+            Mode::Exclusive if crate::planted::is(crate::planted::Fault::WriterBesideReaders) => {
+                self.holders.iter().all(|holder| holder.mode == Mode::Shared)
+            }
             Mode::Exclusive => self.holders.is_empty(),
             Mode::Shared | Mode::Joint(_) => self.holders.iter().all(|holder| holder.mode == mode),
             Mode::Permits { count, limit } => {
                 let limit = self.kind_in_use().and_then(Kind::limit).unwrap_or(limit);
+                #[cfg(leasehold_planted)]
+                let more = u32::from(crate::planted::is(crate::planted::Fault::PermitTooMany));
+                #[cfg(leasehold_planted)]
+                let limit = limit.saturating_add(more);
                 count.get() <= limit.get().saturating_sub(self.permits_taken())
             }
         }

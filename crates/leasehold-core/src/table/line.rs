@@ -8,6 +8,10 @@ impl LockEntry {
     /// Whether nobody in line comes before a newcomer, or before a waiter that was forgotten and
     /// brings its old place.
     pub(super) fn is_next(&self, request: &AcquireRequest, at: StoreTime) -> bool {
+        #[cfg(leasehold_planted)]
+        if crate::planted::is(crate::planted::Fault::NewcomerPassesLine) {
+            return true;
+        }
         let place = request.in_line().and_then(|queue| queue.place);
         let place = place.filter(|place| self.may_have_given(*place, at));
         self.waiters.front().is_none_or(|head| match place {

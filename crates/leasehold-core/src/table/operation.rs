@@ -72,6 +72,11 @@ impl LockEntry {
 
     /// Drops the holders and waiters whose time is over.
     fn expire(&mut self, at: StoreTime) {
+        #[cfg(leasehold_planted)]
+        if crate::planted::is(crate::planted::Fault::StoreEndsEarly) {
+            let at = at.saturating_add(std::time::Duration::from_millis(50));
+            self.holders.retain(|holder| holder.expires_at > at);
+        }
         self.holders.retain(|holder| holder.expires_at > at);
         self.waiters.retain(|waiter| !waiter.window_left(at).is_zero());
     }
@@ -96,6 +101,16 @@ impl LockEntry {
 
     fn grant_to(&mut self, head: Waiter, now: Now, notices: &mut Vec<Notice>) {
         let fences = self.issue(head.fence_block, now);
+        #[cfg(leasehold_planted)]
+        let fences = if crate::planted::is(crate::planted::Fault::FenceRepeats) {
+            let before = crate::Fence::new(
+                fences.first().epoch(),
+                fences.first().sequence().saturating_sub(1),
+            );
+            crate::FenceBlock::new(before.unwrap_or(fences.first()), fences.count())
+        } else {
+            fences
+        };
         let wake = Wake::Granted { ticket: head.ticket, heartbeat: head.heartbeat, fences };
         notices.push(Notice { client: head.client, wake });
         self.holders.push(Holder {

@@ -33,7 +33,12 @@ impl Operation for ReleaseRequest {
     }
 
     fn apply(&self, Current { entry, now }: Current<'_>) -> Release {
-        let Some(at) = entry.holders.iter().position(|h| h.token == self.token) else {
+        let held = entry.holders.iter().position(|h| h.token == self.token);
+        #[cfg(leasehold_planted)]
+        let any = crate::planted::is(crate::planted::Fault::ReleaseWithoutToken);
+        #[cfg(leasehold_planted)]
+        let held = held.or_else(|| (any && !entry.holders.is_empty()).then_some(0));
+        let Some(at) = held else {
             if entry.released == Some(self.token) || entry.ended.contains(&self.token) {
                 return Release::Released;
             }
@@ -44,11 +49,15 @@ impl Operation for ReleaseRequest {
             }
             return Release::NotHeld;
         };
+        let remaining = self.remaining;
+        #[cfg(leasehold_planted)]
+        let remaining =
+            if crate::planted::is(crate::planted::Fault::InnerEndsAll) { 0 } else { remaining };
         if let Some(holder) = entry.holders.get_mut(at)
-            && self.remaining > 0
+            && remaining > 0
         {
-            holder.holds = self.remaining;
-            return Release::StillHeld { holds: self.remaining };
+            holder.holds = remaining;
+            return Release::StillHeld { holds: remaining };
         }
         entry.end(at);
         entry.reopen(self.reopen);
@@ -66,6 +75,12 @@ impl Operation for LeaveRequest {
     }
 
     fn apply(&self, Current { entry, .. }: Current<'_>) -> Leave {
+        #[cfg(leasehold_planted)]
+        if crate::planted::is(crate::planted::Fault::LeaveKeepsPlace)
+            && entry.waiters.iter().any(|w| w.token == self.token)
+        {
+            return Leave::Left;
+        }
         if let Some(at) = entry.waiters.iter().position(|w| w.token == self.token) {
             entry.waiters.remove(at);
             Leave::Left

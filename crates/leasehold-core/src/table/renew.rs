@@ -21,10 +21,22 @@ impl Operation for RenewRequest {
 
     fn apply(&self, Current { entry, now }: Current<'_>) -> Renew {
         let higher = Some(self.fences.last()).filter(|last| Some(*last) > entry.last_fence);
+        let token = self.renewed_token();
+        #[cfg(leasehold_planted)]
+        if crate::planted::is(crate::planted::Fault::AdoptedTwice) && self.successor.is_some() {
+            return match entry.holder_mut(self.token) {
+                Some(_) => Renew::Renewed,
+                None => Renew::NotHeld,
+            };
+        }
         if let Some(successor) = self.successor {
             entry.hand_to(successor, self.token);
         }
-        let Some(holder) = entry.holder_mut(self.renewed_token()) else {
+        let Some(holder) = entry.holder_mut(token) else {
+            #[cfg(leasehold_planted)]
+            if crate::planted::is(crate::planted::Fault::RefusedRenewalTold) {
+                return Renew::Renewed;
+            }
             let late = entry.is_late(self.fences);
             return if late { Renew::Late } else { Renew::NotHeld };
         };

@@ -34,6 +34,12 @@ impl Attempt {
             granted.iter().filter(|other| *other == one).count() >= self.nodes.majority()
         });
         let highest = granted.iter().copied().max_by_key(|fences| fences.last());
+        #[cfg(leasehold_planted)]
+        let highest = if leasehold_core::planted::is(leasehold_core::planted::Fault::LowestFence) {
+            granted.iter().copied().min_by_key(|fences| fences.last())
+        } else {
+            highest
+        };
         self.told_before = known.is_some();
         self.fences = known.or(agreed).or(highest);
         for node in 0..self.votes.len() {

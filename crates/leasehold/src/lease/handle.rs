@@ -288,6 +288,10 @@ impl LeaseHandle {
     pub(crate) fn hand_on(&self, now: Moment) -> Option<Self> {
         let Relay { handoffs, until } = self.relay;
         let fence = self.fence.saturating_add(1);
+        #[cfg(leasehold_planted)]
+        let same = leasehold_core::planted::is(leasehold_core::planted::Fault::LocalFenceRepeats);
+        #[cfg(leasehold_planted)]
+        let fence = if same { self.fence } else { fence };
         let mut state = self.state();
         let may = self.is_ours()
             && !self.is_asked()
@@ -585,6 +589,11 @@ impl LeaseHandle {
             if self.wait_for_phase() != Phase::Held || self.status(clock.now()) == LeaseStatus::Lost
             {
                 return;
+            }
+            #[cfg(leasehold_planted)]
+            if leasehold_core::planted::is(leasehold_core::planted::Fault::LossNotTold) {
+                changed.await;
+                continue;
             }
             // The deadline is watched here too: loss must be told even when the renewer starves.
             tokio::select! {

@@ -393,7 +393,13 @@ impl HeldLease {
                 Err(lost())
             }
             Some(Err(error)) => {
-                if error.effect() == Effect::NotApplied {
+                let undone = error.effect() == Effect::NotApplied;
+                #[cfg(leasehold_planted)]
+                let undone = undone
+                    || leasehold_core::planted::is(
+                        leasehold_core::planted::Fault::ShorteningForgotten,
+                    );
+                if undone {
                     handle.length_unchanged(before, client.clock.now());
                 }
                 handle.renewal_failed(&error, client.clock.now());

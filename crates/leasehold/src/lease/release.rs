@@ -302,6 +302,14 @@ impl Ending {
     fn hand_over(&mut self) {
         if !self.is_over {
             let (client, handle) = (self.lease.client(), Arc::clone(self.lease.handle()));
+            #[cfg(leasehold_planted)]
+            let kept = leasehold_core::planted::is(
+                leasehold_core::planted::Fault::DroppedReleaseForgotten,
+            );
+            #[cfg(leasehold_planted)]
+            if kept {
+                return self.is_over();
+            }
             client.reaper.send(Orphan::Lease { handle, request: self.last.request.clone() });
             self.is_over();
         }

@@ -205,6 +205,10 @@ impl RenewalSchedule {
     fn is_on_its_way(&self, found: &Found, now: Moment) -> bool {
         let handle = &found.lease;
         match handle.is_offered_until() {
+            #[cfg(leasehold_planted)]
+            Some(_) if leasehold_core::planted::is(leasehold_core::planted::Fault::OfferStays) => {
+                return false;
+            }
             Some(until) if now < until => {
                 self.put_off(&[found.to(until.min(handle.lost_at()))]);
             }

@@ -93,6 +93,11 @@ impl Armed {
         request: &AcquireRequest,
         landing: Option<Landing>,
     ) -> Option<GivenUp> {
+        #[cfg(leasehold_planted)]
+        if leasehold_core::planted::is(leasehold_core::planted::Fault::DroppedNotGivenUp) {
+            self.disarm(reaper);
+            return None;
+        }
         let cut = self.asking && landing.is_none();
         let given_up = self.may_have_something().then(|| {
             reaper.send(Orphan::Acquisition {

@@ -326,6 +326,10 @@ impl Wire {
                     let ask = self.acquisition.limits.pause_after(u32::MAX);
                     pause = pause.min(ask.saturating_mul(waiting.position.saturating_add(1)));
                 }
+                #[cfg(leasehold_planted)]
+                if leasehold_core::planted::is(leasehold_core::planted::Fault::WaiterNeverAsks) {
+                    pause = std::time::Duration::from_secs(3_600);
+                }
                 self.next = now.saturating_add(pause.max(PAUSE_MIN));
             }
             Ok(Attempt::Busy(busy)) => {
@@ -357,6 +361,11 @@ impl Wire {
         let mut sent = self.sent.iter().chain(&self.acknowledged);
         let sent_at = sent.find(|(number, _)| *number == heartbeat).map(|sent| sent.1);
         let now = self.now();
+        #[cfg(leasehold_planted)]
+        let from_now =
+            leasehold_core::planted::is(leasehold_core::planted::Fault::HandOverFromArrival);
+        #[cfg(leasehold_planted)]
+        let sent_at = sent_at.map(|sent_at| if from_now { now } else { sent_at });
         let attempt =
             sent_at.map(|sent_at| self.acquisition.granted(fences, sent_at, self.window, now));
         let Some(Attempt::Held(guard)) = attempt else {

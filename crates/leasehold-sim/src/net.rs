@@ -1,0 +1,413 @@
+//! The network and the nodes behind it: every call is two messages, which may come late, twice, in
+//! another order, or never.
+
+use std::any::Any;
+use std::borrow::Borrow;
+use std::cell::Cell;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use leasehold_core::{Acquire, BoxFuture, Call, Clock, Method, Moment, RenewRequest, Result};
+use leasehold_embedded::MemoryStore;
+use tokio::time::Instant;
+
+use crate::profile::{Us, What};
+
+/// Where a node's time of day begins: 2026-01-01.
+const TIME_OF_DAY_US: u64 = 1_767_225_600_000_000;
+
+/// A clock of a node, which the simulation moves.
+#[derive(Debug, Default)]
+struct NodeClock(AtomicU64);
+
+impl NodeClock {
+    fn set(&self, us: u64) {
+        self.0.store(us, Ordering::Relaxed);
+    }
+}
+
+impl Clock for NodeClock {
+    fn now(&self) -> Moment {
+        Moment::from_nanos(self.0.load(Ordering::Relaxed).saturating_mul(1_000))
+    }
+}
+
+/// A store, at the other end of the network.
+pub(crate) struct Node {
+    clock: Arc<NodeClock>,
+    time_of_day: Arc<NodeClock>,
+    rate_ppm: i64,
+    /// By how much its time of day is ahead.
+    ahead_us: u64,
+    store: Mutex<MemoryStore>,
+    up_since: AtomicU64,
+    down_until: AtomicU64,
+    /// Counts its restarts.
+    pub(crate) life: AtomicU64,
+}
+
+type Delivery = Box<dyn FnOnce(&Net) + Send>;
+
+struct Message {
+    at: Us,
+    number: u64,
+    delivery: Delivery,
+}
+
+impl PartialEq for Message {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.number) == (other.at, other.number)
+    }
+}
+
+impl Eq for Message {}
+
+impl PartialOrd for Message {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Message {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+/// What became of messages.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) messages: u64,
+    pub(crate) lost: u64,
+    pub(crate) doubled: u64,
+    /// Requests that were carried out after their caller had given them up.
+    pub(crate) late: u64,
+}
+
+struct State {
+    rng: fastrand::Rng,
+    queue: BinaryHeap<Reverse<Message>>,
+    number: u64,
+    now: Us,
+    /// What is wrong now, and until when.
+    wrong: Vec<(Us, What)>,
+    /// When the last message of a connection arrives: those after it come later.
+    last: BTreeMap<(usize, usize, bool), Us>,
+    tally: Tally,
+    /// The tokens that were given up or released at each node.
+    ended: BTreeSet<(usize, [u8; 16])>,
+    /// The fences that were granted to requests which came after that.
+    late_fences: BTreeSet<u64>,
+    /// The locks in whose lines such requests stand.
+    late_places: BTreeMap<String, Us>,
+}
+
+/// All nodes, and what is on the way to them and from them.
+pub(crate) struct Net {
+    state: Mutex<State>,
+    pub(crate) nodes: Vec<Node>,
+}
+
+thread_local! {
+    /// The process that runs now: since when, by its own clock, and how fast that one is.
+    static RUNNING: Cell<Option<(Us, Instant, i64)>> = const { Cell::new(None) };
+}
+
+/// From here on a process runs, whose clock shows `Instant::now()`.
+pub(crate) fn runs_from(at: Us, rate_ppm: i64) {
+    RUNNING.set(Some((at, Instant::now(), rate_ppm)));
+}
+
+pub(crate) fn runs_no_more() {
+    RUNNING.set(None);
+}
+
+/// `us` by a clock of this rate.
+pub(crate) fn by_clock(us: Us, rate_ppm: i64) -> Us {
+    let parts = i128::from(us) * i128::from(1_000_000 + rate_ppm) / 1_000_000;
+    u64::try_from(parts).unwrap_or_default()
+}
+
+impl Net {
+    /// `rates_ppm`: how fast each node's clock is.
+    pub(crate) fn new(seed: u64, rates_ppm: &[i64], start: Us) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let nodes = rates_ppm.iter().map(|rate_ppm| {
+            let (clock, time_of_day) = (Arc::<NodeClock>::default(), Arc::<NodeClock>::default());
+            let store = MemoryStore::with_clocks(
+                Arc::<NodeClock>::clone(&clock),
+                Arc::<NodeClock>::clone(&time_of_day),
+            );
+            Node {
+                clock,
+                time_of_day,
+                rate_ppm: *rate_ppm,
+                ahead_us: rng.u64(0..500_000),
+                store: Mutex::new(store),
+                up_since: AtomicU64::new(0),
+                down_until: AtomicU64::new(0),
+                life: AtomicU64::new(0),
+            }
+        });
+        let nodes = nodes.collect();
+        let state = State {
+            rng,
+            queue: BinaryHeap::new(),
+            number: 0,
+            now: start,
+            wrong: Vec::new(),
+            last: BTreeMap::new(),
+            tally: Tally::default(),
+            ended: BTreeSet::new(),
+            late_fences: BTreeSet::new(),
+            late_places: BTreeMap::new(),
+        };
+        Self { state: Mutex::new(state), nodes }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True time: that of the process that runs, or of the message that is delivered.
+    pub(crate) fn now(&self) -> Us {
+        let now = self.state().now;
+        let Some((since, then, rate_ppm)) = RUNNING.get() else { return now };
+        let passed = u64::try_from(then.elapsed().as_micros()).unwrap_or(u64::MAX);
+        now.max(since + by_clock(passed, -rate_ppm))
+    }
+
+    pub(crate) fn tally(&self) -> Tally {
+        self.state().tally
+    }
+
+    /// Whether a request that came after the end of its token was granted this fence.
+    pub(crate) fn is_late_fence(&self, fence: u64) -> bool {
+        self.state().late_fences.contains(&fence)
+    }
+
+    /// When such a request last took a place in the line of this lock.
+    pub(crate) fn late_place_at(&self, key: &str) -> Option<Us> {
+        self.state().late_places.get(key).copied()
+    }
+
+    /// Something goes wrong until then.
+    pub(crate) fn begin(&self, what: What, until: Us) {
+        self.state().wrong.push((until, what));
+    }
+
+    /// Nothing is wrong any more.
+    pub(crate) fn heal(&self) {
+        self.state().wrong.clear();
+        for node in &self.nodes {
+            node.down_until.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// When each copy of a message arrives that is sent now.
+    fn fate(&self, now: Us, host: usize, node: usize, there: bool) -> Vec<Us> {
+        let mut state = self.state();
+        let State { rng, wrong, last, tally, .. } = &mut *state;
+        tally.messages += 1;
+        wrong.retain(|(until, _)| *until > now);
+        let (mut copies, mut in_order, mut more) = (1, true, 0);
+        for (_, what) in &*wrong {
+            match *what {
+                What::Cut { host: of, node: to } if of == host && to == node => copies = 0,
+                What::Alone { node: cut } if cut == node => copies = 0,
+                What::Loss { percent } if rng.u32(..100) < percent => copies = 0,
+                What::Double { percent } if rng.u32(..100) < percent && copies > 0 => copies = 2,
+                What::Slow { percent } if rng.u32(..100) < percent => {
+                    more = if rng.bool() {
+                        rng.u64(1_000..200_000)
+                    } else {
+                        rng.u64(200_000..3_000_000)
+                    };
+                }
+                What::Reorder { percent } if rng.u32(..100) < percent => {
+                    (in_order, more) = (false, rng.u64(1_000..6_000_000));
+                }
+                // The connection was closed with the request in its buffers.
+                What::Late { percent } if rng.u32(..100) < percent => {
+                    if there {
+                        (in_order, more) = (false, rng.u64(900_000..8_000_000));
+                    } else {
+                        copies = 0;
+                    }
+                }
+                _ => {}
+            }
+        }
+        match copies {
+            0 => tally.lost += 1,
+            1 => {}
+            _ => tally.doubled += 1,
+        }
+        let least = if wrong.is_empty() { 200..500 } else { 100..3_000 };
+        let arrivals = (0..copies).map(|copy: u64| {
+            let at = now + rng.u64(least.clone()) + more + copy * rng.u64(0..400_000);
+            let last = last.entry((host, node, there)).or_default();
+            if !in_order || copy > 0 {
+                return at;
+            }
+            *last = at.max(*last + 1);
+            *last
+        });
+        arrivals.collect()
+    }
+
+    fn push(&self, at: Us, delivery: Delivery) {
+        let mut state = self.state();
+        state.number += 1;
+        let number = state.number;
+        state.queue.push(Reverse(Message { at, number, delivery }));
+    }
+
+    /// Lets time pass until then.
+    pub(crate) fn run_until(&self, then: Us) {
+        loop {
+            let message = {
+                let mut state = self.state();
+                if state.queue.peek().is_none_or(|Reverse(next)| next.at > then) {
+                    state.now = then;
+                    return;
+                }
+                let Some(Reverse(message)) = state.queue.pop() else { return };
+                state.now = state.now.max(message.at);
+                message
+            };
+            (message.delivery)(self);
+        }
+    }
+
+    /// The store at a node, whose clocks show the present.
+    pub(crate) fn store(&self, node: usize) -> MemoryStore {
+        let now = self.state().now;
+        let node = &self.nodes[node];
+        node.clock.set(by_clock(now, node.rate_ppm));
+        node.time_of_day.set(TIME_OF_DAY_US + node.ahead_us + now);
+        node.store.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A node ends and begins anew, with or without what it knew.
+    pub(crate) fn restart(&self, number: usize, keeps: bool, down: Us) {
+        let now = self.state().now;
+        let node = &self.nodes[number];
+        if !keeps {
+            let fresh = MemoryStore::with_clocks(
+                Arc::<NodeClock>::clone(&node.clock),
+                Arc::<NodeClock>::clone(&node.time_of_day),
+            );
+            *node.store.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
+            node.up_since.store(now + down, Ordering::Relaxed);
+        }
+        node.life.fetch_add(1, Ordering::Relaxed);
+        node.down_until.store(now + down, Ordering::Relaxed);
+    }
+
+    /// When a message from a node to a process arrives that is sent now, if it does.
+    pub(crate) fn tells(&self, host: usize, node: usize) -> Vec<Us> {
+        self.fate(self.now(), host, node, false)
+    }
+
+    /// Sends a call; `answered` gets the answer, if one comes.
+    pub(crate) fn call<C: Call + ?Sized>(
+        &self,
+        call: &C,
+        (host, node): (usize, usize),
+        within: Duration,
+        answered: impl FnOnce(C::Answer) + Send + 'static,
+    ) {
+        let sent_at = self.now();
+        let given_up_at = sent_at + u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
+        let call: Arc<C::Owned> = Arc::new(call.to_owned());
+        let answered = Arc::new(Mutex::new(Some(answered)));
+        for at in self.fate(sent_at, host, node, true) {
+            let (call, answered) = (Arc::clone(&call), Arc::clone(&answered));
+            let deliver = move |net: &Self| {
+                let now = net.state().now;
+                if net.nodes[node].down_until.load(Ordering::Relaxed) > now {
+                    return;
+                }
+                let call: &C = (*call).borrow();
+                let Some(answer) = net.carry_out(call, node, within) else { return };
+                net.take_note(call, &answer, node, (now, given_up_at));
+                let answer = Arc::new(Mutex::new(Some(answer)));
+                for at in net.fate(now, host, node, false) {
+                    let (answer, answered) = (Arc::clone(&answer), Arc::clone(&answered));
+                    let take_in = move |_: &Self| {
+                        let answered = take(&answered);
+                        if let (Some(answered), Some(answer)) = (answered, take(&answer)) {
+                            answered(answer);
+                        }
+                    };
+                    net.push(at, Box::new(take_in));
+                }
+            };
+            self.push(at, Box::new(deliver));
+        }
+    }
+
+    fn carry_out<C: Call + ?Sized>(
+        &self,
+        call: &C,
+        node: usize,
+        within: Duration,
+    ) -> Option<C::Answer> {
+        if C::METHOD == Method::RemembersFor {
+            let up =
+                self.state().now.saturating_sub(self.nodes[node].up_since.load(Ordering::Relaxed));
+            let answer: Result<Option<Duration>> = Ok(Some(Duration::from_micros(up)));
+            let answer: Box<dyn Any> = Box::new(answer);
+            return answer.downcast().ok().map(|answer| *answer);
+        }
+        let store = self.store(node);
+        let mut answer: BoxFuture<'_, C::Answer> = call.send(&store, within);
+        match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answer) => Some(answer),
+            Poll::Pending => None,
+        }
+    }
+
+    /// Notes the tokens that come to an end, and what those got that had come to it before.
+    fn take_note<C: Call + ?Sized>(
+        &self,
+        call: &C,
+        answer: &C::Answer,
+        node: usize,
+        (now, given_up_at): (Us, Us),
+    ) {
+        let mut state = self.state();
+        state.tally.late += u64::from(now > given_up_at);
+        let targets = call.targets();
+        let Some((key, Some(token))) = targets.first() else { return };
+        let token = (node, *token.as_bytes());
+        match C::METHOD {
+            Method::Leave | Method::Release => drop(state.ended.insert(token)),
+            Method::Renew => {
+                let requests = call.to_owned();
+                let requests: &dyn Any = &requests;
+                let requests = requests.downcast_ref::<Vec<RenewRequest>>();
+                let spent = requests.into_iter().flatten().filter(|one| one.successor.is_some());
+                state.ended.extend(spent.map(|one| (node, *one.token.as_bytes())));
+            }
+            Method::Acquire if state.ended.contains(&token) => {
+                let answer: &dyn Any = answer;
+                let Some(Ok(answer)) = answer.downcast_ref::<Result<Acquire>>() else { return };
+                if let Some(fences) = answer.fences() {
+                    state.late_fences.insert(fences.first().value());
+                }
+                state.late_places.insert(key.as_str().to_owned(), now);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn take<T>(from: &Mutex<Option<T>>) -> Option<T> {
+    from.lock().unwrap_or_else(PoisonError::into_inner).take()
+}

@@ -1,0 +1,230 @@
+//! What a seed draws: how many processes and nodes, how often what is done, and what goes wrong when.
+//!
+//! Each seed has rates of its own, and most have some at zero: what is rare in all of them together is
+//! common in a few.
+
+use std::time::Duration;
+
+/// True time, in microseconds since the beginning of the simulation.
+pub(crate) type Us = u64;
+
+/// Less than what the margin covers on both sides together.
+const DRIFT_PPM: i64 = 4_900;
+const SECOND: Us = 1_000_000;
+
+/// Something that goes wrong.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum What {
+    /// A process and a node can't reach each other.
+    Cut {
+        host: usize,
+        node: usize,
+    },
+    /// Nothing reaches a node.
+    Alone {
+        node: usize,
+    },
+    Loss {
+        percent: u32,
+    },
+    Double {
+        percent: u32,
+    },
+    Slow {
+        percent: u32,
+    },
+    /// Messages overtake others.
+    Reorder {
+        percent: u32,
+    },
+    /// Requests arrive long after their callers gave them up.
+    Late {
+        percent: u32,
+    },
+    /// A process stands still while its clock goes on.
+    Pause {
+        host: usize,
+    },
+    /// A process ends without a word; another one begins in its place.
+    Kill {
+        host: usize,
+    },
+    /// A node ends and begins anew; it knows what it knew, unless it `forgets`.
+    Restart {
+        node: usize,
+        forgets: bool,
+    },
+}
+
+/// What goes wrong, from when on and for how long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    pub(crate) at: Us,
+    pub(crate) lasts: Us,
+    pub(crate) what: What,
+}
+
+/// How often, in per cent, a process does what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rates {
+    pub(crate) no_renewal: u32,
+    pub(crate) long_hold: u32,
+    pub(crate) no_grace: u32,
+    pub(crate) stays_when_lost: u32,
+    pub(crate) no_pause: u32,
+    pub(crate) dropped: u32,
+    pub(crate) prolongs: u32,
+    pub(crate) detaches: u32,
+    pub(crate) unpolled: u32,
+    pub(crate) cooldown: u32,
+    pub(crate) forces: u32,
+    pub(crate) floods: u32,
+    pub(crate) closes: u32,
+}
+
+/// All that a seed decides before it begins.
+#[derive(Clone, Debug)]
+pub(crate) struct Profile {
+    pub(crate) seed: u64,
+    pub(crate) hosts: usize,
+    pub(crate) tasks: usize,
+    pub(crate) nodes: usize,
+    /// Whether nodes that restart may forget everything.
+    pub(crate) forgets: bool,
+    pub(crate) ttl: Duration,
+    /// Whether nothing but plain locks is used.
+    pub(crate) plain: bool,
+    /// Whether order is promised: one waiter a process, and nothing handed on inside of it.
+    pub(crate) in_order: bool,
+    pub(crate) step_max_ms: u64,
+    pub(crate) lasts: Us,
+    pub(crate) rates: Rates,
+    pub(crate) host_ppm: Vec<i64>,
+    pub(crate) node_ppm: Vec<i64>,
+    pub(crate) faults: Vec<Fault>,
+}
+
+/// How much of what there is to vary is wanted.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum Stores {
+    /// Two seeds of three have one store, the others a quorum.
+    #[default]
+    Any,
+    Memory,
+    Quorum,
+}
+
+fn drift(rng: &mut fastrand::Rng) -> i64 {
+    match rng.u8(0..3) {
+        0 => -DRIFT_PPM,
+        1 => DRIFT_PPM,
+        _ => rng.i64(-DRIFT_PPM..=DRIFT_PPM),
+    }
+}
+
+fn one_of<T: Copy>(rng: &mut fastrand::Rng, choices: &[T]) -> T {
+    choices[rng.usize(..choices.len())]
+}
+
+impl Profile {
+    pub(crate) fn draw(seed: u64, stores: Stores) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed ^ 0x5eed_0000_0000);
+        let quorum = match stores {
+            Stores::Any => rng.u8(0..3) == 0,
+            Stores::Memory => false,
+            Stores::Quorum => true,
+        };
+        let nodes = if quorum { one_of(&mut rng, &[3, 3, 5]) } else { 1 };
+        let forgets = quorum && rng.bool();
+        let hosts = rng.usize(2..=5);
+        let in_order = !quorum && rng.u8(0..4) == 0;
+        let ttls: &[u64] =
+            if quorum { &[1_000, 3_000] } else { &[200, 1_000, 3_000, 3_000, 20_000] };
+        let ttl = Duration::from_millis(one_of(&mut rng, ttls));
+        let some = |rng: &mut fastrand::Rng| one_of(rng, &[0, 5, 30, 90]);
+        let few = |rng: &mut fastrand::Rng| one_of(rng, &[0, 0, 2, 15]);
+        let rates = Rates {
+            no_renewal: some(&mut rng),
+            long_hold: some(&mut rng),
+            no_grace: one_of(&mut rng, &[0, 50, 100, 100]),
+            stays_when_lost: some(&mut rng),
+            no_pause: some(&mut rng),
+            dropped: one_of(&mut rng, &[0, 10, 40]),
+            prolongs: few(&mut rng),
+            detaches: few(&mut rng),
+            unpolled: few(&mut rng),
+            cooldown: few(&mut rng),
+            forces: one_of(&mut rng, &[0, 0, 0, 0, 0, 1]),
+            floods: u32::from(rng.u8(..16) == 0),
+            closes: one_of(&mut rng, &[0, 0, 1]),
+        };
+        let lasts = rng.u64(30..=90) * SECOND;
+        let mut profile = Self {
+            seed,
+            hosts,
+            tasks: if in_order { 1 } else { rng.usize(1..=3) },
+            nodes,
+            forgets,
+            ttl,
+            plain: in_order || rng.u8(0..3) == 0,
+            in_order,
+            step_max_ms: one_of(&mut rng, &[3, 10, 10]),
+            lasts,
+            rates,
+            host_ppm: (0..hosts).map(|_| drift(&mut rng)).collect(),
+            node_ppm: (0..nodes).map(|_| drift(&mut rng)).collect(),
+            faults: Vec::new(),
+        };
+        profile.faults = profile.draw_faults(&mut rng);
+        profile
+    }
+
+    /// One kind of fault in two goes missing, so that what the others do can be seen.
+    fn draw_faults(&self, rng: &mut fastrand::Rng) -> Vec<Fault> {
+        if rng.u8(0..8) == 0 {
+            return Vec::new();
+        }
+        let kinds: Vec<u8> = (0..11).filter(|_| rng.bool()).collect();
+        let count = if kinds.is_empty() { 0 } else { rng.u64(3..=self.lasts / SECOND) };
+        let mut faults = Vec::new();
+        let mut restarts: Vec<(Us, usize)> = Vec::new();
+        for _ in 0..count {
+            let at = rng.u64(..self.lasts);
+            let (host, node) = (rng.usize(..self.hosts), rng.usize(..self.nodes));
+            let percent = one_of(rng, &[2, 10, 25, 60]);
+            let mut lasts = rng.u64(50_000..8_000_000);
+            let what = match one_of(rng, &kinds) {
+                0 => What::Cut { host, node },
+                1 => What::Alone { node },
+                2 => What::Loss { percent },
+                3 => What::Double { percent },
+                4 => What::Slow { percent },
+                5 => What::Reorder { percent },
+                6 => What::Late { percent },
+                7 => What::Kill { host },
+                8 => {
+                    lasts = rng.u64(1_000..3_000_000);
+                    // Of a quorum a minority may be away, or have forgotten, within a longest ttl.
+                    let near = 8 * SECOND;
+                    let others = restarts
+                        .iter()
+                        .filter(|(then, of)| *of != node && then.abs_diff(at) < near);
+                    if self.nodes > 1 && others.count() >= self.nodes / 2 {
+                        continue;
+                    }
+                    restarts.push((at, node));
+                    What::Restart { node, forgets: self.forgets }
+                }
+                _ => {
+                    let short = rng.bool();
+                    lasts =
+                        if short { rng.u64(1_000..400_000) } else { rng.u64(400_000..12_000_000) };
+                    What::Pause { host }
+                }
+            };
+            faults.push(Fault { at, lasts, what });
+        }
+        faults.sort_by_key(|fault| fault.at);
+        faults
+    }
+}
