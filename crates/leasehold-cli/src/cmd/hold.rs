@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::Duration;
 
-use leasehold::{HeldLease, Release};
+use leasehold::Release;
 use rustix::process::Pid;
 use serde_json::json;
 use tokio::sync::oneshot;
