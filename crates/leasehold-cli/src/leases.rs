@@ -11,7 +11,7 @@ use leasehold::{
 };
 use tokio::task::JoinSet;
 
-use crate::{failure, output};
+use crate::{failure, output, status};
 
 /// How often a holder that does not wait to be asked looks at what its renewals have told it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -162,9 +162,15 @@ impl Leases {
     /// Tells of each lease that is lost and of why, in the same words whichever command had it; `then`
     /// says what follows. Whether all of them ended with the longest time that they may be held.
     pub(crate) fn tell_of_losses(&self, then: &str) -> bool {
+        self.losses(then, output::message)
+    }
+
+    /// As [`tell_of_losses`](Self::tell_of_losses), by other means than standard error.
+    pub(crate) fn losses(&self, then: &str, tell: impl Fn(&str)) -> bool {
         let losses: Vec<_> = self.iter().filter_map(|lease| Some((lease, lease.loss()?))).collect();
         for (lease, loss) in &losses {
-            output::message(&self.told(lease, loss, then));
+            status::lost(lease.key(), loss);
+            tell(&self.told(lease, loss, then));
         }
         !losses.is_empty() && losses.iter().all(|(_, loss)| loss.reason() == LossReason::MaxHold)
     }

@@ -29,6 +29,7 @@ mod request;
 mod secret;
 mod settings;
 mod signals;
+mod status;
 mod stdout;
 mod typed;
 
@@ -101,10 +102,38 @@ fn start(inherited: Inherited) -> Outcome {
         Command::Man(args) => return cmd::man::man(args),
         _ => {}
     }
+    let in_background = match &cli.command {
+        Command::Hold(args) if args.background => match cmd::hold::background::divide()? {
+            Some(front) => return front.wait(args.json),
+            None => true,
+        },
+        _ => false,
+    };
+    if let Some((path, command, keys)) = cli.command.status() {
+        status::begin(path, command, keys)?;
+    }
+    let outcome = panics::caught(|| carry_out(&cli, inherited, files, in_background));
+    status::finish(&outcome);
+    if cli.command.prints_documents() {
+        print_failure(&outcome);
+    }
+    outcome
+}
+
+fn carry_out(
+    cli: &Cli,
+    inherited: Inherited,
+    files: Vec<std::os::fd::RawFd>,
+    in_background: bool,
+) -> Outcome {
     log::start(cli.global.verbose, Numbers::of(cli.command.layout()));
     let settings = Settings::gather(&cli.global)?
         .shared_with(cli.command.layout(), cli.command.leftovers())?
         .logging(cli.command.logs());
+    if in_background {
+        // A password file may have been one of them.
+        cmd::hold::background::close_files()?;
+    }
     let context = Context::new(settings, inherited, files, cli.global.quiet);
     // No other thread is needed: leases are renewed on one of the library's own, and so is the watchdog
     // told of them, whatever holds this one up.
@@ -120,11 +149,7 @@ fn start(inherited: Inherited) -> Outcome {
     });
     // Not awaited: a thread that reads standard input may never come back.
     runtime.shutdown_background();
-    let outcome = outcome.and_then(|exit| closed.map(|()| exit));
-    if cli.command.prints_documents() {
-        print_failure(&outcome);
-    }
-    outcome
+    outcome.and_then(|exit| closed.map(|()| exit))
 }
 
 /// Prints what went wrong as a document, for those who read documents.

@@ -273,6 +273,11 @@ impl Request {
         if self.quiet { Failure::silent(self.busy) } else { Failure::new(self.busy, message) }
     }
 
+    /// It was not taken, though nobody was in the way.
+    pub(crate) fn in_vain(&self, why: &str) -> Failure {
+        self.busy(why)
+    }
+
     async fn describe_obstacle(&self, client: &Client) -> String {
         if self.quiet {
             return String::new();

@@ -7,7 +7,7 @@ mod looking;
 mod options;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -175,6 +175,17 @@ impl Command {
             _ => None,
         };
         if once_per.is_some() { 100 } else { 0 }
+    }
+
+    /// The file to say in what became of the lock, with the command's name and the locks'.
+    pub(crate) fn status(&self) -> Option<(&Path, &'static str, &[OsString])> {
+        let (file, command, keys) = match self {
+            Self::Run(args) => (&args.job.status, "run", args.keys.as_slice()),
+            Self::Elect(args) => (&args.job.status, "elect", std::slice::from_ref(&args.key)),
+            Self::Hold(args) => (&args.status, "hold", args.keys.as_slice()),
+            _ => return None,
+        };
+        Some((file.as_deref()?, command, keys))
     }
 
     /// Whether it prints documents.
@@ -403,13 +414,28 @@ pub(crate) struct Renew {
     pub(crate) sharing: Sharing,
 }
 
-/// End a lease that was taken with `acquire`, or all of an owner
+/// End a lease that was taken with `acquire`, what a `hold` holds, or all of an owner
+///
+/// With KEY and --fence it has the `hold` that printed that fence on this machine let go, and returns
+/// when it has.
 ///
 /// Exits with 76 if the lease had expired before. The message says whether another holder has had the
 /// lock since. The lease file is removed once the lease has ended; it stays where the store is not the
 /// one that it was taken at, which its last line tells.
 #[derive(Args, Debug)]
 pub(crate) struct Release {
+    /// The name of the lock of a `hold`
+    #[arg(value_name = "KEY", requires = "fence")]
+    pub(crate) key: Option<OsString>,
+
+    /// The fence that the `hold` printed
+    #[arg(
+        long, value_name = "N", requires = "key",
+        conflicts_with_all = ["lease_file", "cooldown", "all", "owner", "yes"],
+        value_parser = options::fence, allow_hyphen_values = true,
+    )]
+    pub(crate) fence: Option<u64>,
+
     #[command(flatten)]
     pub(crate) source: LeaseSource,
 
@@ -444,19 +470,28 @@ pub(crate) struct Release {
     pub(crate) sharing: Sharing,
 }
 
-/// Hold a lock until standard input closes, or a signal comes
+/// Hold a lock while a script runs, or until standard input closes or a signal comes
 ///
 /// Prints the fence and the name on one line once it holds the lock, and renews the lease until the
 /// end. Several names are taken together, and each has a line. A signal that ends the process releases
-/// the lock first, except KILL and faults (BUS, FPE, ILL, SEGV, SYS). In a script:
+/// the lock first, except KILL and faults (BUS, FPE, ILL, SEGV, SYS).
 ///
-///   leasehold hold backup --while-pid $$ > held &
-///   while [ ! -s held ] && kill -0 $!; do sleep 0.1; done
+/// In a script, one line takes the lock until the script has ended, however it ends:
+///
+///   fence=$(leasehold hold backup --while-pid $$ --background) || exit
+///   ...
+///   leasehold release backup --fence "$fence" || exit    # earlier, if you like
+///
+/// With --background the command ends as soon as the lock is held, with 0, and prints the fence alone;
+/// without the lock it ends with another exit code, as those below. A process in a session of its own
+/// keeps the lock until the script ends; a signal to it does not. If the lock is lost, that process tells
+/// the script on its standard error and ends it, with what it has started, before another holder can
+/// get the lock. It does so too if `leasehold` itself is killed.
 ///
 /// If standard input is /dev/null, as for jobs that a script starts in the background, and --while-pid
 /// is not given, it holds the lock until a signal comes.
 #[derive(Args, Debug)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, after_long_help = exit::HELP)]
 pub(crate) struct Hold {
     /// The name of the lock, or several
     #[arg(value_name = "KEY", required = true)]
@@ -483,9 +518,29 @@ pub(crate) struct Hold {
     #[arg(long, value_name = "PID", conflicts_with = "ignore_stdin")]
     pub(crate) while_pid: Option<u32>,
 
+    /// Go on holding in the background, and end as soon as the lock is held
+    #[arg(long, requires = "while_pid")]
+    pub(crate) background: bool,
+
+    /// The signal by which that process and what it has started end if the lock is lost
+    /// [default: TERM with --background]
+    ///
+    /// It comes 5% of the ttl before another holder can get the lock (20ms to 5s, a quarter of the ttl at
+    /// most). After HUP, INT, QUIT and TERM, KILL follows when three quarters of that time are over; any
+    /// other, such as USR1, comes alone. With --until-asked the same signal comes when `ask` asks for the
+    /// lock, which is then kept until the process has ended.
+    #[arg(long, value_name = "SIGNAL", value_parser = crate::signals::parse, requires = "while_pid")]
+    pub(crate) on_loss: Option<i32>,
+
     /// Print a JSON document
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Write to this file what became of the lock, as a JSON document, at each change
+    ///
+    /// As with `run`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) status: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) sharing: Sharing,

@@ -228,6 +228,15 @@ pub(crate) struct Job {
     #[arg(long, hide = true)]
     pub(crate) keep_fds: bool,
 
+    /// Write to this file what became of the lock and the command, as a JSON document
+    ///
+    /// Whether the lock was granted and with which fence, whether and why it was lost, how its release
+    /// went and how late it was, how the command ended, and leasehold's own exit code, which no code of the
+    /// command can be mistaken for. The file is replaced in one step at each change, first before the lock
+    /// is asked for; `exit` is null until the end.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) status: Option<PathBuf>,
+
     /// The command and its arguments
     #[arg(trailing_var_arg = true, value_name = "CMD", required_unless_present = "shell")]
     pub(crate) cmd: Vec<OsString>,

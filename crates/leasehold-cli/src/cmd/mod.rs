@@ -6,7 +6,7 @@ pub(crate) mod completions;
 mod doctor;
 mod elect;
 mod force_release;
-mod hold;
+pub(crate) mod hold;
 mod last_run;
 mod log;
 mod ls;

@@ -1,4 +1,4 @@
-//! `leasehold release`: end a lease that was taken with `acquire`, or all of an owner.
+//! `leasehold release`: end a lease that was taken with `acquire`, what a `hold` holds, or all of an owner.
 
 use std::fs;
 
@@ -8,6 +8,7 @@ use leasehold::{
 
 use crate::arguments;
 use crate::cli::Release;
+use crate::cmd::hold::letting_go;
 use crate::context::Context;
 use crate::describe::{self, tell_unreadable};
 use crate::exit::Exit;
@@ -16,6 +17,11 @@ use crate::lease_file;
 use crate::output;
 
 pub(crate) async fn release(args: &Release, context: &Context) -> Outcome {
+    if let (Some(key), Some(fence)) = (&args.key, args.fence) {
+        let keys = arguments::keys(std::slice::from_ref(key))?;
+        let place = context.settings.place();
+        return keys.first().map_or(Ok(Exit::Usage), |key| letting_go::ask(key, fence, &place));
+    }
     if args.all { all(args, context).await } else { taken(args, context).await }
 }
 

@@ -1,7 +1,7 @@
 //! A command that runs under a lock: started, watched over, ended in time.
 
 mod child;
-mod clock;
+pub(crate) mod clock;
 mod conditions;
 mod descent;
 mod ending;
@@ -32,7 +32,7 @@ use crate::failure::{Failure, Outcome, chain};
 use crate::inherited;
 use crate::job::child::Child;
 use crate::job::conditions::Conditions;
-use crate::job::ending::Ending;
+pub(crate) use crate::job::ending::Ending;
 use crate::job::page::Page;
 use crate::job::start::Plan;
 use crate::job::supervise::{Supervisor, Verdict};
@@ -45,6 +45,7 @@ use crate::request::{Manner, Request};
 use crate::secret;
 use crate::settings::{PASSWORD_VARIABLE, STORE_VARIABLE};
 use crate::signals::{Signals, unless_interrupted};
+use crate::status;
 
 /// The watchdog is told of the deadline this often, or ten times in a ttl.
 const TELL_EVERY_MAX: Duration = Duration::from_secs(1);
@@ -148,6 +149,7 @@ impl<'a> Runner<'a> {
         client: &Client,
         signals: &mut Signals,
     ) -> Outcome<Done> {
+        status::granted(held.leases());
         let plan = plan(self.job, client, held.leases(), context.settings.layout())?;
         let last = self.last(held.leases(), context);
         let terminal = Terminal::open();
@@ -177,6 +179,7 @@ impl<'a> Runner<'a> {
             );
         }
         if let Some(ending) = verdict.ending {
+            status::ended(ending.exit());
             held.leases().iter().for_each(|lease| lease.note_result(&ending.words()));
         }
         let failed = verdict.ending.is_none_or(|ending| ending.exit() != Exit::Success);
@@ -419,6 +422,7 @@ async fn release(
             Err(_) => "failed",
         };
         tracing::info!(target: "leasehold", %key, release = how, "the lock was given up");
+        status::released(&key, &released);
         let known = known.contains(&key);
         let problem = match released {
             Ok(Release::Released) => continue,

@@ -224,8 +224,8 @@ fn a_deployment_whose_lock_was_taken_away_fails() {
 fn script(site: &Site, text: &str) -> Command {
     let program = Path::new(env!("CARGO_BIN_EXE_leasehold")).parent().unwrap();
     let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
-    let mut command = Command::new("bash");
-    command.args(["-c", text, "coprocess.bash", "k"]).env_clear().env("PATH", path);
+    let mut command = Command::new("sh");
+    command.args(["-c", text, "section.sh", "k"]).env_clear().env("PATH", path);
     command.env("LEASEHOLD_STORE", site.store()).current_dir(site.path(""));
     command
 }
@@ -233,7 +233,7 @@ fn script(site: &Site, text: &str) -> Command {
 #[test]
 fn a_script_holds_a_lock_as_it_would_a_file_of_flock() {
     let site = Site::embedded();
-    let text = fs::read_to_string(format!("{EXAMPLES}/shell/coprocess.bash")).unwrap();
+    let text = fs::read_to_string(format!("{EXAMPLES}/shell/section.sh")).unwrap();
     let done = finish(&mut script(&site, &text)).expect(0);
     assert!(done.stdout.starts_with("under k with fence "), "{done:?}");
     assert!(done.stdout.ends_with("\nafter\n"), "{done:?}");
@@ -246,7 +246,8 @@ fn a_script_holds_a_lock_as_it_would_a_file_of_flock() {
     assert_eq!(done.stdout, "");
     drop(holder);
     // Killed where it needs the lock, it holds it no longer.
-    let stuck = text.replace("# What needs the lock stands here.", "while :; do sleep 0.05; done");
+    let line = text.lines().find(|line| line.starts_with("# What needs the lock")).unwrap();
+    let stuck = text.replace(line, "while :; do sleep 0.05; done");
     assert_ne!(stuck, text);
     let mut killed = script(&site, &stuck).stdout(Stdio::null()).spawn().unwrap();
     until("the script has the lock", || {

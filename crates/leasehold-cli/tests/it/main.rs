@@ -9,6 +9,7 @@
     reason = "a helper that can't do its part has failed the test, as the test itself would"
 )]
 
+mod background;
 mod bad_days;
 mod bad_input;
 mod browser;
@@ -35,6 +36,7 @@ mod outages;
 mod package;
 mod places;
 mod readme;
+mod recipes;
 mod scarcity;
 mod schema;
 mod secrets;

@@ -74,9 +74,12 @@ fn the_first_minute_of_the_readme_ends_under_a_lock() {
 #[test]
 fn a_script_that_holds_a_lock_goes_on_under_it() {
     let text = document("docs/command.md");
-    let recipe = script(&text, "leasehold hold backup --while-pid");
-    let done = typed(&format!("{recipe}leasehold run backup -n -q -- true || echo $?"));
-    assert_eq!(done.stdout, "under backup\n75\n");
+    let recipe = script(&text, "fence=$(leasehold hold backup");
+    let after = "leasehold run backup -n -q -- true || echo $?\n\
+                 leasehold release backup --fence \"$fence\" || exit\n\
+                 leasehold run backup -n -q -- echo given back";
+    let done = typed(&format!("{recipe}{after}"));
+    assert_eq!(done.stdout, "under backup\n75\ngiven back\n");
 }
 
 #[test]

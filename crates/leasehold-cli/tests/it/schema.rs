@@ -161,3 +161,93 @@ fn the_check_finds_what_is_missing_added_or_of_another_type() {
     let less = json!({ "version": 1, "key": "k" });
     assert!(wrong(hold, &root, &less, "").is_some());
 }
+
+#[test]
+fn what_became_of_a_lock_is_written_apart_from_the_exit_code() {
+    let site = Site::embedded();
+    let told = || -> Value {
+        is("status", &site.read("outcome"));
+        serde_json::from_str(&site.read("outcome")).unwrap()
+    };
+    let run = |line: &str| site.line(&format!("run k --status outcome {line}"));
+    // The command's own 75 is none of a busy lock.
+    site.run(["run", "k", "--status", "outcome", "--", "sh", "-c", "exit 75"]).expect(75);
+    let it = told();
+    assert_eq!((&it["granted"], &it["result"]["exit_code"]), (&json!(true), &json!(75)), "{it}");
+    assert_eq!(
+        (&it["leases"][0]["release"], &it["exit"]["kind"]),
+        (&json!("released"), &json!("command"))
+    );
+    assert!(it["leases"][0]["fence"].is_string(), "{it}");
+    site.run(["run", "k", "--status", "outcome", "-c", "kill -9 $$"]).expect(137);
+    assert_eq!(told()["result"]["signal"], 9);
+    run("-- no-such-command-anywhere").expect(127);
+    let it = told();
+    assert_eq!((&it["result"], &it["exit"]["code"]), (&Value::Null, &json!(127)), "{it}");
+    let mut other = site.start(["hold", "k", "--ignore-stdin", "--owner", "web-7"]);
+    other.line();
+    run("-n -- true").expect(75);
+    let it = told();
+    assert_eq!((&it["granted"], &it["exit"]["kind"]), (&json!(false), &json!("busy")), "{it}");
+    assert_eq!(
+        it["leases"][0],
+        json!({
+            "key": "k", "fence": null, "lost": null, "release": null, "late_by_ms": null,
+        })
+    );
+    assert!(it["exit"]["message"].as_str().unwrap().contains("held by web-7"), "{it}");
+    drop(other);
+    run("--store redis://:sesame@127.0.0.1:1 -- true").expect(69);
+    assert_eq!(told()["exit"]["kind"], "store");
+    assert!(!site.read("outcome").contains("sesame"));
+    run("--store nonsense://x -- true").expect(78);
+    assert_eq!(told()["exit"]["code"], 78);
+    site.line("elect k --status outcome -- true").expect(0);
+    assert_eq!(told()["command"], "elect");
+    let mut holder = site.start(["hold", "k", "--ignore-stdin", "--status", "outcome"]);
+    holder.line();
+    let it = told();
+    assert_eq!((&it["granted"], &it["exit"]), (&json!(true), &Value::Null), "under way: {it}");
+    holder.process().signal(rustix::process::Signal::TERM);
+    holder.finish().expect(0);
+    assert_eq!(told()["leases"][0]["release"], "released");
+    // Before anything is taken.
+    site.line("run k --status no/such/place -- touch ran").complains(74, "--status no/such/place");
+    site.line("run k --status . -- touch ran").complains(64, "no regular file");
+    assert!(!site.path("ran").exists());
+    let left = std::fs::read_dir(site.path("")).unwrap();
+    let left = left
+        .filter(|it| it.as_ref().unwrap().file_name().to_str().unwrap().starts_with("outcome."));
+    assert_eq!(left.count(), 0, "nothing is left beside it");
+}
+
+#[test]
+fn a_loss_is_written_with_its_reason() {
+    let site = Site::embedded();
+    let told = || -> Value { serde_json::from_str(&site.read("outcome")).unwrap() };
+    let job = site.start("run k --ttl 1s --status outcome -- sleep 1000".split(' '));
+    until("it is held", || !lock(&site, "k").is_null() && told()["granted"] == true);
+    let fence = told()["leases"][0]["fence"].as_str().unwrap().to_owned();
+    site.run(["force-release", "k", "--fence", &fence]).expect(0);
+    job.finish().expect(76);
+    is("status", &site.read("outcome"));
+    let it = told();
+    assert_eq!(it["leases"][0]["lost"]["reason"], "refuted", "{it}");
+    assert_eq!(
+        (&it["leases"][0]["release"], &it["exit"]["code"]),
+        (&json!("not_held"), &json!(76))
+    );
+    assert_eq!(it["result"]["signal"], 15, "{it}");
+    site.line("run k --max-hold 300ms --status outcome -- sleep 1000").expect(80);
+    is("status", &site.read("outcome"));
+    assert_eq!(told()["leases"][0]["lost"]["reason"], "max_hold");
+    // Suspended for longer than its ttl: nobody else has had it.
+    let mut holder = site.start("hold late --ttl 300ms --ignore-stdin --status outcome".split(' '));
+    holder.line();
+    holder.process().signal(rustix::process::Signal::STOP);
+    until("its lease is over", || lock(&site, "late").is_null());
+    holder.process().signal(rustix::process::Signal::CONT);
+    holder.finish().expect(76);
+    is("status", &site.read("outcome"));
+    assert_eq!(told()["leases"][0]["lost"]["reason"], "not_renewed");
+}

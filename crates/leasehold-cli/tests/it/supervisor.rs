@@ -178,8 +178,8 @@ fn a_lost_lock_says_what_the_server_said_to_its_last_renewal() {
     let (running, pids) = stubborn(&site, "k --ttl 2s");
     let mut hold = site.start(["hold", "h", "--ttl", "2s", "--ignore-stdin"]);
     hold.line();
-    server.cli(&["CONFIG", "SET", "requirepass", "second-word"]);
-    server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    drop(server.cli(&["CONFIG", "SET", "requirepass", "second-word"]));
+    drop(server.cli(&["CLIENT", "KILL", "TYPE", "normal"]));
     let (run, hold) = (running.finish().expect(76), hold.finish().expect(76));
     pids.into_iter().for_each(gone);
     for (done, key) in [(run, "k"), (hold, "h")] {

@@ -1,0 +1,180 @@
+//! How a holder is told to let go by whoever knows name and fence, and answers how that went.
+//!
+//! By a socket without a place in the file system: nothing is left behind, and there is nothing to find
+//! but a holder that lives. Both sides belong to one user, or to root.
+
+use leasehold::Key;
+
+use crate::exit::Exit;
+use crate::failure::Failure;
+
+/// How a hold ended: the exit code, and what there is to say about it.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) exit: Exit,
+    pub(crate) said: Vec<String>,
+}
+
+#[cfg(target_os = "linux")]
+pub(crate) use self::by_socket::{Asked, Ears, ask};
+#[cfg(not(target_os = "linux"))]
+pub(crate) use self::nowhere::{Asked, Ears, ask};
+
+fn not_there(key: &Key, fence: u64, place: &str) -> Failure {
+    Failure::new(
+        Exit::Lost,
+        format!(
+            "no `leasehold hold` of this user on this machine holds \"{key}\" with fence {fence} at {place}; \
+             it has ended, or lost the lock"
+        ),
+    )
+}
+
+#[cfg(target_os = "linux")]
+mod by_socket {
+    use std::io::{self, Read as _, Write as _};
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+    use std::time::Duration;
+
+    use leasehold::Key;
+    use rustix::process::Uid;
+    use tokio::sync::mpsc;
+
+    use crate::cmd::hold::letting_go::{Ended, not_there};
+    use crate::exit::Exit;
+    use crate::failure::{Failure, Outcome};
+
+    /// A release at a store that is away takes as long as the command lets it, and this is longer.
+    const ANSWER_WITHIN: Duration = Duration::from_secs(120);
+
+    /// Where the holder listens for those who know the fence.
+    fn address(key: &Key, fence: u64, place: &str) -> io::Result<SocketAddr> {
+        // FNV-1a: names may be longer than an address, and nobody gains by two with one address.
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        for byte in place.bytes().chain([0]).chain(key.as_str().bytes()) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        let uid = rustix::process::geteuid().as_raw();
+        SocketAddr::from_abstract_name(format!("leasehold/hold/{uid}/{fence}/{hash:016x}"))
+    }
+
+    /// Listens for every fence of a hold.
+    #[derive(Debug)]
+    pub(crate) struct Ears(mpsc::Receiver<Asked>);
+
+    /// Somebody asked, and waits for the answer.
+    #[derive(Debug)]
+    pub(crate) struct Asked(UnixStream);
+
+    impl Ears {
+        pub(crate) fn new<'a>(
+            fences: impl Iterator<Item = (&'a Key, u64)>,
+            place: &str,
+        ) -> io::Result<Self> {
+            let (tell, asked) = mpsc::channel(1);
+            for (key, fence) in fences {
+                let listener = UnixListener::bind_addr(&address(key, fence, place)?)?;
+                listener.set_nonblocking(true)?;
+                let listener = tokio::net::UnixListener::from_std(listener)?;
+                let tell = tell.clone();
+                tokio::spawn(async move {
+                    while let Ok((stream, _)) = listener.accept().await {
+                        let is_ours = stream.peer_cred().is_ok_and(|peer| may_ask(peer.uid()));
+                        if let (true, Ok(stream)) = (is_ours, stream.into_std()) {
+                            tell.send(Asked(stream)).await.ok();
+                        }
+                    }
+                });
+            }
+            Ok(Self(asked))
+        }
+
+        /// Returns when somebody asks. Cancel safe.
+        pub(crate) async fn asked(&mut self) -> Asked {
+            match self.0.recv().await {
+                Some(asked) => asked,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    impl Asked {
+        pub(crate) fn answer(mut self, ended: &Ended) {
+            let text = format!("{}\n{}", ended.exit.code(), ended.said.join("\n"));
+            // Who has gone meanwhile does not want to know.
+            self.0.set_nonblocking(false).and_then(|()| self.0.write_all(text.as_bytes())).ok();
+        }
+    }
+
+    fn may_ask(uid: u32) -> bool {
+        uid == 0 || Uid::from_raw(uid) == rustix::process::geteuid()
+    }
+
+    /// Has a holder let go, and returns when it has.
+    pub(crate) fn ask(key: &Key, fence: u64, place: &str) -> Outcome {
+        let failed = |error: io::Error| Failure::system("ask the holder to let go", &error);
+        let address = address(key, fence, place).map_err(failed)?;
+        let mut stream = match UnixStream::connect_addr(&address) {
+            Ok(stream) => stream,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                return Err(not_there(key, fence, place));
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        let holder = rustix::net::sockopt::socket_peercred(&stream);
+        if !holder.is_ok_and(|holder| may_ask(holder.uid.as_raw())) {
+            return Err(not_there(key, fence, place));
+        }
+        let mut answer = String::new();
+        stream
+            .set_read_timeout(Some(ANSWER_WITHIN))
+            .and_then(|()| stream.read_to_string(&mut answer))
+            .map_err(failed)?;
+        match answer.split_once('\n') {
+            Some(("0", _)) => Ok(Exit::Success),
+            Some((code, said)) if code.parse::<u8>().is_ok() => {
+                Err(Failure::new(Exit::Code(code.parse().unwrap_or_default()), said))
+            }
+            _ => Err(Failure::new(Exit::Lost, "the holder ended before it said how that went")),
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod nowhere {
+    use std::io;
+
+    use leasehold::Key;
+
+    use crate::cmd::hold::letting_go::{Ended, not_there};
+    use crate::exit::Exit;
+    use crate::failure::{Failure, Outcome};
+
+    #[derive(Debug)]
+    pub(crate) struct Ears;
+    #[derive(Debug)]
+    pub(crate) struct Asked;
+
+    impl Ears {
+        pub(crate) fn new<'a>(
+            _: impl Iterator<Item = (&'a Key, u64)>,
+            _: &str,
+        ) -> io::Result<Self> {
+            Ok(Self)
+        }
+
+        pub(crate) async fn asked(&mut self) -> Asked {
+            std::future::pending().await
+        }
+    }
+
+    impl Asked {
+        pub(crate) fn answer(self, _: &Ended) {}
+    }
+
+    pub(crate) fn ask(key: &Key, fence: u64, place: &str) -> Outcome {
+        let Failure { message, .. } = not_there(key, fence, place);
+        Err(Failure::new(Exit::System, format!("{message}; holders can be asked on Linux only")))
+    }
+}

@@ -1,0 +1,429 @@
+//! `leasehold hold`: have a lock while somebody else works.
+
+pub(crate) mod background;
+mod guard;
+pub(crate) mod letting_go;
+mod script;
+
+use std::future::pending;
+use std::io::{self, Read as _};
+use std::os::fd::AsFd as _;
+use std::thread;
+use std::time::Duration;
+
+use leasehold::store::LeaseState;
+use leasehold::{Client, Release};
+use serde_json::json;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use self::guard::{Guard, Manners};
+use self::letting_go::{Asked, Ears, Ended};
+use self::script::{Descent, Script};
+use crate::arguments;
+use crate::cli::Hold;
+use crate::context::Context;
+use crate::describe;
+use crate::exit::Exit;
+use crate::failure::{Failure, Outcome, chain};
+use crate::kind::Kind;
+use crate::leases::{Cooldown, Held, Leases};
+use crate::output::{self, JSON_VERSION};
+use crate::request::{Manner, Request};
+use crate::signals::{self, Signals};
+use crate::status;
+
+/// How often to look whether a script that is being ended has.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// The guard is told of the deadline this often, or ten times in a ttl.
+const TELL_EVERY_MAX: Duration = Duration::from_secs(1);
+const TELL_EVERY_MIN: Duration = Duration::from_millis(1);
+
+/// Until when the lock is held.
+enum Until {
+    InputCloses(oneshot::Receiver<()>),
+    ScriptEnds,
+    Signal,
+}
+
+/// Why it is held no longer.
+enum End {
+    Lost,
+    /// Its time has come, by a signal to this process or the end of what it was held for.
+    Over,
+    /// Who holds other locks asks for it.
+    Wanted,
+    /// The script lets go, and waits until that is done.
+    LetGo(Asked),
+    Failed(Failure),
+}
+
+/// What a lock is held for.
+#[derive(Debug)]
+struct Purpose {
+    script: Script,
+    /// How the script is ended when the lock is lost.
+    manners: Option<Manners>,
+}
+
+pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
+    let kind = Kind::of(&args.kinds, args.keys.len())?;
+    kind.judge(args.taking.waiting.wait, false)?;
+    let asking = (args.until_asked, "--until-asked", "way to be asked for");
+    arguments::refuse_for(context.settings.layout(), &[asking])?;
+    let mut request = Request::new(&args.keys, kind, &args.taking, context)?;
+    request.ttl = arguments::within(args.max_hold, request.ttl, None)?;
+    // Before the lock is taken, so that it is not held in vain.
+    if output::is_closed() {
+        return Err(Failure::new(
+            Exit::Output,
+            "standard output is closed, so nobody would learn that the lock is held; leave it open, \
+             or send it to a file",
+        ));
+    }
+    let purpose = purpose(args, &request)?;
+    let mut signals = context.catch_signals()?;
+    let grace = purpose.as_ref().and_then(|purpose| purpose.manners).map(|manners| manners.grace);
+    let manner = Manner { renew: true, grace, max_hold: args.max_hold };
+    let ended = |purpose: &Purpose| {
+        request.in_vain(&format!(
+            "{} is not taken: the process {} of --while-pid has ended",
+            request.names(),
+            purpose.script.pid().as_raw_nonzero()
+        ))
+    };
+    let ended_meanwhile = async {
+        match &purpose {
+            Some(purpose) => {
+                purpose.script.ended().await;
+                ended(purpose)
+            }
+            None => pending().await,
+        }
+    };
+    let (client, held) = tokio::select! {
+        biased;
+        taken = request.take(context, &mut signals, manner) => taken?,
+        ended = ended_meanwhile => return Err(ended),
+        // Nobody would learn that it is held.
+        () = output::reader_gone(), if args.background => return Err(Failure::silent(Exit::Output)),
+    };
+    if let Some(purpose) = purpose.as_ref().filter(|purpose| purpose.script.has_ended()) {
+        drop(release(held).await);
+        return Err(ended(purpose));
+    }
+    status::granted(held.leases());
+    let holding = Holding { args, context, request: &request, purpose, client };
+    holding.until_the_end(held, &mut signals).await
+}
+
+/// What the lock is held for, where that is a process.
+fn purpose(args: &Hold, request: &Request) -> Outcome<Option<Purpose>> {
+    let Some(pid) = args.while_pid else { return Ok(None) };
+    let script = Script::open(pid)?;
+    let signal = args.on_loss.or_else(|| args.background.then_some(libc::SIGTERM));
+    let grace = LeaseState::default_grace(request.ttl);
+    let manners = signal.map(|signal| Manners { signal, grace });
+    if pid == 1 && manners.is_some_and(Manners::insist) {
+        output::message(
+            "warning: the first process of a container can only be ended by a signal that it catches; \
+             let the script trap it, or start the script by an init (docker run --init)",
+        );
+    }
+    Ok(Some(Purpose { script, manners }))
+}
+
+async fn script_ends(purpose: Option<&Purpose>) {
+    match purpose {
+        Some(purpose) => purpose.script.ended().await,
+        None => pending().await,
+    }
+}
+
+/// A lock that is held for somebody.
+struct Holding<'a> {
+    args: &'a Hold,
+    context: &'a Context,
+    request: &'a Request,
+    purpose: Option<Purpose>,
+    client: Client,
+}
+
+impl Holding<'_> {
+    async fn until_the_end(&self, held: Held, signals: &mut Signals) -> Outcome {
+        let guard = match self.guard(held.leases()) {
+            Ok(guard) => guard,
+            Err(failure) => {
+                drop(release(held).await);
+                return Err(failure);
+            }
+        };
+        let teller = guard.as_ref().map(|guard| {
+            let ttl = self.request.ttl.duration();
+            let every = (ttl / 10).clamp(TELL_EVERY_MIN, TELL_EVERY_MAX);
+            // Where the renewals are, whatever holds this thread up.
+            self.client.renewing_runtime().spawn(guard.teller(held.leases().clone(), every))
+        });
+        let ending = match self.over(held.leases(), signals).await {
+            End::Lost => self.end_lost(held, guard.as_ref()).await,
+            End::Over => release(held).await,
+            End::Wanted => {
+                match &self.purpose {
+                    Some(Purpose { script, manners: Some(manners) }) => {
+                        // The lock is kept until it has ended, however long that takes.
+                        Descent::new().signal(script, manners.signal);
+                        tokio::select! {
+                            biased;
+                            () = held.leases().lost() => self.end_lost(held, guard.as_ref()).await,
+                            () = script.ended() => release(held).await,
+                        }
+                    }
+                    _ => release(held).await,
+                }
+            }
+            End::LetGo(asked) => {
+                let ended = release(held).await;
+                asked.answer(&ended);
+                ended
+            }
+            End::Failed(failure) => {
+                drop(release(held).await);
+                return Err(failure);
+            }
+        };
+        if let Some(teller) = teller {
+            teller.abort();
+        }
+        ending.said.iter().for_each(|text| self.say(text));
+        Ok(ending.exit)
+    }
+
+    /// Says what is held, and returns when it is to be held no longer.
+    async fn over(&self, leases: &Leases, signals: &mut Signals) -> End {
+        let until = match self.until() {
+            Ok(until) => until,
+            Err(failure) => return End::Failed(failure),
+        };
+        let numbered = leases.iter().filter_map(|lease| {
+            let number = leases.numbers().text(lease.fence_even_if_lost())?;
+            Some((lease.key(), number.parse().ok()?))
+        });
+        let ears = Ears::new(numbered, &self.context.settings.place());
+        let mut ears = match ears {
+            Ok(ears) => ears,
+            Err(error) => return End::Failed(Failure::system("listen for `release`", &error)),
+        };
+        let over = async {
+            if let Err(failure) = announce(leases, self.args).await {
+                return End::Failed(failure);
+            }
+            match until {
+                // A sender that is gone means that reading failed, which is as good as closed.
+                Until::InputCloses(closed) => drop(closed.await),
+                Until::ScriptEnds => script_ends(self.purpose.as_ref()).await,
+                Until::Signal => pending().await,
+            }
+            End::Over
+        };
+        let asked = async {
+            self.say(leases.asked(&self.client, self.args.until_asked).await.as_str());
+            if !self.args.until_asked {
+                pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = leases.lost() => End::Lost,
+            // In the background it is held for the script, which a signal to all of its group, or of its
+            // service, may ask to end in its own time.
+            _ = signals.next_fatal(), if !self.args.background => End::Over,
+            end = over => end,
+            asked = ears.asked() => End::LetGo(asked),
+            () = asked => End::Wanted,
+        }
+    }
+
+    fn until(&self) -> Outcome<Until> {
+        if self.purpose.is_some() {
+            Ok(Until::ScriptEnds)
+        } else if self.args.ignore_stdin {
+            Ok(Until::Signal)
+        } else if output::is_null(io::stdin().as_fd()) {
+            // A shell gives that to what runs in the background of a script.
+            if !self.context.quiet {
+                output::message(&format!(
+                    "standard input is /dev/null or closed, and ends at once, so {} is held until a \
+                     signal comes; --while-pid PID (in a script, $$) holds it while that process \
+                     lives",
+                    self.request.names()
+                ));
+            }
+            Ok(Until::Signal)
+        } else {
+            Ok(Until::InputCloses(input_closed()?))
+        }
+    }
+
+    fn guard(&self, leases: &Leases) -> Outcome<Option<Guard>> {
+        let Some(Purpose { script, manners: Some(manners) }) = &self.purpose else {
+            return Ok(None);
+        };
+        Guard::start(script, *manners, leases)
+            .map(Some)
+            .map_err(|error| Failure::system("guard the script", &error))
+    }
+
+    /// Tells whoever the lock is held for.
+    fn say(&self, text: &str) {
+        match &self.purpose {
+            Some(purpose) if self.args.background => background::tell(purpose.script.pid(), text),
+            _ => output::message(text),
+        }
+    }
+
+    /// Ends what the lock was held for, and lets go, as far as that can be done before another holder
+    /// may have it.
+    async fn end_lost(&self, held: Held, guard: Option<&Guard>) -> Ended {
+        let leases = held.leases();
+        let mut said = Vec::new();
+        let doomed = self.purpose.as_ref().and_then(|Purpose { script, manners }| {
+            Some((script.pid().as_raw_nonzero(), signals::name(manners.as_ref()?.signal)))
+        });
+        let then =
+            doomed.map_or_else(String::new, |(pid, name)| format!("; process {pid} gets {name}"));
+        // Before the signal: the script's own standard error is where it is told.
+        let overtime = leases.losses(&then, |text| self.say(text));
+        match &self.purpose {
+            Some(Purpose { script, manners: Some(manners) }) => {
+                let pid = script.pid().as_raw_nonzero();
+                if let Some(guard) = guard {
+                    guard.script_knows();
+                }
+                if !end_script(script, *manners, leases).await && manners.insist() {
+                    said.push(format!(
+                        "process {pid} could not be ended; it runs on without the lock"
+                    ));
+                }
+            }
+            _ => {}
+        }
+        let until = Instant::now() + leases.until_deadline();
+        if overtime {
+            // Others of several, which were taken a moment later.
+            drop(release(held).await);
+            return Ended { exit: Exit::Overtime, said };
+        }
+        drop(tokio::time::timeout_at(until, release(held)).await);
+        self.context.tidy_within(until.saturating_duration_since(Instant::now()));
+        Ended { exit: Exit::Lost, said }
+    }
+}
+
+/// Ends a script with what it has started, before another holder may have the lock. Whether all of that
+/// has ended then.
+async fn end_script(script: &Script, manners: Manners, leases: &Leases) -> bool {
+    let mut descent = Descent::new();
+    let begun = Instant::now();
+    let left = leases.until_deadline();
+    let (kill_at, give_up_at) = (begun + manners.patience(left), begun + left);
+    let mut killed = false;
+    descent.signal(script, manners.signal);
+    if manners.insist() {
+        // A stopped process can't heed it.
+        descent.signal(script, libc::SIGCONT);
+    }
+    loop {
+        let now = Instant::now();
+        // First of all: whatever takes its time here, it comes before the end.
+        if manners.insist() && !killed && now >= kill_at {
+            killed = true;
+            descent.signal(script, libc::SIGKILL);
+        }
+        if descent.is_gone(script) {
+            return true;
+        }
+        if now >= give_up_at {
+            return false;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn release(held: Held) -> Ended {
+    let mut ended = Ended { exit: Exit::Success, said: Vec::new() };
+    for (key, released) in held.release(Cooldown::AsGranted).await {
+        status::released(&key, &released);
+        let why = match released {
+            Ok(Release::Released) => continue,
+            Ok(Release::NotHeld) => "somebody else may have held it meanwhile".to_owned(),
+            Ok(Release::Late { by }) => format!(
+                "it ran out {}, though nobody else has held it since",
+                describe::before(by, "the release"),
+            ),
+            Ok(_) => {
+                ended.said.push(format!(
+                    "warning: release \"{key}\": the store did not answer; the lock may stay held \
+                     until its ttl runs out"
+                ));
+                continue;
+            }
+            Err(error) => {
+                ended.said.push(chain(&error));
+                ended.exit = Exit::Store;
+                continue;
+            }
+        };
+        ended.said.push(format!("lost \"{key}\": {why}"));
+        ended.exit = Exit::Lost;
+    }
+    ended
+}
+
+/// Says what is held, and in the background returns once that was passed on.
+async fn announce(leases: &Leases, args: &Hold) -> Outcome<()> {
+    let mut text = String::new();
+    for lease in leases.iter() {
+        let (key, fence) = (lease.key().as_str(), leases.numbers().text(lease.fence()?));
+        let shown = fence.as_deref().unwrap_or("-");
+        text.push_str(&if args.json {
+            output::json_line(&json!({ "version": JSON_VERSION, "key": key, "fence": fence }))
+        } else if args.background {
+            format!("{shown}\n")
+        } else {
+            format!("{shown} {key}\n")
+        });
+    }
+    match output::data_patiently(&text).await {
+        // Nobody learns that it is held, so nobody relies on it either.
+        Err(failure) if failure.exit == Exit::Success => return Err(background::not_read()),
+        other => other?,
+    }
+    if args.background {
+        background::passed_on().await?;
+        background::leave_output();
+    }
+    Ok(())
+}
+
+/// Reads standard input to its end, on a thread of its own: a read can't be cut short.
+fn input_closed() -> Outcome<oneshot::Receiver<()>> {
+    let (sender, closed) = oneshot::channel();
+    let reader = move || {
+        let mut buffer = [0; 4096];
+        let mut stdin = io::stdin().lock();
+        loop {
+            match stdin.read(&mut buffer) {
+                Ok(0) => break,
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => break,
+                _ => {}
+            }
+        }
+        // Nobody waits any more if the lock was lost meanwhile.
+        sender.send(()).ok();
+    };
+    thread::Builder::new()
+        .name("stdin".to_owned())
+        .spawn(reader)
+        .map_err(|error| Failure::system("watch standard input", &error))?;
+    Ok(closed)
+}
