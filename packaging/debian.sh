@@ -1,7 +1,8 @@
 #!/bin/sh
 # Makes a Debian package of a program that was built: debian.sh PROGRAM DIRECTORY [COMPRESSION]
 #
-# The package has the program, its man pages, completions, and the examples. Prints its path. The same
+# The package has the program, its man pages, completions, the examples, and a store for all users of the
+# machine: a group, and a directory that its members may use. Prints its path. The same
 # program and SOURCE_DATE_EPOCH (default: the last commit's time) give the same package, byte for byte.
 # DEBFULLNAME and DEBEMAIL name the maintainer. COMPRESSION is what dpkg-deb calls -Z, say none.
 #
@@ -54,6 +55,18 @@ cp -R "$source/examples" "$documents/examples"
     printf '\n%s\n\n' "The Apache License 2.0 is in /usr/share/common-licenses/Apache-2.0."
 } | put "$documents/copyright"
 
+# Their format knows no comments but on lines of their own.
+put "$root/usr/lib/sysusers.d/leasehold.conf" <<'END'
+# Members may use this machine's store.
+g leasehold -
+END
+put "$root/usr/lib/tmpfiles.d/leasehold.conf" <<'END'
+# This machine's store: the default of all users.
+d /var/lib/leasehold 2770 root leasehold -
+# Users' own stores are in use, however old their files are.
+x /tmp/leasehold-*
+END
+
 # The newest version of the C library's symbols that the program asks for; none in a static program.
 libc=$(grep -ao 'GLIBC_2\.[0-9]*' "$program" | sort -uV | tail -n 1 | sed 's/GLIBC_//')
 depends=${libc:+"libc6 (>= $libc)"}
@@ -74,6 +87,42 @@ fi
     echo " directory on this machine. The lock is a lease: it ends by itself when its"
     echo " holder dies, and the command is ended before anybody else can get the lock."
 } | put "$root/DEBIAN/control"
+put "$root/DEBIAN/postinst" <<'END'
+#!/bin/sh
+# Makes what usr/lib/sysusers.d and usr/lib/tmpfiles.d say, also where there is no systemd.
+set -e
+[ "$1" = configure ] || exit 0
+root=${DPKG_ROOT:-}
+directory=$root/var/lib/leasehold
+number() {
+    sed -n 's/^leasehold:[^:]*:\([0-9]*\):.*/\1/p' "$root/etc/group" 2>/dev/null
+}
+if [ -z "$(number)" ]; then
+    mkdir -p "$root/etc"
+    if command -v systemd-sysusers >/dev/null; then
+        systemd-sysusers ${root:+--root="$root"} leasehold.conf
+    else
+        groupadd --system ${root:+--prefix "$root"} leasehold
+    fi
+fi
+[ -d "$directory" ] || is_new=1
+mkdir -p "$directory"
+# Others than root can install into a root of their own alone, and give nothing to a group.
+if [ "$(id -u)" = 0 ]; then chown "0:$(number)" "$directory"; fi
+chmod 2770 "$directory"
+if [ -n "${is_new:-}" ]; then
+    echo "leasehold: locks of all users are in /var/lib/leasehold from now on, unless they name a store."
+    echo "leasehold: members of the group may use it: sudo usermod -aG leasehold USER, then log in again."
+    echo "leasehold: jobs that run already keep theirs in the user's own store until they end."
+fi
+END
+put "$root/DEBIAN/postrm" <<'END'
+#!/bin/sh
+set -e
+# The group stays, as files elsewhere may belong to it.
+if [ "$1" = purge ]; then rm -rf "${DPKG_ROOT:-}/var/lib/leasehold"; fi
+END
+chmod 755 "$root/DEBIAN/postinst" "$root/DEBIAN/postrm"
 (cd "$root" && find usr -type f | LC_ALL=C sort | xargs md5sum) | put "$root/DEBIAN/md5sums"
 
 find "$root" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +

@@ -27,7 +27,7 @@ case $package in
     *) cp "$package" "$scratch/leasehold.deb" ;;
 esac
 fetched=$(now)
-dpkg --root="$scratch/root" --force-not-root --force-bad-path --force-depends \
+dpkg --root="$scratch/root" --force-not-root --force-bad-path --force-depends --force-script-chrootless \
     --install "$scratch/leasehold.deb" >/dev/null 2>&1
 installed=$(now)
 export LEASEHOLD_STORE="embedded:$scratch/locks"

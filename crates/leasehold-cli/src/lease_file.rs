@@ -1,7 +1,6 @@
 //! Leases that outlive the process which took them, as they are kept: in a file, in a variable, on
 //! standard input.
 
-use std::env;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
@@ -14,7 +13,7 @@ use leasehold::store::escape;
 use crate::cli::LeaseSource;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
-use crate::settings::create_private;
+use crate::settings::{create_private, given};
 
 pub(crate) const LEASE_VARIABLE: &str = "LEASEHOLD_LEASE";
 /// A lease is one line, with a name of at most 512 bytes.
@@ -110,7 +109,7 @@ pub(crate) fn read(source: &LeaseSource, layout: Option<&Layout>) -> Outcome<Tak
         let file = File::open(path).map_err(refuse)?;
         written = file.metadata().and_then(|file| file.modified()).ok();
         read_limited(file).map_err(refuse)?
-    } else if let Some(text) = env::var_os(LEASE_VARIABLE) {
+    } else if let Some(text) = given(LEASE_VARIABLE)? {
         text.into_string().map_err(|_| Failure::usage(format!("{LEASE_VARIABLE} is no lease")))?
     } else {
         read_limited(io::stdin().lock())

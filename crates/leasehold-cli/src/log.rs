@@ -1,6 +1,5 @@
 //! What `-v` shows.
 
-use std::env;
 use std::fmt;
 use std::io::{self, Write};
 
@@ -12,23 +11,29 @@ use tracing_subscriber::field::{RecordFields, VisitOutput as _};
 use tracing_subscriber::fmt::FormattedFields;
 use tracing_subscriber::fmt::format::{DefaultVisitor, FormatFields, Writer};
 
+use crate::failure::Outcome;
 use crate::leases::Numbers;
 use crate::output;
+use crate::settings::given;
 
 /// Filters as `tracing-subscriber` knows them, for what `-v` can't express.
 const FILTER_VARIABLE: &str = "LEASEHOLD_LOG";
 
 /// Starts logging to stderr if `-v` was given, or `LEASEHOLD_LOG` is set. What the library calls a fence is told as
 /// these numbers are elsewhere.
-pub(crate) fn start(verbose: u8, numbers: Numbers) {
+pub(crate) fn start(verbose: u8, numbers: Numbers) -> Outcome<()> {
     let level = match verbose {
         0 => None,
         1 => Some("leasehold=info,leasehold::lock=debug"),
         2 => Some("leasehold=debug"),
         _ => Some("leasehold=trace,debug"),
     };
-    let Some(filter) = level.map(str::to_owned).or_else(|| env::var(FILTER_VARIABLE).ok()) else {
-        return;
+    let filter = match level {
+        Some(level) => level.to_owned(),
+        None => match given(FILTER_VARIABLE)? {
+            Some(filter) => filter.to_string_lossy().into_owned(),
+            None => return Ok(()),
+        },
     };
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(filter))
@@ -39,6 +44,7 @@ pub(crate) fn start(verbose: u8, numbers: Numbers) {
         .finish();
     // Nothing else in this process sets one.
     drop(tracing::subscriber::set_global_default(subscriber));
+    Ok(())
 }
 
 /// The usual way to write fields, but for fences.

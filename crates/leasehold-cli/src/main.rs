@@ -6,6 +6,7 @@ compile_error!("the leasehold command looks after Unix processes; elsewhere, use
 mod arguments;
 mod cli;
 mod cmd;
+mod config;
 mod context;
 mod describe;
 mod duration;
@@ -33,6 +34,7 @@ mod status;
 mod stdout;
 mod typed;
 
+use std::os::fd::RawFd;
 use std::process::ExitCode;
 
 use leasehold::Reason;
@@ -120,13 +122,8 @@ fn start(inherited: Inherited) -> Outcome {
     outcome
 }
 
-fn carry_out(
-    cli: &Cli,
-    inherited: Inherited,
-    files: Vec<std::os::fd::RawFd>,
-    in_background: bool,
-) -> Outcome {
-    log::start(cli.global.verbose, Numbers::of(cli.command.layout()));
+fn carry_out(cli: &Cli, inherited: Inherited, files: Vec<RawFd>, in_background: bool) -> Outcome {
+    log::start(cli.global.verbose, Numbers::of(cli.command.layout()))?;
     let settings = Settings::gather(&cli.global)?
         .shared_with(cli.command.layout(), cli.command.leftovers())?
         .logging(cli.command.logs());

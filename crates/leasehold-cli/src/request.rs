@@ -15,6 +15,7 @@ use crate::arguments;
 use crate::cli::Taking;
 use crate::context::Context;
 use crate::describe;
+use crate::duration;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
 use crate::graph::{self, Chain};
@@ -284,10 +285,32 @@ impl Request {
         }
         let at = client.location();
         match self.obstacle(client).await {
-            Ok(Some(info)) => format!("\"{}\" at {at} is {}", info.key, describe::state(&info)),
+            Ok(Some(info)) => {
+                let early = self.came_early(Some(&info));
+                format!("\"{}\" at {at} is {}{early}", info.key, describe::state(&info))
+            }
+            Ok(None) if matches!(self.kind, Kind::OncePer(_)) => {
+                format!("{} at {at} was not open yet{}", self.names(), self.came_early(None))
+            }
             // It came free in between, or the store can't say.
             _ => format!("{} at {at} was held by somebody else", self.names()),
         }
+    }
+
+    /// What to say of a start that came just before its period was over: a schedule of the same length
+    /// comes like that again and again.
+    fn came_early(&self, info: Option<&LockInfo>) -> String {
+        let Kind::OncePer(period) = self.kind else { return String::new() };
+        let is_held = info.is_some_and(|info| !info.holders.is_empty());
+        let left = info.and_then(|info| info.closed_for).unwrap_or_default();
+        if is_held || left >= period / 20 {
+            return String::new();
+        }
+        let period = duration::show(period);
+        format!(
+            ": less than 5 % of the period of {period} was left, so this start came a little early; for a \
+             schedule, give a period that is clearly shorter than its interval"
+        )
     }
 
     /// The first of the locks that somebody else has, or the first in use.

@@ -4,7 +4,9 @@
 //! [remembered](remember) and blotted out literally, and whatever stands between a `scheme://`
 //! and an `@` is blotted out by its shape, known or not.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use leasehold::store::StoreUrl;
 
 /// What is printed instead.
 const MASK: &str = "***";
@@ -14,6 +16,9 @@ const MASK: &str = "***";
 const LITERAL_BYTES_MIN: usize = 4;
 
 static KNOWN: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// What looks like a URL with a password and is the store's without any.
+static HARMLESS: OnceLock<String> = OnceLock::new();
 
 /// Remembers a password, so that [`redact`] blots it out wherever it stands.
 pub(crate) fn remember(password: &str) {
@@ -31,36 +36,39 @@ pub(crate) fn remember(password: &str) {
 /// Remembers each password of a URL, which may name several stores.
 pub(crate) fn remember_those_of(url: &str) {
     for secret in secrets_of(url) {
-        remember(secret.text);
+        remember(secret);
     }
 }
 
-/// A password in a URL.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Secret<'a> {
-    /// As it is written there.
-    pub(crate) text: &'a str,
-    /// Whether it is one for the servers that keep the locks, rather than for sentinels.
-    pub(crate) is_for_servers: bool,
+/// Whether a store's URL has a password, by the rules of its parser. What that refuses is used nowhere, and
+/// has one if it looks like that.
+pub(crate) fn is_in(url: &str) -> bool {
+    match StoreUrl::read(url) {
+        Ok(read) => read.has_password() || read.has_sentinel_password(),
+        Err(_) => !secrets_of(url).is_empty(),
+    }
 }
 
-/// Every password in a URL, which may name several stores: between user and host, and among the
-/// settings. The one place that knows where there can be any.
-pub(crate) fn secrets_of(url: &str) -> Vec<Secret<'_>> {
+/// Lets [`redact`] show the store of this command, which has no password, though it may look like that.
+pub(crate) fn allow(store: &str) {
+    if blotted(store) != store {
+        // There is one store.
+        let _is_known = HARMLESS.set(store.to_owned());
+    }
+}
+
+/// All that looks like a password in a URL, which may name several stores: between user and host, and
+/// among the settings. It is for hiding alone, where too much does no harm.
+fn secrets_of(url: &str) -> Vec<&str> {
     // A password that was typed unescaped may look like the end of its URL. So it is looked for in
-    // the whole and in the parts; what is too much only hides more.
+    // the whole and in the parts.
     let whole = url.split_once("://").and_then(|(_, rest)| of_user(rest));
-    let mut found: Vec<Secret<'_>> = whole
-        .into_iter()
-        .chain(stores_of(url).into_iter().filter_map(of_user))
-        .map(|text| Secret { text, is_for_servers: true })
-        .collect();
-    for (name, value) in settings_of(url).filter(|(name, _)| is_secret(name)) {
-        let is_for_servers = !name.starts_with("sentinel");
-        let first = value.split(',').next().unwrap_or(value);
-        found.extend([value, first].map(|text| Secret { text, is_for_servers }));
+    let mut found: Vec<&str> =
+        whole.into_iter().chain(stores_of(url).into_iter().filter_map(of_user)).collect();
+    for (_, value) in settings_of(url).filter(|(name, _)| is_secret(name)) {
+        found.extend([value, value.split(',').next().unwrap_or(value)]);
     }
-    found.retain(|secret| !secret.text.is_empty());
+    found.retain(|secret| !secret.is_empty());
     found
 }
 
@@ -98,6 +106,13 @@ fn is_secret(name: &str) -> bool {
 
 /// The text without any password.
 pub(crate) fn redact(text: &str) -> String {
+    match HARMLESS.get() {
+        Some(store) => text.split(store.as_str()).map(blotted).collect::<Vec<_>>().join(store),
+        None => blotted(text),
+    }
+}
+
+fn blotted(text: &str) -> String {
     let mut text = mask_settings(&mask_user_info(text));
     for secret in KNOWN.lock().unwrap_or_else(PoisonError::into_inner).iter() {
         if text.contains(secret.as_str()) {
@@ -211,26 +226,32 @@ mod tests {
 
     #[test]
     fn every_password_of_a_url_is_found_wherever_it_stands() {
-        let found = |url| -> Vec<(&str, bool)> {
-            secrets_of(url).into_iter().map(|it| (it.text, it.is_for_servers)).collect()
-        };
-        for (url, secret, is_for_servers) in [
-            ("redis://:pw@h", "pw", true),
-            ("redis://u:p@w@h", "p@w", true),
-            ("redis+unix://:pw@/run/r.sock", "pw", true),
-            ("redis+unix:///run/r.sock?pass=pw", "pw", true),
-            ("redis+unix:///run/r.sock?db=1&pass=pw", "pw", true),
-            ("redis+sentinel://h1,h2/m?sentinel_password=pw", "pw", false),
-            ("quorum:redis://h1,redis+unix:///r?pass=pw,redis://h2", "pw", true),
-            ("quorum:redis://h1,redis://u:pw@h2,embedded:/x", "pw", true),
-            ("redis://h?Password=pw", "pw", true),
+        for (url, secret) in [
+            ("redis://:pw@h", "pw"),
+            ("redis://u:p@w@h", "p@w"),
+            ("redis://u:p/w@h", "p/w"),
+            ("redis+unix://:pw@/run/r.sock", "pw"),
+            ("redis+unix:///run/r.sock?pass=pw", "pw"),
+            ("redis+unix:///run/r.sock?db=1&pass=pw", "pw"),
+            ("redis+sentinel://h1,h2/m?sentinel_password=pw", "pw"),
+            ("quorum:redis://h1,redis+unix:///r?pass=pw,redis://h2", "pw"),
+            ("quorum:redis://h1,redis://u:pw@h2,embedded:/x", "pw"),
+            ("redis://h?Password=pw", "pw"),
         ] {
-            assert!(found(url).contains(&(secret, is_for_servers)), "{url}: {:?}", found(url));
+            let found = secrets_of(url);
+            assert!(found.contains(&secret) && is_in(url), "{url}: {found:?}");
         }
         for none in
             ["redis://h", "redis://u@h", "redis://u:@h", "embedded:/a:b@c", "redis://h?db=2"]
         {
-            assert_eq!(found(none), [], "{none}");
+            assert!(secrets_of(none).is_empty() && !is_in(none), "{none}");
+        }
+    }
+
+    #[test]
+    fn what_only_looks_like_a_password_decides_nothing() {
+        for url in ["redis://h:6379?prefix=lock@", "quorum:redis://a?prefix=b:c@,redis://d"] {
+            assert!(!secrets_of(url).is_empty() && !is_in(url), "{url}");
         }
     }
 

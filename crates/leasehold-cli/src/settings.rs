@@ -4,40 +4,75 @@ use std::env;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, Read as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use leasehold::embedded::EmbeddedStore;
 use leasehold::interop::Layout;
+use leasehold::store::{StoreUrl, escape};
 use leasehold::{Client, ClientBuilder, Error, Ttl};
 
 use crate::cli::Global;
-use crate::duration;
+use crate::config::{Config, read_small, refuse_if_public};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::place;
 use crate::secret;
 use crate::typed;
 
-/// The variables that can hold a secret.
-pub(crate) const STORE_VARIABLE: &str = "LEASEHOLD_STORE";
-pub(crate) const PASSWORD_VARIABLE: &str = "LEASEHOLD_PASSWORD";
+const STORE_VARIABLE: &str = "LEASEHOLD_STORE";
+const PASSWORD_VARIABLE: &str = "LEASEHOLD_PASSWORD";
+const PASSWORD_FILE_VARIABLE: &str = "LEASEHOLD_PASSWORD_FILE";
 const CONFIG_VARIABLE: &str = "LEASEHOLD_CONFIG";
 
-/// What a variable says; one that is empty says nothing.
-fn given(variable: &str) -> Option<OsString> {
-    env::var_os(variable).filter(|value| !value.is_empty())
+/// What a variable of this command's says. One that is set to nothing, as by a secret that is missing,
+/// is no variable that is not set.
+pub(crate) fn given(variable: &str) -> Outcome<Option<OsString>> {
+    match env::var_os(variable) {
+        Some(value) if value.is_empty() => Err(Failure::config(format!(
+            "{variable} is set and empty; give it a value, or unset it"
+        ))),
+        value => Ok(value),
+    }
 }
 
-/// A config file or password file is a few lines; anything larger is a mistake.
-const FILE_BYTES_MAX: u64 = 64 * 1024;
+/// What named the store.
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Source {
+    Option,
+    Variable,
+    File(PathBuf),
+    /// Nothing did.
+    Default,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Option => f.write_str("by --store"),
+            Self::Variable => write!(f, "by {STORE_VARIABLE}"),
+            Self::File(path) => write!(f, "by the config file {}", path.display()),
+            Self::Default if EmbeddedStore::default_is_shared() => {
+                f.write_str("by nobody, so it is this machine's default store")
+            }
+            Self::Default => f.write_str("by nobody, so it is this user's default store"),
+        }
+    }
+}
 
 /// What holds for the whole command.
 #[derive(Clone)]
 pub(crate) struct Settings {
     store: String,
+    /// The same without passwords, and with the directory that stands for none.
+    public: String,
+    source: Source,
     password: Option<String>,
+    /// Where the password is from, if it is from a file.
+    password_file: Option<PathBuf>,
+    /// The config file that was named.
+    config: Option<PathBuf>,
     ttl: Option<Ttl>,
     owner: Option<String>,
     retry_store: Option<Duration>,
@@ -49,10 +84,10 @@ pub(crate) struct Settings {
 
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { store, password: _, ttl, owner, retry_store, layout, leftovers, .. } = self;
-        let store = secret::redact(store);
+        let Self { public, source, ttl, owner, retry_store, layout, leftovers, .. } = self;
         f.debug_struct("Settings")
-            .field("store", &store)
+            .field("store", public)
+            .field("source", source)
             .field("ttl", ttl)
             .field("owner", owner)
             .field("retry_store", retry_store)
@@ -67,22 +102,28 @@ impl fmt::Debug for Settings {
 impl Settings {
     /// Gathers the settings.
     pub(crate) fn gather(global: &Global) -> Outcome<Self> {
-        let named = global.config.clone().or_else(|| given(CONFIG_VARIABLE).map(PathBuf::from));
-        let file = Config::find(named.as_deref())?;
-        let store_was_typed = global.store.is_some();
-        let store = match (&global.store, given(STORE_VARIABLE)) {
-            (Some(typed), _) => judged(typed.clone(), "--store")?,
-            (None, Some(url)) => judged(url, STORE_VARIABLE)?,
-            (None, None) => file.store.unwrap_or_else(|| "embedded:".to_owned()),
+        let named = match &global.config {
+            Some(path) => Some(path.clone()),
+            None => given(CONFIG_VARIABLE)?.map(PathBuf::from),
         };
-        if store_was_typed {
+        let file = Config::find(named.as_deref())?;
+        let (store, source) = Self::choose(global, &file)?;
+        let read = StoreUrl::read(&store).ok();
+        let public = match &read {
+            Some(read) => place::in_full(read.without_passwords()),
+            // It can't be used, which connecting tells.
+            None => secret::redact(&place::in_full(&store)),
+        };
+        if read.is_some() {
+            secret::allow(&public);
+        }
+        let has_secret = secret::is_in(&store);
+        if source == Source::Option {
             typed::remember_store(&store);
         }
-        let in_url = secret::secrets_of(&store);
-        let has_password = in_url.iter().any(|secret| secret.is_for_servers);
-        if !in_url.is_empty() {
+        if has_secret {
             secret::remember_those_of(&store);
-            if store_was_typed {
+            if source == Source::Option {
                 output::message(
                     "warning: every user of this machine can read the password in --store; put \
                      it into LEASEHOLD_PASSWORD, a --password-file, or the URL in LEASEHOLD_STORE",
@@ -96,36 +137,101 @@ impl Settings {
                  use embedded: or redis://",
             ));
         }
-        let password_file = global.password_file.clone().or(file.password_file);
-        let password = match (password_file, has_password) {
-            (Some(path), true) => {
-                return Err(Failure::config(format!(
-                    "the store's URL and the password file {} both give a password; keep one",
-                    path.display()
-                )));
-            }
-            (Some(path), false) => Some(read_password(&path)?),
-            (None, true) => None,
-            (None, false) => {
-                given(PASSWORD_VARIABLE).map(|it| text(it, PASSWORD_VARIABLE)).transpose()?
-            }
-        };
+        if read.as_ref().and_then(StoreUrl::nodes) == Some(1) && !global.quiet {
+            output::message(
+                "warning: a quorum of one node has no other to decide with; name 3 or 5, or the node \
+                 alone",
+            );
+        }
+        let has_password = read.map_or(has_secret, |read| read.has_password());
+        let (password, password_file) = Self::password(global, &file, has_password)?;
         if let Some(password) = &password {
             secret::remember(password);
         }
-        let retry_store = global.retry_store.or(file.retry_store);
-        let (ttl, owner) = (file.ttl, file.owner);
+        tracing::info!(target: "leasehold", "the store is {public}, named {source}");
         Ok(Self {
             store,
+            public,
+            source,
             password,
-            ttl,
-            owner,
-            retry_store,
+            password_file,
+            config: named,
+            ttl: file.ttl,
+            owner: file.owner,
+            retry_store: global.retry_store.or(file.retry_store),
             layout: None,
             leftovers: None,
             log: 0,
             fence_retention: None,
         })
+    }
+
+    /// The store that is named first: typed, in the environment, in a config file; else the default one,
+    /// unless that is forbidden.
+    fn choose(global: &Global, file: &Config) -> Outcome<(String, Source)> {
+        if let Some(typed) = &global.store {
+            return Ok((judged(typed.clone(), "--store")?, Source::Option));
+        }
+        if let Some(url) = given(STORE_VARIABLE)? {
+            return Ok((file.with_passwords(judged(url, STORE_VARIABLE)?), Source::Variable));
+        }
+        if let Some((store, path)) = &file.store {
+            return Ok((store.clone(), Source::File(path.clone())));
+        }
+        let forbidden_by = match &file.no_default {
+            _ if global.no_default_store => "--no-default-store".to_owned(),
+            Some((true, path)) => format!("the config file {}", path.display()),
+            _ => return Ok(("embedded:".to_owned(), Source::Default)),
+        };
+        Err(Failure::config(format!(
+            "no store is named, and {forbidden_by} forbids the default one; name a store in \
+             --store, {STORE_VARIABLE} or a config file"
+        )))
+    }
+
+    /// The password, and the file that it is from: that of the option, else the one in the store's URL,
+    /// else that of a variable, else that of the config file.
+    fn password(
+        global: &Global,
+        file: &Config,
+        is_in_url: bool,
+    ) -> Outcome<(Option<String>, Option<PathBuf>)> {
+        let of_file = |path: PathBuf| Ok((Some(read_password(&path)?), Some(path)));
+        let named = global.password_file.as_ref();
+        match named.or(file.password_file.as_ref()) {
+            Some(path) if is_in_url => {
+                return Err(Failure::config(format!(
+                    "the store's URL and the password file {} both give a password; keep one",
+                    path.display()
+                )));
+            }
+            _ if is_in_url => return Ok((None, None)),
+            _ => {}
+        }
+        if let Some(path) = named {
+            return of_file(path.clone());
+        }
+        if let Some(password) = given(PASSWORD_VARIABLE)? {
+            return Ok((Some(text(password, PASSWORD_VARIABLE)?), None));
+        }
+        let path = given(PASSWORD_FILE_VARIABLE)?.map(PathBuf::from);
+        path.or_else(|| file.password_file.clone()).map_or(Ok((None, None)), of_file)
+    }
+
+    /// What a command under a lock is told of the store, so that a `leasehold` in it finds the same one:
+    /// variables, each with its value, or nothing for those that it may not have. None has a password.
+    pub(crate) fn told(&self) -> Vec<(&'static str, Option<String>)> {
+        // What is no file, such as a shell's `<(…)`, is this process's alone.
+        let absolute = |path: &Option<PathBuf>| {
+            let path = std::path::absolute(path.as_ref().filter(|path| path.is_file())?).ok()?;
+            path.into_os_string().into_string().ok()
+        };
+        vec![
+            (STORE_VARIABLE, Some(self.public.clone())),
+            (PASSWORD_VARIABLE, None),
+            (PASSWORD_FILE_VARIABLE, absolute(&self.password_file)),
+            (CONFIG_VARIABLE, absolute(&self.config)),
+        ]
     }
 
     /// The same for locks in the layout of another library.
@@ -164,9 +270,9 @@ impl Settings {
         Self { store: place::for_scratch_names(&self.store), fence_retention, ..self.clone() }
     }
 
-    /// The same for another store.
+    /// The same for another store, whose URL has no password.
     pub(crate) fn at(&self, store: String) -> Self {
-        Self { store, ..self.clone() }
+        Self { public: place::in_full(&store), store, ..self.clone() }
     }
 
     /// The other library in whose layout locks are kept.
@@ -196,7 +302,18 @@ impl Settings {
 
     /// The store for people, without a password.
     pub(crate) fn place(&self) -> String {
-        secret::redact(&place::in_full(&self.store))
+        self.public.clone()
+    }
+
+    /// The same in an answer that nothing is there, which may be so in this store alone.
+    pub(crate) fn place_looked_at(&self) -> String {
+        let others = match self.source {
+            Source::Default if !EmbeddedStore::default_is_shared() => {
+                " (this user's default store; each user has another)"
+            }
+            _ => "",
+        };
+        format!("{}{others}", escape::terminal(&self.public))
     }
 
     /// Variables that have another process of leasehold find the same store, whatever is configured.
@@ -264,132 +381,6 @@ fn text(value: OsString, name: &str) -> Outcome<String> {
     value.into_string().map_err(|_| Failure::config(format!("{name} is not UTF-8")))
 }
 
-#[derive(Debug, Default)]
-struct Config {
-    store: Option<String>,
-    password_file: Option<PathBuf>,
-    ttl: Option<Ttl>,
-    owner: Option<String>,
-    retry_store: Option<Duration>,
-}
-
-const KEYS: &str = "`store`, `password_file`, `ttl`, `owner` and `retry_store`";
-
-impl Config {
-    /// The given file, or the user's over the machine's.
-    fn find(named: Option<&Path>) -> Outcome<Self> {
-        if let Some(path) = named {
-            return match Self::read(path)? {
-                Some(config) => Ok(config),
-                None => Err(Failure::config(format!("there is no config file {}", path.display()))),
-            };
-        }
-        // A directory that depends on where the command is started would be one of many.
-        let absolute = |variable| given(variable).map(PathBuf::from).filter(|it| it.is_absolute());
-        let user = absolute("XDG_CONFIG_HOME")
-            .or_else(|| absolute("HOME").map(|home| home.join(".config")))
-            .filter(|directory| !is_strangers(directory));
-        let mut config = Self::default();
-        for directory in user.into_iter().chain([PathBuf::from("/etc")]) {
-            if let Some(lower) = Self::read(&directory.join("leasehold/config.toml"))? {
-                config = config.over(lower);
-            }
-        }
-        Ok(config)
-    }
-
-    fn over(self, lower: Self) -> Self {
-        Self {
-            store: self.store.or(lower.store),
-            password_file: self.password_file.or(lower.password_file),
-            ttl: self.ttl.or(lower.ttl),
-            owner: self.owner.or(lower.owner),
-            retry_store: self.retry_store.or(lower.retry_store),
-        }
-    }
-
-    /// Reads a file; `None` when there is none.
-    fn read(path: &Path) -> Outcome<Option<Self>> {
-        let shown = path.display();
-        let file = match File::open(path) {
-            Ok(file) => file,
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-                ) =>
-            {
-                return Ok(None);
-            }
-            Err(error) => {
-                return Err(Failure::config(format!(
-                    "can't read the config file {shown}: {error}; without it the store may be \
-                     another one; set HOME or XDG_CONFIG_HOME right, or give --config"
-                )));
-            }
-        };
-        let text = read_small(&file, path)?;
-        let config = Self::parse(&text)
-            .map_err(|why| Failure::config(format!("the config file {shown}: {why}")))?;
-        let store = config.store.as_deref().unwrap_or_default();
-        if !secret::secrets_of(store).is_empty() {
-            secret::remember_those_of(store);
-            refuse_if_public(&file, path, "config file with a password")?;
-        }
-        Ok(Some(config))
-    }
-
-    fn parse(text: &str) -> Result<Self, String> {
-        // toml's own rendering shows the offending line, which may hold the password.
-        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
-            let at = error.span().map_or(0, |span| span.start);
-            let line = text.get(..at).unwrap_or(text).matches('\n').count().saturating_add(1);
-            format!("line {line} is not valid TOML; write key = \"value\"")
-        })?;
-        let mut config = Self::default();
-        for (key, value) in table {
-            let value = match value {
-                toml::Value::String(value) => value,
-                _ if !KEYS.contains(&format!("`{key}`")) => String::new(),
-                _ => return Err(format!("`{key}` must be a string in quotes")),
-            };
-            match key.as_str() {
-                "store" => {
-                    place::check(&value).map_err(|why| format!("`store`: {why}"))?;
-                    config.store = Some(value);
-                }
-                "password_file" => config.password_file = Some(value.into()),
-                "ttl" => {
-                    let ttl = duration::ttl(&value);
-                    config.ttl = Some(ttl.map_err(|why| format!("`ttl`: {why}"))?);
-                }
-                "retry_store" => {
-                    let length = duration::parse(&value);
-                    config.retry_store = Some(length.map_err(|why| format!("`{key}`: {why}"))?);
-                }
-                "owner" if value.is_empty() => return Err("`owner` is empty; name one".to_owned()),
-                "owner" => config.owner = Some(value),
-                _ => return Err(format!("the key `{key}` is not known; there are {KEYS}")),
-            }
-        }
-        Ok(config)
-    }
-}
-
-/// Whether a user's directory is in one that is closed to this user and belongs to another, as the
-/// home of root does that `su` and services may leave in the environment: no settings of ours.
-fn is_strangers(directory: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt as _;
-    let closed =
-        fs::metadata(directory).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
-    let user = rustix::process::geteuid().as_raw();
-    closed
-        && directory
-            .ancestors()
-            .find_map(|above| fs::metadata(above).ok())
-            .is_some_and(|above| above.uid() != user)
-}
-
 fn read_password(path: &Path) -> Outcome<String> {
     let shown = path.display();
     let file = File::open(path).map_err(|error| {
@@ -403,80 +394,8 @@ fn read_password(path: &Path) -> Outcome<String> {
     }
 }
 
-fn read_small(file: &File, path: &Path) -> Outcome<String> {
-    let mut text = String::new();
-    let mut limited = file.take(FILE_BYTES_MAX.saturating_add(1));
-    match limited.read_to_string(&mut text) {
-        Ok(_) if limited.limit() > 0 => Ok(text),
-        Ok(_) => Err(Failure::config(format!(
-            "{} is larger than {FILE_BYTES_MAX} bytes; it can't be what it should be",
-            path.display()
-        ))),
-        Err(error) => Err(Failure::config(format!("can't read {}: {error}", path.display()))),
-    }
-}
-
-/// Pipes, such as a shell's `<(…)`, have no permissions worth looking at.
-fn refuse_if_public(file: &File, path: &Path, what: &str) -> Outcome<()> {
-    let metadata = file
-        .metadata()
-        .map_err(|error| Failure::config(format!("can't look at {}: {error}", path.display())))?;
-    if metadata.is_file() && metadata.permissions().mode() & 0o007 != 0 {
-        return Err(Failure::config(format!(
-            "everybody can get at the {what} {}; run `chmod o-rwx` on it",
-            path.display()
-        )));
-    }
-    Ok(())
-}
-
 /// Creates a file that only its owner can read, and refuses to touch one that is there.
 pub(crate) fn create_private(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt as _;
     fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_key_is_read() {
-        let text = "store = \"redis://db\"\nttl = \"1m\"\nowner = 'me'\npassword_file = '/p'\n\
-                    retry_store = '30s'\n";
-        let config = Config::parse(text).unwrap();
-        assert_eq!(config.retry_store, Some(Duration::from_secs(30)));
-        assert_eq!(config.store.as_deref(), Some("redis://db"));
-        assert_eq!(config.ttl.unwrap().duration(), Duration::from_secs(60));
-        assert_eq!(config.owner.as_deref(), Some("me"));
-        assert_eq!(config.password_file.as_deref(), Some(Path::new("/p")));
-    }
-
-    #[test]
-    fn what_is_wrong_is_named_and_never_quoted() {
-        for (text, expected) in [
-            ("sotre = 'redis://:sentinel@db'", "the key `sotre` is not known"),
-            ("sotre = 1", "the key `sotre` is not known"),
-            ("store = ['redis://:sentinel@db']", "`store` must be a string"),
-            ("\nstore = redis://:sentinel@db", "line 2 is not valid TOML"),
-            ("store = 'redis://:sentinel@db", "line 1 is not valid TOML"),
-            ("ttl = 'sentinel'", "`ttl`: give seconds"),
-            ("ttl = '0s'", "`ttl`: a ttl of 0ns is out of range"),
-            ("retry_store = 'sentinel'", "`retry_store`: give seconds"),
-            ("ttl = 30", "`ttl` must be a string"),
-        ] {
-            let error = Config::parse(text).unwrap_err();
-            assert!(error.contains(expected), "{text}: {error}");
-            assert!(!error.contains("sentinel"), "{error}");
-        }
-    }
-
-    #[test]
-    fn the_users_file_wins_key_by_key() {
-        let user = Config::parse("ttl = '5s'").unwrap();
-        let machine = Config::parse("ttl = '9s'\nstore = 'redis://db'").unwrap();
-        let config = user.over(machine);
-        assert_eq!(config.ttl.unwrap().duration(), Duration::from_secs(5));
-        assert_eq!(config.store.as_deref(), Some("redis://db"));
-    }
 }

@@ -32,7 +32,7 @@ fn of_store(words: &str, url: Option<&str>) -> String {
     let store = match url {
         None => String::new(),
         // The reader has the password, and the text may be anyone's.
-        Some(url) if !secret::secrets_of(url).is_empty() => " --store …".to_owned(),
+        Some(url) if secret::is_in(url) => " --store …".to_owned(),
         Some(url) if escape::terminal(url).to_string() != url => " --store …".to_owned(),
         Some(url) => format!(" --store {}", quoted(url)),
     };
@@ -67,6 +67,7 @@ mod tests {
             (Some("redis://h?log=9&prefix=x"), "leasehold why --store 'redis://h?log=9&prefix=x'"),
             (Some("embedded:/it's"), "leasehold why --store 'embedded:/it'\\''s'"),
             (Some("redis://u:word@h"), "leasehold why --store …"),
+            (Some("redis://h?prefix=l@"), "leasehold why --store 'redis://h?prefix=l@'"),
             (Some("redis+unix:///s?pass=word"), "leasehold why --store …"),
             (Some("embedded:/a\u{202e}"), "leasehold why --store …"),
         ] {

@@ -50,9 +50,10 @@ command before another holder can get the lock.
 
 A store grants the leases. It is the first of these that is given: --store, LEASEHOLD_STORE, the \
 config file ($XDG_CONFIG_HOME/leasehold/config.toml, then /etc/leasehold/config.toml; its keys are \
-`store`, `password_file`, `ttl`, `owner` and `retry_store`). Without any it is the embedded store in \
-/tmp/leasehold-UID (root's: /run/leasehold). All your processes on this machine share that one, those \
-of cron and services included.";
+`store`, `default_store`, `password_file`, `ttl`, `owner` and `retry_store`). Without any it is the \
+embedded store in /var/lib/leasehold, which members of the group leasehold share, or, on a machine \
+without that directory, in /tmp/leasehold-UID (root's: /run/leasehold). All your processes on this \
+machine share that one, those of cron and services included. A variable that is set and empty is an error.";
 
 impl Cli {
     /// What was typed. Before a `--`, `run` takes several names; without
@@ -251,8 +252,13 @@ impl Command {
 ///                          on the machine's boot clock (CLOCK_BOOTTIME, as in /proc/uptime).
 ///                          Renewals move it on. The command need not watch it: if renewals fail,
 ///                          leasehold sends TERM then, and KILL within the grace that follows
+///   LEASEHOLD_STORE        the store of the lock, without its password, so that a leasehold in the
+///                          command asks the same one
+///   LEASEHOLD_PASSWORD_FILE, LEASEHOLD_CONFIG
+///                          the password file and the config file that were named, if any
 ///
-/// The environment has no password of the store, and no LEASEHOLD_STORE that contains one.
+/// The environment has no password of the store. A leasehold in the command has it from one of these
+/// files, or fails with 69.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment, override_usage = RUN_USAGE, after_long_help = exit::HELP)]
 pub(crate) struct Run {

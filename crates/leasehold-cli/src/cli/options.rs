@@ -25,7 +25,13 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Option<OsString>,
 
-    /// A file with the store's password on its first line
+    /// Fail if no store is named, rather than take the default one
+    ///
+    /// `default_store = "no"` in a config file says so for all commands.
+    #[arg(long, global = true)]
+    pub(crate) no_default_store: bool,
+
+    /// A file with the store's password on its first line [env: LEASEHOLD_PASSWORD_FILE]
     ///
     /// Without it the password is that in the store's URL, else that in LEASEHOLD_PASSWORD.
     #[arg(long, global = true, value_name = "FILE")]
@@ -187,7 +193,7 @@ pub(crate) struct Kinds {
     /// have confirmed it. It never waits for the lock: a closed period counts as a busy lock, and stays
     /// closed even if the holder crashes. For a schedule, give a period that is clearly shorter than the
     /// interval, such as 55m for every hour. Otherwise a start that is a little late keeps out the next
-    /// one.
+    /// one. A message says so where less than 5 % of the period was left.
     ///
     /// Who ran it, when, and how that ended is told by `leasehold why KEY`: the store keeps a short log
     /// of it, as of all that is done with `log=N` in its URL; with `log=0` it keeps none.

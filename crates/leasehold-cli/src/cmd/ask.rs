@@ -18,7 +18,7 @@ pub(crate) async fn ask(args: &Ask, context: &Context) -> Outcome {
             };
             (asked, client.location().to_owned())
         }
-        None => (0, context.settings.place()),
+        None => (0, context.settings.place_looked_at()),
     };
     match (asked, fence) {
         (0, None) => {

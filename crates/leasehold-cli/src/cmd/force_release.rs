@@ -16,7 +16,7 @@ pub(crate) async fn force_release(args: &ForceRelease, context: &Context) -> Out
     let key = arguments::key(&args.key)?;
     let fence = arguments::fence(args.fence)?;
     let Some(client) = context.connect_to_look().await? else {
-        let at = context.settings.place();
+        let at = context.settings.place_looked_at();
         return Err(Failure::new(Exit::Lost, format!("force-release \"{key}\" at {at}: {NOBODY}")));
     };
     let (by, at) = (client.owner().clone(), client.location().to_owned());

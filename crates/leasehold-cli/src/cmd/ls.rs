@@ -33,7 +33,10 @@ pub(crate) async fn ls(args: &Ls, context: &Context) -> Outcome {
             Some(client) => client.list(prefix).await?,
             None => Listing::default(),
         };
-        output::data(&text(&listing, args.json)?)?;
+        output::data(&text(&listing, args.json, context)?)?;
+        if !args.json && !context.quiet {
+            tell_if_empty(&listing, prefix, context);
+        }
         return Ok(tell_unreadable(&listing.unreadable));
     };
     let mut signals = context.catch_signals()?;
@@ -46,6 +49,18 @@ pub(crate) async fn ls(args: &Ls, context: &Context) -> Outcome {
     watched.await?
 }
 
+/// Names the store that a list without a line is of.
+fn tell_if_empty(listing: &Listing, prefix: &str, context: &Context) {
+    if listing.locks.is_empty() && listing.unreadable.is_empty() {
+        let of = match prefix {
+            "" => String::new(),
+            prefix => format!(" whose name begins with \"{}\"", escape::terminal(prefix)),
+        };
+        let at = context.settings.place_looked_at();
+        output::message(&format!("no lock{of} is in use at {at}"));
+    }
+}
+
 /// Lists them again and again, also in a store that somebody makes meanwhile.
 async fn watch(context: &Context, prefix: &str, json: bool, every: Duration) -> Outcome {
     // Also while there is nothing to print.
@@ -53,6 +68,7 @@ async fn watch(context: &Context, prefix: &str, json: bool, every: Duration) -> 
     let clear = if io::stdout().is_terminal() { CLEAR } else { "" };
     let mut outage = Outage::default();
     let mut connected: Option<Client> = None;
+    let mut was_empty = false;
     loop {
         let client = match connected.take() {
             Some(client) => Some(client),
@@ -66,7 +82,13 @@ async fn watch(context: &Context, prefix: &str, json: bool, every: Duration) -> 
         match listing {
             Ok(listing) => {
                 outage = Outage::default();
-                output::data_patiently(&format!("{clear}{}", text(&listing, json)?)).await?;
+                let text = text(&listing, json, context)?;
+                output::data_patiently(&format!("{clear}{text}")).await?;
+                // Where one list stands below the other, once.
+                if text.is_empty() && !context.quiet && !(was_empty && clear.is_empty()) {
+                    tell_if_empty(&listing, prefix, context);
+                }
+                was_empty = text.is_empty();
                 tell_unreadable(&listing.unreadable);
             }
             Err(error) if may_pass(&error) || error.kind() == ErrorKind::Timeout => {
@@ -79,10 +101,10 @@ async fn watch(context: &Context, prefix: &str, json: bool, every: Duration) -> 
 }
 
 /// A document, or a table that is empty where there is nothing.
-fn text(listing: &Listing, json: bool) -> Outcome<String> {
+fn text(listing: &Listing, json: bool, context: &Context) -> Outcome<String> {
     let Listing { locks, unreadable, .. } = listing;
     if json {
-        return Ok(output::json_line(&document(listing, usize::MAX)?));
+        return Ok(output::json_line(&document(listing, usize::MAX, context)?));
     }
     if locks.is_empty() && unreadable.is_empty() {
         return Ok(String::new());
@@ -91,11 +113,14 @@ fn text(listing: &Listing, json: bool) -> Outcome<String> {
 }
 
 /// A document of a listing, with so many locks at most.
-pub(crate) fn document(listing: &Listing, locks_max: usize) -> Outcome<Value> {
+pub(crate) fn document(listing: &Listing, locks_max: usize, context: &Context) -> Outcome<Value> {
     let Listing { locks, unreadable, .. } = listing;
     let locks = locks.iter().take(locks_max).map(lock_json).collect::<Outcome<Vec<Value>>>()?;
     let unreadable: Vec<Value> = unreadable.iter().map(unreadable_json).collect();
-    Ok(json!({ "version": JSON_VERSION, "locks": locks, "unreadable": unreadable }))
+    let store = context.settings.place();
+    Ok(json!({
+        "version": JSON_VERSION, "store": store, "locks": locks, "unreadable": unreadable,
+    }))
 }
 
 fn unreadable_json(error: &Error) -> Value {

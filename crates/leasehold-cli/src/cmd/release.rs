@@ -98,7 +98,8 @@ async fn all(args: &Release, context: &Context) -> Outcome {
     };
     let owner = OwnerName::new(owner).map_err(|error| Failure::of_argument(&error))?;
     let Some(client) = context.connect_to_look().await? else {
-        output::message(&format!("{owner} holds nothing: there is no store yet"));
+        let at = context.settings.place_looked_at();
+        output::message(&format!("{owner} holds nothing: there is no store yet at {at}"));
         return Ok(Exit::Success);
     };
     let Listing { locks, unreadable, .. } = client.list("").await?;
@@ -108,6 +109,7 @@ async fn all(args: &Release, context: &Context) -> Outcome {
     let at = client.location();
     if leases.is_empty() {
         let known = if unreadable.is_empty() { "" } else { " that can be read" };
+        let at = context.settings.place_looked_at();
         output::message(&format!("{owner} holds nothing{known} at {at}"));
         return Ok(told);
     }

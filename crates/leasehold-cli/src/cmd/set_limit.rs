@@ -20,8 +20,9 @@ pub(crate) async fn set_limit(args: &SetLimit, context: &Context) -> Outcome {
         ));
     };
     let client = context.connect_to_look().await?;
-    let at =
-        client.as_ref().map_or_else(|| context.settings.place(), |it| it.location().to_owned());
+    let at = client
+        .as_ref()
+        .map_or_else(|| context.settings.place_looked_at(), |it| it.location().to_owned());
     let refuse =
         |exit, why: &str| Err(Failure::new(exit, format!("set-limit \"{key}\" at {at}: {why}")));
     let unused = || {

@@ -29,15 +29,21 @@ pub(crate) async fn show(args: &Show, context: &Context) -> Outcome {
     if args.json {
         let lock = info.as_ref().map_or(Ok(Value::Null), lock_json)?;
         let last_run = last_run.as_ref().map(LastRun::document);
-        let (version, key) = (JSON_VERSION, key.as_str());
-        let document =
-            json!({ "version": version, "key": key, "lock": lock, "last_run": last_run });
-        output::json(&document)?;
+        output::json(&json!({
+            "version": JSON_VERSION,
+            "store": context.settings.place(),
+            "key": key.as_str(),
+            "lock": lock,
+            "last_run": last_run,
+        }))?;
         return Ok(Exit::Success);
     }
     let mut text = match &info {
         Some(info) => description(info),
-        None => output::table(&[row("key", &key), row("state", "free")]),
+        None => {
+            let store = context.settings.place_looked_at();
+            output::table(&[row("key", &key), row("state", "free"), row("store", store)])
+        }
     };
     for line in last_run.iter().flat_map(LastRun::lines) {
         text.push_str(&format!("{}\n", line.trim_start()));

@@ -12,6 +12,7 @@ use crate::context::Context;
 use crate::describe;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
+use crate::leases::quoted;
 use crate::output;
 use crate::pauses::{self, Pauses};
 use crate::signals::unless_interrupted;
@@ -29,8 +30,15 @@ pub(crate) async fn wait(args: &Wait, context: &Context) -> Outcome {
     let begun = Instant::now();
     // A limit too far off to be represented is none.
     let until = limit.and_then(|limit| begun.checked_add(limit));
+    let free = || {
+        if !context.quiet {
+            let (names, at) = (quoted(keys.iter()), context.settings.place_looked_at());
+            output::message(&format!("free at {at}: {names}"));
+        }
+        Ok(Exit::Success)
+    };
     if context.settings.store_is_absent() {
-        return Ok(Exit::Success);
+        return free();
     }
     let answer_by = context.answer_by(limit, begun);
     let watching = async {
@@ -51,7 +59,7 @@ pub(crate) async fn wait(args: &Wait, context: &Context) -> Outcome {
                 tell_at = now + pauses.next();
             }
             let earliest = match seen {
-                Ok(None) => return Ok(Exit::Success),
+                Ok(None) => return free(),
                 Ok(Some((info, earliest))) => {
                     answered = now;
                     if is_over {

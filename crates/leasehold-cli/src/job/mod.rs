@@ -42,8 +42,7 @@ use crate::lease_file::{self, LEASE_VARIABLE};
 use crate::leases::{Cooldown, Held, Leases};
 use crate::output;
 use crate::request::{Manner, Request};
-use crate::secret;
-use crate::settings::{PASSWORD_VARIABLE, STORE_VARIABLE};
+use crate::settings::Settings;
 use crate::signals::{Signals, unless_interrupted};
 use crate::status;
 
@@ -150,7 +149,7 @@ impl<'a> Runner<'a> {
         signals: &mut Signals,
     ) -> Outcome<Done> {
         status::granted(held.leases());
-        let plan = plan(self.job, client, held.leases(), context.settings.layout())?;
+        let plan = plan(self.job, client, held.leases(), &context.settings)?;
         let last = self.last(held.leases(), context);
         let terminal = Terminal::open();
         let result = self.supervised(
@@ -324,7 +323,7 @@ impl Runner<'_> {
     }
 }
 
-fn plan(job: &Job, client: &Client, leases: &Leases, layout: Option<&Layout>) -> Outcome<Plan> {
+fn plan(job: &Job, client: &Client, leases: &Leases, settings: &Settings) -> Outcome<Plan> {
     let mut words = job.cmd.iter().cloned();
     let (program, arguments) = match (&job.shell, words.next()) {
         (Some(line), _) => {
@@ -335,7 +334,14 @@ fn plan(job: &Job, client: &Client, leases: &Leases, layout: Option<&Layout>) ->
         (None, Some(program)) => (program, words.collect()),
         (None, None) => return Err(Failure::usage("there is no command to run")),
     };
-    Ok(Plan { program, arguments, variables: variables(client, leases, layout)?, hidden: hidden() })
+    let (mut variables, mut hidden) = (variables(client, leases, settings.layout())?, hidden());
+    for (name, value) in settings.told() {
+        match value {
+            Some(value) => variables.push((name.to_owned(), value)),
+            None => hidden.push(name.into()),
+        }
+    }
+    Ok(Plan { program, arguments, variables, hidden })
 }
 
 /// What the command learns of its locks.
@@ -373,16 +379,10 @@ fn variables(
     Ok(variables)
 }
 
-/// What the command must not see: secrets, and what a lock around this one would have told it.
+/// What the command must not see: a lease, and what a lock around this one would have told it.
 fn hidden() -> Vec<OsString> {
     let mut hidden: Vec<OsString> =
-        [PASSWORD_VARIABLE, LEASE_VARIABLE, PERMITS_VARIABLE, FENCE_VARIABLE, OWNER_VARIABLE]
-            .map(Into::into)
-            .into();
-    let store = env::var_os(STORE_VARIABLE).unwrap_or_default();
-    if !secret::secrets_of(&store.to_string_lossy()).is_empty() {
-        hidden.push(STORE_VARIABLE.into());
-    }
+        [LEASE_VARIABLE, PERMITS_VARIABLE, FENCE_VARIABLE, OWNER_VARIABLE].map(Into::into).into();
     hidden.extend(env::vars_os().map(|(name, _)| name).filter(|name| {
         let name = name.as_encoded_bytes();
         [KEY_OF_SEVERAL, FENCE_OF_SEVERAL].iter().any(|of| name.starts_with(of.as_bytes()))

@@ -67,6 +67,19 @@ fn a_job_that_fails_keeps_its_period_closed_unless_it_is_to_open_it_again() {
 }
 
 #[test]
+fn a_start_that_comes_just_before_its_period_is_over_is_told_why_it_misses_one() {
+    let site = Site::embedded();
+    let missed = "less than 5 % of the period of 1h was left";
+    site.line("run a --once-per 1h -- true").expect(0);
+    let done = site.line("run a --once-per 1h -- true").expect(75);
+    assert!(!done.stderr.contains(missed), "{done:?}");
+    // A minute is less than that of an hour.
+    site.line("run b --once-per 1m -- true").expect(0);
+    site.line("run b --once-per 1h -- true").complains(75, missed);
+    assert_eq!(site.line("run b --once-per 1h -q -- true").expect(75).stderr, "");
+}
+
+#[test]
 fn a_killed_job_keeps_its_period_closed() {
     let site = Site::embedded();
     let mut run = site.start_script("k --once-per 1h", "echo begun; sleep 600");

@@ -31,6 +31,7 @@ mod leases;
 mod log;
 mod messages;
 mod metrics;
+mod nested;
 mod operators;
 mod outages;
 mod package;

@@ -159,7 +159,7 @@ fn damage(path: &std::path::Path, name: &[u8]) {
 fn a_lock_is_described_with_its_holder_and_its_waiters() {
     let site = Site::embedded();
     let free = site.line("show k").expect(0).stdout;
-    assert_eq!(free, "key    k\nstate  free\n");
+    assert_eq!(free, format!("key    k\nstate  free\nstore  {}\n", site.store()));
     let _holder = holder(&site, &["k", "--owner", "web-7"]);
     let _waiter = site.start(["run", "k", "--owner", "web-8", "--", "true"]);
     until("it waits", || site.line("show k").expect(0).stdout.contains("waiter 1"));

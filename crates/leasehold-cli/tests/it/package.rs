@@ -1,6 +1,7 @@
 //! The Debian package: installed, used, and removed without a trace.
 
 use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -20,8 +21,10 @@ fn package(site: &Site) -> PathBuf {
 /// Debian's installer, for a system of its own in this directory.
 fn dpkg(site: &Site, args: &[&str]) -> Done {
     let mut dpkg = Command::new("dpkg");
-    // Nothing of this machine is asked for: not its packages, not its rights, not its programs.
-    let forces = ["--force-not-root", "--force-bad-path", "--force-depends"];
+    // Nothing of this machine is asked for: not its packages, not its rights, not its programs. Its
+    // tools make the group and the directory in the other system, which has none.
+    let forces =
+        ["--force-not-root", "--force-bad-path", "--force-depends", "--force-script-chrootless"];
     dpkg.arg(format!("--root={}", site.path("root").display())).args(forces).args(args);
     finish(&mut dpkg)
 }
@@ -79,11 +82,7 @@ fn an_image_is_put_together_without_a_builder_of_images() {
 fn the_package_is_installed_used_and_removed() {
     let site = Site::embedded();
     let package = package(&site);
-    let root = site.path("root");
-    fs::create_dir_all(root.join("var/lib/dpkg/info")).unwrap();
-    fs::create_dir_all(root.join("var/lib/dpkg/updates")).unwrap();
-    fs::write(root.join("var/lib/dpkg/status"), "").unwrap();
-    dpkg(&site, &["--install", package.to_str().unwrap()]).expect(0);
+    let root = install(&site, &package);
 
     let installed = |name: &str| root.join(name).exists();
     for name in [
@@ -94,6 +93,8 @@ fn the_package_is_installed_used_and_removed() {
         "usr/share/fish/vendor_completions.d/leasehold.fish",
         "usr/share/doc/leasehold/copyright",
         "usr/share/doc/leasehold/changelog.gz",
+        "usr/lib/sysusers.d/leasehold.conf",
+        "usr/lib/tmpfiles.d/leasehold.conf",
     ] {
         assert!(installed(name), "{name} is missing");
     }
@@ -124,8 +125,75 @@ fn the_package_is_installed_used_and_removed() {
     run(&words[1..]).expect(75);
     assert!(unit.contains("\nSuccessExitStatus=75\n"));
 
+    let shared = root.join("var/lib/leasehold");
+    let store = fs::metadata(&shared).unwrap();
+    assert_eq!(store.mode() & 0o7777, 0o2770);
+    dpkg(&site, &["--remove", "leasehold"]).expect(0);
+    assert!(shared.exists(), "where locks are is not forgotten by the way");
     dpkg(&site, &["--purge", "leasehold"]).expect(0);
-    assert!(!root.join("usr").exists(), "nothing is left");
+    assert!(!root.join("usr").exists() && !shared.exists(), "nothing is left");
+}
+
+/// Installs the package in a system of its own: where that is.
+fn install(site: &Site, package: &Path) -> PathBuf {
+    let root = site.path("root");
+    for directory in ["info", "updates"] {
+        fs::create_dir_all(root.join("var/lib/dpkg").join(directory)).unwrap();
+    }
+    fs::write(root.join("var/lib/dpkg/status"), "").unwrap();
+    dpkg(site, &["--install", package.to_str().unwrap()]).expect(0);
+    root
+}
+
+/// Runs a script of root's that sees the other system's group and store in the place of this machine's.
+fn in_the_other_system(root: &Path, script: &str) -> Done {
+    let prepared = format!(
+        "mount --bind \"$0/var/lib\" /var/lib && mount --bind \"$0/etc/group\" /etc/group || exit 99\n\
+         export PATH=\"$0/usr/bin:$PATH\" HOME=/nonexistent\n\
+         group=$(sed -n 's/^leasehold:[^:]*:\\([0-9]*\\):.*/\\1/p' /etc/group)\n\
+         as() {{ user=$1 of=$2; shift 2; setpriv --reuid $user --regid $of --clear-groups -- \"$@\"; }}\n\
+         {script}"
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-uc", &prepared]).arg(root).current_dir("/");
+    finish(command.env_remove("LEASEHOLD_STORE"))
+}
+
+#[test]
+fn the_package_brings_a_store_in_which_all_users_of_the_machine_meet() {
+    let site = Site::embedded();
+    fs::set_permissions(site.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    let root = install(&site, &package(&site));
+    let can = in_the_other_system(&root, "true").status.success();
+    if !can {
+        println!("NOT TRIED: this user can't see another system in the place of this one");
+        return;
+    }
+    let done = in_the_other_system(
+        &root,
+        r#"
+        leasehold -v run k -- true
+        as 61238 $group leasehold run k -- leasehold -q run n -- true || echo "member: $?"
+        as 61238 $group leasehold run k -- sh -c 'echo "$LEASEHOLD_STORE"'
+        leasehold hold k --ignore-stdin > /var/lib/held &
+        until [ -s /var/lib/held ]; do sleep 0.05; done
+        as 61239 $group leasehold run k -nq -- true; echo "another member: $?"
+        as 61239 $group leasehold ls | grep -c '^k '
+        kill $!; wait $!
+        "#,
+    );
+    assert!(done.stderr.contains("this machine's default store"), "{done:?}");
+    assert_eq!(done.stdout, "embedded:/var/lib/leasehold\nanother member: 75\n1\n", "{done:?}");
+    let stranger = in_the_other_system(
+        &root,
+        "exec setpriv --reuid 61240 --regid 61240 \
+                                               --clear-groups -- leasehold run k -- echo never",
+    );
+    stranger
+        .complains(69, "at embedded:/var/lib/leasehold")
+        .complains(69, "the members of group leasehold; user 61240 is neither")
+        .complains(69, "sudo usermod -aG leasehold USER");
+    assert!(!Path::new("/tmp/leasehold-61240").exists(), "and is given no other");
 }
 
 #[test]

@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 
+use leasehold_testkit::server::RedisServer;
+
 use crate::harness::{Site, finish};
 
 const SECRET: &str = "s3same-open";
@@ -102,7 +104,7 @@ fn a_way_back_from_a_directory_that_is_not_there_leads_nowhere_and_makes_nothing
 }
 
 #[test]
-fn who_is_neither_owner_nor_of_the_group_is_told_so_root_included() {
+fn who_is_neither_owner_nor_of_the_group_is_told_so_and_root_is_of_all_groups() {
     if !rustix::process::geteuid().is_root() {
         println!("NOT TRIED: this user can't make a directory of another's");
         return;
@@ -112,10 +114,20 @@ fn who_is_neither_owner_nor_of_the_group_is_told_so_root_included() {
     std::os::unix::fs::chown(site.path("locks"), Some(61_236), Some(61_237)).unwrap();
     fs::set_permissions(site.path("locks"), fs::Permissions::from_mode(0o700)).unwrap();
     site.line("run k -- echo never").complains(69, "belongs to user 61236, not to 0");
-    fs::set_permissions(site.path("locks"), fs::Permissions::from_mode(0o2770)).unwrap();
-    site.line("run k -- echo never")
-        .complains(69, "is for user 61236 and the members of group 61237; user 0 is neither");
     assert_eq!(fs::read_dir(site.path("locks")).unwrap().count(), 0);
+    fs::set_permissions(site.path("locks"), fs::Permissions::from_mode(0o2770)).unwrap();
+    fs::set_permissions(site.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    let run_as = |user: u32, group: u32| {
+        let mut command = site.command(["run", "k", "-n", "--", "true"]);
+        finish(command.env("HOME", "/nonexistent").current_dir("/").uid(user).gid(group))
+    };
+    run_as(61_238, 61_238)
+        .complains(69, "is for user 61236 and the members of group 61237; user 61238 is neither")
+        .complains(69, "usermod -aG 61237 USER");
+    // Root has the rights of all groups, and leaves them to their members.
+    site.line("run k -- true").expect(0);
+    run_as(61_238, 61_237).expect(0);
+    run_as(61_236, 61_237).expect(0);
 }
 
 #[test]
@@ -144,15 +156,88 @@ fn what_is_no_store_is_met_with_what_may_be_meant() {
 }
 
 #[test]
-fn variables_that_are_empty_say_nothing() {
+fn a_variable_that_is_set_and_empty_is_a_mistake_and_leads_to_no_other_store() {
+    let site = Site::embedded();
+    for name in ["STORE", "CONFIG", "PASSWORD", "PASSWORD_FILE", "LOG"] {
+        let name = format!("LEASEHOLD_{name}");
+        for line in ["ls", "run k -- echo never"] {
+            let mut command = site.command(line.split(' '));
+            finish(command.env(&name, "")).complains(78, &format!("{name} is set and empty"));
+        }
+    }
+    let mut command = site.command(["release"]);
+    finish(command.env("LEASEHOLD_LEASE", "")).complains(78, "LEASEHOLD_LEASE is set and empty");
+    assert!(!site.path("locks").exists());
+    // It is not ours, and its specification says so.
+    finish(site.command(["ls"]).env("XDG_CONFIG_HOME", "")).expect(0);
+}
+
+#[test]
+fn the_default_store_can_be_forbidden() {
     let site = Site::embedded();
     fs::create_dir_all(site.path(".config/leasehold")).unwrap();
-    let config = format!("store = '{}'\n", site.store());
-    fs::write(site.path(".config/leasehold/config.toml"), config).unwrap();
-    let mut command = site.command(["run", "k", "--", "true"]);
-    let empty = ["LEASEHOLD_STORE", "LEASEHOLD_CONFIG", "LEASEHOLD_PASSWORD", "XDG_CONFIG_HOME"];
-    finish(command.envs(empty.map(|name| (name, "")))).expect(0);
-    assert!(site.path("locks").exists(), "the config file's store");
+    let file = site.path(".config/leasehold/config.toml");
+    let unnamed = |words: &[&str]| {
+        let mut command = site.command(words);
+        finish(command.env_remove("LEASEHOLD_STORE"))
+    };
+    unnamed(&["--no-default-store", "run", "k", "--", "echo", "never"])
+        .complains(78, "no store is named, and --no-default-store forbids the default one");
+    fs::write(&file, "default_store = 'no'\n").unwrap();
+    let by = format!("the config file {} forbids the default one", file.display());
+    for line in ["ls", "run k -- echo never", "hold k", "why k"] {
+        unnamed(&line.split(' ').collect::<Vec<_>>()).complains(78, &by);
+    }
+    // What is named is no default.
+    site.line("run k -- true").expect(0);
+    site.line("--no-default-store run k -- true").expect(0);
+    fs::write(&file, format!("default_store = 'no'\nstore = '{}'\n", site.store())).unwrap();
+    unnamed(&["run", "k", "--", "true"]).expect(0);
+}
+
+#[test]
+fn what_is_free_is_free_in_a_store_that_is_named() {
+    let server = RedisServer::start();
+    for made in [false, true] {
+        for site in [Site::embedded(), Site::at(format!("{}?prefix=lock@", server.url()))] {
+            if made {
+                site.line("run other -- true").expect(0);
+            }
+            let store = site.store();
+            let is_named = |line: &str| {
+                let done = site.line(line).expect(0);
+                assert!(format!("{}{}", done.stdout, done.stderr).contains(store), "{done:?}");
+            };
+            for line in ["ls", "ls --json", "show k", "show k --json", "why k", "why k --json"] {
+                is_named(line);
+            }
+            for line in ["wait k", "log k", "release --all --owner nobody"] {
+                is_named(line);
+            }
+            assert_eq!(site.line("-q ls").expect(0).stderr, "");
+            assert_eq!(site.line("-q wait k").expect(0).stderr, "");
+        }
+    }
+}
+
+#[test]
+fn details_say_which_store_it_is_and_what_named_it() {
+    let site = Site::embedded();
+    let store = site.store();
+    let says = |words: &[&str], by: &str| {
+        let mut command = site.command(words);
+        let done = finish(if by.contains("LEASEHOLD_STORE") {
+            &mut command
+        } else {
+            command.env_remove("LEASEHOLD_STORE")
+        });
+        let told = format!("the store is {store}, named by {by}");
+        assert!(done.stderr.contains(&told), "{told} is not in {done:?}");
+    };
+    says(&["-v", "ls"], "LEASEHOLD_STORE");
+    says(&["-v", "--store", store, "run", "k", "--", "true"], "--store");
+    fs::write(site.path("c.toml"), format!("store = '{store}'\n")).unwrap();
+    says(&["-v", "--config", "c.toml", "ls"], "the config file c.toml");
 }
 
 #[test]
@@ -200,10 +285,8 @@ fn a_password_is_one_wherever_it_stands_in_a_url() {
         let store = site.store().to_owned();
         let mut command = site.command(["--store", &store, "run", "k", "--", "env"]);
         let done = finish(command.env("LEASEHOLD_STORE", &url)).expect(0);
-        assert!(
-            !done.stdout.contains(SECRET) && !done.stdout.contains("LEASEHOLD_STORE"),
-            "{done:?}"
-        );
+        assert!(!done.stdout.contains(SECRET), "{done:?}");
+        assert!(done.stdout.contains(&format!("LEASEHOLD_STORE={store}\n")), "{done:?}");
     }
 }
 
@@ -214,4 +297,15 @@ fn a_lease_in_the_environment_does_not_reach_the_command() {
     let mut command = site.command(["run", "k", "--", "env"]);
     let done = finish(command.env("LEASEHOLD_LEASE", lease.trim())).expect(0);
     assert!(!done.stdout.contains("LEASEHOLD_LEASE"), "{done:?}");
+}
+
+#[test]
+fn a_quorum_of_one_node_is_warned_of() {
+    let site = Site::embedded();
+    let node = |name: &str| format!("embedded:{}", site.path(name).display());
+    let warned = "warning: a quorum of one node has no other to decide with";
+    let one = site.run(["--store", &format!("quorum:{}", node("a")), "run", "k", "--", "true"]);
+    assert!(one.expect(0).stderr.contains(warned));
+    let two = format!("quorum:{},{}", node("b"), node("c"));
+    assert_eq!(site.run(["--store", &two, "run", "k", "--", "true"]).expect(0).stderr, "");
 }

@@ -63,7 +63,7 @@ fn the_password_reaches_the_server_by_every_way_it_can_be_given() {
     nothing_shown(&done.expect(0));
     let full = format!("redis://:{ENCODED}@{address}");
     let done = finish(site.command(["run", "k", "--", "env"]).env("LEASEHOLD_STORE", &full));
-    assert!(!done.stdout.contains("LEASEHOLD_STORE"), "{done:?}");
+    assert!(done.stdout.contains(&format!("LEASEHOLD_STORE=redis://{address}\n")), "{done:?}");
     nothing_shown(&done.expect(0));
     let done = site.run(["--store", &full, "run", "k", "--", "true"]).expect(0);
     assert!(done.stderr.contains("warning: every user of this machine can read"), "{done:?}");

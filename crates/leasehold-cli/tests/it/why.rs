@@ -59,7 +59,7 @@ fn of_a_free_lock_is_told_what_keeps_its_store_from_granting_it() {
     let server = RedisServer::start();
     let site = Site::at(format!("{}?replicas=1&max_ttl=1d", server.url()));
     let told = text(&site, "k");
-    assert!(told.starts_with("\"k\" is free: nobody holds it"), "{told}");
+    assert!(told.starts_with(&format!("\"k\" is free at {}: nobody", site.store())), "{told}");
     for part in
         ["uptime: the server was started ", "so no lock is granted here for another ", "=> wait;"]
     {
@@ -81,7 +81,9 @@ fn of_a_free_lock_is_told_what_keeps_its_store_from_granting_it() {
 #[test]
 fn a_lock_is_explained_with_its_holder_and_its_line() {
     let site = Site::embedded();
-    assert_eq!(text(&site, "k"), "\"k\" is free: nobody holds it, and nobody waits for it\n");
+    let free =
+        format!("\"k\" is free at {}: nobody holds it or waits for it there\n", site.store());
+    assert_eq!(text(&site, "k"), free);
     assert_eq!(document(&site, "k")["lock"], Value::Null);
     let mut holder = site.start(["hold", "k", "--ignore-stdin", "--meta", "job=report"]);
     holder.line();

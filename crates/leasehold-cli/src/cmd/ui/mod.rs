@@ -250,8 +250,7 @@ impl Painter<'_> {
                 (Listing::default(), Value::from(secret::redact(&chain(&error))))
             }
         };
-        let mut document = ls::document(&listing, LOCKS_MAX)?;
-        document["store"] = Value::from(self.context.settings.place());
+        let mut document = ls::document(&listing, LOCKS_MAX, self.context)?;
         document["problem"] = problem;
         document["left_off"] = Value::from(listing.locks.len().saturating_sub(LOCKS_MAX));
         Ok(Bytes::from(format!("data: {}\n", output::json_line(&document))))

@@ -68,13 +68,15 @@ pub(crate) async fn why(args: &Why, context: &Context) -> Outcome {
         if args.json {
             output::json(&json!({
                 "version": JSON_VERSION,
+                "place": context.settings.place(),
                 "key": key.as_str(),
                 "lock": null,
                 "store": fitness_json(&store),
             }))?;
         } else {
+            let at = context.settings.place_looked_at();
             let mut lines =
-                vec![format!("\"{key}\" is free: nobody holds it, and nobody waits for it")];
+                vec![format!("\"{key}\" is free at {at}: nobody holds it or waits for it there")];
             lines.extend(of_store(&store));
             output::data(&secret::redact(&(lines.join("\n") + "\n")))?;
         }
@@ -92,7 +94,7 @@ pub(crate) async fn why(args: &Why, context: &Context) -> Outcome {
     let last_run = LastRun::of(&client, &info).await;
     let findings = Findings { info, processes, waits, last_run, store };
     if args.json {
-        output::json(&document(&findings)?)?;
+        output::json(&document(&findings, &context.settings.place())?)?;
     } else {
         output::data(&secret::redact(&text(&findings)))?;
     }
@@ -314,7 +316,7 @@ fn advice(info: &LockInfo, processes: &[Option<Known>]) -> Vec<String> {
     lines
 }
 
-fn document(findings: &Findings) -> Outcome<Value> {
+fn document(findings: &Findings, place: &str) -> Outcome<Value> {
     let Findings { info, processes, waits, last_run, store } = findings;
     let step = |Step { waiter, waits_for, held_by }: &Step| {
         let (waiter, held_by) = (waiter.as_str(), held_by.as_str());
@@ -338,6 +340,7 @@ fn document(findings: &Findings) -> Outcome<Value> {
     });
     Ok(json!({
         "version": JSON_VERSION,
+        "place": place,
         "key": info.key.as_str(),
         "lock": lock_json(info)?,
         "processes": processes.collect::<Vec<_>>(),
