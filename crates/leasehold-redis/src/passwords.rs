@@ -8,6 +8,7 @@ use crate::address::Address;
 
 /// Which passwords are in a URL.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Passwords {
     /// One for the servers that keep the locks.
     pub of_servers: bool,

@@ -365,7 +365,7 @@ fn group_name(group: u32) -> String {
     let number = group.to_string();
     let line = list.lines().find(|line| line.split(':').nth(2) == Some(number.as_str()));
     let name = line.and_then(|line| line.split(':').next());
-    name.map_or(number.clone(), |name| escape::terminal(name).to_string())
+    name.map_or_else(|| number.clone(), |name| escape::terminal(name).to_string())
 }
 
 /// What went wrong with a file or directory, and what to do.

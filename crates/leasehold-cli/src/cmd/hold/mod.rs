@@ -293,19 +293,14 @@ impl Holding<'_> {
             doomed.map_or_else(String::new, |(pid, name)| format!("; process {pid} gets {name}"));
         // Before the signal: the script's own standard error is where it is told.
         let overtime = leases.losses(&then, |text| self.say(text));
-        match &self.purpose {
-            Some(Purpose { script, manners: Some(manners) }) => {
-                let pid = script.pid().as_raw_nonzero();
-                if let Some(guard) = guard {
-                    guard.script_knows();
-                }
-                if !end_script(script, *manners, leases).await && manners.insist() {
-                    said.push(format!(
-                        "process {pid} could not be ended; it runs on without the lock"
-                    ));
-                }
+        if let Some(Purpose { script, manners: Some(manners) }) = &self.purpose {
+            let pid = script.pid().as_raw_nonzero();
+            if let Some(guard) = guard {
+                guard.script_knows();
             }
-            _ => {}
+            if !end_script(script, *manners, leases).await && manners.insist() {
+                said.push(format!("process {pid} could not be ended; it runs on without the lock"));
+            }
         }
         let until = Instant::now() + leases.until_deadline();
         if overtime {
