@@ -142,7 +142,7 @@ fn what_is_no_lease_is_refused_and_not_repeated() {
         let done = with_input(&site, "release", rubbish).complains(64, "no lease");
         assert!(!done.stderr.contains("sentinel"), "{done:?}");
     }
-    with_lease(&site, "renew --ttl 0", "leasehold-lease-1").complains(64, "no lease");
+    with_lease(&site, "renew --ttl 1h", "leasehold-lease-1").complains(64, "no lease");
     let lease = site.line("acquire k").expect(0).stdout;
     with_lease(&site, "renew --ttl 0", &lease).complains(64, "out of range");
 }
