@@ -212,27 +212,27 @@ impl Command {
 /// store went away or an operator released it, everything that the command has started gets TERM, and
 /// KILL before another holder can get the lock. The exit code is then 76.
 ///
-/// The command has the open files that leasehold was given, /dev/null in the place of a standard one that
-/// is closed, and a process group of its own. Its parent is leasehold's watchdog, and that one's parent is
-/// leasehold. leasehold forwards signals to that group, except those that concern
-/// leasehold alone: KILL and STOP, faults (BUS, FPE, ILL, SEGV, SYS), limits (XCPU, XFSZ) and its own
-/// use of pipes and terminal (PIPE, TTIN, TTOU). On a terminal the command is the foreground job, so
-/// Ctrl-C and Ctrl-Z work as usual. A job that is suspended for longer than the ttl loses its lock and
-/// is killed: by Ctrl-Z, by any other stop of a command in front, or since it reads the terminal from
-/// the background. A command that is stopped where it has no terminal in front, say by STOP, keeps the
-/// lock, for as long as --max-hold lets it.
+/// The command has the open files that leasehold was given, /dev/null in the place of a standard one
+/// that is closed, and a process group of its own. Its parent is leasehold's watchdog, and that one's
+/// parent is leasehold. leasehold forwards signals to that group, except those that concern leasehold
+/// alone: KILL and STOP, faults (BUS, FPE, ILL, SEGV, SYS), limits (XCPU, XFSZ) and its own use of
+/// pipes and terminal (PIPE, TTIN, TTOU). On a terminal the command is the foreground job, so Ctrl-C
+/// and Ctrl-Z work as usual. A job that is suspended for longer than the ttl loses its lock and is
+/// killed: by Ctrl-Z, by any other stop of a command in front, or since it reads the terminal from
+/// the background. A command that is stopped where it has no terminal in front, say by STOP, keeps
+/// the lock, for as long as --max-hold lets it.
 ///
 /// If leasehold is killed, also by a fault, everything that the command has started dies with it. If
-/// leasehold is stopped, all of it is killed when the lease is over. It makes no difference which group,
-/// session or user a process has changed to (timeout, set -m, setsid, su, sudo), except that only root can
-/// end processes of other users: for those the lock is kept until they have ended or it is lost. On systems
-/// other than Linux only the process group is ended.
+/// leasehold is stopped, all of it is killed when the lease is over. It makes no difference which
+/// group, session or user a process has changed to (timeout, set -m, setsid, su, sudo), except that
+/// only root can end processes of other users: for those the lock is kept until they have ended or it
+/// is lost. On systems other than Linux only the process group is ended.
 ///
-/// What the command leaves running when it exits is left alone, without the lock, unless --until-all-end
-/// is given. A signal or a key that asks the command to end asks all of it: leasehold then keeps the lock
-/// until the rest has ended too, however long that takes. Another such signal kills the rest. When another
-/// signal ends the command's first process, say from the out-of-memory killer, the rest gets TERM, and KILL
-/// within the grace, and the lock is kept until it has ended.
+/// What the command leaves running when it exits is left alone, without the lock, unless
+/// --until-all-end is given. A signal or a key that asks the command to end asks all of it: leasehold
+/// then keeps the lock until the rest has ended too, however long that takes. Another such signal
+/// kills the rest. When another signal ends the command's first process, say from the out-of-memory
+/// killer, the rest gets TERM, and KILL within the grace, and the lock is kept until it has ended.
 ///
 /// Several names before the `--` are taken together, all or none, and held together: when one is
 /// lost, all are. Such sets never deadlock, whatever the order of their names. Without a `--` the first

@@ -271,17 +271,6 @@ impl Life<'_> {
         rustix::process::setpgid(None, None).ok();
         close(&[self.supervisors_end]);
         descent::take_orphans_in().ok();
-        // It stands still until the command has its program, which may lie on a disk that hangs.
-        let dies_with_the_supervisor = |does: bool| {
-            #[cfg(target_os = "linux")]
-            {
-                let signal = does.then_some(Signal::KILL);
-                rustix::process::set_parent_process_death_signal(signal).ok();
-            }
-            #[cfg(not(target_os = "linux"))]
-            let _: bool = does;
-        };
-        dies_with_the_supervisor(true);
         if rustix::process::getppid() != Some(self.parent) {
             exit();
         }
@@ -294,7 +283,6 @@ impl Life<'_> {
         #[cfg(target_os = "linux")]
         rustix::thread::set_name(c"lh-watchdog").ok();
         signals::hear_of_children(self.hears);
-        dies_with_the_supervisor(false);
         let said = match &started {
             Ok(pid) => pid.as_raw_nonzero().get(),
             Err(error) => error.raw_os_error().unwrap_or(libc::EINVAL).saturating_neg(),

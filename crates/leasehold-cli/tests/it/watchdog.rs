@@ -119,6 +119,23 @@ fn a_watchdog_that_is_killed_takes_the_command_along_before_the_lock_is_free() {
     });
 }
 
+#[test]
+fn a_leasehold_that_is_killed_as_soon_as_its_command_begins_takes_all_of_it_along() {
+    let site = Site::embedded();
+    // It has a child as soon as it can be seen.
+    let script = "sh -c 'echo $$ >> pids; exec sleep 1000' & echo $$ >> pids; wait";
+    for _ in 0..40 {
+        fs::write(site.path("pids"), "").unwrap();
+        let mut running = site.start(["run", "k", "--ttl", "1h", "-c", script]);
+        until("both have started", || site.read("pids").lines().count() == 2);
+        running.process().kill();
+        for pid in site.read("pids").lines() {
+            gone(pid.parse().unwrap());
+        }
+        site.line("run -w 60 k -- true").expect(0);
+    }
+}
+
 /// The command's first process, and the other one of [`STUBBORN`].
 fn first_and_rest(site: &Site, supervisor: u32) -> (u32, u32) {
     let pids = pids(site, 2);
