@@ -187,6 +187,11 @@ impl Leases {
         format!("lost \"{key}\"{fence}: {loss}{advice}{then}")
     }
 
+    /// Each name with the fence as it is shown.
+    pub(crate) fn shown(&self) -> impl Iterator<Item = (&Key, Option<String>)> {
+        self.iter().map(|lease| (lease.key(), self.numbers().text(lease.fence_even_if_lost())))
+    }
+
     /// The names, quoted.
     pub(crate) fn names(&self) -> String {
         quoted(self.iter().map(HeldLease::key))

@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
-use crate::leases::Leases;
 use crate::output::{self, JSON_VERSION};
 use crate::{secret, signals};
 
@@ -71,21 +70,19 @@ pub(crate) fn begin(path: &Path, command: &'static str, keys: &[OsString]) -> Ou
     Ok(())
 }
 
-/// The locks are held.
-pub(crate) fn granted(leases: &Leases) {
+/// The locks are held, each with its fence as it is shown.
+pub(crate) fn granted<'a>(locks: impl Iterator<Item = (&'a Key, Option<String>)>) {
+    let lease = |(key, fence): (&Key, _)| Lease {
+        key: key.as_str().to_owned(),
+        fence,
+        lost: None,
+        release: None,
+        late_by_ms: None,
+    };
     change(|told| {
         told.granted = true;
         told.result = None;
-        told.leases = leases
-            .iter()
-            .map(|lease| Lease {
-                key: lease.key().as_str().to_owned(),
-                fence: leases.numbers().text(lease.fence_even_if_lost()),
-                lost: None,
-                release: None,
-                late_by_ms: None,
-            })
-            .collect();
+        told.leases = locks.map(lease).collect();
     });
 }
 

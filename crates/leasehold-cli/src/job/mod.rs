@@ -148,7 +148,7 @@ impl<'a> Runner<'a> {
         client: &Client,
         signals: &mut Signals,
     ) -> Outcome<Done> {
-        status::granted(held.leases());
+        status::granted(held.leases().shown());
         let plan = plan(self.job, client, held.leases(), &context.settings)?;
         let last = self.last(held.leases(), context);
         let terminal = Terminal::open();

@@ -112,7 +112,7 @@ pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
         drop(release(held).await);
         return Err(ended(purpose));
     }
-    status::granted(held.leases());
+    status::granted(held.leases().shown());
     let holding = Holding { args, context, request: &request, purpose, client };
     holding.until_the_end(held, &mut signals).await
 }
