@@ -8,6 +8,8 @@ use leasehold_clock::{SystemClock, TokioClock};
 use leasehold_core::retry::{Exponential, RetryStrategy as _};
 use leasehold_core::{Clock, Error, OwnerName, Result, Store, Ttl};
 
+#[cfg(doc)]
+use crate::ErrorKind;
 use crate::background::Background;
 use crate::client::Client;
 use crate::config::{Config, DEFAULT_CALL_TIMEOUT, DEFAULT_LOCAL_HANDOFFS, DEFAULT_TTL};
