@@ -200,7 +200,8 @@ impl Books {
             self.beliefs.iter().any(|b| b.key == key && b.group == group && b.fence == fence);
         let fine =
             fence > last || fence == last && (continues || shared_group || mode == Mode::Shared);
-        if !fine && !self.is_forced(key, at) {
+        // A hold in another's place may be over by the time at which its caller has it.
+        if !fine && lease.is_held() && !self.is_forced(key, at) {
             let why = format!("host {host} got {fence} after {last} ({before:?})");
             self.accuse(at, "FENCES", key, &why);
         }
@@ -369,11 +370,18 @@ impl Books {
     }
 
     /// A lease that the store knows and nobody has, long after all is well.
-    pub(crate) fn left_behind(&mut self, key: &'static str, fence: Option<u64>, at: Us, net: &Net) {
+    pub(crate) fn left_behind(
+        &mut self,
+        key: &'static str,
+        fence: Option<u64>,
+        at: Us,
+        (net, ttl): (&Net, Us),
+    ) {
         match fence {
             Some(fence) if self.has_fence(fence) => return,
             Some(fence) if net.is_late_fence(fence) => {}
-            None if net.late_place_at(key).is_some() => {}
+            // A place that nobody stands at, and the lease that a release hands to it.
+            _ if net.late_place_at(key).is_some_and(|then| at < then + 2 * ttl) => {}
             _ if key == "flood" => {
                 *self.known.entry("flood of dropped futures").or_default() += 1;
                 return self.note(at, "flood is taken for dropped futures (known)");

@@ -309,16 +309,17 @@ impl World {
     /// Looks for leases and places in the only store that nobody has.
     fn look_behind(&mut self, least: Us) {
         let store = self.net.store(0);
+        let ttl = u64::try_from(self.profile.ttl.as_micros()).unwrap_or(u64::MAX);
         for name in KEYS {
             let Some(info) = wire::inspect(&store, name) else { continue };
             for holder in &info.holders {
                 if u64::try_from(holder.held_for.as_micros()).unwrap_or(u64::MAX) >= least {
                     let fence = Some(holder.fence.value());
-                    self.shared.books().left_behind(name, fence, self.now, &self.net);
+                    self.shared.books().left_behind(name, fence, self.now, (&self.net, ttl));
                 }
             }
             if least == 0 && !info.waiters.is_empty() {
-                self.shared.books().left_behind(name, None, self.now, &self.net);
+                self.shared.books().left_behind(name, None, self.now, (&self.net, ttl));
             }
         }
     }

@@ -169,8 +169,11 @@ impl LockEntry {
         self.kind = Some(request.mode.kind());
         let cooldown = request.cooldown;
         #[cfg(leasehold_planted)]
-        let cooldown =
-            cooldown.filter(|_| !crate::planted::is(crate::planted::Fault::PeriodForgotten));
+        let cooldown = if crate::planted::is(crate::planted::Fault::PeriodForgotten) {
+            Default::default()
+        } else {
+            cooldown
+        };
         self.close(cooldown, now.at);
         let fences = self.issue(request.fence_block, now);
         self.holders.push(Holder {
