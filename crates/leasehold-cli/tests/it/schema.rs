@@ -249,5 +249,5 @@ fn a_loss_is_written_with_its_reason() {
     holder.process().signal(rustix::process::Signal::CONT);
     holder.finish().expect(76);
     is("status", &site.read("outcome"));
-    assert_eq!(told()["leases"][0]["lost"]["reason"], "not_renewed");
+    assert_eq!(told()["leases"][0]["lost"]["reason"], "expired");
 }
