@@ -490,9 +490,9 @@ pub(crate) struct Release {
 ///
 /// With --background the command ends as soon as the lock is held, with 0, and prints the fence alone;
 /// without the lock it ends with another exit code, as those below. A process in a session of its own
-/// keeps the lock until the script ends; a signal to it does not. If the lock is lost, that process tells
-/// the script on its standard error and ends it, with what it has started, before another holder can
-/// get the lock. It does so too if `leasehold` itself is killed.
+/// keeps the lock until the script ends; a signal to it does not. If the lock is lost, that process
+/// tells the script on its standard error and ends it, with what it has started, before another holder
+/// can get the lock. It does so too if `leasehold` itself is killed.
 ///
 /// If standard input is /dev/null, as for jobs that a script starts in the background, and --while-pid
 /// is not given, it holds the lock until a signal comes.
