@@ -259,6 +259,25 @@ mod tests {
     }
 
     #[test]
+    fn what_the_store_refutes_is_lost_for_good() {
+        let mut lease = LeaseState::granted(at(0), ttl(1_000), NO_GRACE, at(1)).unwrap();
+        assert_eq!(lease.remaining(at(88)), Duration::from_millis(900));
+        lease.refuted();
+        assert_eq!(lease.status(at(89)), LeaseStatus::Lost);
+        assert_eq!(lease.remaining(at(89)), Duration::ZERO);
+        assert!(!lease.renewed(at(89), ttl(1_000), false, at(90)));
+    }
+
+    #[test]
+    fn the_default_grace_is_a_twentieth_within_its_bounds() {
+        let graces = [(40, 10), (100, 20), (1_000, 50), (30_000, 1_500), (600_000, 5_000)];
+        for (ttl_ms, grace_ms) in graces {
+            let grace = LeaseState::default_grace(ttl(ttl_ms));
+            assert_eq!(grace, Duration::from_millis(grace_ms), "of {ttl_ms} ms");
+        }
+    }
+
+    #[test]
     fn a_clock_that_goes_back_gives_no_time_back() {
         let mut lease = LeaseState::granted(at(0), ttl(1_000), NO_GRACE, at(1)).unwrap();
         let left = lease.remaining(at(900));

@@ -9,9 +9,10 @@ use crate::fence::{Fence, FenceBlock};
 use crate::key::Key;
 use crate::label::{Metadata, OwnerName};
 use crate::store::{
-    Acquire, AcquireRequest, Already, Ask, AskRequest, Busy, Convert, ConvertRequest, ForceRelease,
-    ForceReleaseRequest, Kind, Leave, LeaveRequest, LockInfo, Mode, Place, QueueRequest, Refusal,
-    Release, ReleaseRequest, Renew, RenewRequest, SetLimit, SetLimitRequest, Waiting, Wake,
+    Acquire, AcquireRequest, Already, Ask, AskRequest, Bond, Busy, Convert, ConvertRequest,
+    ForceRelease, ForceReleaseRequest, Kind, Leave, LeaveRequest, LockInfo, Mode, Place,
+    QueueRequest, Refusal, Release, ReleaseRequest, Renew, RenewRequest, SetLimit, SetLimitRequest,
+    Waiting, Wake,
 };
 use crate::token::{ClientId, Token};
 use crate::ttl::Ttl;

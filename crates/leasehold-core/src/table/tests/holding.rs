@@ -490,3 +490,39 @@ fn a_shown_entry_gives_no_token_away() {
         assert!(!shown.contains(&format!("{:?}", token(who).as_bytes())));
     }
 }
+
+#[test]
+fn holders_with_one_bond_come_in_past_the_line_and_others_do_not() {
+    let [ours, theirs] = [7, 8].map(|number| Mode::Joint(Bond::new(number)));
+    let mut lock = Lock::new();
+    granted(&lock.acquire(&with_mode(1, 1_000, ours)));
+    lock.wait(2);
+    granted(&lock.acquire(&with_mode(3, 1_000, ours)));
+    busy(&lock.acquire(&with_mode(4, 1_000, theirs)));
+    waiting(&lock.acquire(&queued_with_mode(5, theirs)));
+    assert_eq!((lock.holders(), lock.waiters()), (vec![1, 3], vec![2, 5]));
+}
+
+#[test]
+fn a_lock_is_taken_after_a_lease_only_while_its_fences_are_the_last() {
+    let mut lock = Lock::new();
+    let first = lock.take(1, 100);
+    lock.pass(100);
+    let after = |fences| AcquireRequest { after: Some(fences), ..request(2, 100) };
+    let second = granted(&lock.acquire(&after(first)));
+    lock.release(2, second);
+    busy(&lock.acquire(&after(first)));
+    granted(&lock.acquire(&after(second)));
+}
+
+#[test]
+fn a_token_that_has_something_is_refused_as_another_kind() {
+    let mut lock = Lock::new();
+    granted(&lock.acquire(&with_mode(1, 100, permits(1, 5))));
+    let stored = Kind::Semaphore { limit: count(5) };
+    assert_eq!(refused(&lock.acquire(&request(1, 100))), Refusal::WrongKind { stored });
+    let mut lock = Lock::new();
+    lock.take(1, 100);
+    let asked = with_mode(1, 100, permits(1, 5));
+    assert_eq!(refused(&lock.acquire(&asked)), Refusal::WrongKind { stored: Kind::Lock });
+}

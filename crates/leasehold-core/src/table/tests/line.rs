@@ -508,3 +508,19 @@ fn a_refused_request_still_tells_the_new_head() {
     assert_eq!(told.len(), 2);
     assert!(matches!(told[1].wake, Wake::First { ticket: 3, .. }));
 }
+
+#[test]
+fn a_place_of_this_very_moment_is_taken_back_and_one_of_the_future_is_not() {
+    let mut lock = Lock::new();
+    lock.take(1, 1_000);
+    lock.wait(2);
+    lock.pass_us(10);
+    let bring = |us| {
+        let mut asked = queued(3, 0);
+        asked.queue.as_mut().unwrap().place = Some(Place::on_arrival(us, false));
+        asked
+    };
+    let (now, mut other) = (lock.at_us, lock.clone());
+    assert_eq!(waiting(&lock.acquire(&bring(now))).place.arrival(), now);
+    assert_ne!(waiting(&other.acquire(&bring(now + 1))).place.arrival(), now + 1);
+}
