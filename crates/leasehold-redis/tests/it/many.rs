@@ -91,7 +91,7 @@ async fn thousands_of_dead_waiters_are_swept_in_steps_and_keep_nobody_from_the_l
     let deadline = Instant::now() + WITHIN;
     while fields(&server, &key, "#") > 0 {
         assert!(Instant::now() < deadline, "the dead are never forgotten");
-        waiting(&store, &key, client, 1).wait().await;
+        waiting(&store, &key, client, 10).wait().await;
         sleep(Duration::from_millis(2)).await;
         Caller::new(&store, &key).try_take().await.unwrap();
     }
@@ -106,7 +106,7 @@ async fn a_long_gap_in_the_line_keeps_nobody_from_a_free_lock() {
     let fences = holder.take().await;
     let [front, back] = [(); 2].map(|()| waiting(&store, &key, client, 60_000));
     front.wait().await;
-    let dead = (0..MANY).map(|_| waiting(&store, &key, client, 1).request).collect();
+    let dead = (0..MANY).map(|_| waiting(&store, &key, client, 10).request).collect();
     take_all(&store, dead).await;
     back.wait().await;
     // Until no place runs out soon, so that nothing is swept any more.
