@@ -20,6 +20,7 @@ mod kind;
 mod lease_file;
 mod leases;
 mod log;
+mod mapped;
 mod outage;
 mod output;
 mod panics;

@@ -47,10 +47,29 @@ impl Process {
     }
 }
 
+/// A process that is not ours, with all that descends from it. What has lost its parent belongs to it no
+/// more, so all that was found once stays known.
+#[derive(Debug)]
+pub(crate) struct Followed {
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nothing is known there"))]
+    known: Vec<Process>,
+}
+
 /// Sends what descends from `root`, and not from these, a signal. It says `None` where the system does not show who descends from whom. What is started meanwhile may be missed.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn send(_: Pid, _: &[Pid], _: libc::c_int) -> Option<Sent> {
     None
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Followed {
+    pub(crate) const fn new(_: Pid) -> Self {
+        Self { known: Vec::new() }
+    }
+
+    pub(crate) fn send(&mut self, _: libc::c_int) -> Option<Sent> {
+        None
+    }
 }
 
 /// The children of a process that can still do something, or `None` as above. Not async-signal-safe.
@@ -81,25 +100,48 @@ mod linux {
     use rustix::fs::{CWD, Mode, OFlags, RawDir, openat};
     use rustix::process::Pid;
 
-    use crate::job::descent::{Process, Sent};
+    use crate::job::descent::{Followed, Process, Sent};
 
     /// How many processes are looked at with the memory that is asked for at first.
     const ROOM: usize = 1 << 12;
     /// The most numbers that Linux gives to processes.
     const ROOM_MAX: usize = 1 << 22;
+    /// How many processes stay known that have lost their parents.
+    const KNOWN_MAX: usize = 1 << 9;
 
     /// As in the other systems' half.
     pub(crate) fn send(root: Pid, except: &[Pid], signal: libc::c_int) -> Option<Sent> {
         let mut all = Processes::read()?;
-        all.mark(number_of(root), except);
-        let mut sent = Sent::default();
-        for one in all.list().iter().filter(|one| one.is_descendant && !one.is_dead) {
-            sent.alive = sent.alive.saturating_add(1);
-            if one.send(signal).is_err() {
-                sent.refused = sent.refused.saturating_add(1);
-            }
+        all.mark(|one| one.parent == number_of(root), except);
+        Some(all.send(signal))
+    }
+
+    impl Followed {
+        /// It allocates.
+        pub(crate) fn new(root: Pid) -> Self {
+            let mut known = Vec::with_capacity(KNOWN_MAX);
+            let all = Processes::read();
+            let root = all.as_ref().and_then(|all| all.find(number_of(root)));
+            known.extend(root.filter(|root| !root.is_dead));
+            Self { known }
         }
-        Some(sent)
+
+        /// Sends the process, and what descends from it, a signal, but not the calling process and what
+        /// descends from that. `None` as above. What is started meanwhile may be missed.
+        pub(crate) fn send(&mut self, signal: libc::c_int) -> Option<Sent> {
+            let mut all = Processes::read().filter(|_| !self.known.is_empty())?;
+            let is_known = |one: &Process| self.known.iter().any(|known| known.is(one));
+            all.mark(is_known, &[rustix::process::getpid()]);
+            for one in all.list().iter().filter(|one| one.is_descendant) {
+                // Memory is nothing to ask for here.
+                if self.known.len() < self.known.capacity()
+                    && !self.known.iter().any(|known| known.is(one))
+                {
+                    self.known.push(*one);
+                }
+            }
+            Some(all.send(signal))
+        }
     }
 
     /// As in the other systems' half.
@@ -280,8 +322,25 @@ mod linux {
             Some(true)
         }
 
-        /// Marks what descends from `root`, and not from these.
-        fn mark(&mut self, root: i32, except: &[Pid]) {
+        fn find(&self, pid: i32) -> Option<&Process> {
+            let at = self.list().binary_search_by_key(&pid, |it| it.pid).ok();
+            at.and_then(|at| self.list().get(at))
+        }
+
+        /// Sends what is marked a signal.
+        fn send(&self, signal: libc::c_int) -> Sent {
+            let mut sent = Sent::default();
+            for one in self.list().iter().filter(|one| one.is_descendant && !one.is_dead) {
+                sent.alive = sent.alive.saturating_add(1);
+                if one.send(signal).is_err() {
+                    sent.refused = sent.refused.saturating_add(1);
+                }
+            }
+            sent
+        }
+
+        /// Marks these first ones and what descends from them, but for these and what descends from those.
+        fn mark(&mut self, is_first: impl Fn(&Process) -> bool, except: &[Pid]) {
             let list = self.list_mut();
             let is_excepted =
                 |process: &Process| except.iter().any(|one| number_of(*one) == process.pid);
@@ -295,7 +354,7 @@ mod linux {
                     };
                     if !one.is_descendant
                         && !is_excepted(&one)
-                        && (one.parent == root || of_one(list))
+                        && (is_first(&one) || of_one(list))
                         && let Some(place) = list.get_mut(at)
                     {
                         place.is_descendant = true;
@@ -383,6 +442,22 @@ mod linux {
             assert_eq!((sent.alive >= 2, sent.refused), (true, 0), "{sent:?}");
             assert_eq!(child.wait().unwrap().code(), Some(0));
             assert_eq!(alive(&[]), 0);
+        }
+
+        #[test]
+        fn what_was_found_once_stays_known_when_its_parent_has_ended() {
+            let mut child = Command::new("sh").args(["-c", "sleep 1000 & wait"]).spawn().unwrap();
+            let mut followed = Followed::new(Pid::from_child(&child));
+            let mut alive = |signal| followed.send(signal).unwrap().alive;
+            while alive(0) < 2 {
+                std::thread::yield_now();
+            }
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert_eq!(alive(libc::SIGKILL), 1);
+            while alive(0) > 0 {
+                std::thread::yield_now();
+            }
         }
 
         #[test]

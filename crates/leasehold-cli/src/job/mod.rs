@@ -3,9 +3,9 @@
 mod child;
 pub(crate) mod clock;
 mod conditions;
-mod descent;
+pub(crate) mod descent;
 mod ending;
-mod page;
+pub(crate) mod page;
 mod start;
 #[cfg(target_os = "linux")]
 mod stops;

@@ -1,17 +1,16 @@
 //! The memory in which supervisor, watchdog and command tell each other of what they do.
 
 use std::io;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::job::clock;
 use crate::leases::Leases;
+use crate::mapped::Mapped;
 
-/// What supervisor, watchdog and the command's first process know together. It stays mapped, at
-/// the same place, in all of them.
+/// What supervisor, watchdog and the command's first process know together.
 #[derive(Debug)]
-pub(crate) struct Page(NonNull<Told>);
+pub(crate) struct Page(Mapped<Told>);
 
 /// Moments are in nanoseconds of the boot clock.
 #[derive(Debug, Default)]
@@ -34,31 +33,14 @@ pub(super) struct Told {
     pub(super) none_left: AtomicBool,
 }
 
-// SAFETY: the page is only ever reached as `&Told`, which is made of atomics.
-unsafe impl Send for Page {}
-// SAFETY: as above.
-unsafe impl Sync for Page {}
-
 impl Page {
     pub(crate) fn new() -> io::Result<Self> {
-        let (protection, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        let length = size_of::<Told>();
-        // SAFETY: a new mapping at a place that the system chooses touches no memory in use.
-        let page = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
-        if page == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let page = NonNull::new(page.cast::<Told>()).ok_or(io::ErrorKind::OutOfMemory)?;
         let (kill_at, deadline) = (AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX));
-        // SAFETY: the mapping is large enough, writable, aligned to a page, and nobody else's yet.
-        unsafe { page.write(Told { kill_at, deadline, ..Told::default() }) };
-        Ok(Self(page))
+        Ok(Self(Mapped::new(Told { kill_at, deadline, ..Told::default() })?))
     }
 
     pub(super) fn told(&self) -> &Told {
-        // SAFETY: it was initialized by `new` and stays mapped as long as `self` lives.
-        unsafe { self.0.as_ref() }
+        &self.0
     }
 
     /// Says which group is the command's: the one led by the calling process. Async-signal-safe.
@@ -98,14 +80,7 @@ impl Page {
     }
 }
 
-impl Drop for Page {
-    fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and no reference outlives `self`.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<Told>()) };
-    }
-}
-
 /// A moment as it stands there.
-pub(super) fn nanos(moment: Duration) -> u64 {
+pub(crate) fn nanos(moment: Duration) -> u64 {
     u64::try_from(moment.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -5,7 +5,6 @@
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,10 +13,13 @@ use libc::c_int;
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-use super::script::{Descent, Script};
+use super::script::Script;
 use crate::inherited;
 use crate::job::clock::{self, Alarm};
+use crate::job::descent::Followed;
+use crate::job::page::nanos;
 use crate::leases::Leases;
+use crate::mapped::Mapped;
 use crate::signals;
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -31,51 +33,22 @@ struct Told {
     script_knows: AtomicBool,
 }
 
-/// A page that stays mapped in both.
+/// What stays mapped in both.
 #[derive(Debug)]
-struct Page(NonNull<Told>);
-
-// SAFETY: the page is only ever reached as `&Told`, which is made of atomics.
-unsafe impl Send for Page {}
-// SAFETY: as above.
-unsafe impl Sync for Page {}
+struct Page(Mapped<Told>);
 
 impl Page {
     fn new() -> io::Result<Self> {
-        let (protection, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        let length = size_of::<Told>();
-        // SAFETY: a new mapping at a place that the system chooses touches no memory in use.
-        let page = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
-        if page == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let page = NonNull::new(page.cast::<Told>()).ok_or(io::ErrorKind::OutOfMemory)?;
         let told =
             Told { deadline: AtomicU64::new(u64::MAX), script_knows: AtomicBool::new(false) };
-        // SAFETY: the mapping is large enough, writable, aligned to a page, and nobody else's yet.
-        unsafe { page.write(told) };
-        Ok(Self(page))
+        Mapped::new(told).map(Self)
     }
 
     fn tell(&self, leases: &Leases) {
         // The clock is read first: a pause between the two lines makes the moment earlier.
         let now = clock::now();
-        let deadline = now.saturating_add(leases.until_deadline()).as_nanos();
-        let deadline = u64::try_from(deadline).unwrap_or(u64::MAX);
-        self.told().deadline.store(deadline, Ordering::SeqCst);
-    }
-
-    fn told(&self) -> &Told {
-        // SAFETY: it was initialized by `new` and stays mapped as long as `self` lives.
-        unsafe { self.0.as_ref() }
-    }
-}
-
-impl Drop for Page {
-    fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and no reference outlives `self`.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<Told>()) };
+        let deadline = nanos(now.saturating_add(leases.until_deadline()));
+        self.0.deadline.store(deadline, Ordering::SeqCst);
     }
 }
 
@@ -114,7 +87,7 @@ impl Guard {
         let page = Arc::new(Page::new()?);
         page.tell(leases);
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-        let (alarm, mut descent) = (Alarm::new()?, Descent::new());
+        let (alarm, mut descent) = (Alarm::new()?, script.follow());
         // Blocked before the fork, so that no handler of this process ever runs in the guard.
         let forked = inherited::blocking(None, || {
             // SAFETY: the child of the fork only makes system calls on values it owns, allocates
@@ -126,7 +99,7 @@ impl Guard {
                         // would never see the pipe close, and others wait for the end of the rest.
                         unsafe { libc::close(fd) };
                     }
-                    watch(page.told(), read.as_fd(), &alarm, script, &mut descent, manners)
+                    watch(&page.0, read.as_fd(), &alarm, script, &mut descent, manners)
                 }
                 pid if pid < 0 => Err(io::Error::last_os_error()),
                 pid => Ok(Pid::from_raw(pid)),
@@ -153,7 +126,7 @@ impl Guard {
 
     /// The script is told of the loss from here.
     pub(super) fn script_knows(&self) {
-        self.page.told().script_knows.store(true, Ordering::SeqCst);
+        self.page.0.script_knows.store(true, Ordering::SeqCst);
     }
 }
 
@@ -171,7 +144,7 @@ fn watch(
     pipe: BorrowedFd<'_>,
     alarm: &Alarm,
     script: &Script,
-    descent: &mut Descent,
+    descent: &mut Followed,
     manners: Manners,
 ) -> ! {
     // A session of its own: no terminal reaches it, and it is in nobody's process group.
@@ -191,22 +164,21 @@ fn watch(
             continue;
         }
         if !told.script_knows.load(Ordering::SeqCst) {
-            descent.signal(script, manners.signal);
+            script.send(descent, manners.signal);
             if manners.insist() {
                 // A stopped process can't heed it.
-                descent.signal(script, libc::SIGCONT);
+                script.send(descent, libc::SIGCONT);
             }
         }
         let left = ends_at.saturating_sub(clock::now());
         let kill_at = clock::now().saturating_add(manners.patience(left));
-        let mut killed = false;
         loop {
             let now = clock::now();
-            if manners.insist() && !killed && now >= kill_at {
-                killed = true;
-                descent.signal(script, libc::SIGKILL);
+            // Again and again: each look finds what was started since the last.
+            if manners.insist() && now >= kill_at {
+                script.send(descent, libc::SIGKILL);
             }
-            if descent.is_gone(script) || now >= ends_at {
+            if script.is_gone(descent) || now >= ends_at {
                 break;
             }
             clock::pause(LOOK_EVERY);

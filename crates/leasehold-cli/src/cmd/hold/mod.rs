@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use self::guard::{Guard, Manners};
 use self::letting_go::{Asked, Ears, Ended};
-use self::script::{Descent, Script};
+use self::script::Script;
 use crate::arguments;
 use crate::cli::Hold;
 use crate::context::Context;
@@ -171,7 +171,7 @@ impl Holding<'_> {
                 match &self.purpose {
                     Some(Purpose { script, manners: Some(manners) }) => {
                         // The lock is kept until it has ended, however long that takes.
-                        Descent::new().signal(script, manners.signal);
+                        script.send(&mut script.follow(), manners.signal);
                         tokio::select! {
                             biased;
                             () = held.leases().lost() => self.end_lost(held, guard.as_ref()).await,
@@ -317,24 +317,22 @@ impl Holding<'_> {
 /// Ends a script with what it has started, before another holder may have the lock. Whether all of that
 /// has ended then.
 async fn end_script(script: &Script, manners: Manners, leases: &Leases) -> bool {
-    let mut descent = Descent::new();
+    let mut descent = script.follow();
     let begun = Instant::now();
     let left = leases.until_deadline();
     let (kill_at, give_up_at) = (begun + manners.patience(left), begun + left);
-    let mut killed = false;
-    descent.signal(script, manners.signal);
+    script.send(&mut descent, manners.signal);
     if manners.insist() {
         // A stopped process can't heed it.
-        descent.signal(script, libc::SIGCONT);
+        script.send(&mut descent, libc::SIGCONT);
     }
     loop {
         let now = Instant::now();
         // First of all: whatever takes its time here, it comes before the end.
-        if manners.insist() && !killed && now >= kill_at {
-            killed = true;
-            descent.signal(script, libc::SIGKILL);
+        if manners.insist() && now >= kill_at {
+            script.send(&mut descent, libc::SIGKILL);
         }
-        if descent.is_gone(script) {
+        if script.is_gone(&mut descent) {
             return true;
         }
         if now >= give_up_at {
