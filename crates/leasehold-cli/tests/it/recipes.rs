@@ -1,9 +1,9 @@
 //! Every recipe of the book, of the help and of the examples, on bad days: twice at once, over what an
 //! earlier one has left, with the lock busy, and with the lock taken away.
 //!
-//! A recipe is run as it stands. The work under its lock is what it prints: `echo` is a program and a
-//! function here that notes who else is in the section. So a recipe that lets two in at once is found
-//! whatever it prints itself. A recipe that is new needs a line in [`RECIPES`].
+//! A recipe is run as it stands. Its command under a lock is started by a program that notes who else is in
+//! the section, and so does `echo` in a script that takes a lock for itself. So a recipe that lets two in at
+//! once is found whatever it prints itself. A recipe that is new needs a line in [`RECIPES`].
 
 use std::env;
 use std::fs;
@@ -35,17 +35,17 @@ use Work::{Command as Run, None as Nothing, Script as Within};
 /// A recipe by a line that only it has, its locks, and its work.
 const RECIPES: &[(&str, &[&str], Work)] = &[
     // README.md
-    ("leasehold run reports/daily -- sh -c", &["reports/daily"], Nothing),
+    ("leasehold run reports/daily -- sh -c", &["reports/daily"], Run(1)),
     // docs/quick-start.md
     ("leasehold run backup -- echo \"backing up\"", &["backup"], Run(1)),
     ("leasehold hold busy --while-pid", &["busy"], Within),
-    ("leasehold run backup --owner web-7", &["backup"], Nothing),
+    ("leasehold run backup --owner web-7", &["backup"], Run(1)),
     ("for host in 1 2 3; do", &["reports/daily"], Run(1)),
     // docs/command.md
     ("leasehold run backup -- /usr/local/bin/backup ", &["backup"], Nothing),
     ("leasehold hold backup --while-pid $$ --background) || exit\necho", &["backup"], Within),
     ("leasehold run prices -s -- echo reads ", &["prices", "account/7"], Run(9)),
-    ("leasehold run backup --status outcome", &["backup"], Nothing),
+    ("leasehold run backup --status outcome", &["backup"], Run(1)),
     // docs/interop.md
     ("leasehold run orders --store redis://HOST --interop redisson", &["orders"], Nothing),
     ("leasehold run orders --interop redis-py --expire-leftovers", &["orders"], Nothing),
@@ -58,8 +58,8 @@ const RECIPES: &[(&str, &[&str], Work)] = &[
     ("for buyer in 1 2 3 4 5", &["tills"], Run(3)),
     ("leasehold run prices -s -- leasehold", &["prices"], Run(9)),
     ("leasehold run account/7 account/3 -- echo \"transferred", &["account/7"], Run(1)),
-    ("first=$(leasehold run ids", &["ids"], Nothing),
-    ("reply() { leasehold run thread/7", &["thread/7"], Nothing),
+    ("first=$(leasehold run ids", &["ids"], Run(1)),
+    ("reply() { leasehold run thread/7", &["thread/7"], Run(1)),
     ("leasehold elect scheduler --owner", &["scheduler"], Nothing),
     // The help
     ("leasehold hold backup --while-pid $$ --background) || exit\n...", &["backup"], Within),
@@ -69,9 +69,11 @@ const RECIPES: &[(&str, &[&str], Work)] = &[
 ];
 
 /// Notes in `overlaps` when more than `$LIMIT` are in the section at once, or one that wants it alone.
+/// The work is a command, or only what is printed.
 const MARK: &str = r#"#!/bin/sh
 here=$MARKS/in.$$
 mkdir "$here"
+: > "$MARKS/entered"
 count=0
 for other in "$MARKS"/in.*; do
     if grep -qs '^State:.[^ZX]' "/proc/${other##*in.}/status"; then count=$((count + 1)); fi
@@ -80,8 +82,24 @@ if [ "$count" -gt "$LIMIT" ] || [ -e "$MARKS/alone" ]; then echo "$*" >> "$MARKS
 if [ -e "$MARKS/stay" ]; then exec sleep 1000; fi
 while [ -e "$MARKS/wait" ]; do sleep 0.02; done
 sleep 0.05
+case $0 in
+    */within) "$@" ;;
+    *) printf '%s\n' "$*" ;;
+esac
+code=$?
 rmdir "$here"
-printf '%s\n' "$*"
+exit $code
+"#;
+
+/// Has the command of `run` and `elect` started by the mark.
+const MARKING: &str = r#"#!/bin/sh
+case $1 in run | elect) command=-- ;; *) command= ;; esac
+for word; do
+    shift
+    set -- "$@" "$word"
+    if [ "$word" = "$command" ]; then command=; set -- "$@" within; fi
+done
+exec "$PROGRAM" "$@"
 "#;
 
 /// How a recipe is tried, under which name, and with which ttl.
@@ -151,9 +169,9 @@ impl Trial {
         for name in ["here", "bin", "marks"] {
             fs::create_dir(site.path(name)).unwrap();
         }
-        for name in ["echo", "mark"] {
+        for (name, text) in [("mark", MARK), ("within", MARK), ("leasehold", MARKING)] {
             let program = site.path("bin").join(name);
-            fs::write(&program, MARK).unwrap();
+            fs::write(&program, text).unwrap();
             fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         }
         fs::write(site.path("config.toml"), format!("ttl = \"{ttl}\"\n")).unwrap();
@@ -179,7 +197,6 @@ impl Trial {
     }
 
     fn command(&self, script: &str) -> Command {
-        let program = Path::new(env!("CARGO_BIN_EXE_leasehold")).parent().unwrap();
         let bin = self.site.path("bin");
         let path = env::var("PATH").unwrap();
         let mut command = Command::new("sh");
@@ -190,7 +207,8 @@ impl Trial {
             .env("LEASEHOLD_CONFIG", self.site.path("config.toml"))
             .env("MARKS", self.site.path("marks"))
             .env("LIMIT", self.limit.min(1000).to_string())
-            .env("PATH", format!("{}:{}:{path}", bin.display(), program.display()));
+            .env("PROGRAM", env!("CARGO_BIN_EXE_leasehold"))
+            .env("PATH", format!("{}:{path}", bin.display()));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
     }
@@ -250,6 +268,8 @@ fn twice_at_once(trial: &Trial, way: &str) {
     one.end();
     other.end();
     trial.judge(way);
+    let is_marked = trial.site.path("marks/entered").exists();
+    assert!(is_marked || trial.work == Nothing, "{way}: nobody was in\n{}", trial.script);
 }
 
 fn over_its_leftovers(trial: &Trial) {
