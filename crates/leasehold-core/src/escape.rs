@@ -20,9 +20,37 @@ pub const fn terminal(text: &str) -> Terminal<'_> {
     Terminal(text)
 }
 
+/// As [`terminal`], with each backslash doubled: two texts that differ are shown differently.
+///
+/// ```
+/// let shown = |name| leasehold_core::escape::name(name).to_string();
+/// assert_eq!(shown("a\u{202e}b"), "a\\u{202e}b");
+/// assert_eq!(shown("a\\u{202e}b"), "a\\\\u{202e}b");
+/// ```
+#[must_use]
+pub const fn name(text: &str) -> Name<'_> {
+    Name(text)
+}
+
 /// The `Display` made by [`terminal`].
 #[derive(Clone, Copy, Debug)]
 pub struct Terminal<'a>(&'a str);
+
+/// The `Display` made by [`name`].
+#[derive(Clone, Copy, Debug)]
+pub struct Name<'a>(&'a str);
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, part) in self.0.split('\\').enumerate() {
+            if n > 0 {
+                f.write_str("\\\\")?;
+            }
+            Terminal(part).fmt(f)?;
+        }
+        Ok(())
+    }
+}
 
 impl fmt::Display for Terminal<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

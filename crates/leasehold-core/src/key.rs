@@ -117,14 +117,14 @@ impl AsRef<str> for Key {
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Key(\"{}\")", escape::terminal(&self.0))
+        write!(f, "Key(\"{}\")", escape::name(&self.0))
     }
 }
 
 impl fmt::Display for Key {
-    /// The name, with what could mislead a terminal escaped.
+    /// The name, with backslashes and what could mislead a terminal escaped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", escape::terminal(&self.0))
+        write!(f, "{}", escape::name(&self.0))
     }
 }
 

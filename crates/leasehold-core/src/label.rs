@@ -47,14 +47,14 @@ macro_rules! label {
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{}(\"{}\")", stringify!($name), escape::terminal(self.as_str()))
+                write!(f, "{}(\"{}\")", stringify!($name), escape::name(self.as_str()))
             }
         }
 
         impl fmt::Display for $name {
-            /// The text, with what could mislead a terminal escaped.
+            /// The text, with backslashes and what could mislead a terminal escaped.
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{}", escape::terminal(self.as_str()))
+                write!(f, "{}", escape::name(self.as_str()))
             }
         }
 
@@ -76,7 +76,7 @@ macro_rules! label {
 }
 
 label! {
-    /// The owner of a lock, for people: by default `host_pid`.
+    /// The owner of a lock, for people: by default `host_pid_tag`.
     OwnerName, "an owner's name", 256
 }
 
