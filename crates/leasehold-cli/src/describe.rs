@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::store::{Kind, Mode, escape};
-use leasehold::{Error, Fence, HolderInfo, Key, LockInfo, Metadata, OwnerName, Ttl};
+use leasehold::{Client, Error, Fence, HolderInfo, Key, LockInfo, Metadata, Ttl};
 use serde_json::Value;
 
 use crate::duration;
@@ -79,13 +79,10 @@ pub(crate) fn before(by: Option<Duration>, moment: &str) -> String {
     format!("{by}before {moment}").trim_end().to_owned()
 }
 
-/// Who waits for a lock beside a contender of this name: how many, and the first of them.
-pub(crate) fn others_in_line(info: &LockInfo, of: &OwnerName) -> String {
-    let mut waiters: Vec<_> = info.waiters.iter().collect();
-    // Others of the same name are others.
-    if let Some(own) = waiters.iter().position(|waiter| waiter.owner == *of) {
-        waiters.remove(own);
-    }
+/// Who waits for a lock beside this command: how many, and the first of them.
+pub(crate) fn others_in_line(info: &LockInfo, of: &Client) -> String {
+    let waiters = info.waiters.iter().filter(|waiter| !of.is_own(waiter.mark));
+    let waiters: Vec<_> = waiters.collect();
     let waiting: u64 =
         waiters.iter().map(|waiter| u64::from(waiter.behind).saturating_add(1)).sum();
     if waiting == 0 {
@@ -100,7 +97,8 @@ pub(crate) fn others_in_line(info: &LockInfo, of: &OwnerName) -> String {
 
 /// Where somebody who did not get a lock learns more.
 pub(crate) fn ask_why(key: &Key) -> String {
-    format!("; `{}` says more", typed::command_on("why", key))
+    let command = typed::command_on("why", key);
+    format!("; {}`{command}` says more", typed::shells_for(&command))
 }
 
 /// Says what is waited for.
@@ -108,9 +106,22 @@ pub(crate) fn tell_of_wait(info: &LockInfo, more: &str) {
     output::message(&format!("waiting: \"{}\" is {}{more}", info.key, state(info)));
 }
 
+/// Says that what is waited for was granted, and is not proven yet: its answer came too late, or replicas,
+/// or a server that has not run for long, have yet to confirm it.
+pub(crate) fn tell_of_grant(info: &LockInfo) {
+    let since = info
+        .holders
+        .first()
+        .map_or_else(String::new, |holder| format!(" {} ago", duration::show(holder.held_for)));
+    output::message(&format!(
+        "waiting: \"{}\" was granted to this command{since}, and is not confirmed yet",
+        info.key
+    ));
+}
+
 /// What somebody says of a lock, on a line; each note was given on one of its own.
 pub(crate) fn notes(metadata: &Metadata) -> String {
-    let lines = metadata.as_str().lines().map(|line| escape::terminal(line).to_string());
+    let lines = metadata.as_str().lines().map(|line| escape::name(line).to_string());
     lines.collect::<Vec<_>>().join(", ")
 }
 
@@ -165,7 +176,7 @@ pub(crate) fn tell_unreadable(unreadable: &[Error]) -> Exit {
 pub(crate) mod tests {
     use std::time::Duration;
 
-    use leasehold::WaiterInfo;
+    use leasehold::{OwnerName, WaiterInfo};
 
     use super::*;
 

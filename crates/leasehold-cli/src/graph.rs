@@ -1,11 +1,14 @@
-//! Who waits for whom: the graph whose edges lead from a waiter to the holders of what it waits for.
+//! Who waits for whom: the graph whose edges lead from a holder, by what it waits for, to the holders of that.
 //!
-//! Owners are told apart by their names. Tasks of one process share a name, and so do processes to
-//! which somebody gave the same one, so a circle here is one that may be.
+//! A waiter belongs to a holder whose fence its notes name, since it is run by that holder's command; and
+//! to one of the same owner, as far as that is known: tasks of one process share a name, and so do processes
+//! to which somebody gave the same one, so a circle by names is one that may be.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use leasehold::{Key, LockInfo, OwnerName};
+use leasehold::{Fence, HolderInfo, Key, LockInfo, OwnerName, WaiterInfo};
+
+use crate::outer;
 
 /// A longer chain is cut.
 const STEPS_MAX: usize = 10;
@@ -14,6 +17,8 @@ const STEPS_MAX: usize = 10;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Step {
     pub(crate) waiter: OwnerName,
+    /// The holder whose command runs the waiter, where that is another owner.
+    pub(crate) within: Option<OwnerName>,
     pub(crate) waits_for: Key,
     pub(crate) held_by: OwnerName,
 }
@@ -31,85 +36,122 @@ impl Chain {
     /// One sentence for each step.
     pub(crate) fn steps(&self) -> impl Iterator<Item = String> {
         let (Self::Open(steps) | Self::Circle(steps)) = self;
-        steps.iter().map(|Step { waiter, waits_for, held_by }| {
-            format!("{waiter} waits for \"{waits_for}\", which {held_by} holds")
+        steps.iter().map(|Step { waiter, within, waits_for, held_by }| {
+            let run_by = within.as_ref().map_or_else(String::new, |by| format!(", run by {by},"));
+            format!("{waiter}{run_by} waits for \"{waits_for}\", which {held_by} holds")
         })
     }
 }
 
+/// One that holds a lock.
+#[derive(Clone, Copy)]
+struct Holder<'a> {
+    key: &'a Key,
+    info: &'a HolderInfo,
+}
+
+impl Holder<'_> {
+    /// Whether they are one, as far as that is known.
+    fn is(&self, other: &Self) -> bool {
+        let is_lease = self.key == other.key && self.info.fence == other.info.fence;
+        is_lease || self.info.owner == other.info.owner
+    }
+}
+
+/// By what a waiter belongs to a holder.
+#[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
+enum By<'a> {
+    Name(&'a str),
+    Fence(Fence),
+}
+
 /// Where one step leads.
-type Edges<'a> = BTreeMap<&'a str, Vec<(&'a Key, &'a OwnerName)>>;
+type Edges<'a> = BTreeMap<By<'a>, Vec<(&'a WaiterInfo, Holder<'a>)>>;
 
 /// What the holders of a lock wait for themselves: a circle for those in one, else how far it goes.
 /// Holders that wait for nothing are left out. Each edge is walked once.
 pub(crate) fn chains(of: &LockInfo, locks: &[LockInfo]) -> Vec<Chain> {
     let mut edges = Edges::new();
-    for info in locks {
-        for waiter in &info.waiters {
+    for lock in locks {
+        let holders = || lock.holders.iter().map(|info| Holder { key: &lock.key, info });
+        for waiter in &lock.waiters {
             // Tasks of one process that take turns wait for nobody else.
-            let others = info.holders.iter().filter(|holder| holder.owner != waiter.owner);
-            let others = others.map(|holder| (&info.key, &holder.owner));
-            edges.entry(waiter.owner.as_str()).or_default().extend(others);
+            let others = holders().filter(|holder| holder.info.owner != waiter.owner);
+            let of_owner = edges.entry(By::Name(waiter.owner.as_str())).or_default();
+            of_owner.extend(others.map(|holder| (waiter, holder)));
+            for fence in outer::fences(waiter.metadata.as_str()) {
+                let within = edges.entry(By::Fence(fence)).or_default();
+                within.extend(holders().map(|holder| (waiter, holder)));
+            }
         }
     }
     let mut seen = BTreeSet::new();
     let mut chains = Vec::new();
-    for holder in &of.holders {
-        if let Some(chain) = walk(&holder.owner, &edges, &mut seen) {
+    for info in &of.holders {
+        if let Some(chain) = walk(Holder { key: &of.key, info }, &edges, &mut seen) {
             chains.push(chain);
         }
     }
     chains
 }
 
-/// Follows the edges from an owner, depth first, to a circle or, without one, as far as they lead.
-fn walk<'a>(from: &'a OwnerName, edges: &Edges<'a>, seen: &mut BTreeSet<&'a str>) -> Option<Chain> {
+/// Follows the edges from a holder, depth first, to a circle or, without one, as far as they lead.
+fn walk<'a>(from: Holder<'a>, edges: &Edges<'a>, seen: &mut BTreeSet<By<'a>>) -> Option<Chain> {
     let mut longest: Vec<Step> = Vec::new();
     let mut path: Vec<Step> = Vec::new();
-    // The edges of each owner on the path that were not walked yet.
-    let mut left = vec![open(from, edges, seen)?];
-    let mut owners = vec![from];
+    // The edges of each holder on the path that were not walked yet.
+    let mut left = vec![open(from, edges, seen)];
+    let mut holders = vec![from];
     while let Some(edges_left) = left.last_mut() {
-        let Some((key, holder)) = edges_left.next() else {
+        let Some((waiter, next)) = edges_left.pop() else {
             left.pop();
-            owners.pop();
+            holders.pop();
             path.pop();
             continue;
         };
-        let waiter = owners.last().copied().unwrap_or(from);
-        path.push(Step { waiter: waiter.clone(), waits_for: key.clone(), held_by: holder.clone() });
-        if let Some(start) = owners.iter().position(|owner| *owner == holder) {
+        let by = holders.last().copied().unwrap_or(from);
+        path.push(Step {
+            waiter: waiter.owner.clone(),
+            within: Some(&by.info.owner).filter(|owner| **owner != waiter.owner).cloned(),
+            waits_for: next.key.clone(),
+            held_by: next.info.owner.clone(),
+        });
+        if let Some(start) = holders.iter().position(|holder| holder.is(&next)) {
             return Some(Chain::Circle(path.split_off(start)));
         }
         if path.len() > longest.len() && path.len() <= STEPS_MAX {
             longest.clone_from(&path);
         }
-        if let Some(next) = open(holder, edges, seen) {
-            left.push(next);
-            owners.push(holder);
-        } else {
-            path.pop();
-        }
+        left.push(open(next, edges, seen));
+        holders.push(next);
     }
     (!longest.is_empty()).then_some(Chain::Open(longest))
 }
 
-/// The edges of an owner, if they were not walked before.
-fn open<'a, 'e>(
-    owner: &'a OwnerName,
-    edges: &'e Edges<'a>,
-    seen: &mut BTreeSet<&'a str>,
-) -> Option<impl Iterator<Item = (&'a Key, &'a OwnerName)> + use<'a, 'e>> {
-    let edges = edges.get(owner.as_str())?;
-    seen.insert(owner.as_str()).then(|| edges.iter().copied())
+/// The edges of a holder that were not walked before, the last one first.
+fn open<'a>(
+    of: Holder<'a>,
+    edges: &Edges<'a>,
+    seen: &mut BTreeSet<By<'a>>,
+) -> Vec<(&'a WaiterInfo, Holder<'a>)> {
+    let mut all = Vec::new();
+    for by in [By::Name(of.info.owner.as_str()), By::Fence(of.info.fence)] {
+        if let Some(edges) = edges.get(&by)
+            && seen.insert(by)
+        {
+            all.extend(edges.iter().copied());
+        }
+    }
+    all.reverse();
+    all
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use leasehold::Metadata;
     use leasehold::store::{Kind, Mode};
-    use leasehold::{Fence, HolderInfo, WaiterInfo};
 
     use super::*;
 
@@ -137,7 +179,37 @@ mod tests {
 
     fn step(waiter: &str, waits_for: &str, held_by: &str) -> Step {
         let waits_for = Key::new(waits_for).unwrap();
-        Step { waiter: owner(waiter), waits_for, held_by: owner(held_by) }
+        Step { waiter: owner(waiter), within: None, waits_for, held_by: owner(held_by) }
+    }
+
+    /// The same, where commands of holders, which have these fences, run those that wait.
+    fn nested(key: &str, holder: (&str, u64), waiter: (&str, u64)) -> LockInfo {
+        let mut info = lock(key, &[holder.0], &[waiter.0]);
+        info.holders[0].fence = Fence::from_value(holder.1).unwrap();
+        info.waiters[0].metadata = Metadata::new(format!("job=x\nwithin={}", waiter.1)).unwrap();
+        info
+    }
+
+    #[test]
+    fn what_a_command_runs_that_waits_for_it_is_a_circle_of_one() {
+        for inner in ["outer", "inner"] {
+            let locks = [nested("a", ("outer", 7), (inner, 7))];
+            let within = (inner != "outer").then(|| owner("outer"));
+            let circle = Chain::Circle(vec![Step { within, ..step(inner, "a", "outer") }]);
+            assert_eq!(chains(&locks[0], &locks), [circle], "{inner}");
+        }
+        // Another one's, of the same name.
+        let locks = [nested("a", ("app", 7), ("app", 8))];
+        assert_eq!(chains(&locks[0], &locks), []);
+    }
+
+    #[test]
+    fn nested_commands_that_wait_for_each_other_are_a_circle_by_their_fences() {
+        let locks = [nested("a", ("1", 7), ("2x", 8)), nested("b", ("2", 8), ("1x", 7))];
+        let first = Step { within: Some(owner("1")), ..step("1x", "b", "2") };
+        let second = Step { within: Some(owner("2")), ..step("2x", "a", "1") };
+        let circle = Chain::Circle(vec![first, second]);
+        assert_eq!(chains(&locks[0], &locks), [circle]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod describe;
 mod duration;
 mod exit;
 mod failure;
+mod gate;
 mod graph;
 mod http;
 mod inherited;
@@ -22,6 +23,7 @@ mod leases;
 mod log;
 mod mapped;
 mod outage;
+mod outer;
 mod output;
 mod panics;
 mod pauses;
@@ -92,7 +94,7 @@ fn start(inherited: Inherited) -> Outcome {
     remember_secrets_in_arguments();
     let cli = match Cli::read(std::env::args_os().collect()) {
         Ok(cli) => cli,
-        Err(error) => return refuse(&error),
+        Err(error) => return refuse(error),
     };
     // To be known before this process opens any.
     let files = match &cli.command {
@@ -182,8 +184,9 @@ fn remember_secrets_in_arguments() {
 }
 
 /// Prints help where it was asked for, and what is wrong where something is.
-fn refuse(error: &clap::Error) -> Outcome {
+fn refuse(mut error: clap::Error) -> Outcome {
     use clap::error::ErrorKind;
+    cli::hints::correct(&mut error);
     let text = error.render().to_string();
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {

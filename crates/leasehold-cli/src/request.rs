@@ -21,6 +21,7 @@ use crate::failure::{Failure, Outcome, chain};
 use crate::graph::{self, Chain};
 use crate::kind::Kind;
 use crate::leases::{Held, Numbers, quoted};
+use crate::outer::Outer;
 use crate::output;
 use crate::pauses::{Pauses, until};
 use crate::signals::{Signals, unless_interrupted};
@@ -40,6 +41,9 @@ pub(crate) struct Request {
     numbers: Numbers,
     /// How long the lease runs.
     pub(crate) ttl: Ttl,
+    /// What commands around this one hold, unless it waits for them all the same.
+    outer: Outer,
+    waits_for_outer: bool,
     owner: Option<String>,
     metadata: Metadata,
 }
@@ -92,6 +96,14 @@ impl Request {
             (no_owner, "--owner", "room for an owner"),
         ];
         arguments::refuse_for(layout, &lacks)?;
+        let mut notes = Metadata::new(meta.join("\n")).map_err(argument)?;
+        let outer = if layout.is_none() { Outer::of_environment() } else { Outer::default() };
+        // As far as there is room behind what was asked for.
+        for note in outer.notes() {
+            let longer = format!("{notes}\n{note}", notes = notes.as_str());
+            let Ok(longer) = Metadata::new(longer.trim_start()) else { break };
+            notes = longer;
+        }
         Ok(Self {
             keys: arguments::keys(keys)?,
             kind,
@@ -100,8 +112,10 @@ impl Request {
             quiet: *quiet,
             numbers: Numbers::of(layout),
             ttl,
+            outer,
+            waits_for_outer: waiting.wait_for_outer,
             owner: owner.clone(),
-            metadata: Metadata::new(meta.join("\n")).map_err(argument)?,
+            metadata: notes,
         })
     }
 
@@ -165,6 +179,15 @@ impl Request {
         begun: Instant,
     ) -> Outcome<leasehold::Result<Option<Held>>> {
         let answer_by = context.answer_by(self.limit, begun);
+        if !self.outer.is_empty() && !self.waits_for_outer {
+            let refused = unless_interrupted(signals, async {
+                tokio::select! {
+                    refused = self.outer.refuse(&self.keys, self.kind, client) => refused,
+                    () = until(answer_by) => Ok(()),
+                }
+            });
+            refused.await?.map_err(|why| self.busy(&why))?;
+        }
         let taken = unless_interrupted(signals, async {
             tokio::select! {
                 taken = self.ask_store(client, manner, self.left(begun)) => taken,
@@ -331,7 +354,7 @@ impl Request {
         for key in &self.keys {
             let Some(info) = client.inspect(key).await? else { continue };
             let mut holders = info.holders.iter();
-            if info.closed_for.is_some() || holders.any(|holder| holder.owner != *client.owner()) {
+            if info.closed_for.is_some() || holders.any(|holder| !client.is_own(holder.mark)) {
                 return Ok(Some(info));
             }
             in_use = in_use.or(Some(info));
@@ -358,23 +381,19 @@ impl Request {
                 Ok(Some(_)) if self.is_try() => {}
                 Ok(Some(info)) => {
                     let mut line = info.waiters.iter();
-                    let mine = line.position(|waiter| waiter.owner == *client.owner());
+                    let mine = line.position(|waiter| client.is_own(waiter.mark));
                     let place = mine.map_or_else(String::new, |place| {
                         format!("; this is number {} in line", place.saturating_add(1))
                     });
                     let mut holders = info.holders.iter();
-                    let is_own =
-                        holders.len() > 0 && holders.all(|holder| holder.owner == *client.owner());
-                    // What came too late, or replicas have not confirmed, counts for nobody, and is
-                    // in the store. So is what is asked for while a server counts for nothing yet.
-                    let own = if is_own {
-                        ", which may be this command's own try: one whose answer came too late, or \
-                         that the store's replicas have not confirmed yet, or that counts only once \
-                         a server which was started not long ago is believed"
-                    } else {
-                        ""
-                    };
-                    describe::tell_of_wait(&info, &format!("{own}{place}"));
+                    let unconfirmed = holders.len() > 0
+                        && info.closed_for.is_none()
+                        && holders.all(|holder| client.is_own(holder.mark));
+                    if unconfirmed {
+                        describe::tell_of_grant(&info);
+                        continue;
+                    }
+                    describe::tell_of_wait(&info, &place);
                 }
                 // It comes free just now.
                 Ok(None) => {}
@@ -393,11 +412,13 @@ impl Request {
     /// What a wait ran out for, beside the holder: who else waits, and a circle of those that wait for
     /// each other. It looks for that until a moment, and no longer.
     async fn in_the_way(&self, info: &LockInfo, client: &Client, until: Instant) -> String {
-        let mut text = describe::others_in_line(info, client.owner());
-        // Without a name of its own it holds nothing that others could wait for. A crowd whose waits
-        // run out in one moment is not to list a large store for nothing.
+        let mut text = describe::others_in_line(info, client);
+        // Without a name of its own, and without a command around it, it holds nothing that others could
+        // wait for. A crowd whose waits run out in one moment is not to list a large store for nothing.
         let listing = async {
-            self.owner()?;
+            if self.owner().is_none() && self.outer.is_empty() {
+                return None;
+            }
             // Users who may look at one lock need not be allowed to list all.
             tokio::time::timeout_at(until, client.list("")).await.ok()?.ok()
         };
@@ -408,6 +429,7 @@ impl Request {
             let mut info = info.clone();
             let mut mine = WaiterInfo::new(Mode::Exclusive, Duration::ZERO);
             mine.owner = client.owner().clone();
+            mine.metadata = self.metadata.clone();
             info.waiters.push(mine);
             locks.push(info.clone());
             for circle in graph::chains(&info, &locks) {

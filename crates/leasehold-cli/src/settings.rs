@@ -295,11 +295,6 @@ impl Settings {
         self.ttl
     }
 
-    /// The owner of the config file.
-    pub(crate) fn owner(&self) -> Option<&str> {
-        self.owner.as_deref()
-    }
-
     /// The store for people, without a password.
     pub(crate) fn place(&self) -> String {
         self.public.clone()

@@ -24,8 +24,7 @@ pub(crate) fn command(words: &str) -> String {
 
 /// The same about one lock.
 pub(crate) fn command_on(words: &str, key: &Key) -> String {
-    let name = key.to_string();
-    format!("{} {}", command(words), last(&name))
+    format!("{} {}", command(words), last(key.as_str()))
 }
 
 fn of_store(words: &str, url: Option<&str>) -> String {
@@ -33,19 +32,44 @@ fn of_store(words: &str, url: Option<&str>) -> String {
         None => String::new(),
         // The reader has the password, and the text may be anyone's.
         Some(url) if secret::is_in(url) => " --store …".to_owned(),
-        Some(url) if escape::terminal(url).to_string() != url => " --store …".to_owned(),
         Some(url) => format!(" --store {}", quoted(url)),
     };
     format!("leasehold {words}{store}")
 }
 
-/// A word as a shell reads it back.
+/// A word as a shell reads it back. One that can't be shown as it is needs bash, zsh or ksh.
 fn quoted(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@+,".contains(&byte);
     if word.bytes().all(plain) {
         return word.to_owned();
     }
-    format!("'{}'", word.replace('\'', "'\\''"))
+    if escape::terminal(word).to_string() == word {
+        return format!("'{}'", word.replace('\'', "'\\''"));
+    }
+    let mut text = OF_SOME_SHELLS.to_owned();
+    for c in word.chars() {
+        let mut bytes = [0; 4];
+        let shown = &*c.encode_utf8(&mut bytes);
+        if matches!(c, '\'' | '\\') {
+            text.push('\\');
+        }
+        if escape::terminal(shown).to_string() == shown {
+            text.push(c);
+        } else {
+            // What \u stands for depends on the locale.
+            shown.bytes().for_each(|byte| text.push_str(&format!("\\{byte:03o}")));
+        }
+    }
+    text.push('\'');
+    text
+}
+
+/// How a word begins that not every shell reads back.
+const OF_SOME_SHELLS: &str = "$'";
+
+/// Which shells read this command, where it is not every one.
+pub(crate) fn shells_for(command: &str) -> &'static str {
+    if command.contains(OF_SOME_SHELLS) { "in bash, zsh or ksh " } else { "" }
 }
 
 /// A name as the last argument of a command.
@@ -69,7 +93,10 @@ mod tests {
             (Some("redis://u:word@h"), "leasehold why --store …"),
             (Some("redis://h?prefix=l@"), "leasehold why --store 'redis://h?prefix=l@'"),
             (Some("redis+unix:///s?pass=word"), "leasehold why --store …"),
-            (Some("embedded:/a\u{202e}"), "leasehold why --store …"),
+            (
+                Some("embedded:/a'\u{202e}"),
+                "leasehold why --store $'embedded:/a\\'\\342\\200\\256'",
+            ),
         ] {
             assert_eq!(of_store("why", url), expected);
         }

@@ -10,6 +10,7 @@
 mod manual;
 mod process;
 mod system;
+mod tag;
 #[cfg(feature = "tokio")]
 mod tokio;
 pub mod wall;

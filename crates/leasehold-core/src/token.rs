@@ -59,15 +59,20 @@ impl Token {
         String::from_utf8_lossy(&hex(self.0)).into_owned()
     }
 
-    /// Eight hexadecimal digits that tell tokens apart for people and give nothing away
-    /// (FNV-1a of the token, folded to 32 bits).
+    /// A number that tells tokens apart and gives nothing away (FNV-1a of the token, folded to 32 bits).
     #[must_use]
-    pub fn fingerprint(&self) -> String {
+    pub fn mark(&self) -> u32 {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         for byte in self.0 {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
-        format!("{:08x}", (hash >> 32) ^ (hash & 0xffff_ffff))
+        u32::try_from((hash >> 32) ^ (hash & 0xffff_ffff)).unwrap_or_default()
+    }
+
+    /// The [mark](Self::mark) as eight hexadecimal digits, for people.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        format!("{:08x}", self.mark())
     }
 }
 

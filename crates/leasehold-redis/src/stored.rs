@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_core::{
     Bond, Fence, FenceBlock, HolderInfo, Key, LockInfo, Metadata, Mode, OwnerName, Place, Result,
-    WaiterInfo, Waiting,
+    Token, WaiterInfo, Waiting,
 };
 
 use crate::classify;
@@ -44,7 +44,6 @@ pub(crate) struct Sharers {
 }
 
 #[derive(Debug)]
-#[cfg_attr(not(test), expect(dead_code, reason = "people are shown less than tests compare"))]
 pub(crate) struct Holder {
     pub(crate) token: String,
     pub(crate) mode: Mode,
@@ -325,12 +324,14 @@ impl Stored {
             let mut of = HolderInfo::new(holder.mode.shown(), first, since(holder.granted), left);
             (of.owner, of.metadata) = (holder.owner.clone(), holder.metadata.clone());
             (of.holds, of.asked_by) = (holder.holds, holder.asked_by.clone());
+            of.mark = mark(&holder.token);
             info.holders.push(of);
         }
         for waiter in self.waiters.iter().filter(|waiter| waiter.ends() > now) {
             let mut of = WaiterInfo::new(waiter.mode.shown(), since(waiter.arrived));
             (of.owner, of.metadata) = (waiter.owner.clone(), waiter.metadata.clone());
             of.behind = waiter.behind;
+            of.mark = mark(&waiter.token);
             info.waiters.push(of);
         }
         if self.closed_until > now {
@@ -339,6 +340,10 @@ impl Stored {
         let idle = info.holders.is_empty() && info.waiters.is_empty() && info.closed_for.is_none();
         (!idle).then_some(info)
     }
+}
+
+fn mark(token: &str) -> u32 {
+    Token::from_hex(token).map(|token| token.mark()).unwrap_or_default()
 }
 
 impl Waiter {

@@ -185,6 +185,23 @@ impl Client {
         self.inner().look(&key.into_key()?).await
     }
 
+    /// Whether a holder or waiter of an inspection is this client's own, by its `mark`: a lease that it
+    /// has, its place in a line, or a grant of which it has no proof yet. The owner's name tells nothing:
+    /// others may have the same. Costs no request; looks at each lease that this client has.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+    /// # let client = leasehold::Client::connect("memory:").await?;
+    /// let guard = client.mutex("import").lock().await?;
+    /// let info = client.inspect("import").await?.unwrap();
+    /// assert!(client.is_own(info.holders[0].mark));
+    /// # guard.release().await }
+    /// ```
+    #[must_use]
+    pub fn is_own(&self, mark: u32) -> bool {
+        mark != 0 && self.inner().is_own(mark)
+    }
+
     /// Describes the locks in use whose names start with `prefix`, ordered by name. A `*` at the
     /// end of the prefix is allowed and means nothing more. A lock that can't be read is in
     /// [`Listing::unreadable`] and hides no other.

@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-use leasehold_core::{Bond, Error, ErrorKind, Key, OwnerName, Result};
+use leasehold_clock::Process;
+use leasehold_core::{Bond, Error, ErrorKind, Key, OwnerName, Result, Token};
 use sha2::{Digest as _, Sha256};
 
 /// The owner of [`Reentrant`](crate::Reentrant) locks: code that has this value may take a lock
@@ -62,7 +64,7 @@ impl Owner {
         Self { name: Some(OwnerName::new(name)), ..Self::new() }
     }
 
-    /// This process: the same owner wherever it is asked for, under the name `host_pid`.
+    /// This process: the same owner wherever it is asked for, under its name `host_pid_tag`.
     #[must_use]
     pub fn process() -> Self {
         Self { id: OwnerId::Numbered(PROCESS), name: Some(Ok(of_this_process())) }
@@ -148,10 +150,23 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// `host_pid`, the default owner.
+/// `host_pid_tag`, the default owner. The tag tells the process from those that have the same number, in
+/// other containers or later.
 pub(crate) fn of_this_process() -> OwnerName {
-    let name = format!("{}_{}", host(), std::process::id());
-    OwnerName::new(&name).unwrap_or_default()
+    static NAME: Mutex<Option<(Process, OwnerName)>> = Mutex::new(None);
+    let process = Process::current();
+    let mut name = NAME.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*name {
+        Some((of, name)) if *of == process => name.clone(),
+        _ => name.insert((process, named())).1.clone(),
+    }
+}
+
+fn named() -> OwnerName {
+    let number = std::process::id();
+    let random = || Token::generate().map(|token| Process::tag_from(token.as_bytes()));
+    let tag = Process::tag(number).or_else(|| random().ok()).unwrap_or_default();
+    OwnerName::new(format!("{}_{number}_{tag}", host())).unwrap_or_default()
 }
 
 #[cfg(unix)]

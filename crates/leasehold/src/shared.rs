@@ -2,8 +2,8 @@
 //! locks, waiting and guards, all of which know it, and none of which it knows.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use leasehold_clock::Process;
 use leasehold_core::{
@@ -46,6 +46,33 @@ pub(crate) struct Inner {
     stop: CancellationToken,
     /// When the store last answered, in nanoseconds; 0 before it ever did.
     heard_ns: AtomicU64,
+    /// The marks of tokens that have, or may have, something in the store that is no lease yet.
+    pub(crate) unproven: Marks,
+}
+
+/// Marks of tokens.
+#[derive(Debug, Default)]
+pub(crate) struct Marks(Mutex<Vec<u32>>);
+
+impl Marks {
+    fn all(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn add(&self, mark: u32) {
+        self.all().push(mark);
+    }
+
+    pub(crate) fn remove(&self, mark: u32) {
+        let mut all = self.all();
+        if let Some(at) = all.iter().position(|it| *it == mark) {
+            all.swap_remove(at);
+        }
+    }
+
+    fn contains(&self, mark: u32) -> bool {
+        self.all().contains(&mark)
+    }
 }
 
 impl Inner {
@@ -89,6 +116,7 @@ impl Inner {
             closing: AtomicBool::new(false),
             stop,
             heard_ns: AtomicU64::new(0),
+            unproven: Marks::default(),
         }))
     }
 
@@ -153,6 +181,12 @@ impl Inner {
 
     pub(crate) fn closed(&self) -> Error {
         Error::new(ErrorKind::Closed, "the client was closed").at_store(self.location())
+    }
+
+    /// Whether what has this mark in the store is a place, a try or a lease of this client's.
+    pub(crate) fn is_own(&self, mark: u32) -> bool {
+        self.unproven.contains(mark)
+            || self.schedule.holds().iter().any(|lease| lease.token.mark() == mark)
     }
 
     /// Asks the store what there is under a name.

@@ -188,7 +188,7 @@ impl Sort {
 /// longest wait, and whether the store answered. If it did not, leasehold_store_up is 0, and without
 /// --listen the exit code is that of the failure. Each scrape lists the store. With --listen it prints
 /// the address that it serves, with the port that it got if you gave port 0. Every client that reaches
-/// the address may read. Ends on a signal.
+/// the address may read, but no page of another site. Ends on a signal.
 #[derive(Args, Debug)]
 pub(crate) struct Metrics {
     /// Only locks whose names start with this
@@ -197,6 +197,10 @@ pub(crate) struct Metrics {
     /// Serve them at this address, such as 127.0.0.1:9464, instead of printing them once
     #[arg(long, value_name = "IP:PORT")]
     pub(crate) listen: Option<std::net::SocketAddr>,
+
+    /// A name by which scrapers reach it, besides localhost and addresses
+    #[arg(long = "host", value_name = "NAME", requires = "listen")]
+    pub(crate) hosts: Vec<String>,
 
     /// Give each lock numbers of its own too, the first 1000 by name
     #[arg(long)]

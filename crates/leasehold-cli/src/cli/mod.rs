@@ -3,6 +3,7 @@
 //! Values are only as good here as clap can tell without repeating a secret in its errors: URLs
 //! and names are taken as they come and judged later.
 
+pub(crate) mod hints;
 mod looking;
 mod options;
 
@@ -65,7 +66,8 @@ impl Cli {
         {
             return Ok(cli);
         }
-        Self::read_by(Self::command(), &words)
+        let read = Self::read_by(Self::command(), &words);
+        read.or_else(|error| Self::with_names_behind(&words).ok_or(error))
     }
 
     /// The definition without the commands that are not meant, which would take longer to make than
@@ -78,8 +80,29 @@ impl Cli {
         Some(Global::augment_args(clap::Command::new("leasehold")).subcommand(command))
     }
 
-    fn read_by(mut definition: clap::Command, words: &[OsString]) -> Result<Self, clap::Error> {
-        let several = words.iter().any(|word| word == "--");
+    /// What was typed, if it is names behind a `--`, which begin with a dash, and a command.
+    fn with_names_behind(words: &[OsString]) -> Option<Self> {
+        let mut cli = Self::read_as(Self::command(), words, false).ok()?;
+        let Command::Run(run) = &mut cli.command else { return None };
+        if !run.keys.first()?.as_encoded_bytes().starts_with(b"-") {
+            return None;
+        }
+        if let Some(end) = run.job.cmd.iter().position(|word| word == "--") {
+            let command = run.job.cmd.split_off(end).split_off(1);
+            run.keys.extend(std::mem::replace(&mut run.job.cmd, command));
+        }
+        Some(cli)
+    }
+
+    fn read_by(definition: clap::Command, words: &[OsString]) -> Result<Self, clap::Error> {
+        Self::read_as(definition, words, words.iter().any(|word| word == "--"))
+    }
+
+    fn read_as(
+        mut definition: clap::Command,
+        words: &[OsString],
+        several: bool,
+    ) -> Result<Self, clap::Error> {
         if several && definition.find_subcommand("run").is_some() {
             definition = definition.mut_subcommand("run", |run| {
                 run.mut_arg("key", |key| key.num_args(1..).action(ArgAction::Append))
@@ -237,7 +260,8 @@ impl Command {
 /// Several names before the `--` are taken together, all or none, and held together: when one is
 /// lost, all are. Such sets never deadlock, whatever the order of their names. Without a `--` the first
 /// word is the name and the rest is the command. A command with a `--` of its own needs one before it,
-/// too: `leasehold run deploy -- git checkout -- file`.
+/// too: `leasehold run deploy -- git checkout -- file`. So has a name that begins with a dash:
+/// `leasehold run -- -name -- true`.
 ///
 /// The command finds in its environment:
 ///   LEASEHOLD_KEY          the name of the lock; several names are each on a line, as given
@@ -248,6 +272,9 @@ impl Command {
 ///                          each name with its fence, where there are several
 ///   LEASEHOLD_PERMITS      with --limit, how many permits are held
 ///   LEASEHOLD_OWNER        the owner that others see; not with --interop, but for shedlock
+///   LEASEHOLD_OUTER        each lock that this and the commands around it hold, as a line with its
+///                          fence and its name; not with --interop. A leasehold below that would wait
+///                          for one of them exits with 75 instead
 ///   LEASEHOLD_DEADLINE_MS  until when the lock was held for certain when the command started, in ms
 ///                          on the machine's boot clock (CLOCK_BOOTTIME, as in /proc/uptime).
 ///                          Renewals move it on. The command need not watch it: if renewals fail,
@@ -449,7 +476,7 @@ pub(crate) struct Release {
     #[arg(long, value_name = "TIME", value_parser = duration::cooldown, allow_hyphen_values = true)]
     pub(crate) cooldown: Option<Cooldown>,
 
-    /// For operators: take away all leases of an owner instead
+    /// For operators: take away all leases of an owner, who has to be named exactly
     ///
     /// Takes each away by its fence, as `force-release` does, touches no other owner's lease, and
     /// prints the outcome of each. Without --yes it only prints which leases these are, and exits
@@ -457,7 +484,7 @@ pub(crate) struct Release {
     #[arg(long, conflicts_with_all = ["lease_file", "cooldown"])]
     pub(crate) all: bool,
 
-    /// The owner of the leases [default: the `owner` in the config file]
+    /// The owner of the leases, as `ls` shows it
     // Each is named, since what conflicts with `all` would make up for it.
     #[arg(
         long,
@@ -604,7 +631,7 @@ pub(crate) struct Ask {
     #[arg(long, value_name = "N", value_parser = options::fence, allow_hyphen_values = true)]
     pub(crate) fence: Option<u64>,
 
-    /// The name of the owner that asks, for people [default: HOST_PID]
+    /// The name of the owner that asks, for people [default: HOST_PID_TAG]
     #[arg(long, value_name = "NAME", value_parser = options::owner)]
     pub(crate) owner: Option<String>,
 }
@@ -744,6 +771,17 @@ mod tests {
         }
         assert_eq!(run("a b -c job --").keys, ["a", "b"]);
         assert_eq!(run("a b c").job.cmd, ["b", "c"]);
+        for line in ["-n -- -k job -v", "-n -- -k -- job -v"] {
+            let run = run(line);
+            assert_eq!(
+                (&run.keys[..], &run.job.cmd[..]),
+                (&["-k".into()][..], &["job".into(), "-v".into()][..])
+            );
+            assert!(run.taking.waiting.no_wait);
+        }
+        let run = run("-- -a b -- job --");
+        assert_eq!(run.keys, ["-a", "b"]);
+        assert_eq!(run.job.cmd, ["job", "--"]);
     }
 
     #[test]

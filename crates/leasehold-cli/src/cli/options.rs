@@ -110,6 +110,10 @@ pub(crate) struct Waiting {
     )]
     pub(crate) wait: Option<Duration>,
 
+    /// Wait even for a lock that a command around this one holds, which may wait for this one
+    #[arg(long)]
+    pub(crate) wait_for_outer: bool,
+
     /// The exit code for a lock that is held, or a wait that ran out
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
     pub(crate) conflict_exit_code: u8,
@@ -138,7 +142,7 @@ pub(crate) struct Taking {
     #[arg(long, value_name = "KEY=VALUE", value_parser = note)]
     pub(crate) meta: Vec<String>,
 
-    /// The name of the holder, for people [default: HOST_PID]
+    /// The name of the holder, for people [default: HOST_PID_TAG]
     #[arg(long, value_name = "NAME", value_parser = owner)]
     pub(crate) owner: Option<String>,
 }

@@ -1,6 +1,7 @@
 //! `leasehold metrics`: the locks in use as numbers, in the text that Prometheus reads.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -17,6 +18,7 @@ use crate::cli::Metrics;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
+use crate::gate::Gate;
 use crate::http::{Connection, Listener};
 use crate::outage::{self, Outage};
 use crate::output;
@@ -44,7 +46,10 @@ pub(crate) async fn metrics(args: &Metrics, context: &Context) -> Outcome {
         outage: Outage::default(),
     };
     match args.listen {
-        Some(address) => listen(address, &mut scraper).await,
+        Some(address) => {
+            let gate = Gate { hosts: args.hosts.clone(), token: None };
+            listen(address, gate, &mut scraper).await
+        }
         None => {
             let begun = Instant::now();
             let listing = scraper.list().await;
@@ -97,7 +102,8 @@ impl Scraper<'_> {
     }
 }
 
-async fn listen(address: SocketAddr, scraper: &mut Scraper<'_>) -> Outcome {
+async fn listen(address: SocketAddr, gate: Gate, scraper: &mut Scraper<'_>) -> Outcome {
+    let gate = Arc::new(gate);
     let mut signals = scraper.context.catch_signals()?;
     let listener = Listener::bind(address, CONNECTIONS_MAX).await?;
     output::data(&format!("http://{}/metrics\n", listener.address()))?;
@@ -116,7 +122,7 @@ async fn listen(address: SocketAddr, scraper: &mut Scraper<'_>) -> Outcome {
                 }
                 connection = listener.accept() => {
                     if let Some(connection) = connection {
-                        tokio::spawn(serve(connection, ask.clone()));
+                        tokio::spawn(serve(connection, Arc::clone(&gate), ask.clone()));
                     }
                 }
             }
@@ -125,13 +131,19 @@ async fn listen(address: SocketAddr, scraper: &mut Scraper<'_>) -> Outcome {
     served.await?
 }
 
-async fn serve(connection: Connection, ask: mpsc::Sender<Asked>) {
-    connection.serve(async |request| respond(&request, &ask).await).await;
+async fn serve(connection: Connection, gate: Arc<Gate>, ask: mpsc::Sender<Asked>) {
+    connection.serve(async |request| respond(&request, &gate, &ask).await).await;
 }
 
-async fn respond(request: &Request<Incoming>, ask: &mpsc::Sender<Asked>) -> Response<Full<Bytes>> {
-    let (status, text) = match (request.method(), request.uri().path()) {
-        (&Method::GET, "/metrics") => {
+async fn respond(
+    request: &Request<Incoming>,
+    gate: &Gate,
+    ask: &mpsc::Sender<Asked>,
+) -> Response<Full<Bytes>> {
+    let passed = gate.pass(request.method(), request.uri(), request.headers());
+    let (status, text) = match (request.method(), request.uri().path(), passed) {
+        (&Method::GET, _, Err((status, why))) => (status, format!("{why}\n")),
+        (&Method::GET, "/metrics", Ok(())) => {
             let (tell, told) = oneshot::channel();
             ask.send(tell).await.ok();
             match told.await {
@@ -139,7 +151,7 @@ async fn respond(request: &Request<Incoming>, ask: &mpsc::Sender<Asked>) -> Resp
                 Err(_) => (StatusCode::SERVICE_UNAVAILABLE, String::new()),
             }
         }
-        (&Method::GET, _) => (StatusCode::NOT_FOUND, "the numbers are at /metrics\n".to_owned()),
+        (&Method::GET, ..) => (StatusCode::NOT_FOUND, "the numbers are at /metrics\n".to_owned()),
         _ => (StatusCode::METHOD_NOT_ALLOWED, String::new()),
     };
     let mut response = Response::new(Full::from(text));

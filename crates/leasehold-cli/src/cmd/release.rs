@@ -1,6 +1,8 @@
 //! `leasehold release`: end a lease that was taken with `acquire`, what a `hold` holds, or all of an owner.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::time::Duration;
 
 use leasehold::{
     Fence, ForceRelease as Forced, Key, Listing, LockInfo, OwnerName, Release as Released,
@@ -11,6 +13,7 @@ use crate::cli::Release;
 use crate::cmd::hold::letting_go;
 use crate::context::Context;
 use crate::describe::{self, tell_unreadable};
+use crate::duration;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
 use crate::lease_file;
@@ -91,7 +94,8 @@ async fn taken(args: &Release, context: &Context) -> Outcome {
 async fn all(args: &Release, context: &Context) -> Outcome {
     let found = (true, "--all", "mark by which those of an owner could be found");
     arguments::refuse_for(context.settings.layout(), &[found])?;
-    let Some(owner) = args.owner.as_deref().or_else(|| context.settings.owner()) else {
+    // One of the config file would be that of other users and containers, too.
+    let Some(owner) = args.owner.as_deref() else {
         return Err(Failure::usage(
             "say whose leases are to be taken away: give --owner NAME, as `leasehold ls` shows it",
         ));
@@ -110,12 +114,14 @@ async fn all(args: &Release, context: &Context) -> Outcome {
     if leases.is_empty() {
         let known = if unreadable.is_empty() { "" } else { " that can be read" };
         let at = context.settings.place_looked_at();
-        output::message(&format!("{owner} holds nothing{known} at {at}"));
+        let alike = alike(&owner, &locks);
+        output::message(&format!("{owner} holds nothing{known} at {at}{alike}"));
         return Ok(told);
     }
     if !args.yes {
-        let held = |(key, fence): &(Key, Fence)| {
-            vec![key.to_string(), fence.to_string(), "held".to_owned()]
+        let held = |(key, fence, held_for): &(Key, Fence, Duration)| {
+            let since = duration::show(*held_for);
+            vec![key.to_string(), fence.to_string(), since, "held".to_owned()]
         };
         output::data(&output::table(&leases.iter().map(held).collect::<Vec<_>>()))?;
         output::message(&format!(
@@ -126,7 +132,7 @@ async fn all(args: &Release, context: &Context) -> Outcome {
     }
     let mut failed = 0_usize;
     let mut rows = Vec::new();
-    for (key, fence) in &leases {
+    for (key, fence, _) in &leases {
         let outcome = match client.force_release(key, *fence).await {
             Ok(Forced::Released) => "released".to_owned(),
             Ok(_) => "had ended by itself".to_owned(),
@@ -146,10 +152,24 @@ async fn all(args: &Release, context: &Context) -> Outcome {
     Err(Failure::new(Exit::Store, format!("{failed} of {of} leases could not be taken away")))
 }
 
-fn leases_of(owner: &OwnerName, locks: &[LockInfo]) -> Vec<(Key, Fence)> {
+fn leases_of(owner: &OwnerName, locks: &[LockInfo]) -> Vec<(Key, Fence, Duration)> {
     let leases = locks.iter().flat_map(|info| {
         let theirs = info.holders.iter().filter(|holder| holder.owner == *owner);
-        theirs.map(|holder| (info.key.clone(), holder.fence))
+        theirs.map(|holder| (info.key.clone(), holder.fence, holder.held_for))
     });
     leases.collect()
+}
+
+/// Names owners that begin as this one does: a process's name ends in a tag.
+fn alike(owner: &OwnerName, locks: &[LockInfo]) -> String {
+    let begin = format!("{}_", owner.as_str());
+    let holders = locks.iter().flat_map(|info| &info.holders);
+    let names: BTreeSet<String> = holders
+        .filter(|holder| holder.owner.as_str().starts_with(&begin))
+        .map(|holder| holder.owner.to_string())
+        .collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!("; name one of {}", names.into_iter().collect::<Vec<_>>().join(", ")),
+    }
 }

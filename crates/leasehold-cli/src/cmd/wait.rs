@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::store::{Kind, Mode};
+use leasehold::store::{self, Mode};
 use leasehold::{Client, Error, Key, LockInfo};
 use tokio::time::Instant;
 
@@ -12,7 +12,9 @@ use crate::context::Context;
 use crate::describe;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
+use crate::kind::Kind;
 use crate::leases::quoted;
+use crate::outer::Outer;
 use crate::output;
 use crate::pauses::{self, Pauses};
 use crate::signals::unless_interrupted;
@@ -45,6 +47,17 @@ pub(crate) async fn wait(args: &Wait, context: &Context) -> Outcome {
         // Not to wait for the lock is not to have no time to ask for it.
         let connecting = context.connect_as(None, false, limit.filter(|limit| !limit.is_zero()));
         let client = connecting.await?;
+        if !args.waiting.wait_for_outer {
+            let kind = match args.permits {
+                _ if args.shared => Kind::Shared,
+                // Of how many, the store knows; fewer than all of them may come free.
+                Some(_) => Kind::OncePer(Duration::ZERO),
+                None => Kind::Exclusive,
+            };
+            let refused = Outer::of_environment().refuse(&keys, kind, &client).await;
+            refused
+                .map_err(|why| Failure::new(Exit::Busy(args.waiting.conflict_exit_code), why))?;
+        }
         let mut pause = PAUSE_MIN;
         let mut pauses = Pauses::default();
         let mut tell_at = begun + pauses.next();
@@ -126,7 +139,7 @@ async fn obstacle(
 ) -> Result<Option<(LockInfo, Duration)>, Refusal> {
     for key in keys {
         let Some(info) = client.inspect(key).await? else { continue };
-        let semaphore = matches!(info.kind, Kind::Semaphore { .. });
+        let semaphore = matches!(info.kind, store::Kind::Semaphore { .. });
         if args.permits.is_some() != semaphore && (semaphore || !info.holders.is_empty()) {
             let (at, kind) = (client.location(), info.kind);
             let what = if semaphore { "give --permits" } else { "leave --permits out" };
@@ -135,7 +148,7 @@ async fn obstacle(
                 format!("wait for \"{key}\" at {at}: it is in use as a {kind}; {what}"),
             )));
         }
-        if let (Kind::Semaphore { limit }, Some(wanted)) = (info.kind, args.permits)
+        if let (store::Kind::Semaphore { limit }, Some(wanted)) = (info.kind, args.permits)
             && wanted > limit
         {
             let at = client.location();

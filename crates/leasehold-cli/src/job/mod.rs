@@ -39,7 +39,8 @@ use crate::job::supervise::{Supervisor, Verdict};
 use crate::job::terminal::Terminal;
 use crate::job::watchdog::Dismissed;
 use crate::lease_file::{self, LEASE_VARIABLE};
-use crate::leases::{Cooldown, Held, Leases};
+use crate::leases::{Cooldown, Held, Leases, Numbers};
+use crate::outer::{OUTER_VARIABLE, Outer};
 use crate::output;
 use crate::request::{Manner, Request};
 use crate::settings::Settings;
@@ -361,6 +362,10 @@ fn variables(
         ("LEASEHOLD_KEY".to_owned(), keys.join("\n")),
         ("LEASEHOLD_DEADLINE_MS".to_owned(), deadline.as_millis().to_string()),
     ];
+    if leases.numbers() == Numbers::Fences {
+        let held = leases.iter().map(|lease| (lease.fence_even_if_lost(), lease.key().clone()));
+        variables.push((OUTER_VARIABLE.to_owned(), Outer::of_environment().with(held)));
+    }
     // Where others see it.
     if layout.is_none_or(Layout::has_owner) {
         variables.push((OWNER_VARIABLE.to_owned(), client.owner().as_str().to_owned()));

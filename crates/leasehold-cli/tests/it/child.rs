@@ -142,11 +142,12 @@ fn the_command_is_told_about_its_lock_and_nothing_secret() {
     variables.retain(|(name, _)| name.starts_with("LEASEHOLD"));
     variables.sort_unstable();
     let names: Vec<&str> = variables.iter().map(|(name, _)| *name).collect();
-    let expected = ["DEADLINE_MS", "FENCE", "KEY", "OWNER", "STORE"];
+    let expected = ["DEADLINE_MS", "FENCE", "KEY", "OUTER", "OWNER", "STORE"];
     assert_eq!(names, expected.map(|name| format!("LEASEHOLD_{name}")));
     let value = |n: usize| variables[n].1;
     assert!(value(1).parse::<u64>().unwrap() > 0);
-    assert_eq!((value(2), value(3), value(4)), ("a key", "me", site.store()));
+    assert_eq!((value(2), value(4), value(5)), ("a key", "me", site.store()));
+    assert_eq!(value(3), format!("{} a key", value(1)));
     let deadline: f64 = value(0).parse().unwrap();
     // `/proc/uptime` is cut to 10 ms.
     let earliest = before - 10.0;

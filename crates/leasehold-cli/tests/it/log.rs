@@ -31,7 +31,9 @@ fn what_became_of_a_lock_is_told(site: &Site) {
     assert_ne!(all[0]["fence"], all[2]["fence"]);
     assert_eq!((&all[1]["closed_for_ms"], &all[3]["closed_for_ms"]), (&Value::Null, &1.into()));
     let process = all[0]["process"].as_str().unwrap();
-    assert!(process.rsplit_once('_').is_some_and(|(_, pid)| pid.parse::<u32>().is_ok()));
+    let (named, tag) = process.rsplit_once('_').unwrap();
+    assert!(named.rsplit_once('_').is_some_and(|(_, pid)| pid.parse::<u32>().is_ok()));
+    assert_eq!(tag.len(), 4, "{process}");
     let times: Vec<u64> = all.iter().map(|event| event["at_ms"].as_u64().unwrap()).collect();
     assert!(times.is_sorted(), "{times:?}");
     assert!(times[0] > 1_700_000_000_000 && all[0]["at"].as_str().unwrap().ends_with('Z'));

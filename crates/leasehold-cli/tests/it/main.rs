@@ -32,6 +32,7 @@ mod log;
 mod messages;
 mod metrics;
 mod nested;
+mod oneself;
 mod operators;
 mod outages;
 mod package;

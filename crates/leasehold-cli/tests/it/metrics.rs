@@ -24,9 +24,17 @@ fn numbers(text: &str) -> HashMap<String, f64> {
 
 /// Asks the server for a page: its first line and what follows its head.
 fn get(url: &str, request: &str) -> (String, String) {
-    let address = url.trim().strip_prefix("http://").unwrap().strip_suffix("/metrics").unwrap();
-    let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "{request} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
+    get_as(url, request, &format!("Host: {}", address(url)))
+}
+
+fn address(url: &str) -> &str {
+    url.trim().strip_prefix("http://").unwrap().strip_suffix("/metrics").unwrap()
+}
+
+/// The same with these headers.
+fn get_as(url: &str, request: &str, headers: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address(url)).unwrap();
+    write!(stream, "{request} HTTP/1.1\r\n{headers}\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -116,4 +124,25 @@ fn a_store_that_is_away_is_a_number_too_for_a_collector_of_text_files() {
     assert!(found.contains_key("leasehold_store_list_seconds "), "{done:?}");
     assert_eq!(found.len(), 2, "nothing is known of the locks: {done:?}");
     assert!(done.stderr.starts_with("leasehold: ") && done.stderr.contains("connect"), "{done:?}");
+}
+
+#[test]
+fn no_page_of_another_site_reads_the_numbers() {
+    let site = Site::embedded();
+    let mut metrics =
+        site.start(["metrics", "--listen", "127.0.0.1:0", "--host", "numbers.example"]);
+    let url = metrics.line();
+    let own = format!("Host: {}", address(&url));
+    for (headers, status) in [
+        ("Host: evil.example", "421"),
+        (&*format!("{own}\r\nOrigin: http://evil.example"), "403"),
+        (&*format!("{own}\r\nSec-Fetch-Site: cross-site"), "403"),
+        ("Accept: text/plain", "400"),
+        ("Host: numbers.example:9464", "200"),
+        (&own, "200"),
+    ] {
+        let (line, body) = get_as(&url, "GET /metrics", headers);
+        assert!(line.contains(status), "{headers}: {line}");
+        assert_eq!(body.contains("leasehold_store_up"), status == "200", "{headers}: {body}");
+    }
 }

@@ -204,7 +204,10 @@ fn of_a_holder_that_has_ended_it_is_told_what_helps_then() {
     let mut holder = site.start(["hold", "k", "--ignore-stdin", "--ttl", "1h"]);
     holder.line();
     let fence = lock(&site, "k")["holders"][0]["fence"].as_str().unwrap().to_owned();
-    assert!(text(&site, "k").contains("  end the process that holds it\n"));
+    assert!(
+        text(&site, "k")
+            .contains(&format!("  kill {}    # ends what holds it here\n", holder.pid()))
+    );
     // Killed, and seen by its parent or not yet.
     holder.child().kill().unwrap();
     let pid = holder.pid();
@@ -213,7 +216,7 @@ fn of_a_holder_that_has_ended_it_is_told_what_helps_then() {
     drop(holder);
     gone(pid);
     for (text, can_ask) in [(text_of_zombie, false), (text(&site, "k"), true)] {
-        assert!(!text.contains("end the process"), "{text}");
+        assert!(!text.contains("end the process") && !text.contains("kill "), "{text}");
         assert!(text.contains("\n  wait: its lease ends in "), "{text}");
         assert_eq!(text.contains("leasehold ask k    # if its process is in a container"), can_ask);
         assert!(
@@ -280,4 +283,109 @@ fn what_is_advised_goes_to_the_store_that_was_typed() {
 
 fn text_of(site: &Site, name: &str) -> String {
     site.run(["why", "--", name]).expect(0).stdout
+}
+
+/// Names that a terminal would show as others, or that a shell would take for something else.
+const NASTY: [&str; 12] = [
+    "bidi\u{202e}txt",
+    "bidi\\u{202e}txt",
+    "it's\u{200b}7 \\ here",
+    "it's 'quoted'",
+    "$HOME `id` $(id)",
+    "two  words",
+    "-n",
+    "--",
+    "~/*?[a]",
+    "\"!\\",
+    "\u{e0041}\u{feff}é7",
+    "$'a'",
+];
+
+#[test]
+fn a_printed_command_names_the_same_lock_and_no_two_names_look_alike() {
+    let site = Site::embedded();
+    for name in NASTY {
+        let mut holder = site.start(["hold", "--ignore-stdin", "--", name]);
+        holder.line();
+        let told = site.run(["why", "--", name]).expect(0).stdout;
+        let command = told.lines().find(|line| line.starts_with("  leasehold ask")).unwrap();
+        let command = command.split("    #").next().unwrap().trim();
+        let mut bash = std::process::Command::new("bash");
+        let leasehold = "leasehold() { \"$EXE\" \"$@\"; }";
+        bash.args(["-c", &format!("{leasehold}; {command} --owner asker")]);
+        if command.contains(" -- ") {
+            let command = command.replacen("ask", "ask --owner asker", 1);
+            bash = std::process::Command::new("bash");
+            bash.args(["-c", &format!("{leasehold}; {command}")]);
+        }
+        let template = site.command(["ask"]);
+        bash.env_clear().env("EXE", template.get_program());
+        for (variable, value) in template.get_envs() {
+            bash.env(variable, value.unwrap_or_default());
+        }
+        finish(&mut bash).expect(0);
+        let shown = site.run(["show", "--json", "--", name]).expect(0).stdout;
+        let shown: Value = serde_json::from_str(&shown).unwrap();
+        let asked_by = shown["lock"]["holders"][0]["asked_by"].clone();
+        assert_eq!(asked_by, "asker", "{command}");
+        drop(holder);
+    }
+    let mut holders = Vec::new();
+    for name in NASTY {
+        let mut holder = site.start(["hold", "--ignore-stdin", "--", name]);
+        holder.line();
+        holders.push(holder);
+    }
+    let listed = site.run(["ls"]).expect(0).stdout;
+    let names = listed.lines().skip(1).map(|line| line.split("  exclusive").next().unwrap());
+    let names: std::collections::BTreeSet<_> = names.collect();
+    assert_eq!(names.len(), NASTY.len(), "{listed}");
+}
+
+/// A process that has the number which a holder's name tells, as the first one of a container does.
+#[test]
+fn a_process_that_only_has_the_number_is_not_pointed_at() {
+    let site = Site::embedded();
+    let mut innocent = site.start(["hold", "other", "--ignore-stdin"]);
+    innocent.line();
+    let name = lock(&site, "other")["holders"][0]["owner"].as_str().unwrap().to_owned();
+    let (number, _) = name.rsplit_once('_').unwrap();
+    for (owner, told) in [
+        (format!("{number}_zzzz"), ", which is this one: it has ended, or is in a container\n"),
+        (number.to_owned(), "\n"),
+    ] {
+        let mut holder = site.start(["hold", "k", "--ignore-stdin", "--owner", &owner]);
+        holder.line();
+        let text = text(&site, "k");
+        let process = text.lines().position(|line| line.contains("it is process")).unwrap();
+        let line = format!("{}\n", text.lines().nth(process).unwrap());
+        assert!(line.ends_with(told), "{line}");
+        assert!(!text.contains("it runs") && !text.contains("kill "), "{text}");
+        let pid = holder.pid();
+        drop(holder);
+        gone(pid);
+    }
+    let text = text(&site, "other");
+    assert!(text.contains("it runs, ") && text.contains("kill "), "{text}");
+}
+
+#[test]
+fn nested_commands_that_wait_for_each_other_are_told_as_a_circle() {
+    let site = Site::embedded();
+    let outer = |key: &str, inner: &str| {
+        let script = format!(
+            "touch {key}; until [ -e a ] && [ -e b ]; do sleep 0.02; done; \
+             exec \"$0\" run {inner} -- true"
+        );
+        site.start(["run", key, "--", "sh", "-c", &script, env!("CARGO_BIN_EXE_leasehold")])
+    };
+    let _both = [outer("a", "b"), outer("b", "a")];
+    until("both wait", || {
+        [("a", 1), ("b", 1)].iter().all(|(key, n)| {
+            lock(&site, key)["waiters"].as_array().is_some_and(|all| all.len() == *n)
+        })
+    });
+    let told = text(&site, "a");
+    assert!(told.contains(", run by ") && told.contains("in a circle"), "{told}");
+    assert_eq!(document(&site, "b")["chains"][0]["circle"], true);
 }

@@ -78,6 +78,9 @@ pub struct HolderInfo {
     pub remaining: Duration,
     /// The owner that asked it last to let go.
     pub asked_by: Option<OwnerName>,
+    /// The [mark](crate::Token::mark) of its token, which tells it from others of the same name; 0 where
+    /// that is not told.
+    pub mark: u32,
 }
 
 impl HolderInfo {
@@ -99,6 +102,7 @@ impl HolderInfo {
             held_for,
             remaining,
             asked_by: None,
+            mark: 0,
         }
     }
 }
@@ -117,12 +121,16 @@ pub struct WaiterInfo {
     pub waited: Duration,
     /// How many more contenders of its process wait behind it, as of its last heartbeat.
     pub behind: u32,
+    /// The [mark](crate::Token::mark) of its token, which tells it from others of the same name; 0 where
+    /// that is not told.
+    pub mark: u32,
 }
 
 impl WaiterInfo {
     /// A waiter that says nothing about itself; set the other fields after.
     #[must_use]
     pub fn new(mode: Mode, waited: Duration) -> Self {
-        Self { owner: OwnerName::default(), metadata: Metadata::default(), mode, waited, behind: 0 }
+        let (owner, metadata) = (OwnerName::default(), Metadata::default());
+        Self { owner, metadata, mode, waited, behind: 0, mark: 0 }
     }
 }

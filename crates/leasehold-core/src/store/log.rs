@@ -87,7 +87,7 @@ pub struct LogEntry {
     pub closed_for: Option<Duration>,
     /// Whose lease it is, as shown; of `forced` the one who did it.
     pub owner: OwnerName,
-    /// The process that wrote it, as `host_pid`.
+    /// The process that wrote it, as `host_pid_tag`.
     pub process: OwnerName,
 }
 

@@ -135,7 +135,11 @@ impl LockEntry {
             .holders
             .iter()
             .filter(|holder| holder.expires_at > at)
-            .map(|holder| holder.info(at))
+            .map(|holder| {
+                let mut info = holder.info(at);
+                info.mark = holder.token.mark();
+                info
+            })
             .collect();
         info.waiters = self
             .waiters
@@ -284,6 +288,7 @@ impl Waiter {
     fn info(&self, at: StoreTime) -> WaiterInfo {
         let mut info = WaiterInfo::new(self.mode.shown(), at.saturating_since(self.arrived_at));
         info.behind = self.behind;
+        info.mark = self.token.mark();
         info.owner = self.owner.clone();
         info.metadata = self.metadata.clone();
         info

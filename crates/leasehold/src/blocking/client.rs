@@ -89,6 +89,8 @@ methods! { Client {
     asks log(key: impl IntoKey, last: usize) -> Vec<LogEntry>, errors asking, costs request;
     /// How many events of this client are missing in the log of its store.
     tells log_missed() -> u64;
+    /// Whether a holder or waiter of an inspection is this client's own, by its `mark`.
+    tells is_own(mark: u32) -> bool;
     /// Describes a lock: its holders and its waiters. `None` if it is not in use.
     asks inspect(key: impl IntoKey) -> Option<LockInfo>, errors asking, costs request;
     /// Describes the locks in use whose names start with `prefix`, ordered by name.

@@ -151,7 +151,7 @@ impl ClientBuilder {
         self
     }
 
-    /// The name of the holder of this client's locks, for people; by default `host_pid`.
+    /// The name of the holder of this client's locks, for people; by default `host_pid_tag`.
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.owner = Some(owner.into());
         self

@@ -155,7 +155,7 @@ impl PlainMutex {
         Self { mutex: self.mutex.options(options) }
     }
 
-    /// The name of the holder, for people; by default `host_pid`. Kept by [`Layout::ShedLock`]
+    /// The name of the holder, for people; by default `host_pid_tag`. Kept by [`Layout::ShedLock`]
     /// alone, in the place of the host's name.
     pub fn owner(self, owner: impl AsRef<str>) -> Self {
         self.options(&LockOptions::new().owner(owner))

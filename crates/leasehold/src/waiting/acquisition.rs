@@ -38,6 +38,8 @@ pub(crate) struct Acquisition {
     pub(crate) landing: Option<Landing>,
     /// How a try failed before the wait that goes on after it.
     pub(crate) met: Option<Error>,
+    /// The mark by which what the token may have in the store is known as this client's.
+    mark: Option<u32>,
 }
 
 /// What one request brought.
@@ -89,6 +91,7 @@ impl Acquisition {
             request,
             landing: None,
             met: None,
+            mark: None,
         })
     }
 
@@ -137,6 +140,7 @@ impl Acquisition {
         }
         let token = self.client.store.token()?;
         drop(self.hand_over());
+        self.unmark();
         self.armed = Armed::default();
         self.request.token = token;
         Ok(())
@@ -205,6 +209,7 @@ impl Acquisition {
             }
             Ok(Acquire::Waiting(waiting)) => {
                 self.armed.has_something();
+                self.mark();
                 if let Some(queue) = &mut self.request.queue {
                     queue.place = Some(waiting.place);
                 }
@@ -226,6 +231,7 @@ impl Acquisition {
                 )))
             }
             Err(error) => {
+                self.mark();
                 match error.effect() {
                     Effect::NotApplied => self.armed.not_sent(&self.client.reaper),
                     Effect::Applied => self.armed.has_something(),
@@ -233,6 +239,21 @@ impl Acquisition {
                 }
                 Err(self.explain(error))
             }
+        }
+    }
+
+    /// Has what the token may have in the store known as this client's.
+    fn mark(&mut self) {
+        if self.mark.is_none() {
+            let mark = self.request.token.mark();
+            self.client.unproven.add(mark);
+            self.mark = Some(mark);
+        }
+    }
+
+    fn unmark(&mut self) {
+        if let Some(mark) = self.mark.take() {
+            self.client.unproven.remove(mark);
         }
     }
 
@@ -383,6 +404,7 @@ impl Acquisition {
 impl Drop for Acquisition {
     fn drop(&mut self) {
         drop(self.hand_over());
+        self.unmark();
     }
 }
 

@@ -3,8 +3,6 @@
 //! The store is listed for as long as somebody looks, once for all of them. The page is one file that
 //! loads nothing from anywhere; what it is told is the document of `ls --json`, with a few fields more.
 
-mod gate;
-
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -22,13 +20,13 @@ use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
-use self::gate::Gate;
 use super::force_release::{NOBODY, why_not};
 use super::{log, ls};
 use crate::cli::Ui;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
+use crate::gate::{self, Gate};
 use crate::http::{Connection, Listener, REQUEST_WITHIN};
 use crate::outage::{Outage, late};
 use crate::output;

@@ -143,7 +143,7 @@ fn of_store(store: &Fitness) -> Vec<String> {
 async fn processes(client: &Client, info: &LockInfo) -> Vec<Option<Known>> {
     let holders = info.holders.iter().take(SHOWN_MAX);
     let by_name = |holder: &HolderInfo| {
-        let process = Process::named(holder.owner.as_str(), holder.held_for)?;
+        let process = Process::named(holder.owner.as_str())?;
         Some(Known { process, by: "name" })
     };
     let mut known: Vec<Option<Known>> = holders.clone().map(by_name).collect();
@@ -153,10 +153,8 @@ async fn processes(client: &Client, info: &LockInfo) -> Vec<Option<Known>> {
         for (known, holder) in known.iter_mut().zip(holders).filter(|(known, _)| known.is_none()) {
             // Others write of a lease only that they have taken it away.
             let its = |entry: &&LogEntry| entry.fence == holder.fence && entry.event != "forced";
-            let process = entries
-                .iter()
-                .rfind(its)
-                .and_then(|entry| Process::named(entry.process.as_str(), holder.held_for));
+            let process =
+                entries.iter().rfind(its).and_then(|entry| Process::named(entry.process.as_str()));
             *known = process.map(|process| Known { process, by: "entry in the log" });
         }
     }
@@ -276,12 +274,13 @@ fn granted_at(fence: Fence) -> Option<String> {
 
 fn of_chain(chain: &Chain) -> Vec<String> {
     let mut lines: Vec<String> = chain.steps().collect();
-    if matches!(chain, Chain::Circle(_)) {
-        lines.push(
-            "they wait for each other in a circle: unless these are tasks that go on by \
-             themselves, it lasts until one of them gives up or is ended"
+    if let Chain::Circle(steps) = chain {
+        lines.push(match &steps[..] {
+            [_] => "it waits for itself, until it gives up or is ended".to_owned(),
+            _ => "they wait for each other in a circle: unless these are tasks that go on by \
+                  themselves, it lasts until one of them gives up or is ended"
                 .to_owned(),
-        );
+        });
     }
     lines
 }
@@ -291,7 +290,8 @@ fn advice(info: &LockInfo, processes: &[Option<Known>]) -> Vec<String> {
     let Some(holder) = info.holders.first() else { return Vec::new() };
     let ask = typed::command_on("ask", &info.key);
     let force = typed::command_on(&format!("force-release --fence {}", holder.fence), &info.key);
-    let mut lines = vec!["to end that, the gentlest first:".to_owned()];
+    let shells = typed::shells_for(&ask);
+    let mut lines = vec![format!("to end that, {shells}the gentlest first:")];
     // Of more holders than are told of, it is not known.
     let has_ended = |known: &Option<Known>| known.as_ref().is_some_and(|it| it.process.has_ended());
     if processes.len() == info.holders.len() && processes.iter().all(has_ended) {
@@ -308,9 +308,18 @@ fn advice(info: &LockInfo, processes: &[Option<Known>]) -> Vec<String> {
             .push(format!("  {force}    # at once; what `leasehold acquire` took it for works on"));
         return lines;
     }
+    let found = processes.iter().flatten().filter(|known| known.process.lives());
+    let found: Vec<u32> = found.map(|known| known.process.id).collect();
+    let end = match &found[..] {
+        [] => "  end the process that holds it".to_owned(),
+        all => {
+            let numbers: Vec<String> = all.iter().map(ToString::to_string).collect();
+            format!("  kill {}    # ends what holds it here", numbers.join(" "))
+        }
+    };
     lines.extend([
         format!("  {ask}    # asks the holders to let go; nobody is forced"),
-        "  end the process that holds it".to_owned(),
+        end,
         format!("  {force}    # it works on for a while"),
     ]);
     lines
@@ -318,9 +327,11 @@ fn advice(info: &LockInfo, processes: &[Option<Known>]) -> Vec<String> {
 
 fn document(findings: &Findings, place: &str) -> Outcome<Value> {
     let Findings { info, processes, waits, last_run, store } = findings;
-    let step = |Step { waiter, waits_for, held_by }: &Step| {
+    let step = |Step { waiter, within, waits_for, held_by }: &Step| {
         let (waiter, held_by) = (waiter.as_str(), held_by.as_str());
-        json!({ "waiter": waiter, "waits_for": waits_for.as_str(), "held_by": held_by })
+        let within = within.as_ref().map(leasehold::OwnerName::as_str);
+        let waits_for = waits_for.as_str();
+        json!({ "waiter": waiter, "within": within, "waits_for": waits_for, "held_by": held_by })
     };
     let chains = waits.as_ref().map_or(Value::Null, |chains| {
         let chain = |chain: &Chain| {

@@ -1,0 +1,100 @@
+//! The locks of the commands around this one: what is waited for there never comes free.
+
+use std::env;
+
+use leasehold::store::Mode;
+use leasehold::{Client, DetachedLease, Fence, Key, LockInfo};
+
+use crate::kind::Kind;
+use crate::lease_file::LEASE_VARIABLE;
+
+/// Names a fence and its lock on each line, the outermost first.
+pub(crate) const OUTER_VARIABLE: &str = "LEASEHOLD_OUTER";
+/// Begins the note by which a waiter says under whose fences it waits.
+const NOTE: &str = "within=";
+
+/// The locks that commands around this one hold, as far as the environment tells.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outer(Vec<(Fence, Key)>);
+
+impl Outer {
+    pub(crate) fn of_environment() -> Self {
+        let text = |name| env::var(name).unwrap_or_default();
+        let mut all: Vec<_> = text(OUTER_VARIABLE).lines().filter_map(of_line).collect();
+        // A script has taken these.
+        let leases = text(LEASE_VARIABLE);
+        let leases = leases.lines().filter_map(|line| line.parse::<DetachedLease>().ok());
+        all.extend(leases.map(|lease| (lease.fence(), lease.key().clone())));
+        Self(all)
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What a command finds that is run under these, too.
+    pub(crate) fn with(&self, held: impl Iterator<Item = (Fence, Key)>) -> String {
+        let all = self.0.iter().cloned().chain(held);
+        all.map(|(fence, key)| format!("{fence} {}", key.as_str())).collect::<Vec<_>>().join("\n")
+    }
+
+    /// The notes that tell of it.
+    pub(crate) fn notes(&self) -> impl Iterator<Item = String> {
+        self.0.iter().map(|(fence, _)| format!("{NOTE}{fence}"))
+    }
+
+    /// Refuses what would wait for a command around this one.
+    pub(crate) async fn refuse(
+        &self,
+        keys: &[Key],
+        kind: Kind,
+        client: &Client,
+    ) -> Result<(), String> {
+        for key in keys.iter().filter(|key| self.0.iter().any(|(_, outer)| outer == *key)) {
+            // What the store does not tell, the wait itself will.
+            let Ok(Some(info)) = client.inspect(key).await else { continue };
+            if let Some(fence) = self.in_the_way(&info, kind) {
+                return Err(format!(
+                    "\"{key}\" is held by a command around this one (fence {fence}), which would wait \
+                     for itself; leave the inner lock out, or give --wait-for-outer"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The fence of theirs that has to go before one of this kind can come.
+    fn in_the_way(&self, info: &LockInfo, kind: Kind) -> Option<Fence> {
+        let ours = |fence: Fence| self.0.iter().any(|(of, key)| *of == fence && *key == info.key);
+        let mut holders = info.holders.iter().filter(|holder| ours(holder.fence));
+        let first = holders.clone().next()?.fence;
+        match kind {
+            Kind::Exclusive => Some(first),
+            Kind::Shared => holders.find(|it| it.mode == Mode::Exclusive).map(|it| it.fence),
+            Kind::Permits { count, limit } => {
+                let permits = holders.map(|holder| match holder.mode {
+                    Mode::Permits { count, .. } => count.get(),
+                    _ => limit,
+                });
+                let taken = permits.fold(count, u32::saturating_add);
+                (taken > limit).then_some(first)
+            }
+            // It does not wait.
+            Kind::OncePer(_) => None,
+        }
+    }
+}
+
+/// The fences under which the owner of these notes is run, by its own words.
+pub(crate) fn fences(notes: &str) -> impl Iterator<Item = Fence> {
+    notes.lines().filter_map(|note| fence(note.strip_prefix(NOTE)?))
+}
+
+fn of_line(line: &str) -> Option<(Fence, Key)> {
+    let (fence, key) = line.split_once(' ')?;
+    Some((self::fence(fence)?, Key::new(key).ok()?))
+}
+
+fn fence(text: &str) -> Option<Fence> {
+    Fence::from_value(text.parse().ok()?).ok()
+}

@@ -1,0 +1,169 @@
+//! A command that would wait for a command around it, and owners that have one name.
+
+use leasehold_testkit::server::RedisServer;
+
+use crate::harness::{Done, Running, Site, finish, lock, shell, until};
+
+/// On both kinds of stores.
+fn everywhere(test: impl Fn(&Site)) {
+    test(&Site::embedded());
+    let server = RedisServer::start();
+    test(&Site::at(server.url()));
+}
+
+/// Runs a line of a shell in which `$0` is the command.
+fn script(site: &Site, line: &str) -> Done {
+    finish(&mut shell(site, line))
+}
+
+#[test]
+fn what_would_wait_for_a_command_around_it_says_so_and_ends() {
+    everywhere(|site| {
+        for inner in [
+            "run k -- true",
+            "run k -n -- true",
+            "run other k -- true",
+            "hold k --ignore-stdin",
+            "acquire k",
+            "elect k -- true",
+            "wait k",
+            "run -s k -- true",
+        ] {
+            let outer = format!("\"$0\" run k -- \"$0\" {inner}");
+            let done =
+                script(site, &outer).complains(75, "\"k\" is held by a command around this one");
+            assert!(done.stderr.contains("--wait-for-outer"), "{inner}: {done:?}");
+        }
+        // Whatever stands between them.
+        let far = "\"$0\" run k -- sh -c '\"$0\" run other -- \"$0\" run k -- true' \"$0\"";
+        script(site, far).complains(75, "by a command around this one");
+        script(site, "\"$0\" run k -- \"$0\" run k -q -E 9 -- true").expect(9);
+        // A script's own lease.
+        let own = "LEASEHOLD_LEASE=$(\"$0\" acquire k); export LEASEHOLD_LEASE; \"$0\" run k -- true; \
+                   code=$?; \"$0\" release && exit $code";
+        script(site, own).complains(75, "by a command around this one");
+    });
+}
+
+#[test]
+fn what_can_be_had_beside_a_command_around_it_is_taken() {
+    everywhere(|site| {
+        for line in [
+            "\"$0\" run k -- \"$0\" run other -- true",
+            "\"$0\" run -s k -- \"$0\" run -s k -- true",
+            "\"$0\" run --limit 2 k -- \"$0\" run --limit 2 k -- true",
+            // One that has ended is around nobody.
+            "held=$(\"$0\" run k -- sh -c 'echo \"$LEASEHOLD_OUTER\"'); \
+             LEASEHOLD_OUTER=$held \"$0\" run k -- true",
+            "LEASEHOLD_OUTER='nonsense' \"$0\" run k -- true",
+        ] {
+            let done = script(site, line).expect(0);
+            assert_eq!(done.stderr, "", "{line}");
+        }
+        let all = "\"$0\" run --limit 2 k -- \"$0\" run --limit 2 --permits 2 k -- true";
+        script(site, all).complains(75, "by a command around this one");
+    });
+}
+
+#[test]
+fn a_command_that_waits_for_itself_is_told_as_a_circle_of_one() {
+    let site = Site::embedded();
+    let _outer = site.start([
+        "run",
+        "k",
+        "--",
+        env!("CARGO_BIN_EXE_leasehold"),
+        "run",
+        "k",
+        "--wait-for-outer",
+        "--",
+        "true",
+    ]);
+    until("it waits", || lock(&site, "k")["waiters"].as_array().is_some_and(|all| all.len() == 1));
+    let told = site.run(["why", "k"]).expect(0).stdout;
+    assert!(told.contains("it waits for itself"), "{told}");
+}
+
+#[test]
+fn of_waiters_with_one_name_each_is_told_its_own_place() {
+    everywhere(|site| {
+        let mut holder = site.start(["hold", "k", "--ignore-stdin", "--owner", "app_1"]);
+        holder.line();
+        let mut first = site.start(["run", "k", "--owner", "app_1", "--", "true"]);
+        let waiting =
+            |n| until("it waits", || lock(site, "k")["waiters"].as_array().unwrap().len() == n);
+        waiting(1);
+        let mut second = site.start(["run", "k", "--owner", "app_1", "--", "true"]);
+        waiting(2);
+        for (waiter, place) in [(&mut first, 1), (&mut second, 2)] {
+            let mut stderr = std::io::BufReader::new(waiter.child().stderr.take().unwrap());
+            let mut told = String::new();
+            std::io::BufRead::read_line(&mut stderr, &mut told).unwrap();
+            assert!(told.contains("\"k\" is held by app_1 "), "{told}");
+            assert!(told.ends_with(&format!("; this is number {place} in line\n")), "{told}");
+        }
+        let done = site.line("run k -n --owner app_1 -- true").expect(75);
+        assert!(done.stderr.contains("is held by app_1"), "{done:?}");
+    });
+}
+
+#[test]
+fn two_processes_with_one_number_have_owners_of_their_own() {
+    let site = Site::embedded();
+    // Each is the first process of a PID namespace, where that can be had, and both live.
+    let line = "unshare -rfp true 2>/dev/null && inside='unshare -rfp --kill-child'; \
+                exec $inside \"$0\" hold KEY --ignore-stdin";
+    let start = |key: &str| {
+        let mut holder = Running::start(shell(&site, &line.replace("KEY", key)));
+        holder.line();
+        holder
+    };
+    let _holders = [start("a"), start("b")];
+    let owner = |key| lock(&site, key)["holders"][0]["owner"].as_str().unwrap().to_owned();
+    let (a, b) = (owner("a"), owner("b"));
+    let tag = |name: &str| name.rsplit_once('_').unwrap().1.to_owned();
+    assert_eq!(tag(&a).len(), 4, "{a}");
+    assert_ne!(tag(&a), tag(&b), "{a} {b}");
+}
+
+#[test]
+fn the_owner_whose_leases_are_taken_away_is_named_exactly() {
+    let site = Site::embedded();
+    for key in ["a", "b"] {
+        site.line(&format!("acquire {key} --ttl 1h")).expect(0);
+    }
+    let owner = |key| lock(&site, key)["holders"][0]["owner"].as_str().unwrap().to_owned();
+    let (a, b) = (owner("a"), owner("b"));
+    assert_ne!(a, b);
+    let (host, _) = a.rsplit_once('_').unwrap();
+    let done = site.run(["release", "--all", "--yes", "--owner", host]).expect(0);
+    assert!(done.stderr.contains(&format!("{host} holds nothing")), "{done:?}");
+    assert!(done.stderr.contains(&a), "{done:?}");
+    site.run(["release", "--all", "--yes", "--owner", &a]).expect(0);
+    assert_eq!(owner("b"), b);
+    // What all of a machine may have is nobody's own name.
+    std::fs::write(site.path("c.toml"), "owner = 'app_1'\n").unwrap();
+    site.line("acquire c --ttl 1h --owner app_1").expect(0);
+    site.line("--config c.toml release --all --yes").complains(64, "give --owner NAME");
+    assert_eq!(owner("c"), "app_1");
+}
+
+#[test]
+fn what_other_tools_call_a_command_leads_to_ours() {
+    let site = Site::embedded();
+    for (typed, hint) in [
+        ("lock k", "`leasehold run` runs a command"),
+        ("unlock k", "`leasehold release` ends"),
+        ("list", "`leasehold ls` lists"),
+        ("status", "`leasehold show KEY`"),
+        ("hold -k", "stands behind `--`"),
+        ("run -k true", "stands behind `--`"),
+    ] {
+        let done = site.line(typed).complains(64, hint);
+        assert!(!done.stderr.contains("similar"), "{done:?}");
+    }
+    let done = site.line("run --lock x -- true").expect(64);
+    assert!(!done.stderr.contains("--nonblocking"), "{done:?}");
+    site.line("run -- -k -- true").expect(0);
+    site.line("run -- -k true").expect(0);
+}

@@ -1,0 +1,96 @@
+//! What tells a process from others that have, or had, its number.
+
+use crate::Process;
+
+/// Letters and digits that nobody takes for each other.
+const SIGNS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+/// The first of them that are letters: a tag begins with one, so that it is no number.
+const LETTERS: u64 = 24;
+
+impl Process {
+    /// Four signs for the process that has this number in the PID namespace of the one that asks, such as
+    /// `x7kq`: a digest of the machine's boot, the namespace, the number, and when the process began.
+    /// Another process with the same number, here later or in another container now, has other ones, but
+    /// for one in 786 432. `None` where there is no such process, or `/proc` is not that of this namespace;
+    /// a process finds its own all the same.
+    ///
+    /// ```
+    /// # use leasehold_clock::Process;
+    /// # if cfg!(target_os = "linux") {
+    /// let own = std::process::id();
+    /// assert!(Process::tag(own).is_some());
+    /// # }
+    /// assert_eq!(Process::tag(u32::MAX), None);
+    /// ```
+    #[must_use]
+    pub fn tag(number: u32) -> Option<String> {
+        let is_own = number == std::process::id();
+        let shown = std::fs::read_link("/proc/self").ok()?;
+        // Where another namespace's is mounted, others are there under other numbers.
+        if !is_own && shown.to_str() != Some(&std::process::id().to_string()) {
+            return None;
+        }
+        let boot = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
+        let space = std::fs::read_link("/proc/self/ns/pid").ok()?;
+        let place = if is_own { "self".to_owned() } else { number.to_string() };
+        let stat = std::fs::read_to_string(format!("/proc/{place}/stat")).ok()?;
+        // The name of the program stands in brackets, and may have some itself.
+        let (_, behind_name) = stat.rsplit_once(") ")?;
+        let began = behind_name.split(' ').nth(19)?;
+        let parts: [&[u8]; 4] =
+            [&boot, space.as_os_str().as_encoded_bytes(), &number.to_be_bytes(), began.as_bytes()];
+        Some(tag_of(&parts.concat()))
+    }
+
+    /// Four signs such as those of [`tag`](Self::tag), of these bytes, for a process that can't be told
+    /// from others by the system.
+    #[must_use]
+    pub fn tag_from(bytes: &[u8]) -> String {
+        tag_of(bytes)
+    }
+}
+
+fn tag_of(bytes: &[u8]) -> String {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in bytes {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+    // The last bytes have changed the low bits alone.
+    hash = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    hash ^= hash >> 29;
+    let mut text = String::new();
+    for signs in [LETTERS, 32, 32, 32] {
+        let sign = usize::try_from(hash % signs).unwrap_or_default();
+        text.push(SIGNS.get(sign).copied().unwrap_or(b'a').into());
+        hash /= signs;
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_number_and_each_begin_has_a_tag_of_its_own() {
+        let tags = (0..2_000_u32).map(|n| tag_of(&[b"boot".as_slice(), &n.to_be_bytes()].concat()));
+        let tags: std::collections::BTreeSet<_> = tags.collect();
+        // Of 786 432.
+        assert!(tags.len() > 1_980, "{}", tags.len());
+        for tag in tags {
+            assert!(tag.len() == 4 && tag.starts_with(|c: char| c.is_ascii_lowercase()), "{tag}");
+        }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn another_process_of_this_moment_has_another_tag() {
+        let own = Process::tag(std::process::id()).unwrap();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let other = Process::tag(child.id()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_ne!(own, other);
+        assert_eq!(Process::tag(child.id()), None);
+    }
+}
