@@ -23,7 +23,9 @@ impl Nodes {
         request: &AcquireRequest,
         within: Duration,
     ) -> Result<Acquire> {
-        let until = Instant::now().checked_add(within);
+        let now = Instant::now();
+        // For as long as the longest lease is as good as for ever.
+        let until = now.checked_add(within.min(Ttl::MAX.duration())).unwrap_or(now);
         if request.mode != Mode::Exclusive {
             return Err(Error::new(
                 ErrorKind::Unsupported,
@@ -37,9 +39,6 @@ impl Nodes {
         // A lease must last at the nodes for as long as it takes to ask them twice.
         request.ttl = request.ttl.max(Ttl::new(PATIENCE_MIN)?);
         let request = Arc::new(request);
-        let Some(until) = until else {
-            return Err(Error::new(ErrorKind::Misuse, "the time for the call is out of range"));
-        };
         let turn = self.tokens.turn(request.token, self.now());
         let answer = match timeout_at(until, turn.lock()).await {
             Ok(_turn) => self.acquire_in_turn(&request, ttl, until).await,

@@ -19,6 +19,7 @@ mod closing;
 mod context;
 mod fences;
 mod grant;
+mod limits;
 mod line;
 mod line_faults;
 mod list;
@@ -260,7 +261,7 @@ macro_rules! conformance_tests_by_module {
     };
     ($name:ident, $open:expr, lacks: $lacks:tt $(,)?) => {
         $crate::conformance_tests_by_module!($name, $open, $lacks, [
-            changing closing fences grant line line_faults names operator release renew sharing show trouble
+            changing closing fences grant limits line line_faults names operator release renew sharing show trouble
             wake windows
         ]);
     };
@@ -294,6 +295,7 @@ pub(crate) const MODULES: &[&str] = &[
     "closing",
     "fences",
     "grant",
+    "limits",
     "line",
     "line_faults",
     "names",

@@ -51,7 +51,8 @@ elseif lock.holders > 0 then
   end
 end
 if found then
-  lock.count, lock.dirty = lock.count + 1, true
+  -- One block can have as many fences as a count can say.
+  lock.first, lock.count, lock.dirty = lock.first + lock.count, 1, true
   keep_until(lock, lock.first + lock.count)
   answer = {'released'}
 end

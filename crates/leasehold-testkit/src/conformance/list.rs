@@ -215,6 +215,20 @@ macro_rules! conformance_list {
             names [list] {
                 strange_names_are_listed_as_they_are,
             }
+            limits [] {
+                every_argument_of_an_acquisition_is_taken_and_what_it_took_ends,
+                every_argument_of_a_renewal_is_taken_and_the_lease_ends,
+                a_release_may_leave_as_many_holds_as_there_can_be,
+                operators_may_name_any_fence_and_list_by_any_text,
+                a_call_may_take_as_long_as_a_number_can_say,
+            }
+            limits [shared] {
+                every_mode_is_taken_and_what_it_took_ends,
+                a_limit_may_be_anything_and_permits_come_back,
+            }
+            limits [queue] {
+                every_argument_of_a_waiter_is_taken_and_the_line_ends,
+            }
             operator [] {
                 force_release_ends_the_lease_that_was_seen,
                 force_release_takes_any_fence_of_the_lease,

@@ -230,6 +230,6 @@ pub(super) fn client() -> ClientId {
     ClientId::generate().expect("the operating system has randomness")
 }
 
-fn number(n: u32) -> NonZeroU32 {
+pub(super) fn number(n: u32) -> NonZeroU32 {
     NonZeroU32::new(n).expect("cases count from 1")
 }

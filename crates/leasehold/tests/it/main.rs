@@ -20,7 +20,7 @@ mod channel;
 mod connect;
 mod dropped;
 mod election;
-#[cfg(all(feature = "embedded", feature = "redis"))]
+#[cfg(all(feature = "embedded", feature = "quorum", feature = "redis"))]
 mod endings;
 mod events;
 #[cfg(feature = "embedded")]
