@@ -78,6 +78,11 @@ impl From<Error> for Failure {
     }
 }
 
+/// Whether an operation was refused for what it was given, and not for how the store is named.
+pub(crate) fn is_of_argument(error: &Error) -> bool {
+    error.kind() == ErrorKind::Config && error.reason().is_none()
+}
+
 /// What to do here, where the library can't know how its user says things.
 pub(crate) fn advice(error: &Error) -> Option<String> {
     Some(match error.reason()? {
@@ -153,6 +158,13 @@ mod tests {
         let of_sentinel = Error::new(ErrorKind::Denied, "its password");
         let told = Failure::from(of_sentinel.with_reason(Reason::SentinelPassword));
         assert_eq!(told.message, "its password");
+    }
+
+    #[test]
+    fn what_was_typed_and_what_a_store_is_told_by_its_url_are_two_things() {
+        let config = Error::new(ErrorKind::Config, "out of range");
+        assert!(is_of_argument(&config));
+        assert!(!is_of_argument(&config.with_reason(Reason::StoreSettings)));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::describe;
 use crate::duration;
 use crate::exit::Exit;
-use crate::failure::{Failure, Outcome, chain};
+use crate::failure::{self, Failure, Outcome, chain};
 use crate::graph::{self, Chain};
 use crate::kind::Kind;
 use crate::leases::{Held, Numbers, quoted};
@@ -237,7 +237,7 @@ impl Request {
                     .because_of(&down)),
                 }
             }
-            Err(error) if error.kind() == ErrorKind::Config => Err(Failure::of_argument(&error)),
+            Err(error) if failure::is_of_argument(&error) => Err(Failure::of_argument(&error)),
             Err(error) => Err(error.into()),
         }
     }

@@ -49,6 +49,8 @@ pub enum Reason {
     ServerFull,
     /// The store has reached a limit of its own size.
     StoreFull,
+    /// What the store's URL says, or a file that it names, does not fit the server that is there.
+    StoreSettings,
     /// This process can start no more threads.
     Threads,
     /// The store was started not long ago, and may have forgotten leases. It grants none yet.
@@ -86,6 +88,7 @@ impl Reason {
             Self::SentinelPassword => "sentinel_password",
             Self::ServerFull => "server_full",
             Self::StoreFull => "store_full",
+            Self::StoreSettings => "store_settings",
             Self::Threads => "threads",
             Self::TooYoung => "too_young",
             Self::Unreachable => "unreachable",

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use leasehold_core::{
     Acquire, AcquireRequest, Already, BoxFuture, Busy, Effect, Error, ErrorKind, FenceBlock,
-    Granted, Metadata, OwnerName, Refusal, Result,
+    Granted, Metadata, OwnerName, Reason, Refusal, Result,
 };
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -232,6 +232,7 @@ impl Attempt {
                         location(first).unwrap_or_default()
                     ),
                 )
+                .with_reason(Reason::StoreSettings)
                 .at_store(location(second).unwrap_or_default());
                 // What it shows there is the same try.
                 self.note_try(second, fences);

@@ -113,7 +113,8 @@ impl Verdict {
         let message = message.into();
         Self(Box::new(Grounds {
             kind,
-            reason: None,
+            // No caller of an operation has given what a connection is made by.
+            reason: (kind == ErrorKind::Config).then_some(Reason::StoreSettings),
             effect,
             next,
             message,

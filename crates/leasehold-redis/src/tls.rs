@@ -85,7 +85,8 @@ impl Tls {
                         ErrorKind::Config,
                         "this system has no certificate authorities; install ca-certificates or \
                          name one with cafile",
-                    ));
+                    )
+                    .with_reason(Reason::StoreSettings));
                 }
             }
         }
@@ -190,7 +191,9 @@ fn read(path: &std::path::Path) -> Result<Vec<u8>> {
     std::fs::read(path).map_err(|error| {
         let shown = path.to_string_lossy();
         let shown = leasehold_core::escape::terminal(&shown);
-        Error::new(ErrorKind::Config, format!("the file {shown} can't be read")).caused_by(error)
+        Error::new(ErrorKind::Config, format!("the file {shown} can't be read"))
+            .with_reason(Reason::StoreSettings)
+            .caused_by(error)
     })
 }
 
@@ -199,4 +202,5 @@ fn unreadable(path: &std::path::Path, what: &str) -> Error {
     let shown = path.to_string_lossy();
     let shown = leasehold_core::escape::terminal(&shown);
     Error::new(ErrorKind::Config, format!("the file {shown} holds no {what} in PEM form"))
+        .with_reason(Reason::StoreSettings)
 }

@@ -1,7 +1,7 @@
 //! A store that is away when a command starts, and a node that is away for good.
 
-use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 
 use leasehold_testkit::proxy::{Fault, Proxy};
@@ -9,7 +9,7 @@ use leasehold_testkit::server::RedisServer;
 use leasehold_testkit::server::sentinel::SentinelSet;
 use rustix::process::Signal;
 
-use crate::harness::{Running, Site, killed_by};
+use crate::harness::{Running, Site, killed_by, lock, until};
 
 /// The first line on stderr.
 fn complaint(running: &mut Running) -> String {
@@ -106,6 +106,21 @@ fn a_cooldown_that_could_not_be_set_is_told() {
         assert_eq!(done.stderr.contains(cooldown), told, "{done:?}");
         server.restart();
     }
+}
+
+#[test]
+fn a_url_that_fits_its_server_no_more_is_bad_configuration_and_no_bad_usage() {
+    let server = RedisServer::start();
+    let site = Site::at(format!("{}/5", server.url()));
+    let none = format!("{}/5000", server.url());
+    Site::at(none).line("run k -- echo never").complains(78, "no database of that number");
+    site.line("acquire k --ttl 1h").expect(0);
+    let waiter = site.start(["run", "k", "--", "echo", "never"]);
+    until("a waiter", || lock(&site, "k")["waiters"].as_array().is_some_and(|all| !all.is_empty()));
+    let mut settings = File::options().append(true).open(server.dir().join("server.conf")).unwrap();
+    writeln!(settings, "databases 1").unwrap();
+    server.restart();
+    waiter.finish().complains(78, "no database of that number");
 }
 
 #[test]
