@@ -91,7 +91,8 @@ pub(crate) fn advice(error: &Error) -> Option<String> {
             format!("`{command}` prints what a user needs, with `--feature log` for logs too")
         }
         Reason::OtherLimit => {
-            format!("`{} LIMIT` changes it", typed::command_on("set-limit", error.key()?))
+            let set = typed::command_on("set-limit", error.key()?);
+            format!("--stored-limit takes that, and `{set} LIMIT` changes it")
         }
         Reason::NoPassword | Reason::WrongPassword => {
             "give it in LEASEHOLD_PASSWORD or by --password-file, where other users can't read it"

@@ -13,7 +13,12 @@ pub(crate) enum Kind {
     /// One lock, together with others.
     Shared,
     /// So many permits of a semaphore.
-    Permits { count: u32, limit: u32 },
+    Permits {
+        count: u32,
+        limit: u32,
+        /// Whether the limit that it is in use with goes before this one.
+        stored_limit: bool,
+    },
     /// A period, by starting in it.
     OncePer(Duration),
 }
@@ -21,7 +26,7 @@ pub(crate) enum Kind {
 impl Kind {
     /// Judges what was typed for so many names.
     pub(crate) fn of(typed: &Kinds, names: usize) -> Outcome<Self> {
-        let Kinds { shared, exclusive, limit, permits, once_per } = typed;
+        let Kinds { shared, exclusive, limit, stored_limit, permits, once_per } = typed;
         let refuse = |why: &str| Err(Failure::usage(why));
         let kinds = [
             (*shared, "--shared"),
@@ -39,6 +44,9 @@ impl Kind {
                 "several locks are held alone; leave {kind} out, or give one name"
             ));
         }
+        if *stored_limit && limit.is_none() {
+            return refuse("--stored-limit takes another limit than N; give --limit N too");
+        }
         match (limit, permits) {
             (None, Some(_)) => {
                 refuse("--permits are out of a limit that all agree on; give --limit N too")
@@ -50,7 +58,11 @@ impl Kind {
             (Some(limit), Some(count)) if count > limit => refuse(&format!(
                 "{count} permits are more than the limit of {limit}; ask for fewer"
             )),
-            (Some(limit), count) => Ok(Self::Permits { count: count.unwrap_or(1), limit: *limit }),
+            (Some(limit), count) => Ok(Self::Permits {
+                count: count.unwrap_or(1),
+                limit: *limit,
+                stored_limit: *stored_limit,
+            }),
             (None, None) => Ok(match once_per {
                 Some(period) => Self::OncePer(*period),
                 None if *shared => Self::Shared,
@@ -93,12 +105,13 @@ mod tests {
         assert_eq!(kind(2, |typed| typed.exclusive = true).unwrap(), Kind::Exclusive);
         assert_eq!(kind(1, |typed| typed.shared = true).unwrap(), Kind::Shared);
         let semaphore = kind(1, |typed| typed.limit = Some(3)).unwrap();
-        assert_eq!(semaphore, Kind::Permits { count: 1, limit: 3 });
+        assert_eq!(semaphore, Kind::Permits { count: 1, limit: 3, stored_limit: false });
         let refused = [
             kind(2, |typed| typed.shared = true),
             kind(2, |typed| typed.limit = Some(3)),
             kind(2, |typed| typed.once_per = Some(Duration::from_secs(1))),
             kind(1, |typed| typed.permits = Some(3)),
+            kind(1, |typed| typed.stored_limit = true),
             kind(1, |typed| (typed.limit, typed.permits) = (Some(2), Some(3))),
             kind(1, |typed| (typed.shared, typed.exclusive) = (true, true)),
             kind(1, |typed| (typed.shared, typed.limit) = (true, Some(3))),

@@ -2,7 +2,7 @@
 
 use std::env;
 
-use leasehold::store::Mode;
+use leasehold::store::{self, Mode};
 use leasehold::{Client, DetachedLease, Fence, Key, LockInfo};
 
 use crate::kind::Kind;
@@ -71,7 +71,11 @@ impl Outer {
         match kind {
             Kind::Exclusive => Some(first),
             Kind::Shared => holders.find(|it| it.mode == Mode::Exclusive).map(|it| it.fence),
-            Kind::Permits { count, limit } => {
+            Kind::Permits { count, limit, stored_limit } => {
+                let limit = match info.kind {
+                    store::Kind::Semaphore { limit: stored } if stored_limit => stored.get(),
+                    _ => limit,
+                };
                 let permits = holders.map(|holder| match holder.mode {
                     Mode::Permits { count, .. } => count.get(),
                     _ => limit,

@@ -280,8 +280,8 @@ impl Request {
                 waited!(limit, lock, try_read, read, read_within())
                     .map(leasehold::ReadGuard::into_guard)
             }
-            Kind::Permits { count, limit: all } => {
-                let lock = client.semaphore(key, all).options(&options);
+            Kind::Permits { count, limit: all, stored_limit } => {
+                let lock = client.semaphore(key, all).stored_limit(stored_limit).options(&options);
                 waited!(limit, lock, try_acquire_many, acquire_many, acquire_many_within(count))
                     .map(leasehold::SemaphoreGuard::into_guard)
             }

@@ -9,7 +9,7 @@ pub(crate) fn refused(refusal: Refusal, asked: Kind) -> Error {
             let remedy = match (stored, asked) {
                 (Kind::Semaphore { .. }, Kind::Semaphore { .. }) => {
                     reason = Some(Reason::OtherLimit);
-                    "agree on one limit, or change it for all users"
+                    "agree on one limit, take the stored one, or change it for all users"
                 }
                 _ => "use it as that, or wait until nobody uses it",
             };

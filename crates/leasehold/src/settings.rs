@@ -39,6 +39,8 @@ impl Deref for Named {
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) mode: Mode,
+    /// Whether a semaphore that is in use with another limit is taken under that.
+    pub(crate) stored_limit: bool,
     /// Whether it goes before all that don't.
     pub(crate) preferred: bool,
     /// For how long a grant closes the lock.
@@ -78,6 +80,7 @@ impl Settings {
         let retry = Exponential::new(Duration::from_millis(5), Duration::from_millis(250));
         let mut settings = Self {
             mode: Mode::Exclusive,
+            stored_limit: false,
             preferred: false,
             cooldown: Cooldown::NONE,
             ttl: config.ttl,

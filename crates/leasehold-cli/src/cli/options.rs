@@ -183,9 +183,15 @@ pub(crate) struct Kinds {
 
     /// Be one of at most N holders: the name is a semaphore with N permits
     ///
-    /// All users of the name have to give the same N; `set-limit` changes it.
+    /// All users of the name have to give the same N, or --stored-limit; `set-limit` changes it.
     #[arg(long, value_name = "N", value_parser = number, allow_hyphen_values = true)]
     pub(crate) limit: Option<u32>,
+
+    /// With --limit: take the limit that the name is in use with, where it is not N
+    ///
+    /// Without it another N is refused. For a deployment that changes N: give it to old and new alike.
+    #[arg(long)]
+    pub(crate) stored_limit: bool,
 
     /// How many of the N permits to take, all at once [default: 1]
     #[arg(long, value_name = "M", value_parser = number, allow_hyphen_values = true)]

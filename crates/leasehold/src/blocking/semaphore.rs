@@ -19,6 +19,9 @@ value! {
 options!(Semaphore: holding_options owner_option waiting_options patience_options);
 
 methods! { Semaphore {
+    /// Whether a name that is in use with another limit is taken under that limit, instead of being refused.
+    /// See [`crate::Semaphore::stored_limit`].
+    sets stored_limit(stored_limit: bool);
     /// The lock's name.
     ///
     /// # Errors

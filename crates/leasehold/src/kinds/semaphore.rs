@@ -23,7 +23,7 @@ use crate::waiting::gate::Gates;
 /// so a waiter that wants many permits is never passed over for ever by those that want few.
 ///
 /// The limit is stored with the name while it is in use. A client that uses the name with another
-/// limit is refused, with an error that says both.
+/// limit is refused, with an error that says both, unless it [takes the stored limit](Self::stored_limit).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -56,6 +56,28 @@ impl Semaphore {
             });
         }
         Self { value }
+    }
+
+    /// Whether a name that is in use with another limit is taken under that limit, instead of being refused.
+    /// Give it to all users of a name before its limit changes: while old and new programs run beside
+    /// each other, the first user of the idle name sets the limit.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+    /// # let client = leasehold::Client::connect("memory:").await?;
+    /// let old = client.semaphore("connections", 5).acquire().await?;
+    /// let new = client.semaphore("connections", 10).stored_limit(true);
+    /// assert_eq!(new.available_permits().await?, 4);
+    /// let guard = new.acquire().await?;
+    /// # drop((old, guard)); client.close().await
+    /// # }
+    /// ```
+    pub fn stored_limit(mut self, stored_limit: bool) -> Self {
+        self.value.set(|settings| {
+            settings.stored_limit = stored_limit;
+            Ok(())
+        });
+        self
     }
 
     /// The lock's name.
@@ -200,13 +222,13 @@ impl Semaphore {
             return Ok(limit.get());
         };
         if let Kind::Semaphore { limit: stored } = info.kind
-            && stored == limit
+            && (stored == limit || settings.stored_limit)
         {
             let taken = info.holders.iter().fold(0_u32, |sum, holder| match holder.mode {
                 Mode::Permits { count, .. } => sum.saturating_add(count.get()),
                 _ => sum,
             });
-            return Ok(limit.get().saturating_sub(taken));
+            return Ok(stored.get().saturating_sub(taken));
         }
         let why =
             format!("the name is in use as a {}, not as a {}", info.kind, settings.mode.kind());

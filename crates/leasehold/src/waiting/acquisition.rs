@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use leasehold_core::retry::PAUSE_MIN;
 use leasehold_core::{
-    Acquire, AcquireRequest, Busy, Effect, Error, ErrorKind, FenceBlock, HolderInfo, Key,
-    LeaseState, Mode, Moment, Result, Ttl, Waiting,
+    Acquire, AcquireRequest, Busy, Effect, Error, ErrorKind, FenceBlock, HolderInfo, Key, Kind,
+    LeaseState, Mode, Moment, Refusal, Result, Ttl, Waiting,
 };
 use tracing::Instrument as _;
 
@@ -158,11 +158,31 @@ impl Acquisition {
         } else {
             Box::pin(self.turn()).await?
         };
-        let sent_at = now.saturating_add(held_up);
+        let mut sent_at = now.saturating_add(held_up);
         let within = self.within().saturating_sub(held_up);
-        self.sending(sent_at);
-        let answer = self.client.store.acquire(&self.request, within).await;
-        self.take_in(answer, sent_at)
+        // Each further turn follows a change of the limit.
+        loop {
+            self.sending(sent_at);
+            let answer = self.client.store.acquire(&self.request, within).await;
+            if !self.takes_stored_limit(&answer) {
+                return self.take_in(answer, sent_at);
+            }
+            sent_at = self.client.clock.now();
+        }
+    }
+
+    /// Whether the answer was no but for the limit, and the stored one is to be asked for now.
+    pub(crate) fn takes_stored_limit(&mut self, answer: &Result<Acquire>) -> bool {
+        let Ok(Acquire::Refused(Refusal::WrongKind { stored: Kind::Semaphore { limit } })) = answer
+        else {
+            return false;
+        };
+        let Mode::Permits { count, .. } = self.request.mode else { return false };
+        if self.limits.settings.stored_limit {
+            self.armed.has_nothing(&self.client.reaper);
+            self.request.mode = Mode::Permits { count, limit: *limit };
+        }
+        self.limits.settings.stored_limit
     }
 
     /// Waits until a first request may be sent; how long that took of its time. Dropped meanwhile, this
@@ -291,7 +311,7 @@ impl Acquisition {
                 },
                 until: now.saturating_add(LOCAL_HANDOFFS_FOR),
             },
-            Arc::clone(&self.limits.settings),
+            self.limits.settings.in_mode(self.request.mode),
             Began { at: now, how: LockEventKind::Granted },
         );
         let handle = self.client.schedule.begin(handle, sent_at, now);

@@ -124,6 +124,9 @@ impl Wire {
             tokio::task::coop::consume_budget().await;
             match self.next_event().await {
                 Event::AskAgain => self.ask().await?,
+                Event::Answer(answer, _) if self.acquisition.takes_stored_limit(&answer) => {
+                    self.next = self.now();
+                }
                 Event::Answer(answer, sent_at) => {
                     let handed_over = matches!(answer, Ok(Acquire::Already(_)));
                     if handed_over && self.wakes && self.in_line() && !self.told {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use leasehold::retry::Linear;
 use leasehold::{ErrorKind, Release, Semaphore, SemaphoreGuard};
 use leasehold_core::{Clock, Mode};
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
@@ -149,6 +150,46 @@ async fn another_limit_or_kind_is_refused_with_both_in_the_message() {
     // Nobody uses it any more: the name is free for any use.
     assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     drop(client.semaphore("a", 4).acquire().await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_takes_the_stored_limit_is_not_refused_for_another() {
+    let world = World::new();
+    let (old, new) = (world.client().semaphore("a", 2), world.client().semaphore("a", 3));
+    let (old, new) = (old.stored_limit(true), new.stored_limit(true));
+    let one = old.acquire().await.unwrap();
+    let two = new.try_acquire().await.unwrap().unwrap();
+    assert_eq!(new.available_permits().await.unwrap(), 0);
+    assert!(new.try_acquire().await.unwrap().is_none(), "the old limit holds");
+    // A line, polling, and the wait of those behind: all of them under the stored limit.
+    let polling = new.clone().retry(Linear::new(ms(5)));
+    let mut waiters = tokio::task::JoinSet::new();
+    for waiter in [new.clone(), new.clone(), polling] {
+        waiters.spawn(async move { waiter.acquire().await.unwrap().release().await.unwrap() });
+    }
+    while world.waiters("a").await == 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    two.release().await.unwrap();
+    waiters.join_all().await;
+    one.release().await.unwrap();
+    // Nobody used it in between: the next user sets the limit, and the old program takes that.
+    let all = new.acquire_many(3).await.unwrap();
+    let all = all.release_permits(1).await.unwrap();
+    let last = old.acquire().await.unwrap();
+    assert_eq!(old.available_permits().await.unwrap(), 0);
+    drop((all, last));
+    world.idle("a").await;
+    // More than there are can't be had under it.
+    let one = old.acquire().await.unwrap();
+    let error = new.try_acquire_many(3).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    // Held under a limit that it has not asked for, a permit can be given back in parts all the same.
+    one.release().await.unwrap();
+    let four = world.client().semaphore("a", 4).acquire_many(2).await.unwrap();
+    let two = old.acquire_many(2).await.unwrap().release_permits(1).await.unwrap();
+    assert_eq!(two.permits(), Some(1));
+    drop(four);
 }
 
 #[tokio::test(start_paused = true)]
