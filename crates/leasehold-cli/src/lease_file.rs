@@ -184,7 +184,7 @@ impl<'a> LeaseFile<'a> {
         let file = create_private(path).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists if is_empty(path) => Failure::usage(format!(
                 "{shown} is there already and empty: another `acquire` waits and will write its lease \
-                 to it, or one was killed before it had; remove the file if none runs, or name another"
+                 to it, or was killed; remove the file if none runs, or name another"
             )),
             io::ErrorKind::AlreadyExists => Failure::usage(format!(
                 "{shown} is there already and may hold a lease; release it, or name another file"

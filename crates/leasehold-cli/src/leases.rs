@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use leasehold::interop::Layout;
 use leasehold::{
-    Client, Fence, Guard, HeldLease, Key, Loss, LossReason, OnceGuard, Release, Result,
+    Client, ErrorKind, Fence, Guard, HeldLease, Key, Loss, LossReason, OnceGuard, Release, Result,
 };
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
-use crate::{failure, output, status};
+use crate::failure::chain;
+use crate::{describe, failure, output, status};
 
 /// How often a holder that does not wait to be asked looks at what its renewals have told it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -65,8 +67,25 @@ impl Held {
         }
     }
 
+    /// Ends all leases, and says of each what there is to be told; not of what was lost before, of which that
+    /// was told. `limited`: whether the longest hold made the leases short.
+    pub(crate) async fn give_up(self, cooldown: Cooldown, limited: bool) -> Vec<GivenUp> {
+        let lost = self.leases.iter().filter(|lease| !lease.is_held());
+        let lost: Vec<Key> = lost.map(|lease| lease.key().clone()).collect();
+        let deadline = Instant::now() + self.leases.until_deadline();
+        let ended = self.release(cooldown).await;
+        let in_time = Instant::now() < deadline;
+        let given_up = ended.into_iter().map(|(key, released)| {
+            status::released(&key, &released);
+            let said = told_of_release(&key, &released, cooldown, limited, in_time);
+            let said = said.filter(|_| !lost.contains(&key));
+            GivenUp { key, released, said }
+        });
+        given_up.collect()
+    }
+
     /// Ends all leases, at the same time, and says of each how that went.
-    pub(crate) async fn release(self, cooldown: Cooldown) -> Vec<(Key, Result<Release>)> {
+    async fn release(self, cooldown: Cooldown) -> Vec<(Key, Result<Release>)> {
         match (self.grip, cooldown) {
             (Grip::Once(guard), Cooldown::Reopen) => {
                 let key = guard.key().clone();
@@ -79,6 +98,57 @@ impl Held {
             }
         }
     }
+}
+
+/// How a lease was ended.
+#[derive(Debug)]
+pub(crate) struct GivenUp {
+    pub(crate) key: Key,
+    pub(crate) released: Result<Release>,
+    /// What is to be told of it.
+    pub(crate) said: Option<String>,
+}
+
+/// What is told of a release, in the same words whichever command had the lock; nothing of one that went well.
+fn told_of_release(
+    key: &Key,
+    released: &Result<Release>,
+    cooldown: Cooldown,
+    limited: bool,
+    in_time: bool,
+) -> Option<String> {
+    let at_worst = match cooldown {
+        Cooldown::For(_) => {
+            "the lock may stay held until its ttl runs out, and is then free at once: its cool-down may \
+             not have been set"
+        }
+        Cooldown::AsGranted | Cooldown::Reopen => "the lock may stay held until its ttl runs out",
+    };
+    Some(match released {
+        Ok(Release::Released) => return None,
+        Ok(Release::Late { by }) => {
+            let shortened = if limited { ", which --max-hold limits," } else { "" };
+            let before = describe::before(*by, "the release");
+            format!(
+                "warning: release \"{key}\": its lease ran out {before}; nobody else has held it since, \
+                 but the ttl{shortened} is too short"
+            )
+        }
+        Ok(Release::NotHeld) if in_time => format!(
+            "lost \"{key}\": it was taken away, or the store has forgotten it, before the release; \
+             somebody else may have held it meanwhile"
+        ),
+        Ok(Release::NotHeld) => format!(
+            "\"{key}\" may have been lost: the store answered the release only after the lease had run out, \
+             too late to tell whether somebody else held it"
+        ),
+        Ok(_) => {
+            format!("warning: release \"{key}\": the store did not answer the release; {at_worst}")
+        }
+        // What is damaged does not end with the ttl; its error says what to do.
+        Err(error) if error.kind() == ErrorKind::Corrupt => format!("warning: {}", chain(error)),
+        Err(error) => format!("warning: {}; {at_worst}", chain(error)),
+    })
 }
 
 /// It begins with the call: a task that is cut short before its first step must not release the

@@ -119,7 +119,7 @@ impl Settings {
         }
         let has_secret = secret::is_in(&store);
         if source == Source::Option {
-            typed::remember_store(&store);
+            typed::remember_store(read.is_some().then_some(&public));
         }
         if has_secret {
             secret::remember_those_of(&store);

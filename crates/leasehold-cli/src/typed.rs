@@ -5,21 +5,20 @@ use std::sync::OnceLock;
 use leasehold::Key;
 use leasehold::store::escape;
 
-use crate::secret;
-
 /// The store's URL, where it was typed: a command without it would ask another store. Where the environment
-/// or a config file names the store, the next command finds it there as well.
-static STORE: OnceLock<String> = OnceLock::new();
+/// or a config file names the store, the next command finds it there as well. It has its user and no
+/// password, and is `None` where no parser takes it.
+static STORE: OnceLock<Option<String>> = OnceLock::new();
 
-/// Takes in that the store was given on the command line.
-pub(crate) fn remember_store(url: &str) {
+/// Takes in that the store was given on the command line, and how it reads without a password.
+pub(crate) fn remember_store(public: Option<&String>) {
     // There is one command line.
-    let _is_known = STORE.set(url.to_owned());
+    let _is_known = STORE.set(public.cloned());
 }
 
 /// `leasehold` with these words, for the store of this command.
 pub(crate) fn command(words: &str) -> String {
-    of_store(words, STORE.get().map(String::as_str))
+    of_store(words, STORE.get().map(Option::as_deref))
 }
 
 /// The same about one lock.
@@ -27,12 +26,11 @@ pub(crate) fn command_on(words: &str, key: &Key) -> String {
     format!("{} {}", command(words), last(key.as_str()))
 }
 
-fn of_store(words: &str, url: Option<&str>) -> String {
-    let store = match url {
+fn of_store(words: &str, typed: Option<Option<&str>>) -> String {
+    let store = match typed {
         None => String::new(),
-        // The reader has the password, and the text may be anyone's.
-        Some(url) if secret::is_in(url) => " --store …".to_owned(),
-        Some(url) => format!(" --store {}", quoted(url)),
+        Some(Some(url)) => format!(" --store {}", quoted(url)),
+        Some(None) => " --store …".to_owned(),
     };
     format!("leasehold {words}{store}")
 }
@@ -84,21 +82,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_store_that_was_typed_is_named_again_and_its_password_is_not() {
+    fn a_store_that_was_typed_is_named_again_as_a_shell_reads_it() {
         for (url, expected) in [
-            (None, "leasehold why"),
             (Some("redis://h:7000"), "leasehold why --store redis://h:7000"),
+            (Some("redis://u@h"), "leasehold why --store redis://u@h"),
             (Some("redis://h?log=9&prefix=x"), "leasehold why --store 'redis://h?log=9&prefix=x'"),
             (Some("embedded:/it's"), "leasehold why --store 'embedded:/it'\\''s'"),
-            (Some("redis://u:word@h"), "leasehold why --store …"),
             (Some("redis://h?prefix=l@"), "leasehold why --store 'redis://h?prefix=l@'"),
-            (Some("redis+unix:///s?pass=word"), "leasehold why --store …"),
             (
                 Some("embedded:/a'\u{202e}"),
                 "leasehold why --store $'embedded:/a\\'\\342\\200\\256'",
             ),
+            (None, "leasehold why --store …"),
         ] {
-            assert_eq!(of_store("why", url), expected);
+            assert_eq!(of_store("why", Some(url)), expected);
         }
+        assert_eq!(of_store("why", None), "leasehold why");
     }
 }

@@ -73,7 +73,7 @@ impl Nodes {
             ErrorKind::Config,
             format!(
                 "a ttl of {ttl} is longer than the {longest} that this quorum was told to be the \
-                 longest; give a shorter one, or a longer max_ttl to all users of these nodes"
+                 longest; give a shorter one, or all users a longer max_ttl"
             ),
         ))
     }

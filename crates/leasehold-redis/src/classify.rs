@@ -396,8 +396,7 @@ pub(crate) fn io_error(error: &io::Error, stage: Stage) -> Verdict {
                 | io::ErrorKind::ConnectionReset
                 | io::ErrorKind::BrokenPipe => {
                     "the server closed the connection at once: it expects TLS, has too many clients, or \
-                     is a proxy, such as twemproxy, that does not pass on what locks need; name the \
-                     server itself then"
+                     is a proxy, such as twemproxy, that can't carry locks; name the server itself then"
                         .into()
                 }
                 _ if crate::alert::wants_certificate(error) => {

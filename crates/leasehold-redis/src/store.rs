@@ -278,8 +278,7 @@ impl RedisStore {
                 ErrorKind::Config,
                 format!(
                     "a ttl of {ttl} is longer than the {longest} that this store was told to be \
-                     the longest; give a shorter one, or a longer max_ttl to all users of these \
-                     servers"
+                     the longest; give a shorter one, or all users a longer max_ttl"
                 ),
             )),
             _ => Ok(()),

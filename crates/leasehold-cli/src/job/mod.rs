@@ -20,15 +20,13 @@ use std::time::Duration;
 
 use leasehold::interop::Layout;
 use leasehold::store::LeaseState;
-use leasehold::{Client, DetachedLease, ErrorKind, Key, Release};
+use leasehold::{Client, DetachedLease, ErrorKind, Release};
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 
 use crate::cli::Job;
 use crate::context::{Context, TIDY_LEAST};
-use crate::describe;
 use crate::exit::Exit;
-use crate::failure::{Failure, Outcome, chain};
+use crate::failure::{Failure, Outcome};
 use crate::inherited;
 use crate::job::child::Child;
 use crate::job::conditions::Conditions;
@@ -39,7 +37,7 @@ use crate::job::supervise::{Supervisor, Verdict};
 use crate::job::terminal::Terminal;
 use crate::job::watchdog::Dismissed;
 use crate::lease_file::{self, LEASE_VARIABLE};
-use crate::leases::{Cooldown, Held, Leases, Numbers};
+use crate::leases::{Cooldown, GivenUp, Held, Leases, Numbers};
 use crate::outer::{OUTER_VARIABLE, Outer};
 use crate::output;
 use crate::request::{Manner, Request};
@@ -402,23 +400,8 @@ async fn release(
     max_hold: Option<Duration>,
     context: &Context,
 ) -> bool {
-    // When the loss is known already, it has been told.
-    let known: Vec<Key> = held
-        .leases()
-        .iter()
-        .filter(|lease| !lease.is_held())
-        .map(|lease| lease.key().clone())
-        .collect();
-    let deadline = Instant::now() + held.leases().until_deadline();
     let (mut overlapped, mut denied, mut unanswered) = (false, false, false);
-    let at_worst = match cooldown {
-        Cooldown::For(_) => {
-            "the lock may stay held until its ttl runs out, and is then free at once: its cool-down may \
-             not have been set"
-        }
-        Cooldown::AsGranted | Cooldown::Reopen => "the lock may stay held until its ttl runs out",
-    };
-    for (key, released) in held.release(cooldown).await {
+    for GivenUp { key, released, said } in held.give_up(cooldown, max_hold.is_some()).await {
         let how = match &released {
             Ok(Release::Released) => "released",
             Ok(Release::Late { .. }) => "late",
@@ -427,54 +410,17 @@ async fn release(
             Err(_) => "failed",
         };
         tracing::info!(target: "leasehold", %key, release = how, "the lock was given up");
-        status::released(&key, &released);
-        let known = known.contains(&key);
-        let problem = match released {
-            Ok(Release::Released) => continue,
-            Ok(Release::Late { by }) => {
-                let shortened = if max_hold.is_some() { ", which --max-hold limits," } else { "" };
-                format!(
-                    "its lease ran out {}; nobody else has held it since, but the ttl{shortened} is \
-                     too short",
-                    describe::before(by, "the release"),
-                )
-            }
-            Ok(Release::NotHeld) => {
-                overlapped = true;
-                if !known && Instant::now() >= deadline {
-                    output::message(&format!(
-                        "\"{key}\" may have been lost: the store was reached for the release only \
-                         after the lease had run out, too late to tell whether somebody else has \
-                         held it since the command ended, or before"
-                    ));
-                } else if !known {
-                    output::message(&format!(
-                        "lost \"{key}\": it was taken away, or the store has forgotten it, before \
-                         the release; somebody else may have held it while the command ran"
-                    ));
-                }
-                continue;
-            }
-            Ok(_) => {
-                unanswered = true;
-                format!("the store did not answer the release; {at_worst}")
-            }
+        match &released {
+            Ok(Release::Released | Release::Late { .. }) => {}
+            Ok(Release::NotHeld) => overlapped = true,
+            Ok(_) => unanswered = true,
             Err(error) => {
                 denied |= error.kind() == ErrorKind::Denied;
                 unanswered |= error.kind() != ErrorKind::Denied;
-                if !known {
-                    // What is damaged does not end with the ttl; its error says what to do.
-                    let at_worst = match error.kind() {
-                        ErrorKind::Corrupt => String::new(),
-                        _ => format!("; {at_worst}"),
-                    };
-                    output::message(&format!("warning: {}{at_worst}", chain(&error)));
-                }
-                continue;
             }
-        };
-        if !known {
-            output::message(&format!("warning: release \"{key}\": {problem}"));
+        }
+        if let Some(said) = said {
+            output::message(&said);
         }
     }
     if denied && !unanswered {

@@ -42,6 +42,7 @@ mod recipes;
 mod scarcity;
 mod schema;
 mod secrets;
+mod sentences;
 mod supervisor;
 mod terminal;
 mod time_limit;

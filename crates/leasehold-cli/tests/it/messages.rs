@@ -22,6 +22,18 @@ fn a_refused_user_learns_where_a_password_and_rights_come_from() {
 }
 
 #[test]
+fn a_command_to_be_typed_names_the_store_with_its_user_and_without_its_password() {
+    let server =
+        RedisServer::builder().acl_user("reader on >sw0rd-fish ~* &* +@read +hello +auth").start();
+    let site = Site::at(server.url());
+    let store = format!("redis://reader:sw0rd-fish@{}", server.addr());
+    let done = site.run(["run", "k", "-n", "--store", &store, "--", "true"]).expect(69);
+    let typed =
+        format!("leasehold doctor --acl --user NAME --store redis://reader@{}", server.addr());
+    assert!(done.stderr.contains(&typed) && !done.stderr.contains("sw0rd"), "{done:?}");
+}
+
+#[test]
 fn an_error_of_the_system_is_told_once() {
     let site = Site::embedded();
     let mut command = site.command(["run", "k", "-n", "--", "true"]);

@@ -283,8 +283,7 @@ fn check_rights(meta: &fs::Metadata, access: Access) -> Result<()> {
     if mode & 0o020 != 0 && !for_group {
         return refuse(format!(
             "the group {group} can write to this directory (mode {:o}), and user {user} is not in \
-             it; to use the store with the group, become a member of group {group}, else take \
-             that right away (chmod g-w)",
+             it; become a member of the group, or take that right away (chmod g-w)",
             mode & 0o7777,
             group = meta.gid()
         ));

@@ -401,8 +401,8 @@ impl Environment {
         self.error(
             ErrorKind::Full,
             format!(
-                "full: it was made for at most {mib} MiB; use fewer names at a time, or end what \
-                 uses it, remove the directory and make it again with a higher bytes_max"
+                "full: it was made for at most {mib} MiB; use fewer names at a time, or end all that \
+                 uses it and make it anew with a higher bytes_max"
             ),
         )
         .with_reason(Reason::StoreFull)

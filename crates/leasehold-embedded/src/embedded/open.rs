@@ -466,8 +466,7 @@ fn adopt(environment: Environment, header: &Header, machine: Machine) -> Result<
         return Err(Error::new(
             ErrorKind::Misuse,
             "leases were detached here in another time namespace (another container), whose clock can't be \
-             read in this one, so they may still run; release them there, or remove the directory if \
-             nobody has them any more",
+             read here; release them there, or remove the directory if nobody has them any more",
         ));
     }
     table::clear(&environment, &pass)?;

@@ -457,8 +457,8 @@ pub(super) fn clock(reading: ClockReading) -> Finding {
         severity,
         CLOCK,
         found,
-        "leases run on the server's clock alone, so the difference does no harm; but when the \
-         server's clock is set right in one step, leases end early or late by that step",
+        "leases run on the server's clock alone, so the difference does no harm; but a step of \
+         that clock ends leases early or late by as much",
     )
     .advise("keep both by a time service that slews; release all locks before setting a clock")
 }

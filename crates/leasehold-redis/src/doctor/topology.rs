@@ -58,8 +58,8 @@ pub(super) fn half_moved(nodes: &str) -> Option<Finding> {
         ),
         (_, leaving) => (
             format!("{} begun to move away from this node: {named}", count(leaving)),
-            "if a replica that was not told of it takes over from this node now, it grants locks \
-             that have moved already, so that two hold one; their fences still grow",
+            "a replica that was not told of it and takes over from this node now grants locks that \
+             have moved, so that two hold one; their fences still grow",
         ),
     };
     let finding = Finding::new(Severity::Warning, "slots", found, means);
@@ -153,9 +153,8 @@ pub(super) fn too_few_to_elect(views: &[(String, String)]) -> Option<Finding> {
         1 => "1 primary alone has slots".to_owned(),
         count => format!("{count} primaries alone have slots"),
     };
-    let means = "a replica takes over when most primaries with slots vote for it, and with one of \
-                 these gone there is no majority: no lock in its slots can be taken, renewed or \
-                 released until it is back";
+    let means = "a replica takes over when most primaries with slots vote for it; while one of \
+                 these is gone, no lock in its slots can be taken, renewed or released";
     let finding = Finding::new(Severity::Warning, "fail-over", found, means);
     Some(finding.advise("spread the slots over at least three primaries"))
 }

@@ -23,11 +23,10 @@ use self::script::Script;
 use crate::arguments;
 use crate::cli::Hold;
 use crate::context::Context;
-use crate::describe;
 use crate::exit::Exit;
-use crate::failure::{Failure, Outcome, chain};
+use crate::failure::{Failure, Outcome};
 use crate::kind::Kind;
-use crate::leases::{Cooldown, Held, Leases};
+use crate::leases::{Cooldown, GivenUp, Held, Leases};
 use crate::output::{self, JSON_VERSION};
 use crate::request::{Manner, Request};
 use crate::signals::{self, Signals};
@@ -127,7 +126,7 @@ fn purpose(args: &Hold, request: &Request) -> Outcome<Option<Purpose>> {
     if pid == 1 && manners.is_some_and(Manners::insist) {
         output::message(
             "warning: the first process of a container can only be ended by a signal that it catches; \
-             let the script trap it, or start the script by an init (docker run --init)",
+             let the script trap it, or use an init (docker run --init)",
         );
     }
     Ok(Some(Purpose { script, manners }))
@@ -344,30 +343,13 @@ async fn end_script(script: &Script, manners: Manners, leases: &Leases) -> bool 
 
 async fn release(held: Held) -> Ended {
     let mut ended = Ended { exit: Exit::Success, said: Vec::new() };
-    for (key, released) in held.release(Cooldown::AsGranted).await {
-        status::released(&key, &released);
-        let why = match released {
-            Ok(Release::Released) => continue,
-            Ok(Release::NotHeld) => "somebody else may have held it meanwhile".to_owned(),
-            Ok(Release::Late { by }) => format!(
-                "it ran out {}, though nobody else has held it since",
-                describe::before(by, "the release"),
-            ),
-            Ok(_) => {
-                ended.said.push(format!(
-                    "warning: release \"{key}\": the store did not answer; the lock may stay held \
-                     until its ttl runs out"
-                ));
-                continue;
-            }
-            Err(error) => {
-                ended.said.push(chain(&error));
-                ended.exit = Exit::Store;
-                continue;
-            }
-        };
-        ended.said.push(format!("lost \"{key}\": {why}"));
-        ended.exit = Exit::Lost;
+    for GivenUp { released, said, .. } in held.give_up(Cooldown::AsGranted, false).await {
+        ended.said.extend(said);
+        match released {
+            Ok(Release::NotHeld | Release::Late { .. }) => ended.exit = Exit::Lost,
+            Ok(_) => {}
+            Err(_) => ended.exit = Exit::Store,
+        }
     }
     ended
 }

@@ -256,8 +256,8 @@ fn of_closing(info: &LockInfo, left: Duration, last_run: Option<&LastRun>) -> Ve
     } else if info.holders.is_empty() {
         lines.push(match granted_at(info.last_fence) {
             Some(at) => format!(
-                "  it was taken last at about {at} by the store's clock; the store keeps no more of \
-                 that, neither who it was nor how it ended, without a log (see leasehold log --help)"
+                "  it was taken last at about {at} by the store's clock; by whom and how it ended, a \
+                 store with a log would tell (see leasehold log --help)"
             ),
             None => "  the store does not know who had it".to_owned(),
         });
