@@ -24,11 +24,13 @@ use crate::lease::detached::DetachedLease;
 use crate::lease::guard::Guard;
 use crate::lease::handle::Afterwards;
 use crate::lease::held_lease::HeldLease;
+use crate::lease::prolonged::Prolonged;
 use crate::lease::release::{self, Release, Releases};
 use crate::log::{self, LogWriter};
 use crate::owner::Owner;
 use crate::rt;
 use crate::shared::Inner;
+use crate::waiting::acquisition::Acquisition;
 use crate::waiting::gate::Gates;
 
 /// How long [`Client::close`] tries to give everything up.
@@ -371,6 +373,48 @@ impl Client {
     }
 
     /// Ends a detached lease, and keeps the lock closed for `cooldown` after if one is given. An
+    /// Renews a detached lease. If it has run out and nobody has held the lock since, takes the lock anew,
+    /// in the name of this client, says so, and logs a warning. If another holder came, it stays lost.
+    /// See [`Mutex::prolong`](crate::Mutex::prolong).
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(prolonging)]
+    ///
+    /// # Errors
+    ///
+    /// As [`renew`](Self::renew), but [`ErrorKind::Late`]: a lease that another holder followed is
+    /// [`ErrorKind::Lost`].
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the lease may or may not have been renewed. One that was taken anew is given up in the
+    /// background.
+    pub async fn prolong(
+        &self,
+        lease: &DetachedLease,
+        ttl: Duration,
+    ) -> Result<Prolonged<DetachedLease>> {
+        match self.renew(lease, ttl).await {
+            Ok(renewed) => return Ok(Prolonged::InTime(renewed)),
+            Err(error) if error.kind() == ErrorKind::Late => {}
+            Err(error) => return Err(error),
+        }
+        let mut named = lease.settings(self.inner());
+        Arc::make_mut(&mut named.settings).ttl = Ttl::new(ttl)?;
+        let mut acquisition = Acquisition::new(self.inner(), &Ok(named), Some(Duration::ZERO))?;
+        acquisition.request.after = Some(lease.fences());
+        let began = acquisition.limits.started;
+        let guard = acquisition.try_once(began).await?.ok_or_else(|| {
+            let why = "the lease had run out, and another holder came since";
+            self.inner().explain(Error::new(ErrorKind::Lost, why).on_key(lease.key()), "renew")
+        })?;
+        let anew = guard.detach().await.map_err(|not| not.into_parts().1)?;
+        let (key, ttl) = (lease.key(), anew.ttl());
+        tracing::warn!(target: LOCK, %key, %ttl, "prolonged late, though in nobody's way");
+        Ok(Prolonged::Late(anew))
+    }
+
     /// `Ok` says that the lease was held to its end.
     ///
     /// # Cost

@@ -169,6 +169,12 @@ macro_rules! cost {
             $crate::cost::cost!(@call_timeout), ".\n"
         )
     };
+    (prolonging) => {
+        concat!(
+            "One round trip if the lease is held, and one more if it had run out. Each takes at most one ",
+            $crate::cost::cost!(@call_timeout), ".\n"
+        )
+    };
     (asking_each) => {
         concat!(
             "One round trip for each lock, all at the same time. Each takes at most one ",

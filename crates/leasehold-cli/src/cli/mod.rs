@@ -443,6 +443,12 @@ pub(crate) struct Renew {
     )]
     pub(crate) ttl: Option<Ttl>,
 
+    /// Take the lock anew where the lease has run out and nobody has held the lock since
+    ///
+    /// Says so: the ttl was too short. Without a lease file it prints the new lease.
+    #[arg(long)]
+    pub(crate) if_untaken: bool,
+
     #[command(flatten)]
     pub(crate) sharing: Sharing,
 }

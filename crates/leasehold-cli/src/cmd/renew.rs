@@ -1,7 +1,10 @@
 //! `leasehold renew`: give a lease that was taken with `acquire` a new length.
 
-use leasehold::ErrorKind;
+use std::time::Duration;
 
+use leasehold::{Client, DetachedLease, ErrorKind, Prolonged};
+
+use crate::arguments;
 use crate::cli::Renew;
 use crate::context::Context;
 use crate::describe;
@@ -11,6 +14,8 @@ use crate::lease_file::{self, file_text};
 use crate::output;
 
 pub(crate) async fn renew(args: &Renew, context: &Context) -> Outcome {
+    let layout = context.settings.layout();
+    arguments::refuse_for(layout, &[(args.if_untaken, "--if-untaken", "memory of who held them")])?;
     let taken = lease_file::read(&args.source, context.settings.layout())?;
     let (leases, place) = (&taken.leases, context.settings.place());
     let Some(client) = context.connect_if_made(None, true).await? else {
@@ -19,8 +24,20 @@ pub(crate) async fn renew(args: &Renew, context: &Context) -> Outcome {
     let mut renewed = Vec::with_capacity(leases.len());
     let mut failed = None;
     for lease in leases {
-        match client.renew(lease, args.ttl.unwrap_or_else(|| lease.ttl()).duration()).await {
-            Ok(lease) => renewed.push(lease),
+        let ttl = args.ttl.unwrap_or_else(|| lease.ttl()).duration();
+        match renew_one(&client, lease, ttl, args.if_untaken).await {
+            Ok(Prolonged::Late(anew)) => {
+                let (at, over_for) = (client.location(), taken.over_for(lease));
+                output::message(&format!(
+                    "renew \"{}\" at {at}: the lease had run out {}; nobody has held the lock since, \
+                     so it was taken anew, with fence {}",
+                    lease.key(),
+                    describe::before(over_for, ""),
+                    anew.fence()
+                ));
+                renewed.push(anew);
+            }
+            Ok(in_time) => renewed.push(in_time.into_guard()),
             // The others go on: one that is lost does not make them lost.
             Err(error) => {
                 renewed.push(lease.clone());
@@ -53,7 +70,7 @@ pub(crate) async fn renew(args: &Renew, context: &Context) -> Outcome {
     if let Some(path) = &args.source.lease_file
         && renewed != *leases
     {
-        let text = file_text(&renewed, context.settings.layout(), &taken.place_or(&place));
+        let text = file_text(&renewed, layout, &taken.place_or(&place));
         lease_file::replace(path, &text).map_err(|error| {
             Failure::new(
                 Exit::Output,
@@ -61,5 +78,23 @@ pub(crate) async fn renew(args: &Renew, context: &Context) -> Outcome {
             )
         })?;
     }
+    if args.source.lease_file.is_none() {
+        let anew =
+            renewed.iter().zip(leases).filter(|(after, before)| after.fence() != before.fence());
+        let anew: Vec<_> = anew.map(|(after, _)| after.clone()).collect();
+        output::data_patiently(&lease_file::lines(&anew, layout)).await?;
+    }
     failed.map_or(Ok(Exit::Success), Err)
+}
+
+async fn renew_one(
+    client: &Client,
+    lease: &DetachedLease,
+    ttl: Duration,
+    if_untaken: bool,
+) -> leasehold::Result<Prolonged<DetachedLease>> {
+    if if_untaken {
+        return client.prolong(lease, ttl).await;
+    }
+    client.renew(lease, ttl).await.map(Prolonged::InTime)
 }

@@ -6,6 +6,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
+use leasehold_testkit::server::RedisServer;
+
 use crate::harness::{Done, Running, Site, finish, until};
 
 fn with_lease(site: &Site, line: &str, lease: &str) -> Done {
@@ -53,6 +55,41 @@ fn a_lease_ends_with_its_ttl() {
     site.line("run k -- true").expect(0);
     with_lease(&site, "release", &lease).complains(76, "lost");
     with_lease(&site, "renew", &lease).complains(76, "lost");
+}
+
+#[test]
+fn a_lease_that_ran_out_is_taken_anew_only_where_nobody_has_held_the_lock_since() {
+    let server = RedisServer::start();
+    for site in [Site::embedded(), Site::at(server.url())] {
+        site.line("acquire k --ttl 50ms --lease-file lease").expect(0);
+        let before = site.read("lease");
+        site.line("wait k").expect(0);
+        let done = site.line("renew --if-untaken --ttl 1h --lease-file lease").expect(0);
+        assert!(done.stderr.contains("so it was taken anew, with fence"), "{done:?}");
+        assert_ne!(site.read("lease"), before);
+        site.line("run -n k -- true").expect(75);
+        let done = site.line("renew --if-untaken --lease-file lease").expect(0);
+        assert_eq!(
+            (done.stdout.as_str(), done.stderr.as_str()),
+            ("", ""),
+            "in time it is as before"
+        );
+        site.line("release --lease-file lease").expect(0);
+
+        // Without a file the new lease is printed, and the old one is none any more.
+        let old = site.line("acquire k --ttl 50ms").expect(0).stdout;
+        site.line("wait k").expect(0);
+        let new = with_lease(&site, "renew --if-untaken --ttl 1h", &old).expect(0).stdout;
+        with_lease(&site, "release", &old).complains(76, "lost");
+        with_lease(&site, "release", &new).expect(0);
+
+        let old = site.line("acquire k --ttl 50ms").expect(0).stdout;
+        site.line("run k -- true").expect(0);
+        with_lease(&site, "renew --if-untaken", &old).complains(76, "lost");
+        site.line("run -n k -- true").expect(0);
+    }
+    let line = "renew --if-untaken --interop redsync";
+    Site::at(server.url()).line(line).complains(64, "no memory of who held them");
 }
 
 #[test]

@@ -214,8 +214,9 @@ impl Layout {
         commands
     }
 
-    /// The token as this layout writes it.
-    pub(super) fn token(&self, token: &Token) -> String {
+    /// The token as this layout writes it. A secret.
+    #[must_use]
+    pub fn token(&self, token: &Token) -> String {
         let bytes = token.as_bytes();
         match self {
             Self::Plain | Self::RedisPy | Self::NodeRedlock => token.to_hex(),

@@ -22,6 +22,7 @@ use super::rwlock::RwLock;
 use super::semaphore::Semaphore;
 use super::table::{methods, value};
 use crate::lease::detached::DetachedLease;
+use crate::lease::prolonged::Prolonged;
 use crate::lease::release::{Release, Releases};
 use crate::owner::Owner;
 
@@ -109,6 +110,9 @@ methods! { Client {
     asks adopt(lease: &DetachedLease) -> Guard, errors renewing, costs adopting;
     /// Renews a detached lease without taking it over.
     asks renew(lease: &DetachedLease, ttl: Duration) -> DetachedLease, errors renewing, costs request;
+    /// Renews a detached lease, or takes the lock anew where it had run out and nobody has held the lock
+    /// since. See [`crate::Client::prolong`].
+    asks prolong(lease: &DetachedLease, ttl: Duration) -> Prolonged<DetachedLease>, errors renewing, costs prolonging;
     /// Ends a detached lease, and keeps the lock closed for `cooldown` after if one is given. An
     /// `Ok` says that the lease was held to its end.
     asks release(lease: &DetachedLease, cooldown: Option<Cooldown>) -> (), errors releasing_detached, costs request;

@@ -8,6 +8,7 @@ use leasehold_core::{ForceRelease, Listing, LockInfo, LogEntry, Metadata};
 use super::io::Io;
 use crate::kinds::election::Leader;
 use crate::lease::detached::DetachedLease;
+use crate::lease::prolonged::Prolonged;
 use crate::lease::release::{Release, Releases};
 
 /// What a part of the async API is for threads.
@@ -30,6 +31,7 @@ impl Plain for Listing {}
 impl Plain for LockInfo {}
 impl Plain for LogEntry {}
 impl Plain for Metadata {}
+impl<G: Plain> Plain for Prolonged<G> {}
 impl Plain for Release {}
 impl Plain for Releases {}
 

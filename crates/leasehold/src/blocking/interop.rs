@@ -167,6 +167,8 @@ impl View for PlainLease {
 methods! { PlainLease {
     /// The lock's name.
     tells key() -> &Key;
+    /// The token that stands in the server for this lease. A secret.
+    tells token() -> String;
     /// The text that is kept with the lease; empty where none was given.
     tells metadata() -> &str;
     /// Whether the lease is held at this moment. Sends nothing.

@@ -37,6 +37,7 @@ use crate::options::{Fairness, LockOptions, delegate, holding_options, patience_
 #[derive(Clone, Debug)]
 pub struct Plain {
     client: Client,
+    layout: Layout,
     options: LockOptions,
 }
 
@@ -56,8 +57,8 @@ impl Plain {
     /// Cancel safe.
     pub async fn connect(url: impl AsRef<str>, layout: Layout) -> Result<Self> {
         check(&layout)?;
-        let client = Client::builder().interop(layout).connect(url).await?;
-        Ok(Self { client, options: LockOptions::new() })
+        let client = Client::builder().interop(layout.clone()).connect(url).await?;
+        Ok(Self { client, layout, options: LockOptions::new() })
     }
 
     /// Locks in a store, such as one on a connection that the program has already.
@@ -68,10 +69,11 @@ impl Plain {
     /// runtime, [`ErrorKind::Unavailable`] when the thread can't be started on which leases are
     /// renewed.
     pub fn new(store: InteropStore) -> Result<Self> {
-        check(store.layout())?;
+        let layout = store.layout().clone();
+        check(&layout)?;
         let store: Arc<dyn Store> = Arc::new(store);
         let client = Client::builder().local_handoffs(0).store(store)?;
-        Ok(Self { client, options: LockOptions::new() })
+        Ok(Self { client, layout, options: LockOptions::new() })
     }
 
     /// What these locks are set to unless they say otherwise: for how long to wait, when to try again,
@@ -86,7 +88,8 @@ impl Plain {
     /// The name is the key in the server, with what the [`Layout`] puts before it, and nothing of
     /// ours.
     pub fn mutex(&self, key: impl IntoKey) -> PlainMutex {
-        PlainMutex { mutex: self.client.mutex(key).options(&self.options) }
+        let mutex = self.client.mutex(key).options(&self.options);
+        PlainMutex { mutex, layout: self.layout.clone() }
     }
 
     /// The text that is kept with the holder's lease; `None` if the lock is not held.
@@ -143,6 +146,7 @@ fn check(layout: &Layout) -> Result<()> {
 #[must_use = "a mutex does nothing until it is locked"]
 pub struct PlainMutex {
     mutex: Mutex,
+    layout: Layout,
 }
 
 holding_options!([delegate] PlainMutex);
@@ -152,7 +156,7 @@ impl PlainMutex {
     /// Sets what these options have; what a lock of another library's has no place for is
     /// [`ErrorKind::Unsupported`] when it is locked.
     pub fn options(self, options: &LockOptions) -> Self {
-        Self { mutex: self.mutex.options(options) }
+        Self { mutex: self.mutex.options(options), ..self }
     }
 
     /// The name of the holder, for people; by default `host_pid_tag`. Kept by [`Layout::ShedLock`]
@@ -193,7 +197,7 @@ impl PlainMutex {
     ///
     /// Cancel safe: if the request was on its way, its token is given up in the background.
     pub async fn try_lock(&self) -> Result<Option<PlainGuard>> {
-        Ok(self.mutex.try_lock().await?.map(PlainGuard::new))
+        Ok(self.mutex.try_lock().await?.map(|guard| self.guard(guard)))
     }
 
     /// Takes the lock, and waits for as long as that takes.
@@ -211,7 +215,7 @@ impl PlainMutex {
     ///
     /// Cancel safe: whatever a request on its way gets is given up in the background.
     pub async fn lock(&self) -> Result<PlainGuard> {
-        self.mutex.lock().await.map(PlainGuard::new)
+        self.mutex.lock().await.map(|guard| self.guard(guard))
     }
 
     /// Takes the lock, and waits for at most `limit`; with a limit of zero it tries once.
@@ -228,7 +232,12 @@ impl PlainMutex {
     ///
     /// Cancel safe: whatever a request on its way gets is given up in the background.
     pub async fn lock_within(&self, limit: Duration) -> Result<PlainGuard> {
-        self.mutex.lock_within(limit).await.map(PlainGuard::new)
+        self.mutex.lock_within(limit).await.map(|guard| self.guard(guard))
+    }
+
+    fn guard(&self, guard: Guard) -> PlainGuard {
+        let lease = PlainLease(guard.lease().clone(), self.layout.clone());
+        PlainGuard { guard, lease }
     }
 }
 
@@ -245,11 +254,6 @@ pub struct PlainGuard {
 }
 
 impl PlainGuard {
-    pub(super) fn new(guard: Guard) -> Self {
-        let lease = PlainLease(guard.lease().clone());
-        Self { guard, lease }
-    }
-
     /// A view of the lease.
     #[must_use]
     pub const fn lease(&self) -> &PlainLease {
@@ -318,7 +322,8 @@ impl PlainGuard {
     where
         F: Future<Output = T>,
     {
-        self.guard.run(|lease| body(PlainLease(lease))).await
+        let layout = self.lease.1;
+        self.guard.run(|lease| body(PlainLease(lease, layout))).await
     }
 }
 
@@ -338,7 +343,7 @@ impl fmt::Debug for PlainGuard {
 
 /// A view of a held lease: what the work under it needs to know. It does not keep the lock.
 #[derive(Clone)]
-pub struct PlainLease(HeldLease);
+pub struct PlainLease(HeldLease, Layout);
 
 impl PlainLease {
     /// The view that locks of ours have.
@@ -351,6 +356,13 @@ impl PlainLease {
     #[must_use]
     pub fn key(&self) -> &Key {
         self.0.key()
+    }
+
+    /// The token that stands in the server for this lease, written as the library writes its own. A
+    /// secret: with it a program of that library can renew and release the lease.
+    #[must_use]
+    pub fn token(&self) -> String {
+        self.1.token(&self.0.handle().token)
     }
 
     /// The text that is kept with the lease; empty where none was given.

@@ -98,6 +98,10 @@ impl DetachedLease {
         self.ttl
     }
 
+    pub(crate) const fn fences(&self) -> FenceBlock {
+        self.proof.fences
+    }
+
     pub(crate) fn with_ttl(&self, ttl: Ttl) -> Self {
         Self { ttl, ..self.clone() }
     }

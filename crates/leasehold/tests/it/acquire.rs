@@ -289,6 +289,32 @@ async fn prolonging_late_what_nobody_has_taken_succeeds_and_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_detached_lease_is_prolonged_late_where_nobody_has_taken_it() {
+    let world = World::new();
+    let (client, other) = (world.client(), world.client());
+    let mutex = client.mutex("a").ttl(secs(10)).metadata("job");
+    let lease = mutex.lock().await.unwrap().detach().await.unwrap();
+    let prolonged = other.prolong(&lease, secs(20)).await.unwrap();
+    assert!(!prolonged.is_late());
+    let lease = prolonged.into_guard();
+    tokio::time::advance(secs(30)).await;
+    let prolonged = other.prolong(&lease, secs(40)).await.unwrap();
+    assert!(prolonged.is_late());
+    let anew = prolonged.into_guard();
+    assert!(anew.fence() > lease.fence());
+    assert_eq!(anew.ttl().duration(), secs(40));
+    let info = client.inspect("a").await.unwrap().unwrap();
+    assert_eq!(info.holders[0].metadata.as_str(), "job");
+    assert!(info.holders[0].remaining > secs(39));
+    assert_eq!(client.renew(&lease, secs(9)).await.unwrap_err().kind(), ErrorKind::Lost);
+    // Somebody had it since, and has released it again.
+    tokio::time::advance(secs(60)).await;
+    mutex.lock().await.unwrap().release().await.unwrap();
+    assert_eq!(other.prolong(&anew, secs(9)).await.unwrap_err().kind(), ErrorKind::Lost);
+    assert!(world.is_idle("a").await, "nothing was taken");
+}
+
+#[tokio::test(start_paused = true)]
 async fn locking_again_in_vain_gives_nothing_up() {
     let world = World::new();
     let faults = FaultStore::new(Arc::new(world.store.clone()));

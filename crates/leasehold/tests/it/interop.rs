@@ -219,6 +219,7 @@ async fn metadata_stands_behind_the_token_and_is_read_there() {
     let guard = locks.mutex("a").metadata("billing 7").lock().await.unwrap();
     let value = server.cli(&["GET", "a"]);
     assert!(value.trim().len() == 22 + 9 && value.trim().ends_with("billing 7"), "{value}");
+    assert_eq!(value.trim(), format!("{}billing 7", guard.token()));
     assert_eq!(locks.metadata("a").await.unwrap().unwrap().as_str(), "billing 7");
     guard.renew_to(secs(60)).await.unwrap();
     guard.release().await.unwrap();
