@@ -157,7 +157,8 @@ impl RedisStoreBuilder {
     }
 
     /// How long one attempt to connect may take, TLS and login included. The default is 5 s. Calls
-    /// that wait for it end at their own time all the same.
+    /// that wait for it end at their own time all the same. [`connect`](Self::connect) has twice as long,
+    /// for it sends a first request too.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self

@@ -251,7 +251,8 @@ impl Client {
         Ok(findings)
     }
 
-    /// Takes a lease away from its holder, which learns of it at its next renewal. The fence must
+    /// Takes a lease away from its holder, which learns of it at its next renewal. One that does not renew
+    /// learns of it by [asking](HeldLease::is_held_by_store), since no message goes to holders. The fence must
     /// be the one that [`inspect`](Self::inspect) showed; another holder is left alone.
     ///
     /// # Cost
@@ -372,7 +373,6 @@ impl Client {
         Ok(lease.with_ttl(ttl))
     }
 
-    /// Ends a detached lease, and keeps the lock closed for `cooldown` after if one is given. An
     /// Renews a detached lease. If it has run out and nobody has held the lock since, takes the lock anew,
     /// in the name of this client, says so, and logs a warning. If another holder came, it stays lost.
     /// See [`Mutex::prolong`](crate::Mutex::prolong).
@@ -415,6 +415,7 @@ impl Client {
         Ok(Prolonged::Late(anew))
     }
 
+    /// Ends a detached lease, and keeps the lock closed for `cooldown` after if one is given. An
     /// `Ok` says that the lease was held to its end.
     ///
     /// # Cost

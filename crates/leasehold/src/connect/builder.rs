@@ -186,7 +186,8 @@ impl ClientBuilder {
     }
 
     /// How long one request to the store may take, at least 10 ms, [`DEFAULT_CALL_TIMEOUT`] by default. A
-    /// request under a short ttl is given no more than the ttl.
+    /// request under a short ttl is given no more than the ttl. To connect has two of them: one for the
+    /// connection, and one for the first request.
     pub const fn call_timeout(mut self, call_timeout: Duration) -> Self {
         self.call_timeout = call_timeout;
         self
