@@ -240,10 +240,6 @@ pub(crate) struct Job {
     #[arg(long)]
     pub(crate) until_all_end: bool,
 
-    /// Nothing any more: the command inherits what leasehold was given.
-    #[arg(long, hide = true)]
-    pub(crate) keep_fds: bool,
-
     /// Write to this file what became of the lock and the command, as a JSON document
     ///
     /// Whether the lock was granted and with which fence, whether and why it was lost, how its release

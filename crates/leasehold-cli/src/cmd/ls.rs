@@ -34,7 +34,7 @@ pub(crate) async fn ls(args: &Ls, context: &Context) -> Outcome {
             None => Listing::default(),
         };
         output::data(&text(&listing, args.json, context)?)?;
-        if !args.json && !context.quiet {
+        if !args.json {
             tell_if_empty(&listing, prefix, context);
         }
         return Ok(tell_unreadable(&listing.unreadable));
@@ -50,8 +50,8 @@ pub(crate) async fn ls(args: &Ls, context: &Context) -> Outcome {
 }
 
 /// Names the store that a list without a line is of.
-fn tell_if_empty(listing: &Listing, prefix: &str, context: &Context) {
-    if listing.locks.is_empty() && listing.unreadable.is_empty() {
+pub(crate) fn tell_if_empty(listing: &Listing, prefix: &str, context: &Context) {
+    if listing.locks.is_empty() && listing.unreadable.is_empty() && !context.quiet {
         let of = match prefix {
             "" => String::new(),
             prefix => format!(" whose name begins with \"{}\"", escape::terminal(prefix)),
@@ -85,7 +85,7 @@ async fn watch(context: &Context, prefix: &str, json: bool, every: Duration) -> 
                 let text = text(&listing, json, context)?;
                 output::data_patiently(&format!("{clear}{text}")).await?;
                 // Where one list stands below the other, once.
-                if text.is_empty() && !context.quiet && !(was_empty && clear.is_empty()) {
+                if text.is_empty() && !(was_empty && clear.is_empty()) {
                     tell_if_empty(&listing, prefix, context);
                 }
                 was_empty = text.is_empty();

@@ -41,6 +41,13 @@ async fn tell(args: &Observe, context: &Context) -> Outcome {
             line(leader)
         }
     };
+    // Which of the stores it is that nobody leads in.
+    let tell_of_nobody = || {
+        if !args.json && !context.quiet {
+            let at = context.settings.place_looked_at();
+            output::message(&format!("nobody leads \"{key}\" at {at}"));
+        }
+    };
     let mut printed: Option<String> = None;
     let client = loop {
         if let Some(client) = context.connect_to_look().await? {
@@ -49,6 +56,7 @@ async fn tell(args: &Observe, context: &Context) -> Outcome {
         if printed.is_none() {
             let nobody = text(None);
             output::data_patiently(&nobody).await?;
+            tell_of_nobody();
             printed = Some(nobody);
         }
         tokio::time::sleep(LOOK_EVERY).await;
@@ -62,6 +70,9 @@ async fn tell(args: &Observe, context: &Context) -> Outcome {
                 // Nobody is no news where there was no store.
                 if printed.as_ref() != Some(&now) {
                     output::data_patiently(&now).await?;
+                    if leader.is_none() {
+                        tell_of_nobody();
+                    }
                 }
                 printed = Some(now);
             }

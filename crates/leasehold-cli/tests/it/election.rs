@@ -105,7 +105,9 @@ fn observing_tells_of_leaders_on_lines() {
     let fence = leader.line();
     assert_eq!(observer.line(), format!("{fence} one -"));
     observer.process().signal(Signal::INT);
-    observer.finish().expect(130);
+    let done = observer.finish().expect(130);
+    let told = format!("nobody leads \"post\" at {}", site.store());
+    assert_eq!(done.stderr.matches(&told).count(), 1, "{done:?}");
 }
 
 #[test]

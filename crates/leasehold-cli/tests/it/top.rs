@@ -157,10 +157,10 @@ fn a_terminal_that_goes_away_is_no_fault() {
 #[test]
 fn once_is_a_table_of_all() {
     let site = Site::embedded();
-    assert_eq!(
-        site.line("top --once").expect(0).stdout,
-        "LOCK  HOLDER  MODE  HELD  LEFT  FENCE  LINE\n"
-    );
+    let empty = site.line("top --once").expect(0);
+    assert_eq!(empty.stdout, "LOCK  HOLDER  MODE  HELD  LEFT  FENCE  LINE\n");
+    let told = format!("no lock is in use at {}", site.store());
+    assert!(empty.stderr.contains(&told), "{empty:?}");
     site.line("acquire b a --ttl 1h --owner web-7").expect(0);
     let table = site.line("top --once --sort name").expect(0).stdout;
     let rows: Vec<Vec<&str>> =

@@ -19,6 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use self::model::{Action, Model};
 use self::screen::Screen;
 use super::force_release::why_not;
+use super::ls::tell_if_empty;
 use crate::cli::Top;
 use crate::context::Context;
 use crate::describe::tell_unreadable;
@@ -55,10 +56,10 @@ pub(crate) async fn top(args: &Top, context: &Context) -> Outcome {
             Some(client) => client.list(prefix).await?,
             None => Listing::default(),
         };
-        let told = tell_unreadable(&listing.unreadable);
-        model.listed(listing, Instant::now());
+        model.listed(listing.clone(), Instant::now());
         output::data(&output::table(&view::table(&model, Instant::now())))?;
-        return Ok(told);
+        tell_if_empty(&listing, prefix, context);
+        return Ok(tell_unreadable(&listing.unreadable));
     }
     output::refuse_closed()?;
     if !io::stdout().is_terminal() {
