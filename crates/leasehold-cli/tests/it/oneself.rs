@@ -107,6 +107,20 @@ fn of_waiters_with_one_name_each_is_told_its_own_place() {
     });
 }
 
+/// The store has the grant, and its replicas, which are away, do not confirm it.
+#[test]
+fn a_grant_that_is_not_confirmed_is_told_as_that_with_one_time() {
+    let server = RedisServer::start();
+    let store = format!("{}?replicas=1&replicate_timeout=1s&keep_leases=yes", server.url());
+    let mut command = Site::at(store).start(["run", "k", "--", "true"]);
+    let mut stderr = std::io::BufReader::new(command.child().stderr.take().unwrap());
+    let mut told = String::new();
+    std::io::BufRead::read_line(&mut stderr, &mut told).unwrap();
+    let (granted, rest) = told.split_once(" ago, ").unwrap_or_default();
+    assert!(granted.contains("waiting: \"k\" was granted to this command "), "{told}");
+    assert_eq!(rest, "and is not confirmed yet\n", "{told}");
+}
+
 #[test]
 fn two_processes_with_one_number_have_owners_of_their_own() {
     let site = Site::embedded();

@@ -193,6 +193,11 @@ impl Acquisition {
 
     /// A request goes out now.
     pub(crate) fn sending(&mut self, sent_at: Moment) {
+        if self.mark.is_none() {
+            let mark = self.request.token.mark();
+            self.client.unproven.add(mark);
+            self.mark = Some(mark);
+        }
         let until = self.expired_at(sent_at);
         self.armed.sending(&self.client.reaper, sent_at, until);
     }
@@ -229,7 +234,6 @@ impl Acquisition {
             }
             Ok(Acquire::Waiting(waiting)) => {
                 self.armed.has_something();
-                self.mark();
                 if let Some(queue) = &mut self.request.queue {
                     queue.place = Some(waiting.place);
                 }
@@ -251,7 +255,6 @@ impl Acquisition {
                 )))
             }
             Err(error) => {
-                self.mark();
                 match error.effect() {
                     Effect::NotApplied => self.armed.not_sent(&self.client.reaper),
                     Effect::Applied => self.armed.has_something(),
@@ -259,15 +262,6 @@ impl Acquisition {
                 }
                 Err(self.explain(error))
             }
-        }
-    }
-
-    /// Has what the token may have in the store known as this client's.
-    fn mark(&mut self) {
-        if self.mark.is_none() {
-            let mark = self.request.token.mark();
-            self.client.unproven.add(mark);
-            self.mark = Some(mark);
         }
     }
 
