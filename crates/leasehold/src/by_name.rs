@@ -111,13 +111,7 @@ impl Client {
 
     fn leases_of(&self, key: &Key) -> Vec<HeldLease> {
         let inner = self.inner();
-        let of_the_name = inner.schedule.holds().into_iter().filter(|handle| handle.key == *key);
-        of_the_name
-            // One that is on its way to the next contender has no holder.
-            .filter(|handle| handle.is_offered_until().is_none())
-            .map(|handle| HeldLease::of(inner, handle))
-            .filter(HeldLease::is_held)
-            .collect()
+        inner.holds_of(key).map(|handle| HeldLease::of(inner, handle)).collect()
     }
 
     fn held_for_certain(&self, key: &Key, operation: &'static str) -> Result<Vec<HeldLease>> {

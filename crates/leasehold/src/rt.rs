@@ -1,9 +1,12 @@
 //! The few things that this crate asks of a runtime, in one place.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::thread;
 use std::time::Duration;
 
 use leasehold_core::{Clock, Error, ErrorKind, Moment, Result};
 use tokio::runtime::Handle;
+use tokio::task;
 
 use crate::background;
 
@@ -21,6 +24,18 @@ pub(crate) fn current() -> Result<Handle> {
             "there is no tokio runtime here; call this inside one, or use leasehold::blocking",
         )
     })
+}
+
+/// The task that is polled here, or the thread where there is none.
+pub(crate) fn caller() -> u64 {
+    let mut caller = DefaultHasher::new();
+    // Numbers of tasks and of threads may be the same: the first says which it is.
+    let task = task::try_id();
+    task.hash(&mut caller);
+    if task.is_none() {
+        thread::current().id().hash(&mut caller);
+    }
+    caller.finish()
 }
 
 /// Returns once `clock` has reached `until`. Cancel safe.

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::audience::Audience;
 use crate::config::Config;
+use crate::lease::handle::LeaseHandle;
 use crate::lease::orphans::Reaper;
 use crate::lease::renewal::RenewalSchedule;
 use crate::lease::succession::Succession;
@@ -187,6 +188,14 @@ impl Inner {
     pub(crate) fn is_own(&self, mark: u32) -> bool {
         self.unproven.contains(mark)
             || self.schedule.holds().iter().any(|lease| lease.token.mark() == mark)
+    }
+
+    /// The leases of a lock that have a holder here.
+    pub(crate) fn holds_of(&self, key: &Key) -> impl Iterator<Item = Arc<LeaseHandle>> {
+        let now = self.clock.now();
+        let of_the_name = self.schedule.holds().into_iter().filter(move |lease| lease.key == *key);
+        // One that is on its way to the next contender has no holder.
+        of_the_name.filter(move |lease| lease.is_offered_until().is_none() && lease.is_held(now))
     }
 
     /// Asks the store what there is under a name.

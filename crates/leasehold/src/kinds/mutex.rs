@@ -22,7 +22,7 @@ use crate::waiting::gate::Gates;
 /// wrong name or setting. One value serves any number of acquisitions, in turn or at once; each has
 /// its own lease and its own [`Guard`].
 ///
-/// It is not re-entrant: a task that locks it twice waits for itself.
+/// It is not re-entrant: a task that locks it twice waits for itself, and is warned in the log after a ttl.
 /// [`Reentrant`](crate::Reentrant) is re-entrant.
 ///
 /// ```

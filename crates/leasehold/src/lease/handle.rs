@@ -73,6 +73,8 @@ pub(crate) struct LeaseHandle {
     /// When the holder last said that it gets on, in nanoseconds.
     progress_ns: AtomicU64,
     process: Process,
+    /// The task or thread that took it.
+    taken_by: AtomicU64,
     state: Mutex<State>,
     /// How it was lost, once that was told.
     loss: OnceLock<Box<Loss>>,
@@ -248,6 +250,7 @@ impl LeaseHandle {
             since: granted_at,
             progress_ns: AtomicU64::new(granted_at.as_nanos()),
             process: Process::current(),
+            taken_by: AtomicU64::new(rt::caller()),
             state: Mutex::new(State::new(lease, ttl)),
             loss: OnceLock::new(),
             asked: AtomicBool::new(false),
@@ -335,6 +338,16 @@ impl LeaseHandle {
         offered.upgrade().filter(|offered| offered.is_there()).map(|_| *until)
     }
 
+    /// Takes in that the caller has taken it from another one of this process.
+    pub(crate) fn taken(&self) {
+        self.taken_by.store(rt::caller(), Ordering::Relaxed);
+    }
+
+    /// Whether this task or thread took it.
+    pub(crate) fn is_of(&self, caller: u64) -> bool {
+        self.taken_by.load(Ordering::Relaxed) == caller
+    }
+
     /// Ends the wait to be taken.
     pub(crate) fn take_back(&self) {
         if let Some(offered) = self.offer.get().and_then(|offer| offer.0.upgrade()) {
@@ -388,6 +401,7 @@ impl LeaseHandle {
             since: self.since,
             progress_ns: AtomicU64::new(now.as_nanos()),
             process: self.process,
+            taken_by: AtomicU64::new(self.taken_by.load(Ordering::Relaxed)),
             state: Mutex::new(next),
             loss: OnceLock::new(),
             asked: AtomicBool::new(self.is_asked()),

@@ -155,6 +155,7 @@ impl Offer {
     /// The lease, if it was not taken back, and still holds.
     pub(crate) fn claim(self) -> Option<Guard> {
         let guard = self.0.take().filter(|guard| guard.is_held())?;
+        guard.handle().taken();
         let (key, fence) = (guard.key(), guard.handle().fence());
         tracing::debug!(target: LOCK, %key, %fence, "acquired inside the process");
         Some(guard)

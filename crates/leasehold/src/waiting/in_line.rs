@@ -10,6 +10,7 @@ use crate::lease::guard::Guard;
 use crate::rt;
 use crate::waiting::acquisition::{Acquisition, tell_failure};
 use crate::waiting::gate::{BEAT, Baton, Gates, LocalPlace};
+use crate::waiting::oneself::Oneself;
 use crate::waiting::sight::Limits;
 use crate::waiting::wire::Wire;
 
@@ -55,6 +56,7 @@ async fn stand(
     wakes: bool,
 ) -> Result<Guard> {
     let client = Arc::clone(&acquisition.client);
+    let mut oneself = Oneself::new(&acquisition);
     let mut unsent = Some(acquisition);
     let pulse = place.pulse();
     loop {
@@ -98,6 +100,7 @@ async fn stand(
                 () = client.closed.cancelled() => return Err(client.closed()),
                 () = rt::sleep_until(&*client.clock, next_beat) => {
                     place.overtake(client.clock.now());
+                    oneself.look(&client, place.key());
                     continue;
                 }
             }

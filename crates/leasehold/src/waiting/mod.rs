@@ -6,6 +6,7 @@ mod flight;
 pub(crate) mod gate;
 mod in_line;
 mod mailbox;
+mod oneself;
 mod polling;
 pub(crate) mod sight;
 pub(crate) mod wake;

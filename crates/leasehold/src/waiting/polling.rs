@@ -4,6 +4,7 @@ use leasehold_core::Result;
 
 use crate::lease::guard::Guard;
 use crate::waiting::acquisition::{Acquisition, Attempt, tell_failure};
+use crate::waiting::oneself::Oneself;
 use crate::waiting::sight::{InTheWay, Sight};
 
 /// Waits until the lock is held, the limit is reached or the strategy stops. An error is told once
@@ -20,6 +21,7 @@ pub(super) async fn wait(mut acquisition: Box<Acquisition>) -> Result<Guard> {
 /// Asks again and again, by the strategy.
 async fn poll(acquisition: &mut Acquisition) -> Result<Guard> {
     let mut sight = Sight::default();
+    let mut oneself = Oneself::new(acquisition);
     acquisition.tell_what_it_met(&mut sight);
     for tries in 1.. {
         if tries > 1 {
@@ -54,6 +56,7 @@ async fn poll(acquisition: &mut Acquisition) -> Result<Guard> {
             return Err(acquisition.ran_out(&sight, "the wait ran out"));
         }
         acquisition.pause(pause).await?;
+        oneself.look(&acquisition.client, &acquisition.request.key);
     }
     Err(acquisition.ran_out(&sight, "the retry strategy gave up"))
 }

@@ -245,7 +245,11 @@ impl Limits {
             }
             None => String::new(),
         };
-        let why = format!("{why} after {waited:.1?}{place}");
+        let oneself = match client.holds_of(key).next() {
+            Some(_) => ", while this client itself had a lease of it",
+            None => "",
+        };
+        let why = format!("{why} after {waited:.1?}{place}{oneself}");
         explain(
             Error::new(ErrorKind::Timeout, why).held_by(holder.map(|holder| *holder), retry_after),
         )

@@ -45,6 +45,7 @@ mod locked;
 mod losses;
 mod multi;
 mod once;
+mod oneself;
 mod outages;
 mod parallel;
 #[cfg(feature = "redis")]
