@@ -10,14 +10,14 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::{doc_links, features, hygiene, interop, root, surface, torture};
+use crate::{doc_links, features, hygiene, interop, root, sim, surface, torture};
 
 /// How much to check.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Scope {
     /// What CI checks.
     Everything,
-    /// What changes most often: no feature combinations, no documentation, no other libraries, no torture.
+    /// What changes most often: no feature combinations, no documentation, no other libraries, no torture, no simulation.
     Fast,
 }
 
@@ -34,6 +34,8 @@ const STEPS: &[(&str, bool, Step)] = &[
     ("doc tests", true, doc_tests),
     ("other libraries", true, || interop::run(&[])),
     ("torture", true, || torture::run(&[])),
+    ("simulation", true, sim::seeds),
+    ("model", true, sim::model),
     ("tests", false, tests),
 ];
 

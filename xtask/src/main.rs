@@ -48,9 +48,10 @@ Commands:
   dist [PART...]  what is given to users, into target/dist: package (Debian, and its files alone), static
                   (the same with musl), image, crates (as they are published);
                   without arguments all of it
-  sim [run|history|planted ARGUMENT...]
+  sim [run|history|model|planted ARGUMENT...]
                   the client simulated, see docs/proof.md: `run --seconds N`, `run --seeds N --from SEED`,
-                  `history SEED`, `planted`; without arguments 60 s of the same seeds and 30 s of others
+                  `history SEED`, `model`, `planted`; without arguments what `check` runs: a minute of the
+                  same seeds, half a minute of others, and the model
   torture [STORE SECONDS [SEED]]
                   the whole command under faults, see docs/reliability.md; STORE is embedded, redis,
                   sentinel, cluster, quorum or all; without arguments it is `all 30`

@@ -1,12 +1,18 @@
 //! `cargo xtask sim`: builds the simulation and runs it.
 
 use std::process::{Command, Stdio};
+use std::thread;
 
 use crate::{check, root, torture};
 
-/// Without arguments: the same seeds each time, and then others.
-const FIXED: [&str; 5] = ["run", "--seconds", "60", "--from", "1"];
-const NEW: [&str; 4] = ["run", "--seconds", "30", "--new"];
+/// These seeds are run each time. They take a minute of one processor, about.
+const FIXED_SEEDS: u64 = 130;
+/// They have to be over by then, on the slowest host.
+const FIXED_SECONDS: &str = "900";
+/// For how long other seeds are run, in seconds of one processor.
+const NEW_SECONDS: u64 = 30;
+/// More processes than this are not worth their lines.
+const PROCESSES_MAX: u64 = 4;
 const BUILD: [&str; 7] = [
     "build",
     "--quiet",
@@ -21,10 +27,45 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
     let planted = args.first() == Some(&"planted");
     let program = build(planted)?;
     if args.is_empty() {
-        simulate(&program, &FIXED)?;
-        return simulate(&program, &NEW);
+        fixed_and_new(&program)?;
+        return simulate(&program, &["model"]);
     }
     simulate(&program, args)
+}
+
+/// The same seeds each time, and then others.
+pub(crate) fn seeds() -> Result<(), String> {
+    fixed_and_new(&build(false)?)
+}
+
+/// Every run within the bounds of the model.
+pub(crate) fn model() -> Result<(), String> {
+    simulate(&build(false)?, &["model"])
+}
+
+/// Each processor has its part of the work.
+fn fixed_and_new(program: &str) -> Result<(), String> {
+    let processors = thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let processes = processors.min(PROCESSES_MAX);
+    let per_process = FIXED_SEEDS.div_ceil(processes);
+    at_once(processes, |process| {
+        let (from, seeds) = (1 + process * per_process, per_process.to_string());
+        let args = ["run", "--from", &from.to_string(), "--seeds", &seeds];
+        simulate(program, &[&args[..], &["--seconds", FIXED_SECONDS]].concat())
+    })?;
+    let seconds = NEW_SECONDS.div_ceil(processes).to_string();
+    at_once(processes, |_| simulate(program, &["run", "--new", "--seconds", &seconds]))
+}
+
+fn at_once(processes: u64, run: impl Fn(u64) -> Result<(), String> + Sync) -> Result<(), String> {
+    thread::scope(|scope| {
+        let run = &run;
+        let all: Vec<_> = (0..processes).map(|n| scope.spawn(move || run(n))).collect();
+        let ended =
+            all.into_iter().map(|one| one.join().unwrap_or_else(|_| Err("a panic".to_owned())));
+        // All of them are waited for, so that each failing seed is printed whole.
+        ended.collect::<Vec<_>>().into_iter().collect()
+    })
 }
 
 /// The faults are planted in a build of its own, beside all others.

@@ -40,7 +40,7 @@ pub enum LeaseStatus {
 /// The lease counts as lost `grace` before its deadline, so that the holder has time
 /// to stop before the store may grant it to somebody else. Once lost it stays lost, whatever is
 /// answered later and wherever the clock goes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct LeaseState {
     ttl: Ttl,
     /// The longest ttl so far, which the full grace was given for.

@@ -8,14 +8,14 @@ use leasehold::HeldLease;
 use crate::net::Net;
 use crate::profile::Us;
 
-/// How long after a force-release its lock is not judged: its holder may go on until it is told.
-const FORCED_FOR: Us = 8_000_000;
 /// How long a lock may stay free, or held by nobody, while others wait and nothing is wrong.
 const IDLE_MAX: Us = 3_000_000;
 /// By how much one waiter may have come before another and still be served after it.
 const ORDER_SLACK: Us = 1_500_000;
-/// For how long a loss may go untold, on the holder's clock.
-const TOLD_WITHIN: Us = 500_000;
+/// Those who share a lock are let in at once, and are told of it so long after each other.
+const TOGETHER: Us = 200_000;
+/// For how many looks at a process that runs a loss may go untold; there is one in each step of a few milliseconds.
+const TOLD_WITHIN: u32 = 300;
 
 /// How a lock is held.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -43,8 +43,8 @@ pub(crate) struct Belief {
     group: u64,
     fence: u64,
     lease: HeldLease,
-    /// When it was first seen lost, by true time.
-    lost_since: Option<Us>,
+    /// How often it was seen lost.
+    lost_looks: u32,
     /// Whether its holder waits to be told of the loss.
     listens: bool,
     /// Whether its holder was told.
@@ -76,8 +76,10 @@ struct Fences {
 pub(crate) struct Books {
     beliefs: Vec<Belief>,
     waits: BTreeMap<u64, Wait>,
+    /// Waits that another one passed, and until when they may still end.
+    passed: Vec<(u64, Us, &'static str, String)>,
     fences: BTreeMap<&'static str, Fences>,
-    forced: BTreeMap<&'static str, Us>,
+    forced: BTreeMap<String, Us>,
     /// When the period of each job began at the earliest, and how long it is.
     periods: BTreeMap<&'static str, (Us, Us)>,
     next: u64,
@@ -124,9 +126,10 @@ impl Books {
         self.forced.get(key).is_some_and(|until| at < *until)
     }
 
-    pub(crate) fn forces(&mut self, key: &'static str, at: Us, ttl: Us) {
-        self.note(at, &format!("{key} is force-released"));
-        self.forced.insert(key, at + FORCED_FOR + 2 * ttl);
+    /// A lock was released by force: its holder may go on until its deadline, within `longest`.
+    pub(crate) fn forced(&mut self, key: &str, at: Us, longest: Us) {
+        self.note(at, &format!("{key} is released by force"));
+        self.forced.insert(key.to_owned(), at + longest);
     }
 
     /// A caller begins to wait.
@@ -143,17 +146,17 @@ impl Books {
             return;
         }
         let since = self.last_fault + ORDER_SLACK;
-        let before = self.waits.values().find(|other| {
+        let before = self.waits.iter().find(|(_, other)| {
             other.key == wait.key && other.since > since && other.since + ORDER_SLACK < wait.since
         });
-        if let Some(before) = before {
+        if let Some((before_number, before)) = before {
             let why = format!(
                 "host {} was served before host {}, which had waited for {:.3} s longer",
                 wait.who.host,
                 before.who.host,
                 to_seconds(wait.since - before.since)
             );
-            self.accuse(at, "ORDER", wait.key, &why);
+            self.passed.push((*before_number, at + TOGETHER, wait.key, why));
         }
     }
 
@@ -214,7 +217,7 @@ impl Books {
             group,
             fence,
             lease,
-            lost_since: None,
+            lost_looks: 0,
             listens: false,
             told: false,
             over: false,
@@ -296,6 +299,10 @@ impl Books {
     pub(crate) fn look(&mut self, at: Us, mut runs: impl FnMut(usize, &mut dyn FnMut()) -> bool) {
         let mut held: BTreeMap<&'static str, Vec<(u64, Mode, u64, usize)>> = BTreeMap::new();
         let mut faults: Vec<(&'static str, &'static str, String)> = Vec::new();
+        let waits = &self.waits;
+        self.passed.retain(|(number, ..)| waits.contains_key(number));
+        let passed = self.passed.iter().find(|(_, until, ..)| *until < at);
+        faults.extend(passed.map(|(_, _, key, why)| ("ORDER", *key, why.clone())));
         for belief in &mut self.beliefs {
             let mut is_held = false;
             let lease = &belief.lease;
@@ -303,7 +310,7 @@ impl Books {
                 continue;
             }
             if is_held {
-                if belief.lost_since.is_some() {
+                if belief.lost_looks > 0 {
                     let why =
                         format!("host {} holds fence {} again", belief.who.host, belief.fence);
                     faults.push(("RESURRECTED", belief.key, why));
@@ -317,8 +324,8 @@ impl Books {
             } else if belief.over {
                 belief.gone = true;
             } else {
-                let since = *belief.lost_since.get_or_insert(at);
-                if belief.listens && !belief.told && at > since + TOLD_WITHIN && self.calm {
+                belief.lost_looks += 1;
+                if belief.listens && !belief.told && belief.lost_looks > TOLD_WITHIN {
                     let why =
                         format!("host {} was not told, fence {}", belief.who.host, belief.fence);
                     faults.push(("NOT TOLD", belief.key, why));
@@ -382,10 +389,6 @@ impl Books {
             Some(fence) if net.is_late_fence(fence) => {}
             // A place that nobody stands at, and the lease that a release hands to it.
             _ if net.late_place_at(key).is_some_and(|then| at < then + 2 * ttl) => {}
-            _ if key == "flood" => {
-                *self.known.entry("flood of dropped futures").or_default() += 1;
-                return self.note(at, "flood is taken for dropped futures (known)");
-            }
             _ => {
                 let why = fence.map_or_else(
                     || "a waiter that is nobody".to_owned(),

@@ -1,18 +1,24 @@
 //! The whole client, simulated: many processes with clocks of their own, a network that loses, delays,
 //! doubles and reorders, and stores that restart, in one thread and from a seed.
 //!
+//! Beside it the model: every run of a few clients on one lock, within a bound.
+//!
 //! ```text
 //! leasehold-sim run [--seconds N] [--seeds N] [--from SEED] [--new] [--stores memory|quorum]
+//! leasehold-sim model
 //! leasehold-sim history SEED [--stores memory|quorum]
 //! leasehold-sim planted [NUMBER...] [--seconds N]
 //! ```
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool for the terminal")]
 
 mod judge;
+mod model;
 mod net;
 #[cfg(leasehold_planted)]
 mod planted;
 mod profile;
+#[cfg(test)]
+mod repeated;
 mod shrink;
 mod watch;
 mod wire;
@@ -71,6 +77,7 @@ impl Asked {
                 _ => asked.others.push(number(arg)?),
             }
         }
+        // With both of them, all seeds have to be over by then.
         if asked.seconds == u64::MAX && asked.seeds == u64::MAX {
             asked.seconds = 60;
         }
@@ -92,6 +99,7 @@ fn main() -> ExitCode {
     match command {
         "run" => run(&asked),
         "history" => history(&asked),
+        "model" => model::run(),
         #[cfg(leasehold_planted)]
         "planted" => planted::run(&asked.others, asked.seconds.min(60), asked.from),
         other => {
@@ -163,7 +171,12 @@ fn run(asked: &Asked) -> ExitCode {
     println!("seeds from {}", asked.from);
     for seed in (asked.from..).take(usize::try_from(asked.seeds).unwrap_or(usize::MAX)) {
         if watch.seconds() >= asked.seconds {
-            break;
+            if asked.seeds == u64::MAX {
+                break;
+            }
+            println!("seed {seed} was not reached within {} s", asked.seconds);
+            sum.print(&watch);
+            return ExitCode::FAILURE;
         }
         watch.begins(seed);
         let profile = Profile::draw(seed, asked.stores);

@@ -100,10 +100,16 @@ struct State {
     tally: Tally,
     /// The tokens that were given up or released at each node.
     ended: BTreeSet<(usize, [u8; 16])>,
-    /// The fences that were granted to requests which came after that.
+    /// When each token last acquired at a node.
+    acquired: BTreeMap<(usize, [u8; 16]), Us>,
+    /// When the leases of these fences were detached: what acquires for them after that came late.
+    detached: BTreeMap<u64, Us>,
+    /// The fences that were granted to requests which came late.
     late_fences: BTreeSet<u64>,
     /// The locks in whose lines such requests stand.
     late_places: BTreeMap<String, Us>,
+    /// The locks that were released by force, and when.
+    forced: Vec<(String, Us)>,
 }
 
 /// All nodes, and what is on the way to them and from them.
@@ -163,8 +169,11 @@ impl Net {
             last: BTreeMap::new(),
             tally: Tally::default(),
             ended: BTreeSet::new(),
+            acquired: BTreeMap::new(),
+            detached: BTreeMap::new(),
             late_fences: BTreeSet::new(),
             late_places: BTreeMap::new(),
+            forced: Vec::new(),
         };
         Self { state: Mutex::new(state), nodes }
     }
@@ -193,6 +202,18 @@ impl Net {
     /// When such a request last took a place in the line of this lock.
     pub(crate) fn late_place_at(&self, key: &str) -> Option<Us> {
         self.state().late_places.get(key).copied()
+    }
+
+    /// What was released by force since this was asked last, and when.
+    pub(crate) fn take_forced(&self) -> Vec<(String, Us)> {
+        std::mem::take(&mut self.state().forced)
+    }
+
+    /// The lease of this fence is detached from here on.
+    pub(crate) fn detaches(&self, fence: u64) {
+        let mut state = self.state();
+        let now = state.now;
+        state.detached.insert(fence, now);
     }
 
     /// Something goes wrong until then.
@@ -384,6 +405,9 @@ impl Net {
         let mut state = self.state();
         state.tally.late += u64::from(now > given_up_at);
         let targets = call.targets();
+        if C::METHOD == Method::ForceRelease {
+            state.forced.extend(targets.iter().map(|(key, _)| (key.as_str().to_owned(), now)));
+        }
         let Some((key, Some(token))) = targets.first() else { return };
         let token = (node, *token.as_bytes());
         match C::METHOD {
@@ -392,15 +416,24 @@ impl Net {
                 let requests = call.to_owned();
                 let requests: &dyn Any = &requests;
                 let requests = requests.downcast_ref::<Vec<RenewRequest>>();
-                let spent = requests.into_iter().flatten().filter(|one| one.successor.is_some());
-                state.ended.extend(spent.map(|one| (node, *one.token.as_bytes())));
+                for one in requests.into_iter().flatten().filter(|one| one.successor.is_some()) {
+                    let spent = (node, *one.token.as_bytes());
+                    let last = state.acquired.get(&spent).copied();
+                    let of_text = one.fences.first().value()..=one.fences.last().value();
+                    let State { detached, late_fences, .. } = &mut *state;
+                    let passed = detached.range(of_text).filter(|(_, at)| last > Some(**at));
+                    late_fences.extend(passed.map(|(fence, _)| *fence));
+                    state.ended.insert(spent);
+                }
             }
-            Method::Acquire if state.ended.contains(&token) => {
+            Method::Acquire => {
                 let answer: &dyn Any = answer;
                 let Some(Ok(answer)) = answer.downcast_ref::<Result<Acquire>>() else { return };
-                if let Some(fences) = answer.fences() {
-                    state.late_fences.insert(fences.first().value());
+                state.acquired.insert(token, now);
+                if !state.ended.contains(&token) {
+                    return;
                 }
+                state.late_fences.extend(answer.fences().map(|fences| fences.first().value()));
                 state.late_places.insert(key.as_str().to_owned(), now);
             }
             _ => {}

@@ -1,12 +1,13 @@
 //! The table of planted faults: each is chosen in turn, and the seconds until it is found are told.
 
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use leasehold_core::planted::{self, Fault};
 
 use crate::profile::{Profile, Stores};
-use crate::watch::Watch;
-use crate::world;
+use crate::watch::{Watch, thread_seconds};
+use crate::{model, world};
 
 /// Whether only a quorum has the fault.
 const fn is_of_a_quorum(fault: Fault) -> bool {
@@ -19,8 +20,8 @@ const fn is_of_a_quorum(fault: Fault) -> bool {
     )
 }
 
-/// Looks for the faults of these numbers, or for all; each within `seconds`, in a process of its own,
-/// since some of them keep a simulation from ending.
+/// Looks for the faults of these numbers, or for all; each within `seconds` of one processor, in a process of
+/// its own, since some of them keep a simulation from ending. The model looks for what the simulation doesn't find.
 pub(crate) fn run(numbers: &[u64], seconds: u64, from: u64) -> ExitCode {
     if let [number] = numbers {
         return find(*number, seconds, from);
@@ -47,16 +48,17 @@ fn find(number: u64, seconds: u64, from: u64) -> ExitCode {
     planted::choose(fault);
     let stores = if is_of_a_quorum(fault) { Stores::Quorum } else { Stores::Memory };
     let watch = Watch::start();
+    let seconds_max = Duration::from_secs(seconds).as_secs_f64();
     let mut grants = 0;
     for seed in from.. {
-        if watch.seconds() >= seconds {
+        if thread_seconds() >= seconds_max {
             break;
         }
         watch.begins(seed);
         let outcome = world::run(&Profile::draw(seed, stores), false);
         grants += outcome.books.grants + outcome.books.calm_grants;
         if let Some(fault_found) = &outcome.fault {
-            let took = watch.elapsed().as_secs_f64();
+            let took = thread_seconds();
             println!(
                 "{number:>2} {fault:?}: found after {took:.1} s in seed {seed}: {fault_found}"
             );
@@ -64,5 +66,7 @@ fn find(number: u64, seconds: u64, from: u64) -> ExitCode {
         }
     }
     println!("{number:>2} {fault:?}: not found in {seconds} s, {grants} grants");
-    ExitCode::FAILURE
+    let Some((rule, took)) = model::find() else { return ExitCode::FAILURE };
+    println!("{number:>2} {fault:?}: found after {took:.1} s by the model: {rule}");
+    ExitCode::SUCCESS
 }

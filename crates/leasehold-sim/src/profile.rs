@@ -92,8 +92,7 @@ pub(crate) struct Profile {
     /// Whether nodes that restart may forget everything.
     pub(crate) forgets: bool,
     pub(crate) ttl: Duration,
-    /// Whether nothing but plain locks is used.
-    pub(crate) plain: bool,
+    pub(crate) kinds: Kinds,
     /// Whether order is promised: one waiter a process, and nothing handed on inside of it.
     pub(crate) in_order: bool,
     pub(crate) step_max_ms: u64,
@@ -102,6 +101,33 @@ pub(crate) struct Profile {
     pub(crate) host_ppm: Vec<i64>,
     pub(crate) node_ppm: Vec<i64>,
     pub(crate) faults: Vec<Fault>,
+}
+
+/// Which kinds of locks are used.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Kinds {
+    All,
+    Plain,
+    Readers,
+    Permits,
+}
+
+/// What a seed is about: what a fault of one sort needs, drawn often enough to be seen.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Focus {
+    Nothing,
+    /// Slow clocks hold to the end what a fast clock counts.
+    Clocks,
+    /// Waiters die, and nothing else goes wrong.
+    Deaths,
+    /// Leases are made shorter, and the answers get lost.
+    Lengths,
+    /// Leases are ended by force.
+    Force,
+    /// Many wait for one lock, and nothing goes wrong.
+    Order,
+    /// Nodes of a quorum forget while some can't be reached.
+    Forgetting,
 }
 
 /// How much of what there is to vary is wanted.
@@ -137,7 +163,6 @@ impl Profile {
         let nodes = if quorum { one_of(&mut rng, &[3, 3, 5]) } else { 1 };
         let forgets = quorum && rng.bool();
         let hosts = rng.usize(2..=5);
-        let in_order = !quorum && rng.u8(0..4) == 0;
         let ttls: &[u64] =
             if quorum { &[1_000, 3_000] } else { &[200, 1_000, 3_000, 3_000, 20_000] };
         let ttl = Duration::from_millis(one_of(&mut rng, ttls));
@@ -162,12 +187,12 @@ impl Profile {
         let mut profile = Self {
             seed,
             hosts,
-            tasks: if in_order { 1 } else { rng.usize(1..=3) },
+            tasks: rng.usize(1..=3),
             nodes,
             forgets,
             ttl,
-            plain: in_order || rng.u8(0..3) == 0,
-            in_order,
+            kinds: if rng.u8(0..3) == 0 { Kinds::Plain } else { Kinds::All },
+            in_order: false,
             step_max_ms: one_of(&mut rng, &[3, 10, 10]),
             lasts,
             rates,
@@ -175,17 +200,89 @@ impl Profile {
             node_ppm: (0..nodes).map(|_| drift(&mut rng)).collect(),
             faults: Vec::new(),
         };
-        profile.faults = profile.draw_faults(&mut rng);
+        if !quorum && rng.u8(0..5) == 0 {
+            profile.is_in_order(one_of(&mut rng, &[Kinds::Plain, Kinds::Readers, Kinds::Permits]));
+        }
+        let focus = match (quorum, forgets) {
+            (false, _) => one_of(
+                &mut rng,
+                &[
+                    Focus::Nothing,
+                    Focus::Nothing,
+                    Focus::Nothing,
+                    Focus::Nothing,
+                    Focus::Nothing,
+                    Focus::Clocks,
+                    Focus::Deaths,
+                    Focus::Lengths,
+                    Focus::Force,
+                    Focus::Order,
+                ],
+            ),
+            (true, true) => one_of(&mut rng, &[Focus::Nothing, Focus::Forgetting]),
+            (true, false) => Focus::Nothing,
+        };
+        let (kinds, most) = profile.focus(focus, &mut rng);
+        profile.faults = profile.draw_faults(&kinds, most, &mut rng);
         profile
     }
 
-    /// One kind of fault in two goes missing, so that what the others do can be seen.
-    fn draw_faults(&self, rng: &mut fastrand::Rng) -> Vec<Fault> {
-        if rng.u8(0..8) == 0 {
-            return Vec::new();
+    /// One waiter a process, so that order can be judged.
+    const fn is_in_order(&mut self, kinds: Kinds) {
+        (self.in_order, self.tasks, self.kinds) = (true, 1, kinds);
+    }
+
+    /// Bends what was drawn to what the seed is about: the kinds of faults, and how many at most.
+    fn focus(&mut self, focus: Focus, rng: &mut fastrand::Rng) -> (Vec<u8>, u64) {
+        let seconds = self.lasts / SECOND;
+        let rates = &mut self.rates;
+        if focus != Focus::Nothing {
+            self.kinds = Kinds::Plain;
+            (rates.no_grace, rates.dropped, rates.prolongs) = (100, 0, 0);
+            (rates.detaches, rates.unpolled, rates.floods, rates.closes) = (0, 0, 0, 0);
+            (rates.no_renewal, rates.long_hold) = (one_of(rng, &[0, 90]), one_of(rng, &[30, 90]));
         }
-        let kinds: Vec<u8> = (0..11).filter(|_| rng.bool()).collect();
-        let count = if kinds.is_empty() { 0 } else { rng.u64(3..=self.lasts / SECOND) };
+        match focus {
+            // One kind of fault in two goes missing, so that what the others do can be seen.
+            Focus::Nothing if rng.u8(0..8) > 0 => {
+                return ((0..11).filter(|_| rng.bool()).collect(), seconds);
+            }
+            Focus::Nothing => {}
+            Focus::Clocks => {
+                self.ttl = Duration::from_secs(one_of(rng, &[3, 20]));
+                (rates.no_renewal, rates.long_hold) = (90, 90);
+                self.host_ppm.fill(-DRIFT_PPM);
+                self.node_ppm.fill(DRIFT_PPM);
+            }
+            Focus::Deaths => {
+                self.ttl = Duration::from_secs(20);
+                (rates.no_renewal, self.lasts) = (0, 90 * SECOND);
+                return (vec![7], 6);
+            }
+            Focus::Lengths => {
+                self.ttl = Duration::from_secs(3);
+                (rates.prolongs, rates.no_renewal, rates.long_hold) = (90, 100, 50);
+                return (vec![2, 2, 6], seconds);
+            }
+            Focus::Force => {
+                self.ttl = Duration::from_secs(one_of(rng, &[1, 3]));
+                (rates.forces, rates.no_renewal, rates.long_hold) = (30, 0, 90);
+            }
+            Focus::Order => {
+                self.ttl = Duration::from_secs(1);
+                (rates.no_renewal, rates.long_hold, rates.no_pause) = (0, 90, 90);
+                self.is_in_order(one_of(rng, &[Kinds::Readers, Kinds::Permits]));
+            }
+            Focus::Forgetting => {
+                self.ttl = Duration::from_secs(3);
+                return (vec![0, 0, 0, 2, 4, 8, 8], 2 * seconds);
+            }
+        }
+        (Vec::new(), 0)
+    }
+
+    fn draw_faults(&self, kinds: &[u8], most: u64, rng: &mut fastrand::Rng) -> Vec<Fault> {
+        let count = if kinds.is_empty() { 0 } else { rng.u64(3..=most) };
         let mut faults = Vec::new();
         let mut restarts: Vec<(Us, usize)> = Vec::new();
         for _ in 0..count {
@@ -193,7 +290,7 @@ impl Profile {
             let (host, node) = (rng.usize(..self.hosts), rng.usize(..self.nodes));
             let percent = one_of(rng, &[2, 10, 25, 60]);
             let mut lasts = rng.u64(50_000..8_000_000);
-            let what = match one_of(rng, &kinds) {
+            let what = match one_of(rng, kinds) {
                 0 => What::Cut { host, node },
                 1 => What::Alone { node },
                 2 => What::Loss { percent },
@@ -203,7 +300,8 @@ impl Profile {
                 6 => What::Late { percent },
                 7 => What::Kill { host },
                 8 => {
-                    lasts = rng.u64(1_000..3_000_000);
+                    let most = one_of(rng, &[200_000, 3_000_000]);
+                    lasts = rng.u64(1_000..most);
                     // Of a quorum a minority may be away, or have forgotten, within a longest ttl.
                     let near = 8 * SECOND;
                     let others = restarts

@@ -5,6 +5,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// How long the processor has worked for this thread; how busy the machine is does not matter.
+#[cfg(unix)]
+pub(crate) fn thread_seconds() -> f64 {
+    use rustix::time::{ClockId, clock_gettime};
+    let worked = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(worked).unwrap_or_default().as_secs_f64()
+}
+
+/// Not known here.
+#[cfg(not(unix))]
+pub(crate) const fn thread_seconds() -> f64 {
+    f64::NAN
+}
+
 /// A seed that takes longer than this spins: its time does not pass.
 const HANGS_AFTER: u64 = 120;
 

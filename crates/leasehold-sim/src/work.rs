@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::judge::{Books, Mode, Who};
 use crate::net::Net;
-use crate::profile::{Profile, Us};
+use crate::profile::{Kinds, Profile, Us};
 
 /// The plain locks; those that are judged for the order of their waiters.
 pub(crate) const PLAIN: [&str; 2] = ["mutex0", "mutex1"];
@@ -114,8 +114,11 @@ impl Task {
         if self.one_in(rates.unpolled) {
             return self.leave_unpolled().await;
         }
-        if self.profile.plain {
-            return self.plain().await;
+        match self.profile.kinds {
+            Kinds::All => {}
+            Kinds::Plain => return self.plain().await,
+            Kinds::Readers => return self.readers_and_writers().await,
+            Kinds::Permits => return self.permits().await,
         }
         match (self.profile.nodes > 1, self.rng.u8(..8)) {
             (_, 0..2) => self.plain().await,
@@ -174,6 +177,11 @@ impl Task {
     ) -> u64 {
         let now = self.now();
         self.books().granted(self.who, key, mode, group, lease, on, now)
+    }
+
+    /// For how long it waits. Whoever is judged for its order waits on.
+    fn limit(&mut self) -> Duration {
+        ms(if self.profile.in_order { 3_600_000 } else { self.rng.u64(..10_000) })
     }
 
     /// A group of its own.
@@ -287,6 +295,7 @@ impl Task {
             self.work(number, &guard.lease().clone()).await;
         }
         if self.one_in(self.profile.rates.detaches) && !self.healed() {
+            self.net.detaches(guard.fence_even_if_lost().value());
             match guard.detach().await {
                 Ok(detached) => {
                     self.ends(number, "detached");
@@ -347,8 +356,8 @@ impl Task {
         };
         let Some((key, lease)) = found else { return Ok(()) };
         let Ok(guard) = self.client.adopt(&lease).await else { return Ok(()) };
-        if self.net.late_place_at(key).is_some() {
-            // An acquisition that came late has the token of a text that was spent before.
+        if self.net.is_late_fence(guard.fence_even_if_lost().value()) {
+            // An acquisition that came late had brought the text's token back.
             *self.books().known.entry("late request, spent text").or_default() += 1;
             drop(guard);
             return Ok(());
@@ -366,10 +375,7 @@ impl Task {
         else {
             return;
         };
-        let ttl = us(self.profile.ttl);
-        self.books().forces(key, self.now(), ttl);
         drop(self.client.force_release(key, fence).await);
-        self.books().forces(key, self.now(), ttl);
     }
 
     /// Begins to wait for a lock and then does not go on.
@@ -377,8 +383,16 @@ impl Task {
         let mutex = self.mutex(PLAIN[1]);
         let mut waiting = std::pin::pin!(async move { mutex.lock().await });
         let got = poll_once(&mut waiting).await;
-        let away = ms(self.rng.u64(..6_000));
-        sleep(away).await;
+        // Of a long lease each offer takes long; and the first task of each process goes on, so that there are grants.
+        let may_be_long = self.profile.ttl <= ms(3_000) && self.who.task > 0;
+        let is_long = may_be_long && self.rng.u8(..4) == 0;
+        let most = if is_long { 60_000 } else { 6_000 };
+        let mut away = self.rng.u64(..most);
+        while away > 0 && !self.shared.stop.load(Ordering::Relaxed) {
+            let part = away.min(500);
+            sleep(ms(part)).await;
+            away -= part;
+        }
         if let Some(Ok(guard)) = got {
             drop(guard);
         }
@@ -514,7 +528,7 @@ impl Task {
     async fn readers_and_writers(&mut self) -> Result<()> {
         let key = "rw";
         let lock = self.client.rwlock(key);
-        let limit = ms(self.rng.u64(..10_000));
+        let limit = self.limit();
         let group = self.group();
         if self.rng.u8(..3) > 0 {
             let wait = async { lock.read_within(limit).await.map(Some) };
@@ -564,7 +578,7 @@ impl Task {
     async fn permits(&mut self) -> Result<()> {
         let key = "sem";
         let semaphore = self.client.semaphore(key, PERMITS);
-        let limit = ms(self.rng.u64(..10_000));
+        let limit = self.limit();
         let count = self.rng.u32(1..=2);
         let wait = async { semaphore.acquire_many_within(count, limit).await.map(Some) };
         let Some(guard) = self.wait(key, true, wait).await? else { return Ok(()) };

@@ -206,6 +206,12 @@ impl World {
         }
         self.now += passes;
         self.net.run_until(self.now);
+        for (key, at) in self.net.take_forced() {
+            // Some leases are made twice as long.
+            let longest = if self.profile.rates.prolongs > 0 { 2 } else { 1 };
+            let ttl = u64::try_from(self.profile.ttl.as_micros()).unwrap_or(u64::MAX);
+            self.shared.books().forced(&key, at, longest * ttl);
+        }
         self.look();
     }
 

@@ -14,7 +14,7 @@ use crate::token::{ClientId, Token};
 use crate::ttl::Ttl;
 
 /// All that a store keeps about one name.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, Hash, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct LockEntry {
     /// Ordered by fence, which is the order of the grants.
@@ -35,7 +35,7 @@ pub struct LockEntry {
     pub(super) ended: VecDeque<Token>,
 }
 
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub(super) struct Holder {
     pub(super) token: Token,
@@ -49,7 +49,7 @@ pub(super) struct Holder {
     pub(super) asked_by: Option<OwnerName>,
 }
 
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub(super) struct Waiter {
     pub(super) token: Token,

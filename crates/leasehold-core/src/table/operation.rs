@@ -100,16 +100,15 @@ impl LockEntry {
     }
 
     fn grant_to(&mut self, head: Waiter, now: Now, notices: &mut Vec<Notice>) {
+        #[cfg(leasehold_planted)]
+        let before = self.last_fence;
         let fences = self.issue(head.fence_block, now);
         #[cfg(leasehold_planted)]
-        let fences = if crate::planted::is(crate::planted::Fault::FenceRepeats) {
-            let before = crate::Fence::new(
-                fences.first().epoch(),
-                fences.first().sequence().saturating_sub(1),
-            );
-            crate::FenceBlock::new(before.unwrap_or(fences.first()), fences.count())
-        } else {
-            fences
+        let fences = match before {
+            Some(last) if crate::planted::is(crate::planted::Fault::FenceRepeats) => {
+                crate::FenceBlock::new(last, fences.count())
+            }
+            _ => fences,
         };
         let wake = Wake::Granted { ticket: head.ticket, heartbeat: head.heartbeat, fences };
         notices.push(Notice { client: head.client, wake });
