@@ -185,7 +185,7 @@ impl Books {
         } else {
             self.grants += 1;
         }
-        if !continues && !lease.is_held() {
+        if !lease.is_held() {
             self.accuse(at, "BORN LOST", key, &format!("host {host}, fence {fence}"));
         }
         let fences = self.fences.entry(key).or_default();

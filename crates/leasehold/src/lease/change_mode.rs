@@ -74,7 +74,8 @@ async fn weaken(guard: Guard, mode: Mode) -> std::result::Result<Guard, NotChang
     drop(guard);
     let lease = weaker.lease().clone();
     match send(&lease, mode).await {
-        Ok(_) => Ok(weaker),
+        Ok(_) if lease.is_held() => Ok(weaker),
+        Ok(_) => Err(NotChanged::new(weaker, lease.explain(lost(&lease), "convert"))),
         Err(error) => {
             if error.effect() != Effect::NotApplied {
                 lease.handle().mode_is_in_doubt();

@@ -257,6 +257,21 @@ async fn after_an_unanswered_downgrade_nobody_writes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_downgrade_answered_after_the_loss_is_no_downgrade() {
+    let world = World::new();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    let client = world.client_of(Arc::new(faults.clone()));
+    let lock = client.rwlock("a").ttl(secs(10)).renew(false);
+    let writer = lock.write().await.unwrap();
+    tokio::time::sleep(writer.remaining() - ms(500)).await;
+    assert!(writer.is_held());
+    faults.next(Op::Convert, Fault::Delay { before: ms(1), after: secs(1) });
+    let (reader, error) = writer.downgrade().await.unwrap_err().into_parts();
+    assert!(matches!(error.kind(), ErrorKind::Late | ErrorKind::Lost), "{error}");
+    assert!(!reader.is_held());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_downgrade_that_arrives_again_does_not_undo_an_upgrade() {
     let world = World::new();
     let faults = FaultStore::new(Arc::new(world.store.clone()));
