@@ -63,30 +63,58 @@ impl Outer {
         Ok(())
     }
 
-    /// The fence of theirs that has to go before one of this kind can come.
+    /// A fence of theirs that has to go before one of this kind can come.
     fn in_the_way(&self, info: &LockInfo, kind: Kind) -> Option<Fence> {
-        let ours = |fence: Fence| self.0.iter().any(|(of, key)| *of == fence && *key == info.key);
-        let mut holders = info.holders.iter().filter(|holder| ours(holder.fence));
-        let first = holders.clone().next()?.fence;
-        match kind {
-            Kind::Exclusive => Some(first),
-            Kind::Shared => holders.find(|it| it.mode == Mode::Exclusive).map(|it| it.fence),
+        let is_theirs =
+            |fence: Fence| self.0.iter().any(|(of, key)| *of == fence && *key == info.key);
+        let theirs: Vec<_> = info.holders.iter().filter(|holder| is_theirs(holder.fence)).collect();
+        let keep_out = |wanted: Wanted| match wanted {
+            Wanted::Alone => true,
+            Wanted::Beside => theirs.iter().any(|holder| holder.mode == Mode::Exclusive),
+            Wanted::Permits { count, limit } => {
+                let permits = theirs.iter().map(|holder| match holder.mode {
+                    Mode::Permits { count, .. } => count.get(),
+                    _ => limit,
+                });
+                permits.fold(count, u32::saturating_add) > limit
+            }
+        };
+        let wanted = match kind {
+            Kind::Exclusive => Wanted::Alone,
+            Kind::Shared => Wanted::Beside,
             Kind::Permits { count, limit, stored_limit } => {
                 let limit = match info.kind {
                     store::Kind::Semaphore { limit: stored } if stored_limit => stored.get(),
                     _ => limit,
                 };
-                let permits = holders.map(|holder| match holder.mode {
-                    Mode::Permits { count, .. } => count.get(),
-                    _ => limit,
-                });
-                let taken = permits.fold(count, u32::saturating_add);
-                (taken > limit).then_some(first)
+                Wanted::Permits { count, limit }
             }
             // It does not wait.
-            Kind::OncePer(_) => None,
-        }
+            Kind::OncePer(_) => return None,
+        };
+        // A newcomer waits for those in line, too.
+        let in_line = info.waiters.iter().map(|waiter| match waiter.mode {
+            Mode::Exclusive => Wanted::Alone,
+            Mode::Permits { count, limit } => {
+                Wanted::Permits { count: count.get(), limit: limit.get() }
+            }
+            _ => Wanted::Beside,
+        });
+        let first = theirs.first()?.fence;
+        in_line.chain([wanted]).any(keep_out).then_some(first)
     }
+}
+
+/// What somebody waits for.
+#[derive(Clone, Copy, Debug)]
+enum Wanted {
+    Alone,
+    /// Beside others of its kind.
+    Beside,
+    Permits {
+        count: u32,
+        limit: u32,
+    },
 }
 
 /// The fences under which the owner of these notes is run, by its own words.

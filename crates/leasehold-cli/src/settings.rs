@@ -190,13 +190,15 @@ impl Settings {
     }
 
     /// The password, and the file that it is from: that of the option, else the one in the store's URL,
-    /// else that of a variable, else that of the config file.
+    /// else that of a variable, the file's first, else that of the config file.
     fn password(
         global: &Global,
         file: &Config,
         is_in_url: bool,
     ) -> Outcome<(Option<String>, Option<PathBuf>)> {
         let of_file = |path: PathBuf| Ok((Some(read_password(&path)?), Some(path)));
+        let of_variable = given(PASSWORD_VARIABLE)?;
+        let named_by_variable = given(PASSWORD_FILE_VARIABLE)?.map(PathBuf::from);
         let named = global.password_file.as_ref();
         match named.or(file.password_file.as_ref()) {
             Some(path) if is_in_url => {
@@ -208,14 +210,13 @@ impl Settings {
             _ if is_in_url => return Ok((None, None)),
             _ => {}
         }
-        if let Some(path) = named {
-            return of_file(path.clone());
+        if let Some(path) = named.cloned().or(named_by_variable) {
+            return of_file(path);
         }
-        if let Some(password) = given(PASSWORD_VARIABLE)? {
+        if let Some(password) = of_variable {
             return Ok((Some(text(password, PASSWORD_VARIABLE)?), None));
         }
-        let path = given(PASSWORD_FILE_VARIABLE)?.map(PathBuf::from);
-        path.or_else(|| file.password_file.clone()).map_or(Ok((None, None)), of_file)
+        file.password_file.clone().map_or(Ok((None, None)), of_file)
     }
 
     /// What a command under a lock is told of the store, so that a `leasehold` in it finds the same one:
@@ -367,6 +368,13 @@ impl Settings {
 /// A store's URL, if it can be one.
 fn judged(value: OsString, name: &str) -> Outcome<String> {
     let url = text(value, name)?;
+    // It would be another directory of that name, or another name on the server.
+    if url.trim() != url || url.contains(char::is_control) {
+        return Err(Failure::config(format!(
+            "{name}: the store's URL has a blank at an end, or a control character; a file with \
+             lines of Windows leaves one"
+        )));
+    }
     place::check(&url).map_err(|why| Failure::config(format!("{name}: {why}")))?;
     Ok(url)
 }

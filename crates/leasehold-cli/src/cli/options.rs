@@ -33,7 +33,8 @@ pub(crate) struct Global {
 
     /// A file with the store's password on its first line [env: LEASEHOLD_PASSWORD_FILE]
     ///
-    /// Without it the password is that in the store's URL, else that in LEASEHOLD_PASSWORD.
+    /// Without the option the password is that in the store's URL, else that of the variable's file,
+    /// else that in LEASEHOLD_PASSWORD.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
 

@@ -108,6 +108,8 @@ mod linux {
     const ROOM_MAX: usize = 1 << 22;
     /// How many processes stay known that have lost their parents.
     const KNOWN_MAX: usize = 1 << 9;
+    /// How often those are stopped that were started meanwhile; with each time there are fewer.
+    const STOPS: u32 = 8;
 
     /// As in the other systems' half.
     pub(crate) fn send(root: Pid, except: &[Pid], signal: libc::c_int) -> Option<Sent> {
@@ -127,8 +129,25 @@ mod linux {
         }
 
         /// Sends the process, and what descends from it, a signal, but not the calling process and what
-        /// descends from that. `None` as above. What is started meanwhile may be missed.
+        /// descends from that. `None` as above. What is started meanwhile may be missed by other signals
+        /// than KILL.
         pub(crate) fn send(&mut self, signal: libc::c_int) -> Option<Sent> {
+            // A child that loses its parent before it was found is found no more. Those that stand still
+            // start nothing, and lose nothing.
+            for _ in 0..STOPS {
+                let known = self.known.len();
+                if signal != libc::SIGKILL {
+                    break;
+                }
+                self.send_once(libc::SIGSTOP)?;
+                if self.known.len() == known {
+                    break;
+                }
+            }
+            self.send_once(signal)
+        }
+
+        fn send_once(&mut self, signal: libc::c_int) -> Option<Sent> {
             let mut all = Processes::read().filter(|_| !self.known.is_empty())?;
             let is_known = |one: &Process| self.known.iter().any(|known| known.is(one));
             all.mark(is_known, &[rustix::process::getpid()]);
@@ -457,6 +476,35 @@ mod linux {
             assert_eq!(alive(libc::SIGKILL), 1);
             while alive(0) > 0 {
                 std::thread::yield_now();
+            }
+        }
+
+        #[test]
+        fn nothing_that_is_started_meanwhile_escapes_a_kill() {
+            use std::os::unix::process::CommandExt as _;
+            for _ in 0..20 {
+                let script = "while :; do sleep 1000 & sleep 0.002; done";
+                let mut child =
+                    Command::new("sh").args(["-c", script]).process_group(0).spawn().unwrap();
+                let root = number_of(Pid::from_child(&child));
+                let mut followed = Followed::new(Pid::from_child(&child));
+                while followed.send(0).unwrap().alive < 3 {
+                    std::thread::yield_now();
+                }
+                followed.send(libc::SIGKILL).unwrap();
+                child.wait().unwrap();
+                let left = || {
+                    let all = Processes::read().unwrap();
+                    all.list().iter().filter(|one| one.group == root && !one.is_dead).count()
+                };
+                // What has had the signal takes its time to end, and what has not does not end.
+                for _ in 0..1000 {
+                    if left() == 0 {
+                        break;
+                    }
+                    std::thread::sleep(std::time::Duration::from_millis(10));
+                }
+                assert_eq!(left(), 0);
             }
         }
 

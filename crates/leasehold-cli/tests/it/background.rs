@@ -35,11 +35,15 @@ fn fence(site: &Site) -> String {
 
 /// The process that holds a lock in the background, and not the one that guards it.
 fn holder(site: &Site) -> u32 {
+    process(site, "leasehold")
+}
+
+fn process(site: &Site, name: &str) -> u32 {
     let is_ours = |path: &Path| {
         let read = |name: &str| fs::read_to_string(path.join(name)).unwrap_or_default();
         let cwd = fs::read_link(path.join("cwd")).unwrap_or_default();
         read("cmdline").contains("--background")
-            && read("comm").trim() == "leasehold"
+            && read("comm").trim() == name
             && cwd.join("") == site.path("")
     };
     let mut found = Vec::new();
@@ -201,6 +205,51 @@ fn a_holder_that_is_killed_or_stopped_takes_the_script_along() {
         send(holder, libc::SIGKILL);
         site.line("run k -w 20 -- true").expect(0);
     }
+}
+
+#[test]
+fn a_guard_that_is_killed_is_replaced() {
+    let site = Site::embedded();
+    let script = in_section(&site, TAKE, "sleep 1000; echo never");
+    let guard = process(&site, "lh-guard");
+    send(guard, libc::SIGKILL);
+    gone(guard);
+    assert_ne!(process(&site, "lh-guard"), guard);
+    send(holder(&site), libc::SIGKILL);
+    assert_eq!(killed_by(&script.finish()), Some(libc::SIGTERM));
+    site.line("run k -w 20 -- true").expect(0);
+}
+
+#[test]
+fn a_process_can_not_hold_a_lock_for_itself() {
+    let site = Site::embedded();
+    // As `$BASHPID` in a subshell that does nothing else.
+    let done = run(&site, "exec \"$0\" hold k --while-pid $$ --background");
+    done.complains(64, "that is this process");
+    site.line("run k -n -- true").expect(0);
+}
+
+#[test]
+fn of_two_that_give_a_lock_back_at_once_one_has_done_it_and_one_is_late() {
+    let site = Site::embedded();
+    let release = "\"$0\" release k -q --fence $fence";
+    for _ in 0..10 {
+        let both = format!("{TAKE}; {release} & {release}; here=$?; wait $!; echo $here $?");
+        let done = run(&site, &both);
+        assert!(["0 76\n", "76 0\n"].contains(&done.stdout.as_str()), "{done:?}");
+    }
+}
+
+#[test]
+fn a_lock_is_given_back_from_another_namespace_of_processes() {
+    let unshare = "unshare --pid --fork --map-root-user";
+    if !shell(&Site::embedded(), &format!("{unshare} true")).status().unwrap().success() {
+        println!("NOT TRIED: this user may make no namespace here");
+        return;
+    }
+    let site = Site::embedded();
+    let done = run(&site, &format!("{TAKE}; {unshare} \"$0\" release k --fence $fence; echo $?"));
+    assert_eq!(done.stdout, "0\n", "{done:?}");
 }
 
 #[test]

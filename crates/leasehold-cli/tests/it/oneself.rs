@@ -46,6 +46,28 @@ fn what_would_wait_for_a_command_around_it_says_so_and_ends() {
 }
 
 #[test]
+fn what_would_wait_behind_somebody_who_waits_for_a_command_around_it_ends_too() {
+    everywhere(|site| {
+        for (beside, alone) in [("-s", ""), ("--limit 2", "--limit 2 --permits 2")] {
+            let inner =
+                format!("while [ ! -e go ]; do sleep 0.02; done; \"$0\" run {beside} k -- true");
+            let outer = format!("\"$0\" run {beside} k -- sh -c '{inner}' \"$0\"");
+            let outer = Running::start(shell(site, &outer));
+            let some =
+                |what: &str| lock(site, "k")[what].as_array().is_some_and(|list| !list.is_empty());
+            until("it has the lock", || some("holders"));
+            let line = format!("run {alone} k -- true");
+            let writer = site.start(line.split_whitespace());
+            until("somebody waits", || some("waiters"));
+            std::fs::write(site.path("go"), "").unwrap();
+            outer.finish().complains(75, "by a command around this one");
+            writer.finish().expect(0);
+            std::fs::remove_file(site.path("go")).unwrap();
+        }
+    });
+}
+
+#[test]
 fn what_can_be_had_beside_a_command_around_it_is_taken() {
     everywhere(|site| {
         for line in [

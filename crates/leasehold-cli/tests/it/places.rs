@@ -173,6 +173,18 @@ fn a_variable_that_is_set_and_empty_is_a_mistake_and_leads_to_no_other_store() {
 }
 
 #[test]
+fn a_store_with_an_end_that_nobody_sees_is_no_other_store() {
+    let site = Site::embedded();
+    for end in ["\r", "\n", " ", "\t"] {
+        let store = format!("{}{end}", site.store());
+        let mut command = site.command(["run", "k", "--", "echo", "never"]);
+        finish(command.env("LEASEHOLD_STORE", &store)).complains(78, "a blank at an end");
+        site.run(["--store", &store, "ls"]).complains(78, "a blank at an end");
+    }
+    assert!(!site.path("locks").exists());
+}
+
+#[test]
 fn the_default_store_can_be_forbidden() {
     let site = Site::embedded();
     fs::create_dir_all(site.path(".config/leasehold")).unwrap();

@@ -61,6 +61,13 @@ fn the_password_reaches_the_server_by_every_way_it_can_be_given() {
     site.line("--password-file p run -n k -- true").expect(0);
     let done = finish(site.command(["run", "k", "--", "env"]).env("LEASEHOLD_PASSWORD", SENTINEL));
     nothing_shown(&done.expect(0));
+    // The file comes first, by whichever way it is named.
+    let both = |file: &str| {
+        let mut command = site.command(["run", "k", "--", "true"]);
+        finish(command.env("LEASEHOLD_PASSWORD", "wrong").env("LEASEHOLD_PASSWORD_FILE", file))
+    };
+    nothing_shown(&both("p").expect(0));
+    both("").complains(78, "LEASEHOLD_PASSWORD_FILE is set and empty");
     let full = format!("redis://:{ENCODED}@{address}");
     let done = finish(site.command(["run", "k", "--", "env"]).env("LEASEHOLD_STORE", &full));
     assert!(done.stdout.contains(&format!("LEASEHOLD_STORE=redis://{address}\n")), "{done:?}");

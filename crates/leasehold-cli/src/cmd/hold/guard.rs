@@ -77,7 +77,7 @@ impl Manners {
 #[derive(Debug)]
 pub(super) struct Guard {
     page: Arc<Page>,
-    pid: Pid,
+    process: Script,
     /// Closed when the holder is gone.
     _pipe: OwnedFd,
 }
@@ -105,8 +105,8 @@ impl Guard {
                 pid => Ok(Pid::from_raw(pid)),
             }
         })?;
-        let pid = forked.ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Self { page, pid, _pipe: write })
+        let process = Script::of(forked.ok_or(io::ErrorKind::InvalidData)?)?;
+        Ok(Self { page, process, _pipe: write })
     }
 
     /// What tells it, again and again, until when the leases are held. Ends only by being dropped.
@@ -124,6 +124,11 @@ impl Guard {
         }
     }
 
+    /// Returns when it has ended, which it does not do by itself while the holder lives.
+    pub(super) async fn ended(&self) {
+        self.process.ended().await;
+    }
+
     /// The script is told of the loss from here.
     pub(super) fn script_knows(&self) {
         self.page.0.script_knows.store(true, Ordering::SeqCst);
@@ -133,8 +138,8 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         // Not asked to leave: one that is stopped could not. Until it is collected its number is its own.
-        kill_process(self.pid, Signal::KILL).ok();
-        waitid(WaitId::Pid(self.pid), WaitIdOptions::EXITED).ok();
+        kill_process(self.process.pid(), Signal::KILL).ok();
+        waitid(WaitId::Pid(self.process.pid()), WaitIdOptions::EXITED).ok();
     }
 }
 

@@ -33,6 +33,7 @@ fn not_there(key: &Key, fence: u64, place: &str) -> Failure {
 #[cfg(target_os = "linux")]
 mod by_socket {
     use std::io::{self, Read as _, Write as _};
+    use std::os::fd::AsRawFd as _;
     use std::os::linux::net::SocketAddrExt as _;
     use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
     use std::time::Duration;
@@ -111,6 +112,23 @@ mod by_socket {
         uid == 0 || Uid::from_raw(uid) == rustix::process::geteuid()
     }
 
+    /// Of a process in another namespace there is no number, which rustix's call can't say.
+    fn uid_of_peer(stream: &UnixStream) -> io::Result<u32> {
+        let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+        let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or_default();
+        // SAFETY: the call writes no more than `length` bytes to `peer`, which has as many.
+        let asked = unsafe {
+            libc::getsockopt(
+                stream.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut peer).cast(),
+                &raw mut length,
+            )
+        };
+        if asked == 0 { Ok(peer.uid) } else { Err(io::Error::last_os_error()) }
+    }
+
     /// Has a holder let go, and returns when it has.
     pub(crate) fn ask(key: &Key, fence: u64, place: &str) -> Outcome {
         let failed = |error: io::Error| Failure::system("ask the holder to let go", &error);
@@ -122,15 +140,20 @@ mod by_socket {
             }
             Err(error) => return Err(failed(error)),
         };
-        let holder = rustix::net::sockopt::socket_peercred(&stream);
-        if !holder.is_ok_and(|holder| may_ask(holder.uid.as_raw())) {
+        if !uid_of_peer(&stream).is_ok_and(may_ask) {
             return Err(not_there(key, fence, place));
         }
         let mut answer = String::new();
-        stream
+        let read = stream
             .set_read_timeout(Some(ANSWER_WITHIN))
-            .and_then(|()| stream.read_to_string(&mut answer))
-            .map_err(failed)?;
+            .and_then(|()| stream.read_to_string(&mut answer));
+        if let Err(error) = read {
+            return Err(match error.kind() {
+                // It has let go for somebody else, who asked before.
+                io::ErrorKind::ConnectionReset => not_there(key, fence, place),
+                _ => failed(error),
+            });
+        }
         match answer.split_once('\n') {
             Some(("0", _)) => Ok(Exit::Success),
             Some((code, said)) if code.parse::<u8>().is_ok() => {

@@ -8,6 +8,7 @@ mod script;
 use std::future::pending;
 use std::io::{self, Read as _};
 use std::os::fd::AsFd as _;
+use std::pin::pin;
 use std::thread;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use leasehold::store::LeaseState;
 use leasehold::{Client, Release};
 use serde_json::json;
 use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use self::guard::{Guard, Manners};
@@ -119,7 +121,13 @@ pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
 /// What the lock is held for, where that is a process.
 fn purpose(args: &Hold, request: &Request) -> Outcome<Option<Purpose>> {
     let Some(pid) = args.while_pid else { return Ok(None) };
-    let script = Script::open(pid)?;
+    let own = if args.background {
+        // The front, which is what was started.
+        rustix::process::getppid()
+    } else {
+        Some(rustix::process::getpid())
+    };
+    let script = Script::open(pid, own)?;
     let signal = args.on_loss.or_else(|| args.background.then_some(libc::SIGTERM));
     let grace = LeaseState::default_grace(request.ttl);
     let manners = signal.map(|signal| Manners { signal, grace });
@@ -139,6 +147,18 @@ async fn script_ends(purpose: Option<&Purpose>) {
     }
 }
 
+/// What ends the script if this process can't, and what tells it.
+struct Guarded {
+    guard: Guard,
+    teller: AbortHandle,
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        self.teller.abort();
+    }
+}
+
 /// A lock that is held for somebody.
 struct Holding<'a> {
     args: &'a Hold,
@@ -150,21 +170,40 @@ struct Holding<'a> {
 
 impl Holding<'_> {
     async fn until_the_end(&self, held: Held, signals: &mut Signals) -> Outcome {
-        let guard = match self.guard(held.leases()) {
-            Ok(guard) => guard,
+        let mut guarded = match self.guarded(held.leases()) {
+            Ok(guarded) => guarded,
             Err(failure) => {
                 drop(release(held).await);
                 return Err(failure);
             }
         };
-        let teller = guard.as_ref().map(|guard| {
-            let ttl = self.request.ttl.duration();
-            let every = (ttl / 10).clamp(TELL_EVERY_MIN, TELL_EVERY_MAX);
-            // Where the renewals are, whatever holds this thread up.
-            self.client.renewing_runtime().spawn(guard.teller(held.leases().clone(), every))
-        });
-        let ending = match self.over(held.leases(), signals).await {
-            End::Lost => self.end_lost(held, guard.as_ref()).await,
+        let end = {
+            let mut over = pin!(self.over(held.leases(), signals));
+            loop {
+                let guard_ended = async {
+                    match &guarded {
+                        Some(guarded) => guarded.guard.ended().await,
+                        None => pending().await,
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    end = &mut over => break end,
+                    () = guard_ended => {}
+                }
+                // It was killed, and whoever did that may come for this process next.
+                guarded = self.guarded(held.leases()).unwrap_or_else(|failure| {
+                    self.say(&format!(
+                        "warning: nothing ends it if this is killed: {}",
+                        failure.message
+                    ));
+                    None
+                });
+            }
+        };
+        let guard = guarded.as_ref().map(|guarded| &guarded.guard);
+        let ending = match end {
+            End::Lost => self.end_lost(held, guard).await,
             End::Over => release(held).await,
             End::Wanted => {
                 match &self.purpose {
@@ -173,7 +212,7 @@ impl Holding<'_> {
                         script.send(&mut script.follow(), manners.signal);
                         tokio::select! {
                             biased;
-                            () = held.leases().lost() => self.end_lost(held, guard.as_ref()).await,
+                            () = held.leases().lost() => self.end_lost(held, guard).await,
                             () = script.ended() => release(held).await,
                         }
                     }
@@ -190,9 +229,6 @@ impl Holding<'_> {
                 return Err(failure);
             }
         };
-        if let Some(teller) = teller {
-            teller.abort();
-        }
         ending.said.iter().for_each(|text| self.say(text));
         Ok(ending.exit)
     }
@@ -263,13 +299,16 @@ impl Holding<'_> {
         }
     }
 
-    fn guard(&self, leases: &Leases) -> Outcome<Option<Guard>> {
+    fn guarded(&self, leases: &Leases) -> Outcome<Option<Guarded>> {
         let Some(Purpose { script, manners: Some(manners) }) = &self.purpose else {
             return Ok(None);
         };
-        Guard::start(script, *manners, leases)
-            .map(Some)
-            .map_err(|error| Failure::system("guard the script", &error))
+        let guard = Guard::start(script, *manners, leases)
+            .map_err(|error| Failure::system("guard the script", &error))?;
+        let every = (self.request.ttl.duration() / 10).clamp(TELL_EVERY_MIN, TELL_EVERY_MAX);
+        // Where the renewals are, whatever holds this thread up.
+        let teller = self.client.renewing_runtime().spawn(guard.teller(leases.clone(), every));
+        Ok(Some(Guarded { guard, teller: teller.abort_handle() }))
     }
 
     /// Tells whoever the lock is held for.

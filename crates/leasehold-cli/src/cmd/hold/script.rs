@@ -9,6 +9,7 @@ use std::time::Duration;
 use std::os::fd::OwnedFd;
 
 use libc::c_int;
+use rustix::io::Errno;
 use rustix::process::Pid;
 
 use crate::failure::{Failure, Outcome};
@@ -26,28 +27,38 @@ pub(super) struct Script {
 }
 
 impl Script {
-    pub(super) fn open(typed: u32) -> Outcome<Self> {
+    /// Opens the process that was named, unless it is `own`.
+    pub(super) fn open(typed: u32, own: Option<Pid>) -> Outcome<Self> {
         let refuse = |why: String| Failure::usage(format!("--while-pid {typed}: {why}"));
         let pid = i32::try_from(typed).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| refuse("that is no number of a process".to_owned()))?;
-        #[cfg(target_os = "linux")]
-        let script = {
-            use rustix::io::Errno;
-            let handle = match handle_of(pid) {
-                Ok(handle) => Some(handle),
-                // Before Linux 5.3, and where a container forbids it.
-                Err(Errno::NOSYS | Errno::PERM) => None,
-                Err(Errno::SRCH) => return Err(refuse("there is no such process".to_owned())),
-                Err(error) => return Err(refuse(error.to_string())),
-            };
-            Self { pid, handle }
-        };
-        #[cfg(not(target_os = "linux"))]
-        let script = Self { pid };
-        if script.has_ended() {
-            return Err(refuse("there is no such process".to_owned()));
+        if Some(pid) == own {
+            return Err(refuse(
+                "that is this process, as $BASHPID is where a subshell only runs leasehold; take the \
+                 number before, as in p=$BASHPID"
+                    .to_owned(),
+            ));
         }
-        Ok(script)
+        let there_is_none = || refuse("there is no such process".to_owned());
+        let script = Self::of(pid).map_err(|error| match error {
+            Errno::SRCH => there_is_none(),
+            error => refuse(error.to_string()),
+        })?;
+        if script.has_ended() { Err(there_is_none()) } else { Ok(script) }
+    }
+
+    pub(super) fn of(pid: Pid) -> rustix::io::Result<Self> {
+        #[cfg(target_os = "linux")]
+        let handle = match handle_of(pid) {
+            // Before Linux 5.3, and where a container forbids it.
+            Err(Errno::NOSYS | Errno::PERM) => None,
+            handle => Some(handle?),
+        };
+        Ok(Self {
+            pid,
+            #[cfg(target_os = "linux")]
+            handle,
+        })
     }
 
     pub(super) const fn pid(&self) -> Pid {
@@ -60,7 +71,7 @@ impl Script {
         if let Some(handle) = &self.handle {
             return is_over(handle);
         }
-        rustix::process::test_kill_process(self.pid) == Err(rustix::io::Errno::SRCH)
+        rustix::process::test_kill_process(self.pid) == Err(Errno::SRCH)
     }
 
     /// Returns when it has ended.
