@@ -27,15 +27,17 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
     let planted = args.first() == Some(&"planted");
     let program = build(planted)?;
     if args.is_empty() {
-        fixed_and_new(&program)?;
+        let processes = processes();
+        fixed(&program, processes)?;
+        new(&program, processes)?;
         return simulate(&program, &["model"]);
     }
     simulate(&program, args)
 }
 
-/// The same seeds each time, and then others.
+/// The same seeds each time: what one of all others may show is no fault of the change that is checked.
 pub(crate) fn seeds() -> Result<(), String> {
-    fixed_and_new(&build(false)?)
+    fixed(&build(false)?, processes())
 }
 
 /// Every run within the bounds of the model.
@@ -44,15 +46,20 @@ pub(crate) fn model() -> Result<(), String> {
 }
 
 /// Each processor has its part of the work.
-fn fixed_and_new(program: &str) -> Result<(), String> {
-    let processors = thread::available_parallelism().map_or(1, |n| n.get() as u64);
-    let processes = processors.min(PROCESSES_MAX);
+fn processes() -> u64 {
+    thread::available_parallelism().map_or(1, |n| n.get() as u64).min(PROCESSES_MAX)
+}
+
+fn fixed(program: &str, processes: u64) -> Result<(), String> {
     let per_process = FIXED_SEEDS.div_ceil(processes);
     at_once(processes, |process| {
         let (from, seeds) = (1 + process * per_process, per_process.to_string());
         let args = ["run", "--from", &from.to_string(), "--seeds", &seeds];
         simulate(program, &[&args[..], &["--seconds", FIXED_SECONDS]].concat())
-    })?;
+    })
+}
+
+fn new(program: &str, processes: u64) -> Result<(), String> {
     let seconds = NEW_SECONDS.div_ceil(processes).to_string();
     at_once(processes, |_| simulate(program, &["run", "--new", "--seconds", &seconds]))
 }
