@@ -282,9 +282,7 @@ impl World {
             return;
         }
         let calm_grants = self.shared.books().calm_grants;
-        // Who does not go on with its wait is offered the lock first, and each such offer takes its time.
-        let least = if unpolled > 0 { 1 } else { 20 };
-        if calm_grants < least {
+        if calm_grants < 20 {
             let why = format!("{calm_grants} grants in {} s without a fault", longest / SECOND + 2);
             self.shared.books().accuse(self.now, "PROGRESS", "all locks", &why);
         }
