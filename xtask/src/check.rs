@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::{doc_links, features, hygiene, interop, root, sim, surface, torture};
+use crate::{doc_links, features, hygiene, interop, root, run_tests, sim, surface, torture};
 
 /// How much to check.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -163,7 +163,21 @@ fn tests() -> Result<(), String> {
     });
     let all = ["test", "--no-fail-fast", "--workspace", "--all-features", "--config", &runner];
     let targets = ["--lib", "--bins", "--tests", "--examples"];
-    cargo(&[&all[..], &targets].concat(), &[("RUST_TEST_THREADS", &threads)])
+    let failures = root().join(target()).join("failures.txt");
+    match fs::remove_file(&failures) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(format!("can't remove {}: {error}", failures.display()));
+        }
+        _ => {}
+    }
+    let kept = failures.display().to_string();
+    let environment = [("RUST_TEST_THREADS", &*threads), (run_tests::FAILURES, &*kept)];
+    let result = cargo(&[&all[..], &targets].concat(), &environment);
+    if result.is_err() {
+        println!("==> what failed, once more:");
+        println!("{}", fs::read_to_string(&failures).unwrap_or_else(|error| error.to_string()));
+    }
+    result
 }
 
 pub(crate) fn cargo(args: &[&str], environment: &[(&str, &str)]) -> Result<(), String> {

@@ -1,10 +1,14 @@
 //! `cargo xtask run-tests PROGRAM ARGUMENTS…`: how `cargo test` runs each of its programs for
 //! [`check`](crate::check), which names this command as cargo's runner.
 //!
-//! One thing differs from a program that cargo runs itself: a test that hangs is named and ended, for else
-//! the machine's owner ends the whole run and nobody learns which it was.
+//! Two things differ from a program that cargo runs itself. A test that hangs is named and ended, for else
+//! the machine's owner ends the whole run and nobody learns which it was. What failed is kept for the end of
+//! the run, for many a place shows its last lines alone.
 
-use std::io::{BufRead as _, BufReader};
+use std::env;
+use std::fs::OpenOptions;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
@@ -14,6 +18,50 @@ use std::time::Duration;
 const SILENCE: Duration = Duration::from_secs(600);
 
 const TICK: Duration = Duration::from_secs(1);
+
+/// Names the file to which each program adds what it said of its failures.
+pub(crate) const FAILURES: &str = "XTASK_FAILURES";
+
+/// A failure says in fewer lines why it is one; what stands below is how it came to be.
+const LINES_OF_A_FAILURE: usize = 40;
+
+/// What a program said of the tests that failed: at most [`LINES_OF_A_FAILURE`] of each.
+#[derive(Debug, Default)]
+struct Failures {
+    lines: Vec<String>,
+    of_this: usize,
+    begun: bool,
+}
+
+impl Failures {
+    fn hear(&mut self, line: &str) {
+        self.begun |= line == "failures:";
+        if !self.begun || line.is_empty() {
+            return;
+        }
+        // Their names stand once more below all that they said.
+        if line == "failures:" || line.starts_with("---- ") || line.starts_with("test result: ") {
+            self.of_this = 0;
+        }
+        self.of_this += 1;
+        if self.of_this <= LINES_OF_A_FAILURE {
+            self.lines.push(line.to_owned());
+        }
+    }
+
+    fn keep(&self, program: &str, result: &Result<(), String>) -> Result<(), String> {
+        let (Some(path), Err(end)) = (env::var_os(FAILURES).map(PathBuf::from), result) else {
+            return Ok(());
+        };
+        let said = self.lines.join("\n");
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .and_then(|mut file| file.write_all(format!("{program}\n{said}\n{end}\n").as_bytes()))
+            .map_err(|error| format!("can't add to {}: {error}", path.display()))
+    }
+}
 
 /// The tests that the harness has called slow and that have not ended.
 #[derive(Debug, Default)]
@@ -34,10 +82,18 @@ impl Slow {
 
 /// Runs the program until it ends, or no test of it has ended for long.
 pub(crate) fn run(program: &str, args: &[&str]) -> Result<(), String> {
-    run_within(program, args, SILENCE)
+    let mut failures = Failures::default();
+    let result = run_within(program, args, SILENCE, &mut failures);
+    failures.keep(program, &result)?;
+    result
 }
 
-fn run_within(program: &str, args: &[&str], silence: Duration) -> Result<(), String> {
+fn run_within(
+    program: &str,
+    args: &[&str],
+    silence: Duration,
+    failures: &mut Failures,
+) -> Result<(), String> {
     let cannot = |error| format!("cannot run {program}: {error}");
     let mut command = Command::new(program);
     let mut child = command.args(args).stdout(Stdio::piped()).spawn().map_err(cannot)?;
@@ -48,6 +104,7 @@ fn run_within(program: &str, args: &[&str], silence: Duration) -> Result<(), Str
             Ok(line) => {
                 println!("{line}");
                 slow.hear(&line);
+                failures.hear(&line);
                 silent = Duration::ZERO;
             }
             Err(RecvTimeoutError::Disconnected) => break,
@@ -114,7 +171,23 @@ mod tests {
     }
 
     fn shell(script: &str) -> Result<(), String> {
-        run_within("sh", &["-c", script], Duration::from_secs(5))
+        let mut failures = Failures::default();
+        run_within("sh", &["-c", script], Duration::from_secs(5), &mut failures)
+    }
+
+    #[test]
+    fn what_a_failure_said_is_heard_and_no_more() {
+        let mut failures = Failures::default();
+        let long = "line\n".repeat(LINES_OF_A_FAILURE + 7);
+        let said = format!(
+            "running 2 tests\ntest a ... FAILED\ntest b ... ok\n\nfailures:\n\n\
+             ---- a stdout ----\n{long}\nfailures:\n    a\n\ntest result: FAILED. 1 passed\n"
+        );
+        said.lines().for_each(|line| failures.hear(line));
+        let mut expected = vec!["failures:", "---- a stdout ----"];
+        expected.extend(["line"; LINES_OF_A_FAILURE - 1]);
+        expected.extend(["failures:", "    a", "test result: FAILED. 1 passed"]);
+        assert_eq!(failures.lines, expected);
     }
 
     #[test]
