@@ -40,12 +40,20 @@ fn blob(image: &Path, says: &Value) -> Vec<u8> {
     bytes
 }
 
+/// The program without what debuggers read, which is most of it and takes long to compress.
+fn stripped(site: &Site) -> PathBuf {
+    let (whole, small) = (env!("CARGO_BIN_EXE_leasehold"), site.path("small"));
+    finish(Command::new("strip").arg("-o").arg(&small).arg(whole)).expect(0);
+    small
+}
+
 #[test]
 fn an_image_is_put_together_without_a_builder_of_images() {
     let site = Site::embedded();
+    let program = stripped(&site);
     let make = || {
         let mut script = Command::new(format!("{ROOT}/packaging/image.sh"));
-        script.arg(env!("CARGO_BIN_EXE_leasehold")).arg(site.path("dist"));
+        script.arg(&program).arg(site.path("dist"));
         let made = finish(script.env("SOURCE_DATE_EPOCH", "1700000000")).expect(0).stdout;
         fs::read(made.trim()).map(|bytes| (made.trim().to_owned(), bytes)).unwrap()
     };

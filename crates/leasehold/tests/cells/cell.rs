@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Client, Guard, HeldLease, Key, Release};
+use leasehold::{Client, ClientBuilder, Guard, HeldLease, Key, Release};
 use leasehold_clock::SystemClock;
 use leasehold_core::{Clock as _, Mode, Moment};
 use leasehold_testkit::history::{Attempt, Event, Held, Record, Recorder, fence_faults, overlaps};
@@ -26,7 +26,9 @@ const WAIT: Duration = Duration::from_secs(1);
 /// Longer than anything here takes, even on a machine that does ten other things.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How long after the fault the naive client may take to come to grief.
-const GRIEF: Duration = Duration::from_secs(15);
+const GRIEF: Duration = Duration::from_secs(30);
+/// Of a lease that the fault may not cost: a busy machine has the time to renew it, too.
+pub(crate) const LONG: Duration = Duration::from_secs(10);
 
 pub(crate) const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -36,6 +38,19 @@ pub(crate) const fn ms(ms: u64) -> Duration {
 pub(crate) async fn wait_for<T>(what: &str, event: impl Future<Output = T>) -> T {
     let waiting = tokio::time::timeout(PATIENCE, event).await;
     waiting.unwrap_or_else(|_| panic!("waited in vain for {what}"))
+}
+
+/// A client of what is up, however long it takes to connect.
+pub(crate) async fn connected(builder: ClientBuilder, url: &str) -> Client {
+    wait_for("a connection", async {
+        loop {
+            match builder.clone().connect(url).await {
+                Ok(client) => return client,
+                Err(_) => tokio::time::sleep(ms(20)).await,
+            }
+        }
+    })
+    .await
 }
 
 /// Waits until a replica has all that its primary has.
@@ -304,7 +319,7 @@ impl Play {
     /// when it was granted has it later.
     pub(crate) async fn is_at_all(&self, nodes: &[SocketAddr]) {
         for node in nodes {
-            let node = Client::connect(format!("redis://{node}")).await.unwrap();
+            let node = connected(Client::builder(), &format!("redis://{node}")).await;
             wait_for("a node to have the holder's lease", async {
                 while !has_holder(&node).await {
                     tokio::time::sleep(ms(5)).await;
@@ -458,7 +473,7 @@ async fn a_cell_in_which_nothing_happens_is_no_proof() {
     let cell = Cell { id: "none", fault, topology, verdict: Verdict::Exclusive, ttl: ms(500) };
     let server = RedisServer::start();
     let at = server.addr();
-    let client = async || Client::connect(server.url()).await.unwrap();
+    let client = async || connected(Client::builder(), &server.url()).await;
     let rest = Rest::begin(cell, Servers::one(move || Some(at)), client).await;
     let mut play = rest.hold().await;
     play.over();

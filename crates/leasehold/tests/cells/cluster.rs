@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::Client;
+use leasehold_clock::SystemClock;
+use leasehold_core::Clock as _;
 use leasehold_testkit::server::cluster::{Cluster, ClusterBuilder};
 use leasehold_testkit::server::{RedisServer, Reply};
 
-use crate::cell::{Cell, KEY, Rest, Verdict, in_step, ms, wait_for};
+use crate::cell::{Cell, KEY, LONG, Rest, Verdict, connected, in_step, ms, wait_for};
 use crate::naive::Servers;
 
 pub(crate) const CLUSTER: Cell =
@@ -29,8 +31,7 @@ pub(crate) async fn rest(cell: Cell, cluster: &Arc<Cluster>) -> Rest {
 }
 
 async fn rest_with(cell: Cell, cluster: &Cluster, servers: Servers) -> Rest {
-    let client =
-        async || Client::builder().call_timeout(ms(500)).connect(cluster.url()).await.unwrap();
+    let client = async || connected(Client::builder().call_timeout(ms(500)), &cluster.url()).await;
     Rest::begin(cell, servers, client).await
 }
 
@@ -113,7 +114,7 @@ async fn r5_a_manual_fail_over_makes_no_second_holder() {
 async fn r6_a_slot_that_moves_while_the_lock_is_held_costs_nobody_a_lease() {
     let cluster = start(Cluster::builder().replicas(0)).await;
     let fault = "slot moved key by key, half of its keys at either end for 0.5 s";
-    let cell = Cell { id: "R6", fault, ttl: ms(2_000), ..CLUSTER };
+    let cell = Cell { id: "R6", fault, ttl: LONG, ..CLUSTER };
     let mut play = rest(cell, &cluster).await.hold().await;
     block(&cluster, |cluster| {
         let (slot, from, _) = members(cluster);
@@ -148,7 +149,7 @@ async fn r7_a_slot_that_moves_in_one_step_while_the_lock_is_held_costs_nobody_a_
         return;
     }
     let cluster = start(Cluster::builder().replicas(0)).await;
-    let cell = Cell { id: "R7", fault: "`CLUSTER MIGRATESLOTS`", ttl: ms(2_000), ..CLUSTER };
+    let cell = Cell { id: "R7", fault: "`CLUSTER MIGRATESLOTS`", ttl: LONG, ..CLUSTER };
     let mut play = rest(cell, &cluster).await.hold().await;
     block(&cluster, |cluster| {
         let (slot, from, _) = members(cluster);
@@ -238,7 +239,7 @@ async fn r13_a_target_that_fails_over_in_the_middle_of_a_move_lets_nobody_in() {
     }
     let cluster = start(Cluster::builder().node_timeout(NODE_TIMEOUT)).await;
     let fault = "slot half moved, the target killed; the move given up when all leases were over";
-    let cell = Cell { id: "R13", fault, verdict: Verdict::Liveness, ttl: ms(2_000), ..CLUSTER };
+    let cell = Cell { id: "R13", fault, verdict: Verdict::Liveness, ttl: ms(4_000), ..CLUSTER };
     let (slot, source, _) = members(&cluster);
     let nodes = cluster.nodes();
     let target = nodes.iter().take(3).position(|node| node.port() != source.port()).unwrap();
@@ -257,8 +258,9 @@ async fn r13_a_target_that_fails_over_in_the_middle_of_a_move_lets_nobody_in() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_in_a_slot_that_stays_half_moved_is_kept() {
     let cluster = start(Cluster::builder().replicas(0)).await;
-    let client = Client::connect(cluster.url()).await.unwrap();
-    let lock = client.mutex(KEY).ttl(ms(1_500));
+    let client = connected(Client::builder(), &cluster.url()).await;
+    let (ttl, clock) = (ms(5_000), SystemClock::new());
+    let lock = client.mutex(KEY).ttl(ttl);
     let guard = lock.lock().await.unwrap();
     block(&cluster, |cluster| {
         let (slot, from, _) = members(cluster);
@@ -266,11 +268,14 @@ async fn a_lease_in_a_slot_that_stays_half_moved_is_kept() {
         cluster.half_migrate(slot, to);
     })
     .await;
-    let until = tokio::time::Instant::now() + ms(5_000);
-    while tokio::time::Instant::now() < until {
-        assert!(guard.is_held());
-        tokio::time::sleep(ms(20)).await;
-    }
+    let later = clock.now().saturating_add(2 * ttl);
+    wait_for("renewals", async {
+        while clock.now().saturating_add(guard.remaining()) < later {
+            assert!(guard.is_held());
+            tokio::time::sleep(ms(20)).await;
+        }
+    })
+    .await;
     guard.release().await.unwrap();
     lock.lock().await.unwrap().release().await.unwrap();
 }

@@ -18,7 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cell::{PATIENCE, believe, ms};
 
-const WAIT: Duration = Duration::from_secs(2);
+/// Every wait comes to a grant before.
+const WAIT: Duration = Duration::from_secs(20);
 const LIMIT: u32 = 3;
 
 /// How a lock is used.

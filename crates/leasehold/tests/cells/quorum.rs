@@ -6,7 +6,7 @@ use leasehold::{Client, ErrorKind};
 use leasehold_testkit::proxy::{Fault, Proxy};
 use leasehold_testkit::server::{RedisServer, RedisServerBuilder};
 
-use crate::cell::{Cell, Rest, Verdict, ms, wait_for};
+use crate::cell::{Cell, LONG, Rest, Verdict, connected, ms, wait_for};
 use crate::naive::Servers;
 
 /// With the longest ttl of which nodes that forget have to be sure.
@@ -36,7 +36,7 @@ pub(crate) async fn client(nodes: &[SocketAddr], keep_leases: bool) -> Client {
 async fn client_with(nodes: &[SocketAddr], settings: &str) -> Client {
     let hosts: Vec<String> = nodes.iter().map(SocketAddr::to_string).collect();
     let url = format!("quorum+redis://{}?{settings}", hosts.join(","));
-    Client::builder().call_timeout(ms(500)).connect(&url).await.unwrap()
+    connected(Client::builder().call_timeout(ms(500)), &url).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -44,7 +44,7 @@ async fn r9_a_minority_of_the_nodes_that_is_gone_costs_nobody_a_lease() {
     let nodes = start(5, &RedisServer::builder().appendonly());
     let all = addresses(&nodes);
     let fault = "one node killed, one stopped (`SIGSTOP`)";
-    let cell = Cell { id: "R9", fault, topology: "quorum of 5", ttl: ms(2_000), ..THREE };
+    let cell = Cell { id: "R9", fault, topology: "quorum of 5", ttl: LONG, ..THREE };
     let servers = Servers::first(all.clone());
     let rest = Rest::begin(cell, servers, async || client(&all, true).await).await;
     let mut play = rest.hold().await;
@@ -60,7 +60,7 @@ async fn r10_without_a_majority_of_the_nodes_nobody_is_granted_anything() {
     let nodes = start(3, &RedisServer::builder().appendonly());
     let all = addresses(&nodes);
     let fault = "two nodes killed, later started again with their append-only files";
-    let cell = Cell { id: "R10", fault, verdict: Verdict::Liveness, ..THREE };
+    let cell = Cell { id: "R10", fault, verdict: Verdict::Liveness, ttl: ms(4_000), ..THREE };
     let servers = Servers::first(all.clone());
     let rest = Rest::begin(cell, servers, async || client(&all, true).await).await;
     let mut play = rest.hold().await;
@@ -115,7 +115,7 @@ async fn r16_a_young_node_beside_a_slow_one_costs_nobody_a_lease_and_keeps_nobod
     let mut all = addresses(&nodes);
     all[2] = proxy.addr();
     let fault = "one node restarted empty, another one slow (20 ms each way)";
-    let cell = Cell { id: "R16", fault, ..THREE };
+    let cell = Cell { id: "R16", fault, ttl: LONG, ..THREE };
     let servers = Servers::first(all.clone());
     let client = async || client_with(&all, "max_ttl=10s").await;
     let mut play = Rest::begin(cell, servers, client).await.hold().await;

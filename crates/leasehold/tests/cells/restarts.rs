@@ -12,7 +12,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::cell::{Cell, Rest, ms, wait_for};
+use crate::cell::{Cell, LONG, PATIENCE, Rest, connected, ms, wait_for};
 use crate::cluster::{self, CLUSTER};
 use crate::load::{Load, Progress, Use};
 use crate::naive::Servers;
@@ -25,7 +25,7 @@ const WORKERS: usize = 20;
 async fn workers(client: impl AsyncFn() -> Client) -> Load {
     let mut load = Load::new();
     for worker in 0..WORKERS {
-        load.join(client().await, NAMES[worker % NAMES.len()], Use::Mutex, ms(4_000));
+        load.join(client().await, NAMES[worker % NAMES.len()], Use::Mutex, LONG);
     }
     load
 }
@@ -34,9 +34,9 @@ async fn workers(client: impl AsyncFn() -> Client) -> Load {
 async fn r14_a_cluster_whose_nodes_are_restarted_in_turn_costs_nobody_a_lease() {
     let cluster = cluster::start(Cluster::builder()).await;
     let fault = "each primary restarted after a `CLUSTER FAILOVER`";
-    let cell = Cell { id: "R14", fault, ttl: ms(4_000), ..CLUSTER };
+    let cell = Cell { id: "R14", fault, ttl: LONG, ..CLUSTER };
     let mut play = cluster::rest(cell, &cluster).await.hold().await;
-    let load = workers(async || Client::connect(cluster.url()).await.unwrap()).await;
+    let load = workers(async || connected(Client::builder(), &cluster.url()).await).await;
     let progress = load.progress();
     cluster::block(&cluster, move |cluster| in_turn(cluster, &progress)).await;
     play.over();
@@ -68,7 +68,7 @@ async fn r15_a_quorum_whose_nodes_are_restarted_in_turn_costs_nobody_a_lease() {
     let nodes = quorum::start(3, &RedisServer::builder().appendonly());
     let all = quorum::addresses(&nodes);
     let fault = "each node restarted with its append-only file";
-    let cell = Cell { id: "R15", fault, ttl: ms(6_000), ..THREE };
+    let cell = Cell { id: "R15", fault, ttl: LONG, ..THREE };
     let client = async || quorum::client(&all, true).await;
     let rest = Rest::begin(cell, Servers::majority(all.clone()), client).await;
     let mut play = rest.hold().await;
@@ -105,7 +105,8 @@ async fn all_clients_of_a_server_that_was_down_keep_their_leases_when_it_is_back
     for number in 0..count {
         let url = url.clone();
         connecting.spawn(async move {
-            let client = Client::connect(url).await.unwrap();
+            let builder = Client::builder().call_timeout(PATIENCE);
+            let client = connected(builder, &url).await;
             client.mutex(format!("lock-{number}")).ttl(ttl).lock().await.unwrap()
         });
         if connecting.len() == 50 {

@@ -7,7 +7,7 @@ use leasehold::{Client, ErrorKind, Release};
 use leasehold_testkit::server::RedisServer;
 use leasehold_testkit::server::sentinel::{NAME, SentinelSet, SentinelSetBuilder};
 
-use crate::cell::{Cell, Rest, Verdict, in_step, ms, wait_for};
+use crate::cell::{Cell, Rest, Verdict, connected, in_step, ms, wait_for};
 use crate::naive::Servers;
 
 const SET: Cell =
@@ -31,7 +31,7 @@ async fn rest(cell: Cell, set: &Arc<SentinelSet>, query: &str) -> Rest {
 }
 
 async fn client(url: &str) -> Client {
-    Client::builder().call_timeout(ms(500)).connect(url).await.unwrap()
+    connected(Client::builder().call_timeout(ms(500)), url).await
 }
 
 /// Has the sentinels promote a replica. They are told to: left to themselves they do the same, but

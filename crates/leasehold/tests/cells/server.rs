@@ -7,7 +7,7 @@ use std::sync::Arc;
 use leasehold::Client;
 use leasehold_testkit::server::{RedisServer, Reply};
 
-use crate::cell::{Cell, Play, Rest, Verdict, ms, wait_for};
+use crate::cell::{Cell, LONG, Play, Rest, Verdict, connected, ms, wait_for};
 use crate::naive::Servers;
 
 const ONE: Cell =
@@ -15,7 +15,7 @@ const ONE: Cell =
 
 async fn held(cell: Cell, server: &RedisServer) -> Play {
     let (url, at) = (server.url(), server.addr());
-    let client = async || Client::builder().call_timeout(ms(500)).connect(&url).await.unwrap();
+    let client = async || connected(Client::builder().call_timeout(ms(500)), &url).await;
     Rest::begin(cell, Servers::one(move || Some(at)), client).await.hold().await
 }
 
@@ -35,7 +35,7 @@ async fn s3_a_server_that_forgets_everything_grants_twice_and_the_fence_saves_th
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn v1_flushed_scripts_cost_nobody_a_lease() {
     let server = RedisServer::start();
-    let cell = Cell { id: "V1", fault: "`SCRIPT FLUSH`", ttl: ms(2_000), ..ONE };
+    let cell = Cell { id: "V1", fault: "`SCRIPT FLUSH`", ttl: LONG, ..ONE };
     let mut play = held(cell, &server).await;
     assert_eq!(server.cli(&["SCRIPT", "FLUSH"]), "OK");
     play.over();

@@ -7,7 +7,7 @@ use leasehold_testkit::server::RedisServer;
 use leasehold_testkit::server::cluster::Cluster;
 use tokio::task::JoinHandle;
 
-use crate::cell::{ms, wait_for};
+use crate::cell::{LONG, connected, ms, wait_for};
 use crate::cluster;
 use crate::load::{Load, Progress, Use};
 
@@ -38,8 +38,8 @@ impl Scene {
         let slot = cluster.slot_of(MUTEX);
         assert!(NAMES.iter().all(|name| cluster.slot_of(name) == slot));
 
-        let client = async || Client::connect(cluster.url()).await.unwrap();
-        let ttl = ms(4_000);
+        let client = async || connected(Client::builder(), &cluster.url()).await;
+        let ttl = LONG;
         let mut load = Load::new();
         let holder = client().await;
         load.keep(holder.mutex(KEPT).ttl(ttl).lock().await.unwrap());
