@@ -28,7 +28,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How long after the fault the naive client may take to come to grief.
 const GRIEF: Duration = Duration::from_secs(30);
 /// Of a lease that the fault may not cost: a busy machine has the time to renew it, too.
-pub(crate) const LONG: Duration = Duration::from_secs(10);
+/// A cluster that fails over by hand may stand still for ten seconds by itself.
+pub(crate) const LONG: Duration = Duration::from_secs(30);
+/// The naive client's lease is no longer: some faults do it no harm before that is over.
+const NAIVE_LEASE: Duration = Duration::from_secs(4);
 
 pub(crate) const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -298,7 +301,7 @@ impl Rest {
         this.stage.busy.send_replace(true);
         let end = CancellationToken::new();
         let holder = tokio::spawn(Arc::clone(&this.stage).hold(guard, held, end.clone()));
-        let naive = Naive::begin(this.servers.clone(), this.cell.ttl).await;
+        let naive = Naive::begin(this.servers.clone(), this.cell.ttl.min(NAIVE_LEASE)).await;
         Play { rest: this, holder, end, naive, over: None, before }
     }
 }

@@ -115,7 +115,7 @@ async fn r16_a_young_node_beside_a_slow_one_costs_nobody_a_lease_and_keeps_nobod
     let mut all = addresses(&nodes);
     all[2] = proxy.addr();
     let fault = "one node restarted empty, another one slow (20 ms each way)";
-    let cell = Cell { id: "R16", fault, ttl: LONG, ..THREE };
+    let cell = Cell { id: "R16", fault, ttl: ms(10_000), ..THREE };
     let servers = Servers::first(all.clone());
     let client = async || client_with(&all, "max_ttl=10s").await;
     let mut play = Rest::begin(cell, servers, client).await.hold().await;
