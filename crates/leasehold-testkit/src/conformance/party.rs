@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{
-    Acquire, AcquireRequest, Already, Busy, ClientId, FenceBlock, Key, Leave, LeaveRequest,
-    Metadata, Mode, OwnerName, Place, QueueRequest, Refusal, Release, ReleaseRequest, Renew,
-    RenewRequest, Store, Token, Waiting,
+    Acquire, AcquireRequest, Already, Busy, ClientId, ErrorKind, FenceBlock, Key, Leave,
+    LeaveRequest, Metadata, Mode, OwnerName, Place, QueueRequest, Refusal, Release, ReleaseRequest,
+    Renew, RenewRequest, Store, Token, Waiting,
 };
 
 use super::context::{CALL, LONG, Patience, cool, token, ttl};
@@ -121,9 +121,14 @@ impl Party {
 
     /// Asks for what this token has already.
     pub(super) async fn take_again(&self) -> Already {
-        match self.ask().await {
-            Acquire::Already(already) => already,
-            other => panic!("{} was not held already: {other:?}", self.request.key),
+        let mut patience = Patience::for_what("an answer that a majority gives");
+        loop {
+            match self.ask().await {
+                Acquire::Already(already) => return already,
+                // Nodes of a quorum that are late have not heard of the lease yet.
+                Acquire::Busy(busy) if busy.is_contended() => patience.pause().await,
+                other => panic!("{} was not held already: {other:?}", self.request.key),
+            }
         }
     }
 
@@ -207,8 +212,15 @@ impl Lease {
         ReleaseRequest::new(self.key.clone(), self.token, self.fences)
     }
 
+    /// Sent again, a release is the same release: a node of a quorum has little time for each.
     pub(super) async fn release_with(&self, request: &ReleaseRequest) -> Release {
-        self.store.release(request, CALL).await.expect("release answers")
+        let mut patience = Patience::for_what("an answer to a release");
+        loop {
+            match self.store.release(request, CALL).await {
+                Err(error) if error.kind() == ErrorKind::Unavailable => patience.pause().await,
+                answer => return answer.expect("release answers"),
+            }
+        }
     }
 
     pub(super) async fn release(&self) -> Release {
