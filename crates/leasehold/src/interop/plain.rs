@@ -13,6 +13,7 @@ use crate::client::Client;
 use crate::kinds::mutex::Mutex;
 use crate::lease::guard::Guard;
 use crate::lease::held_lease::HeldLease;
+use crate::lease::not_changed::NotChanged;
 use crate::lease::release::Release;
 use crate::lease::run::RunError;
 use crate::options::{Fairness, LockOptions, delegate, holding_options, patience_options};
@@ -233,6 +234,30 @@ impl PlainMutex {
     /// Cancel safe: whatever a request on its way gets is given up in the background.
     pub async fn lock_within(&self, limit: Duration) -> Result<PlainGuard> {
         self.mutex.lock_within(limit).await.map(|guard| self.guard(guard))
+    }
+
+    /// Renews the lease of `guard` to this value's ttl. If the lease is gone, takes the lock anew; `None` if
+    /// another holder has it. It waits for that as [`Mutex::relock`](crate::Mutex::relock) does.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(refreshing)]
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::relock`](crate::Mutex::relock). The guard comes back with the error, and holds what it held.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the lease is given up in the background.
+    pub async fn relock(
+        &self,
+        guard: PlainGuard,
+    ) -> Result<Option<PlainGuard>, NotChanged<PlainGuard>> {
+        match self.mutex.relock(guard.guard).await {
+            Ok(anew) => Ok(anew.map(|guard| self.guard(guard))),
+            Err(not_changed) => Err(not_changed.map(|guard| self.guard(guard))),
+        }
     }
 
     fn guard(&self, guard: Guard) -> PlainGuard {

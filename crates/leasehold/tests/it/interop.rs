@@ -336,6 +336,32 @@ async fn what_all_locks_are_told_goes_for_each_of_them() {
 }
 
 #[tokio::test]
+async fn locking_again_refreshes_what_is_held_and_takes_what_was_lost() {
+    let server = RedisServer::start();
+    let plain = Plain::connect(server.url(), Layout::Redislock).await.unwrap();
+    let left = || server.cli(&["PTTL", "a"]).trim().parse::<u64>().unwrap();
+    let mutex = plain.mutex("a").ttl(secs(60)).renew(false);
+    let guard = mutex.lock().await.unwrap();
+    let token = guard.lease().token();
+    let guard = mutex.clone().ttl(secs(600)).relock(guard).await.unwrap().unwrap();
+    assert!(left() > 60_000);
+    assert_eq!(guard.lease().token(), token, "refreshed");
+
+    does(&server, &["DEL", "a"]);
+    let guard = mutex.relock(guard).await.unwrap().unwrap();
+    assert_ne!(guard.lease().token(), token, "taken anew");
+
+    does(&server, &["SET", "a", "another's", "PX", "600000"]);
+    assert!(mutex.relock(guard).await.unwrap().is_none());
+    assert_eq!(server.cli(&["GET", "a"]).trim(), "another's");
+
+    let other = plain.mutex("b").lock().await.unwrap();
+    let not_changed = mutex.relock(other).await.unwrap_err();
+    assert_eq!(not_changed.kind(), ErrorKind::Misuse);
+    not_changed.into_guard().release().await.unwrap();
+}
+
+#[tokio::test]
 async fn locks_are_taken_together_or_not_at_all() {
     let server = RedisServer::start();
     let client = client(&server, Layout::Redislock).await;
