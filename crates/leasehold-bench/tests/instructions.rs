@@ -1,6 +1,7 @@
 //! How many instructions the server and the client carry out, as callgrind counts them, for a cycle of a
-//! lock that nobody else wants, of one lock among many that go together, for a hand-off, and for a renewal; and
-//! for a cycle in the embedded store. How many of the client's are atomic: each takes as long as some twenty others,
+//! lock that nobody else wants, of one lock among many that go together, for a hand-off, and for a renewal; for a
+//! try that finds the lock busy, a cycle of a permit beside another one, a waiter's heartbeat, and the first use of a
+//! name; and for a cycle in the embedded store. How many of the client's are atomic: each takes as long as some twenty others,
 //! and none shows by how many there are in all.
 //!
 //! Each count is a multiple of what the bare pair (`SET NX PX`, and a script that compares and deletes) needs, on
@@ -20,8 +21,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use leasehold::Client;
-use leasehold::store::{Acquire, AcquireRequest, Renew, RenewRequest};
-use leasehold_core::{Key, Token, Ttl};
+use leasehold::store::{Acquire, AcquireRequest, QueueRequest, Renew, RenewRequest};
+use leasehold_core::{ClientId, Key, Token, Ttl};
 use leasehold_testkit::process::TestProcess;
 use leasehold_testkit::server::{RedisServer, binary};
 
@@ -61,6 +62,10 @@ const ALONE: Task = Task { name: "alone", short: 100, long: 900 };
 const TOGETHER: Task = Task { name: "together", short: 512, long: 4_096 };
 const HAND_OFF: Task = Task { name: "hand-off", short: 160, long: 960 };
 const RENEWAL: Task = Task { name: "renewal", short: 960, long: 9_600 };
+const BUSY: Task = Task { name: "busy", short: 100, long: 900 };
+const PERMIT: Task = Task { name: "permit", short: 100, long: 900 };
+const HEARTBEAT: Task = Task { name: "heartbeat", short: 150, long: 900 };
+const FIRST_USE: Task = Task { name: "first-use", short: 100, long: 900 };
 const EMBEDDED: Task = Task { name: "embedded", short: 200, long: 2_000 };
 
 async fn connect() -> Client {
@@ -75,6 +80,10 @@ async fn carry_out(task: &str, times: usize) {
         "together" => cycles(&connect().await, 64, times / 64).await,
         "hand-off" => handoffs(&connect_all(16).await, times / 16).await,
         "renewal" => renewals(&connect().await, 960, times / 960).await,
+        "busy" => busy(&connect().await, times).await,
+        "permit" => permits(&connect().await, times).await,
+        "heartbeat" => heartbeats(&connect().await, times).await,
+        "first-use" => first_uses(&connect().await, times).await,
         "embedded" => {
             let folder = tempfile::tempdir().unwrap();
             let url = format!("embedded:{}", folder.path().join("locks").display());
@@ -112,17 +121,69 @@ async fn renewals(client: &Client, leases: usize, times: usize) {
     let (store, ttl) = (client.store(), Ttl::new(TTL).unwrap());
     let mut requests = Vec::new();
     for number in 0..leases {
-        let (key, token) =
-            (Key::new(format!("renewed/{number}")).unwrap(), Token::generate().unwrap());
-        let request = AcquireRequest::new(key.clone(), token, ttl);
+        let request = asking(&format!("renewed/{number}"));
         let Acquire::Granted(granted) = store.acquire(&request, WITHIN).await.unwrap() else {
             panic!()
         };
-        requests.push(RenewRequest::new(key, token, granted.fences, ttl));
+        requests.push(RenewRequest::new(request.key, request.token, granted.fences, ttl));
     }
     for _ in 0..times {
         let answers = store.renew(&requests, WITHIN).await;
         assert!(answers.iter().all(|answer| *answer.as_ref().unwrap() == Renew::Renewed));
+    }
+}
+
+async fn busy(client: &Client, times: usize) {
+    let mutex = client.mutex("counted/held");
+    let guard = mutex.lock().await.unwrap();
+    for _ in 0..times {
+        assert!(mutex.try_lock().await.unwrap().is_none());
+    }
+    guard.release().await.unwrap();
+}
+
+/// Cycles of one permit while another one is taken.
+async fn permits(client: &Client, times: usize) {
+    let semaphore = client.semaphore("counted/permits", 4);
+    let other = semaphore.acquire().await.unwrap();
+    for _ in 0..times {
+        semaphore.try_acquire().await.unwrap().unwrap().release().await.unwrap();
+    }
+    other.release().await.unwrap();
+}
+
+fn asking(name: &str) -> AcquireRequest {
+    AcquireRequest::new(Key::new(name).unwrap(), Token::generate().unwrap(), Ttl::new(TTL).unwrap())
+}
+
+/// Heartbeats of fifteen who wait behind a holder.
+async fn heartbeats(client: &Client, times: usize) {
+    let store = client.store();
+    let held = store.acquire(&asking("counted/waited-for"), WITHIN).await.unwrap();
+    assert!(matches!(held, Acquire::Granted(_)));
+    let (waiting, mut waiters) = (ClientId::generate().unwrap(), Vec::new());
+    for ticket in 0..15 {
+        let mut request = asking("counted/waited-for");
+        request.queue = Some(QueueRequest::new(waiting, ticket, request.ttl));
+        waiters.push(request);
+    }
+    for beat in 0..times / waiters.len() {
+        for request in &mut waiters {
+            let Acquire::Waiting(waiting) = store.acquire(request, WITHIN).await.unwrap() else {
+                panic!()
+            };
+            let queue = request.queue.as_mut().unwrap();
+            (queue.place, queue.heartbeat) =
+                (Some(waiting.place), u32::try_from(beat).unwrap() + 1);
+        }
+    }
+}
+
+async fn first_uses(client: &Client, times: usize) {
+    let store = client.store();
+    for number in 0..times {
+        let granted = store.acquire(&asking(&format!("first/{number}")), WITHIN).await.unwrap();
+        assert!(matches!(granted, Acquire::Granted(_)));
     }
 }
 
@@ -210,11 +271,15 @@ fn each(side: Side, task: Task) -> Counts {
 
 /// References: what each side needs as a multiple of what it needs for the bare pair, and how many atomic
 /// instructions. Counted on Redis 7.0, with all features of the workspace, built for tests on x86-64.
-const COUNTED: [(Side, Task, f64, Option<f64>); 9] = [
+const COUNTED: [(Side, Task, f64, Option<f64>); 13] = [
     (Side::Server, ALONE, 3.22, None),
     (Side::Server, TOGETHER, 1.17, None),
     (Side::Server, HAND_OFF, 6.2, None),
     (Side::Server, RENEWAL, 0.67, None),
+    (Side::Server, BUSY, 7.65, None),
+    (Side::Server, PERMIT, 20.9, None),
+    (Side::Server, HEARTBEAT, 2.8, None),
+    (Side::Server, FIRST_USE, 2.56, None),
     (Side::Client, ALONE, 0.98, Some(199.0)),
     (Side::Client, TOGETHER, 0.52, Some(105.0)),
     (Side::Client, HAND_OFF, 1.9, Some(450.0)),
