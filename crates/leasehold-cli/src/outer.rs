@@ -1,10 +1,16 @@
 //! The locks of the commands around this one: what is waited for there never comes free.
+//!
+//! A command that runs another one tells it what it holds. A `hold` can't tell the script that it holds a lock
+//! for, so its lease has a note of which process that is.
 
-use std::env;
+use std::{env, fs};
 
 use leasehold::store::{self, Mode};
-use leasehold::{Client, DetachedLease, Fence, Key, LockInfo};
+use leasehold::{Client, DetachedLease, Fence, HolderInfo, Key, LockInfo};
+use rustix::process::Pid;
 
+use crate::descent::{self, Process};
+use crate::fnv;
 use crate::kind::Kind;
 use crate::lease_file::LEASE_VARIABLE;
 
@@ -12,6 +18,8 @@ use crate::lease_file::LEASE_VARIABLE;
 pub(crate) const OUTER_VARIABLE: &str = "LEASEHOLD_OUTER";
 /// Begins the note by which a waiter says under whose fences it waits.
 const NOTE: &str = "within=";
+/// Begins the note by which a holder says for which process it holds the lock.
+const FOR: &str = "while-pid=";
 
 /// The locks that commands around this one hold, as far as the environment tells.
 #[derive(Clone, Debug, Default)]
@@ -53,21 +61,40 @@ impl Outer {
         for key in keys.iter().filter(|key| self.0.iter().any(|(_, outer)| outer == *key)) {
             // What the store does not tell, the wait itself will.
             let Ok(Some(info)) = client.inspect(key).await else { continue };
-            if let Some(fence) = self.in_the_way(&info, kind) {
-                return Err(format!(
-                    "\"{key}\" is held by a command around this one (fence {fence}), which would wait \
-                     for itself; leave the inner lock out, or give --wait-for-outer"
-                ));
-            }
+            self.judge(&info, kind)?;
         }
         Ok(())
     }
 
+    /// Refuses to wait for a lock that a command around this one has.
+    pub(crate) fn judge(&self, info: &LockInfo, kind: Kind) -> Result<(), String> {
+        match self.in_the_way(info, kind) {
+            None => Ok(()),
+            Some(fence) => Err(format!(
+                "\"{}\" is held by a command around this one (fence {fence}), which would wait for \
+                 itself; leave the inner lock out, or give --wait-for-outer",
+                info.key
+            )),
+        }
+    }
+
     /// A fence of theirs that has to go before one of this kind can come.
     fn in_the_way(&self, info: &LockInfo, kind: Kind) -> Option<Fence> {
-        let is_theirs =
+        let is_named =
             |fence: Fence| self.0.iter().any(|(of, key)| *of == fence && *key == info.key);
-        let theirs: Vec<_> = info.holders.iter().filter(|holder| is_theirs(holder.fence)).collect();
+        // Nothing is looked at where no holder is that of a script.
+        let scripts = match info.holders.iter().flat_map(scripts_of).next() {
+            Some(_) => {
+                let line = descent::line_of(rustix::process::getpid());
+                line.iter().filter_map(name_of).collect()
+            }
+            None => Vec::new(),
+        };
+        let is_of_script = |holder: &HolderInfo| {
+            scripts_of(holder).any(|name| scripts.iter().any(|it| it == name))
+        };
+        let is_theirs = |holder: &&HolderInfo| is_named(holder.fence) || is_of_script(holder);
+        let theirs: Vec<_> = info.holders.iter().filter(is_theirs).collect();
         let keep_out = |wanted: Wanted| match wanted {
             Wanted::Alone => true,
             Wanted::Beside => theirs.iter().any(|holder| holder.mode == Mode::Exclusive),
@@ -120,6 +147,25 @@ enum Wanted {
 /// The fences under which the owner of these notes is run, by its own words.
 pub(crate) fn fences(notes: &str) -> impl Iterator<Item = Fence> {
     notes.lines().filter_map(|note| fence(note.strip_prefix(NOTE)?))
+}
+
+/// The note of a holder that holds a lock for this process, where such a note can be read back.
+pub(crate) fn note_of_script(script: Pid) -> Option<String> {
+    descent::line_of(script).first().and_then(name_of).map(|name| format!("{FOR}{name}"))
+}
+
+/// What a holder's notes say of the process that it holds the lock for.
+fn scripts_of(holder: &HolderInfo) -> impl Iterator<Item = &str> {
+    holder.metadata.as_str().lines().filter_map(|note| note.strip_prefix(FOR))
+}
+
+/// The name of a process that no other one has, on whichever machine.
+fn name_of(process: &Process) -> Option<String> {
+    let boot = fs::read("/proc/sys/kernel/random/boot_id").ok()?;
+    let numbers = fs::read_link("/proc/self/ns/pid").ok()?;
+    let numbers = numbers.as_os_str().as_encoded_bytes();
+    let hash = fnv::hash(&[&boot, numbers, &process.started.to_le_bytes()]);
+    Some(format!("{}-{hash:016x}", process.pid))
 }
 
 fn of_line(line: &str) -> Option<(Fence, Key)> {

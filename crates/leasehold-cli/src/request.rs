@@ -96,15 +96,10 @@ impl Request {
             (no_owner, "--owner", "room for an owner"),
         ];
         arguments::refuse_for(layout, &lacks)?;
-        let mut notes = Metadata::new(meta.join("\n")).map_err(argument)?;
+        let notes = Metadata::new(meta.join("\n")).map_err(argument)?;
         let outer = if layout.is_none() { Outer::of_environment() } else { Outer::default() };
-        // As far as there is room behind what was asked for.
-        for note in outer.notes() {
-            let longer = format!("{notes}\n{note}", notes = notes.as_str());
-            let Ok(longer) = Metadata::new(longer.trim_start()) else { break };
-            notes = longer;
-        }
-        Ok(Self {
+        let within: Vec<_> = outer.notes().collect();
+        let mut request = Self {
             keys: arguments::keys(keys)?,
             kind,
             limit: waiting.limit(),
@@ -116,7 +111,19 @@ impl Request {
             waits_for_outer: waiting.wait_for_outer,
             owner: owner.clone(),
             metadata: notes,
-        })
+        };
+        within.iter().for_each(|note| request.note(note));
+        Ok(request)
+    }
+
+    /// Adds a note, where there is room for one behind what was asked for.
+    pub(crate) fn note(&mut self, note: &str) {
+        if self.numbers == Numbers::Fences {
+            let longer = format!("{}\n{note}", self.metadata.as_str());
+            if let Ok(longer) = Metadata::new(longer.trim_start()) {
+                self.metadata = longer;
+            }
+        }
     }
 
     pub(crate) fn owner(&self) -> Option<&str> {
@@ -190,12 +197,12 @@ impl Request {
         }
         let taken = unless_interrupted(signals, async {
             tokio::select! {
-                taken = self.ask_store(client, manner, self.left(begun)) => taken,
-                () = until(answer_by) => Err(context.silent()),
-                never = self.explain_the_wait(client) => match never {},
+                taken = self.ask_store(client, manner, self.left(begun)) => Ok(taken),
+                () = until(answer_by) => Ok(Err(context.silent())),
+                why = self.explain_the_wait(client) => Err(self.busy(&why)),
             }
         });
-        let taken = taken.await;
+        let taken = taken.await.and_then(|taken| taken);
         // The time of a question that came to nothing is that of giving up, too.
         let came_to_nothing = !matches!(taken, Ok(Ok(Some(_))));
         context.close_by(answer_by.filter(|_| came_to_nothing));
@@ -302,6 +309,11 @@ impl Request {
         self.busy(why)
     }
 
+    /// Refuses to wait for a command around this one.
+    fn refuse_itself(&self, info: &LockInfo) -> Result<(), String> {
+        if self.waits_for_outer { Ok(()) } else { self.outer.judge(info, self.kind) }
+    }
+
     async fn describe_obstacle(&self, client: &Client) -> String {
         if self.quiet {
             return String::new();
@@ -309,6 +321,9 @@ impl Request {
         let at = client.location();
         match self.obstacle(client).await {
             Ok(Some(info)) => {
+                if let Err(why) = self.refuse_itself(&info) {
+                    return why;
+                }
                 let early = self.came_early(Some(&info));
                 format!("\"{}\" at {at} is {}{early}", info.key, describe::state(&info))
             }
@@ -367,12 +382,8 @@ impl Request {
         self.limit == Some(Duration::ZERO) || matches!(self.kind, Kind::OncePer(_))
     }
 
-    /// Says who is waited for, or that the store is.
-    #[expect(clippy::infinite_loop, reason = "it ends by being dropped, with the wait")]
-    async fn explain_the_wait(&self, client: &Client) -> std::convert::Infallible {
-        if self.quiet {
-            return std::future::pending().await;
-        }
+    /// Says who is waited for, or that the store is. Returns why where that is a command around this one.
+    async fn explain_the_wait(&self, client: &Client) -> String {
         let mut pauses = Pauses::default();
         loop {
             tokio::time::sleep(pauses.next()).await;
@@ -380,6 +391,12 @@ impl Request {
                 // It may be this very try, which is not proven yet.
                 Ok(Some(_)) if self.is_try() => {}
                 Ok(Some(info)) => {
+                    if let Err(why) = self.refuse_itself(&info) {
+                        return why;
+                    }
+                    if self.quiet {
+                        continue;
+                    }
                     let mut line = info.waiters.iter();
                     let mine = line.position(|waiter| client.is_own(waiter.mark));
                     let place = mine.map_or_else(String::new, |place| {
@@ -397,6 +414,7 @@ impl Request {
                 }
                 // It comes free just now.
                 Ok(None) => {}
+                Err(_) if self.quiet => {}
                 Err(error) => {
                     let next = if error.passes() { "; trying again" } else { "" };
                     output::message(&format!(

@@ -47,16 +47,17 @@ pub(crate) async fn wait(args: &Wait, context: &Context) -> Outcome {
         // Not to wait for the lock is not to have no time to ask for it.
         let connecting = context.connect_as(None, false, limit.filter(|limit| !limit.is_zero()));
         let client = connecting.await?;
-        if !args.waiting.wait_for_outer {
-            let kind = match args.permits {
-                _ if args.shared => Kind::Shared,
-                // Of how many, the store knows; fewer than all of them may come free.
-                Some(_) => Kind::OncePer(Duration::ZERO),
-                None => Kind::Exclusive,
-            };
-            let refused = Outer::of_environment().refuse(&keys, kind, &client).await;
-            refused
-                .map_err(|why| Failure::new(Exit::Busy(args.waiting.conflict_exit_code), why))?;
+        let kind = match args.permits {
+            _ if args.shared => Kind::Shared,
+            // Of how many, the store knows; fewer than all of them may come free.
+            Some(_) => Kind::OncePer(Duration::ZERO),
+            None => Kind::Exclusive,
+        };
+        let outer = Some(Outer::of_environment()).filter(|_| !args.waiting.wait_for_outer);
+        let busy = Exit::Busy(args.waiting.conflict_exit_code);
+        let refuse = |why| Failure::new(busy, why);
+        if let Some(outer) = &outer {
+            outer.refuse(&keys, kind, &client).await.map_err(refuse)?;
         }
         let mut pause = PAUSE_MIN;
         let mut pauses = Pauses::default();
@@ -75,8 +76,8 @@ pub(crate) async fn wait(args: &Wait, context: &Context) -> Outcome {
                 Ok(None) => return free(),
                 Ok(Some((info, earliest))) => {
                     answered = now;
+                    outer.as_ref().map_or(Ok(()), |it| it.judge(&info, kind)).map_err(refuse)?;
                     if is_over {
-                        let busy = Exit::Busy(args.waiting.conflict_exit_code);
                         if context.quiet {
                             return Err(Failure::silent(busy));
                         }

@@ -15,10 +15,10 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process, test_kill_process_group, waitid,
 };
 
+use crate::descent::{self, Process};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::job::conditions::Conditions;
-use crate::job::descent::{self, Process};
 use crate::job::ending::{Ending, ended_child};
 use crate::job::start::{Plan, Ready};
 use crate::job::watchdog::{Dismissed, State, Watchdog};

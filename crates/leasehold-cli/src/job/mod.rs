@@ -3,7 +3,6 @@
 mod child;
 pub(crate) mod clock;
 mod conditions;
-pub(crate) mod descent;
 mod ending;
 pub(crate) mod page;
 mod start;

@@ -29,10 +29,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
+use crate::descent;
 use crate::inherited::{self, Inherited};
 use crate::job::clock::{self, Alarm};
 use crate::job::conditions::{self, Conditions};
-use crate::job::descent;
 use crate::job::ending::{self, Ending};
 use crate::job::page::{Page, Told, nanos};
 use crate::job::start::Ready;

@@ -46,6 +46,45 @@ fn what_would_wait_for_a_command_around_it_says_so_and_ends() {
 }
 
 #[test]
+fn what_would_wait_for_the_script_around_it_says_so_and_ends() {
+    everywhere(|site| {
+        let take = "fence=$(\"$0\" hold k --while-pid $$ --background) || exit 1; ";
+        for inner in [
+            "run k -- true",
+            "run k -n -- true",
+            "run other k -- true",
+            "hold k --while-pid $$ --background",
+            "acquire k",
+            "elect k -- true",
+            "wait k",
+            "run -s k -- true",
+        ] {
+            // Whatever stands between them.
+            for line in [
+                format!("\"$0\" {inner}"),
+                format!("setsid -w sh -c '\"$0\" {inner}; exit $?' \"$0\""),
+            ] {
+                let done = script(site, &format!("{take}{line}"))
+                    .complains(75, "\"k\" is held by a command around this one");
+                assert!(done.stderr.contains("--wait-for-outer"), "{line}: {done:?}");
+            }
+        }
+        script(site, &format!("{take}\"$0\" run k -q -E 9 -- true")).expect(9);
+        let line = "\"$0\" run other -- true && \"$0\" run k --wait-for-outer -w 0.4 -- true";
+        let done = script(site, &format!("{take}{line}")).complains(75, "the wait ran out");
+        assert!(!done.stderr.contains("around this one"), "{done:?}");
+        // One that is held for another script is nobody's own.
+        let mut process = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let line = format!("hold k --background --while-pid {}", process.id());
+        site.line(&line).expect(0);
+        let done = script(site, "\"$0\" run k -w 0.4 -- true").complains(75, "the wait ran out");
+        assert!(!done.stderr.contains("around this one"), "{done:?}");
+        process.kill().unwrap();
+        process.wait().unwrap();
+    });
+}
+
+#[test]
 fn what_would_wait_behind_somebody_who_waits_for_a_command_around_it_ends_too() {
     everywhere(|site| {
         for (beside, alone) in [("-s", ""), ("--limit 2", "--limit 2 --permits 2")] {

@@ -14,9 +14,9 @@ use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use super::script::Script;
+use crate::descent::Followed;
 use crate::inherited;
 use crate::job::clock::{self, Alarm};
-use crate::job::descent::Followed;
 use crate::job::page::nanos;
 use crate::leases::Leases;
 use crate::mapped::Mapped;

@@ -45,17 +45,15 @@ mod by_socket {
     use crate::cmd::hold::letting_go::{Ended, not_there};
     use crate::exit::Exit;
     use crate::failure::{Failure, Outcome};
+    use crate::fnv;
 
     /// A release at a store that is away takes as long as the command lets it, and this is longer.
     const ANSWER_WITHIN: Duration = Duration::from_secs(120);
 
     /// Where the holder listens for those who know the fence.
     fn address(key: &Key, fence: u64, place: &str) -> io::Result<SocketAddr> {
-        // FNV-1a: names may be longer than an address, and nobody gains by two with one address.
-        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        for byte in place.bytes().chain([0]).chain(key.as_str().bytes()) {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
+        // Names may be longer than an address, and nobody gains by two with one address.
+        let hash = fnv::hash(&[place.as_bytes(), key.as_str().as_bytes()]);
         let uid = rustix::process::geteuid().as_raw();
         SocketAddr::from_abstract_name(format!("leasehold/hold/{uid}/{fence}/{hash:016x}"))
     }

@@ -29,6 +29,7 @@ use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::kind::Kind;
 use crate::leases::{Cooldown, GivenUp, Held, Leases};
+use crate::outer;
 use crate::output::{self, JSON_VERSION};
 use crate::request::{Manner, Request};
 use crate::signals::{self, Signals};
@@ -83,6 +84,9 @@ pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
         ));
     }
     let purpose = purpose(args, &request)?;
+    if let Some(note) = purpose.as_ref().and_then(|it| outer::note_of_script(it.script.pid())) {
+        request.note(&note);
+    }
     let mut signals = context.catch_signals()?;
     let grace = purpose.as_ref().and_then(|purpose| purpose.manners).map(|manners| manners.grace);
     let manner = Manner { renew: true, grace, max_hold: args.max_hold };

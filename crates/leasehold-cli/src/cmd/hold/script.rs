@@ -12,8 +12,8 @@ use libc::c_int;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
+use crate::descent::Followed;
 use crate::failure::{Failure, Outcome};
-use crate::job::descent::Followed;
 
 /// How often to look whether it has ended, where the system tells nobody.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

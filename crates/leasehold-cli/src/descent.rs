@@ -35,7 +35,7 @@ pub(crate) struct Process {
     parent: i32,
     pub(crate) group: i32,
     /// Which of those that have had this number.
-    started: u64,
+    pub(crate) started: u64,
     is_dead: bool,
     is_descendant: bool,
 }
@@ -72,6 +72,13 @@ impl Followed {
     }
 }
 
+/// The process of this number and what it descends from, the nearest first; none where that is not shown. Not
+/// async-signal-safe.
+#[cfg(not(target_os = "linux"))]
+pub(crate) const fn line_of(_: Pid) -> Vec<Process> {
+    Vec::new()
+}
+
 /// The children of a process that can still do something, or `None` as above. Not async-signal-safe.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn children(_: Pid) -> Option<Vec<Process>> {
@@ -87,7 +94,7 @@ impl Process {
 }
 
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{children, send};
+pub(crate) use linux::{children, line_of, send};
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -100,7 +107,7 @@ mod linux {
     use rustix::fs::{CWD, Mode, OFlags, RawDir, openat};
     use rustix::process::Pid;
 
-    use crate::job::descent::{Followed, Process, Sent};
+    use crate::descent::{Followed, Process, Sent};
 
     /// How many processes are looked at with the memory that is asked for at first.
     const ROOM: usize = 1 << 12;
@@ -108,6 +115,8 @@ mod linux {
     const ROOM_MAX: usize = 1 << 22;
     /// How many processes stay known that have lost their parents.
     const KNOWN_MAX: usize = 1 << 9;
+    /// How many generations are looked at.
+    const LINE_MAX: usize = 1 << 10;
     /// How often those are stopped that were started meanwhile; with each time there are fewer.
     const STOPS: u32 = 8;
 
@@ -161,6 +170,15 @@ mod linux {
             }
             Some(all.send(signal))
         }
+    }
+
+    /// As in the other systems' half.
+    pub(crate) fn line_of(pid: Pid) -> Vec<Process> {
+        let Some(proc) = open_proc().filter(numbers_are_ours) else { return Vec::new() };
+        let read = |pid| Process::read(&proc, Name::of(pid).text());
+        // It ends where a number is given again meanwhile, too, and so could a circle come about.
+        let line = std::iter::successors(read(number_of(pid)), |one| read(one.parent));
+        line.take(LINE_MAX).collect()
     }
 
     /// As in the other systems' half.
