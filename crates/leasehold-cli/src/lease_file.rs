@@ -2,7 +2,8 @@
 //! standard input.
 
 use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +14,8 @@ use leasehold::store::escape;
 use crate::cli::LeaseSource;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
-use crate::settings::{create_private, given};
+use crate::replaced;
+use crate::settings::given;
 
 pub(crate) const LEASE_VARIABLE: &str = "LEASEHOLD_LEASE";
 /// A lease is one line, with a name of at most 512 bytes.
@@ -89,10 +91,14 @@ impl Taken {
         age.checked_sub(lease.ttl().duration()).filter(|over_for| !over_for.is_zero())
     }
 
+    /// The store that they were taken in, where that is told and is not this one.
+    pub(crate) fn place_but(&self, place: &str) -> Option<&str> {
+        self.place.as_deref().filter(|taken_at| *taken_at != escape::terminal(place).to_string())
+    }
+
     /// What to add where this store does not know one of them, and another one may.
     pub(crate) fn elsewhere(&self, place: &str) -> Option<String> {
-        let taken_at = self.place.as_ref()?;
-        (*taken_at != escape::terminal(place).to_string()).then(|| {
+        self.place_but(place).map(|taken_at| {
             format!(
                 "it is not held there; it was taken at {taken_at}: if that is another store, name it \
                  with --store, and if it is the same, the lease was lost"
@@ -117,11 +123,9 @@ pub(crate) fn read(source: &LeaseSource, layout: Option<&Layout>) -> Outcome<Tak
     };
     let is_empty = text.trim().is_empty();
     let nothing = || match &source.lease_file {
-        Some(path) if is_empty => Failure::usage(format!(
-            "{} is empty: an `acquire` that still waits has yet to write a lease to it, or one was \
-             killed before it had; remove the file if none runs",
-            path.display()
-        )),
+        Some(path) if is_empty => {
+            Failure::usage(format!("{} is empty: no lease was written to it", path.display()))
+        }
         Some(path) => Failure::usage(format!(
             "{} has no lease, only where one was taken; name the file of a lease",
             path.display()
@@ -134,7 +138,16 @@ pub(crate) fn read(source: &LeaseSource, layout: Option<&Layout>) -> Outcome<Tak
     if is_empty {
         return Err(nothing());
     }
-    let text = text.strip_suffix('\n').unwrap_or(&text);
+    let (leases, place) = parse(&text, layout)?;
+    if leases.is_empty() {
+        return Err(nothing());
+    }
+    Ok(Taken { leases, written, place })
+}
+
+/// The leases of a text, and the store that they were taken in where it says so.
+fn parse(text: &str, layout: Option<&Layout>) -> Outcome<(Vec<DetachedLease>, Option<String>)> {
+    let text = text.strip_suffix('\n').unwrap_or(text);
     let (mut leases, mut place) = (Vec::new(), None);
     for line in text.split('\n') {
         match line.strip_prefix(TAKEN_AT) {
@@ -142,10 +155,7 @@ pub(crate) fn read(source: &LeaseSource, layout: Option<&Layout>) -> Outcome<Tak
             None => leases.push(of_line(line, layout)?),
         }
     }
-    if leases.is_empty() {
-        return Err(nothing());
-    }
-    Ok(Taken { leases, written, place })
+    Ok((leases, place))
 }
 
 fn read_limited(source: impl io::Read) -> io::Result<String> {
@@ -165,68 +175,121 @@ pub(crate) fn has_no_store(operation: &str, place: &str) -> Failure {
     )
 }
 
-/// Whether there is a file without anything in it.
-fn is_empty(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == 0)
-}
-
-/// A file that was made for a lease, and is removed again unless it is kept.
-#[derive(Debug)]
+/// A file that leases are to be written to. It may have some of before: those of a process that has died are
+/// in nobody's way, and those that may be held are never written over.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseFile<'a> {
-    path: &'a Path,
-    file: File,
-    kept: bool,
+    pub(crate) path: &'a Path,
+    layout: Option<&'a Layout>,
 }
 
 impl<'a> LeaseFile<'a> {
-    pub(crate) fn create(path: &'a Path) -> Outcome<Self> {
+    /// Looks whether it can be written. To be called before a lock is taken, so that none is held in vain.
+    pub(crate) fn at(path: &'a Path, layout: Option<&'a Layout>) -> Outcome<Self> {
         let shown = path.display();
-        let file = create_private(path).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists if is_empty(path) => Failure::usage(format!(
-                "{shown} is there already and empty: another `acquire` waits and will write its lease \
-                 to it, or was killed; remove the file if none runs, or name another"
-            )),
-            io::ErrorKind::AlreadyExists => Failure::usage(format!(
-                "{shown} is there already and may hold a lease; release it, or name another file"
-            )),
-            _ => Failure::new(Exit::Output, format!("can't create {shown}: {error}")),
+        if fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
+            return Err(Failure::usage(format!(
+                "{shown} is there, and is no regular file; name another"
+            )));
+        }
+        replaced::try_beside(path).map_err(|error| {
+            Failure::new(Exit::Output, format!("can't create {shown}: {error}"))
         })?;
-        Ok(Self { path, file, kept: false })
+        Ok(Self { path, layout })
     }
 
-    pub(crate) fn write(&mut self, text: &str) -> Outcome<()> {
-        let written = self.file.write_all(text.as_bytes());
-        written.map_err(|error| {
-            let shown = self.path.display();
-            Failure::new(Exit::Output, format!("can't write {shown}: {error}"))
-        })
+    /// The leases that it has of before.
+    pub(crate) fn old(&self) -> Outcome<Option<Taken>> {
+        match File::open(self.path) {
+            Ok(file) => self.read(file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => {
+                Err(Failure::usage(format!("can't read {}: {error}", self.path.display())))
+            }
+        }
     }
 
-    /// Leaves the file where it is, with what was written.
-    pub(crate) fn keep(mut self) {
-        self.kept = true;
+    fn read(&self, file: File) -> Outcome<Option<Taken>> {
+        let shown = self.path.display();
+        let text = read_limited(file)
+            .map_err(|error| Failure::usage(format!("can't read {shown}: {error}")))?;
+        // An `acquire` was killed before it had written its lease.
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let parsed = parse(&text, self.layout).map_err(|Failure { message, .. }| {
+            Failure::usage(format!(
+                "{shown} is there and holds no lease that can be judged ({message}); remove it, or \
+                 name another file"
+            ))
+        });
+        let (leases, place) = parsed?;
+        Ok(Some(Taken { leases, written: None, place }))
     }
-}
 
-impl Drop for LeaseFile<'_> {
-    fn drop(&mut self) {
-        if !self.kept {
-            // It is private, and its lease is given back: no harm if it stays.
+    /// Writes leases to it, unless `judge` refuses for those of before.
+    pub(crate) async fn write(
+        &self,
+        text: &str,
+        judge: impl AsyncFnOnce(&Taken) -> Outcome<()>,
+    ) -> Outcome<()> {
+        let shown = self.path.display();
+        let failed = |error| Failure::new(Exit::Output, format!("can't write {shown}: {error}"));
+        let locked = locked(self.path, true).map_err(failed)?;
+        let of_before = locked.try_clone().map_err(failed).and_then(|file| self.read(file))?;
+        if let Some(of_before) = &of_before {
+            judge(of_before).await?;
+        }
+        let written = replace(self.path, text);
+        if written.is_err() && of_before.is_none() {
             drop(fs::remove_file(self.path));
+        }
+        written.map_err(failed)
+    }
+
+    /// Removes it if these leases are what it has.
+    pub(crate) fn remove(&self, leases: &[DetachedLease]) -> io::Result<()> {
+        let file = match locked(self.path, false) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            file => file?,
+        };
+        let text = read_limited(file.try_clone()?)?;
+        match parse(&text, self.layout) {
+            Ok((found, _)) if found == leases => fs::remove_file(self.path),
+            // The next one, which has the lock by now, has written its own.
+            _ => Ok(()),
         }
     }
 }
 
-/// Replaces a lease file in one step: whoever reads it finds the old lease or the new one.
-pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}", std::process::id()));
-    let beside = Path::new(&name);
-    let written = create_private(beside)
-        .and_then(|mut file| file.write_all(text.as_bytes()))
-        .and_then(|()| fs::rename(beside, path));
-    if written.is_err() {
-        drop(fs::remove_file(beside));
+impl Taken {
+    /// Removes the file that these leases were read from, unless others stand there by now.
+    pub(crate) fn remove(&self, path: &Path, layout: Option<&Layout>) -> io::Result<()> {
+        LeaseFile { path, layout }.remove(&self.leases)
     }
-    written
+}
+
+/// Opens a file that nobody else writes or removes until it is closed, if all go by this.
+fn locked(path: &Path, create: bool) -> io::Result<File> {
+    // Each time another one has replaced or removed it meanwhile, so somebody gets on.
+    loop {
+        let mut options = fs::OpenOptions::new();
+        let file = options.read(true).write(create).create(create).mode(0o600);
+        let file = file.custom_flags(libc::O_NOFOLLOW).open(path)?;
+        match file.lock() {
+            // Some file systems have no locks. There it is as safe as can be.
+            Err(error) if error.kind() != io::ErrorKind::Unsupported => return Err(error),
+            _ => {}
+        }
+        let mine = file.metadata()?;
+        let is_mine = |there: fs::Metadata| (there.dev(), there.ino()) == (mine.dev(), mine.ino());
+        if fs::symlink_metadata(path).is_ok_and(is_mine) {
+            return Ok(file);
+        }
+    }
+}
+
+/// Replaces a lease file in one step. It can be read by its user alone.
+pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
+    replaced::write(path, text, 0o600)
 }

@@ -31,6 +31,7 @@ mod panics;
 mod pauses;
 mod place;
 mod printer;
+mod replaced;
 mod request;
 mod secret;
 mod settings;

@@ -126,6 +126,10 @@ impl Request {
         }
     }
 
+    pub(crate) fn keys(&self) -> &[Key] {
+        &self.keys
+    }
+
     pub(crate) fn owner(&self) -> Option<&str> {
         self.owner.as_deref()
     }

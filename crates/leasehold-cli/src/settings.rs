@@ -3,8 +3,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::fmt;
-use std::fs::{self, File};
-use std::io;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -395,10 +394,4 @@ fn read_password(path: &Path) -> Outcome<String> {
         Some(password) if !password.is_empty() => Ok(password.to_owned()),
         _ => Err(Failure::config(format!("the first line of the password file {shown} is empty"))),
     }
-}
-
-/// Creates a file that only its owner can read, and refuses to touch one that is there.
-pub(crate) fn create_private(path: &Path) -> io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }

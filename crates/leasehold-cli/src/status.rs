@@ -3,8 +3,8 @@
 //! A process is one command, so there is one file. Each change replaces it in one step.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::output::{self, JSON_VERSION};
-use crate::{secret, signals};
+use crate::{replaced, secret, signals};
 
 /// What is to be written.
 #[derive(Debug)]
@@ -185,18 +185,9 @@ impl Told {
     }
 }
 
-/// Replaces the file: whoever reads it finds the one before or this one.
 fn write(path: &Path, text: &str) -> io::Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}", std::process::id()));
-    let beside = Path::new(&name);
-    let written = File::create_new(beside)
-        .and_then(|mut file| file.write_all(text.as_bytes()))
-        .and_then(|()| fs::rename(beside, path));
-    if written.is_err() {
-        drop(fs::remove_file(beside));
-    }
-    written
+    // As any file of its user's.
+    replaced::write(path, text, 0o666)
 }
 
 /// For people; no decision depends on it.

@@ -413,7 +413,10 @@ pub(crate) struct Acquire {
     #[command(flatten)]
     pub(crate) taking: Taking,
 
-    /// Write the lease to this new file, readable by you alone, instead of stdout
+    /// Write the lease to this file, readable by you alone, instead of stdout
+    ///
+    /// A lease that stands there is replaced if its lock is not held by it any more; else this one is given
+    /// back, and the exit code is 75. What is no lease is never replaced.
     #[arg(long, value_name = "FILE")]
     pub(crate) lease_file: Option<PathBuf>,
 

@@ -1,7 +1,6 @@
 //! `leasehold release`: end a lease that was taken with `acquire`, what a `hold` holds, or all of an owner.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::time::Duration;
 
 use leasehold::{
@@ -82,7 +81,7 @@ async fn taken(args: &Release, context: &Context) -> Outcome {
     }
     // With a lease that may still be held the file stays, so that it can be tried again.
     if let Some(path) = args.source.lease_file.as_ref().filter(|_| !may_be_held)
-        && let Err(error) = fs::remove_file(path)
+        && let Err(error) = taken.remove(path, layout)
     {
         output::message(&format!("warning: can't remove {}: {error}", path.display()));
     }

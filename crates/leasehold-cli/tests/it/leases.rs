@@ -148,8 +148,11 @@ fn a_lease_file_is_private_and_never_overwritten_and_goes_with_its_lease() {
     let mode = fs::metadata(site.path("lease")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let lease = site.read("lease");
-    site.line("acquire other --lease-file lease").complains(64, "lease is there already");
-    assert_eq!(site.read("lease"), lease);
+    for (line, code) in [("acquire other", 75), ("acquire other -n -E 9", 9)] {
+        site.line(&format!("{line} --lease-file lease"))
+            .complains(code, "lease has a lease of \"k\" that is still held");
+        assert_eq!(site.read("lease"), lease);
+    }
     site.line("run -n other -- true").expect(0);
     site.line("renew --lease-file lease --ttl 2h").expect(0);
     assert!(site.read("lease").contains(" 7200000 "), "{}", site.read("lease"));
@@ -168,6 +171,69 @@ fn a_lease_file_for_a_busy_lock_is_not_left_behind() {
     assert!(!site.path("lease").exists());
     site.line("acquire free --lease-file no/such/dir/lease").complains(74, "can't create");
     site.line("run -n free -- true").expect(0);
+}
+
+#[test]
+fn a_lease_file_that_a_crash_has_left_is_in_nobodys_way() {
+    let server = RedisServer::start();
+    for site in [Site::embedded(), Site::at(server.url())] {
+        // Killed before there was a lease, and after.
+        fs::write(site.path("lease"), "").unwrap();
+        site.line("acquire k --ttl 1h --lease-file lease -n").expect(0);
+        let lease = site.read("lease");
+        site.line("acquire k --lease-file lease -n").complains(75, "held by");
+        assert_eq!(site.read("lease"), lease, "it is still the way to give the lock back");
+        let fence = lease.split(' ').nth(2).unwrap();
+        site.run(["force-release", "k", "--fence", fence]).expect(0);
+        site.line("acquire k --ttl 50ms --lease-file lease -n").expect(0);
+        site.line("acquire k other --ttl 1h --lease-file lease").expect(0);
+        site.line("release --lease-file lease").expect(0);
+        assert!(!site.path("lease").exists());
+        // Beside each other they may hold the lock, and not with one file.
+        site.line("acquire s -s --ttl 1h --lease-file lease").expect(0);
+        let lease = site.read("lease");
+        site.line("acquire s -s --lease-file lease").complains(75, "\"s\" that is still held");
+        assert_eq!(site.read("lease"), lease);
+        site.line("release --lease-file lease").expect(0);
+        site.line("run s -n -- true").expect(0);
+    }
+}
+
+#[test]
+fn of_two_that_want_one_lease_file_at_once_the_second_has_it_after_the_first() {
+    let site = Site::embedded();
+    for _ in 0..5 {
+        let take = ["acquire", "k", "--ttl", "1h", "--lease-file", "lease"];
+        let both = [site.start(take), site.start(take)];
+        until("the first has it", || site.path("lease").exists());
+        site.line("release --lease-file lease").expect(0);
+        for one in both {
+            one.finish().expect(0);
+        }
+        site.line("run k -n -q -- true").expect(75);
+        site.line("release --lease-file lease").expect(0);
+        assert!(!site.path("lease").exists());
+    }
+}
+
+#[test]
+fn what_is_no_lease_file_is_not_replaced() {
+    let (site, other) = (Site::embedded(), Site::embedded());
+    fs::write(site.path("lease"), "mine\n").unwrap();
+    site.line("acquire k --lease-file lease").complains(64, "lease is there and holds no lease");
+    assert_eq!(site.read("lease"), "mine\n");
+    site.line("acquire k --lease-file .").complains(64, "no regular file");
+    fs::remove_file(site.path("lease")).unwrap();
+    std::os::unix::fs::symlink("elsewhere", site.path("lease")).unwrap();
+    site.line("acquire k --lease-file lease").complains(64, "no regular file");
+    fs::remove_file(site.path("lease")).unwrap();
+    // What was taken elsewhere may be held there.
+    other.line("acquire there --ttl 1h --lease-file lease").expect(0);
+    fs::copy(other.path("lease"), site.path("lease")).unwrap();
+    let there = other.path("locks").display().to_string();
+    site.line("acquire k --lease-file lease").complains(75, &there);
+    assert_eq!(site.read("lease"), other.read("lease"));
+    site.line("run k -n -- true").expect(0);
 }
 
 #[test]

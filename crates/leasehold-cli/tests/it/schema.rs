@@ -3,7 +3,7 @@
 use leasehold_testkit::server::RedisServer;
 use serde_json::{Value, json};
 
-use crate::harness::{Site, lock, until};
+use crate::harness::{Site, finish, lock, shell, until};
 
 fn schema() -> Value {
     serde_json::from_str(include_str!("../../../../docs/documents.schema.json")).unwrap()
@@ -219,6 +219,18 @@ fn what_became_of_a_lock_is_written_apart_from_the_exit_code() {
     let left = left
         .filter(|it| it.as_ref().unwrap().file_name().to_str().unwrap().starts_with("outcome."));
     assert_eq!(left.count(), 0, "nothing is left beside it");
+}
+
+#[test]
+fn what_a_killed_command_has_left_beside_the_file_is_in_nobodys_way() {
+    let site = Site::embedded();
+    // Its number is given again, in another container at the same time.
+    let line = ": > outcome.$$; exec \"$0\" run k --status outcome -- true";
+    let done = finish(&mut shell(&site, line)).expect(0);
+    assert_eq!(done.stderr, "");
+    is("status", &site.read("outcome"));
+    let line = ": > lease.$$; exec \"$0\" acquire k --lease-file lease";
+    assert_eq!(finish(&mut shell(&site, line)).expect(0).stderr, "");
 }
 
 #[test]

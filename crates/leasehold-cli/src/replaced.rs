@@ -1,0 +1,33 @@
+//! Files that are written in one step: whoever reads one finds what was there before, or all of the new text.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// Writes a file that has these rights where it is new.
+pub(crate) fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
+    let (beside, mut file) = create_beside(path, mode)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        drop(fs::remove_file(beside));
+    }
+    written
+}
+
+/// Whether a file can be made there.
+pub(crate) fn try_beside(path: &Path) -> io::Result<()> {
+    let (beside, _file) = create_beside(path, 0o600)?;
+    fs::remove_file(beside)
+}
+
+/// Makes a file in the same directory. A process's number is no name for it: those of two containers may be
+/// the same, and a killed process may have left one.
+fn create_beside(path: &Path, mode: u32) -> io::Result<(PathBuf, File)> {
+    let mut chance = [0; 8];
+    getrandom::fill(&mut chance).map_err(|error| io::Error::other(error.to_string()))?;
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{:016x}", u64::from_le_bytes(chance)));
+    let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&name)?;
+    Ok((name.into(), file))
+}
