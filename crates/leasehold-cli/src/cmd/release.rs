@@ -16,15 +16,49 @@ use crate::duration;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
 use crate::lease_file;
+use crate::leases::Numbers;
 use crate::output;
+use crate::typed;
 
 pub(crate) async fn release(args: &Release, context: &Context) -> Outcome {
     if let (Some(key), Some(fence)) = (&args.key, args.fence) {
         let keys = arguments::keys(std::slice::from_ref(key))?;
-        let place = context.settings.place();
-        return keys.first().map_or(Ok(Exit::Usage), |key| letting_go::ask(key, fence, &place));
+        let Some(key) = keys.first() else { return Ok(Exit::Usage) };
+        return match letting_go::ask(key, fence, &context.settings.place())? {
+            Some(exit) => Ok(exit),
+            None => Err(unheard(key, fence, context).await),
+        };
     }
     if args.all { all(args, context).await } else { taken(args, context).await }
+}
+
+/// Why there is nobody to be asked to let go.
+async fn unheard(key: &Key, fence: u64, context: &Context) -> Failure {
+    let (place, numbers) = (context.settings.place(), Numbers::of(context.settings.layout()));
+    let told = fence.to_string();
+    let info = match context.connect_to_look().await {
+        Ok(Some(client)) => client.inspect(key).await.ok().flatten(),
+        _ => None,
+    };
+    let mut holders = info.iter().flat_map(|info| &info.holders);
+    match holders.find(|holder| numbers.text(holder.fence).as_ref() == Some(&told)) {
+        Some(holder) => Failure::new(
+            Exit::System,
+            format!(
+                "{} holds \"{key}\" with fence {fence} at {place}, and can't be asked from here. Release it as \
+                 its user, on its host and in its network namespace; or take it away: `{} --fence {fence}`",
+                holder.owner,
+                typed::command_on("force-release", key)
+            ),
+        ),
+        None => Failure::new(
+            Exit::Lost,
+            format!(
+                "no `leasehold hold` of this user on this machine holds \"{key}\" with fence {fence} at \
+                 {place}; it has ended, or lost the lock"
+            ),
+        ),
+    }
 }
 
 /// Ends leases that were taken with `acquire`.

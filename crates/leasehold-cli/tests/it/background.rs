@@ -253,6 +253,23 @@ fn a_lock_is_given_back_from_another_namespace_of_processes() {
 }
 
 #[test]
+fn a_lock_that_can_not_be_given_back_from_another_network_is_told_with_what_to_do() {
+    let unshare = "unshare --net --map-root-user";
+    if !shell(&Site::embedded(), &format!("{unshare} true")).status().unwrap().success() {
+        println!("NOT TRIED: this user may make no namespace here");
+        return;
+    }
+    let site = Site::embedded();
+    let release = "\"$0\" release k --fence $fence";
+    let there = format!("{unshare} {release} 2>&1; echo $?; {release}; echo $?");
+    let done = run(&site, &format!("{TAKE}; {there}"));
+    let lines: Vec<_> = done.stdout.lines().collect();
+    let [why, code, "0"] = lines[..] else { panic!("{done:?}") };
+    assert_eq!(code, "71", "{why}");
+    assert!(why.contains("network namespace") && why.contains("force-release k"), "{why}");
+}
+
+#[test]
 fn a_killed_holders_lock_is_kept_until_its_script_has_ended() {
     let site = Site::embedded();
     let take = format!("trap 'sleep 0.3; touch ended; exit' TERM; {TAKE}");

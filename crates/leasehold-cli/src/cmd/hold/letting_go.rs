@@ -3,10 +3,7 @@
 //! By a socket without a place in the file system: nothing is left behind, and there is nothing to find
 //! but a holder that lives. Both sides belong to one user, or to root.
 
-use leasehold::Key;
-
 use crate::exit::Exit;
-use crate::failure::Failure;
 
 /// How a hold ended: the exit code, and what there is to say about it.
 #[derive(Debug)]
@@ -20,16 +17,6 @@ pub(crate) use self::by_socket::{Asked, Ears, ask};
 #[cfg(not(target_os = "linux"))]
 pub(crate) use self::nowhere::{Asked, Ears, ask};
 
-fn not_there(key: &Key, fence: u64, place: &str) -> Failure {
-    Failure::new(
-        Exit::Lost,
-        format!(
-            "no `leasehold hold` of this user on this machine holds \"{key}\" with fence {fence} at {place}; \
-             it has ended, or lost the lock"
-        ),
-    )
-}
-
 #[cfg(target_os = "linux")]
 mod by_socket {
     use std::io::{self, Read as _, Write as _};
@@ -42,7 +29,7 @@ mod by_socket {
     use rustix::process::Uid;
     use tokio::sync::mpsc;
 
-    use crate::cmd::hold::letting_go::{Ended, not_there};
+    use crate::cmd::hold::letting_go::Ended;
     use crate::exit::Exit;
     use crate::failure::{Failure, Outcome};
     use crate::fnv;
@@ -127,33 +114,33 @@ mod by_socket {
         if asked == 0 { Ok(peer.uid) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Has a holder let go, and returns when it has.
-    pub(crate) fn ask(key: &Key, fence: u64, place: &str) -> Outcome {
+    /// Has a holder let go, and returns when it has, or with nothing where none hears it.
+    pub(crate) fn ask(key: &Key, fence: u64, place: &str) -> Outcome<Option<Exit>> {
         let failed = |error: io::Error| Failure::system("ask the holder to let go", &error);
         let address = address(key, fence, place).map_err(failed)?;
         let mut stream = match UnixStream::connect_addr(&address) {
             Ok(stream) => stream,
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                return Err(not_there(key, fence, place));
+                return Ok(None);
             }
             Err(error) => return Err(failed(error)),
         };
         if !uid_of_peer(&stream).is_ok_and(may_ask) {
-            return Err(not_there(key, fence, place));
+            return Ok(None);
         }
         let mut answer = String::new();
         let read = stream
             .set_read_timeout(Some(ANSWER_WITHIN))
             .and_then(|()| stream.read_to_string(&mut answer));
         if let Err(error) = read {
-            return Err(match error.kind() {
+            return match error.kind() {
                 // It has let go for somebody else, who asked before.
-                io::ErrorKind::ConnectionReset => not_there(key, fence, place),
-                _ => failed(error),
-            });
+                io::ErrorKind::ConnectionReset => Ok(None),
+                _ => Err(failed(error)),
+            };
         }
         match answer.split_once('\n') {
-            Some(("0", _)) => Ok(Exit::Success),
+            Some(("0", _)) => Ok(Some(Exit::Success)),
             Some((code, said)) if code.parse::<u8>().is_ok() => {
                 Err(Failure::new(Exit::Code(code.parse().unwrap_or_default()), said))
             }
@@ -168,7 +155,7 @@ mod nowhere {
 
     use leasehold::Key;
 
-    use crate::cmd::hold::letting_go::{Ended, not_there};
+    use crate::cmd::hold::letting_go::Ended;
     use crate::exit::Exit;
     use crate::failure::{Failure, Outcome};
 
@@ -194,8 +181,7 @@ mod nowhere {
         pub(crate) fn answer(self, _: &Ended) {}
     }
 
-    pub(crate) fn ask(key: &Key, fence: u64, place: &str) -> Outcome {
-        let Failure { message, .. } = not_there(key, fence, place);
-        Err(Failure::new(Exit::System, format!("{message}; holders can be asked on Linux only")))
+    pub(crate) fn ask(_: &Key, _: u64, _: &str) -> Outcome<Option<Exit>> {
+        Err(Failure::new(Exit::System, "holders can be asked to let go on Linux only"))
     }
 }
