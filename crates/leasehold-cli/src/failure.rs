@@ -6,6 +6,7 @@ use std::fmt;
 use leasehold::{Error, ErrorKind, Reason};
 
 use crate::exit::Exit;
+use crate::secret;
 use crate::typed;
 
 /// A message and the code to exit with. An empty message is not printed.
@@ -94,9 +95,13 @@ pub(crate) fn advice(error: &Error) -> Option<String> {
             let set = typed::command_on("set-limit", error.key()?);
             format!("--stored-limit takes that, and `{set} LIMIT` changes it")
         }
-        Reason::NoPassword | Reason::WrongPassword => {
-            "give it in LEASEHOLD_PASSWORD or by --password-file, where other users can't read it"
-                .to_owned()
+        reason @ (Reason::NoPassword | Reason::WrongPassword) => {
+            let end = secret::end().filter(|_| reason == Reason::WrongPassword);
+            let end = end.map(|end| format!("the password ends with {end}, which counts; "));
+            format!(
+                "{}give it in LEASEHOLD_PASSWORD or by --password-file, where other users can't read it",
+                end.unwrap_or_default()
+            )
         }
         Reason::OpenFiles => "raise the limit (`ulimit -n`)".to_owned(),
         Reason::ProcessMemory => "raise the limit (`ulimit -v`)".to_owned(),

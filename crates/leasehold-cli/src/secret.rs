@@ -15,6 +15,9 @@ const MASK: &str = "***";
 /// would hide the message, not the password.
 const LITERAL_BYTES_MIN: usize = 4;
 
+/// What nobody sees at the end of the password that is used.
+static END: OnceLock<&str> = OnceLock::new();
+
 static KNOWN: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// What looks like a URL with a password and is the store's without any.
@@ -31,6 +34,22 @@ pub(crate) fn remember(password: &str) {
             known.push(form);
         }
     }
+}
+
+/// Remembers what nobody sees at the end of the password that is used, such as a line break from a file.
+pub(crate) fn remember_end_of(password: &str) {
+    let end = match password.chars().next_back() {
+        Some('\n' | '\r') => "a line break",
+        Some(last) if last.is_whitespace() => "a blank",
+        _ => return,
+    };
+    // There is one password.
+    let _is_known = END.set(end);
+}
+
+/// What nobody sees at the end of the password.
+pub(crate) fn end() -> Option<&'static str> {
+    END.get().copied()
 }
 
 /// Remembers each password of a URL, which may name several stores.

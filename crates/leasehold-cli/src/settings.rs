@@ -24,6 +24,8 @@ const STORE_VARIABLE: &str = "LEASEHOLD_STORE";
 const PASSWORD_VARIABLE: &str = "LEASEHOLD_PASSWORD";
 const PASSWORD_FILE_VARIABLE: &str = "LEASEHOLD_PASSWORD_FILE";
 const CONFIG_VARIABLE: &str = "LEASEHOLD_CONFIG";
+/// What is read elsewhere, or only told to commands.
+const OTHER_VARIABLES: [&str; 3] = ["LEASEHOLD_LEASE", "LEASEHOLD_OUTER", "LEASEHOLD_OWNER"];
 
 /// What a variable of this command's says. One that is set to nothing, as by a secret that is missing,
 /// is no variable that is not set.
@@ -106,6 +108,9 @@ impl Settings {
             None => given(CONFIG_VARIABLE)?.map(PathBuf::from),
         };
         let file = Config::find(named.as_deref())?;
+        for variable in OTHER_VARIABLES {
+            given(variable)?;
+        }
         let (store, source) = Self::choose(global, &file)?;
         let read = StoreUrl::read(&store).ok();
         let public = match &read {
@@ -146,6 +151,7 @@ impl Settings {
         let (password, password_file) = Self::password(global, &file, has_password)?;
         if let Some(password) = &password {
             secret::remember(password);
+            secret::remember_end_of(password);
         }
         tracing::info!(target: "leasehold", "the store is {public}, named {source}");
         Ok(Self {

@@ -87,6 +87,23 @@ fn a_wrong_password_is_told_with_the_server_and_without_the_password() {
 }
 
 #[test]
+fn a_wrong_password_with_an_end_that_nobody_sees_is_told_so() {
+    let server = RedisServer::builder().password(SENTINEL).start();
+    let site = Site::at(format!("redis://{}", server.addr()));
+    let with = |password: &str| {
+        let mut command = site.command(["run", "-n", "k", "--", "echo", "never"]);
+        finish(command.env("LEASEHOLD_PASSWORD", password))
+    };
+    for (end, what) in [("\n", "a line break"), ("\r\n", "a line break"), (" ", "a blank")] {
+        let done = with(&format!("{SENTINEL}{end}"));
+        nothing_shown(&done);
+        done.complains(69, &format!("the password ends with {what}"));
+    }
+    let done = with("wrong").expect(69);
+    assert!(!done.stderr.contains("ends with"), "{done:?}");
+}
+
+#[test]
 fn a_url_in_the_wrong_place_is_not_repeated() {
     let site = Site::embedded();
     let url = format!("redis://user:{ENCODED}@db:6379");
