@@ -328,6 +328,8 @@ pub(crate) struct Run {
     pub(crate) kinds: Kinds,
 
     /// With --once-per: reopen the period if the command fails, so that another start can retry
+    ///
+    /// The period stays closed if the lock is lost, as by a forced release.
     #[arg(long)]
     pub(crate) reopen_on_failure: bool,
 }

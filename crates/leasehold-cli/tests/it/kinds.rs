@@ -67,6 +67,19 @@ fn a_job_that_fails_keeps_its_period_closed_unless_it_is_to_open_it_again() {
 }
 
 #[test]
+fn a_period_whose_lock_was_taken_away_stays_closed() {
+    everywhere(|site| {
+        let job =
+            site.start("run k --once-per 1h --reopen-on-failure --ttl 1s -- sleep 1000".split(' '));
+        until("it is at work", || !shown(site, "k")["holders"][0].is_null());
+        let fence = shown(site, "k")["holders"][0]["fence"].as_str().unwrap().to_owned();
+        site.run(["force-release", "k", "--fence", &fence]).expect(0);
+        job.finish().expect(76);
+        site.line("run k --once-per 1h -- true").complains(75, "closed for another 59m");
+    });
+}
+
+#[test]
 fn a_start_that_comes_just_before_its_period_is_over_is_told_why_it_misses_one() {
     let site = Site::embedded();
     let missed = "less than 5 % of the period of 1h was left";
