@@ -248,6 +248,26 @@ async fn redissons_lock_counts_the_holds_of_its_owner() {
 }
 
 #[tokio::test]
+async fn an_owner_of_redissons_lock_is_its_own_clients_alone() {
+    let server = RedisServer::start();
+    let (here, there) = (Redisson::connect(server.url()), Redisson::connect(server.url()));
+    let (here, there) = (here.await.unwrap(), there.await.unwrap());
+    // One by its id would be that of other processes, too.
+    let by_id = Owner::from_secret("the caller's own id").unwrap();
+    let error = here.lock("a", &by_id).try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert_eq!(server.cli(&["EXISTS", "a"]).trim(), "0");
+    let owner = Owner::new();
+    let held = here.lock("a", &owner).lock().await.unwrap();
+    assert!(there.lock("a", &owner).try_lock().await.unwrap().is_none());
+    // Who counts under the field of another one has nothing of it: the lock ends with its holder's release.
+    let field = server.cli(&["HKEYS", "a"]);
+    assert_eq!(server.cli(&["HINCRBY", "a", field.trim(), "1"]).trim(), "2");
+    assert_eq!(held.release().await.unwrap(), 0);
+    assert_eq!(server.cli(&["EXISTS", "a"]).trim(), "0");
+}
+
+#[tokio::test]
 async fn redissons_fenced_lock_issues_growing_numbers() {
     let server = RedisServer::start();
     let locks = Redisson::connect_fenced(server.url()).await.unwrap();

@@ -73,6 +73,16 @@ async fn a_task_that_waits_for_its_own_lock_is_warned_once_and_told_when_the_wai
         is_told(mutex.lock_within(secs(5)).await.unwrap_err(), 0);
         guard.release().await.unwrap();
     }
+    for fairness in [Fairness::Fifo, Fairness::Barging] {
+        let both = client.multi(["a", "k", "z"]).fairness(fairness);
+        let guard = client.mutex("k").lock().await.unwrap();
+        is_told(both.lock_within(secs(300)).await.unwrap_err(), 1);
+        guard.release().await.unwrap();
+        let guard = client.multi(["j", "k"]).lock().await.unwrap();
+        is_told(both.lock_within(secs(300)).await.unwrap_err(), 1);
+        is_told(client.mutex("k").lock_within(secs(300)).await.unwrap_err(), 1);
+        guard.release().await.unwrap();
+    }
     let lock = client.rwlock("k");
     let reading = lock.read().await.unwrap();
     is_told(lock.write_within(secs(300)).await.unwrap_err(), 1);
