@@ -226,6 +226,20 @@ fn of_a_holder_that_has_ended_it_is_told_what_helps_then() {
     }
 }
 
+/// What holds the lock for a script heeds no signal before that has ended.
+#[test]
+fn of_a_hold_for_a_script_the_script_is_named_to_be_ended() {
+    let site = Site::embedded();
+    let mut script = Running::start(shell(
+        &site,
+        "fence=$(\"$0\" hold k --while-pid $$ --background) || exit; echo in; sleep 1000",
+    ));
+    assert_eq!(script.line(), "in");
+    let advised = format!("  kill {}    # ends what holds it here\n", script.pid());
+    let text = text(&site, "k");
+    assert!(text.contains(&advised), "{text}");
+}
+
 #[test]
 fn a_cool_down_is_told_with_the_last_grant() {
     let site = Site::embedded();

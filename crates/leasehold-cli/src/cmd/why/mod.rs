@@ -309,7 +309,7 @@ fn advice(info: &LockInfo, processes: &[Option<Known>]) -> Vec<String> {
         return lines;
     }
     let found = processes.iter().flatten().filter(|known| known.process.lives());
-    let found: Vec<u32> = found.map(|known| known.process.id).collect();
+    let found: Vec<u32> = found.map(|known| known.process.to_end()).collect();
     let end = match &found[..] {
         [] => "  end the process that holds it".to_owned(),
         all => {

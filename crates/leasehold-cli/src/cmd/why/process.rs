@@ -1,5 +1,6 @@
 //! The process behind an owner's name, where the name says which it is and it is on this machine.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::fs;
 
@@ -19,6 +20,8 @@ pub(super) struct Process {
     /// What is known of it if it is on this host, and its name has a tag that tells whether a process here
     /// is the one that was meant.
     pub(super) state: Option<State>,
+    /// The script that it holds the lock for: it heeds no TERM before that has ended.
+    script: Option<u32>,
 }
 
 /// What a process does.
@@ -46,8 +49,9 @@ impl Process {
         };
         let here = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let here: String = here.chars().take(HOST_MAX).collect();
-        let state = tag.filter(|_| host == here).and_then(|tag| State::of(id, tag));
-        Some(Self { host: host.to_owned(), id, state })
+        let seen = tag.filter(|_| host == here).and_then(|tag| look(id, tag));
+        let (state, script) = seen.map_or((None, None), |(state, script)| (Some(state), script));
+        Some(Self { host: host.to_owned(), id, state, script })
     }
 
     /// Whether it was seen to live here.
@@ -60,34 +64,46 @@ impl Process {
         matches!(self.state, Some(State::Absent | State::Dead))
     }
 
+    /// The process that has to end for the lock to come free.
+    pub(super) fn to_end(&self) -> u32 {
+        self.script.unwrap_or(self.id)
+    }
+
     pub(super) const fn may_be_in_a_container(&self) -> bool {
         matches!(self.state, Some(State::Absent))
     }
 }
 
-impl State {
-    /// `None` where the system does not tell.
-    fn of(id: u32, tag: &str) -> Option<Self> {
-        // Without a `/proc` of this namespace, each seems to be absent.
-        let shown = fs::read_link("/proc/self").ok()?;
-        if shown.to_str() != Some(&std::process::id().to_string()) {
-            return None;
-        }
-        if Tagged::tag(id).is_none_or(|its| its != tag) {
-            return Some(Self::Absent);
-        }
-        let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-        let (_, rest) = stat.rsplit_once(") ")?;
-        let command = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
-        let words = command.split(|byte| *byte == 0).filter(|word| !word.is_empty());
-        let words: Vec<_> = words.map(String::from_utf8_lossy).collect();
-        let command: String = words.join(" ").chars().take(COMMAND_MAX).collect();
-        Some(match rest.chars().next()? {
-            'Z' | 'X' => Self::Dead,
-            'T' | 't' => Self::Stopped(command),
-            _ => Self::Runs(command),
-        })
+/// What it does, and the script that it holds a lock for. `None` where the system does not tell.
+fn look(id: u32, tag: &str) -> Option<(State, Option<u32>)> {
+    // Without a `/proc` of this namespace, each seems to be absent.
+    let shown = fs::read_link("/proc/self").ok()?;
+    if shown.to_str() != Some(&std::process::id().to_string()) {
+        return None;
     }
+    if Tagged::tag(id).is_none_or(|its| its != tag) {
+        return Some((State::Absent, None));
+    }
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let command = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+    let words = command.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+    let words: Vec<_> = words.map(String::from_utf8_lossy).collect();
+    let script = script_of(&words);
+    let command: String = words.join(" ").chars().take(COMMAND_MAX).collect();
+    let state = match rest.chars().next()? {
+        'Z' | 'X' => State::Dead,
+        'T' | 't' => State::Stopped(command),
+        _ => State::Runs(command),
+    };
+    Some((state, script))
+}
+
+/// Of `leasehold hold … --while-pid PID`, that process.
+fn script_of(words: &[Cow<'_, str>]) -> Option<u32> {
+    let mut words = words.iter().skip_while(|word| *word != "hold");
+    let word = words.find_map(|word| word.strip_prefix("--while-pid"))?;
+    word.strip_prefix('=').or_else(|| words.next().map(|word| &**word))?.parse().ok()
 }
 
 impl fmt::Display for Process {
@@ -125,6 +141,15 @@ mod tests {
             let far = Process::named(name).unwrap();
             assert_eq!((far.host.as_str(), far.id, far.state), ("db_1.example", 77, None));
         }
+    }
+
+    #[test]
+    fn a_hold_for_a_script_ends_with_the_script() {
+        let of = |line: &str| script_of(&line.split(' ').map(Cow::from).collect::<Vec<_>>());
+        assert_eq!(of("leasehold hold k --while-pid 71 --background"), Some(71));
+        assert_eq!(of("leasehold --store x hold --while-pid=71 k"), Some(71));
+        assert_eq!(of("leasehold hold k"), None);
+        assert_eq!(of("leasehold run k -- leasehold-wrapper --while-pid 71"), None);
     }
 
     #[test]
