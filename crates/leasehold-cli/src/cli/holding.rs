@@ -102,7 +102,7 @@ pub(crate) struct Release {
     #[command(flatten)]
     pub(crate) source: LeaseSource,
 
-    /// Keep the lock closed for so long
+    /// Keep the lock closed for so long, 0 to 365 days
     #[arg(long, value_name = "TIME", value_parser = duration::cooldown, allow_hyphen_values = true)]
     pub(crate) cooldown: Option<Cooldown>,
 
@@ -169,7 +169,7 @@ pub(crate) struct Hold {
 
     /// Let go after this time at the latest, with exit code 80
     ///
-    /// Counted from when the lock was taken. Nobody is kept out after, even if leasehold itself is killed.
+    /// At least 10ms, counted from when the lock was taken. Nobody is kept out after, even if leasehold itself is killed.
     #[arg(long, value_name = "TIME", value_parser = duration::max_hold, allow_hyphen_values = true)]
     pub(crate) max_hold: Option<Duration>,
 

@@ -302,7 +302,7 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) taking: Taking,
 
-    /// Keep the lock closed for so long after the command has ended
+    /// Keep the lock closed for so long after the command has ended, 0 to 365 days
     ///
     /// It begins with the release. A store that can't be asked then does not set it, and a warning says so.
     #[arg(long, value_name = "TIME", value_parser = duration::cooldown, allow_hyphen_values = true)]
@@ -310,7 +310,7 @@ pub(crate) struct Run {
 
     /// The command's time-out: hold the lock for no longer, and end the command before that
     ///
-    /// Counted from when the lock was taken. The command gets TERM, then KILL, in the last --grace
+    /// At least 10ms, counted from when the lock was taken. The command gets TERM, then KILL, in the last --grace
     /// of that time, and the exit code is 80 whatever the command makes of it. No other holder gets
     /// the lock before, and none is kept out after, even if leasehold itself is killed.
     #[arg(long, value_name = "TIME", value_parser = duration::max_hold, allow_hyphen_values = true)]
@@ -367,7 +367,7 @@ pub(crate) struct Elect {
 
     /// The longest term: lead for no longer, and campaign again behind those who wait
     ///
-    /// Counted from when the post was taken. The command gets TERM, then KILL, in the last --grace of that
+    /// At least 10ms, counted from when the post was taken. The command gets TERM, then KILL, in the last --grace of that
     /// time. Nobody is kept out after, even if leasehold itself is killed.
     #[arg(long, value_name = "TIME", value_parser = duration::max_hold, allow_hyphen_values = true)]
     pub(crate) max_hold: Option<Duration>,

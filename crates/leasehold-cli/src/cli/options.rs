@@ -200,7 +200,7 @@ pub(crate) struct Kinds {
 
     /// Start at most once per period on all hosts: the grant closes the lock for this long
     ///
-    /// The period begins with the grant; with replicas= the command starts a little later, once they
+    /// 1 ms to 365 days. The period begins with the grant; with replicas= the command starts a little later, once they
     /// have confirmed it. It never waits for the lock: a closed period counts as a busy lock, and stays
     /// closed even if the holder crashes. For a schedule, give a period that is clearly shorter than the
     /// interval, such as 55m for every hour. Otherwise a start that is a little late keeps out the next

@@ -45,6 +45,40 @@ fn the_help_is_the_one_that_was_looked_at() {
     assert_eq!(text, expected, "run with LEASEHOLD_UPDATE=1 and look at the difference");
 }
 
+/// What an error gives as the range of a length stands in the help of its option.
+#[test]
+fn a_length_has_one_range_in_the_help_and_in_errors() {
+    let site = Site::embedded();
+    let of = |command: &str, option: &str, wrong: &str| {
+        let line = match command {
+            "renew" => format!("renew {option} {wrong}"),
+            "run" | "elect" => format!("{command} k {option} {wrong} -- true"),
+            _ => format!("{command} k {option} {wrong}"),
+        };
+        let said = site.line(&line).expect(64).stderr;
+        let (_, range) = said.trim().rsplit_once("give ").unwrap();
+        let range = range.lines().next().unwrap().to_owned();
+        let help = site.run([command, "--help"]).expect(0).stdout;
+        let at = help.find(&format!("      {option} <")).unwrap();
+        let entry = &help[at..];
+        let end = entry[1..].find("\n      --").map_or(entry.len(), |end| end + 1);
+        let entry = entry[..end].split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(entry.to_lowercase().contains(&range), "{command} {option}: {range}: {entry}");
+    };
+    for command in ["run", "hold", "elect", "acquire", "renew"] {
+        of(command, "--ttl", "31days");
+    }
+    for command in ["run", "hold", "elect"] {
+        of(command, "--max-hold", "9ms");
+    }
+    for command in ["run", "release"] {
+        of(command, "--cooldown", "366days");
+    }
+    for command in ["run", "hold", "acquire"] {
+        of(command, "--once-per", "366days");
+    }
+}
+
 #[test]
 fn every_command_is_in_the_help_and_has_a_page() {
     let site = Site::embedded();
