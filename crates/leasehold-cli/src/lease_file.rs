@@ -21,6 +21,9 @@ pub(crate) const LEASE_VARIABLE: &str = "LEASEHOLD_LEASE";
 /// A lease is one line, with a name of at most 512 bytes.
 const LEASES_BYTES_MAX: u64 = 256 * 1024;
 
+/// For its user alone.
+const MODE: u32 = 0o600;
+
 /// What a lease of another library's lock begins with, before the library's name.
 const LAYOUT: &str = "interop=";
 /// What its own text begins with.
@@ -213,7 +216,7 @@ impl<'a> LeaseFile<'a> {
         let shown = self.path.display();
         let text = read_limited(file)
             .map_err(|error| Failure::usage(format!("can't read {shown}: {error}")))?;
-        // An `acquire` was killed before it had written its lease.
+        // Made by hand, or by a version that made it before it had a lease.
         if text.is_empty() {
             return Ok(None);
         }
@@ -235,21 +238,29 @@ impl<'a> LeaseFile<'a> {
     ) -> Outcome<()> {
         let shown = self.path.display();
         let failed = |error| Failure::new(Exit::Output, format!("can't write {shown}: {error}"));
-        let locked = locked(self.path, true).map_err(failed)?;
-        let of_before = locked.try_clone().map_err(failed).and_then(|file| self.read(file))?;
-        if let Some(of_before) = &of_before {
-            judge(of_before).await?;
+        loop {
+            let locked = match locked(self.path) {
+                Ok(locked) => locked,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    match replaced::create(self.path, text, MODE) {
+                        // Another one was first, which has got on.
+                        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                        created => return created.map_err(failed),
+                    }
+                }
+                Err(error) => return Err(failed(error)),
+            };
+            let file = locked.try_clone().map_err(failed)?;
+            if let Some(of_before) = self.read(file)? {
+                judge(&of_before).await?;
+            }
+            return replace(self.path, text).map_err(failed);
         }
-        let written = replace(self.path, text);
-        if written.is_err() && of_before.is_none() {
-            drop(fs::remove_file(self.path));
-        }
-        written.map_err(failed)
     }
 
     /// Removes it if these leases are what it has.
     pub(crate) fn remove(&self, leases: &[DetachedLease]) -> io::Result<()> {
-        let file = match locked(self.path, false) {
+        let file = match locked(self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             file => file?,
         };
@@ -270,12 +281,11 @@ impl Taken {
 }
 
 /// Opens a file that nobody else writes or removes until it is closed, if all go by this.
-fn locked(path: &Path, create: bool) -> io::Result<File> {
+fn locked(path: &Path) -> io::Result<File> {
     // Each time another one has replaced or removed it meanwhile, so somebody gets on.
     loop {
-        let mut options = fs::OpenOptions::new();
-        let file = options.read(true).write(create).create(create).mode(0o600);
-        let file = file.custom_flags(libc::O_NOFOLLOW).open(path)?;
+        let mut options = File::options();
+        let file = options.read(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
         match file.lock() {
             // Some file systems have no locks. There it is as safe as can be.
             Err(error) if error.kind() != io::ErrorKind::Unsupported => return Err(error),
@@ -291,5 +301,5 @@ fn locked(path: &Path, create: bool) -> io::Result<File> {
 
 /// Replaces a lease file in one step. It can be read by its user alone.
 pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
-    replaced::write(path, text, 0o600)
+    replaced::write(path, text, MODE)
 }

@@ -7,8 +7,27 @@ use std::path::{Path, PathBuf};
 
 /// Writes a file that has these rights where it is new.
 pub(crate) fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
+    put(path, text, mode, |beside| fs::rename(beside, path))
+}
+
+/// The same where there is no file yet; an error where there is one.
+pub(crate) fn create(path: &Path, text: &str, mode: u32) -> io::Result<()> {
+    put(path, text, mode, |beside| match fs::hard_link(beside, path) {
+        Ok(()) => fs::remove_file(beside),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
+        // Some file systems have no such links. There who comes at the same moment is not seen.
+        Err(_) => fs::rename(beside, path),
+    })
+}
+
+fn put(
+    path: &Path,
+    text: &str,
+    mode: u32,
+    place: impl FnOnce(&Path) -> io::Result<()>,
+) -> io::Result<()> {
     let (beside, mut file) = create_beside(path, mode)?;
-    let written = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&beside, path));
+    let written = file.write_all(text.as_bytes()).and_then(|()| place(&beside));
     if written.is_err() {
         drop(fs::remove_file(beside));
     }
