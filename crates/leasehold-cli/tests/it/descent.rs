@@ -112,13 +112,16 @@ fn site(store: Option<&RedisServer>) -> Site {
     let site = store.map_or_else(Site::embedded, |server| Site::at(server.url()));
     // For other users.
     fs::set_permissions(site.path(""), fs::Permissions::from_mode(0o777)).unwrap();
-    fs::write(site.path("writer"), format!("#!/bin/bash\n{WRITER}\n")).unwrap();
-    fs::set_permissions(site.path("writer"), fs::Permissions::from_mode(0o777)).unwrap();
     for file in ["pids", "log"] {
         fs::write(site.path(file), "").unwrap();
         fs::set_permissions(site.path(file), fs::Permissions::from_mode(0o666)).unwrap();
     }
-    let made = Command::new("mkfifo").args(["-m", "666"]).arg(site.path("pipe")).status();
+    // By another process: while one that this process forks has a file open for writing, nobody can execute
+    // it.
+    let make =
+        "printf '#!/bin/bash\n%s\n' \"$0\" >writer && chmod 777 writer && mkfifo -m 666 pipe";
+    let mut shell = Command::new("sh");
+    let made = shell.args(["-c", make, WRITER]).current_dir(site.path("")).status();
     assert!(made.unwrap().success());
     site
 }
