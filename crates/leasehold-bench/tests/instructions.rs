@@ -62,10 +62,10 @@ const ALONE: Task = Task { name: "alone", short: 100, long: 900 };
 const TOGETHER: Task = Task { name: "together", short: 512, long: 4_096 };
 const HAND_OFF: Task = Task { name: "hand-off", short: 160, long: 960 };
 const RENEWAL: Task = Task { name: "renewal", short: 960, long: 9_600 };
-const BUSY: Task = Task { name: "busy", short: 100, long: 900 };
-const PERMIT: Task = Task { name: "permit", short: 100, long: 900 };
-const HEARTBEAT: Task = Task { name: "heartbeat", short: 150, long: 900 };
-const FIRST_USE: Task = Task { name: "first-use", short: 100, long: 900 };
+const BUSY: Task = Task { name: "busy", short: 50, long: 250 };
+const PERMIT: Task = Task { name: "permit", short: 50, long: 250 };
+const HEARTBEAT: Task = Task { name: "heartbeat", short: 75, long: 300 };
+const FIRST_USE: Task = Task { name: "first-use", short: 50, long: 250 };
 const EMBEDDED: Task = Task { name: "embedded", short: 200, long: 2_000 };
 
 async fn connect() -> Client {
