@@ -135,6 +135,8 @@ impl Books {
     /// A caller begins to wait.
     pub(crate) fn waits(&mut self, who: Who, key: &'static str, limited: bool, at: Us) -> u64 {
         self.next += 1;
+        let Who { host, life, task } = who;
+        self.note(at, &format!("host {host}.{life} task {task} asks for {key}"));
         self.waits.insert(self.next, Wait { who, key, since: at, limited });
         self.next
     }
@@ -142,6 +144,8 @@ impl Books {
     /// It waits no more. `in_order`: whether it was promised its turn, and got it.
     pub(crate) fn waited(&mut self, number: u64, in_order: bool, at: Us) {
         let Some(wait) = self.waits.remove(&number) else { return };
+        let Who { host, life, task } = wait.who;
+        self.note(at, &format!("host {host}.{life} task {task} has its answer for {}", wait.key));
         if !in_order || self.last_fault + 2 * ORDER_SLACK > wait.since {
             return;
         }

@@ -59,6 +59,8 @@ pub(crate) struct Task {
     pub(crate) who: Who,
     /// The owner that the tasks of the process share.
     pub(crate) owner: Owner,
+    /// Whether the process has closed the client.
+    pub(crate) closed: Arc<AtomicBool>,
     pub(crate) rng: fastrand::Rng,
 }
 
@@ -388,7 +390,17 @@ impl Task {
         let is_long = may_be_long && self.rng.u8(..4) == 0;
         let most = if is_long { 60_000 } else { 6_000 };
         let mut away = self.rng.u64(..most);
-        while away > 0 && !self.shared.stop.load(Ordering::Relaxed) {
+        let Who { host, task, .. } = self.who;
+        let now = self.now();
+        self.books().note(
+            now,
+            &format!(
+                "host {host} task {task} asks for {} and does not go on for {away} ms",
+                PLAIN[1]
+            ),
+        );
+        let (stop, closed) = (&self.shared.stop, &self.closed);
+        while away > 0 && !stop.load(Ordering::Relaxed) && !closed.load(Ordering::Relaxed) {
             let part = away.min(500);
             sleep(ms(part)).await;
             away -= part;

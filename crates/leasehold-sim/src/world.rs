@@ -1,7 +1,7 @@
 //! One simulation: processes with clocks of their own, moved on in turns.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold::{Client, Owner, Result};
@@ -368,7 +368,8 @@ impl Process {
                     return;
                 }
             };
-            let owner = Owner::new();
+            self.note("has a client");
+            let (owner, closed) = (Owner::new(), Arc::<AtomicBool>::default());
             let tasks: Vec<_> = (0..self.profile.tasks)
                 .map(|task| {
                     let task = Task {
@@ -378,14 +379,20 @@ impl Process {
                         profile: Arc::clone(&self.profile),
                         who: Who { host: self.number, life: self.life, task },
                         owner: owner.clone(),
+                        closed: Arc::clone(&closed),
                         rng: fastrand::Rng::with_seed(rng.u64(..)),
                     };
                     tokio::spawn(task.run())
                 })
                 .collect();
-            if self.profile.rates.closes > 0 && !self.shared.healed.load(Ordering::Relaxed) {
+            let healed = || self.shared.healed.load(Ordering::Relaxed);
+            if self.profile.rates.closes > 0 && !healed() {
                 tokio::time::sleep(Duration::from_millis(rng.u64(2_000..30_000))).await;
-                drop(client.close().await);
+                if !healed() {
+                    self.note("closes its client");
+                    closed.store(true, Ordering::Relaxed);
+                    drop(client.close().await);
+                }
             }
             for task in tasks {
                 if let Err(error) = task.await {
@@ -399,6 +406,11 @@ impl Process {
                 return std::future::pending().await;
             }
         }
+    }
+
+    fn note(&self, what: &str) {
+        let (Self { number, life, .. }, now) = (self, self.net.now());
+        self.shared.books().note(now, &format!("host {number}.{life} {what}"));
     }
 
     fn client(&self, seed: u64) -> Result<Client> {
