@@ -88,6 +88,7 @@ impl Multi {
     ///
     /// * [`ErrorKind::Config`] – a bad name or setting, a name given twice, or no names.
     /// * [`ErrorKind::Conflict`] – one of the names is in use as another kind of lock.
+    /// * [`ErrorKind::Lost`] – one of them was over before the last was taken; none is held.
     /// * [`ErrorKind::Unavailable`] and others – the store could not be asked; see
     ///   [`Error::effect`].
     ///
@@ -415,14 +416,25 @@ async fn try_one_by_one(all: Vec<Acquisition>) -> Result<Option<Vec<Guard>>> {
             failed => {
                 // Given back before the caller is told, so that a retry at once does not meet what
                 // this try had.
-                while let Some(guard) = guards.pop() {
-                    drop(guard.release_outcome().await);
-                }
+                release(guards).await;
                 return failed.map(|_| None);
             }
         }
     }
-    Ok(Some(guards))
+    // The first may be lost by the time at which the last is there.
+    match guards.iter().try_for_each(|guard| guard.check()) {
+        Ok(()) => Ok(Some(guards)),
+        Err(lost) => {
+            release(guards).await;
+            Err(lost)
+        }
+    }
+}
+
+async fn release(mut guards: Vec<Guard>) {
+    while let Some(guard) = guards.pop() {
+        drop(guard.release_outcome().await);
+    }
 }
 
 /// Several held locks. Lost when any of them is lost.

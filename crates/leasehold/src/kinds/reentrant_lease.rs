@@ -478,7 +478,8 @@ impl Entering {
         let told = client.background.spawn(Arc::clone(held).tell_entry()).await;
         let told = told
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::Closed, "the runtime is shutting down")));
-        if !told? {
+        // The lease may have been lost between the answer and this.
+        if !told? || !held.lease.is_held() {
             return Ok(None);
         }
         let held = self.held.take();

@@ -49,7 +49,10 @@ pub(crate) async fn release_permits(
         return refuse(guard, ErrorKind::Misuse, why.to_owned());
     };
     if n == 0 {
-        return Ok(guard);
+        return match guard.check() {
+            Ok(()) => Ok(guard),
+            Err(lost) => Err(NotChanged::new(guard, lost)),
+        };
     }
     match count.get().checked_sub(n).and_then(NonZeroU32::new) {
         Some(count) => weaken(guard, Mode::Permits { count, limit }).await,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use leasehold_core::{Cooldown, Result};
+use leasehold_core::{Cooldown, LeaseStatus, Result};
 
 use crate::LOCK;
 use crate::audit::LockEventKind;
@@ -243,6 +243,11 @@ impl Guard {
         let lease = self.lease.take().expect("BUG: a guard is ended once");
         let ending = Ending::begin(lease.clone(), Afterwards::AsGranted);
         lease.handle().settled().await;
+        // What was on its way may have said that it is not held any more.
+        if lease.handle().status(lease.client().clock.now()) == LeaseStatus::Lost {
+            let lost = lease.lost_error();
+            return Err(NotChanged::new(Self { lease: Some(lease) }, lost));
+        }
         let detached = DetachedLease::of(lease.handle());
         if let Ok(mut ending) = ending {
             ending.is_over();

@@ -313,7 +313,7 @@ impl HeldLease {
         self.change_length(Ttl::new(ttl)?).await.map_err(|error| self.explain(error, "renew"))
     }
 
-    fn lost_error(&self) -> Error {
+    pub(crate) fn lost_error(&self) -> Error {
         let why = if self.handle.is_ours() {
             LOST
         } else {

@@ -157,6 +157,30 @@ async fn a_lease_that_is_lost_is_not_detached_and_its_guard_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_found_lost_while_it_is_detached_is_not_detached() {
+    let world = World::new();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    let client = world.client_of(Arc::new(faults.clone()));
+    let guard = client.mutex("a").ttl(secs(9)).lock().await.unwrap();
+    let (lease, fence) = (guard.lease().clone(), guard.fence().unwrap());
+    faults.next(Op::Renew, Fault::Delay { before: ms(200), after: ms(0) });
+    let renewing = lease.renew_to(secs(9));
+    let detaching = async {
+        tokio::time::sleep(ms(50)).await;
+        guard.detach().await
+    };
+    let forcing = async {
+        tokio::time::sleep(ms(100)).await;
+        world.client().force_release("a", fence).await.unwrap()
+    };
+    let (renewed, detached, _) = tokio::join!(renewing, detaching, forcing);
+    assert_eq!(renewed.unwrap_err().kind(), ErrorKind::Lost);
+    let not = detached.unwrap_err();
+    assert_eq!(not.kind(), ErrorKind::Lost);
+    assert!(!not.into_guard().is_held());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dropped_guard_gives_its_lock_up() {
     let world = World::new();
     let client = world.client();

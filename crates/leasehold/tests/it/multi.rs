@@ -28,6 +28,30 @@ fn unsupported(faults: &FaultStore) {
     });
 }
 
+/// Not in one step; the first two requests, one by one, are answered after so long.
+fn slow_one_by_one(faults: &FaultStore, answers: [Duration; 2]) {
+    unsupported(faults);
+    for after in answers {
+        faults.next(Op::Acquire, Fault::Delay { before: ms(1), after });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_that_is_lost_before_the_last_is_there_makes_no_guard_of_all() {
+    let world = World::new();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    let client = world.client_of(Arc::new(faults.clone()));
+    let multi = client.multi(["a", "b"]).ttl(secs(3)).renew(false).stop_grace(Duration::ZERO);
+    slow_one_by_one(&faults, [ms(1_400), ms(1_700)]);
+    let lost = multi.try_lock().await.unwrap_err();
+    assert_eq!((lost.kind(), lost.key().unwrap().as_str()), (ErrorKind::Lost, "a"));
+    assert!(world.is_idle("a").await && world.is_idle("b").await);
+    slow_one_by_one(&faults, [ms(1_400), ms(1_700)]);
+    let guard = multi.lock().await.unwrap();
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn all_are_taken_in_one_request_or_none() {
     let world = World::new();

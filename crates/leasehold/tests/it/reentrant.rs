@@ -1,6 +1,9 @@
 //! Locks that their owner may take again.
 
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 
 use leasehold::{Client, Effect, ErrorKind, Fence, Owner, ReentrantGuard, Release};
 use leasehold_core::{Key, Store as _};
@@ -166,6 +169,33 @@ async fn taking_it_again_prolongs_the_lease_and_never_shortens_it() {
     tokio::time::sleep(secs(15)).await;
     assert!(outer.is_held());
     assert!(world.client().mutex("a").try_lock().await.unwrap().is_none());
+}
+
+/// Polls a future once: it is not ready.
+async fn begin(future: Pin<&mut impl Future>) {
+    let mut future = future;
+    let pending = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_pending()));
+    assert!(pending.await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_lost_before_its_caller_went_on_is_taken_anew() {
+    let world = World::new();
+    let client = world.client();
+    let lock = client.reentrant("a", &Owner::new()).ttl(secs(3)).renew(false);
+    let first = lock.lock().await.unwrap();
+    let mut again = pin!(lock.lock());
+    begin(again.as_mut()).await;
+    // Meanwhile the request is answered, and the lease that it prolonged ends.
+    tokio::time::sleep(secs(9)).await;
+    let second = again.await.unwrap();
+    assert!(second.is_held() && !first.is_held());
+    let mut again = pin!(lock.try_lock());
+    begin(again.as_mut()).await;
+    tokio::time::sleep(secs(9)).await;
+    let third = again.await.unwrap().unwrap();
+    assert!(third.is_held() && !second.is_held());
+    assert_eq!((world.holds("a").await, third.holds()), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]

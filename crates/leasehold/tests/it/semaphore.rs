@@ -253,6 +253,9 @@ async fn some_permits_can_be_given_back_and_the_others_kept() {
     assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     assert_eq!(semaphore.available_permits().await.unwrap(), 3);
     drop(waited);
+    let guard = semaphore.clone().renew(false).acquire().await.unwrap();
+    tokio::time::advance(secs(60)).await;
+    assert_eq!(guard.release_permits(0).await.unwrap_err().kind(), ErrorKind::Lost);
     let guard = world.client().mutex("b").lock().await.unwrap();
     let (guard, error) = SemaphoreGuard::try_from(guard).unwrap_err().into_parts();
     assert!(error.kind() == ErrorKind::Misuse && guard.is_held());
