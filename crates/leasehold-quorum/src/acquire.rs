@@ -8,7 +8,8 @@ use leasehold_core::{
 };
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::attempt::{Attempt, Outcome};
+use crate::attempt::Attempt;
+use crate::ballot::InVain;
 use crate::nodes::{Nodes, PATIENCE_MIN};
 
 /// How often an acquisition is tried again at once when nobody got a majority.
@@ -65,14 +66,13 @@ impl Nodes {
             let left = until.saturating_duration_since(Instant::now());
             let sent_at = self.now();
             let mut attempt = Attempt::begin(self, request, self.patience_for(request.ttl, left));
-            let outcome = attempt.run().await;
-            let answer = match outcome {
-                Outcome::Held => {
+            let answer = match attempt.run().await {
+                None => {
                     let answer = attempt.answer();
                     attempt.enter(Self::holds_until(sent_at, ttl));
                     return Ok(answer);
                 }
-                Outcome::Split => {
+                Some(InVain::Split) => {
                     nothing_left &= attempt.undo().await;
                     let most = SPLIT_PAUSE.saturating_mul(1 << tries.min(10)).min(SPLIT_PAUSE_MAX);
                     let pause = most.mul_f64(fastrand::f64());
@@ -83,9 +83,11 @@ impl Nodes {
                     }
                     return Ok(Acquire::Busy(Busy::contended()));
                 }
-                Outcome::Busy(busy) => Ok(Acquire::Busy(busy)),
-                Outcome::Refused(refusal) => Ok(Acquire::Refused(refusal)),
-                Outcome::Failed(error) => Err(error),
+                Some(InVain::Busy(busy)) => Ok(Acquire::Busy(busy)),
+                Some(InVain::Refused(refusal)) => Ok(Acquire::Refused(refusal)),
+                Some(InVain::TooFew(granted, errors)) => {
+                    Err(self.too_few(granted, "granted the lease", errors))
+                }
             };
             nothing_left &= attempt.undo().await;
             // What was granted and given back again is nothing that a caller has to give up.

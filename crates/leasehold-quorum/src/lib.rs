@@ -10,6 +10,8 @@
 
 mod acquire;
 mod attempt;
+#[doc(hidden)]
+pub mod ballot;
 mod builder;
 mod debts;
 mod doctor;

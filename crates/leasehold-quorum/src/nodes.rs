@@ -6,6 +6,7 @@ use std::time::Duration;
 use leasehold_core::{BoxFuture, Clock, Effect, Error, ErrorKind, Moment, Reason, Store, Ttl};
 use tokio::time::{Instant, timeout};
 
+use crate::ballot::counts_from;
 use crate::debts::Debts;
 use crate::pace::Pace;
 use crate::tokens::Tokens;
@@ -47,6 +48,10 @@ impl Nodes {
     /// How many can be missing.
     pub(crate) fn spare(&self) -> usize {
         self.count().saturating_sub(self.majority())
+    }
+
+    pub(crate) fn name(&self, node: usize) -> String {
+        self.stores.get(node).map(|store| store.location()).unwrap_or_default()
     }
 
     pub(crate) fn now(&self) -> Moment {
@@ -119,7 +124,7 @@ impl Nodes {
         patience: Duration,
     ) -> impl Future<Output = Result<(), Error>> + Send + 'static {
         let question = self.ask(node, patience, |store, within| store.remembers_for(within));
-        let enough = self.max_ttl.duration().saturating_add(leasehold_core::margin(self.max_ttl));
+        let enough = counts_from(self.max_ttl);
         let location = self.stores.get(node).map(|store| store.location());
         async move {
             let Some(age) = question.await?.filter(|age| *age < enough) else { return Ok(()) };

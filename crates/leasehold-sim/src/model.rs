@@ -8,12 +8,17 @@
 //! A bound proves nothing about faults that it can't express. So each bound has planted faults that the search has to
 //! find in it.
 //!
+//! A model of its own has the quorum's decision on one try, [`Ballot`], over three nodes with a [`LockEntry`] each. There
+//! no node may be left with a lease that nobody wants either.
+//!
 //! The search tells states apart by 64 bits of a hash. Two of 2 million states share one with a probability of about
 //! 1 in 10 million, and then one of them is not looked at.
 //!
 //! [`LockEntry`]: leasehold_core::table::LockEntry
 //! [`LeaseState`]: leasehold_core::LeaseState
+//! [`Ballot`]: leasehold_quorum::ballot::Ballot
 
+mod quorum;
 mod search;
 mod world;
 
@@ -21,8 +26,9 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::thread;
 
-use search::{Found, search};
-use world::{Bound, Planted};
+use quorum::Planted as QuorumPlanted;
+use search::search;
+use world::{Bound, Planted, World};
 
 use crate::watch::thread_seconds;
 
@@ -42,26 +48,67 @@ const TAKEN_TWICE: Bound = Bound { acquisitions: [2, 1], copies: 1, ..ONCE };
 /// The other client waits, says meanwhile that it does, and loses the lock to the first again.
 const TAKEN_BACK: Bound = Bound { asks: [1, 2], horizon_ms: 900, ..TAKEN_TWICE };
 
+/// Answers that are lost or given up, and no time that passes.
+const UNANSWERED: quorum::Bound = quorum::Bound {
+    tries: [1, 1],
+    lost: 1,
+    given_up: 1,
+    forgets: 0,
+    is_cut: false,
+    is_slow: [false; 2],
+    horizon_ms: 0,
+    planted: QuorumPlanted::Nothing,
+};
+const TRIED_TWICE: quorum::Bound =
+    quorum::Bound { tries: [2, 1], lost: 0, given_up: 0, ..UNANSWERED };
+/// The lease of one client ends while it tries, or later.
+const SLOW: quorum::Bound =
+    quorum::Bound { lost: 0, given_up: 0, is_slow: [true, false], horizon_ms: 1_000, ..UNANSWERED };
+/// A node forgets everything, at any time of a try.
+const FORGETFUL: quorum::Bound = quorum::Bound { forgets: 1, lost: 0, given_up: 0, ..UNANSWERED };
+/// It counts again later; one client does not reach another node.
+const FORGETFUL_LONG: quorum::Bound =
+    quorum::Bound { is_cut: true, horizon_ms: 1_100, ..FORGETFUL };
+
+#[derive(Clone, Copy, Debug)]
+enum Model {
+    Lock(Bound),
+    Quorum(quorum::Bound),
+}
+
 /// What is searched, and what has to come of it.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     name: &'static str,
-    bound: Bound,
+    model: Model,
     /// Whether a rule has to be violated.
     breaks: bool,
 }
 
 const fn holds(name: &'static str, bound: Bound) -> Case {
-    Case { name, bound, breaks: false }
+    Case { name, model: Model::Lock(bound), breaks: false }
 }
 
 const fn breaks(name: &'static str, planted: Planted, bound: Bound) -> Case {
-    Case { name, bound: Bound { planted, ..bound }, breaks: true }
+    Case { name, model: Model::Lock(Bound { planted, ..bound }), breaks: true }
+}
+
+const fn quorum_holds(name: &'static str, bound: quorum::Bound) -> Case {
+    Case { name, model: Model::Quorum(bound), breaks: false }
+}
+
+const fn quorum_breaks(name: &'static str, planted: QuorumPlanted, bound: quorum::Bound) -> Case {
+    Case { name, model: Model::Quorum(quorum::Bound { planted, ..bound }), breaks: true }
 }
 
 /// The longest first, so that all processors end at about the same time.
-const CASES: [Case; 18] = [
+const CASES: [Case; 31] = [
     holds("two requests each", ASKED_TWICE),
+    quorum_holds("quorum: a slow client", SLOW),
+    quorum_holds("quorum: a node that forgets, and counts later", FORGETFUL_LONG),
+    quorum_holds("quorum: a node that forgets", FORGETFUL),
+    quorum_holds("quorum: answers that are lost or given up", UNANSWERED),
+    quorum_holds("quorum: one client tries twice", TRIED_TWICE),
     holds("one client takes the lock twice, the other asks twice", TAKEN_BACK),
     holds("one client takes the lock twice", TAKEN_TWICE),
     holds("one request each, messages doubled", ONCE),
@@ -83,6 +130,22 @@ const CASES: [Case; 18] = [
     breaks("a token that is used again", Planted::TokenUsedAgain, TAKEN_TWICE),
     breaks("a renewal that counts unanswered", Planted::SendingRenews, RENEWED),
     breaks("a renewal that brings a lost lease back", Planted::LostLeaseRenewed, RENEWED),
+    quorum_breaks("quorum: a young node counts", QuorumPlanted::YoungCounts, FORGETFUL),
+    quorum_breaks("quorum: a node counts too early", QuorumPlanted::CountsEarly, FORGETFUL_LONG),
+    quorum_breaks(
+        "quorum: a node is asked its age before it grants",
+        QuorumPlanted::AgeBeforeGrant,
+        FORGETFUL,
+    ),
+    quorum_breaks("quorum: one node is enough", QuorumPlanted::MinorityIsEnough, UNANSWERED),
+    quorum_breaks("quorum: nothing is given up", QuorumPlanted::NotUndone, UNANSWERED),
+    quorum_breaks("quorum: the lowest fence is told", QuorumPlanted::LowestFence, TRIED_TWICE),
+    quorum_breaks("quorum: a fence is told at once", QuorumPlanted::NotRaised, TRIED_TWICE),
+    quorum_breaks(
+        "quorum: a deadline that counts from the answer",
+        QuorumPlanted::CountsFromAnswer,
+        SLOW,
+    ),
 ];
 
 /// Searches all bounds, in as many threads as there are processors.
@@ -107,14 +170,16 @@ pub(crate) fn run() -> ExitCode {
 
 fn look(case: Case) -> bool {
     let began = thread_seconds();
-    let found = search(case.bound);
-    let Found { handed_over, held_in_turn, .. } = found;
+    let found = match &case.model {
+        Model::Lock(bound) => search::<World>(bound),
+        Model::Quorum(bound) => search::<quorum::World>(bound),
+    };
     let took = thread_seconds() - began;
     println!("{}: {found}, {took:.1} s", case.name);
     let good = match (&found.violation, case.breaks) {
         (Some(_), breaks) => breaks,
         (None, true) => false,
-        (None, false) => handed_over > 0 && held_in_turn > 0,
+        (None, false) => found.expresses_all(),
     };
     if !good {
         let why = if found.violation.is_some() {
@@ -122,7 +187,7 @@ fn look(case: Case) -> bool {
         } else if case.breaks {
             "has to find a fault"
         } else {
-            "expresses no second holder, or no hand-over"
+            "expresses too little"
         };
         println!("WRONG: {}: this {why}", case.name);
     }
@@ -134,7 +199,7 @@ fn look(case: Case) -> bool {
 pub(crate) fn find() -> Option<(&'static str, f64)> {
     let began = thread_seconds();
     [RENEWED, ONCE, TAKEN_TWICE, ASKED_TWICE].into_iter().find_map(|bound| {
-        let (rule, _) = search(bound).violation?;
+        let (rule, _) = search::<World>(&bound).violation?;
         Some((rule, thread_seconds() - began))
     })
 }

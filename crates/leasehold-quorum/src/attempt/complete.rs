@@ -7,10 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Effect, Moment};
+use leasehold_core::Moment;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::{Attempt, Said, Vote, ask_for};
+use super::{Attempt, Said, ask_for};
+use crate::ballot::Vote;
 
 /// When a node that lacks the lease is asked again; each pause is twice the one before.
 const AGAIN_AFTER: Duration = Duration::from_millis(2);
@@ -18,22 +19,16 @@ const AGAIN_AFTER: Duration = Duration::from_millis(2);
 impl Attempt {
     /// Enters the lease, and goes on to bring it to the nodes that lack it.
     pub(crate) fn enter(mut self, until: Moment) {
-        let Some(fences) = self.fences else { return };
+        let Some(fences) = self.ballot.fences() else { return };
         self.entered = true;
         let (nodes, token) = (Arc::clone(&self.nodes), self.request.token);
-        let whole = self.round.is_over() && self.lacking().next().is_none();
+        let whole = self.round.is_over() && !self.is_lacked();
         let completion = (!whole).then(|| tokio::spawn(self.complete()).abort_handle());
         nodes.tokens.enter(token, nodes.now(), (fences, until), completion);
     }
 
-    /// The nodes that lack the lease and may take it.
-    fn lacking(&self) -> impl Iterator<Item = usize> {
-        let lacks = |vote: &Vote| match vote {
-            Vote::Busy(_) => true,
-            Vote::Failed(error) => error.is_retryable() && error.effect() != Effect::Applied,
-            Vote::Asked | Vote::Holds(_) | Vote::Refused(_) => false,
-        };
-        (0..).zip(&self.votes).filter(move |(_, vote)| lacks(vote)).map(|(node, _)| node)
+    fn is_lacked(&self) -> bool {
+        self.ballot.lacking().next().is_some()
     }
 
     async fn complete(mut self) {
@@ -41,7 +36,7 @@ impl Attempt {
         let mut again = Instant::now() + pause;
         let last = self.started + self.request.ttl.part(3);
         loop {
-            let lacking = again < last && self.lacking().next().is_some();
+            let lacking = again < last && self.is_lacked();
             let said = match (self.round.is_over(), lacking) {
                 (true, false) => return,
                 (true, true) => {
@@ -52,10 +47,11 @@ impl Attempt {
                 (false, false) => self.round.next().await,
             };
             if let Some((node, Said::Acquire(answer))) = said {
-                self.count_vote(node, answer);
-                // Whoever grants lower fences takes over the lease's.
-                self.raise(node);
-                if matches!(self.votes.get(node), Some(Vote::Holds(_))) {
+                let (answer, known) = (self.without_own(node, answer), self.known());
+                let nodes = &self.nodes;
+                let next = self.ballot.completed(node, answer, known, |node| nodes.name(node));
+                self.carry_out(next);
+                if matches!(self.ballot.votes().get(node), Some(Vote::Holds(_))) {
                     tracing::debug!(
                         target: "leasehold", key = %self.request.key, node, "has the lease too"
                     );
@@ -70,11 +66,9 @@ impl Attempt {
     }
 
     fn ask_lacking(&mut self) {
-        let lacking: Vec<usize> = self.lacking().collect();
+        let lacking: Vec<usize> = self.ballot.lacking().collect();
         for node in lacking {
-            if let Some(vote) = self.votes.get_mut(node) {
-                *vote = Vote::Asked;
-            }
+            self.ballot.asked_again(node);
             self.round.ask(node, ask_for(&self.nodes, &self.request, self.patience, node));
         }
     }

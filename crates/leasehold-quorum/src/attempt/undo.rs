@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use leasehold_core::{BoxFuture, Effect, LeaveRequest};
+use leasehold_core::{BoxFuture, LeaveRequest};
 
-use super::{Attempt, Holds, Vote};
+use super::Attempt;
+use crate::ballot::Vain;
 use crate::debts::Undoing;
 use crate::round::Round;
 
@@ -18,28 +19,11 @@ impl Attempt {
         if leasehold_core::planted::is(leasehold_core::planted::Fault::VainNotUndone) {
             return true;
         }
-        let Self { nodes, request, patience, round, votes, .. } = self;
+        let Vain { held_before, granted, unknown } = self.ballot.vain(self.known());
+        let Self { nodes, request, patience, round, .. } = self;
         // What is not sent yet must not be sent after the undoing.
         drop(round);
-        let token = request.token;
-        let held_before = nodes.tokens.granted(token, nodes.now()).is_some()
-            || votes.iter().any(|vote| matches!(vote, Vote::Holds(Holds { before: true, .. })));
-        let mut granted = Vec::new();
-        let mut unknown = Vec::new();
-        for (node, vote) in votes.iter().enumerate() {
-            match vote {
-                Vote::Holds(holds) if !holds.before => granted.push(node),
-                Vote::Failed(error) if error.effect() == Effect::Applied && !held_before => {
-                    granted.push(node);
-                }
-                Vote::Failed(error) if error.effect() == Effect::Unknown && !held_before => {
-                    unknown.push(node);
-                }
-                Vote::Asked if !held_before => unknown.push(node),
-                _ => {}
-            }
-        }
-        let mut leave = LeaveRequest::new(request.key.clone(), token);
+        let mut leave = LeaveRequest::new(request.key.clone(), request.token);
         leave.reopen = !request.cooldown.is_none();
         let leave = Arc::new(leave);
         let until = nodes.now().saturating_add(request.ttl.duration());

@@ -5,9 +5,23 @@
 use std::collections::HashSet;
 use std::collections::hash_map::DefaultHasher;
 use std::fmt;
-use std::hash::{BuildHasherDefault, Hash as _, Hasher};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-use super::world::{Action, Bound, World};
+/// What can be searched.
+pub(crate) trait Explored: Clone + Hash {
+    type Bound: Copy + fmt::Debug;
+    type Action: Copy + fmt::Debug;
+    /// What some states have to be, or the bound expresses too little.
+    const MARKS: [&'static str; 2];
+
+    fn start(bound: &Self::Bound) -> Self;
+    /// All that may happen next.
+    fn actions(&self, bound: &Self::Bound) -> Vec<Self::Action>;
+    fn after(&self, bound: &Self::Bound, action: Self::Action) -> Self;
+    /// The rule that is violated.
+    fn violated(&self) -> Option<&'static str>;
+    fn marks(&self) -> [bool; 2];
+}
 
 /// More states than any bound here has: a bound that grows beyond it fails, and does not go on for hours.
 const STATES_MAX: usize = 40_000_000;
@@ -15,25 +29,27 @@ const STATES_MAX: usize = 40_000_000;
 /// What a search saw.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    pub(crate) states: usize,
-    /// States after a hand-over that its taker believed.
-    pub(crate) handed_over: usize,
-    /// States in which both clients have held the lock.
-    pub(crate) held_in_turn: usize,
+    states: usize,
+    /// How many states are what, in the words of the model.
+    marks: [(&'static str, usize); 2],
     /// What was violated, and the actions that led there.
-    pub(crate) violation: Option<(&'static str, Vec<Action>)>,
+    pub(crate) violation: Option<(&'static str, String)>,
+}
+
+impl Found {
+    /// Whether each mark was seen.
+    pub(crate) fn expresses_all(&self) -> bool {
+        self.marks.iter().all(|(_, count)| *count > 0)
+    }
 }
 
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { states, handed_over, held_in_turn, violation } = self;
-        write!(
-            f,
-            "{states} states, {handed_over} after a hand-over, {held_in_turn} after both held"
-        )?;
+        let Self { states, marks: [(one, ones), (other, others)], violation } = self;
+        write!(f, "{states} states, {ones} {one}, {others} {other}")?;
         match violation {
             None => f.write_str(", all visited"),
-            Some((rule, actions)) => write!(f, "; {rule} violated by {actions:?}"),
+            Some((rule, actions)) => write!(f, "; {rule} violated by {actions}"),
         }
     }
 }
@@ -56,19 +72,19 @@ impl Hasher for Itself {
     }
 }
 
-fn fingerprint(world: &World) -> u64 {
+fn fingerprint<W: Explored>(world: &W) -> u64 {
     let mut hasher = DefaultHasher::new();
     world.hash(&mut hasher);
     hasher.finish()
 }
 
 /// Visits each state within the bound, or stops at the first that violates a rule.
-pub(crate) fn search(bound: Bound) -> Found {
+pub(crate) fn search<W: Explored>(bound: &W::Bound) -> Found {
     let mut seen: HashSet<u64, BuildHasherDefault<Itself>> = HashSet::default();
-    let mut found = Found::default();
-    let start = World::new();
+    let mut found = Found { marks: W::MARKS.map(|mark| (mark, 0)), ..Found::default() };
+    let start = W::start(bound);
     seen.insert(fingerprint(&start));
-    let actions = start.actions(&bound);
+    let actions = start.actions(bound);
     let mut stack = vec![(start, actions)];
     let mut path = Vec::new();
     while let Some((world, actions)) = stack.last_mut() {
@@ -77,19 +93,20 @@ pub(crate) fn search(bound: Bound) -> Found {
             path.pop();
             continue;
         };
-        let next = world.after(&bound, action);
+        let next = world.after(bound, action);
         if !seen.insert(fingerprint(&next)) {
             continue;
         }
         assert!(seen.len() < STATES_MAX, "{bound:?} has more than {STATES_MAX} states");
         path.push(action);
-        found.handed_over += usize::from(next.was_handed_over());
-        found.held_in_turn += usize::from(next.both_have_held());
+        for ((_, count), is) in found.marks.iter_mut().zip(next.marks()) {
+            *count += usize::from(is);
+        }
         if let Some(rule) = next.violated() {
-            found.violation = Some((rule, path));
+            found.violation = Some((rule, format!("{path:?}")));
             break;
         }
-        let actions = next.actions(&bound);
+        let actions = next.actions(bound);
         stack.push((next, actions));
     }
     found.states = seen.len();

@@ -13,7 +13,9 @@ use leasehold_core::{
     Moment, Place, QueueRequest, ReleaseRequest, Renew, RenewRequest, Token, Ttl, Wake, margin,
 };
 
-pub(crate) const CLIENTS: usize = 2;
+use super::search::Explored;
+
+const CLIENTS: usize = 2;
 const TTL_MS: u64 = 1_000;
 const WINDOW_MS: u64 = 800;
 /// In true time, which nobody knows.
@@ -157,8 +159,17 @@ fn true_time(us: u64, ppm: i64) -> u64 {
     u64::try_from(i128::from(us) * 1_000_000 / i128::from(1_000_000 + ppm)).unwrap()
 }
 
-impl World {
-    pub(crate) fn new() -> Self {
+impl Explored for World {
+    type Action = Action;
+    type Bound = Bound;
+
+    const MARKS: [&'static str; 2] = ["after a hand-over", "after both held"];
+
+    fn marks(&self) -> [bool; 2] {
+        [self.handed_over, self.have_held == [true; CLIENTS]]
+    }
+
+    fn start(_: &Bound) -> Self {
         Self {
             true_us: START_US,
             entry: LockEntry::default(),
@@ -171,23 +182,7 @@ impl World {
         }
     }
 
-    fn client_now(&self, bound: &Bound) -> Moment {
-        Moment::from_origin(Duration::from_micros(at_rate(self.true_us, -bound.drift_ppm)))
-    }
-
-    fn store_now(&self, bound: &Bound) -> Now {
-        let us = at_rate(self.true_us, bound.drift_ppm);
-        Now { at: StoreTime::from_micros(us), fence_floor: Fence::new(0, us).unwrap() }
-    }
-
-    fn believes(&self, client: usize) -> bool {
-        self.clients[client].lease.is_some_and(|(mut lease, _)| {
-            // Each step has looked at the present already.
-            lease.status(Moment::default()) != LeaseStatus::Lost
-        })
-    }
-
-    pub(crate) fn violated(&self) -> Option<&'static str> {
+    fn violated(&self) -> Option<&'static str> {
         if (0..CLIENTS).filter(|client| self.believes(*client)).count() > 1 {
             Some("exclusion")
         } else if self.fence_fell {
@@ -199,16 +194,8 @@ impl World {
         }
     }
 
-    pub(crate) fn was_handed_over(&self) -> bool {
-        self.handed_over
-    }
-
-    pub(crate) fn both_have_held(&self) -> bool {
-        self.have_held == [true; CLIENTS]
-    }
-
-    /// All that may happen next. Client 0 asks first: the clients are alike.
-    pub(crate) fn actions(&self, bound: &Bound) -> Vec<Action> {
+    /// Client 0 asks first: the clients are alike.
+    fn actions(&self, bound: &Bound) -> Vec<Action> {
         let mut actions = Vec::new();
         for (n, client) in self.clients.iter().enumerate() {
             let first = &self.clients[0];
@@ -239,7 +226,7 @@ impl World {
         actions
     }
 
-    pub(crate) fn after(&self, bound: &Bound, action: Action) -> Self {
+    fn after(&self, bound: &Bound, action: Action) -> Self {
         let mut next = self.clone();
         next.act(bound, action);
         let now = next.client_now(bound);
@@ -255,6 +242,24 @@ impl World {
         }
         next.forget_vain_messages(bound);
         next
+    }
+}
+
+impl World {
+    fn client_now(&self, bound: &Bound) -> Moment {
+        Moment::from_origin(Duration::from_micros(at_rate(self.true_us, -bound.drift_ppm)))
+    }
+
+    fn store_now(&self, bound: &Bound) -> Now {
+        let us = at_rate(self.true_us, bound.drift_ppm);
+        Now { at: StoreTime::from_micros(us), fence_floor: Fence::new(0, us).unwrap() }
+    }
+
+    fn believes(&self, client: usize) -> bool {
+        self.clients[client].lease.is_some_and(|(mut lease, _)| {
+            // Each step has looked at the present already.
+            lease.status(Moment::default()) != LeaseStatus::Lost
+        })
     }
 
     fn act(&mut self, bound: &Bound, action: Action) {
