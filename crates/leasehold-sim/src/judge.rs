@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use leasehold::HeldLease;
+use leasehold_core::OwnerName;
 
 use crate::net::Net;
 use crate::profile::Us;
@@ -288,6 +289,12 @@ impl Books {
     /// Whether anybody waits for a lock who can go on.
     fn waits_since(&self, key: &str) -> Option<Us> {
         self.waits.values().filter(|wait| wait.key == key).map(|wait| wait.since).min()
+    }
+
+    /// Whether a task of the process that calls itself so waits for a lock.
+    pub(crate) fn is_waiting(&self, key: &str, owner: &OwnerName) -> bool {
+        let name = |wait: &Wait| format!("host {}", wait.who.host);
+        self.waits.values().any(|wait| wait.key == key && name(wait) == owner.as_str())
     }
 
     /// Whether a hold with this fence is in the books.

@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use leasehold_core::{Acquire, BoxFuture, Call, Clock, Method, Moment, RenewRequest, Result};
+use leasehold_core::{
+    Acquire, AcquireAll, BoxFuture, Call, Clock, Method, Moment, RenewRequest, Result,
+};
 use leasehold_embedded::MemoryStore;
 use tokio::time::Instant;
 
@@ -435,6 +437,17 @@ impl Net {
                 }
                 state.late_fences.extend(answer.fences().map(|fences| fences.first().value()));
                 state.late_places.insert(key.as_str().to_owned(), now);
+            }
+            Method::AcquireAll => {
+                let answer: &dyn Any = answer;
+                let answer = answer.downcast_ref::<Result<AcquireAll>>();
+                let Some(Ok(AcquireAll::Granted(granted))) = answer else { return };
+                for ((_, token), fences) in targets.iter().zip(granted) {
+                    let token = token.map(|token| (node, *token.as_bytes()));
+                    if token.is_some_and(|token| state.ended.contains(&token)) {
+                        state.late_fences.insert(fences.first().value());
+                    }
+                }
             }
             _ => {}
         }

@@ -22,6 +22,8 @@ pub(crate) const PLAIN: [&str; 2] = ["mutex0", "mutex1"];
 /// The locks of all kinds.
 pub(crate) const KEYS: [&str; 9] =
     ["mutex0", "mutex1", "rw", "sem", "re", "elect", "multi-a", "multi-b", "flood"];
+/// Those that are taken together. Who waits for the second holds the first meanwhile.
+pub(crate) const SEVERAL: [&str; 2] = ["multi-a", "multi-b"];
 const PERMITS: u32 = 3;
 const PERIOD: Duration = Duration::from_secs(2);
 /// So many futures are dropped in one go.
@@ -511,7 +513,7 @@ impl Task {
     }
 
     async fn several(&mut self) -> Result<()> {
-        let keys = ["multi-a", "multi-b"];
+        let keys = SEVERAL;
         let all = self.client.multi(keys);
         let limit = ms(self.rng.u64(..10_000));
         let wait = async { all.lock_within(limit).await.map(Some) };

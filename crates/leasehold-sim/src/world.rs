@@ -11,7 +11,7 @@ use crate::judge::{Books, Who};
 use crate::net::{self, Net, Tally};
 use crate::profile::{Fault, Profile, Us, What};
 use crate::wire;
-use crate::work::{KEYS, PLAIN, Shared, Task};
+use crate::work::{KEYS, PLAIN, SEVERAL, Shared, Task};
 
 /// When it begins, so that nodes are old enough to count.
 const START: Us = 120_000_000;
@@ -319,7 +319,10 @@ impl World {
         for name in KEYS {
             let Some(info) = wire::inspect(&store, name) else { continue };
             for holder in &info.holders {
-                if u64::try_from(holder.held_for.as_micros()).unwrap_or(u64::MAX) >= least {
+                let held_for = u64::try_from(holder.held_for.as_micros()).unwrap_or(u64::MAX);
+                let waits_for_others =
+                    name == SEVERAL[0] && self.shared.books().is_waiting(name, &holder.owner);
+                if held_for >= least && !waits_for_others {
                     let fence = Some(holder.fence.value());
                     self.shared.books().left_behind(name, fence, self.now, (&self.net, ttl));
                 }
