@@ -187,6 +187,7 @@ fn run(asked: &Asked) -> ExitCode {
             let (small, outcome) = shrink::shrink(&profile, kind, &watch, SHRINK_SECONDS);
             show(&small, &outcome);
             sum.print(&watch);
+            println!("to see seed {seed} again: cargo xtask sim history {seed}{}", asked.stores);
             return ExitCode::FAILURE;
         }
     }

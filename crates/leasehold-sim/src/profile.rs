@@ -3,6 +3,7 @@
 //! Each seed has rates of its own, and most have some at zero: what is rare in all of them together is
 //! common in a few.
 
+use std::fmt;
 use std::time::Duration;
 
 /// True time, in microseconds since the beginning of the simulation.
@@ -138,6 +139,17 @@ pub(crate) enum Stores {
     Any,
     Memory,
     Quorum,
+}
+
+impl fmt::Display for Stores {
+    /// What a command needs beside the seed.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Any => "",
+            Self::Memory => " --stores memory",
+            Self::Quorum => " --stores quorum",
+        })
+    }
 }
 
 fn drift(rng: &mut fastrand::Rng) -> i64 {

@@ -44,7 +44,8 @@ impl Watch {
                 seconds = if now == before { seconds + 1 } else { 0 };
                 before = now;
                 if seconds > HANGS_AFTER {
-                    println!("HANG: seed {}: no time passes", which.load(Ordering::Relaxed));
+                    let seed = which.load(Ordering::Relaxed);
+                    println!("HANG: seed {seed}: no time passes; cargo xtask sim history {seed}");
                     std::process::exit(3);
                 }
             }
