@@ -358,7 +358,7 @@ fn a_holder_that_is_asked_ends_its_script_and_keeps_the_lock_until_then() {
 #[test]
 fn the_longest_hold_ends_the_script() {
     let site = Site::embedded();
-    let take = TAKE.replace("hold k", "hold k --max-hold 1s");
+    let take = TAKE.replace("hold k", "hold k --max-hold 3s");
     let done = run(&site, &format!("{take}; sleep 1000; echo never"));
     assert_eq!(killed_by(&done), Some(libc::SIGTERM), "{done:?}");
     assert!(done.stderr.contains("as long as --max-hold allows"), "{done:?}");

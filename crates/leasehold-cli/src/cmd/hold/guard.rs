@@ -29,6 +29,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 struct Told {
     /// When the store may grant the first lease to another holder.
     deadline: AtomicU64,
+    /// How long before that the holder learns of the loss: a short lease has a short grace, whatever was asked for.
+    grace: AtomicU64,
     /// Whether the holder has told the script of the loss.
     script_knows: AtomicBool,
 }
@@ -39,16 +41,22 @@ struct Page(Mapped<Told>);
 
 impl Page {
     fn new() -> io::Result<Self> {
-        let told =
-            Told { deadline: AtomicU64::new(u64::MAX), script_knows: AtomicBool::new(false) };
-        Mapped::new(told).map(Self)
+        Mapped::new(Told {
+            deadline: AtomicU64::new(u64::MAX),
+            grace: AtomicU64::new(0),
+            script_knows: AtomicBool::new(false),
+        })
+        .map(Self)
     }
 
     fn tell(&self, leases: &Leases) {
         // The clock is read first: a pause between the two lines makes the moment earlier.
         let now = clock::now();
-        let deadline = nanos(now.saturating_add(leases.until_deadline()));
-        self.0.deadline.store(deadline, Ordering::SeqCst);
+        let (left, held) = (leases.until_deadline(), leases.remaining());
+        if !held.is_zero() {
+            self.0.grace.store(nanos(left.saturating_sub(held)), Ordering::SeqCst);
+        }
+        self.0.deadline.store(nanos(now.saturating_add(left)), Ordering::SeqCst);
     }
 }
 
@@ -157,11 +165,12 @@ fn watch(
     // Not "leasehold": `killall -9 leasehold` must leave it to do its work.
     #[cfg(target_os = "linux")]
     rustix::thread::set_name(c"lh-guard").ok();
-    // A moment after the holder, which tells the script itself if it can.
-    let before = manners.grace.saturating_sub(manners.grace / 8);
     loop {
         let deadline = told.deadline.load(Ordering::SeqCst);
         let ends_at = Duration::from_nanos(deadline);
+        // A moment after the holder, which tells the script itself if it can.
+        let grace = Duration::from_nanos(told.grace.load(Ordering::SeqCst));
+        let before = grace.saturating_sub(grace / 8);
         let tell_at = ends_at.saturating_sub(before);
         let [holder_is_gone, _] = alarm.wait([pipe; 2], Some(tell_at));
         let is_late = clock::now() >= tell_at && told.deadline.load(Ordering::SeqCst) == deadline;
