@@ -37,8 +37,12 @@ async fn unheard(key: &Key, fence: u64, context: &Context) -> Failure {
     let (place, numbers) = (context.settings.place(), Numbers::of(context.settings.layout()));
     let told = fence.to_string();
     let info = match context.connect_to_look().await {
-        Ok(Some(client)) => client.inspect(key).await.ok().flatten(),
-        _ => None,
+        Ok(None) => None,
+        Ok(Some(client)) => match client.inspect(key).await {
+            Ok(info) => info,
+            Err(error) => return error.into(),
+        },
+        Err(failure) => return failure,
     };
     let mut holders = info.iter().flat_map(|info| &info.holders);
     match holders.find(|holder| numbers.text(holder.fence).as_ref() == Some(&told)) {

@@ -71,20 +71,36 @@ pub(crate) async fn renew(args: &Renew, context: &Context) -> Outcome {
         && renewed != *leases
     {
         let text = file_text(&renewed, layout, &taken.place_or(&place));
-        lease_file::replace(path, &text).map_err(|error| {
-            Failure::new(
+        if let Err(error) = lease_file::replace(path, &text) {
+            // Nobody could give back what no file has.
+            for lease in anew(&renewed, leases) {
+                client.release_outcome(lease, None).await.map(drop).unwrap_or_else(|error| {
+                    output::message(&format!("warning: {error}"));
+                });
+            }
+            return Err(Failure::new(
                 Exit::Output,
-                format!("the lease is renewed, but {} can't be rewritten: {error}", path.display()),
-            )
-        })?;
+                format!(
+                    "{} can't be rewritten: {error}; what was taken anew was given back",
+                    path.display()
+                ),
+            ));
+        }
     }
     if args.source.lease_file.is_none() {
-        let anew =
-            renewed.iter().zip(leases).filter(|(after, before)| after.fence() != before.fence());
-        let anew: Vec<_> = anew.map(|(after, _)| after.clone()).collect();
+        let anew: Vec<_> = anew(&renewed, leases).cloned().collect();
         output::data_patiently(&lease_file::lines(&anew, layout)).await?;
     }
     failed.map_or(Ok(Exit::Success), Err)
+}
+
+/// Of the renewed leases, those that are other leases than before.
+fn anew<'a>(
+    renewed: &'a [DetachedLease],
+    before: &'a [DetachedLease],
+) -> impl Iterator<Item = &'a DetachedLease> {
+    let pairs = renewed.iter().zip(before);
+    pairs.filter(|(after, before)| after.fence() != before.fence()).map(|(after, _)| after)
 }
 
 async fn renew_one(

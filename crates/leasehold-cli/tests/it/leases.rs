@@ -100,6 +100,20 @@ fn a_lease_that_ran_out_is_taken_anew_only_where_nobody_has_held_the_lock_since(
 }
 
 #[test]
+fn what_is_taken_anew_and_can_not_be_written_down_is_given_back() {
+    let site = Site::embedded();
+    let lease = short_lease(&site, "");
+    // Beside it there is no room for a longer name, and it is replaced by a file beside it.
+    let name = "l".repeat(255);
+    fs::write(site.path(&name), &lease).unwrap();
+    fs::set_permissions(site.path(&name), fs::Permissions::from_mode(0o600)).unwrap();
+    site.line("wait k").expect(0);
+    let line = format!("renew --if-untaken --ttl 1h --lease-file {name}");
+    site.line(&line).complains(74, "what was taken anew was given back");
+    site.line("run -n k -- true").expect(0);
+}
+
+#[test]
 fn a_lease_file_stays_where_another_store_than_its_own_is_asked() {
     let (site, other) = (Site::embedded(), Site::embedded());
     other.line("run made -- true").expect(0);
