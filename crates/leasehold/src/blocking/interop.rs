@@ -21,10 +21,12 @@ use leasehold_core::{IntoKey, Key, Metadata, Result};
 use leasehold_redis::interop::{InteropStore, Layout};
 
 use super::driven::Driven;
+use super::face::Face as _;
 use super::guard::within;
 use super::io::{Io, check_caller};
 use super::run::View;
 use super::table::{guard, methods, value};
+use crate::lease::not_changed::NotChanged;
 use crate::lease::release::Release;
 use crate::owner::Owner;
 
@@ -136,6 +138,31 @@ methods! { PlainMutex {
     /// Takes the lock, and waits for at most `limit`; with a limit of zero it tries once.
     asks lock_within(limit: Duration) -> PlainGuard, errors taking_foreign, costs entering_plain_within;
 } }
+
+impl PlainMutex {
+    /// Renews the lease of `guard`, or takes the lock anew; `None` if the lease is gone and another holder
+    /// has the lock. See [`crate::interop::PlainMutex::relock`].
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(refreshing)]
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Mutex::relock`]. The guard comes back with the error, and holds what it held.
+    #[expect(clippy::result_large_err, reason = "whoever gave the guard gets it back")]
+    pub fn relock(&self, guard: PlainGuard) -> Result<Option<PlainGuard>, NotChanged<PlainGuard>> {
+        if let Err(error) = self.0.io().check() {
+            return Err(NotChanged::new(guard, error));
+        }
+        let (guard, io) = guard.0.into_inner();
+        match self.0.io().wait(self.0.part().relock(guard)) {
+            Ok(guard) => Ok(guard.map(|guard| PlainGuard::of(guard, self.0.io()))),
+            // The guard's own thread: it may be of another client.
+            Err(not) => Err(not.map(|guard| PlainGuard::of(guard, &io))),
+        }
+    }
+}
 
 guard! {
     /// A held lease of a [`PlainMutex`]. For threads what [`crate::interop::PlainGuard`] is for tasks.

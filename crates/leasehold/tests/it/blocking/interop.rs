@@ -34,6 +34,23 @@ fn a_thread_is_woken_by_another_program_and_told_when_it_ends_the_lease() {
 }
 
 #[test]
+fn a_lock_that_is_locked_again_is_refreshed_or_taken_anew() {
+    let server = RedisServer::start();
+    let locks = Plain::connect(server.url(), Layout::Redislock).unwrap();
+    let mutex = locks.mutex("a").ttl(HOUR).renew(false);
+    let guard = mutex.lock().unwrap();
+    let token = guard.token();
+    let guard = mutex.relock(guard).unwrap().unwrap();
+    assert_eq!(guard.token(), token);
+    drop(server.cli(&["DEL", "a"]));
+    let guard = mutex.relock(guard).unwrap().unwrap();
+    assert_ne!(guard.token(), token);
+    drop(server.cli(&["SET", "a", "another's"]));
+    assert!(mutex.relock(guard).unwrap().is_none());
+    locks.close().unwrap();
+}
+
+#[test]
 fn a_body_runs_under_another_librarys_lock() {
     let server = RedisServer::start();
     let locks = Plain::connect(server.url(), Layout::Symfony).unwrap();
