@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, DetachedLease, ErrorKind, Prolonged};
+use leasehold::{Client, DetachedLease, ErrorKind, Prolonged, Release};
 
 use crate::arguments;
 use crate::cli::Renew;
@@ -72,19 +72,18 @@ pub(crate) async fn renew(args: &Renew, context: &Context) -> Outcome {
     {
         let text = file_text(&renewed, layout, &taken.place_or(&place));
         if let Err(error) = lease_file::replace(path, &text) {
+            let mut why = format!("{} can't be rewritten: {error}", path.display());
             // Nobody could give back what no file has.
             for lease in anew(&renewed, leases) {
-                client.release_outcome(lease, None).await.map(drop).unwrap_or_else(|error| {
-                    output::message(&format!("warning: {error}"));
+                let key = lease.key();
+                why.push_str(&match client.release_outcome(lease, None).await {
+                    Ok(Release::Released) => {
+                        format!("; \"{key}\", which was taken anew, was given back")
+                    }
+                    _ => format!("; \"{key}\", which was taken anew, is free after its ttl"),
                 });
             }
-            return Err(Failure::new(
-                Exit::Output,
-                format!(
-                    "{} can't be rewritten: {error}; what was taken anew was given back",
-                    path.display()
-                ),
-            ));
+            return Err(Failure::new(Exit::Output, why));
         }
     }
     if args.source.lease_file.is_none() {

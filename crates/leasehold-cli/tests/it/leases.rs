@@ -109,7 +109,13 @@ fn what_is_taken_anew_and_can_not_be_written_down_is_given_back() {
     fs::set_permissions(site.path(&name), fs::Permissions::from_mode(0o600)).unwrap();
     site.line("wait k").expect(0);
     let line = format!("renew --if-untaken --ttl 1h --lease-file {name}");
-    site.line(&line).complains(74, "what was taken anew was given back");
+    site.line(&line).complains(74, "\"k\", which was taken anew, was given back");
+    let held = site.line("acquire k --ttl 1h").expect(0).stdout;
+    fs::write(site.path(&name), &held).unwrap();
+    let line = format!("renew --ttl 2h --lease-file {name}");
+    site.line(&line).complains(74, "can't be rewritten");
+    site.line("run -n k -- true").expect(75);
+    with_lease(&site, "release", &held).expect(0);
     site.line("run -n k -- true").expect(0);
 }
 
