@@ -150,7 +150,7 @@ impl PlainMutex {
     /// # Errors
     ///
     /// As [`crate::Mutex::relock`]. The guard comes back with the error, and holds what it held.
-    #[expect(clippy::result_large_err, reason = "whoever gave the guard gets it back")]
+    #[expect(clippy::result_large_err, reason = "the caller gets the guard back")]
     pub fn relock(&self, guard: PlainGuard) -> Result<Option<PlainGuard>, NotChanged<PlainGuard>> {
         if let Err(error) = self.0.io().check() {
             return Err(NotChanged::new(guard, error));
