@@ -1,4 +1,4 @@
-//! Taking a lock: attempts, until somebody has a majority.
+//! Taking a lock: one try, which ends its token when it is in vain.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,17 +6,11 @@ use std::time::Duration;
 use leasehold_core::{
     Acquire, AcquireRequest, Busy, Effect, Error, ErrorKind, Mode, Reason, Result, Ttl,
 };
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use crate::attempt::Attempt;
 use crate::ballot::InVain;
 use crate::nodes::{Nodes, PATIENCE_MIN};
-
-/// How often an acquisition is tried again at once when nobody got a majority.
-const SPLITS_MAX: u32 = 16;
-/// The pauses before that: random, and longer each time.
-const SPLIT_PAUSE: Duration = Duration::from_millis(2);
-const SPLIT_PAUSE_MAX: Duration = Duration::from_millis(100);
 
 impl Nodes {
     pub(crate) async fn acquire(
@@ -54,48 +48,38 @@ impl Nodes {
         answer
     }
 
-    /// Tries until somebody has a majority.
+    /// Tries once: another try with the same token might lose its grants to what undoes this one.
     async fn acquire_in_turn(
         self: &Arc<Self>,
         request: &Arc<AcquireRequest>,
         ttl: Ttl,
         until: Instant,
     ) -> Result<Acquire> {
-        let mut nothing_left = true;
-        for tries in 1_u32.. {
-            let left = until.saturating_duration_since(Instant::now());
-            let sent_at = self.now();
-            let mut attempt = Attempt::begin(self, request, self.patience_for(request.ttl, left));
-            let answer = match attempt.run().await {
-                None => {
-                    let answer = attempt.answer();
-                    attempt.enter(Self::holds_until(sent_at, ttl));
-                    return Ok(answer);
-                }
-                Some(InVain::Split) => {
-                    nothing_left &= attempt.undo().await;
-                    let most = SPLIT_PAUSE.saturating_mul(1 << tries.min(10)).min(SPLIT_PAUSE_MAX);
-                    let pause = most.mul_f64(fastrand::f64());
-                    let left = until.saturating_duration_since(Instant::now());
-                    if tries < SPLITS_MAX && pause < left / 4 {
-                        sleep(pause).await;
-                        continue;
-                    }
-                    return Ok(Acquire::Busy(Busy::contended()));
-                }
-                Some(InVain::Busy(busy)) => Ok(Acquire::Busy(busy)),
-                Some(InVain::Refused(refusal)) => Ok(Acquire::Refused(refusal)),
-                Some(InVain::TooFew(granted, errors)) => {
-                    Err(self.too_few(granted, "granted the lease", errors))
-                }
-            };
-            nothing_left &= attempt.undo().await;
-            // What was granted and given back again is nothing that a caller has to give up.
-            return match answer {
-                Err(error) if nothing_left => Err(error.with_effect(Effect::NotApplied)),
-                answer => answer,
-            };
+        if self.tokens.is_given_up(request.token) {
+            let why = "this token was given up; ask with a new one";
+            return Err(Error::new(ErrorKind::Unavailable, why).with_effect(Effect::NotApplied));
         }
-        Err(Error::new(ErrorKind::Unavailable, "nobody got a majority"))
+        let left = until.saturating_duration_since(Instant::now());
+        let sent_at = self.now();
+        let mut attempt = Attempt::begin(self, request, self.patience_for(request.ttl, left));
+        let answer = match attempt.run().await {
+            None => {
+                let answer = attempt.answer();
+                attempt.enter(Self::holds_until(sent_at, ttl));
+                return Ok(answer);
+            }
+            Some(InVain::Split) => Ok(Acquire::Busy(Busy::contended())),
+            Some(InVain::Busy(busy)) => Ok(Acquire::Busy(busy)),
+            Some(InVain::Refused(refusal)) => Ok(Acquire::Refused(refusal)),
+            Some(InVain::TooFew(granted, errors)) => {
+                Err(self.too_few(granted, "granted the lease", errors))
+            }
+        };
+        let nothing_left = attempt.undo().await;
+        // What was granted and given back again is nothing that a caller has to give up.
+        match answer {
+            Err(error) if nothing_left => Err(error.with_effect(Effect::NotApplied)),
+            answer => answer,
+        }
     }
 }

@@ -10,7 +10,7 @@ use leasehold_core::{
     Acquire, AcquireRequest, BoxFuture, Busy, Error, ErrorKind, FenceBlock, Renew, RenewRequest,
     Result,
 };
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use crate::ballot::{Ballot, InVain, Next, Stands};
 use crate::nodes::Nodes;
@@ -174,27 +174,17 @@ impl Attempt {
     }
 }
 
-/// Asks a node for the lease, as soon as nothing that undoes an earlier try can be on its way there.
+/// Asks a node for the lease.
 fn ask_for(
     nodes: &Arc<Nodes>,
     request: &Arc<AcquireRequest>,
     patience: Duration,
     node: usize,
 ) -> BoxFuture<'static, Said> {
-    let (token, request) = (request.token, Arc::clone(request));
+    let request = Arc::clone(request);
     let question = nodes.ask(node, patience, move |store, within| {
         Box::pin(async move { store.acquire(&request, within).await })
             as BoxFuture<'_, Result<Acquire>>
     });
-    let nodes = Arc::clone(nodes);
-    Box::pin(async move {
-        let clear = timeout(patience, nodes.tokens.is_clear(token, node)).await;
-        if clear != Ok(true) {
-            return Said::Acquire(Err(Error::new(
-                ErrorKind::Unavailable,
-                "an earlier attempt may still be undone there; ask with a new token",
-            )));
-        }
-        Said::Acquire(question.await)
-    })
+    Box::pin(async move { Said::Acquire(question.await) })
 }

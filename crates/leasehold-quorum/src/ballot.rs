@@ -87,7 +87,7 @@ pub enum InVain {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 #[expect(clippy::exhaustive_structs, reason = "for this workspace")]
 pub struct Vain {
-    /// Whether the token may have had the lease before, which is left alone.
+    /// Whether the token may have had the lease before, which is left alone everywhere.
     pub held_before: bool,
     /// The nodes that granted it.
     pub granted: Vec<usize>,
@@ -246,21 +246,24 @@ impl Ballot {
     }
 
     /// What it has to give up that got no majority: at nodes that said that they granted it, and at those that
-    /// did not answer.
+    /// did not answer. Nothing where the token may have had the lease before: what a node gives up of a token
+    /// must never be granted to it anew, and that lease is still brought to the nodes that lack it.
     #[must_use]
     pub fn vain(&self, known: Option<FenceBlock>) -> Vain {
-        let held_before = known.is_some() || self.votes.iter().any(Vote::held_before);
-        let mut vain = Vain { held_before, ..Vain::default() };
+        if known.is_some() || self.votes.iter().any(Vote::held_before) {
+            return Vain { held_before: true, ..Vain::default() };
+        }
+        let mut vain = Vain::default();
         for (node, vote) in self.votes.iter().enumerate() {
             match vote {
-                Vote::Holds(holds) if !holds.before => vain.granted.push(node),
-                Vote::Failed(error) if !held_before => match error.effect() {
+                Vote::Holds(_) => vain.granted.push(node),
+                Vote::Failed(error) => match error.effect() {
                     Effect::Applied => vain.granted.push(node),
                     Effect::Unknown => vain.unknown.push(node),
                     Effect::NotApplied => {}
                 },
-                Vote::Asked if !held_before => vain.unknown.push(node),
-                _ => {}
+                Vote::Asked => vain.unknown.push(node),
+                Vote::Busy(_) | Vote::Refused(_) => {}
             }
         }
         vain

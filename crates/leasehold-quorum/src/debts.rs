@@ -38,8 +38,6 @@ pub(crate) struct Owed {
     pub(crate) undoing: Undoing,
     /// When there is nothing left to undo.
     pub(crate) until: Moment,
-    /// Whether it may have been carried out, and so may be yet.
-    pub(crate) unsure: bool,
 }
 
 /// What a node owes.

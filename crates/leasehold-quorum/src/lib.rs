@@ -4,7 +4,7 @@
 //! one of them can give a lease away, and fewer than half of them may be gone at any time. The
 //! algorithm is Redlock's (the Redis documentation, "Distributed locks with Redis"), with what it
 //! was found to lack: fences that grow strictly, nodes that count only once they are sure to
-//! remember every lease, and undoing that can't hit a later attempt.
+//! remember every lease, and undoing that can't hit a later attempt, since each has a token of its own.
 //!
 //! This crate knows stores, not servers: nodes may be of any sort, and of several.
 

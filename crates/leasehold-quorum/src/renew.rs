@@ -174,13 +174,11 @@ impl Nodes {
         let mut healings = Vec::new();
         for (said, request) in said.iter().zip(requests) {
             let Some(model) = said.renewed.first().copied() else { continue };
-            if said.renewed.len() < self.majority() {
+            let given_up = self.tokens.is_given_up(request.renewed_token());
+            if given_up || said.renewed.len() < self.majority() {
                 continue;
             }
-            let holes: Vec<usize> = said
-                .holes()
-                .filter(|node| !self.tokens.is_undoing(request.renewed_token(), *node))
-                .collect();
+            let holes: Vec<usize> = said.holes().collect();
             if !holes.is_empty() {
                 healings.push((model, holes, request.clone()));
             }

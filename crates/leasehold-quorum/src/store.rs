@@ -38,7 +38,8 @@ use crate::round::check_runtime;
 /// # What it can't do
 ///
 /// Nodes have lines of their own, but together they have none: waiters ask again after pauses of
-/// random length. Only exclusive leases can be had. Semaphores can't be done by majorities:
+/// random length. An acquisition is one try, and says [`Busy::contended`](leasehold_core::Busy::contended)
+/// where nobody got a majority. Only exclusive leases can be had. Semaphores can't be done by majorities:
 /// of three nodes with two permits each, the pairs 1+2, 2+3 and 3+1 let in three holders. Shared
 /// leases could, but their fences could not be told apart.
 ///
@@ -50,7 +51,7 @@ use crate::round::check_runtime;
 /// # Cancel safety
 ///
 /// Dropping a future leaves open which nodes carried the operation out, as for any store; a
-/// `leave` with the same token gives up all of it.
+/// `leave` with the same token gives up all of it. A token that was given up is not to be asked for again.
 #[derive(Clone, Debug)]
 pub struct QuorumStore {
     pub(crate) nodes: Arc<Nodes>,

@@ -1,21 +1,16 @@
 //! What this process knows about the tokens that it has sent to the nodes.
 //!
-//! An undoing (`leave`, `release`) that a node did not answer may still be on its way to it, in
-//! the buffers of a connection that was replaced or of a network that delays. If the same token
-//! were granted anew there, the late undoing would take that grant away behind everybody's back.
-//! So a node is not asked for a token while an undoing is on its way to it, and has no vote for it
-//! any more when that was not answered.
+//! What undoes a try (`leave`, `release`) may be on its way for longer than anybody waits, and arrive
+//! after a copy of it was answered. So a token that was given up is never asked for again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{Fence, FenceBlock, Moment, Token};
-use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-/// For how long a token is remembered that was not seen any more: longer than any network keeps
-/// a request.
+/// For how long a token is remembered that was not seen any more.
 const KEPT_FOR: Duration = Duration::from_secs(60 * 60);
 /// How many tokens there may be before old ones are looked for.
 const SWEEP_ABOVE: usize = 1_024;
@@ -23,8 +18,6 @@ const SWEEP_ABOVE: usize = 1_024;
 #[derive(Debug, Default)]
 pub(crate) struct Tokens {
     pages: Mutex<Pages>,
-    /// An undoing was answered, or was not.
-    settled: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -42,8 +35,8 @@ struct Page {
     turn: Arc<tokio::sync::Mutex<()>>,
     /// What was granted, and until when it holds at least.
     granted: Option<(FenceBlock, Moment)>,
-    /// The nodes to which an undoing may be on its way, and whether its answer may still come.
-    undoing: Vec<(usize, bool)>,
+    /// How many undoings are on their way, or owed.
+    undoings: u32,
     /// What nodes granted to a try that has no majority.
     tried: Vec<(usize, Fence)>,
     /// What brings a granted lease to the nodes that lack it.
@@ -102,7 +95,7 @@ impl Tokens {
                 earlier.abort();
             }
         });
-        self.forget_tries(token, |_| true);
+        self.is_lease(token);
     }
 
     /// Enters what a node granted to a try that has no majority yet.
@@ -155,68 +148,30 @@ impl Tokens {
         }
     }
 
-    /// Waits until no undoing is on its way to a node; `false` when it never can be sure of that.
-    /// Cancel safe.
-    pub(crate) async fn is_clear(&self, token: Token, node: usize) -> bool {
-        loop {
-            let settled = self.settled.notified();
-            tokio::pin!(settled);
-            settled.as_mut().enable();
-            let undoings: Vec<bool> = match self.pages().tokens.get(&token) {
-                Some(page) => {
-                    let here = page.undoing.iter().filter(|(undoing, _)| *undoing == node);
-                    here.map(|(_, hopeful)| *hopeful).collect()
-                }
-                None => Vec::new(),
-            };
-            if undoings.is_empty() {
-                return true;
-            }
-            if undoings.contains(&false) {
-                return false;
-            }
-            settled.await;
-        }
-    }
-
-    /// Whether an undoing may be on its way to a node.
-    pub(crate) fn is_undoing(&self, token: Token, node: usize) -> bool {
-        let pages = self.pages();
-        let Some(page) = pages.tokens.get(&token) else { return false };
-        page.undoing.iter().any(|(undoing, _)| *undoing == node)
+    /// Whether it is being given up.
+    pub(crate) fn is_given_up(&self, token: Token) -> bool {
+        self.pages().tokens.get(&token).is_some_and(|page| page.undoings > 0)
     }
 
     /// Enters that an undoing goes to a node, before it does.
-    pub(crate) fn undoing(&self, token: Token, node: usize, now: Moment) {
-        self.page(token, now, |page| page.undoing.push((node, true)));
+    pub(crate) fn undoing(&self, token: Token, now: Moment) {
+        self.page(token, now, |page| page.undoings = page.undoings.saturating_add(1));
     }
 
-    /// Enters whether a node has answered an undoing.
-    pub(crate) fn undone(&self, token: Token, node: usize, answered: bool) {
-        if let Some(page) = self.pages().tokens.get_mut(&token)
-            && let Some(at) = page.undoing.iter().position(|undoing| *undoing == (node, true))
-        {
-            if answered {
-                page.undoing.swap_remove(at);
-            } else if let Some((_, hopeful)) = page.undoing.get_mut(at) {
-                *hopeful = false;
-            }
-        }
-        self.settled.notify_waiters();
-        if answered {
-            self.forget_tries(token, |at| at == node);
-            self.forget(token);
-        }
-    }
-
-    /// Enters that an undoing that had not reached a node has done so since, or will not be sent
-    /// any more.
-    pub(crate) fn made_up_for(&self, token: Token, node: usize) {
+    /// Enters that an undoing is over: this node has answered it, or nothing more is sent.
+    pub(crate) fn undone(&self, token: Token, answered: Option<usize>) {
         if let Some(page) = self.pages().tokens.get_mut(&token) {
-            page.undoing.retain(|(undoing, _)| *undoing != node);
+            page.undoings = page.undoings.saturating_sub(1);
         }
-        self.forget_tries(token, |at| at == node);
+        if let Some(node) = answered {
+            self.forget_tries(token, |at| at == node);
+        }
         self.forget(token);
+    }
+
+    /// What nodes show for a token is a lease, and no try any more.
+    pub(crate) fn is_lease(&self, token: Token) {
+        self.forget_tries(token, |_| true);
     }
 
     /// Ends a grant: what is on its way for it is not sent any more. Says until when it held.
@@ -233,12 +188,11 @@ impl Tokens {
     pub(crate) fn forget(&self, token: Token) {
         let mut pages = self.pages();
         let idle = pages.tokens.get(&token).is_some_and(|page| {
-            page.undoing.is_empty() && page.granted.is_none() && Arc::strong_count(&page.turn) == 1
+            let is_nothing = page.undoings == 0 && page.granted.is_none() && page.tried.is_empty();
+            is_nothing && Arc::strong_count(&page.turn) == 1
         });
-        if idle && let Some(page) = pages.tokens.remove(&token) {
-            for one in &page.tried {
-                pages.tried.remove(one);
-            }
+        if idle {
+            pages.tokens.remove(&token);
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{BoxFuture, Effect, Moment, Result};
+use leasehold_core::{BoxFuture, Error, Moment, Result};
 use tokio::time::timeout;
 
 use crate::debts::{Collecting, Debts, OWED_MAX, Owed, Undoing};
@@ -22,8 +22,7 @@ const TRY_EVERY: Duration = Duration::from_millis(100);
 const TRY_EVERY_MAX: Duration = Duration::from_secs(1);
 
 impl Nodes {
-    /// Sends a node what ends a lease there by `until`. It has no vote for the token until it has
-    /// answered, and is asked again when it could not be reached.
+    /// Sends a node what ends a lease there by `until`, and sends it again when the node could not be reached.
     pub(crate) fn undo_at<T: Send + 'static>(
         self: &Arc<Self>,
         node: usize,
@@ -31,19 +30,14 @@ impl Nodes {
         answer: impl Future<Output = Result<T>> + Send + 'static,
     ) -> impl Future<Output = Result<T>> + Send + 'static {
         let token = undoing.token();
-        self.tokens.undoing(token, node, self.now());
+        self.tokens.undoing(token, self.now());
         let nodes = Arc::clone(self);
         async move {
             let answer = answer.await;
-            let arrived = arrived(&answer);
-            let owes = match &answer {
-                Err(error) if error.is_retryable() => {
-                    let unsure = error.effect() != Effect::NotApplied;
-                    nodes.owe(node, Owed { undoing, until, unsure })
-                }
-                _ => false,
-            };
-            nodes.tokens.undone(token, node, arrived && !owes);
+            let fails = answer.as_ref().is_err_and(Error::is_retryable);
+            if !fails || !nodes.owe(node, Owed { undoing, until }) {
+                nodes.tokens.undone(token, answer.is_ok().then_some(node));
+            }
             answer
         }
     }
@@ -127,17 +121,12 @@ impl Nodes {
     /// Whether the node has answered to all of them; the others it still owes.
     async fn collect_some(self: &Arc<Self>, node: usize, debts: &Debts, due: Vec<Owed>) -> bool {
         let mut round = Round::new();
-        for mut one in due {
+        for one in due {
             let sent = self.send(node, &one.undoing);
-            round.ask(node, async move {
-                let answer = sent.await;
-                one.unsure |= !arrived(&answer);
-                (one, answer)
-            });
+            round.ask(node, async move { (one, sent.await) });
         }
         let mut all = true;
         while let Some((_, (one, answer))) = round.next().await {
-            let token = one.undoing.token();
             match answer {
                 Err(error) if error.is_retryable() => {
                     all = false;
@@ -148,10 +137,7 @@ impl Nodes {
                     tracing::debug!(
                         target: "leasehold", key = %one.undoing.key(), ?error, "given up later"
                     );
-                    // What may be on its way yet would take a later grant away.
-                    if !one.unsure {
-                        self.tokens.made_up_for(token, node);
-                    }
+                    self.tokens.undone(one.undoing.token(), Some(node));
                 }
             }
         }
@@ -170,14 +156,6 @@ impl Nodes {
                 }))
             }
         }
-    }
-}
-
-/// Whether an undoing is no longer on its way.
-fn arrived<T>(answer: &Result<T>) -> bool {
-    match answer {
-        Ok(_) => true,
-        Err(error) => error.effect() == Effect::NotApplied,
     }
 }
 
@@ -203,11 +181,7 @@ mod tests {
 
     fn owed(nodes: &Nodes) -> Owed {
         let request = LeaveRequest::new(Key::new("k").unwrap(), Token::generate().unwrap());
-        Owed {
-            undoing: Undoing::Leave(Arc::new(request)),
-            until: nodes.now().saturating_add(LONG),
-            unsure: false,
-        }
+        Owed { undoing: Undoing::Leave(Arc::new(request)), until: nodes.now().saturating_add(LONG) }
     }
 
     /// Waits until the node owes nothing and nobody collects.

@@ -53,6 +53,7 @@ const UNANSWERED: quorum::Bound = quorum::Bound {
     tries: [1, 1],
     lost: 1,
     given_up: 1,
+    doubled: 0,
     forgets: 0,
     is_cut: false,
     is_slow: [false; 2],
@@ -61,6 +62,8 @@ const UNANSWERED: quorum::Bound = quorum::Bound {
 };
 const TRIED_TWICE: quorum::Bound =
     quorum::Bound { tries: [2, 1], lost: 0, given_up: 0, ..UNANSWERED };
+/// What gives a token up arrives a second time, at any time later.
+const GIVEN_UP_TWICE: quorum::Bound = quorum::Bound { doubled: 1, ..TRIED_TWICE };
 /// The lease of one client ends while it tries, or later.
 const SLOW: quorum::Bound =
     quorum::Bound { lost: 0, given_up: 0, is_slow: [true, false], horizon_ms: 1_000, ..UNANSWERED };
@@ -102,12 +105,13 @@ const fn quorum_breaks(name: &'static str, planted: QuorumPlanted, bound: quorum
 }
 
 /// The longest first, so that all processors end at about the same time.
-const CASES: [Case; 31] = [
+const CASES: [Case; 33] = [
     holds("two requests each", ASKED_TWICE),
     quorum_holds("quorum: a slow client", SLOW),
     quorum_holds("quorum: a node that forgets, and counts later", FORGETFUL_LONG),
     quorum_holds("quorum: a node that forgets", FORGETFUL),
     quorum_holds("quorum: answers that are lost or given up", UNANSWERED),
+    quorum_holds("quorum: what gives a token up arrives twice", GIVEN_UP_TWICE),
     quorum_holds("quorum: one client tries twice", TRIED_TWICE),
     holds("one client takes the lock twice, the other asks twice", TAKEN_BACK),
     holds("one client takes the lock twice", TAKEN_TWICE),
@@ -141,6 +145,11 @@ const CASES: [Case; 31] = [
     quorum_breaks("quorum: nothing is given up", QuorumPlanted::NotUndone, UNANSWERED),
     quorum_breaks("quorum: the lowest fence is told", QuorumPlanted::LowestFence, TRIED_TWICE),
     quorum_breaks("quorum: a fence is told at once", QuorumPlanted::NotRaised, TRIED_TWICE),
+    quorum_breaks(
+        "quorum: a token that was given up is asked for again",
+        QuorumPlanted::TokenAskedAgain,
+        GIVEN_UP_TWICE,
+    ),
     quorum_breaks(
         "quorum: a deadline that counts from the answer",
         QuorumPlanted::CountsFromAnswer,

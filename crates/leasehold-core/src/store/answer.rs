@@ -119,6 +119,10 @@ impl Busy {
     }
 
     /// Several contend for it, and none of them has got it yet.
+    ///
+    /// A store that [undoes](crate::Capability::undoes) says this after a split: each contender got a part,
+    /// and what this one got is being given up. Its token is at its end. Whoever asks again does so with a new
+    /// one, after a pause of random length.
     #[must_use]
     pub const fn contended() -> Self {
         Self { retry_after: Duration::ZERO, holder: None }

@@ -235,8 +235,8 @@ pub struct Capability {
     /// line asks this often then, instead of sleeping until the lease's end; those behind it ask
     /// the less often the further back they are.
     pub notices_death: Option<Duration>,
-    /// It undoes acquisitions that it could carry out in part only. Rollback is asynchronous: retry
-    /// with a fresh token.
+    /// It undoes acquisitions that it could carry out in part only. What undoes one may arrive late and more
+    /// than once, so each try that was not granted ends its token: ask again with a new one.
     pub undoes: bool,
     /// It tells holders through the wake channel of leases that others have ended.
     pub tells_loss: bool,

@@ -11,7 +11,7 @@ use crate::round::Round;
 
 impl Attempt {
     /// Gives up what the attempt may have got: by a node that said so, and by one that did not
-    /// answer. What the token had before the attempt is left alone.
+    /// answer. A lease that the token had before the attempt is left alone.
     ///
     /// Whether it is sure that no node has anything of the token, nor gets it later.
     pub(crate) async fn undo(self) -> bool {
@@ -21,6 +21,10 @@ impl Attempt {
         }
         let Vain { held_before, granted, unknown } = self.ballot.vain(self.known());
         let Self { nodes, request, patience, round, .. } = self;
+        if held_before {
+            nodes.tokens.is_lease(request.token);
+            return false;
+        }
         // What is not sent yet must not be sent after the undoing.
         drop(round);
         let mut leave = LeaveRequest::new(request.key.clone(), request.token);
@@ -39,7 +43,7 @@ impl Attempt {
             }
             round
         };
-        let mut nothing_left = !held_before && unknown.is_empty();
+        let mut nothing_left = unknown.is_empty();
         // Nobody waits for nodes that did not even answer the question.
         if !unknown.is_empty() {
             tokio::spawn(send(unknown).finish());

@@ -12,7 +12,7 @@ use leasehold_redis::RedisStore;
 use leasehold_testkit::server::RedisServer;
 use tokio::time::Instant;
 
-use crate::support::{CALL, connected, granted, key, ms, secs, wish};
+use crate::support::{CALL, ask_until_settled, connected, granted, key, ms, secs, wish};
 
 const NODE_TIMEOUT: Duration = Duration::from_millis(500);
 /// What a slow machine may add.
@@ -189,13 +189,13 @@ async fn many_who_ask_at_once_settle_among_themselves() {
         let asks: Vec<_> = clients
             .iter()
             .map(|client| {
-                let (client, asked) = (Arc::clone(client), wish(&key, secs(30)));
-                tokio::spawn(async move { client.acquire(&asked, secs(10)).await })
+                let (client, mut asked) = (Arc::clone(client), wish(&key, secs(30)));
+                tokio::spawn(async move { ask_until_settled(&*client, &mut asked).await })
             })
             .collect();
         let mut holders = 0;
         for ask in asks {
-            if let Ok(Acquire::Granted(_)) = ask.await.unwrap() {
+            if let Acquire::Granted(_) = ask.await.unwrap() {
                 holders += 1;
             }
         }

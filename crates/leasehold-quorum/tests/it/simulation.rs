@@ -128,8 +128,8 @@ impl Client {
     }
 
     async fn run(mut self, end: Instant) {
-        let mut token = self.token();
         while Instant::now() < end {
+            let token = self.token();
             let mut asked = AcquireRequest::new(self.key.clone(), token, Ttl::new(TTL).unwrap());
             asked.fence_block = std::num::NonZeroU32::new(4).unwrap();
             let (sent_at, told_before) = (self.clock.now(), self.witness.lock().unwrap().told);
@@ -142,13 +142,10 @@ impl Client {
             if let Some(fences) = fences {
                 self.witness.lock().unwrap().issued(token, fences);
                 self.hold(&asked, fences, sent_at, told_before).await;
-                token = self.token();
             } else if self.random.u8(..3) > 0 {
-                // What an earlier attempt left is given up, as a client's reaper would do it. The
-                // others go on with the same token, which is allowed and must be safe too.
+                // What an earlier attempt left is given up, as a client's reaper would do it.
                 let leave = LeaveRequest::new(self.key.clone(), token);
                 drop(self.quorum.leave(&leave, ms(200)).await);
-                token = self.token();
             }
             sleep(ms(self.random.u64(1..40))).await;
         }

@@ -45,3 +45,16 @@ pub(crate) async fn granted(store: &dyn Store, asked: &AcquireRequest) -> FenceB
         other => panic!("not granted: {other:?}"),
     }
 }
+
+/// Asks as a client does: with a new token after each split among contenders, until the lock is somebody's.
+pub(crate) async fn ask_until_settled(store: &dyn Store, asked: &mut AcquireRequest) -> Acquire {
+    loop {
+        match store.acquire(asked, CALL).await.unwrap() {
+            Acquire::Busy(busy) if busy.is_contended() => {
+                tokio::time::sleep(ms(100).mul_f64(fastrand::f64())).await;
+                asked.token = Token::generate().unwrap();
+            }
+            answer => return answer,
+        }
+    }
+}

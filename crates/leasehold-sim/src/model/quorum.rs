@@ -1,7 +1,8 @@
 //! Two clients, one lock and three nodes: the product's own [`Ballot`] decides, and [`LockEntry`] at each node.
 //!
-//! What a client sends to a node arrives in order, late or never; an answer comes at once or not at all. Nodes' times
-//! of day lie apart. A node that restarts may have forgotten everything.
+//! What a client sends to a node arrives in order, late or never; an answer comes at once or not at all. A copy of
+//! what gives a token up may arrive at any time after. Nodes' times of day lie apart. A node that restarts may have
+//! forgotten everything.
 
 #![expect(
     clippy::unwrap_used,
@@ -41,6 +42,8 @@ pub(crate) struct Bound {
     pub(crate) lost: u8,
     /// How often a client gives up what was not answered.
     pub(crate) given_up: u8,
+    /// How often what gives a token up arrives twice.
+    pub(crate) doubled: u8,
     /// How often a node forgets everything; the clients know that one may.
     pub(crate) forgets: u8,
     /// Whether the second node is never asked by the first client.
@@ -71,6 +74,8 @@ pub(crate) enum Planted {
     NotRaised,
     /// A lease counts from when the last answer came.
     CountsFromAnswer,
+    /// A client tries again with the token that it gave up.
+    TokenAskedAgain,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +85,10 @@ pub(crate) enum Action {
     Deliver(usize, usize),
     /// It arrives, and the answer gets lost.
     Lose(usize, usize),
+    /// It arrives, and a copy of it is still on the way.
+    Double(usize, usize),
+    /// The copy at this index arrives.
+    Copy(usize),
     /// The client waits for nothing that was not answered any longer.
     GiveUp(usize),
     Release(usize),
@@ -152,6 +161,9 @@ pub(crate) struct World {
     clients: [Client; CLIENTS],
     lost: u8,
     given_up: u8,
+    doubled: u8,
+    /// What arrives a second time: at a node, with its token.
+    copies: Vec<(usize, Token, Question)>,
     forgotten: u8,
     highest: Option<Fence>,
     fence_fell: bool,
@@ -169,7 +181,8 @@ fn key() -> Key {
     Key::new("k").unwrap()
 }
 
-fn token(client: usize, tries: u8) -> Token {
+fn token(bound: &Bound, client: usize, tries: u8) -> Token {
+    let tries = if bound.planted == Planted::TokenAskedAgain { 1 } else { tries };
     Token::from_bytes([16 * u8::try_from(client).unwrap() + tries; 16])
 }
 
@@ -190,6 +203,8 @@ impl Explored for World {
             clients: Default::default(),
             lost: 0,
             given_up: 0,
+            doubled: 0,
+            copies: Vec::new(),
             forgotten: 0,
             highest: None,
             fence_fell: false,
@@ -236,12 +251,16 @@ impl Explored for World {
                 let Some((tries, question)) = client.under_way[node].front() else { continue };
                 actions.push(Action::Deliver(n, node));
                 let waits = *tries == client.tries && matches!(client.state, State::Trying { .. });
-                let is_asked = !matches!(question, Question::Leave | Question::Release(_));
-                if self.lost < bound.lost && waits && is_asked {
+                let gives_up = matches!(question, Question::Leave | Question::Release(_));
+                if self.lost < bound.lost && waits && !gives_up {
                     actions.push(Action::Lose(n, node));
+                }
+                if self.doubled < bound.doubled && gives_up {
+                    actions.push(Action::Double(n, node));
                 }
             }
         }
+        actions.extend((0..self.copies.len()).map(Action::Copy));
         if self.forgotten < bound.forgets {
             let holds = |node: &usize| self.nodes[*node].entry.tokens().next().is_some();
             actions.extend((0..NODES).filter(holds).map(Action::Forget));
@@ -268,7 +287,7 @@ impl Explored for World {
                 lease.status(now);
             }
         }
-        next.left_behind = next.is_left_behind();
+        next.left_behind = next.is_left_behind(bound);
         next
     }
 }
@@ -340,13 +359,22 @@ impl World {
                     self.take_in(bound, n, (tries, node), question, Err(no_answer()));
                 }
             }
-            Action::Deliver(n, node) | Action::Lose(n, node) => {
+            Action::Copy(index) => {
+                let (node, token, question) = self.copies.remove(index);
+                self.carry_out(bound, node, token, question);
+            }
+            Action::Deliver(n, node) | Action::Lose(n, node) | Action::Double(n, node) => {
                 let Some((tries, question)) = self.clients[n].under_way[node].pop_front() else {
                     return;
                 };
                 let is_lost = matches!(action, Action::Lose(..));
                 self.lost += u8::from(is_lost);
-                let answer = self.carry_out(bound, node, token(n, tries), question);
+                let token = token(bound, n, tries);
+                if matches!(action, Action::Double(..)) {
+                    self.doubled += 1;
+                    self.copies.push((node, token, question));
+                }
+                let answer = self.carry_out(bound, node, token, question);
                 let answer = if is_lost { Err(no_answer()) } else { Ok(answer) };
                 self.take_in(bound, n, (tries, node), question, answer);
             }
@@ -482,7 +510,7 @@ impl World {
     }
 
     /// Whether a node has a token of a client which neither wants it nor has anything on the way to it.
-    fn is_left_behind(&self) -> bool {
+    fn is_left_behind(&self, bound: &Bound) -> bool {
         let at = StoreTime::from_micros(self.true_us);
         (0..CLIENTS).any(|n| {
             let client = &self.clients[n];
@@ -492,7 +520,7 @@ impl World {
                     let entry = &self.nodes[node].entry;
                     let is_there = client.under_way[node].is_empty()
                         && (1..=client.tries)
-                            .any(|tries| entry.tokens().any(|one| *one == token(n, tries)));
+                            .any(|tries| entry.tokens().any(|one| *one == token(bound, n, tries)));
                     is_there && entry.inspect(&key(), at).is_some_and(|i| !i.holders.is_empty())
                 })
         })

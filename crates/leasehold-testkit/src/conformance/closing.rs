@@ -11,7 +11,7 @@ pub(super) async fn a_cool_down_closes_the_lock_to_everyone(cx: &Context) {
     let party = cx.party(&key);
     let lease = party.take().await;
     assert_eq!(lease.release_and_close(LONG).await, Release::Released);
-    for party in [party, cx.party(&key)] {
+    for party in [party.again(), cx.party(&key)] {
         let busy = party.learn_why_not().await;
         assert_eq!(busy.holder, None, "nobody holds it");
         assert!(!busy.retry_after.is_zero() && busy.retry_after <= LONG + SLACK, "{busy:?}");

@@ -145,9 +145,18 @@ impl Patience {
     }
 
     pub(super) async fn pause(&mut self) {
+        self.pause_for(Duration::from_millis(5)).await;
+    }
+
+    /// For a random part of `longest`.
+    pub(super) async fn pause_within(&mut self, longest: Duration) {
+        self.pause_for(longest.mul_f64(fastrand::f64())).await;
+    }
+
+    async fn pause_for(&mut self, length: Duration) {
         let waited = self.started.elapsed();
         assert!(waited < PATIENCE, "waited {waited:?} in vain for {}", self.what);
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::time::sleep(length).await;
     }
 }
 

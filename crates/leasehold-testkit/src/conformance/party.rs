@@ -12,6 +12,9 @@ use leasehold_core::{
 
 use super::context::{CALL, LONG, Patience, cool, token, ttl};
 
+/// Contenders get out of each other's way for up to this long.
+const SPLIT_PAUSE_MAX: Duration = Duration::from_millis(100);
+
 /// One acquisition: a token, and how it asks.
 #[derive(Clone, Debug)]
 pub(super) struct Party {
@@ -111,6 +114,30 @@ impl Party {
         self.store.acquire(&self.request, CALL).await.expect("acquire answers")
     }
 
+    /// The same one, asking again after it was refused, or gave up what it had: with a new token where the
+    /// store needs that.
+    pub(super) fn again(mut self) -> Self {
+        if self.store.capability().undoes {
+            self.request.token = token();
+        }
+        self
+    }
+
+    /// Asks as a client does, which goes on after a split among contenders until the lock is somebody's. Returns
+    /// who has asked last, too.
+    pub(super) async fn ask_until_settled(mut self) -> (Acquire, Self) {
+        let mut patience = Patience::for_what("contenders to settle it");
+        loop {
+            match self.ask().await {
+                Acquire::Busy(busy) if busy.is_contended() && self.store.capability().undoes => {
+                    patience.pause_within(SPLIT_PAUSE_MAX).await;
+                    self = self.again();
+                }
+                answer => return (answer, self),
+            }
+        }
+    }
+
     /// Asks for what is free.
     pub(super) async fn take(&self) -> Lease {
         match self.ask().await {
@@ -157,12 +184,14 @@ impl Party {
     /// again.
     pub(super) async fn learn_why_not(&self) -> Busy {
         let mut patience = Patience::for_what("a reason that a majority gives");
+        let mut party = self.clone();
         loop {
-            let busy = self.fail().await;
+            let busy = party.fail().await;
             if !busy.is_contended() {
                 return busy;
             }
             patience.pause().await;
+            party = party.again();
         }
     }
 

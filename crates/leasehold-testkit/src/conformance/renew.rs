@@ -110,7 +110,7 @@ pub(super) async fn a_lock_is_taken_after_a_late_lease_only_if_nobody_has_held_i
     second.request.after = Some(late.fences);
     second.fail().await;
     anew.end().await;
-    second.fail().await;
+    second.again().fail().await;
     assert_eq!(cx.inspect(&key).await, None);
 }
 

@@ -1,6 +1,6 @@
 //! Too little time, dropped futures, and many names.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold_core::{
@@ -86,29 +86,34 @@ pub(super) async fn no_call_without_time_hangs(cx: &Context) {
 
 pub(super) async fn leaving_undoes_an_acquisition_dropped_at_any_await(cx: &Context) {
     let key = cx.key();
-    let mut parties: Vec<Party> = Vec::new();
+    let parties: Mutex<Vec<Party>> = Mutex::default();
+    let asked = || parties.lock().expect("no task panics with it");
+    let last = || asked().last().cloned().expect("one has asked");
     let mut cuts = 0;
     loop {
-        let party = cx.party(&key);
-        let request = party.request.clone();
         let cut = cut_at_every_await(
-            || cx.store().acquire(&request, CALL),
+            || {
+                // A token that was given up is asked for no more.
+                let party = cx.party(&key);
+                asked().push(party.clone());
+                async move { cx.store().acquire(&party.request, CALL).await }
+            },
             async |_| {
-                party.leave().await;
+                last().leave().await;
                 assert_eq!(cx.inspect(&key).await, None, "it has to be free at once");
             },
         );
         // A real store answers when it likes, so the number of polls differs from run to run.
         let (answer, polls) = patiently("an acquisition to be cut everywhere", cut).await;
         assert!(matches!(answer.expect("acquire answers"), Acquire::Granted(_)));
-        party.leave().await;
+        last().leave().await;
         assert_eq!(cx.inspect(&key).await, None);
-        parties.push(party);
         cuts += polls;
         if cuts >= 20 {
             break;
         }
     }
+    let parties = std::mem::take(&mut *asked());
     for party in parties {
         assert_eq!(party.leave().await, Leave::NotHeld);
     }

@@ -25,6 +25,12 @@ use crate::shared::Inner;
 use crate::waiting::armed::Armed;
 use crate::waiting::sight::{Limits, Sight};
 
+/// How often a try is made again at once when nobody got the lock, and the pauses before that: random, and
+/// longer each time.
+const SPLITS_MAX: u32 = 16;
+const SPLIT_PAUSE: Duration = Duration::from_millis(2);
+const SPLIT_PAUSE_MAX: Duration = Duration::from_millis(100);
+
 /// An acquisition under way. Its token is the same in all its requests, unless the store undoes
 /// what it could not complete; dropping it gives up whatever the token got.
 #[derive(Debug)]
@@ -159,16 +165,46 @@ impl Acquisition {
             Box::pin(self.turn()).await?
         };
         let mut sent_at = now.saturating_add(held_up);
-        let within = self.within().saturating_sub(held_up);
-        // Each further turn follows a change of the limit.
+        let until = now.saturating_add(self.within());
+        let mut splits = 0;
+        // Each further turn follows a change of the limit, or a split among contenders.
         loop {
             self.sending(sent_at);
-            let answer = self.client.store.acquire(&self.request, within).await;
-            if !self.takes_stored_limit(&answer) {
+            let left = until.saturating_since(sent_at);
+            let answer = self.client.store.acquire(&self.request, left).await;
+            let goes_on = self.takes_stored_limit(&answer)
+                || self.is_split(&answer) && Box::pin(self.settles(&mut splits, until)).await?;
+            if !goes_on {
                 return self.take_in(answer, sent_at);
             }
             sent_at = self.client.clock.now();
         }
+    }
+
+    /// Whether each of several contenders got a part of the lock, and this one's part is given up.
+    fn is_split(&self, answer: &Result<Acquire>) -> bool {
+        matches!(answer, Ok(Acquire::Busy(busy)) if busy.is_contended())
+            && self.client.store.capability().undoes
+    }
+
+    /// Gets out of the others' way for a moment after a split, and goes on with a new token; `false` once
+    /// that was done often enough, or is not worth what is left of the time.
+    async fn settles(&mut self, splits: &mut u32, until: Moment) -> Result<bool> {
+        *splits = splits.saturating_add(1);
+        let most = SPLIT_PAUSE.saturating_mul(1 << (*splits).min(10)).min(SPLIT_PAUSE_MAX);
+        let pause = most.mul_f64(fastrand::f64());
+        let now = self.client.clock.now();
+        if *splits >= SPLITS_MAX || pause >= until.saturating_since(now) / 4 {
+            return Ok(false);
+        }
+        self.armed.has_nothing(&self.client.reaper);
+        tokio::select! {
+            biased;
+            () = rt::sleep_until(&*self.client.clock, now.saturating_add(pause)) => {}
+            () = self.client.closed.cancelled() => return Err(self.client.closed()),
+        }
+        self.start_anew()?;
+        Ok(true)
     }
 
     /// Whether the answer was no but for the limit, and the stored one is to be asked for now.

@@ -18,6 +18,8 @@ mod cancel;
 mod channel;
 #[cfg(all(feature = "embedded", unix))]
 mod connect;
+#[cfg(feature = "quorum")]
+mod contenders;
 mod dropped;
 mod election;
 #[cfg(all(feature = "embedded", feature = "quorum", feature = "redis"))]
