@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::duration;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
+use crate::outer;
 use crate::output;
 use crate::typed;
 
@@ -19,9 +20,9 @@ const WAITERS_TOLD: usize = 3;
 pub(crate) fn state(info: &LockInfo) -> String {
     let mut text = match (info.holders.first(), info.closed_for) {
         (Some(holder), _) => {
-            let note = match holder.metadata.as_str() {
-                "" => String::new(),
-                _ => format!(" ({})", notes(&holder.metadata)),
+            let note = match notes(&holder.metadata) {
+                none if none.is_empty() => none,
+                notes => format!(" ({notes})"),
             };
             let others = match info.holders.len() {
                 1 => String::new(),
@@ -119,9 +120,10 @@ pub(crate) fn tell_of_grant(info: &LockInfo) {
     ));
 }
 
-/// What somebody says of a lock, on a line; each note was given on one of its own.
+/// What somebody says of a lock, on a line; each note was given on one of its own. The command's own notes
+/// are none.
 pub(crate) fn notes(metadata: &Metadata) -> String {
-    let lines = metadata.as_str().lines().map(|line| escape::name(line).to_string());
+    let lines = outer::said(metadata).map(|line| escape::name(line).to_string());
     lines.collect::<Vec<_>>().join(", ")
 }
 
@@ -147,6 +149,10 @@ pub(crate) fn lock_json(info: &LockInfo) -> Outcome<Value> {
     let document = serde_json::to_value(info);
     let mut document = document
         .map_err(|error| Failure::new(Exit::Internal, format!("can't write the lock: {error}")))?;
+    let of_holders = info.holders.iter().map(|holder| &holder.metadata).enumerate();
+    of_holders.for_each(|(at, said)| document["holders"][at]["metadata"] = said_json(said));
+    let of_waiters = info.waiters.iter().map(|waiter| &waiter.metadata).enumerate();
+    of_waiters.for_each(|(at, said)| document["waiters"][at]["metadata"] = said_json(said));
     for (place, holder) in info.holders.iter().enumerate().filter(|(_, it)| it.is_foreign()) {
         let unknown = ["fence", "held_for_ms"].into_iter();
         let unknown = unknown.chain(is_endless(holder).then_some("remaining_ms"));
@@ -162,6 +168,11 @@ pub(crate) fn lock_json(info: &LockInfo) -> Outcome<Value> {
         }
     }
     Ok(document)
+}
+
+/// The same for a document, each on a line.
+pub(crate) fn said_json(metadata: &Metadata) -> Value {
+    outer::said(metadata).collect::<Vec<_>>().join("\n").into()
 }
 
 /// Says of each lock that can't be read why, and how to exit once the others are told.

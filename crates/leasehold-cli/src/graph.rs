@@ -1,14 +1,15 @@
 //! Who waits for whom: the graph whose edges lead from a holder, by what it waits for, to the holders of that.
 //!
-//! A waiter belongs to a holder whose fence its notes name, since it is run by that holder's command; and
-//! to one of the same owner, as far as that is known: tasks of one process share a name, and so do processes
-//! to which somebody gave the same one, so a circle by names is one that may be.
+//! A waiter belongs to a holder for whose process it waits itself, or which its notes name as around it, or which
+//! a look at the processes of this machine finds there; and to one of the same owner, as far as that is known:
+//! tasks of one process share a name, and so do processes to which somebody gave the same one, so a circle by
+//! names is one that may be.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold::{Fence, HolderInfo, Key, LockInfo, OwnerName, WaiterInfo};
 
-use crate::outer;
+use crate::outer::{Name, Note, process_of};
 
 /// A longer chain is cut.
 const STEPS_MAX: usize = 10;
@@ -17,7 +18,7 @@ const STEPS_MAX: usize = 10;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Step {
     pub(crate) waiter: OwnerName,
-    /// The holder whose command runs the waiter, where that is another owner.
+    /// The holder whose process is around the waiter, where that is another owner.
     pub(crate) within: Option<OwnerName>,
     pub(crate) waits_for: Key,
     pub(crate) held_by: OwnerName,
@@ -37,8 +38,10 @@ impl Chain {
     pub(crate) fn steps(&self) -> impl Iterator<Item = String> {
         let (Self::Open(steps) | Self::Circle(steps)) = self;
         steps.iter().map(|Step { waiter, within, waits_for, held_by }| {
-            let run_by = within.as_ref().map_or_else(String::new, |by| format!(", run by {by},"));
-            format!("{waiter}{run_by} waits for \"{waits_for}\", which {held_by} holds")
+            let under = within
+                .as_ref()
+                .map_or_else(String::new, |by| format!(", run under a lock of {by},"));
+            format!("{waiter}{under} waits for \"{waits_for}\", which {held_by} holds")
         })
     }
 }
@@ -54,34 +57,55 @@ impl Holder<'_> {
     /// Whether they are one, as far as that is known.
     fn is(&self, other: &Self) -> bool {
         let is_lease = self.key == other.key && self.info.fence == other.info.fence;
-        is_lease || self.info.owner == other.info.owner
+        let is_process = self.process().is_some_and(|process| other.process() == Some(process));
+        is_lease || is_process || self.info.owner == other.info.owner
+    }
+
+    fn process(&self) -> Option<Name> {
+        process_of(self.info)
     }
 }
 
 /// By what a waiter belongs to a holder.
 #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
 enum By<'a> {
-    Name(&'a str),
+    Owner(&'a str),
     Fence(Fence),
+    Process(Name),
 }
 
 /// Where one step leads.
 type Edges<'a> = BTreeMap<By<'a>, Vec<(&'a WaiterInfo, Holder<'a>)>>;
 
 /// What the holders of a lock wait for themselves: a circle for those in one, else how far it goes.
-/// Holders that wait for nothing are left out. Each edge is walked once.
-pub(crate) fn chains(of: &LockInfo, locks: &[LockInfo]) -> Vec<Chain> {
+/// Holders that wait for nothing are left out. Each edge is walked once. `around` looks at what a process
+/// descends from.
+pub(crate) fn chains(
+    of: &LockInfo,
+    locks: &[LockInfo],
+    around: &dyn Fn(Name) -> Vec<Name>,
+) -> Vec<Chain> {
     let mut edges = Edges::new();
     for lock in locks {
         let holders = || lock.holders.iter().map(|info| Holder { key: &lock.key, info });
         for waiter in &lock.waiters {
-            // Tasks of one process that take turns wait for nobody else.
-            let others = holders().filter(|holder| holder.info.owner != waiter.owner);
-            let of_owner = edges.entry(By::Name(waiter.owner.as_str())).or_default();
-            of_owner.extend(others.map(|holder| (waiter, holder)));
-            for fence in outer::fences(waiter.metadata.as_str()) {
-                let within = edges.entry(By::Fence(fence)).or_default();
-                within.extend(holders().map(|holder| (waiter, holder)));
+            let mut ways = vec![(By::Owner(waiter.owner.as_str()), true)];
+            for note in Note::all(&waiter.metadata) {
+                match note {
+                    Note::For(process) => {
+                        ways.push((By::Process(process), true));
+                        let around = around(process).into_iter();
+                        ways.extend(around.map(|one| (By::Process(one), false)));
+                    }
+                    Note::Within(process) => ways.push((By::Process(process), false)),
+                    Note::Under(fence) => ways.push((By::Fence(fence), false)),
+                }
+            }
+            for (by, is_itself) in ways {
+                // Tasks of one process that take turns wait for nobody else.
+                let takes_turns = |info: &HolderInfo| is_itself && info.owner == waiter.owner;
+                let to = holders().filter(|holder| !takes_turns(holder.info));
+                edges.entry(by).or_default().extend(to.map(|holder| (waiter, holder)));
             }
         }
     }
@@ -135,7 +159,10 @@ fn open<'a>(
     seen: &mut BTreeSet<By<'a>>,
 ) -> Vec<(&'a WaiterInfo, Holder<'a>)> {
     let mut all = Vec::new();
-    for by in [By::Name(of.info.owner.as_str()), By::Fence(of.info.fence)] {
+    let process = of.process().map(By::Process);
+    for by in
+        [By::Owner(of.info.owner.as_str()), By::Fence(of.info.fence)].into_iter().chain(process)
+    {
         if let Some(edges) = edges.get(&by)
             && seen.insert(by)
         {
@@ -154,6 +181,11 @@ mod tests {
     use leasehold::store::{Kind, Mode};
 
     use super::*;
+
+    /// Of another machine's processes nothing is known.
+    fn nobody(_: Name) -> Vec<Name> {
+        Vec::new()
+    }
 
     fn owner(name: &str) -> OwnerName {
         OwnerName::new(name).unwrap()
@@ -182,34 +214,67 @@ mod tests {
         Step { waiter: owner(waiter), within: None, waits_for, held_by: owner(held_by) }
     }
 
-    /// The same, where commands of holders, which have these fences, run those that wait.
-    fn nested(key: &str, holder: (&str, u64), waiter: (&str, u64)) -> LockInfo {
+    fn process(n: u64) -> Name {
+        format!("7-{n:016x}").parse().unwrap()
+    }
+
+    /// The same, where the holder and the waiter have these notes.
+    fn noted(key: &str, holder: (&str, &str), waiter: (&str, &str)) -> LockInfo {
         let mut info = lock(key, &[holder.0], &[waiter.0]);
-        info.holders[0].fence = Fence::from_value(holder.1).unwrap();
-        info.waiters[0].metadata = Metadata::new(format!("job=x\nwithin={}", waiter.1)).unwrap();
+        info.holders[0].metadata = Metadata::new(format!("job=x\n{}", holder.1)).unwrap();
+        info.waiters[0].metadata = Metadata::new(format!("job=x\n{}", waiter.1)).unwrap();
         info
     }
 
     #[test]
     fn what_a_command_runs_that_waits_for_it_is_a_circle_of_one() {
-        for inner in ["outer", "inner"] {
-            let locks = [nested("a", ("outer", 7), (inner, 7))];
-            let within = (inner != "outer").then(|| owner("outer"));
-            let circle = Chain::Circle(vec![Step { within, ..step(inner, "a", "outer") }]);
-            assert_eq!(chains(&locks[0], &locks), [circle], "{inner}");
+        let holders = process(1).note();
+        let inner = format!("{}\nwithin {}", process(2).note(), process(1));
+        for name in ["outer", "inner"] {
+            let mut locks = [noted("a", ("outer", &holders), (name, &inner))];
+            let within = (name != "outer").then(|| owner("outer"));
+            let circle = Chain::Circle(vec![Step { within, ..step(name, "a", "outer") }]);
+            assert_eq!(chains(&locks[0], &locks, &nobody), std::slice::from_ref(&circle), "{name}");
+            // A lease that its script has taken has no process.
+            locks[0].holders[0].metadata = Metadata::default();
+            assert_eq!(chains(&locks[0], &locks, &nobody), [], "{name}");
+            locks[0].waiters[0].metadata = Metadata::new("within 9").unwrap();
+            assert_eq!(chains(&locks[0], &locks, &nobody), [circle], "{name}");
         }
-        // Another one's, of the same name.
-        let locks = [nested("a", ("app", 7), ("app", 8))];
-        assert_eq!(chains(&locks[0], &locks), []);
+        // Another one's, of the same name, and a candidate that waits for what it held before.
+        for waiter in [process(2), process(1)] {
+            let locks = [noted("a", ("app", &holders), ("app", &waiter.note()))];
+            assert_eq!(chains(&locks[0], &locks, &nobody), []);
+        }
     }
 
     #[test]
-    fn nested_commands_that_wait_for_each_other_are_a_circle_by_their_fences() {
-        let locks = [nested("a", ("1", 7), ("2x", 8)), nested("b", ("2", 8), ("1x", 7))];
+    fn commands_under_locks_that_wait_for_each_other_are_a_circle_by_their_processes() {
         let first = Step { within: Some(owner("1")), ..step("1x", "b", "2") };
         let second = Step { within: Some(owner("2")), ..step("2x", "a", "1") };
         let circle = Chain::Circle(vec![first, second]);
-        assert_eq!(chains(&locks[0], &locks), [circle]);
+        let within = |n| format!("within {}", process(n));
+        let (first, second) = (process(1).note(), process(2).note());
+        let is_circle = |waiters: [&str; 2], around: &dyn Fn(Name) -> Vec<Name>| {
+            let locks = [
+                noted("a", ("1", &first), ("2x", waiters[1])),
+                noted("b", ("2", &second), ("1x", waiters[0])),
+            ];
+            chains(&locks[0], &locks, around) == std::slice::from_ref(&circle)
+        };
+        // By their own words.
+        assert!(is_circle([&within(1), &within(2)], &nobody));
+        // Two scripts, each with two locks.
+        assert!(is_circle([&first, &second], &nobody));
+        // By what can be seen here.
+        let (below, beside) = (process(3).note(), process(4).note());
+        let seen = |name: Name| match name {
+            name if name == process(3) => vec![process(9), process(1)],
+            name if name == process(4) => vec![process(2), process(9)],
+            _ => Vec::new(),
+        };
+        assert!(is_circle([&below, &beside], &seen));
+        assert!(!is_circle([&below, &beside], &nobody));
     }
 
     #[test]
@@ -222,8 +287,8 @@ mod tests {
             lock("c", &["3", "4"], &["2"]),
         ];
         let circle = Chain::Circle(vec![step("2", "c", "4"), step("4", "b", "2")]);
-        assert_eq!(chains(&locks[0], &locks), std::slice::from_ref(&circle));
-        assert_eq!(chains(&locks[1], &locks), [circle]);
+        assert_eq!(chains(&locks[0], &locks, &nobody), std::slice::from_ref(&circle));
+        assert_eq!(chains(&locks[1], &locks, &nobody), [circle]);
     }
 
     #[test]
@@ -235,14 +300,14 @@ mod tests {
             lock("d", &["4"], &["1"]),
         ];
         let open = Chain::Open(vec![step("1", "b", "2"), step("2", "c", "3")]);
-        assert_eq!(chains(&locks[0], &locks), [open]);
-        assert_eq!(chains(&locks[2], &locks), []);
+        assert_eq!(chains(&locks[0], &locks, &nobody), [open]);
+        assert_eq!(chains(&locks[2], &locks, &nobody), []);
     }
 
     #[test]
     fn tasks_of_one_process_that_take_turns_are_no_circle() {
         let locks = [lock("a", &["1"], &["1"])];
-        assert_eq!(chains(&locks[0], &locks), []);
+        assert_eq!(chains(&locks[0], &locks, &nobody), []);
     }
 
     #[test]
@@ -252,7 +317,7 @@ mod tests {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let locks: Vec<LockInfo> =
             (0..300).map(|n| lock(names[n], &names[n..=n], &names[..n])).collect();
-        match &chains(&locks[0], &locks)[..] {
+        match &chains(&locks[0], &locks, &nobody)[..] {
             [Chain::Open(steps)] => assert_eq!(steps.len(), STEPS_MAX),
             other => panic!("{other:?}"),
         }

@@ -21,7 +21,7 @@ use crate::failure::{self, Failure, Outcome, chain};
 use crate::graph::{self, Chain};
 use crate::kind::Kind;
 use crate::leases::{Held, Numbers, quoted};
-use crate::outer::Outer;
+use crate::outer::{NOTE_MAX, Name, Outer};
 use crate::output;
 use crate::pauses::{Pauses, until};
 use crate::signals::{Signals, unless_interrupted};
@@ -45,7 +45,10 @@ pub(crate) struct Request {
     outer: Outer,
     waits_for_outer: bool,
     owner: Option<String>,
-    metadata: Metadata,
+    /// What was typed.
+    notes: String,
+    /// The process that the lock is taken for.
+    process: Name,
 }
 
 /// What options do not say about how a lock is held.
@@ -96,10 +99,16 @@ impl Request {
             (no_owner, "--owner", "room for an owner"),
         ];
         arguments::refuse_for(layout, &lacks)?;
-        let notes = Metadata::new(meta.join("\n")).map_err(argument)?;
+        let notes = meta.join("\n");
+        let room = Metadata::MAX_BYTES.saturating_sub(NOTE_MAX);
+        if notes.len() > room {
+            let have = notes.len();
+            return Err(Failure::usage(format!(
+                "the metadata of --meta has {have} bytes; at most {room} are allowed"
+            )));
+        }
         let outer = if layout.is_none() { Outer::of_environment() } else { Outer::default() };
-        let within: Vec<_> = outer.notes().collect();
-        let mut request = Self {
+        Ok(Self {
             keys: arguments::keys(keys)?,
             kind,
             limit: waiting.limit(),
@@ -110,20 +119,32 @@ impl Request {
             outer,
             waits_for_outer: waiting.wait_for_outer,
             owner: owner.clone(),
-            metadata: notes,
-        };
-        within.iter().for_each(|note| request.note(note));
-        Ok(request)
+            notes,
+            process: Name::own(),
+        })
     }
 
-    /// Adds a note, where there is room for one behind what was asked for.
-    pub(crate) fn note(&mut self, note: &str) {
+    /// The same for another process than this one.
+    pub(crate) const fn on_behalf_of(mut self, process: Name) -> Self {
+        self.process = process;
+        self
+    }
+
+    /// The process that the lock is taken for.
+    pub(crate) const fn process(&self) -> Name {
+        self.process
+    }
+
+    /// What was typed, and behind that where this command stands, as far as there is room for that.
+    fn metadata(&self) -> Metadata {
+        let mut metadata = Metadata::new(&self.notes).unwrap_or_default();
         if self.numbers == Numbers::Fences {
-            let longer = format!("{}\n{note}", self.metadata.as_str());
-            if let Ok(longer) = Metadata::new(longer.trim_start()) {
-                self.metadata = longer;
+            for note in [self.process.note()].into_iter().chain(self.outer.notes()) {
+                let longer = format!("{}\n{note}", metadata.as_str());
+                metadata = Metadata::new(longer.trim_start_matches('\n')).unwrap_or(metadata);
             }
         }
+        metadata
     }
 
     pub(crate) fn keys(&self) -> &[Key] {
@@ -190,15 +211,6 @@ impl Request {
         begun: Instant,
     ) -> Outcome<leasehold::Result<Option<Held>>> {
         let answer_by = context.answer_by(self.limit, begun);
-        if !self.outer.is_empty() && !self.waits_for_outer {
-            let refused = unless_interrupted(signals, async {
-                tokio::select! {
-                    refused = self.outer.refuse(&self.keys, self.kind, client) => refused,
-                    () = until(answer_by) => Ok(()),
-                }
-            });
-            refused.await?.map_err(|why| self.busy(&why))?;
-        }
         let taken = unless_interrupted(signals, async {
             tokio::select! {
                 taken = self.ask_store(client, manner, self.left(begun)) => Ok(taken),
@@ -223,7 +235,11 @@ impl Request {
             Ok(None) => Err(self.busy(&self.describe_obstacle(client).await)),
             Err(error) if is_wait_ran_out(&error) => {
                 let until = Instant::now() + LOOK_WITHIN;
-                match self.obstacle(client).await {
+                let obstacle = self.obstacle(client).await;
+                if let Ok(Some(info)) = &obstacle {
+                    self.refuse_itself(info).map_err(|why| self.busy(&why))?;
+                }
+                match obstacle {
                     Ok(obstacle) => {
                         // Of another library's lock nothing knows more.
                         let told = self.numbers == Numbers::Fences && !self.quiet;
@@ -261,7 +277,7 @@ impl Request {
     ) -> leasehold::Result<Option<Held>> {
         let options = LockOptions::new()
             .ttl(self.ttl.duration())
-            .metadata(self.metadata.as_str())
+            .metadata(self.metadata().as_str())
             .renew(manner.renew)
             .max_hold(manner.max_hold);
         let options = match manner.grace {
@@ -355,9 +371,10 @@ impl Request {
         )
     }
 
-    /// The first of the locks that somebody else has, or the first in use.
+    /// The first of the locks that a command around this one has, or that somebody else has, or the first in
+    /// use.
     async fn obstacle(&self, client: &Client) -> leasehold::Result<Option<LockInfo>> {
-        let mut in_use = None;
+        let (mut taken, mut in_use) = (None, None);
         if self.numbers != Numbers::Fences && self.keys.len() > 1 {
             // What another library keeps does not tell this command's hold from that of others. Several are
             // taken in the order of their names, so the last in use is not this one's.
@@ -373,12 +390,15 @@ impl Request {
         for key in &self.keys {
             let Some(info) = client.inspect(key).await? else { continue };
             let mut holders = info.holders.iter();
-            if info.closed_for.is_some() || holders.any(|holder| !client.is_own(holder.mark)) {
+            let is_taken =
+                info.closed_for.is_some() || holders.any(|holder| !client.is_own(holder.mark));
+            if is_taken && self.refuse_itself(&info).is_err() {
                 return Ok(Some(info));
             }
-            in_use = in_use.or(Some(info));
+            let first = if is_taken { &mut taken } else { &mut in_use };
+            first.get_or_insert(info);
         }
-        Ok(in_use)
+        Ok(taken.or(in_use))
     }
 
     /// Whether it asks once, and does not wait for the lock.
@@ -435,10 +455,10 @@ impl Request {
     /// each other. It looks for that until a moment, and no longer.
     async fn in_the_way(&self, info: &LockInfo, client: &Client, until: Instant) -> String {
         let mut text = describe::others_in_line(info, client);
-        // Without a name of its own, and without a command around it, it holds nothing that others could
+        // Without a name of its own, a command around it and a script, it holds nothing that others could
         // wait for. A crowd whose waits run out in one moment is not to list a large store for nothing.
         let listing = async {
-            if self.owner().is_none() && self.outer.is_empty() {
+            if self.owner().is_none() && self.outer.is_empty() && self.process == Name::own() {
                 return None;
             }
             // Users who may look at one lock need not be allowed to list all.
@@ -451,10 +471,10 @@ impl Request {
             let mut info = info.clone();
             let mut mine = WaiterInfo::new(Mode::Exclusive, Duration::ZERO);
             mine.owner = client.owner().clone();
-            mine.metadata = self.metadata.clone();
+            mine.metadata = self.metadata();
             info.waiters.push(mine);
             locks.push(info.clone());
-            for circle in graph::chains(&info, &locks) {
+            for circle in graph::chains(&info, &locks, &Name::around) {
                 if matches!(circle, Chain::Circle(_)) {
                     let steps: Vec<String> = circle.steps().collect();
                     text.push_str(&format!("; they wait in a circle: {}", steps.join(", and ")));

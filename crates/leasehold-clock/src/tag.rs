@@ -8,11 +8,9 @@ const SIGNS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 const LETTERS: u64 = 24;
 
 impl Process {
-    /// Four signs for the process that has this number in the PID namespace of the one that asks, such as
-    /// `x7kq`: a digest of the machine's boot, the namespace, the number, and when the process began.
+    /// Four signs of the [`digest`](Self::digest) of the process that has this number, such as `x7kq`.
     /// Another process with the same number, here later or in another container now, has other ones, but
-    /// for one in 786 432. `None` where there is no such process, or `/proc` is not that of this namespace;
-    /// a process finds its own all the same.
+    /// for one in 786 432.
     ///
     /// ```
     /// # use leasehold_clock::Process;
@@ -24,6 +22,22 @@ impl Process {
     /// ```
     #[must_use]
     pub fn tag(number: u32) -> Option<String> {
+        Self::digest(number).map(signs_of)
+    }
+
+    /// A number for the process that has this one in the PID namespace of the process that asks, which no
+    /// other has: a digest of the machine's boot, the namespace, the number, and when the process began.
+    /// `None` where there is no such process, or `/proc` is not that of this namespace; a process finds
+    /// its own all the same.
+    ///
+    /// ```
+    /// # use leasehold_clock::Process;
+    /// let own = std::process::id();
+    /// assert_eq!(Process::digest(own), Process::digest(own));
+    /// assert_eq!(Process::digest(u32::MAX), None);
+    /// ```
+    #[must_use]
+    pub fn digest(number: u32) -> Option<u64> {
         let is_own = number == std::process::id();
         let shown = std::fs::read_link("/proc/self").ok()?;
         // Where another namespace's is mounted, others are there under other numbers.
@@ -39,25 +53,28 @@ impl Process {
         let began = behind_name.split(' ').nth(19)?;
         let parts: [&[u8]; 4] =
             [&boot, space.as_os_str().as_encoded_bytes(), &number.to_be_bytes(), began.as_bytes()];
-        Some(tag_of(&parts.concat()))
+        Some(digest_of(&parts.concat()))
     }
 
     /// Four signs such as those of [`tag`](Self::tag), of these bytes, for a process that can't be told
     /// from others by the system.
     #[must_use]
     pub fn tag_from(bytes: &[u8]) -> String {
-        tag_of(bytes)
+        signs_of(digest_of(bytes))
     }
 }
 
-fn tag_of(bytes: &[u8]) -> String {
+fn digest_of(bytes: &[u8]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in bytes {
         hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     }
     // The last bytes have changed the low bits alone.
     hash = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    hash ^= hash >> 29;
+    hash ^ (hash >> 29)
+}
+
+fn signs_of(mut hash: u64) -> String {
     let mut text = String::new();
     for signs in [LETTERS, 32, 32, 32] {
         let sign = usize::try_from(hash % signs).unwrap_or_default();
@@ -73,7 +90,8 @@ mod tests {
 
     #[test]
     fn each_number_and_each_begin_has_a_tag_of_its_own() {
-        let tags = (0..2_000_u32).map(|n| tag_of(&[b"boot".as_slice(), &n.to_be_bytes()].concat()));
+        let of = |n: u32| [b"boot".as_slice(), &n.to_be_bytes()].concat();
+        let tags = (0..2_000).map(|n| Process::tag_from(&of(n)));
         let tags: std::collections::BTreeSet<_> = tags.collect();
         // Of 786 432.
         assert!(tags.len() > 1_980, "{}", tags.len());

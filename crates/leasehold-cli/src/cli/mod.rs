@@ -274,9 +274,10 @@ impl Command {
 ///                          each name with its fence, where there are several
 ///   LEASEHOLD_PERMITS      with --limit, how many permits are held
 ///   LEASEHOLD_OWNER        the owner that others see; not with --interop, but for shedlock
-///   LEASEHOLD_OUTER        each lock that this and the commands around it hold, as a line with its
-///                          fence and its name; not with --interop. A leasehold below that would wait
-///                          for one of them exits with 75 instead
+///   LEASEHOLD_OUTER        the processes of this and of the commands around it, each on a line; not
+///                          with --interop. A leasehold below that would wait for a lock of theirs
+///                          exits with 75 instead, also without the variable where the system shows
+///                          it those processes
 ///   LEASEHOLD_DEADLINE_MS  until when the lock was held for certain when the command started, in ms
 ///                          on the machine's boot clock (CLOCK_BOOTTIME, as in /proc/uptime).
 ///                          Renewals move it on. The command need not watch it: if renewals fail,

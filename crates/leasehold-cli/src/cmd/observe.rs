@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::arguments;
 use crate::cli::Observe;
 use crate::context::Context;
-use crate::describe::notes;
+use crate::describe::{notes, said_json};
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
 use crate::outage::may_pass;
@@ -93,14 +93,15 @@ async fn tell(args: &Observe, context: &Context) -> Outcome {
 
 fn line(leader: Option<&Leader>) -> String {
     let Some(Leader { owner, metadata, fence, .. }) = leader else { return "- - -\n".to_owned() };
-    let metadata = if metadata.as_str().is_empty() { "-".to_owned() } else { notes(metadata) };
+    let metadata = Some(notes(metadata)).filter(|notes| !notes.is_empty());
+    let metadata = metadata.unwrap_or_else(|| "-".to_owned());
     format!("{fence} {owner} {metadata}\n")
 }
 
 fn leader_json(leader: &Leader) -> Value {
     json!({
         "owner": leader.owner.as_str(),
-        "metadata": leader.metadata.as_str(),
+        "metadata": said_json(&leader.metadata),
         "fence": leader.fence.to_string(),
     })
 }

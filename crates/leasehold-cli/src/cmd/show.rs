@@ -1,7 +1,7 @@
 //! `leasehold show`: one lock.
 
 use leasehold::store::Kind;
-use leasehold::{Fence, HolderInfo, LockInfo};
+use leasehold::{Fence, HolderInfo, LockInfo, Metadata};
 use serde_json::{Value, json};
 
 use crate::arguments;
@@ -90,9 +90,7 @@ pub(super) fn description(info: &LockInfo) -> String {
         if let Some(by) = &holder.asked_by {
             rows.push(row("  asked by", by));
         }
-        if !holder.metadata.as_str().is_empty() {
-            rows.push(row("  meta", notes(&holder.metadata)));
-        }
+        rows.extend(meta(&holder.metadata));
     }
     for (place, waiter) in info.waiters.iter().enumerate() {
         rows.push(row(&format!("waiter {}", place.saturating_add(1)), &waiter.owner));
@@ -101,14 +99,16 @@ pub(super) fn description(info: &LockInfo) -> String {
         if waiter.behind > 0 {
             rows.push(row("  behind it", format!("{} more in its process", waiter.behind)));
         }
-        if !waiter.metadata.as_str().is_empty() {
-            rows.push(row("  meta", notes(&waiter.metadata)));
-        }
+        rows.extend(meta(&waiter.metadata));
     }
     if info.last_fence != Fence::ZERO && !info.holders.iter().any(HolderInfo::is_foreign) {
         rows.push(row("fences up to", info.last_fence));
     }
     output::table(&rows)
+}
+
+fn meta(metadata: &Metadata) -> Option<Vec<String>> {
+    Some(notes(metadata)).filter(|notes| !notes.is_empty()).map(|notes| row("  meta", notes))
 }
 
 #[cfg(test)]

@@ -53,19 +53,19 @@ pub(crate) async fn wait(args: &Wait, context: &Context) -> Outcome {
             Some(_) => Kind::OncePer(Duration::ZERO),
             None => Kind::Exclusive,
         };
-        let outer = Some(Outer::of_environment()).filter(|_| !args.waiting.wait_for_outer);
+        let outer = Outer::of_environment();
+        let is_own = |info: &LockInfo| match args.waiting.wait_for_outer {
+            true => Ok(()),
+            false => outer.judge(info, kind),
+        };
         let busy = Exit::Busy(args.waiting.conflict_exit_code);
-        let refuse = |why| Failure::new(busy, why);
-        if let Some(outer) = &outer {
-            outer.refuse(&keys, kind, &client).await.map_err(refuse)?;
-        }
         let mut pause = PAUSE_MIN;
         let mut pauses = Pauses::default();
         let mut tell_at = begun + pauses.next();
         // When the store was last known to be there.
         let mut answered = Instant::now();
         loop {
-            let seen = obstacle(args, &keys, &client).await;
+            let seen = obstacle(args, &keys, &client, is_own).await;
             let now = Instant::now();
             let is_over = until.is_some_and(|until| now >= until);
             let is_told = !context.quiet && now >= tell_at;
@@ -76,7 +76,6 @@ pub(crate) async fn wait(args: &Wait, context: &Context) -> Outcome {
                 Ok(None) => return free(),
                 Ok(Some((info, earliest))) => {
                     answered = now;
-                    outer.as_ref().map_or(Ok(()), |it| it.judge(&info, kind)).map_err(refuse)?;
                     if is_over {
                         if context.quiet {
                             return Err(Failure::silent(busy));
@@ -101,6 +100,7 @@ pub(crate) async fn wait(args: &Wait, context: &Context) -> Outcome {
                 }
                 Err(Refusal::Error(error)) => return Err(error.into()),
                 Err(Refusal::Unfit(failure)) => return Err(failure),
+                Err(Refusal::Own(why)) => return Err(Failure::new(busy, why)),
             };
             // The look after the lease's end comes in time for a holder that has died.
             let again = now + pause.min(earliest).max(PAUSE_MIN);
@@ -123,6 +123,8 @@ enum Refusal {
     Error(Error),
     /// It is of another kind, or smaller, than what is waited for.
     Unfit(Failure),
+    /// A command around this one has it.
+    Own(String),
 }
 
 impl From<Error> for Refusal {
@@ -137,7 +139,9 @@ async fn obstacle(
     args: &Wait,
     keys: &[Key],
     client: &Client,
+    is_own: impl Fn(&LockInfo) -> Result<(), String>,
 ) -> Result<Option<(LockInfo, Duration)>, Refusal> {
+    let mut first = None;
     for key in keys {
         let Some(info) = client.inspect(key).await? else { continue };
         let semaphore = matches!(info.kind, store::Kind::Semaphore { .. });
@@ -162,10 +166,11 @@ async fn obstacle(
             )));
         }
         if let Some(earliest) = taken_for(&info, args) {
-            return Ok(Some((info, earliest)));
+            is_own(&info).map_err(Refusal::Own)?;
+            first.get_or_insert((info, earliest));
         }
     }
-    Ok(None)
+    Ok(first)
 }
 
 /// How long a lock stays taken unless its leases are renewed; `None` when it could be taken now.

@@ -37,7 +37,7 @@ use crate::job::terminal::Terminal;
 use crate::job::watchdog::Dismissed;
 use crate::lease_file::{self, LEASE_VARIABLE};
 use crate::leases::{Cooldown, GivenUp, Held, Leases, Numbers};
-use crate::outer::{OUTER_VARIABLE, Outer};
+use crate::outer::{Name, OUTER_VARIABLE, Outer};
 use crate::output;
 use crate::request::{Manner, Request};
 use crate::settings::Settings;
@@ -58,6 +58,8 @@ const FENCE_OF_SEVERAL: &str = "LEASEHOLD_FENCE_";
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Runner<'a> {
     job: &'a Job,
+    /// The process that the lock is held for.
+    process: Name,
     grace: Duration,
     tell_every: Duration,
     cooldown: Cooldown,
@@ -106,6 +108,7 @@ impl<'a> Runner<'a> {
         let (cooldown, reopen_on_failure, max_hold) = (Cooldown::AsGranted, false, None);
         Ok(Self {
             job,
+            process: request.process(),
             grace,
             tell_every,
             cooldown,
@@ -147,7 +150,7 @@ impl<'a> Runner<'a> {
         signals: &mut Signals,
     ) -> Outcome<Done> {
         status::granted(held.leases().shown());
-        let plan = plan(self.job, client, held.leases(), &context.settings)?;
+        let plan = self.plan(client, held.leases(), &context.settings)?;
         let last = self.last(held.leases(), context);
         let terminal = Terminal::open();
         let result = self.supervised(
@@ -295,6 +298,30 @@ impl<'a> Runner<'a> {
 }
 
 impl Runner<'_> {
+    fn plan(&self, client: &Client, leases: &Leases, settings: &Settings) -> Outcome<Plan> {
+        let mut words = self.job.cmd.iter().cloned();
+        let (program, arguments) = match (&self.job.shell, words.next()) {
+            (Some(line), _) => {
+                let shell = env::var_os("SHELL").filter(|shell| !shell.is_empty());
+                let shell = shell.unwrap_or_else(|| OsString::from("/bin/sh"));
+                (shell, vec![OsString::from("-c"), line.clone()])
+            }
+            (None, Some(program)) => (program, words.collect()),
+            (None, None) => return Err(Failure::usage("there is no command to run")),
+        };
+        let (mut variables, mut hidden) = (variables(client, leases, settings.layout())?, hidden());
+        if leases.numbers() == Numbers::Fences {
+            variables.push((OUTER_VARIABLE.to_owned(), Outer::of_environment().with(self.process)));
+        }
+        for (name, value) in settings.told() {
+            match value {
+                Some(value) => variables.push((name.to_owned(), value)),
+                None => hidden.push(name.into()),
+            }
+        }
+        Ok(Plan { program, arguments, variables, hidden })
+    }
+
     /// What gives back leases in a server where this process is killed. Elsewhere they end with it.
     fn last(&self, leases: &Leases, context: &Context) -> Option<Plan> {
         if !cfg!(target_os = "linux") || !context.settings.is_on_a_server() {
@@ -321,27 +348,6 @@ impl Runner<'_> {
     }
 }
 
-fn plan(job: &Job, client: &Client, leases: &Leases, settings: &Settings) -> Outcome<Plan> {
-    let mut words = job.cmd.iter().cloned();
-    let (program, arguments) = match (&job.shell, words.next()) {
-        (Some(line), _) => {
-            let shell = env::var_os("SHELL").filter(|shell| !shell.is_empty());
-            let shell = shell.unwrap_or_else(|| OsString::from("/bin/sh"));
-            (shell, vec![OsString::from("-c"), line.clone()])
-        }
-        (None, Some(program)) => (program, words.collect()),
-        (None, None) => return Err(Failure::usage("there is no command to run")),
-    };
-    let (mut variables, mut hidden) = (variables(client, leases, settings.layout())?, hidden());
-    for (name, value) in settings.told() {
-        match value {
-            Some(value) => variables.push((name.to_owned(), value)),
-            None => hidden.push(name.into()),
-        }
-    }
-    Ok(Plan { program, arguments, variables, hidden })
-}
-
 /// What the command learns of its locks.
 fn variables(
     client: &Client,
@@ -359,10 +365,6 @@ fn variables(
         ("LEASEHOLD_KEY".to_owned(), keys.join("\n")),
         ("LEASEHOLD_DEADLINE_MS".to_owned(), deadline.as_millis().to_string()),
     ];
-    if leases.numbers() == Numbers::Fences {
-        let held = leases.iter().map(|lease| (lease.fence_even_if_lost(), lease.key().clone()));
-        variables.push((OUTER_VARIABLE.to_owned(), Outer::of_environment().with(held)));
-    }
     // Where others see it.
     if layout.is_none_or(Layout::has_owner) {
         variables.push((OWNER_VARIABLE.to_owned(), client.owner().as_str().to_owned()));

@@ -37,12 +37,100 @@ fn what_would_wait_for_a_command_around_it_says_so_and_ends() {
         // Whatever stands between them.
         let far = "\"$0\" run k -- sh -c '\"$0\" run other -- \"$0\" run k -- true' \"$0\"";
         script(site, far).complains(75, "by a command around this one");
+        let first = "\"$0\" run a -- \"$0\" run b -- \"$0\" run a -- true";
+        script(site, first).complains(75, "\"a\" is held by a command around this one");
         script(site, "\"$0\" run k -- \"$0\" run k -q -E 9 -- true").expect(9);
         // A script's own lease.
         let own = "LEASEHOLD_LEASE=$(\"$0\" acquire k); export LEASEHOLD_LEASE; \"$0\" run k -- true; \
                    code=$?; \"$0\" release && exit $code";
         script(site, own).complains(75, "by a command around this one");
     });
+}
+
+/// What takes the variables of a command's environment away, and maybe its user, session or terminal.
+const TOOLS: [(&str, bool, &str); 9] = [
+    ("env", false, "env -i PATH=\"$PATH\" INNER"),
+    ("setsid", false, "setsid -w env -i INNER"),
+    ("timeout", false, "timeout 600 env -i INNER"),
+    ("sh", false, "env -i sh -c 'INNER; exit $?'"),
+    ("bash", false, "env -i bash -c 'set -m; INNER & wait $!'"),
+    ("sudo", true, "sudo -u nobody INNER"),
+    ("su", true, "su nobody -s /bin/sh -c 'INNER'"),
+    ("su", true, "su - nobody -s /bin/sh -c 'INNER'"),
+    ("runuser", true, "runuser -u nobody -- env -i INNER"),
+];
+
+/// A place of which all users can use the command `./leasehold`, the directory and the store.
+fn for_all_users(site: &Site) {
+    let make = "cp \"$0\" leasehold && chmod 755 leasehold && chmod 777 .";
+    script(site, make).expect(0);
+}
+
+#[test]
+fn a_command_around_it_is_known_whatever_takes_the_environment_away() {
+    let server = RedisServer::start();
+    for site in [Site::embedded(), Site::at(server.url())] {
+        for_all_users(&site);
+        // The directory of an embedded store is its owner's.
+        let may_be_another = rustix::process::geteuid().is_root() && site.store().contains("redis");
+        let command = format!("'{}/leasehold' --store {}", site.path("").display(), site.store());
+        let mut tried = 0;
+        for (tool, as_another, line) in TOOLS {
+            let there = format!("command -v {tool} >/dev/null");
+            if (as_another && !may_be_another) || script(&site, &there).status.code() != Some(0) {
+                continue;
+            }
+            tried += 1;
+            for inner in
+                ["run k -- true", "run other k -- true", "hold k", "elect k -- true", "wait k"]
+            {
+                let inner =
+                    line.replace("INNER", &format!("{} {inner}", command.replace('\'', "")));
+                let line = format!("{command} run k -- {inner}");
+                let done = script(&site, &line);
+                assert!(
+                    done.stderr.contains("\"k\" is held by a command around this one"),
+                    "{line}: {done:?}"
+                );
+                assert_eq!(done.status.code(), Some(75), "{line}: {done:?}");
+            }
+        }
+        assert!(tried >= 4, "{tried}");
+        // Two locks, the environment gone between all of them.
+        let line =
+            format!("{command} run a -- env -i {command} run b -- env -i {command} run a -- true");
+        script(&site, &line).complains(75, "\"a\" is held by a command around this one");
+        let line = format!("{command} run k -- env -i {command} run k -q -E 9 -- true");
+        script(&site, &line).expect(9);
+    }
+}
+
+#[test]
+fn a_script_that_runs_itself_under_its_lock_ends_in_the_second_round() {
+    everywhere(|site| {
+        for_all_users(site);
+        let store = site.store();
+        let again =
+            format!("exec env -i PATH=\"$PATH\" ./leasehold --store {store} run k -- ./job");
+        let make = format!(
+            "printf '%s\\n' '#!/bin/sh' 'echo round >>rounds' '{again}' >job && chmod 755 job"
+        );
+        script(site, &make).expect(0);
+        script(site, "./job").complains(75, "\"k\" is held by a command around this one");
+        assert_eq!(site.read("rounds"), "round\nround\n");
+    });
+}
+
+/// The first process of a new namespace finds nobody around it, so the variable alone tells.
+#[test]
+fn a_command_around_it_is_known_by_the_environment_where_no_process_is_shown() {
+    let site = Site::embedded();
+    let there = "unshare -rpf --mount-proc true 2>/dev/null";
+    if script(&site, there).status.code() != Some(0) {
+        return;
+    }
+    let line = "\"$0\" run k -- unshare -rpf --mount-proc \"$0\" run k -- true";
+    script(&site, line).complains(75, "\"k\" is held by a command around this one");
 }
 
 #[test]

@@ -400,6 +400,35 @@ fn nested_commands_that_wait_for_each_other_are_told_as_a_circle() {
         })
     });
     let told = text(&site, "a");
-    assert!(told.contains(", run by ") && told.contains("in a circle"), "{told}");
+    assert!(told.contains(", run under a lock of ") && told.contains("in a circle"), "{told}");
     assert_eq!(document(&site, "b")["chains"][0]["circle"], true);
+}
+
+/// Each script takes a lock, and then wants the other one's.
+#[test]
+fn scripts_that_hold_locks_and_wait_for_each_other_are_told_as_a_circle() {
+    let site = Site::embedded();
+    for (first, last) in [("a", "b"), ("c", "d")] {
+        // Whether by a hold of the script's own or by a command that it runs.
+        let wants =
+            if first == "a" { "hold KEY --background --while-pid $$" } else { "run KEY -- true" };
+        let script = |key: &str, other: &str| {
+            let wants = wants.replace("KEY", other);
+            let line = format!(
+                "\"$0\" hold {key} --while-pid $$ --background >/dev/null && touch {key}; \
+                 until [ -e {first} ] && [ -e {last} ]; do sleep 0.02; done; env -i \"$0\" --store {} {wants}; :",
+                site.store()
+            );
+            Running::start(shell(&site, &line))
+        };
+        let _both = [script(first, last), script(last, first)];
+        until("both wait", || {
+            [first, last]
+                .iter()
+                .all(|key| lock(&site, key)["waiters"].as_array().is_some_and(|all| all.len() == 1))
+        });
+        let told = text(&site, first);
+        assert!(told.contains("run under a lock of ") && told.contains("in a circle"), "{told}");
+        assert_eq!(document(&site, last)["chains"][0]["circle"], true);
+    }
 }

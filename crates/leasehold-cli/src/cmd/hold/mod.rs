@@ -29,7 +29,7 @@ use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::kind::Kind;
 use crate::leases::{Cooldown, GivenUp, Held, Leases};
-use crate::outer;
+use crate::outer::Name;
 use crate::output::{self, JSON_VERSION};
 use crate::request::{Manner, Request};
 use crate::signals::{self, Signals};
@@ -84,8 +84,8 @@ pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
         ));
     }
     let purpose = purpose(args, &request)?;
-    if let Some(note) = purpose.as_ref().and_then(|it| outer::note_of_script(it.script.pid())) {
-        request.note(&note);
+    if let Some(script) = purpose.as_ref().and_then(|it| Name::of(it.script.pid())) {
+        request = request.on_behalf_of(script);
     }
     let mut signals = context.catch_signals()?;
     let grace = purpose.as_ref().and_then(|purpose| purpose.manners).map(|manners| manners.grace);

@@ -20,6 +20,7 @@ use crate::duration;
 use crate::exit::Exit;
 use crate::failure::{Outcome, chain};
 use crate::graph::{self, Chain, Step};
+use crate::outer::Name;
 use crate::output::{self, JSON_VERSION};
 use crate::secret;
 use crate::typed;
@@ -86,7 +87,7 @@ pub(crate) async fn why(args: &Why, context: &Context) -> Outcome {
         true => Ok(Vec::new()),
         // Who may look at one lock need not be allowed to list all.
         false => match client.list("").await {
-            Ok(listing) => Ok(graph::chains(&info, &listing.locks)),
+            Ok(listing) => Ok(graph::chains(&info, &listing.locks, &Name::around)),
             Err(error) => Err(chain(&error)),
         },
     };
@@ -223,8 +224,9 @@ fn of_holder(info: &LockInfo, holder: &HolderInfo, known: Option<&Known>) -> Vec
         mode(holder.mode),
         holder.fence,
     )];
-    if !holder.metadata.as_str().is_empty() {
-        lines.push(format!("  it says: {}", notes(&holder.metadata)));
+    match notes(&holder.metadata) {
+        none if none.is_empty() => {}
+        notes => lines.push(format!("  it says: {notes}")),
     }
     if let Some(Known { process, by }) = known {
         lines.push(format!("  by its {by} it is {process}"));
@@ -370,7 +372,7 @@ mod tests {
     #[test]
     fn what_strangers_wrote_can_not_steer_the_terminal_of_who_asks_why() {
         let info = hostile();
-        let waits = Ok(graph::chains(&info, std::slice::from_ref(&info)));
+        let waits = Ok(graph::chains(&info, std::slice::from_ref(&info), &Name::around));
         let text = text(&Findings {
             info,
             processes: vec![None],
