@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::failure::{Failure, Outcome};
 use crate::inherited::Inherited;
+use crate::leases::Leases;
 use crate::outage::Outage;
 use crate::settings::Settings;
 use crate::signals::Signals;
@@ -136,6 +137,16 @@ impl Context {
     /// Leaves for [`close`](Self::close) what is left until then, or all of its time.
     pub(crate) fn close_by(&self, moment: Option<Instant>) {
         self.connections().answer_by = moment;
+    }
+
+    /// Until when leases are given up of which one is lost. After their deadline nobody waits for that; but a
+    /// store that has not failed, as where this process stood still, tells whether somebody else had the lock.
+    pub(crate) fn give_up_by(&self, leases: &Leases) -> Instant {
+        let failed = leases.iter().any(|lease| lease.loss().is_some_and(|it| it.error().is_some()));
+        let least = if failed { TIDY_LEAST } else { TIDY_WITHIN };
+        let moment = Instant::now() + leases.until_deadline().max(least);
+        self.close_by(Some(moment));
+        moment
     }
 
     /// Leaves less time for [`close`](Self::close): nothing that is held is worth more.

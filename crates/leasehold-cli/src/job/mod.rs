@@ -150,18 +150,15 @@ impl<'a> Runner<'a> {
         signals: &mut Signals,
     ) -> Outcome<Done> {
         status::granted(held.leases().shown());
-        let plan = self.plan(client, held.leases(), &context.settings)?;
         let last = self.last(held.leases(), context);
         let terminal = Terminal::open();
-        let result = self.supervised(
-            (&plan, last.as_ref()),
-            held.leases(),
-            context,
-            client,
-            signals,
-            terminal.as_ref(),
-        );
-        let result = result.await;
+        let result = match self.plan(client, held.leases(), &context.settings) {
+            Ok(plan) => {
+                let (plan, terminal) = ((&plan, last.as_ref()), terminal.as_ref());
+                self.supervised(plan, held.leases(), context, client, signals, terminal).await
+            }
+            Err(failure) => Err(failure),
+        };
         // Whatever follows concerns the lock alone, and an impatient Ctrl-C may cut it short.
         let (verdict, watchdog) = match result {
             Ok(ended) => ended,
@@ -185,12 +182,11 @@ impl<'a> Runner<'a> {
         let failed = verdict.ending.is_none_or(|ending| ending.exit() != Exit::Success);
         let cooldown =
             if self.reopen_on_failure && failed { Cooldown::Reopen } else { self.cooldown };
-        // What is lost already can be given up only until somebody else may hold it.
-        let limit = (!verdict.covered).then(|| held.leases().until_deadline());
+        let limit = (!verdict.covered).then(|| context.give_up_by(held.leases()));
         let released = release(held, cooldown, self.max_hold, context);
         let released = unless_interrupted(signals, async {
             match limit {
-                Some(limit) => tokio::time::timeout(limit, released).await.unwrap_or(false),
+                Some(limit) => tokio::time::timeout_at(limit, released).await.unwrap_or(false),
                 None => released.await,
             }
         });

@@ -263,3 +263,27 @@ fn a_loss_is_written_with_its_reason() {
     is("status", &site.read("outcome"));
     assert_eq!(told()["leases"][0]["lost"]["reason"], "expired");
 }
+
+/// Suspended for longer than its ttl, its connections have requests that nobody answered in time.
+#[test]
+fn a_release_that_comes_after_the_lease_ran_out_says_how_late_it_was() {
+    let server = RedisServer::start();
+    for site in [Site::embedded(), Site::at(server.url())] {
+        for (command, rest) in [("run", "-- sleep 1000"), ("hold", "--ignore-stdin")] {
+            let line = format!("{command} k --ttl 500ms --status outcome {rest}");
+            let mut holder = site.start(line.split(' '));
+            let told = || -> Value { serde_json::from_str(&site.read("outcome")).unwrap() };
+            let is_held =
+                || lock(&site, "k")["holders"].as_array().is_some_and(|it| !it.is_empty());
+            until("it is held", || is_held() && told()["granted"] == true);
+            holder.process().signal(rustix::process::Signal::STOP);
+            until("its lease is over", || !is_held());
+            holder.process().signal(rustix::process::Signal::CONT);
+            holder.finish().expect(76);
+            is("status", &site.read("outcome"));
+            let lease = &told()["leases"][0];
+            assert_eq!(lease["release"], "late", "{line}: {lease}");
+            assert!(lease["late_by_ms"].is_u64(), "{line}: {lease}");
+        }
+    }
+}

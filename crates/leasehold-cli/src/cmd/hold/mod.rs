@@ -344,14 +344,13 @@ impl Holding<'_> {
                 said.push(format!("process {pid} could not be ended; it runs on without the lock"));
             }
         }
-        let until = Instant::now() + leases.until_deadline();
+        let until = self.context.give_up_by(leases);
         if overtime {
             // Others of several, which were taken a moment later.
             drop(release(held).await);
             return Ended { exit: Exit::Overtime, said };
         }
         drop(tokio::time::timeout_at(until, release(held)).await);
-        self.context.tidy_within(until.saturating_duration_since(Instant::now()));
         Ended { exit: Exit::Lost, said }
     }
 }
