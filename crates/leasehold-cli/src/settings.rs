@@ -62,6 +62,17 @@ impl fmt::Display for Source {
     }
 }
 
+/// Those options that were typed and that a printed command repeats; of the store this is how it reads without a
+/// password, where it is a URL.
+fn repeated(global: &Global, public: Option<&String>) -> Vec<(&'static str, Option<String>)> {
+    let store = global.store.is_some().then(|| ("--store", public.cloned()));
+    let files = [("--password-file", &global.password_file), ("--config", &global.config)];
+    let files = files
+        .into_iter()
+        .filter_map(|(name, path)| Some((name, typed::readable_elsewhere(path.as_ref()?))));
+    store.into_iter().chain(files).collect()
+}
+
 /// What holds for the whole command.
 #[derive(Clone)]
 pub(crate) struct Settings {
@@ -122,9 +133,7 @@ impl Settings {
             secret::allow(&public);
         }
         let has_secret = secret::is_in(&store);
-        if source == Source::Option {
-            typed::remember_store(read.is_some().then_some(&public));
-        }
+        typed::remember(repeated(global, read.is_some().then_some(&public)));
         if has_secret {
             secret::remember_those_of(&store);
             if source == Source::Option {
@@ -227,16 +236,12 @@ impl Settings {
     /// What a command under a lock is told of the store, so that a `leasehold` in it finds the same one:
     /// variables, each with its value, or nothing for those that it may not have. None has a password.
     pub(crate) fn told(&self) -> Vec<(&'static str, Option<String>)> {
-        // What is no file, such as a shell's `<(…)`, is this process's alone.
-        let absolute = |path: &Option<PathBuf>| {
-            let path = std::path::absolute(path.as_ref().filter(|path| path.is_file())?).ok()?;
-            path.into_os_string().into_string().ok()
-        };
+        let file = |path: &Option<PathBuf>| typed::readable_elsewhere(path.as_ref()?);
         vec![
             (STORE_VARIABLE, Some(self.public.clone())),
             (PASSWORD_VARIABLE, None),
-            (PASSWORD_FILE_VARIABLE, absolute(&self.password_file)),
-            (CONFIG_VARIABLE, absolute(&self.config)),
+            (PASSWORD_FILE_VARIABLE, file(&self.password_file)),
+            (CONFIG_VARIABLE, file(&self.config)),
         ]
     }
 
@@ -399,5 +404,42 @@ fn read_password(path: &Path) -> Outcome<String> {
     match text.lines().next() {
         Some(password) if !password.is_empty() => Ok(password.to_owned()),
         _ => Err(Failure::config(format!("the first line of the password file {shown} is empty"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+
+    #[test]
+    fn each_option_of_all_commands_is_repeated_or_decides_nothing_about_the_store() {
+        use clap::{CommandFactory as _, Parser as _};
+        let repeated = ["store", "password-file", "config"];
+        // A named store is never the default one; how long and how loudly is for whoever types it.
+        let left_out = ["no-default-store", "retry-store", "quiet", "verbose"];
+        let mut words = vec!["leasehold".to_owned(), "ls".to_owned()];
+        for option in Cli::command().get_arguments().filter(|it| it.is_global_set()) {
+            let name = option.get_long().unwrap();
+            assert!(repeated.contains(&name) ^ left_out.contains(&name), "--{name}");
+            words.push(format!("--{name}"));
+            if option.get_action().takes_values() {
+                words.push(if name == "retry-store" { "1s" } else { "Cargo.toml" }.to_owned());
+            }
+        }
+        let global = Cli::try_parse_from(words).unwrap().global;
+        let path = std::path::absolute("Cargo.toml").unwrap().to_str().unwrap().to_owned();
+        let url = "redis://h".to_owned();
+        let options = self::repeated(&global, Some(&url));
+        assert_eq!(
+            options,
+            [
+                ("--store", Some(url)),
+                ("--password-file", Some(path.clone())),
+                ("--config", Some(path)),
+            ]
+        );
+        let names = options.iter().map(|(name, _)| name.trim_start_matches('-'));
+        assert_eq!(names.collect::<Vec<_>>(), repeated);
     }
 }

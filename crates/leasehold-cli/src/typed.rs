@@ -1,24 +1,32 @@
 //! Commands that are printed to be typed: the one place that makes them.
 
+use std::path::Path;
 use std::sync::OnceLock;
 
 use leasehold::Key;
 use leasehold::store::escape;
 
-/// The store's URL, where it was typed: a command without it would ask another store. Where the environment
-/// or a config file names the store, the next command finds it there as well. It has its user and no
-/// password, and is `None` where no parser takes it.
-static STORE: OnceLock<Option<String>> = OnceLock::new();
+/// The options that were typed and decide which store a command asks and whether it is let in: a command without
+/// them would ask another one, or in vain. What the environment or the default config file says, the next command
+/// finds there as well.
+static TYPED: OnceLock<Vec<(&str, Option<String>)>> = OnceLock::new();
 
-/// Takes in that the store was given on the command line, and how it reads without a password.
-pub(crate) fn remember_store(public: Option<&String>) {
+/// Takes in what was typed: options, each with its value, unless that can't be typed again.
+pub(crate) fn remember(typed: Vec<(&'static str, Option<String>)>) {
     // There is one command line.
-    let _is_known = STORE.set(public.cloned());
+    TYPED.set(typed).ok();
+}
+
+/// The path of a file from whichever directory; `None` of what is no file, such as a shell's `<(…)`, and of
+/// what is no text.
+pub(crate) fn readable_elsewhere(path: &Path) -> Option<String> {
+    let path = std::path::absolute(Some(path).filter(|path| path.is_file())?).ok()?;
+    path.into_os_string().into_string().ok()
 }
 
 /// `leasehold` with these words, for the store of this command.
 pub(crate) fn command(words: &str) -> String {
-    of_store(words, STORE.get().map(Option::as_deref))
+    of_store(words, TYPED.get().map_or(&[], Vec::as_slice))
 }
 
 /// The same about one lock.
@@ -26,17 +34,17 @@ pub(crate) fn command_on(words: &str, key: &Key) -> String {
     format!("{} {}", command(words), last(key.as_str()))
 }
 
-fn of_store(words: &str, typed: Option<Option<&str>>) -> String {
-    let store = match typed {
-        None => String::new(),
-        Some(Some(url)) => format!(" --store {}", quoted(url)),
-        Some(None) => " --store …".to_owned(),
-    };
-    format!("leasehold {words}{store}")
+fn of_store(words: &str, typed: &[(&str, Option<String>)]) -> String {
+    let mut command = format!("leasehold {words}");
+    for (name, value) in typed {
+        let value = value.as_deref().map_or_else(|| "…".to_owned(), quoted);
+        command.push_str(&format!(" {name} {value}"));
+    }
+    command
 }
 
 /// A word as a shell reads it back. One that can't be shown as it is needs bash, zsh or ksh.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@+,".contains(&byte);
     if word.bytes().all(plain) {
         return word.to_owned();
@@ -95,8 +103,9 @@ mod tests {
             ),
             (None, "leasehold why --store …"),
         ] {
-            assert_eq!(of_store("why", Some(url)), expected);
+            let typed = [("--store", url.map(ToOwned::to_owned))];
+            assert_eq!(of_store("why", &typed), expected);
         }
-        assert_eq!(of_store("why", None), "leasehold why");
+        assert_eq!(of_store("why", &[]), "leasehold why");
     }
 }

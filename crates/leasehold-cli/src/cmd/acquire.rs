@@ -14,6 +14,7 @@ use crate::lease_file::{self, LeaseFile, Taken};
 use crate::output::{self, JSON_VERSION};
 use crate::request::{Manner, Request};
 use crate::signals::unless_interrupted;
+use crate::typed;
 
 pub(crate) async fn acquire(args: &Acquire, context: &Context) -> Outcome {
     let kind = Kind::of(&args.kinds, args.keys.len())?;
@@ -93,9 +94,11 @@ impl Keeper<'_> {
             let info = self.client.inspect(lease.key()).await?;
             let mut holders = info.iter().flat_map(|info| &info.holders);
             if holders.any(|holder| holder.is_foreign() || holder.fence == lease.fence()) {
+                let path = typed::quoted(&file.path.to_string_lossy());
+                let release = typed::command(&format!("release --lease-file {path}"));
                 return Err(self.request.in_vain(&format!(
-                    "{shown} has a lease of \"{}\" that is still held; give it back with `leasehold \
-                     release --lease-file`, or name another file",
+                    "{shown} has a lease of \"{}\" that is still held; give it back with `{release}`, or \
+                     name another file",
                     lease.key()
                 )));
             }

@@ -50,9 +50,9 @@ async fn unheard(key: &Key, fence: u64, context: &Context) -> Failure {
             Exit::System,
             format!(
                 "{} holds \"{key}\" with fence {fence} at {place}, and can't be asked from here. Release it as \
-                 its user, on its host and in its network namespace; or take it away: `{} --fence {fence}`",
+                 its user, on its host and in its network namespace; or take it away: `{}`",
                 holder.owner,
-                typed::command_on("force-release", key)
+                typed::command_on(&format!("force-release --fence {fence}"), key)
             ),
         ),
         None => Failure::new(

@@ -266,7 +266,9 @@ fn a_lock_that_can_not_be_given_back_from_another_network_is_told_with_what_to_d
     let lines: Vec<_> = done.stdout.lines().collect();
     let [why, code, "0"] = lines[..] else { panic!("{done:?}") };
     assert_eq!(code, "71", "{why}");
-    assert!(why.contains("network namespace") && why.contains("force-release k"), "{why}");
+    assert!(why.contains("network namespace"), "{why}");
+    let (_, advised) = why.split_once("`leasehold force-release ").unwrap();
+    assert!(advised.starts_with("--fence ") && advised.trim_end().ends_with(" k`"), "{why}");
 }
 
 #[test]

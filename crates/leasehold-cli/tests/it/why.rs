@@ -1,5 +1,7 @@
 //! `leasehold why`: what an operator learns of a lock that somebody wants.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use leasehold_testkit::server::RedisServer;
 use serde_json::Value;
 
@@ -293,6 +295,37 @@ fn what_is_advised_goes_to_the_store_that_was_typed() {
     assert!(typed(&other, command).expect(0).stdout.contains("is held by"), "{said}");
     // The environment's needs no words.
     assert!(!text_of(&site, "k").contains("--store"));
+}
+
+#[test]
+fn what_is_advised_is_let_in_as_the_command_was() {
+    let server = RedisServer::builder().password("sesame").start();
+    let site = Site::at(server.url());
+    let secret = |file: &str, text: &str| {
+        std::fs::write(site.path(file), text).unwrap();
+        let mode = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(site.path(file), mode).unwrap();
+    };
+    let (url, file) = (format!("redis://{}", server.addr()), "it's a password");
+    secret(file, "sesame\n");
+    let password = site.path(file);
+    secret("c.toml", &format!("store = '{url}'\npassword_file = {password:?}\n"));
+    let elsewhere = Site::embedded();
+    for options in
+        [&["--store", &url, "--password-file", "it's a password"][..], &["--config", "c.toml"][..]]
+    {
+        for key in ["k", "-k"] {
+            let _held = site.start(["hold", "--ignore-stdin", "--", key]);
+            until("it is held", || text_of(&site, key).contains("is held by"));
+            let mut why = site.command(["why"].iter().chain(options).chain(&["--", key]));
+            let text = finish(why.env_remove("LEASEHOLD_STORE")).expect(0).stdout;
+            for word in ["leasehold ask ", "leasehold force-release "] {
+                let line = text.lines().find(|line| line.contains(word)).unwrap().trim();
+                let line = line.split("    #").next().unwrap().replacen("leasehold", "\"$0\"", 1);
+                finish(shell(&elsewhere, &line).env_remove("LEASEHOLD_STORE")).expect(0);
+            }
+        }
+    }
 }
 
 fn text_of(site: &Site, name: &str) -> String {
