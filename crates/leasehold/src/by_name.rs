@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_core::{Error, ErrorKind, IntoKey, Key, Result};
 
 use crate::client::Client;
-use crate::lease::handle::Afterwards;
+use crate::lease::handle::requests::Afterwards;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::held_leases;
 use crate::lease::release::Releases;

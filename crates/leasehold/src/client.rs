@@ -22,7 +22,7 @@ use crate::kinds::rwlock::RwLock;
 use crate::kinds::semaphore::Semaphore;
 use crate::lease::detached::DetachedLease;
 use crate::lease::guard::Guard;
-use crate::lease::handle::Afterwards;
+use crate::lease::handle::requests::Afterwards;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::prolonged::Prolonged;
 use crate::lease::release::{self, Release, Releases};

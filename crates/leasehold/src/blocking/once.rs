@@ -5,7 +5,7 @@ use leasehold_core::{Key, Result};
 use super::guard::{HeldLease, into_guard};
 use super::run::run_under;
 use super::table::{ends, guard, methods, options, value};
-use crate::lease::handle::Afterwards;
+use crate::lease::handle::requests::Afterwards;
 use crate::lease::release::Release;
 use crate::lease::run::RunError;
 

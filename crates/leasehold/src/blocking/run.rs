@@ -3,7 +3,7 @@
 use leasehold_core::Result;
 
 use super::driven::Driven;
-use crate::lease::handle::Afterwards;
+use crate::lease::handle::requests::Afterwards;
 use crate::lease::release::Release;
 use crate::lease::run::{Leases, RunError, judge};
 

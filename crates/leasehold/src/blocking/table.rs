@@ -203,7 +203,7 @@ macro_rules! guard {
                 self,
                 body: impl FnOnce(&$lease) -> T,
             ) -> crate::Result<T, crate::RunError<T>> {
-                let cooldown = |_: &T| crate::lease::handle::Afterwards::AsGranted;
+                let cooldown = |_: &T| crate::lease::handle::requests::Afterwards::AsGranted;
                 super::run::run_under(self.0, &self.1, body, cooldown, $end)
             }
         }

@@ -289,7 +289,7 @@ impl PlainGuard {
     #[cfg(feature = "blocking")]
     pub(crate) fn end(
         self,
-        cooldown: crate::lease::handle::Afterwards,
+        cooldown: crate::lease::handle::requests::Afterwards,
     ) -> impl Future<Output = Result<Release>> + Send + use<> {
         self.guard.end(cooldown)
     }

@@ -13,7 +13,7 @@ use leasehold_core::{
 use crate::LOCK;
 use crate::kinds::lock_value::{LockValue, lock};
 use crate::lease::guard::Guard;
-use crate::lease::handle::Afterwards;
+use crate::lease::handle::requests::Afterwards;
 use crate::lease::held_leases::HeldLeases;
 use crate::lease::release::{Release, Releases};
 use crate::lease::run::{RunError, run_under};

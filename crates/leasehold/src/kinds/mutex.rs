@@ -7,7 +7,7 @@ use leasehold_core::{AskRequest, Error, ErrorKind, Key, Mode, Result};
 
 use crate::kinds::lock_value::{LockValue, lock};
 use crate::lease::guard::Guard;
-use crate::lease::handle::Afterwards;
+use crate::lease::handle::requests::Afterwards;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::not_changed::NotChanged;
 use crate::lease::prolonged::Prolonged;

@@ -8,7 +8,7 @@ use leasehold_core::{Cooldown, Error, ErrorKind, Key, Mode, Result};
 use crate::kinds::lock_value::{LockValue, lock};
 use crate::kinds::typed_guard::typed_guard;
 use crate::lease::guard::Guard;
-use crate::lease::handle::Afterwards;
+use crate::lease::handle::requests::Afterwards;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::release::{self, Release};
 use crate::lease::run::{RunError, run_under};

@@ -9,7 +9,7 @@ use leasehold_core::{Cooldown, Key, Mode, Result};
 
 use crate::kinds::lock_value::{LockValue, shown};
 use crate::kinds::reentrant_lease::{Owned, ReentrantLease, Slot, Turn};
-use crate::lease::handle::Afterwards;
+use crate::lease::handle::requests::Afterwards;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::release::{self, Release};
 use crate::lease::run::{RunError, run_under};

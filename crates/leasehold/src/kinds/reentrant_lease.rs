@@ -17,7 +17,7 @@ use leasehold_core::{
 use tokio::sync::{Mutex as Turns, Notify};
 
 use crate::lease::guard::Guard;
-use crate::lease::handle::{Afterwards, MayRenew};
+use crate::lease::handle::requests::{Afterwards, MayRenew};
 use crate::lease::held_lease::HeldLease;
 use crate::lease::orphans::Orphan;
 use crate::lease::release::Release;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use leasehold_core::{Convert, ConvertRequest, Effect, Error, ErrorKind, FenceBlock, Mode, Result};
 
 use crate::lease::guard::Guard;
-use crate::lease::handle::{LeaseHandle, ModeChange};
+use crate::lease::handle::LeaseHandle;
+use crate::lease::handle::requests::ModeChange;
 use crate::lease::held_lease::{HeldLease, LOST};
 use crate::lease::not_changed::NotChanged;
 use crate::refusal::refused;

@@ -1,5 +1,8 @@
 //! A lease that this process has: what its guard, the renewer and the reaper share.
 
+mod next;
+pub(crate) mod requests;
+
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -7,8 +10,8 @@ use std::time::Duration;
 
 use leasehold_clock::Process;
 use leasehold_core::{
-    Clock, Cooldown, Error, Fence, FenceBlock, Key, LeaseState, LeaseStatus, Moment, Reason,
-    ReleaseRequest, RenewRequest, Token, Ttl, margin,
+    Clock, Error, Fence, FenceBlock, Key, LeaseState, LeaseStatus, Moment, Reason, Token, Ttl,
+    margin,
 };
 use tokio::sync::Notify;
 
@@ -158,67 +161,6 @@ pub(crate) struct Lasting {
     pub(crate) lost_at: Moment,
 }
 
-/// Whether a lease's length can be changed now.
-#[derive(Debug)]
-pub(crate) enum Change {
-    /// This request does it. [`LeaseHandle::change_done`] must follow.
-    Start(RenewRequest, Before),
-    /// Not while another request is on the way.
-    Wait,
-    /// The lease is over.
-    Over,
-}
-
-/// Whether a lease can be renewed now.
-pub(crate) enum MayRenew {
-    /// By this request; what it lasts without it. [`LeaseHandle::request_done`] must follow.
-    Start(RenewRequest, Lasting),
-    /// Not while its length is being changed.
-    Wait,
-    /// The lease is over.
-    Over,
-}
-
-/// Whether a lease's mode can be changed now.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum ModeChange {
-    /// The caller does it.
-    Start,
-    /// Not while another request is on the way.
-    Wait,
-    /// The lease is over.
-    Over,
-}
-
-/// What a change of length was begun on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Before {
-    lease: LeaseState,
-    shortest: Option<Ttl>,
-}
-
-/// How the store is told that a lease is over.
-#[derive(Debug)]
-pub(crate) struct LastRequest {
-    pub(crate) request: ReleaseRequest,
-    /// How long ago its deadline was, if that is over.
-    pub(crate) over_for: Option<Duration>,
-    /// Whether no other request with the lease's token is on the way, which [`LeaseHandle::settled`] waits
-    /// for; once the guard's life is over none is begun.
-    pub(crate) is_settled: bool,
-}
-
-/// How a lease leaves its lock.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Afterwards {
-    /// Closed for as long as its grant said, if it did.
-    AsGranted,
-    /// Closed for so long.
-    Closed(Cooldown),
-    /// Open, also if its grant closed it.
-    Open,
-}
-
 /// Where a hold is in its life.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Phase {
@@ -279,162 +221,6 @@ impl LeaseHandle {
 
     pub(crate) const fn fence(&self) -> Fence {
         self.fence
-    }
-
-    /// Whether it may go from holder to holder inside this process.
-    pub(crate) const fn may_be_handed_on(&self) -> bool {
-        self.relay.handoffs > 0
-    }
-
-    /// The hold of the next in this process's own line, under the same lease with the next fence.
-    /// `None` when the lease has to go back through the store. On success this hold has ended.
-    pub(crate) fn hand_on(&self, now: Moment) -> Option<Self> {
-        let Relay { handoffs, until } = self.relay;
-        let fence = self.fence.saturating_add(1);
-        #[cfg(leasehold_planted)]
-        let same = leasehold_core::planted::is(leasehold_core::planted::Fault::LocalFenceRepeats);
-        #[cfg(leasehold_planted)]
-        let fence = if same { self.fence } else { fence };
-        let mut state = self.state();
-        let may = self.is_ours()
-            && !self.is_asked()
-            && handoffs > 0
-            && now < until
-            && self.fences.contains(fence)
-            && state.phase == Phase::Held
-            && state.requests_in_flight == 0
-            && state.shortest.is_none()
-            && self.settings.ttl == state.ttl
-            && self.look(&mut state, now) == LeaseStatus::Held
-            && state.lease.remaining(now) > state.lease.ttl().duration() / 4;
-        if !may {
-            return None;
-        }
-        let began = LockEventKind::HandedOn { from: self.fence };
-        let next = self.succeed(&mut state, now, fence, ("handed_on", began));
-        drop(state);
-        self.changed.notify_waiters();
-        Some(Self {
-            relay: Relay { handoffs: handoffs.saturating_sub(1), until },
-            since: now,
-            ..next
-        })
-    }
-
-    /// Takes in that the lease waits until then to be taken in this process.
-    pub(crate) fn offered(&self, offered: Weak<dyn Offered>, until: Moment) {
-        self.offer.get_or_init(|| Box::new((offered, until)));
-    }
-
-    /// Whether it came from a holder of this process: then it may wait to be taken, or have a renewal of that
-    /// one's before it.
-    pub(crate) fn was_handed_on(&self) -> bool {
-        self.offer.get().is_some() || self.resume_ns.load(Ordering::Relaxed) != 0
-    }
-
-    /// Until when the lease waits to be taken, if it has not been.
-    pub(crate) fn is_offered_until(&self) -> Option<Moment> {
-        let (offered, until) = &**self.offer.get()?;
-        offered.upgrade().filter(|offered| offered.is_there()).map(|_| *until)
-    }
-
-    /// Takes in that the caller has taken it from another one of this process.
-    pub(crate) fn taken(&self) {
-        self.taken_by.store(rt::caller(), Ordering::Relaxed);
-    }
-
-    /// Whether this task or thread took it.
-    pub(crate) fn is_of(&self, caller: u64) -> bool {
-        self.taken_by.load(Ordering::Relaxed) == caller
-    }
-
-    /// Ends the wait to be taken.
-    pub(crate) fn take_back(&self) {
-        if let Some(offered) = self.offer.get().and_then(|offer| offer.0.upgrade()) {
-            offered.take_back();
-        }
-    }
-
-    /// The hold of the same lease in another mode, with the fences that it has then. `None` when
-    /// the guard's life is over, or the lease lost. On success this hold has ended.
-    pub(crate) fn in_mode(
-        &self,
-        settings: Arc<Settings>,
-        fences: FenceBlock,
-        now: Moment,
-    ) -> Option<Self> {
-        let mut state = self.state();
-        if !self.is_ours()
-            || state.phase != Phase::Held
-            || self.look(&mut state, now) == LeaseStatus::Lost
-        {
-            return None;
-        }
-        let fence = if fences == self.fences { self.fence } else { fences.first() };
-        let began = LockEventKind::Changed { from: self.fence };
-        let next = self.succeed(&mut state, now, fence, ("changed", began));
-        drop(state);
-        self.changed.notify_waiters();
-        Some(Self { settings, fences, ..next })
-    }
-
-    /// Ends this hold, for this `why`, and makes the next one of the same lease, which began like this.
-    fn succeed(
-        &self,
-        state: &mut State,
-        now: Moment,
-        fence: Fence,
-        (why, began): (&'static str, LockEventKind),
-    ) -> Self {
-        state.phase = Phase::Over;
-        self.holding.ended(why);
-        let (shortest, failure) = (state.shortest, state.failure.clone());
-        let next = State { shortest, failure, ..State::new(state.lease, state.ttl) };
-        Self {
-            key: self.key.clone(),
-            token: self.token,
-            fences: self.fences,
-            fence,
-            holding: Holding::new(&self.key, &self.settings, fence, began),
-            relay: Relay::default(),
-            settings: Arc::clone(&self.settings),
-            since: self.since,
-            progress_ns: AtomicU64::new(now.as_nanos()),
-            process: self.process,
-            taken_by: AtomicU64::new(self.taken_by.load(Ordering::Relaxed)),
-            state: Mutex::new(next),
-            loss: OnceLock::new(),
-            asked: AtomicBool::new(self.is_asked()),
-            mode_in_doubt: AtomicBool::new(self.mode_in_doubt.load(Ordering::Acquire)),
-            changed: Notify::new(),
-            offer: OnceLock::new(),
-            resume_ns: AtomicU64::new(0),
-            due_ns: AtomicU64::new(0),
-            place: AtomicU32::new(0),
-        }
-    }
-
-    /// Begins to change the mode; no renewal starts beside it. [`LeaseHandle::change_done`] must follow.
-    pub(crate) fn start_mode_change(&self, now: Moment) -> ModeChange {
-        let mut state = self.state();
-        if state.phase != Phase::Held || self.look(&mut state, now) == LeaseStatus::Lost {
-            return ModeChange::Over;
-        }
-        if state.requests_in_flight > 0 {
-            return ModeChange::Wait;
-        }
-        state.requests_in_flight = 1;
-        state.changing = true;
-        ModeChange::Start
-    }
-
-    /// A change to a weaker mode was not answered.
-    pub(crate) fn mode_is_in_doubt(&self) {
-        self.mode_in_doubt.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn is_mode_in_doubt(&self) -> bool {
-        self.mode_in_doubt.load(Ordering::Acquire)
     }
 
     /// Takes in that the holder is asked to let go.
@@ -656,175 +442,6 @@ impl LeaseHandle {
         self.progress_ns.store(now.as_nanos(), Ordering::Relaxed);
     }
 
-    /// The renewal to send now, and what the lease lasts without it; `None` when the lease is over, or
-    /// its length is being changed.
-    /// [`LeaseHandle::request_done`] must follow.
-    pub(crate) fn start_renewal(&self, now: Moment) -> Option<(RenewRequest, Lasting)> {
-        match self.may_renew(now) {
-            MayRenew::Start(request, lasting) => Some((request, lasting)),
-            MayRenew::Wait | MayRenew::Over => None,
-        }
-    }
-
-    /// As [`start_renewal`](Self::start_renewal), and tells a change of the length, which comes to an end,
-    /// from the end of the lease.
-    pub(crate) fn may_renew(&self, now: Moment) -> MayRenew {
-        let mut state = self.state();
-        if state.phase != Phase::Held || self.look(&mut state, now) == LeaseStatus::Lost {
-            return MayRenew::Over;
-        }
-        if state.changing {
-            return MayRenew::Wait;
-        }
-        // The store is not to keep the lock for longer than it may be held.
-        let ttl = match self.held_until().map(|until| Ttl::new(until.saturating_since(now))) {
-            Some(Ok(left)) => left.min(state.ttl),
-            Some(Err(_)) => return MayRenew::Over,
-            None => state.ttl,
-        };
-        state.requests_in_flight = state.requests_in_flight.saturating_add(1);
-        let lasting = state.lasting(self.held_until());
-        drop(state);
-        let request = RenewRequest::new(self.key.clone(), self.token, self.fences, ttl);
-        MayRenew::Start(request, lasting)
-    }
-
-    /// Begins to change the length, which may make the lease shorter. From here on this side
-    /// believes in the shorter of the two.
-    pub(crate) fn start_change(&self, ttl: Ttl, now: Moment) -> Change {
-        let mut state = self.state();
-        if state.phase != Phase::Held || self.look(&mut state, now) == LeaseStatus::Lost {
-            return Change::Over;
-        }
-        if state.requests_in_flight > 0 {
-            return Change::Wait;
-        }
-        state.requests_in_flight = 1;
-        state.changing = true;
-        let before = Before { lease: state.lease, shortest: state.shortest };
-        state.lease.may_shorten(now, ttl);
-        state.shortest = Some(state.proven(ttl));
-        drop(state);
-        self.changed.notify_waiters();
-        let mut request = RenewRequest::new(self.key.clone(), self.token, self.fences, ttl);
-        request.shorten = true;
-        Change::Start(request, before)
-    }
-
-    /// Takes in that the store has changed the length; whether the lease still holds.
-    pub(crate) fn length_changed(
-        &self,
-        before: Before,
-        sent_at: Moment,
-        ttl: Ttl,
-        now: Moment,
-    ) -> bool {
-        let mut state = self.state();
-        state.shortest = before.shortest;
-        let proven = state.proven(ttl);
-        let held = state.lease.renewed(sent_at, proven, true, now);
-        state.ttl = ttl;
-        state.failure = state.failure.take().filter(|_| !held);
-        drop(state);
-        self.changed.notify_waiters();
-        if !held {
-            self.announce_loss(LossReason::Expired, now);
-        }
-        held
-    }
-
-    /// Takes in that the store has certainly not changed the length.
-    pub(crate) fn length_unchanged(&self, before: Before, now: Moment) {
-        let mut state = self.state();
-        state.shortest = before.shortest;
-        state.lease.not_shortened(&before.lease, now);
-    }
-
-    /// The request that was to change the length is no longer on the way.
-    pub(crate) fn change_done(&self) {
-        self.state().changing = false;
-        self.request_done();
-    }
-
-    /// Counts a request with this lease's token that another task has on the way.
-    pub(crate) fn request_started(&self) {
-        let mut state = self.state();
-        state.requests_in_flight = state.requests_in_flight.saturating_add(1);
-    }
-
-    pub(crate) fn request_done(&self) {
-        let mut state = self.state();
-        state.requests_in_flight = state.requests_in_flight.saturating_sub(1);
-        if state.requests_in_flight == 0 && state.waited_for {
-            drop(state);
-            self.changed.notify_waiters();
-        }
-    }
-
-    /// Takes in a renewal's success; what the lease lasts if it still holds.
-    pub(crate) fn renewed(&self, sent_at: Moment, ttl: Ttl, now: Moment) -> Option<Lasting> {
-        let mut state = self.state();
-        let proven = state.proven(ttl);
-        let held = state.lease.renewed(sent_at, proven, false, now);
-        state.failure = state.failure.take().filter(|_| !held);
-        let lasting = state.lasting(self.held_until());
-        drop(state);
-        if !held {
-            self.announce_loss(LossReason::Expired, now);
-        }
-        held.then_some(lasting)
-    }
-
-    /// Takes in that a renewal failed; whether the lease may hold all the same. The leases of a store that
-    /// is not in its place any more are void: others meet in another.
-    pub(crate) fn renewal_failed(&self, error: &Error, now: Moment) -> bool {
-        let mut state = self.state();
-        state.lease.renewal_failed();
-        state.failure = Some(error.clone());
-        drop(state);
-        let is_void = error.reason() == Some(Reason::DirectoryGone);
-        if is_void {
-            self.refuted(now);
-        }
-        !is_void
-    }
-
-    /// Takes in the store's word that the lease is not ours.
-    pub(crate) fn refuted(&self, now: Moment) {
-        self.state().lease.refuted();
-        self.announce_loss(LossReason::Refuted, now);
-    }
-
-    /// Whether this length would leave time to work.
-    pub(crate) fn can_be(&self, ttl: Ttl) -> bool {
-        self.state().lease.can_be(ttl)
-    }
-
-    /// Moves on from [`Phase::Held`], and says how the store is told; `None` if another caller did before.
-    pub(crate) fn begin_end(&self, afterwards: Afterwards, now: Moment) -> Option<LastRequest> {
-        let mut state = self.state();
-        if state.phase != Phase::Held {
-            return None;
-        }
-        state.phase = Phase::Over;
-        let in_time = self.look(&mut state, now) != LeaseStatus::Lost;
-        let (waited_for, is_settled) = (state.waited_for, state.requests_in_flight == 0);
-        let over_for = state.over_for(now);
-        drop(state);
-        self.holding.ended("ended");
-        if waited_for {
-            self.changed.notify_waiters();
-        }
-        let mut request = ReleaseRequest::new(self.key.clone(), self.token, self.fences);
-        request.in_time = in_time;
-        match afterwards {
-            Afterwards::AsGranted => {}
-            Afterwards::Closed(cooldown) => request.cooldown = cooldown,
-            Afterwards::Open => request.reopen = true,
-        }
-        Some(LastRequest { request, over_for, is_settled })
-    }
-
     /// Tells those who listen what became of it.
     pub(crate) fn tell(&self, what: LockEventKind) {
         self.holding.tell(&self.key, &self.settings, self.fence, what);
@@ -833,28 +450,6 @@ impl LeaseHandle {
     /// Notes how the work ended.
     pub(crate) fn note_result(&self, result: &str) {
         self.holding.note_result(result);
-    }
-
-    /// Returns once no request with this token is on the way, so that a release sent after it is
-    /// the last word. Each request has its own deadline, so this ends. Cancel safe.
-    pub(crate) async fn settled(&self) {
-        // Most often there is none, and nothing to be told of.
-        while self.wait_for_requests() {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if self.wait_for_requests() {
-                changed.await;
-            }
-        }
-    }
-
-    /// Has the end of the last request told; `false` when none is on the way.
-    fn wait_for_requests(&self) -> bool {
-        let mut state = self.state();
-        let waits = state.requests_in_flight > 0;
-        state.waited_for |= waits;
-        waits
     }
 
     /// Has the end of the phase told; which one it is. A fork's child holds nothing, and is told of nothing.

@@ -10,7 +10,8 @@ use leasehold_core::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::lease::handle::{Change, LeaseHandle, Phase};
+use crate::lease::handle::requests::Change;
+use crate::lease::handle::{LeaseHandle, Phase};
 use crate::lease::loss::Loss;
 use crate::lease::outcome::lateness;
 use crate::lease::renewal::no_answer;

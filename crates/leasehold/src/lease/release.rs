@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::LOCK;
 use crate::audit::LockEventKind;
-use crate::lease::handle::{Afterwards, LastRequest};
+use crate::lease::handle::requests::{Afterwards, LastRequest};
 use crate::lease::held_lease::HeldLease;
 use crate::lease::orphans::Orphan;
 pub use crate::lease::outcome::Release;

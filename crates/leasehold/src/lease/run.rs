@@ -4,7 +4,7 @@ use std::fmt;
 
 use leasehold_core::{Error, ErrorKind, Result};
 
-use crate::lease::handle::Afterwards;
+use crate::lease::handle::requests::Afterwards;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::outcome::{Release, lateness};
 

@@ -15,7 +15,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::*;
 use crate::audit::LockEventKind;
-use crate::lease::handle::{Afterwards, Began, Change, Offered, Phase, Proof, Relay};
+use crate::lease::handle::requests::{Afterwards, Change};
+use crate::lease::handle::{Began, Offered, Phase, Proof, Relay};
 use crate::settings::Settings;
 
 type Answers = Vec<Result<Renew>>;
