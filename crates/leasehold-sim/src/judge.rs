@@ -260,10 +260,22 @@ impl Books {
     }
 
     /// A job was started that may be started once a period; it was asked for at `asked`.
-    pub(crate) fn started(&mut self, key: &'static str, asked: Us, period: Us, at: Us) {
+    pub(crate) fn started(
+        &mut self,
+        key: &'static str,
+        asked: Us,
+        period: Us,
+        (at, net): (Us, &Net),
+    ) {
         if let Some((since, period)) = self.periods.get(key).copied()
             && at < since + period - period / 50
         {
+            // With another one that missed it, too few nodes may remember the period.
+            if net.has_forgotten_since(since) {
+                *self.known.entry("period that a node forgot").or_default() += 1;
+                self.periods.insert(key, (asked, period));
+                return;
+            }
             let why = format!(
                 "twice within {:.3} s of {:.3} s",
                 to_seconds(at - since),

@@ -47,6 +47,8 @@ pub(crate) struct Node {
     ahead_us: u64,
     store: Mutex<MemoryStore>,
     up_since: AtomicU64,
+    /// When it last forgot everything.
+    forgot_at: AtomicU64,
     down_until: AtomicU64,
     /// Counts its restarts.
     pub(crate) life: AtomicU64,
@@ -157,6 +159,7 @@ impl Net {
                 ahead_us: rng.u64(0..500_000),
                 store: Mutex::new(store),
                 up_since: AtomicU64::new(0),
+                forgot_at: AtomicU64::new(0),
                 down_until: AtomicU64::new(0),
                 life: AtomicU64::new(0),
             }
@@ -327,9 +330,15 @@ impl Net {
             );
             *node.store.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
             node.up_since.store(now + down, Ordering::Relaxed);
+            node.forgot_at.store(now, Ordering::Relaxed);
         }
         node.life.fetch_add(1, Ordering::Relaxed);
         node.down_until.store(now + down, Ordering::Relaxed);
+    }
+
+    /// Whether a node has forgotten everything since then.
+    pub(crate) fn has_forgotten_since(&self, then: Us) -> bool {
+        self.nodes.iter().any(|node| node.forgot_at.load(Ordering::Relaxed) > then)
     }
 
     /// When a message from a node to a process arrives that is sent now, if it does.
@@ -349,7 +358,13 @@ impl Net {
         let given_up_at = sent_at + u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
         let call: Arc<C::Owned> = Arc::new(call.to_owned());
         let answered = Arc::new(Mutex::new(Some(answered)));
-        for at in self.fate(sent_at, host, node, true) {
+        let mut arrivals = self.fate(sent_at, host, node, true);
+        if C::METHOD == Method::Listen {
+            // A wake channel is a connection: it opens once, and not for a caller that has closed it.
+            arrivals.retain(|at| *at <= given_up_at);
+            arrivals.truncate(1);
+        }
+        for at in arrivals {
             let (call, answered) = (Arc::clone(&call), Arc::clone(&answered));
             let deliver = move |net: &Self| {
                 let now = net.state().now;
@@ -456,4 +471,48 @@ impl Net {
 
 fn take<T>(from: &Mutex<Option<T>>) -> Option<T> {
     from.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use leasehold_core::{
+        AcquireRequest, ClientId, Key, LeaveRequest, Listener, QueueRequest, Token, Ttl, Wake,
+    };
+
+    use super::*;
+
+    const WITHIN: Duration = Duration::from_secs(5);
+
+    fn answer<C: Call + ?Sized>(net: &Net, call: &C) -> C::Answer {
+        let (told, answer) = mpsc::channel();
+        net.call(call, (0, 0), WITHIN, move |answer| drop(told.send(answer)));
+        net.run_until(net.now() + 1_000_000);
+        answer.try_recv().unwrap()
+    }
+
+    fn next(listener: &mut dyn Listener) -> Option<Wake> {
+        match listener.next().as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(wake) => Some(wake),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn a_wake_channel_whose_request_comes_twice_is_the_one_that_brings_the_messages() {
+        let net = Net::new(7, &[0], 1_000_000);
+        net.begin(What::Double { percent: 100 }, Us::MAX);
+        let (client, key) = (ClientId::from_bytes([1; 16]), Key::new("k").unwrap());
+        let mut listener = answer(&net, &client).unwrap();
+        let ttl = Ttl::new(Duration::from_secs(60)).unwrap();
+        let holder = AcquireRequest::new(key.clone(), Token::from_bytes([2; 16]), ttl);
+        let mut waiter = AcquireRequest::new(key.clone(), Token::from_bytes([3; 16]), ttl);
+        waiter.queue = Some(QueueRequest::new(client, 5, ttl));
+        answer(&net, &holder).unwrap();
+        answer(&net, &waiter).unwrap();
+        answer(&net, &LeaveRequest::new(key, holder.token)).unwrap();
+        let wake = next(&mut *listener);
+        assert!(matches!(wake, Some(Wake::Granted { ticket: 5, .. })), "{wake:?}");
+    }
 }

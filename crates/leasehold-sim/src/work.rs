@@ -500,7 +500,7 @@ impl Task {
         let group = self.group();
         let number = self.granted(key, Mode::Alone, group, guard.lease(), false);
         let now = self.now();
-        self.books().started(key, asked, us(PERIOD), now);
+        self.books().started(key, asked, us(PERIOD), (now, &self.net));
         self.work(number, &guard.lease().clone()).await;
         if self.rng.u8(..6) == 0 {
             self.ends(number, "released and opened again");
