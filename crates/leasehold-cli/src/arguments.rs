@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
 use leasehold::interop::Layout;
+use leasehold::store::length;
 use leasehold::{Fence, Key, Ttl};
 
 use crate::failure::{Failure, Outcome};
@@ -37,7 +38,9 @@ pub(crate) fn within(
         && grace > longest / 2
     {
         return Err(Failure::usage(format!(
-            "a grace of {grace:?} is too long for --max-hold {longest:?}; give at most half of it"
+            "a grace of {} is too long for --max-hold {}; give at most half of it",
+            length::typed(grace),
+            length::typed(longest)
         )));
     }
     match max_hold.filter(|longest| *longest < ttl.duration()) {

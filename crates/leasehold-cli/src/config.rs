@@ -225,7 +225,7 @@ mod tests {
             ("\nstore = redis://:sentinel@db", "line 2 is not valid TOML"),
             ("store = 'redis://:sentinel@db", "line 1 is not valid TOML"),
             ("ttl = 'sentinel'", "`ttl`: give seconds"),
-            ("ttl = '0s'", "`ttl`: a ttl of 0ns is out of range"),
+            ("ttl = '0s'", "`ttl`: a ttl of 0s is out of range"),
             ("retry_store = 'sentinel'", "`retry_store`: give seconds"),
             ("ttl = 30", "`ttl` must be a string"),
             ("default_store = 'sentinel'", "`default_store` is \"yes\" or \"no\""),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold::store::length;
 use leasehold::{Cooldown, PERIOD_MIN, PERIOD_RANGE, Ttl};
 
 const GIVE: &str = "give seconds or a length with units, such as 10, 0.5, 30s, 1m30s";
@@ -40,7 +41,10 @@ pub(crate) fn period(text: &str) -> Result<Duration, String> {
     let length = parse(text)?;
     match Cooldown::new(length) {
         Ok(_) if length >= PERIOD_MIN => Ok(length),
-        _ => Err(format!("a period of {length:?} is out of range; give {PERIOD_RANGE}")),
+        _ => Err(format!(
+            "a period of {} is out of range; give {PERIOD_RANGE}",
+            length::typed(length)
+        )),
     }
 }
 
@@ -50,17 +54,20 @@ pub(crate) fn max_hold(text: &str) -> Result<Duration, String> {
     let least = Ttl::MIN;
     match length >= least.duration() {
         true => Ok(length),
-        false => Err(format!("a longest hold of {length:?} is too short; give at least {least}")),
+        false => Err(format!(
+            "a longest hold of {} is too short; give at least {least}",
+            length::typed(length)
+        )),
     }
 }
 
 /// `250ms`, `7s`, `3m 5s`: nobody needs the nanoseconds.
-pub(crate) fn show(length: Duration) -> String {
-    let rounded = match length.as_secs() {
-        0 => Duration::from_millis(u64::from(length.subsec_millis())),
-        seconds => Duration::from_secs(seconds),
-    };
-    humantime::format_duration(rounded).to_string()
+pub(crate) fn show(time: Duration) -> String {
+    match time.as_secs() {
+        0 => length::typed(Duration::from_millis(u64::from(time.subsec_millis()))).to_string(),
+        seconds @ 1..60 => format!("{seconds}s"),
+        _ => length::measured(time).to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -116,5 +123,16 @@ mod tests {
         assert_eq!(show(Duration::from_nanos(250_900_000)), "250ms");
         assert_eq!(show(Duration::from_millis(185_700)), "3m 5s");
         assert_eq!(show(Duration::ZERO), "0s");
+        assert_eq!(show(Duration::from_secs(31 * 86_400)), "31d");
+    }
+
+    #[test]
+    fn what_errors_call_a_length_can_be_typed() {
+        for ms in [0, 1, 10, 1_500, 30_000, 90_000, 129_600_000, 2_678_400_000, 31_536_000_001] {
+            let length = Duration::from_millis(ms);
+            assert_eq!(parse(&length::typed(length).to_string()), Ok(length));
+        }
+        assert!(ttl("2678400").unwrap_err().contains("a ttl of 31d is out of range"));
+        assert!(period("500d").unwrap_err().contains("a period of 500d is out of range"));
     }
 }

@@ -21,7 +21,7 @@ use crate::failure::{self, Failure, Outcome, chain};
 use crate::graph::{self, Chain};
 use crate::kind::Kind;
 use crate::leases::{Held, Numbers, quoted};
-use crate::outer::{NOTE_MAX, Name, Outer};
+use crate::outer::{self, NOTE_MAX, Name, Outer};
 use crate::output;
 use crate::pauses::{Pauses, until};
 use crate::signals::{Signals, unless_interrupted};
@@ -234,6 +234,7 @@ impl Request {
             Ok(Some(held)) => Ok(held),
             Ok(None) => Err(self.busy(&self.describe_obstacle(client).await)),
             Err(error) if is_wait_ran_out(&error) => {
+                let error = for_people(error);
                 let until = Instant::now() + LOOK_WITHIN;
                 let obstacle = self.obstacle(client).await;
                 if let Ok(Some(info)) = &obstacle {
@@ -483,6 +484,15 @@ impl Request {
         }
         text + &describe::ask_why(&info.key)
     }
+}
+
+/// The same error, whose holder says what was typed for it and nothing of where it stands.
+fn for_people(error: Error) -> Error {
+    let Some(mut holder) = error.holder().cloned() else { return error };
+    let said = outer::said(&holder.metadata).collect::<Vec<_>>().join(", ");
+    holder.metadata = Metadata::new(said).unwrap_or_default();
+    let free_in = error.retry_after();
+    error.held_by(Some(holder), free_in)
 }
 
 /// A wait that ran out is certain not to have taken anything; a store that did not answer in time

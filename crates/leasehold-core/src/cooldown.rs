@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::length;
 
 /// For how long a lock stays closed after a grant or a release: up to 365 days, in whole microseconds.
 ///
@@ -39,7 +40,11 @@ impl Cooldown {
             Ok(us) if us <= Self::MAX.0 => Ok(Self(us)),
             _ => Err(Error::new(
                 ErrorKind::Config,
-                format!("a cool-down of {length:?} is out of range; give {}", Self::RANGE),
+                format!(
+                    "a cool-down of {} is out of range; give {}",
+                    length::typed(length),
+                    Self::RANGE
+                ),
             )),
         }
     }
@@ -79,7 +84,7 @@ impl TryFrom<Duration> for Cooldown {
 
 impl fmt::Display for Cooldown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.duration())
+        length::typed(self.duration()).fmt(f)
     }
 }
 

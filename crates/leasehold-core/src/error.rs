@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::key::Key;
+use crate::length;
 use crate::reason::Reason;
 use crate::store::HolderInfo;
 use crate::ttl::Ttl;
@@ -316,7 +317,7 @@ impl fmt::Display for Error {
             }
             if !holder.is_foreign() {
                 let held_for = whole_ms(holder.held_for).max(Duration::from_millis(1));
-                write!(f, " for {held_for:.1?}")?;
+                write!(f, " for {}", length::measured(held_for))?;
             }
             if !holder.metadata.as_str().is_empty() {
                 write!(f, " ({})", holder.metadata)?;
@@ -329,12 +330,14 @@ impl fmt::Display for Error {
                     left if left > Ttl::MAX.duration() => {
                         f.write_str("; its lease has no end, since its key has no expiry")?;
                     }
-                    left => write!(f, "; its lease ends in {left:.1?} unless renewed")?,
+                    left => {
+                        write!(f, "; its lease ends in {} unless renewed", length::measured(left))?
+                    }
                 }
             }
             Some(Contention { holder: None, retry_after: Some(left) }) if !left.is_zero() => {
                 let left = (*left).max(Duration::from_millis(1));
-                write!(f, "; nobody holds it, but it stays closed for {left:.1?}")?;
+                write!(f, "; nobody holds it, but it stays closed for {}", length::measured(left))?;
             }
             _ => {}
         }

@@ -23,6 +23,7 @@ mod fixed;
 mod key;
 mod label;
 mod lease;
+pub mod length;
 #[cfg(leasehold_planted)]
 pub mod planted;
 pub mod proof;

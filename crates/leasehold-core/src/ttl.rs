@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::length;
 
 /// The length of a lease: 10 ms to 30 days, in whole milliseconds.
 ///
@@ -34,7 +35,7 @@ impl Ttl {
             Ok(ms) if (Self::MIN.0..=Self::MAX.0).contains(&ms) => Ok(Self(ms)),
             _ => Err(Error::new(
                 ErrorKind::Config,
-                format!("a ttl of {length:?} is out of range; give {}", Self::RANGE),
+                format!("a ttl of {} is out of range; give {}", length::typed(length), Self::RANGE),
             )),
         }
     }
@@ -61,7 +62,7 @@ impl Ttl {
 
 impl fmt::Display for Ttl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.duration())
+        length::typed(self.duration()).fmt(f)
     }
 }
 

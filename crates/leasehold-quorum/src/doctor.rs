@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::doctor::{self, Finding, Severity};
-use leasehold_core::{BoxFuture, Error, Key, Result};
+use leasehold_core::{BoxFuture, Error, Key, Result, length};
 
 use crate::nodes::Nodes;
 use crate::round::Round;
@@ -86,7 +86,7 @@ impl Nodes {
             (0, 0) => "no further node may fail, or no lock can be had".to_owned(),
             (0, more) => format!("locks can be had until {more} more fail"),
             _ => match ends.get(lacking.saturating_sub(1)) {
-                Some(left) => format!("no lock can be had for another {left:.1?}"),
+                Some(left) => format!("no lock can be had for another {}", length::measured(*left)),
                 None => "no lock can be had".to_owned(),
             },
         };

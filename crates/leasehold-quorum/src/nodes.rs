@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{BoxFuture, Clock, Effect, Error, ErrorKind, Moment, Reason, Store, Ttl};
+use leasehold_core::{
+    BoxFuture, Clock, Effect, Error, ErrorKind, Moment, Reason, Store, Ttl, length,
+};
 use tokio::time::{Instant, timeout};
 
 use crate::ballot::counts_from;
@@ -130,7 +132,8 @@ impl Nodes {
             let Some(age) = question.await?.filter(|age| *age < enough) else { return Ok(()) };
             let left = enough.saturating_sub(age);
             let why = format!(
-                "it was started not long ago and may have forgotten leases; it counts in {left:.1?}"
+                "it was started not long ago and may have forgotten leases; it counts in {}",
+                length::measured(left)
             );
             let error = Error::new(ErrorKind::Unavailable, why).with_reason(Reason::TooYoung);
             let error = error.passes_in(left);

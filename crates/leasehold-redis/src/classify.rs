@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Effect, Error, ErrorKind, Reason, escape};
+use leasehold_core::{Effect, Error, ErrorKind, Reason, escape, length};
 use redis::RedisError;
 
 /// When an error came.
@@ -186,9 +186,10 @@ impl Verdict {
             ErrorKind::Unavailable,
             Next::Fail,
             format!(
-                "the server was started {age:.1?} ago, and may have forgotten leases; it grants none \
-                 for {left:.1?}. If it keeps its data through restarts, say \
-                 keep_leases=yes"
+                "the server was started {} ago, and may have forgotten leases; it grants none for {}. \
+                 If it keeps its data through restarts, say keep_leases=yes",
+                length::measured(age),
+                length::measured(left)
             ),
         );
         verdict.passes_in = Some(left);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::retry::RetryStrategy;
-use leasehold_core::{Error, ErrorKind, Metadata, OwnerName, Result, Ttl};
+use leasehold_core::{Error, ErrorKind, Metadata, OwnerName, Result, Ttl, length};
 
 /// How waiters come to their turn.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
@@ -133,7 +133,11 @@ pub(crate) fn long_enough(what: &str, length: Option<Duration>) -> Result<Option
     match length {
         Some(length) if length < Ttl::MIN.duration() => Err(Error::new(
             ErrorKind::Config,
-            format!("{what} of {length:?} leaves no time to work; give at least {}", Ttl::MIN),
+            format!(
+                "{what} of {} leaves no time to work; give at least {}",
+                length::typed(length),
+                Ttl::MIN
+            ),
         )),
         length => Ok(length),
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use leasehold_core::retry::{Exponential, RetryStrategy};
 use leasehold_core::{
     Cooldown, Error, ErrorKind, Key, LeaseState, Metadata, Mode, Moment, OwnerName, Result, Ttl,
+    length,
 };
 
 use crate::audience::Audience;
@@ -171,9 +172,10 @@ impl Settings {
     pub(crate) fn grace_of(&self, ttl: Ttl) -> Result<Duration> {
         let refuse = |why: String| Err(Error::new(ErrorKind::Config, why));
         let grace = self.stop_grace.unwrap_or_else(|| LeaseState::default_grace(ttl));
+        let shown = length::typed(grace);
         if grace > ttl.part(2) {
             return refuse(format!(
-                "a grace of {grace:?} is more than half of the ttl of {ttl}, and would end the \
+                "a grace of {shown} is more than half of the ttl of {ttl}, and would end the \
                  lease before its first renewals; give a shorter grace or a longer ttl"
             ));
         }
@@ -181,7 +183,7 @@ impl Settings {
         if LeaseState::granted(start, ttl, grace, start).is_none() {
             return refuse(format!(
                 "a ttl of {ttl} leaves no time to work: 1 % and 2 ms of it are the margin, and \
-                 {grace:?} the grace for stopping; give a longer ttl"
+                 {shown} the grace for stopping; give a longer ttl"
             ));
         }
         Ok(grace)

@@ -18,5 +18,5 @@ pub use leasehold_core::{
     LockInfo, LockLog, LogEntry, LogId, Metadata, Method, Mode, Moment, OwnerName, Place,
     QueueRequest, Reason, Refusal, Release, ReleaseRequest, RemembersFor, Renew, RenewRequest,
     Result, SetLimit, SetLimitRequest, Store, StoreLayer, Token, Ttl, WaiterInfo, Waiting, Wake,
-    checked_log, doctor, escape, proof, table,
+    checked_log, doctor, escape, length, proof, table,
 };

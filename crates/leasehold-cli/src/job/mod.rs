@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::interop::Layout;
-use leasehold::store::LeaseState;
+use leasehold::store::{LeaseState, length};
 use leasehold::{Client, DetachedLease, ErrorKind, Release};
 use tokio::sync::oneshot;
 
@@ -100,7 +100,8 @@ impl<'a> Runner<'a> {
         // A renewal is due after a third of the ttl, and needs time for more than one try.
         if grace > request.ttl.duration() / 2 {
             return Err(Failure::usage(format!(
-                "a grace of {grace:?} is too long for a ttl of {}; give at most half of the ttl",
+                "a grace of {} is too long for a ttl of {}; give at most half of the ttl",
+                length::typed(grace),
                 request.ttl
             )));
         }

@@ -169,7 +169,8 @@ fn a_wait_that_ran_out_names_the_circle_on_redis() {
 #[test]
 fn a_wait_that_ran_out_says_how_many_others_wait_and_names_the_first() {
     let site = Site::embedded();
-    let mut holder = site.start(["hold", "k", "--ignore-stdin"]);
+    let notes = ["--meta", "job=report", "--meta", "by=cron"];
+    let mut holder = site.start(["hold", "k", "--ignore-stdin"].iter().chain(&notes));
     holder.line();
     let names = ["one", "two", "three", "four"];
     let _waiters: Vec<Running> = (1..)
@@ -181,6 +182,7 @@ fn a_wait_that_ran_out_says_how_many_others_wait_and_names_the_first() {
         })
         .collect();
     let done = site.line("run -w 1 k -- true");
+    assert!(done.stderr.contains(" (job=report, by=cron); its lease ends"), "{done:?}");
     done.complains(75, "; 4 others wait: one, two, three, …; `leasehold why k` says more");
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_clock::{SystemClock, TokioClock};
 use leasehold_core::retry::{Exponential, RetryStrategy as _};
-use leasehold_core::{Clock, Error, OwnerName, Result, Store, Ttl};
+use leasehold_core::{Clock, Error, OwnerName, Result, Store, Ttl, length};
 
 #[cfg(doc)]
 use crate::ErrorKind;
@@ -375,7 +375,8 @@ impl ClientBuilder {
                 outcome => return outcome,
             }
         }
-        let why = format!("the store could not be reached within {:?}", self.retry_store);
+        let within = length::typed(self.retry_store);
+        let why = format!("the store could not be reached within {within}");
         Err(Error::new(error.kind(), why).during("connect").caused_by(error))
     }
 

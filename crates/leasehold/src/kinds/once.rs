@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Cooldown, Error, ErrorKind, Key, Mode, Result};
+use leasehold_core::{Cooldown, Error, ErrorKind, Key, Mode, Result, length};
 
 use crate::kinds::lock_value::{LockValue, lock};
 use crate::kinds::typed_guard::typed_guard;
@@ -62,8 +62,10 @@ impl OncePer {
         value.set(|settings| {
             settings.cooldown =
                 Cooldown::new(period).ok().filter(|_| period >= PERIOD_MIN).ok_or_else(|| {
-                    let why =
-                        format!("a period of {period:?} is out of range; give {PERIOD_RANGE}");
+                    let why = format!(
+                        "a period of {} is out of range; give {PERIOD_RANGE}",
+                        length::typed(period)
+                    );
                     Error::new(ErrorKind::Config, why)
                 })?;
             Ok(())

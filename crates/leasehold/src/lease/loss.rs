@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use leasehold_core::{Error, Reason};
+use leasehold_core::{Error, Reason, length};
 
 use crate::audit::LossReason;
 
@@ -55,7 +55,11 @@ impl fmt::Display for Loss {
                 f.write_str("it was taken away, or the store has forgotten it")
             }
             (LossReason::Expired, error) => {
-                write!(f, "no renewal was confirmed for {:.1?}", self.unconfirmed_for)?;
+                write!(
+                    f,
+                    "no renewal was confirmed for {}",
+                    length::measured(self.unconfirmed_for)
+                )?;
                 error.as_ref().map_or(Ok(()), |error| write!(f, ": {error}"))
             }
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use leasehold_core::{
     Cooldown, Effect, Error, ErrorKind, Release as StoreRelease, ReleaseRequest, Result, Store,
+    length,
 };
 
 /// How a release went, for callers that tell the outcomes apart: see
@@ -96,7 +97,7 @@ fn late(by: Option<Duration>) -> Error {
 /// A length of time for people, who need nothing below a millisecond.
 pub(crate) fn lateness(by: Duration) -> String {
     let ms = Duration::from_millis(by.as_millis().try_into().unwrap_or(u64::MAX));
-    format!("{:.1?}", ms.max(Duration::from_millis(1)))
+    length::measured(ms.max(Duration::from_millis(1))).to_string()
 }
 
 fn not_held() -> Error {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::{Busy, Error, ErrorKind, HolderInfo, Key, Moment, Reason};
+use leasehold_core::{Busy, Error, ErrorKind, HolderInfo, Key, Moment, Reason, length};
 
 use crate::settings::Settings;
 use crate::shared::Inner;
@@ -190,13 +190,13 @@ impl Limits {
     /// that: whether the lock is held is unknown then.
     pub(crate) fn ran_out(&self, key: &Key, client: &Inner, sight: &Sight, why: &str) -> Error {
         let now = client.clock.now();
-        let waited = now.saturating_since(self.started);
+        let waited = length::measured(now.saturating_since(self.started));
         let explain =
             |error: Error| error.during("acquire").on_key(key).at_store(client.location());
         let Sight { in_the_way, contact } = sight;
         if let Some(outage) = contact.outage.as_ref().filter(|outage| outage.is_of_replicas()) {
             let why = format!(
-                "{why} after {waited:.1?}; the store granted the lock, but could not make it safe on its replicas, \
+                "{why} after {waited}; the store granted the lock, but could not make it safe on its replicas, \
                  and the lease was given back"
             );
             return explain(Error::new(outage.error.kind(), why).caused_by(outage.error.clone()));
@@ -205,7 +205,8 @@ impl Limits {
             let left = passes_at.saturating_since(now);
             if !left.is_zero() {
                 let why = format!(
-                    "{why} after {waited:.1?}, and the store grants nothing for another {left:.1?}"
+                    "{why} after {waited}, and the store grants nothing for another {}",
+                    length::measured(left)
                 );
                 let error_then = Error::new(error.kind(), why).passes_in(left);
                 return explain(error_then.caused_by(error.clone()));
@@ -217,13 +218,16 @@ impl Limits {
                     if last < Duration::from_millis(100) {
                         "could not be asked any more".to_owned()
                     } else {
-                        format!("could not be asked any more, last contact {last:.1?} ago")
+                        format!(
+                            "could not be asked any more, last contact {} ago",
+                            length::measured(last)
+                        )
                     }
                 }
                 None => "could not be reached".to_owned(),
             };
             let why = format!(
-                "{why} after {waited:.1?}, and the store {silence}; whether the lock is held is \
+                "{why} after {waited}, and the store {silence}; whether the lock is held is \
                  unknown"
             );
             let reason = error.reason().unwrap_or(Reason::WaitOver);
@@ -249,7 +253,7 @@ impl Limits {
             Some(_) => ", while this client itself had a lease of it",
             None => "",
         };
-        let why = format!("{why} after {waited:.1?}{place}{oneself}");
+        let why = format!("{why} after {waited}{place}{oneself}");
         explain(
             Error::new(ErrorKind::Timeout, why).held_by(holder.map(|holder| *holder), retry_after),
         )
