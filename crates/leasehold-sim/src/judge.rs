@@ -18,6 +18,9 @@ const TOGETHER: Us = 200_000;
 /// For how many looks at a process that runs a loss may go untold; there is one in each step of a few milliseconds.
 const TOLD_WITHIN: u32 = 300;
 
+/// How long a job's period may be closed by a start that came to nothing.
+const CLOSED_MAX: Us = 1_000_000;
+
 /// How a lock is held.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Mode {
@@ -90,6 +93,8 @@ pub(crate) struct Books {
     pub(crate) grants: u64,
     pub(crate) calm_grants: u64,
     pub(crate) lost: u64,
+    /// How often a thousand futures were dropped and what came after them was judged.
+    pub(crate) floods: u64,
     pub(crate) known: BTreeMap<&'static str, u64>,
     pub(crate) closed: usize,
     /// Whether all is well now, so that grants are counted apart.
@@ -284,6 +289,25 @@ impl Books {
             self.accuse(at, "PERIOD", key, &why);
         }
         self.periods.insert(key, (asked, period));
+    }
+
+    /// The store has had a job's period closed `since` then, long after all is well.
+    pub(crate) fn closed_since(&mut self, key: &'static str, since: Us, at: Us, net: &Net) {
+        let asks = self.waits.values().any(|wait| wait.key == key);
+        let started = self.periods.get(key).is_some_and(|(asked, _)| asked + CLOSED_MAX > since);
+        if asks || started || at < since + CLOSED_MAX {
+            return;
+        }
+        if net.late_place_at(key).is_some_and(|then| then + CLOSED_MAX > since) {
+            *self.known.entry("late request").or_default() += 1;
+            self.note(
+                at,
+                &format!("{key} is closed for nobody, by a request that came late (known)"),
+            );
+            return;
+        }
+        let why = format!("closed for {:.3} s, and nobody started it", to_seconds(at - since));
+        self.accuse(at, "LEFT BEHIND", key, &why);
     }
 
     /// The job's period was opened again.

@@ -116,6 +116,7 @@ struct Sum {
     grants: u64,
     calm_grants: u64,
     lost: u64,
+    floods: u64,
     simulated: Duration,
     tally: Tally,
     hash: u64,
@@ -131,6 +132,7 @@ impl Sum {
         self.grants += books.grants;
         self.calm_grants += books.calm_grants;
         self.lost += books.lost;
+        self.floods += books.floods;
         self.simulated += Duration::from_micros(*simulated);
         self.tally.messages += tally.messages;
         self.tally.lost += tally.lost;
@@ -146,13 +148,15 @@ impl Sum {
     fn print(&self, watch: &Watch) {
         let Tally { messages, lost, doubled, late } = self.tally;
         println!(
-            "{} seeds in {:.1} s: {} grants under faults and {} in calm, {} holds lost, {:.2} simulated hours, \
+            "{} seeds in {:.1} s: {} grants under faults and {} in calm, {} holds lost, {} floods of dropped futures, \
+             {:.2} simulated hours, \
              {messages} messages ({lost} lost, {doubled} doubled, {late} requests late), history {:016x}",
             self.seeds,
             watch.elapsed().as_secs_f64(),
             self.grants,
             self.calm_grants,
             self.lost,
+            self.floods,
             self.simulated.as_secs_f64() / 3_600.0,
             self.hash,
         );

@@ -192,7 +192,7 @@ impl Profile {
             unpolled: few(&mut rng),
             cooldown: few(&mut rng),
             forces: one_of(&mut rng, &[0, 0, 0, 0, 0, 1]),
-            floods: u32::from(rng.u8(..16) == 0),
+            floods: u32::from(rng.u8(..16) < 2),
             closes: one_of(&mut rng, &[0, 0, 1]),
         };
         let lasts = rng.u64(30..=90) * SECOND;

@@ -11,7 +11,7 @@ use crate::judge::{Books, Who};
 use crate::net::{self, Net, Tally};
 use crate::profile::{Fault, Profile, Us, What};
 use crate::wire;
-use crate::work::{KEYS, PLAIN, SEVERAL, Shared, Task};
+use crate::work::{JOB, KEYS, PERIOD, PLAIN, SEVERAL, Shared, Task};
 
 /// When it begins, so that nodes are old enough to count.
 const START: Us = 120_000_000;
@@ -330,6 +330,11 @@ impl World {
             if least == 0 && !info.waiters.is_empty() {
                 self.shared.books().left_behind(name, None, self.now, (&self.net, ttl));
             }
+        }
+        let closed_for = wire::inspect(&store, JOB).and_then(|info| info.closed_for);
+        if let Some(passed) = closed_for.and_then(|left| PERIOD.checked_sub(left)) {
+            let since = self.now - u64::try_from(passed.as_micros()).unwrap_or_default();
+            self.shared.books().closed_since(JOB, since, self.now, &self.net);
         }
     }
 

@@ -297,6 +297,10 @@ impl LeaseHandle {
                 let lost = LockEventKind::Lost { reason, cause };
                 self.holding.tell(key, &self.settings, fence, lost);
             }
+            #[cfg(leasehold_planted)]
+            if leasehold_core::planted::is(leasehold_core::planted::Fault::LossNotTold) {
+                return;
+            }
             self.changed.notify_waiters();
         }
     }
