@@ -267,9 +267,9 @@ async fn a_quorum_of_servers_that_do_not_count_yet_is_told_with_when_they_do() {
     let finding = of_all(young.examine(CALL).await.unwrap());
     assert_eq!(finding.severity, Severity::Problem, "{finding:?}");
     assert!(finding.found.starts_with("0 of 3 nodes have a vote"), "{finding:?}");
-    assert!(finding.means.starts_with("no lock can be had for another 36"), "{finding:?}");
+    assert!(finding.means.starts_with("no lock can be had for another 1h "), "{finding:?}");
     let error = young.acquire(&wish(&key(), secs(30)), CALL).await.unwrap_err();
-    assert!(error.to_string().contains("it counts in 36"), "{error}");
+    assert!(error.to_string().contains("it counts in 1h "), "{error}");
     let keeping = quorum(&servers).nodes_keep_leases(true).build().unwrap();
     let finding = of_all(keeping.examine(CALL).await.unwrap());
     assert_eq!(finding.severity, Severity::Fine, "{finding:?}");
