@@ -46,9 +46,9 @@ pub use store::{
     Acquire, AcquireAll, AcquireRequest, Already, Ask, AskRequest, Bond, BoxFuture, Busy, Call,
     Capability, Convert, ConvertRequest, Converted, Examine, ForceRelease, ForceReleaseRequest,
     Granted, HolderInfo, Kind, LOG_MAX, Leave, LeaveRequest, ListRequest, Listener, Listing,
-    LockInfo, LockLog, LogEntry, LogId, Method, Mode, Place, QueueRequest, RESULT_MAX, Refusal,
-    Release, ReleaseRequest, RemembersFor, Renew, RenewRequest, SetLimit, SetLimitRequest, Store,
-    StoreLayer, WaiterInfo, Waiting, Wake, checked_log, settle_log,
+    LockInfo, LockLog, LogEntry, LogId, Method, Mode, Place, QueueRequest, RESULT_MAX, RawRequest,
+    Refusal, Release, ReleaseRequest, RemembersFor, Renew, RenewRequest, SetLimit, SetLimitRequest,
+    Store, StoreLayer, WaiterInfo, Waiting, Wake, checked_log, settle_log,
 };
 pub use token::{ClientId, Token};
 pub use ttl::Ttl;

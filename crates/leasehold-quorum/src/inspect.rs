@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{
-    BoxFuture, Error, Fence, HolderInfo, Key, Kind, ListRequest, Listing, LockInfo, Result,
+    BoxFuture, Error, Fence, HolderInfo, Key, Kind, ListRequest, Listing, LockInfo, RawRequest,
+    Result,
 };
 
 use tokio::time::{Instant, timeout_at};
@@ -219,6 +220,43 @@ impl Nodes {
     fn without_tries(&self, node: usize, mut info: LockInfo) -> LockInfo {
         info.holders.retain(|holder| !self.tokens.is_try(node, holder.fence));
         info
+    }
+
+    /// What each node has stored, below its name.
+    pub(crate) async fn raw(
+        self: &Arc<Self>,
+        request: &RawRequest,
+        within: Duration,
+    ) -> Result<Vec<String>> {
+        let mut round = Round::<Result<Vec<String>>>::new();
+        for node in 0..self.count() {
+            let request = request.clone();
+            let question = self.ask(node, within, move |store, within| {
+                Box::pin(async move { store.raw(&request, within).await }) as BoxFuture<'_, _>
+            });
+            round.ask(node, question);
+        }
+        let (mut shown, mut errors) = (BTreeMap::new(), Vec::new());
+        while let Some((node, answer)) = round.next().await {
+            let lines = match answer {
+                Ok(lines) if lines.is_empty() => vec!["nothing is stored".to_owned()],
+                Ok(lines) => lines,
+                Err(error) => {
+                    let line = error.to_string();
+                    errors.push(error);
+                    vec![line]
+                }
+            };
+            shown.insert(node, lines);
+        }
+        if errors.len() == self.count() {
+            return Err(self.too_few(0, "answered", errors));
+        }
+        let each = shown.into_iter().flat_map(|(node, lines)| {
+            let name = self.stores.get(node).map(|store| store.location()).unwrap_or_default();
+            std::iter::once(name).chain(lines.into_iter().map(|line| format!("  {line}")))
+        });
+        Ok(each.collect())
     }
 
     pub(crate) async fn list(

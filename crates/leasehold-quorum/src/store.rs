@@ -7,7 +7,7 @@ use leasehold_core::doctor::Finding;
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
     ConvertRequest, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave, LeaveRequest,
-    ListRequest, Listener, Listing, LockInfo, LockLog, Release, ReleaseRequest, Renew,
+    ListRequest, Listener, Listing, LockInfo, LockLog, RawRequest, Release, ReleaseRequest, Renew,
     RenewRequest, Result, SetLimit, SetLimitRequest, Store, Token,
 };
 
@@ -249,6 +249,17 @@ impl Store for QuorumStore {
         Box::pin(async move {
             let answer = asked(self.nodes.examine(within)).await;
             answer.map_err(|error| self.named(error, "examine"))
+        })
+    }
+
+    fn raw<'a>(
+        &'a self,
+        request: &'a RawRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Vec<String>>> {
+        Box::pin(async move {
+            let answer = asked(self.nodes.raw(request, within)).await;
+            answer.map_err(|error| self.named(error, "show").on_key(&request.key))
         })
     }
 

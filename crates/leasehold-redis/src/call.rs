@@ -1,6 +1,7 @@
 //! Running a script on a server: by its digest, whole if the server does not know it, and again
 //! if it said that it did not run it.
 
+use std::io::Write as _;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,22 +11,23 @@ use redis::{Cmd, ToRedisArgs};
 use tokio::time::{Instant, sleep_until};
 
 use crate::classify::{Next, Verdict};
+use crate::forms::double_bytes;
 use crate::resp;
 use crate::script::Script;
 use crate::slot::slot_of;
 use crate::transport::{Answer, Body, Deadline, Delivery, Request, Transport};
 use crate::unsent::{Messages, Unsent};
-use crate::words::{digits, with_number};
 
 /// Pauses before a request that the server did not carry out is sent again.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// What most requests take for a lock with its key and arguments.
-const BYTES: usize = 400;
+/// What most requests take for a lock with its key and arguments, and beside the locks.
+const BYTES: usize = 160;
+const REST: usize = 160;
 
-/// What the length of an argument and the ends of two lines take.
-const LENGTH: usize = 8;
+/// What a request says of its client takes.
+const CLIENT: usize = 18;
 
 /// Behind the digest, the number of keys stands before the first key.
 const FIRST_KEY: usize = 1;
@@ -42,14 +44,14 @@ pub(crate) struct Call<'a> {
     arguments: usize,
     /// Where the first key stands in it.
     first_key: Range<usize>,
-    /// Where the digits of the fail-over epoch stand in it, and the least that it is.
+    /// Where the fail-over epoch stands in it, and the least that it is.
     epoch: Option<(usize, u64)>,
     unsent: Option<Arc<Unsent>>,
 }
 
-/// An epoch as scripts take it: four digits, since records have a place for that many.
-fn epoch_digits(epoch: u64) -> [u8; 4] {
-    digits(epoch.min(Fence::EPOCH_MAX))
+/// An epoch as scripts take it, in the first bytes of an argument.
+fn epoch_bytes(epoch: u64) -> [u8; 2] {
+    u16::try_from(epoch.min(Fence::EPOCH_MAX)).unwrap_or(u16::MAX).to_le_bytes()
 }
 
 impl<'a> Call<'a> {
@@ -58,17 +60,16 @@ impl<'a> Call<'a> {
         keys: impl IntoIterator<Item = K, IntoIter: ExactSizeIterator>,
     ) -> Self {
         let keys = keys.into_iter();
-        let bytes = BYTES.saturating_mul(keys.len().max(1));
-        let mut call = Self::about(script, keys.len(), 0, bytes);
+        let mut call = Self::about(script, keys.len());
         for key in keys {
             call.put(key);
         }
         call
     }
 
-    /// One about so many locks, whose keys are to follow first; with what it takes in all.
-    pub(crate) fn about(script: &'a Script, locks: usize, arguments: usize, bytes: usize) -> Self {
-        let room = bytes.saturating_add(arguments.saturating_mul(LENGTH));
+    /// One about so many locks, whose keys are to follow first.
+    pub(crate) fn about(script: &'a Script, locks: usize) -> Self {
+        let room = BYTES.saturating_mul(locks).saturating_add(REST);
         let (rest, first_key) = (Vec::with_capacity(room), 0..0);
         let mut call = Self { script, rest, arguments: 0, first_key, epoch: None, unsent: None };
         call.number(u64::try_from(locks).unwrap_or(u64::MAX));
@@ -103,14 +104,35 @@ impl<'a> Call<'a> {
 
     /// An argument that is a number.
     pub(crate) fn number(&mut self, number: u64) -> &mut Self {
-        with_number(number, |digits| self.put(digits))
+        let mut digits = [0; 20];
+        let mut left = &mut digits[..];
+        // There is room for any.
+        let _written = write!(left, "{number}");
+        let width = 20_usize.saturating_sub(left.len());
+        self.put(digits.get(..width).unwrap_or_default())
     }
 
-    /// The argument that is the epoch of whichever server gets the request, and at least this one.
-    pub(crate) fn epoch(&mut self, floor: u64) -> &mut Self {
-        let epoch = epoch_digits(floor);
-        self.put(epoch);
-        let begin = self.rest.len().saturating_sub(resp::END.len()).saturating_sub(epoch.len());
+    /// An argument that is made of all of these, one behind the other.
+    pub(crate) fn joined<'t>(&mut self, mut parts: impl ExactSizeIterator<Item = &'t [u8]>) {
+        if parts.len() == 1 {
+            self.put(parts.next().unwrap_or_default());
+        } else {
+            self.put(parts.collect::<Vec<_>>().concat());
+        }
+    }
+
+    /// The argument that says of the client: the epoch of whichever server gets the request, and at least this one; the
+    /// highest sequence that it has seen; and for how long a lock is remembered, in µs.
+    pub(crate) fn client(&mut self, floor: u64, seen: u64, retention: u64) -> &mut Self {
+        let mut argument = [0; CLIENT];
+        let [first, second] = epoch_bytes(floor);
+        let bytes =
+            [first, second].into_iter().chain(double_bytes(seen)).chain(double_bytes(retention));
+        for (place, byte) in argument.iter_mut().zip(bytes) {
+            *place = byte;
+        }
+        self.put(argument);
+        let begin = self.rest.len().saturating_sub(resp::END.len()).saturating_sub(CLIENT);
         self.epoch = Some((begin, floor));
         self
     }
@@ -136,10 +158,10 @@ impl<'a> Call<'a> {
         if let Some((at, floor)) = self.epoch
             && epoch > floor
         {
-            let digits = epoch_digits(epoch);
+            let bytes = epoch_bytes(epoch);
             let at = begin.saturating_add(at);
-            if let Some(place) = out.get_mut(at..at.saturating_add(digits.len())) {
-                place.copy_from_slice(&digits);
+            if let Some(place) = out.get_mut(at..at.saturating_add(bytes.len())) {
+                place.copy_from_slice(&bytes);
             }
         }
     }
@@ -252,14 +274,24 @@ mod tests {
         let script = Script::new("return 1".to_owned());
         for keys in [vec![], vec!["leasehold:a"], vec!["leasehold:{ü}b", "leasehold:{ü}c"]] {
             let mut call = Call::new(&script, &keys);
-            call.epoch(7).number(0).number(u64::MAX).arg(5_u8).put("").put([0, 255, b'\r', b'\n']);
+            call.client(7, 3, 5).number(0).number(u64::MAX).arg(5_u8).put("");
+            call.put([0, 255, b'\r', b'\n']);
             call.put(vec![b'x'; 12_345]);
-            for (whole, epoch, digits) in
-                [(false, 0, "0007"), (false, 7, "0007"), (true, 8, "0008"), (false, 1234, "1234")]
+            for (whole, epoch, first) in
+                [(false, 0, 7_u16), (false, 7, 7_u16), (true, 8, 8), (false, 1234, 1234)]
             {
                 let mut expected = cmd(if whole { "EVAL" } else { "EVALSHA" });
                 expected.arg(if whole { &script.source } else { &script.digest });
-                expected.arg(keys.len()).arg(&keys).arg(digits).arg(0).arg(u64::MAX).arg(5);
+                expected
+                    .arg(keys.len())
+                    .arg(&keys)
+                    .arg(
+                        &[&first.to_le_bytes()[..], &3_f64.to_le_bytes(), &5_f64.to_le_bytes()]
+                            .concat(),
+                    )
+                    .arg(0)
+                    .arg(u64::MAX)
+                    .arg(5);
                 expected.arg("").arg(&[0_u8, 255, b'\r', b'\n']).arg(vec![b'x'; 12_345]);
                 let mut sent = Vec::new();
                 call.write(whole, epoch, &mut sent);

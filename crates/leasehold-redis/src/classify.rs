@@ -303,13 +303,6 @@ pub(crate) fn other_version(version: &str) -> Error {
     server("LEASEHOLDVERSION", version).to_error()
 }
 
-/// What was asked of one lock of several ended half-way, with this error.
-pub(crate) fn stopped(said: &str) -> Verdict {
-    let coded = said.split_once(' ').filter(|(code, _)| CODES.contains(code));
-    let (code, detail) = coded.unwrap_or(("ERR", said));
-    server(code, detail).half_way()
-}
-
 /// Judges an error of the client library.
 pub(crate) fn judge(error: &RedisError, stage: Stage) -> Verdict {
     use redis::ErrorKind as Kind;

@@ -9,6 +9,7 @@
 
 mod alike;
 mod combined;
+mod exits;
 mod kept;
 mod lost;
 mod operation;
@@ -32,6 +33,7 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
 use self::operation::{Home, Operation, Step, owner, sequence, waiter_that_asks_in_another_mode};
 use self::stored::Stored;
+use crate::listen::first_in_line;
 use crate::script::Scripts;
 use crate::store::RedisStore;
 use crate::transport::{Deadline, Request};
@@ -147,7 +149,7 @@ impl World {
         let mut markers = redis::pipe();
         for number in 0..CLIENTS {
             let channel = self.stores[0].shared.names.channel(client(number));
-            markers.cmd("PUBLISH").arg(channel).arg("first 18446744073709551615 0");
+            markers.cmd("PUBLISH").arg(channel).arg(first_in_line(u64::MAX, Duration::ZERO));
         }
         self.ask(&markers).await;
         let marker = Wake::First { ticket: u64::MAX, retry_after: Duration::ZERO };
@@ -320,7 +322,8 @@ impl Both<'_> {
     }
 }
 
-async fn agree(world: &mut World, steps: &[Step]) -> Result<(), TestCaseError> {
+/// Carries a sequence out on both sides, and returns what was stored after each step.
+async fn agree(world: &mut World, steps: &[Step]) -> Result<Vec<Stored>, TestCaseError> {
     world.sequences += 1;
     if world.sequences.is_multiple_of(2) {
         // What clients have seen is far ahead of the clock otherwise.
@@ -331,10 +334,13 @@ async fn agree(world: &mut World, steps: &[Step]) -> Result<(), TestCaseError> {
     let lock = Lock::new(world.sequences);
     let mut stored = Stored::read(world, &lock.key).await;
     let mut both = Both { world, lock, at_us: START_US };
+    let mut all = Vec::new();
     for step in steps {
-        stored = both.step(step, &stored).await?;
+        let after = both.step(step, &stored).await?;
+        all.push(std::mem::replace(&mut stored, after));
     }
-    Ok(())
+    all.push(stored);
+    Ok(all)
 }
 
 fn cases() -> u32 {
@@ -351,7 +357,7 @@ fn check(home: Home) {
 fn check_with(home: Home, scripts: Scripts) {
     let (world, runtime) =
         try_sequences(cases(), sequence(home), World::with(scripts), async |world, steps| {
-            agree(world, &steps).await
+            agree(world, &steps).await.map(drop)
         });
     let request = ListRequest::new("differential");
     let infos = runtime.block_on(world.stores[0].list(&request, WITHIN)).unwrap().locks;

@@ -25,6 +25,7 @@ mod dial;
 mod differential;
 mod doctor;
 mod ear;
+mod forms;
 mod homes;
 #[cfg(feature = "interop")]
 pub mod interop;
@@ -33,6 +34,7 @@ mod log;
 mod names;
 mod passwords;
 mod pipe;
+mod raw;
 mod replication;
 mod reply;
 mod resp;

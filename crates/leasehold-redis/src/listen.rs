@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_core::Stream as _;
-use leasehold_core::{BoxFuture, FenceBlock, Listener, Wake};
+use leasehold_core::{BoxFuture, Listener, Wake};
 use redis::aio::{PubSubSink, PubSubStream};
 use redis::{Msg, Value};
 use tokio::runtime::Handle;
@@ -21,10 +21,11 @@ use crate::classify::{self, Stage, Verdict};
 use crate::cluster::Cluster;
 use crate::connection::pause_after;
 use crate::ear::Ear;
+use crate::forms::{Pack as _, Packed};
 use crate::homes::Homed;
 use crate::resp::Heard;
 use crate::sentinel::Found;
-use crate::spelling::{Words, digits_at, fence};
+use crate::spelling::block;
 use crate::transport::{Deadline, here};
 
 /// Messages kept for a client that does not read them. Beyond that it is told to ask again, which
@@ -393,41 +394,27 @@ async fn answered(ping: &mut Option<BoxFuture<'static, bool>>) -> bool {
     }
 }
 
-/// A grant, from where each of its numbers stands, since all widths are fixed: with a ticket below 10^19, so that
-/// none of them can be too large for 64 bits.
-fn plain_grant(message: &[u8]) -> Option<Wake> {
-    let blanks = [28, 39, 44, 61].map(|at| message.get(at));
-    if message.len() != 72 || !message.starts_with(b"granted 0") || blanks != [Some(&b' '); 4] {
-        return None;
-    }
-    let heartbeat = u32::try_from(digits_at::<10>(message, 29)?).ok()?;
-    let fence = fence(digits_at::<4>(message, 40)?, digits_at::<16>(message, 45)?)?;
-    let count = u32::try_from(digits_at::<10>(message, 62)?).ok()?;
-    let ticket = digits_at::<20>(message, 8)?;
-    Some(Wake::Granted { ticket, heartbeat, fences: FenceBlock::new(fence, count) })
-}
-
 /// Reads a message; `None` for anything that is not one.
 fn parse(message: &[u8]) -> Option<Wake> {
-    plain_grant(message).or_else(|| parse_words(message))
-}
-
-/// The same, word by word.
-fn parse_words(message: &[u8]) -> Option<Wake> {
-    let mut words = Words(std::str::from_utf8(message).ok()?);
-    match words.word()? {
-        "granted" => {
-            let (ticket, heartbeat) = (words.number()?, words.number()?);
-            let (epoch, sequence) = (words.number()?, words.number()?);
-            let fences = FenceBlock::new(fence(epoch, sequence)?, words.number()?);
-            Some(Wake::Granted { ticket, heartbeat, fences })
+    let mut packed = Packed(message);
+    let (letter, ticket) = (packed.byte()?, packed.array().map(u64::from_le_bytes)?);
+    match letter {
+        b'g' => {
+            let (heartbeat, epoch) = (packed.int()?, packed.short()?);
+            let (first, count) = (packed.double()?, packed.int()?);
+            Some(Wake::Granted { ticket, heartbeat, fences: block(epoch, first, count)? })
         }
-        "first" => {
-            let ticket = words.number()?;
-            Some(Wake::First { ticket, retry_after: Duration::from_micros(words.number()?) })
-        }
+        b'f' => Some(Wake::First { ticket, retry_after: Duration::from_micros(packed.double()?) }),
         _ => None,
     }
+}
+
+/// What tells a waiter that it is the first in line.
+pub(crate) fn first_in_line(ticket: u64, retry_after: Duration) -> Vec<u8> {
+    let micros = u64::try_from(retry_after.as_micros()).unwrap_or(u64::MAX);
+    let mut message = Vec::new();
+    message.byte(b'f').bytes(&ticket.to_le_bytes()).double(micros);
+    message
 }
 
 /// The messages of a connection that is read where they are waited for: no task hands them on.
@@ -507,9 +494,10 @@ mod tests {
     use super::*;
     use crate::dial::Socket;
 
-    fn said(ticket: usize) -> String {
-        let message = format!("first {ticket} 5");
-        format!("*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n${}\r\n{message}\r\n", message.len())
+    fn said(ticket: usize) -> Vec<u8> {
+        let message = first_in_line(u64::try_from(ticket).unwrap(), Duration::from_micros(5));
+        let head = format!("*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n${}\r\n", message.len());
+        [head.as_bytes(), &message, b"\r\n"].concat()
     }
 
     #[tokio::test]
@@ -524,8 +512,8 @@ mod tests {
             forwarder.forward(connection, || false).await;
         });
         let mut listener = listening.await.unwrap();
-        let all: String = (0..SAID).map(said).collect();
-        theirs.write_all(all.as_bytes()).await.unwrap();
+        let all: Vec<u8> = (0..SAID).flat_map(said).collect();
+        theirs.write_all(&all).await.unwrap();
         let retry_after = Duration::from_micros(5);
         let first = |ticket: usize| Wake::First { ticket: ticket as u64, retry_after };
         for ticket in 0..QUEUE_MAX {
@@ -539,44 +527,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_ignored() {
-        for bad in [
-            "",
-            "granted",
-            "granted 1 2 3",
-            "granted 1 4294967296 0 1795239205330262 1",
-            "granted -1 0 0 1795239205330262 1",
-            "granted 1 0 0 5 1",
-            "first 1",
-            "first 1 x",
-            "second 1 2",
-        ] {
-            assert_eq!(parse(bad.as_bytes()), None, "{bad}");
+    fn a_grant_is_read_as_it_is_packed_and_what_is_no_message_is_ignored() {
+        let mut grant = Vec::new();
+        let (first, ticket) = (1_795_239_205_330_262, u64::MAX);
+        grant.byte(b'g').bytes(&ticket.to_le_bytes()).int(4).short(12).double(first).int(17);
+        let fences = block(12, first, 17).unwrap();
+        let wake = Wake::Granted { ticket, heartbeat: 4, fences };
+        assert_eq!(parse(&grant), Some(wake.clone()));
+        for length in 0..grant.len() {
+            assert_eq!(parse(&grant[..length]), None, "{length}");
         }
-        assert_eq!(parse(b"\xff"), None);
-    }
-
-    #[test]
-    fn a_grant_is_read_by_its_places_as_it_is_word_by_word() {
-        let usual = "granted 00000000000000000007 0000000004 0012 1795239205330262 0000000017";
-        assert!(plain_grant(usual.as_bytes()).is_some());
-        assert_eq!(parse(usual.as_bytes()), parse_words(usual.as_bytes()));
-        let large = "granted 18446744073709551615 4294967295 4095 1795239205330262 4294967295";
-        assert!(parse(large.as_bytes()).is_some());
-        for _ in 0..20_000 {
-            let mut odd = usual.as_bytes().to_vec();
-            for _ in 0..fastrand::usize(1..3) {
-                let at = fastrand::usize(..odd.len());
-                odd[at] = fastrand::choice(*b" 0949-x").unwrap();
-            }
-            odd.truncate(fastrand::usize(60..80));
-            assert_eq!(parse(&odd), parse_words(&odd), "{}", odd.escape_ascii());
-        }
-    }
-
-    #[test]
-    fn later_versions_may_add_words() {
-        let retry_after = Duration::from_micros(5);
-        assert_eq!(parse(b"first 7 5 more"), Some(Wake::First { ticket: 7, retry_after }));
+        let mut odd = grant.clone();
+        odd[0] = b'x';
+        assert_eq!(parse(&odd), None);
+        // Later versions may add to it.
+        grant.push(7);
+        assert_eq!(parse(&grant), Some(wake));
     }
 }

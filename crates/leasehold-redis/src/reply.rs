@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use leasehold_core::{
     Acquire, AcquireAll, Already, Busy, Convert, Converted, Effect, Error, ErrorKind, Fence,
-    FenceBlock, ForceRelease, Granted, HolderInfo, Key, Kind, Leave, LockInfo, Mode, Place,
-    Refusal, Release, Renew, Result, SetLimit, Waiting,
+    FenceBlock, ForceRelease, Granted, Key, Kind, Leave, LockInfo, Mode, Refusal, Release, Renew,
+    Result, SetLimit,
 };
 use redis::Value;
 
-use crate::spelling::{fence, kind, read_profile};
-use crate::{classify, stored};
+use crate::classify;
+use crate::raw;
+use crate::spelling::{fence, kind};
+use crate::stored::{self, Seen};
 
 /// The parts of an answer, taken one after the other.
 struct Parts(std::vec::IntoIter<Value>);
@@ -43,10 +45,14 @@ impl Parts {
         }
     }
 
-    fn micros(&mut self) -> Option<Duration> {
-        self.number().map(Duration::from_micros)
+    fn bytes(&mut self) -> Option<Vec<u8>> {
+        match self.0.next()? {
+            Value::BulkString(bytes) => Some(bytes),
+            _ => None,
+        }
     }
 
+    /// `epoch fence`
     fn fence(&mut self) -> Option<Fence> {
         let epoch = self.number()?;
         fence(epoch, self.number()?)
@@ -58,37 +64,10 @@ impl Parts {
         Some(FenceBlock::new(first, self.number()?))
     }
 
-    fn mode(&mut self) -> Option<impl FnOnce(u32) -> Option<Mode> + use<>> {
-        let (letter, permits): (String, u64) = (self.text()?, self.number()?);
-        Some(move |limit| match &*letter {
-            "x" | "j" => Some(Mode::Exclusive),
-            "s" => Some(Mode::Shared),
-            "p" => Some(Mode::Permits {
-                count: NonZeroU32::new(u32::try_from(permits).ok()?)?,
-                limit: NonZeroU32::new(limit)?,
-            }),
-            _ => None,
-        })
-    }
-
-    /// `epoch fence held left profile`
-    fn holder(&mut self, mode: Mode) -> Option<HolderInfo> {
-        let (fence, held_for, remaining) = (self.fence()?, self.micros()?, self.micros()?);
-        let profile = self.text()?;
-        let mut info = HolderInfo::new(mode, fence, held_for, remaining);
-        (info.holds, info.owner, info.metadata, info.asked_by) = read_profile(&profile)?;
-        Some(info)
-    }
-
-    /// `free_in [mode permits limit epoch fence held left profile]`
-    fn contention(&mut self) -> Option<(Duration, Option<HolderInfo>)> {
-        let free_in = self.micros()?;
-        if self.0.len() == 0 {
-            return Some((free_in, None));
-        }
-        let mode = self.mode()?;
-        let mode = mode(self.number()?)?;
-        Some((free_in, Some(self.holder(mode)?)))
+    /// `now state what`
+    fn seen(&mut self) -> Option<Seen> {
+        let (now, state, what) = (self.number()?, self.bytes()?, self.bytes()?);
+        Seen::read(now, &state, &what)
     }
 }
 
@@ -107,12 +86,19 @@ fn read<T>(value: Value, read: impl FnOnce(Value) -> Option<T>) -> Result<T> {
 
 /// Whether an answer tells who has the lock, as it is stored: what can't be read in it is damaged there.
 fn tells_what_is_stored(value: &Value) -> bool {
-    match value {
-        Value::BulkString(text) => text.get(16) == Some(&b'#'),
-        Value::Array(parts) => {
-            matches!(parts.first(), Some(Value::BulkString(word)) if matches!(&**word, b"busy" | b"waiting"))
-        }
-        _ => false,
+    let Value::Array(parts) = value else { return false };
+    matches!(
+        parts.first(),
+        Some(Value::BulkString(word)) if matches!(&**word, b"already" | b"busy" | b"waiting" | b"converted")
+    )
+}
+
+/// Reads an answer that may tell what is stored.
+fn read_stored<T>(value: Value, read_it: impl FnOnce(Value) -> Option<T>) -> Result<T> {
+    let stored = tells_what_is_stored(&value);
+    match read(value, read_it) {
+        Err(_) if stored => Err(classify::damaged().with_effect(Effect::Unknown)),
+        answer => answer,
     }
 }
 
@@ -147,7 +133,6 @@ fn checked(value: Value) -> Result<Value> {
         "foreign" => Err(classify::foreign()),
         "damaged" => Err(classify::damaged()),
         "version" => Err(classify::other_version(&text(1))),
-        "stopped" => Err(classify::stopped(&text(1)).to_error()),
         "failed" => {
             let said = text(1);
             // Before Redis 7 a script is told of what its user may not do by its own place first.
@@ -162,55 +147,33 @@ fn checked(value: Value) -> Result<Value> {
     }
 }
 
-/// The answers about `count` locks, from a script that takes several. Where it was given one lock, it may
-/// leave out the array around the answer: an array that begins with a word is such an answer.
-fn answers(value: Value, count: usize) -> Option<Vec<Value>> {
-    match value {
-        _ if count == 1 => answer(value).map(|answer| vec![answer]),
-        Value::Array(parts) => Some(parts).filter(|parts| parts.len() == count),
-        _ => None,
-    }
-}
-
-/// The answer about the one lock that a script was given.
-fn answer(value: Value) -> Option<Value> {
-    let is_word = |value: &Value| matches!(value, Value::BulkString(_) | Value::SimpleString(_));
-    match value {
-        Value::Array(parts) if parts.first().is_some_and(is_word) => Some(Value::Array(parts)),
-        Value::Array(mut parts) => parts.pop().filter(|_| parts.is_empty()),
-        Value::Int(_) | Value::BulkString(_) => Some(value),
-        _ => None,
-    }
-}
-
 /// Whether nothing was done about a lock, because the call took long already.
 pub(crate) fn is_put_off(value: &Value) -> bool {
     let Value::Array(parts) = value else { return false };
     matches!(&**parts, [Value::BulkString(word)] if word == b"later")
 }
 
-/// The answers about `count` locks, as far as there are so many; else what no reader understands. A number is
-/// the answer about each of them.
+/// The answers about `count` locks, as far as there are so many; else what no reader understands. A number is the answer
+/// about each of them.
 pub(crate) fn parts(value: Value, count: usize) -> Vec<Value> {
-    if let Value::Int(_) = value {
-        return vec![value; count];
+    match value {
+        Value::Int(_) => vec![value; count],
+        Value::Array(parts) if parts.len() == count => parts,
+        _ => vec![Value::Nil; count],
     }
-    answers(value, count).unwrap_or_else(|| vec![Value::Nil; count])
 }
 
 /// The same about one lock.
 pub(crate) fn part(value: Value) -> Value {
-    answer(value).unwrap_or(Value::Nil)
+    match value {
+        Value::Int(_) => value,
+        value => parts(value, 1).pop().unwrap_or(Value::Nil),
+    }
 }
 
 /// The answer about one lock of those that the script was given.
 pub(crate) fn acquire(value: Value, asked: &Asked) -> Result<Acquire> {
-    let value = checked(value)?;
-    let stored = tells_what_is_stored(&value);
-    match read(value, |value| read_acquire(value, asked)) {
-        Err(_) if stored => Err(classify::damaged().with_effect(Effect::Unknown)),
-        answer => answer,
-    }
+    read_stored(checked(value)?, |value| read_acquire(value, asked))
 }
 
 fn read_acquire(value: Value, asked: &Asked) -> Option<Acquire> {
@@ -218,24 +181,19 @@ fn read_acquire(value: Value, asked: &Asked) -> Option<Acquire> {
         let first = fence(asked.epoch, u64::try_from(sequence).ok()?)?;
         return Some(Acquire::Granted(Granted::new(FenceBlock::new(first, asked.block.get()))));
     }
-    if let Value::BulkString(text) = &value {
-        return stored::plain_waiting(text).map(Acquire::Waiting);
-    }
     let mut parts = Parts::of(value)?;
     Some(match &*parts.text()? {
         "already" => {
-            let fences = parts.block()?;
-            Acquire::Already(Already::new(fences, parts.number()?))
+            let holder = parts.seen()?.holder?;
+            Acquire::Already(Already::new(holder.fences, holder.holds))
         }
         "busy" => {
-            let (retry_after, holder) = parts.contention()?;
-            Acquire::Busy(Busy::new(retry_after, holder))
+            let seen = parts.seen()?;
+            Acquire::Busy(Busy::new(seen.free_in(), seen.into_info()))
         }
         "waiting" => {
-            let (position, place) = (parts.number()?, parts.number()?);
-            let (retry_after, holder) = parts.contention()?;
-            let place = Place::from_number(place);
-            Acquire::Waiting(Waiting::new(position, place, retry_after, holder))
+            let seen = parts.seen()?;
+            Acquire::Waiting(seen.waiting(parts.number()?))
         }
         "wrong-kind" => Acquire::Refused(Refusal::WrongKind { stored: kind(parts.number()?) }),
         "too-many-permits" => match asked.mode.kind() {
@@ -273,13 +231,14 @@ pub(crate) fn acquire_all(
     value: Value,
     asked: &[Asked],
 ) -> std::result::Result<AcquireAll, (Option<usize>, Error)> {
-    let blocked = read(value, |value| {
+    let blocked = read(part(value), |value| {
         let mut parts = Parts::of(value)?;
         match &*parts.text()? {
             "granted" => {
-                let mut fences = Parts::of(parts.0.next()?)?;
-                let all: Option<Vec<_>> = asked.iter().map(|_| fences.block()).collect();
-                Some(Ok(AcquireAll::Granted(all?)))
+                let answers = Parts::of(parts.0.next()?)?.0;
+                let fences = |(answer, asked)| read_acquire(answer, asked)?.fences();
+                let all: Option<Vec<_>> = answers.zip(asked).map(fences).collect();
+                Some(Ok(AcquireAll::Granted(all.filter(|all| all.len() == asked.len())?)))
             }
             "blocked" => {
                 let index: usize = parts.number()?;
@@ -299,7 +258,7 @@ pub(crate) fn acquire_all(
 
 /// What a request for another mode was answered, under this limit.
 pub(crate) fn convert(value: Value, asked: Mode) -> Result<Convert> {
-    read(checked(value)?, |value| {
+    read_stored(checked(part(value))?, |value| {
         let mut parts = Parts::of(value)?;
         Some(match &*parts.text()? {
             "converted" => Convert::Converted(Converted::new(parts.block()?)),
@@ -317,7 +276,7 @@ pub(crate) fn convert(value: Value, asked: Mode) -> Result<Convert> {
 }
 
 pub(crate) fn set_limit(value: Value) -> Result<SetLimit> {
-    read(checked(value)?, |value| {
+    read(checked(part(value))?, |value| {
         let mut parts = Parts::of(value)?;
         Some(match &*parts.text()? {
             "set" => SetLimit::Set { before: NonZeroU32::new(parts.number()?)? },
@@ -330,7 +289,7 @@ pub(crate) fn set_limit(value: Value) -> Result<SetLimit> {
 
 /// How many holders were asked, and where to go on with the others, if there are any.
 pub(crate) fn ask(value: Value) -> Result<(u32, u32)> {
-    read(checked(value)?, |value| {
+    read(checked(part(value))?, |value| {
         let mut parts = Parts::of(value)?;
         (parts.text()? == "asked").then_some(())?;
         Some((parts.number()?, parts.number()?))
@@ -354,7 +313,7 @@ pub(crate) fn release(value: Value) -> Result<Release> {
 }
 
 pub(crate) fn leave(value: Value) -> Result<Leave> {
-    read(checked(value)?, |value| match &*Parts::of(value)?.text()? {
+    read(checked(part(value))?, |value| match &*Parts::of(value)?.text()? {
         "left" => Some(Leave::Left),
         "released" => Some(Leave::Released),
         "not-held" => Some(Leave::NotHeld),
@@ -364,7 +323,7 @@ pub(crate) fn leave(value: Value) -> Result<Leave> {
 
 /// What became of the lease that was meant, and where to go on looking for it, if there are more.
 pub(crate) fn force_release(value: Value) -> Result<(ForceRelease, u32)> {
-    read(checked(value)?, |value| {
+    read(checked(part(value))?, |value| {
         let mut parts = Parts::of(value)?;
         Some(match &*parts.text()? {
             "released" => (ForceRelease::Released, 0),
@@ -383,13 +342,10 @@ pub(crate) fn force_release(value: Value) -> Result<(ForceRelease, u32)> {
     })
 }
 
-/// One answer for each of `count` renewals, which the script gives once where all were renewed.
-pub(crate) fn renew(value: Value, count: usize) -> Result<Vec<Result<Renew>>> {
-    if value == Value::Int(1) {
-        return Ok((0..count).map(|_| Ok(Renew::Renewed)).collect());
-    }
-    let answers = read(value, |value| answers(value, count))?;
-    Ok(answers.into_iter().map(|answer| read(checked(answer)?, read_renewal)).collect())
+/// One answer for each of `count` renewals.
+pub(crate) fn renew(value: Value, count: usize) -> Vec<Result<Renew>> {
+    let answers = parts(value, count).into_iter();
+    answers.map(|answer| read(checked(answer)?, read_renewal)).collect()
 }
 
 fn read_renewal(value: Value) -> Option<Renew> {
@@ -404,15 +360,29 @@ fn read_renewal(value: Value) -> Option<Renew> {
     }
 }
 
+/// The fields of a lock with their values.
+type Fields = HashMap<Vec<u8>, Vec<u8>>;
+
+/// The present, all that is stored for a lock, and for how many ms it is kept yet.
+fn looked_at(value: Value) -> Result<(u64, Fields, i64)> {
+    read(checked(part(value))?, |value| {
+        let mut parts = Parts::of(value)?;
+        let now = parts.number()?;
+        let fields = Parts::of(parts.0.next()?)?.0;
+        let fields = redis::from_redis_value(Value::Array(fields.collect())).ok()?;
+        Some((now, fields, parts.number()?))
+    })
+}
+
+/// Tells what is stored for the lock that has this key, in words.
+pub(crate) fn raw(value: Value, record: &str) -> Result<Vec<String>> {
+    let (now, fields, left) = looked_at(value)?;
+    Ok(raw::lines(record, now, left, &fields))
+}
+
 /// Describes a lock, from the present, all that is stored for it, and the fence retention.
 pub(crate) fn inspect(value: Value, key: &Key, retention: Duration) -> Result<Option<LockInfo>> {
-    let parts = read(checked(value)?, |value| {
-        let mut parts = Parts::of(value)?;
-        let now: u64 = parts.number()?;
-        let fields = Parts::of(parts.0.next()?)?.0;
-        Some((now, redis::from_redis_value(Value::Array(fields.collect())).ok()?))
-    });
-    let (now, fields): (u64, HashMap<Vec<u8>, Vec<u8>>) = parts?;
+    let (now, fields, _) = looked_at(value)?;
     stored::read(&fields)?.map_or(Ok(None), |stored| Ok(stored.describe(key, now, retention)))
 }
 
@@ -425,39 +395,17 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_about_one_lock_is_the_same_with_an_array_around_it_and_without() {
+    fn each_lock_has_an_answer_of_its_own_and_nothing_else_is_understood() {
         let late = || Value::Array(vec![word("late")]);
-        let waiting = || Value::Array(vec![word("waiting"), Value::Int(1)]);
-        for answer in [|| Value::Int(7), late, waiting] {
-            for given in [answer(), Value::Array(vec![answer()])] {
-                assert_eq!(parts(given.clone(), 1), [answer()]);
-                assert_eq!(part(given), answer());
-            }
-            assert_eq!(parts(Value::Array(vec![answer(), late()]), 2), [answer(), late()]);
-        }
-        let text = || word("1 7");
-        assert_eq!(parts(text(), 1), [text()]);
-        assert_eq!(parts(Value::Array(vec![text(), text()]), 2), [text(), text()]);
+        let each = || Value::Array(vec![Value::Int(1), late(), Value::Int(2)]);
+        assert_eq!(parts(each(), 3), [Value::Int(1), late(), Value::Int(2)]);
+        let told: Vec<_> = renew(each(), 3).into_iter().map(Result::unwrap).collect();
+        assert_eq!(told, [Renew::Renewed, Renew::Late, Renew::Asked]);
+        assert_eq!(part(Value::Array(vec![late()])), late());
         assert_eq!(parts(Value::Int(7), 2), [Value::Int(7), Value::Int(7)]);
-        // What no script answers.
-        assert_eq!(parts(late(), 2), [Value::Nil, Value::Nil]);
-
-        assert_eq!(parts(Value::Okay, 1), [Value::Nil]);
-        assert_eq!(parts(Value::Array(vec![late(), late()]), 1), [Value::Nil]);
-    }
-
-    #[test]
-    fn renewals_are_answered_once_where_all_were_renewed_and_else_each_for_itself() {
-        let told = |value| -> Vec<Renew> {
-            renew(value, 3).unwrap().into_iter().collect::<Result<_>>().unwrap()
-        };
-        assert_eq!(told(Value::Int(1)), [Renew::Renewed; 3]);
-        let late = Value::Array(vec![word("late")]);
-        let each = Value::Array(vec![Value::Int(1), late.clone(), Value::Int(2)]);
-        assert_eq!(told(each), [Renew::Renewed, Renew::Late, Renew::Asked]);
-        // Nothing else is about all.
-        for other in [Value::Int(2), Value::Int(0), late, word("1"), Value::Okay] {
-            assert!(renew(other, 3).is_err());
+        for odd in [Value::Okay, word("late"), each()] {
+            assert_eq!(parts(odd.clone(), 2), [Value::Nil, Value::Nil]);
+            assert!(renew(odd, 2).iter().all(Result::is_err));
         }
     }
 }

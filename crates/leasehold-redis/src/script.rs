@@ -1,14 +1,18 @@
 //! The scripts, put together from their files.
 //!
 //! Each operation is one file in `scripts/`, with a header that is its contract. What operations
-//! share stands in fragments, which are pasted in where a line says `-- include: name`, behind the
-//! short ways that need none of it: a Lua function is created anew by every call that gets to it.
+//! share stands in fragments, which are pasted in where a line says `-- include: name`, once in a script.
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::sync::LazyLock;
 
 use leasehold_core::table::LockEntry;
 use leasehold_core::{Bond, Fence, Place};
+
+use crate::forms::{
+    ALL, END, FAR, HEARD, LINE, PLAIN, RENEWAL, SHARER, Shape, VERSION, WAITER, form_size,
+};
 
 /// One operation as the server knows it.
 #[derive(Debug)]
@@ -49,62 +53,120 @@ pub(crate) struct Scripts {
     pub(crate) set_limit: Script,
 }
 
-pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts::with(str::to_owned));
+pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts::with(true, str::to_owned));
 
-const FRAGMENTS: [(&str, &str); 12] = [
-    ("asked", include_str!("scripts/asked.lua")),
+const FRAGMENTS: [(&str, &str); 19] = [
+    ("begin", include_str!("scripts/begin.lua")),
+    ("clock", include_str!("scripts/clock.lua")),
+    ("commit", include_str!("scripts/commit.lua")),
     ("crowd", include_str!("scripts/crowd.lua")),
-    ("each", include_str!("scripts/each.lua")),
+    ("finish", include_str!("scripts/finish.lua")),
+    ("grant", include_str!("scripts/grant.lua")),
     ("line", include_str!("scripts/line.lua")),
-    ("lock", include_str!("scripts/lock.lua")),
-    ("now", include_str!("scripts/now.lua")),
-    ("refusal", include_str!("scripts/refusal.lua")),
-    ("send", include_str!("scripts/send.lua")),
-    ("settle", include_str!("scripts/settle.lua")),
-    ("settled", include_str!("scripts/settled.lua")),
-    ("expire_and_grant", include_str!("scripts/expire_and_grant.lua")),
-    ("take", include_str!("scripts/take.lua")),
+    ("lost", include_str!("scripts/lost.lua")),
+    ("look", include_str!("scripts/look.lua")),
+    ("only", include_str!("scripts/only.lua")),
+    ("prolong", include_str!("scripts/prolong.lua")),
+    ("read", include_str!("scripts/read.lua")),
+    ("seen", include_str!("scripts/seen.lua")),
+    ("shown", include_str!("scripts/shown.lua")),
+    ("state", include_str!("scripts/state.lua")),
+    ("tell", include_str!("scripts/tell.lua")),
+    ("wanted", include_str!("scripts/wanted.lua")),
+    ("wide", include_str!("scripts/wide.lua")),
+    ("wish", include_str!("scripts/wish.lua")),
 ];
 
-/// What the scripts write as `$NAME`.
-const NUMBERS: [(&str, u64); 12] = [
-    // How many holders, and how many places, one call looks at: about a third of a millisecond.
-    ("$STEP", 256),
-    // How many hand-overs and places one call about several locks sees to, at 5 to 11 µs each. What
-    // is more than that counts threefold, at 11 to 32 µs: together at most 0.3 ms.
-    ("$ROOM", 24),
-    // How many free locks one call takes, at about 2 µs each. One that was never used counts twice, at 3 to
-    // 4 µs.
-    ("$FREE", 128),
-    // Above all numbers of holders and permits, and below those of bonds.
-    ("$BOND", Bond::LEAST),
-    // Above all places of those who are preferred.
-    ("$BEHIND", Place::BEHIND),
-    // The moment from which fences count.
-    ("$ORIGIN", Fence::ORIGIN_UNIX_US),
-    // Later than all moments: sixteen digits, and exact as a number.
-    ("$FAR", (1 << 53) - 1),
-    // How far from a range of places one still belongs to it, and how many ranges there are beside
-    // those of places that are given.
-    ("$SLACK", 1_024),
-    ("$RANGES", 8),
-    // How many places the search for the next waiter looks at one by one, and how many times it then
-    // looks at a step of them.
-    ("$NEAR", 8),
-    ("$FURTHER", 16),
-    // How many releases of those who shared the lock are remembered.
-    ("$REMEMBERED", LockEntry::ENDED_KEPT as u64),
-];
+/// What the scripts write as `$NAME`: numbers, the forms of docs/wire.md, and their sizes.
+static NAMES: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
+    let number = |name, number: u64| (name, number.to_string());
+    let form = |name, form: &str| (name, form.to_owned());
+    let size = |name, form: &str| (name, form_size(form).to_string());
+    let mut names = vec![
+        number("$PLAIN_SIZE", form_size(PLAIN)),
+        form("$PLAIN_STATE", PLAIN),
+        form("$PLAIN_BODY", body(PLAIN)),
+        ("$PLAIN_FORM", format!("<{}", body(PLAIN))),
+        number("$PLAIN", Shape::Plain.byte()),
+        size("$LINE_SIZE", LINE),
+        form("$LINE_STATE", LINE),
+        form("$LINE_BODY", body(LINE)),
+        ("$LINE_FORM", format!("<{}", body(LINE))),
+        number("$LINE", Shape::Line.byte()),
+        size("$ALL_SIZE", ALL),
+        form("$ALL_BODY", body(ALL)),
+        ("$ALL_FORM", format!("<{}", body(ALL))),
+        number("$ALL", Shape::All.byte()),
+        number("$VERSION", VERSION),
+        size("$WAITER_SIZE", WAITER),
+        form("$WAITER", WAITER),
+        size("$SHARER_SIZE", SHARER),
+        form("$SHARER", SHARER),
+        number("$WAITS", b'w'.into()),
+        number("$SHARES", b's'.into()),
+        form("$HEARD", HEARD),
+        form("$PLACE", ">d"),
+        form("$SLOT", "<c1I"),
+        form("$GRANTED", "<c1c8IHdI"),
+        form("$FIRST", "<c1c8d"),
+        form("$CLIENT", "<Hdd"),
+        form("$WHOSE", "<c16B"),
+        form("$WANTED", "<dIIc1dIdB"),
+        form("$IN_LINE", "<c8IdIddB"),
+        form("$AFTER", "<Hd"),
+        size("$END_SIZE", END),
+        form("$END", END),
+        size("$RENEWAL_SIZE", RENEWAL),
+        form("$RENEWAL", RENEWAL),
+        form("$LEAVING", "<c16B"),
+        form("$CONVERSION", "<c16dHc1dII"),
+        form("$MEANT", "<BHdI"),
+        form("$LIMIT", "<I"),
+        // Where in a state end how long the key lives, the token, and the end of the lease, which is one longer.
+        number("$KEPT_END", 9),
+        number("$TOKEN_END", 25),
+        number("$ENDS_END", 34),
+        form("$NO_END", &"\\0".repeat(8)),
+        form("$NOBODY", &"\\0".repeat(16)),
+        // How many holders, and how many places, one call looks at: about half a millisecond.
+        number("$STEP", 256),
+        // How much one call about several locks sees to: a lock that is just free or held is one, at about 2 µs, and
+        // any other is four.
+        number("$ROOM", 128),
+        // Above all numbers of holders and permits, and below those of bonds.
+        number("$BOND", Bond::LEAST),
+        // Above all places of those who are preferred.
+        number("$BEHIND", Place::BEHIND),
+        // The moment from which fences count.
+        number("$ORIGIN", Fence::ORIGIN_UNIX_US),
+        // Later than all moments, and exact as a number.
+        number("$FAR", FAR),
+        // How far from a range of places one still belongs to it, and how many ranges there are beside those of places
+        // that are given.
+        number("$SLACK", 1_024),
+        number("$RANGES", 8),
+        form("$RANGE", "<dd"),
+        // How many places the search for the next waiter looks at.
+        number("$FURTHER", 4_096),
+        // How many releases of those who shared the lock are remembered.
+        number("$REMEMBERED", LockEntry::ENDED_KEPT as u64),
+    ];
+    // One may begin with another.
+    names.sort_by_key(|(name, _)| Reverse(name.len()));
+    names
+});
 
-/// In the place of a token that there is not.
-const NOBODY: (&str, &str) = ("$NOBODY", "--------------------------------");
+/// The fields behind a state's first byte.
+fn body(form: &str) -> &str {
+    form.get(2..).unwrap_or_default()
+}
 
 impl Scripts {
-    /// Puts the scripts together, each source line changed as told.
-    fn with(change: impl Fn(&str) -> String) -> Self {
+    /// Puts the scripts together, with their early exits or without, each source line changed as told.
+    fn with(exits: bool, change: impl Fn(&str) -> String) -> Self {
         let script = |file: &str| {
             let mut source = String::new();
-            paste(file, &change, &mut Vec::new(), &mut source);
+            paste(file, exits, &change, &mut Vec::new(), &mut source);
             Script::new(source)
         };
         Self {
@@ -124,18 +186,30 @@ impl Scripts {
 }
 
 /// Appends a file without its comments, and with the fragments that it is the first to name.
+///
+/// What stands between a line that begins with `-- exit` and the next `-- end` is an early exit: a usual case that is done
+/// without looking any further. Nothing depends on whether it was taken, so a script without it does the same at a
+/// higher price.
 fn paste<'a>(
     file: &'a str,
+    exits: bool,
     change: &impl Fn(&str) -> String,
     pasted: &mut Vec<&'a str>,
     source: &mut String,
 ) {
+    let mut left_out = false;
     for line in file.lines().map(str::trim) {
+        if line.starts_with("-- exit") || line == "-- end" {
+            left_out = !exits && line != "-- end";
+        }
+        if left_out {
+            continue;
+        }
         if let Some(name) = line.strip_prefix("-- include: ") {
             let fragment = FRAGMENTS.iter().find(|(known, _)| *known == name);
             if let Some((_, fragment)) = fragment.filter(|_| !pasted.contains(&name)) {
                 pasted.push(name);
-                paste(fragment, change, pasted, source);
+                paste(fragment, exits, change, pasted, source);
             }
         } else if !line.is_empty() && !line.starts_with("--") {
             source.push_str(&change(&named(line)));
@@ -144,15 +218,13 @@ fn paste<'a>(
     }
 }
 
-/// A line with the numbers that it names. Few lines name one, and every start of a program reads all of them.
+/// A line with what it names. Few lines name anything, and every start of a program reads all of them.
 fn named(line: &str) -> Cow<'_, str> {
     if !line.contains('$') {
         return Cow::Borrowed(line);
     }
-    let line = line.replace(NOBODY.0, NOBODY.1);
-    let named =
-        |line: String, (name, number): &(&str, u64)| line.replace(name, &number.to_string());
-    Cow::Owned(NUMBERS.iter().fold(line, named))
+    let named = |line: String, (name, text): &(&str, String)| line.replace(name, text);
+    Cow::Owned(NAMES.iter().fold(line.to_owned(), named))
 }
 
 #[cfg(test)]
@@ -172,13 +244,18 @@ pub(crate) mod tests {
     impl Scripts {
         /// The same scripts, but for the time, which they read from a key.
         pub(crate) fn at_time_in(clock_key: &str) -> Self {
-            Self::with(|line| at_time_in(clock_key, line))
+            Self::with(true, |line| at_time_in(clock_key, line))
+        }
+
+        /// Those without early exits, likewise.
+        pub(crate) fn without_exits(clock_key: &str) -> Self {
+            Self::with(false, |line| at_time_in(clock_key, line))
         }
 
         /// The same scripts, but for the command with which they send messages, and the time.
         pub(crate) fn publishing_by(command: &str, clock_key: Option<&str>) -> Self {
             let publish = format!("'{command}'");
-            Self::with(|line| {
+            Self::with(true, |line| {
                 let line = line.replace("'PUBLISH'", &publish);
                 match clock_key {
                     Some(clock_key) => at_time_in(clock_key, &line),
@@ -239,7 +316,7 @@ pub(crate) mod tests {
     #[test]
     fn every_fragment_that_is_named_exists() {
         let files = SCRIPTS.all().map(|script| &script.source);
-        assert!(files.iter().all(|source| !source.contains("include:") && !source.contains("'$")));
+        assert!(files.iter().all(|source| !source.contains("include:") && !source.contains('$')));
         let named = [
             include_str!("scripts/acquire.lua"),
             include_str!("scripts/acquire_all.lua"),

@@ -16,7 +16,7 @@ use leasehold_core::doctor::Finding;
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Busy, Capability, ClientId,
     Convert, ConvertRequest, Effect, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key,
-    Leave, LeaveRequest, ListRequest, Listener, Listing, LockInfo, LockLog, Release,
+    Leave, LeaveRequest, ListRequest, Listener, Listing, LockInfo, LockLog, RawRequest, Release,
     ReleaseRequest, Renew, RenewRequest, Result, SetLimit, SetLimitRequest, Store, Ttl, Waiting,
     Wake,
 };
@@ -607,6 +607,19 @@ impl Store for RedisStore {
             let call = self.inspect_call(key);
             let read = |value| reply::inspect(value, key, self.shared.fence_retention);
             self.run(call, Delivery::None, within, "inspect", key, read).await
+        })
+    }
+
+    fn raw<'a>(
+        &'a self,
+        request: &'a RawRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Vec<String>>> {
+        Box::pin(async move {
+            let (call, record) =
+                (self.inspect_call(&request.key), self.shared.names.record(&request.key));
+            let read = |value| reply::raw(value, &record);
+            self.run(call, Delivery::None, within, "show", &request.key, read).await
         })
     }
 

@@ -1,4 +1,4 @@
-//! A lock's hash as it is stored, read by field; docs/wire.md has the formats.
+//! A lock as it is stored, read by field; docs/wire.md has the formats.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -10,42 +10,173 @@ use leasehold_core::{
 };
 
 use crate::classify;
-use crate::names::{read_metadata, read_owner};
-use crate::spelling::{Words, digits_at, fence, kind, read_profile, until};
+use crate::forms::{Pack as _, Packed, Shape, VERSION};
+use crate::spelling::{About, block, kind, read_about, read_label};
 
 /// A number that somebody wrote is no reason to show as many.
 const LOST_SHOWN: usize = 256;
 
+/// What the field `state` has. Times are in µs since the Unix epoch.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct State {
+    pub(crate) kept: u64,
+    /// Of the lease, or of the last one if it was released.
+    pub(crate) token: Option<Token>,
+    /// 0 where nobody has the lock alone.
+    pub(crate) ends: u64,
+    pub(crate) following: u64,
+    pub(crate) epoch: u64,
+    pub(crate) waiters: u32,
+    /// Of places, each with its first and its last.
+    pub(crate) ranges: Vec<(u64, u64)>,
+    pub(crate) longest: u64,
+    pub(crate) soonest: u64,
+    pub(crate) asked: bool,
+    pub(crate) closed: u64,
+    /// 0 for a lock; means nothing while nobody uses it.
+    pub(crate) limit: u32,
+    /// Where a sweep of the line got to, and the least end that it met.
+    pub(crate) walked: u64,
+    pub(crate) least_window: u64,
+    pub(crate) next_places: [u64; 2],
+    /// Those who share it; their fields may be fewer.
+    pub(crate) holders: u32,
+    /// The permits that they have, or their bond.
+    pub(crate) taken: u64,
+    pub(crate) first_end: u64,
+    pub(crate) nearest: u32,
+    /// Where a sweep of the sharers got to, and the least end that it met.
+    pub(crate) cursor: u32,
+    pub(crate) least_end: u64,
+}
+
+/// Why a state can't be read.
+#[derive(Debug, Eq, PartialEq)]
+pub(crate) enum Unread {
+    Damaged,
+    Version(u8),
+}
+
+impl State {
+    /// Reads a state by its shape.
+    pub(crate) fn read(bytes: &[u8]) -> std::result::Result<Self, Unread> {
+        let shape = bytes.first().copied().ok_or(Unread::Damaged)?;
+        if u64::from(shape >> 4) != VERSION {
+            return Err(Unread::Version(shape >> 4));
+        }
+        Self::read_shape(shape, bytes).ok_or(Unread::Damaged)
+    }
+
+    fn read_shape(shape: u8, bytes: &[u8]) -> Option<Self> {
+        let is = |other: Shape| u64::from(shape) == other.byte();
+        let mut packed = Packed(bytes.get(1..)?);
+        let kept = packed.double()?;
+        let token = Some(packed.array()?).filter(|token| *token != [0; 16]).map(Token::from_bytes);
+        let (ends, following, epoch) = (packed.double()?, packed.double()?, packed.short()?);
+        let mut state = Self { kept, token, ends, following, epoch, ..Self::default() };
+        if is(Shape::Line) || is(Shape::All) {
+            state.waiters = packed.int()?;
+            let (head, tail) = (packed.double()?, packed.double()?);
+            (state.longest, state.soonest) = (packed.double()?, packed.double()?);
+            state.next_places = [0, tail.saturating_add(1)];
+            if state.waiters > 0 {
+                state.ranges.push((head, tail));
+            }
+        }
+        if is(Shape::All) {
+            state.asked = packed.byte()? != 0;
+            (state.closed, state.limit) = (packed.double()?, packed.int()?);
+            state.walked = packed.double()?;
+            state.least_window = packed.double()?;
+            state.next_places = [packed.double()?, packed.double()?];
+            (state.holders, state.taken) = (packed.int()?, packed.double()?);
+            (state.first_end, state.nearest) = (packed.double()?, packed.int()?);
+            state.cursor = packed.int()?;
+            state.least_end = packed.double()?;
+            while !packed.0.is_empty() {
+                state.ranges.push((packed.double()?, packed.double()?));
+            }
+        }
+        let known = is(Shape::Plain) || is(Shape::Line) || is(Shape::All);
+        (known && packed.0.is_empty()).then_some(state)
+    }
+
+    /// Who has the lock alone, by what is kept about it.
+    fn alone(&self, about: &[u8]) -> Option<Holder> {
+        let about = read_about(about)?;
+        let fences =
+            block(self.epoch, self.following.checked_sub(about.count.into())?, about.count)?;
+        Some(Holder::of(self.token?, Mode::Exclusive, fences, self.ends, about))
+    }
+
+    /// How many are before a place, at most; exact for the first, and where nobody gave up.
+    fn position(&self, place: u64) -> u32 {
+        let mut before: u64 = 0;
+        for (head, tail) in &self.ranges {
+            if place <= *tail {
+                before = before.saturating_add(place.saturating_sub(*head));
+                break;
+            }
+            before = before.saturating_add(tail.saturating_sub(*head).saturating_add(1));
+        }
+        u32::try_from(before).unwrap_or(u32::MAX).min(self.waiters.saturating_sub(1))
+    }
+}
+
+/// What a script answers of who has a lock: the state, and what is kept of the one who stands in the way, or of whom asked.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    state: State,
+    now: u64,
+    pub(crate) holder: Option<Holder>,
+}
+
+impl Seen {
+    pub(crate) fn read(now: u64, state: &[u8], what: &[u8]) -> Option<Self> {
+        if state.is_empty() {
+            return Some(Self { state: State::default(), now, holder: None });
+        }
+        let state = State::read(state).ok()?;
+        let holder = if state.ends > 0 {
+            Some(state.alone(what)?)
+        } else if state.holders > 0 {
+            Some(read_sharer(Token::from_bytes([0; 16]), what, state.limit)?.1)
+        } else {
+            None
+        };
+        Some(Self { state, now, holder })
+    }
+
+    /// When the lock could serve somebody at the earliest.
+    pub(crate) fn free_in(&self) -> Duration {
+        let ends = self.holder.as_ref().map_or(0, |holder| holder.expires);
+        Duration::from_micros(ends.max(self.state.closed).saturating_sub(self.now))
+    }
+
+    pub(crate) fn into_info(self) -> Option<HolderInfo> {
+        let now = self.now;
+        self.holder.map(|holder| holder.into_info(now))
+    }
+
+    pub(crate) fn waiting(self, place: u64) -> Waiting {
+        let (position, free_in) = (self.state.position(place), self.free_in());
+        Waiting::new(position, Place::from_number(place), free_in, self.into_info())
+    }
+}
+
 /// All that is stored for one lock. Times are in µs since the Unix epoch.
 #[derive(Debug)]
 pub(crate) struct Stored {
-    /// 0 for a lock; means nothing while nobody uses it.
-    pub(crate) limit: u32,
-    pub(crate) closed_until: u64,
-    pub(crate) fences: FenceBlock,
-    /// When the key expires, ms since the Unix epoch.
-    pub(crate) kept_ms: u64,
-    /// Those who share it, by the state: their fields may be fewer.
-    pub(crate) sharers: Sharers,
+    pub(crate) state: State,
     /// In the order of their grants.
     pub(crate) holders: Vec<Holder>,
     /// In the order of their places.
     pub(crate) waiters: Vec<Waiter>,
 }
 
-/// What the state says of those who share a lock.
-#[derive(Debug, Default)]
-pub(crate) struct Sharers {
-    number: u64,
-    /// The permits that they have, or their bond.
-    taken: u64,
-    /// No lease of theirs ends before.
-    ends: u64,
-}
-
 #[derive(Debug)]
 pub(crate) struct Holder {
-    pub(crate) token: String,
+    pub(crate) token: Token,
     pub(crate) mode: Mode,
     pub(crate) fences: FenceBlock,
     pub(crate) granted: u64,
@@ -56,17 +187,32 @@ pub(crate) struct Holder {
     pub(crate) asked_by: Option<OwnerName>,
 }
 
+impl Holder {
+    fn of(token: Token, mode: Mode, fences: FenceBlock, expires: u64, about: About) -> Self {
+        let About { granted, count: _, holds, owner, metadata, asked_by } = about;
+        Self { token, mode, fences, granted, expires, holds, owner, metadata, asked_by }
+    }
+
+    fn into_info(self, now: u64) -> HolderInfo {
+        let held_for = Duration::from_micros(now.saturating_sub(self.granted));
+        let left = Duration::from_micros(self.expires.saturating_sub(now));
+        let mut info = HolderInfo::new(self.mode.shown(), self.fences.first(), held_for, left);
+        (info.owner, info.metadata) = (self.owner, self.metadata);
+        (info.holds, info.asked_by) = (self.holds, self.asked_by);
+        info
+    }
+}
+
 #[derive(Debug)]
-#[cfg_attr(not(test), expect(dead_code, reason = "people are shown less than tests compare"))]
 pub(crate) struct Waiter {
     pub(crate) place: u64,
-    pub(crate) token: String,
+    pub(crate) token: Token,
     pub(crate) mode: Mode,
     pub(crate) block: u32,
     pub(crate) channel: String,
     pub(crate) ticket: u64,
     pub(crate) heartbeat: u32,
-    pub(crate) window_ms: u64,
+    pub(crate) window: u64,
     pub(crate) behind: u32,
     pub(crate) seen: u64,
     pub(crate) arrived: u64,
@@ -74,176 +220,43 @@ pub(crate) struct Waiter {
     pub(crate) metadata: Metadata,
 }
 
-fn read_mode(words: &mut Words<'_>, limit: u32) -> Option<Mode> {
-    let (letter, permits) = (words.word()?, words.number::<u64>()?);
+fn read_mode(packed: &mut Packed<'_>, limit: u32) -> Option<Mode> {
+    let (letter, permits) = (packed.byte()?, packed.double()?);
     match letter {
-        "x" => Some(Mode::Exclusive),
-        "s" => Some(Mode::Shared),
-        "p" => Some(Mode::Permits {
+        b'x' => Some(Mode::Exclusive),
+        b's' => Some(Mode::Shared),
+        b'p' => Some(Mode::Permits {
             count: NonZeroU32::new(u32::try_from(permits).ok()?)?,
             limit: NonZeroU32::new(limit)?,
         }),
-        "j" => Some(Mode::Joint(Bond::new(permits))),
+        b'j' => Some(Mode::Joint(Bond::new(permits))),
         _ => None,
     }
 }
 
-/// Reads all fields of a lock; `None` when there are none. Scripts tell one from another by the same rules.
-///
-/// # Errors
-///
-/// [`Foreign`](leasehold_core::ErrorKind::Foreign) for a hash that has none of a lock's fields,
-/// [`Unsupported`](leasehold_core::ErrorKind::Unsupported) for a lock in another version of the format, and
-/// [`Corrupt`](leasehold_core::ErrorKind::Corrupt) for one that is damaged.
-pub(crate) fn read(fields: &HashMap<Vec<u8>, Vec<u8>>) -> Result<Option<Stored>> {
-    if fields.is_empty() {
-        return Ok(None);
-    }
-    if !["lock", "state", "line"].iter().any(|name| fields.contains_key(name.as_bytes())) {
-        return Err(classify::foreign());
-    }
-    let text = |name: &str| fields.get(name.as_bytes()).map(|value| String::from_utf8_lossy(value));
-    let (record, state) = (text("lock").unwrap_or_default(), text("state").unwrap_or_default());
-    match record.strip_prefix("leasehold/").and_then(|record| record.split_once(' ')) {
-        Some(("1", about)) => {
-            let mut stored = read_record(about, &state).ok_or_else(classify::damaged)?;
-            stored.read_others(fields).ok_or_else(classify::damaged)?;
-            Ok(Some(stored))
-        }
-        Some((version, _)) if version.parse::<u64>().is_ok() => {
-            Err(classify::other_version(version))
-        }
-        _ => Err(classify::damaged()),
-    }
+/// Reads the record of one who shares the lock: its number, and what it has.
+pub(crate) fn read_sharer(token: Token, record: &[u8], limit: u32) -> Option<(u64, Holder)> {
+    let mut packed = Packed(record);
+    let (letter, number) = (packed.byte()?, packed.double()?);
+    let (expires, first, epoch, count) =
+        (packed.double()?, packed.double()?, packed.short()?, packed.int()?);
+    let mode = read_mode(&mut packed, limit)?;
+    let about = read_about(packed.0)?;
+    let holder = Holder::of(token, mode, block(epoch, first, count)?, expires, about);
+    (letter == b's').then_some((number, holder))
 }
 
-/// A number of so many digits: one with fewer was cut off.
-fn in_full(words: &mut Words<'_>, digits: usize) -> Option<u64> {
-    Words(words.word().filter(|word| word.len() == digits)?).number()
-}
-
-/// As many numbers as there are to be.
-fn numbers(words: &mut Words<'_>, count: usize) -> Option<()> {
-    (0..count).try_for_each(|_| words.number::<u64>().map(drop))
-}
-
-/// Takes a word, if it is the next.
-fn takes(words: &mut Words<'_>, word: &str) -> bool {
-    let (next, rest) = until(b' ', words.0);
-    let is_it = next == word;
-    if is_it {
-        words.0 = rest.unwrap_or_default();
-    }
-    is_it
-}
-
-/// Reads what is kept about the last grant, and the state.
-fn read_record(about: &str, state: &str) -> Option<Stored> {
-    let mut about = Words(about);
-    let (count, granted): (u32, u64) = (about.number()?, about.number()?);
-    let mut words = Words(state);
-    let (kept_ms, token) = (words.number()?, words.word()?.to_owned());
-    let (following, epoch): (u64, u64) = (words.number()?, in_full(&mut words, 4)?);
-    let fences = block(epoch, following.checked_sub(count.into())?, count)?;
-    let mut stored = Stored {
-        limit: 0,
-        closed_until: 0,
-        fences,
-        kept_ms,
-        sharers: Sharers::default(),
-        holders: Vec::new(),
-        waiters: Vec::new(),
-    };
-    if takes(&mut words, "many") {
-        stored.closed_until = words.number()?;
-        stored.limit = words.number()?;
-        let (number, taken, ends) = (words.number()?, words.number()?, words.number()?);
-        stored.sharers = Sharers { number, taken, ends };
-        numbers(&mut words, 3)?;
-    } else if !words.0.is_empty() {
-        let expires = in_full(&mut words, 16)?;
-        if takes(&mut words, "more") {
-            stored.closed_until = words.number()?;
-        } else if !takes(&mut words, "line") && !words.0.is_empty() {
-            // A plain line.
-            numbers(&mut words, 5)?;
-        }
-        let (holds, owner, metadata, asked_by) = read_profile(about.0)?;
-        stored.holders.push(Holder {
-            token,
-            mode: Mode::Exclusive,
-            fences,
-            granted,
-            expires,
-            holds,
-            owner,
-            metadata,
-            asked_by,
-        });
-    }
-    (words.0.is_empty() && !state.ends_with(' ')).then_some(stored)
-}
-
-/// Reads what a script answers about a waiter in a plain line: `now#place state`, and behind a line feed the
-/// record. All widths are fixed but for the last number's.
-pub(crate) fn plain_waiting(text: &[u8]) -> Option<Waiting> {
-    const PLACE: usize = 17;
-    const STATE: usize = 34;
-    let behind = text.get(STATE + 151..)?;
-    let line_feed = behind.iter().position(|byte| *byte == b'\n')?;
-    let (gone, record) = behind.split_at_checked(line_feed)?;
-    let now = digits_at::<16>(text, 0)?;
-    let place = digits_at::<16>(text, PLACE)?;
-    let (following, epoch) =
-        (digits_at::<16>(text, STATE + 47)?, digits_at::<4>(text, STATE + 64)?);
-    let ends = digits_at::<16>(text, STATE + 69)?;
-    let first_place = digits_at::<16>(text, STATE + 103)?;
-    let next_place = digits_at::<16>(text, STATE + 120)?;
-    let gone: u64 = Words(std::str::from_utf8(gone).ok()?).number()?;
-    let record = std::str::from_utf8(record).ok()?;
-    let mut about = Words(record.strip_prefix("\nleasehold/1 ")?);
-    let (count, granted): (u64, u64) = (about.number()?, about.number()?);
-
-    let waiters = next_place.checked_sub(first_place)?.checked_sub(gone)?;
-    let position = place.checked_sub(first_place)?.min(waiters.checked_sub(1)?);
-    let left = Duration::from_micros(ends.saturating_sub(now));
-    let held_for = Duration::from_micros(now.saturating_sub(granted));
-    let holder_fence = fence(epoch, following.checked_sub(count)?)?;
-    let mut holder = HolderInfo::new(Mode::Exclusive, holder_fence, held_for, left);
-    (holder.holds, holder.owner, holder.metadata, holder.asked_by) = read_profile(about.0)?;
-    let position = u32::try_from(position).ok()?;
-    Some(Waiting::new(position, Place::from_number(place), left, Some(holder)))
-}
-
-fn block(epoch: u64, first: u64, count: u32) -> Option<FenceBlock> {
-    // No fence was issued yet.
-    if first == 0 {
-        return Some(FenceBlock::new(Fence::ZERO, 1));
-    }
-    Some(FenceBlock::new(fence(epoch, first)?, count))
-}
-
-fn read_holder(value: &str, limit: u32) -> Option<Holder> {
-    let mut words = Words(value);
-    let mode = read_mode(&mut words, limit)?;
-    let (expires, granted) = (words.number()?, words.number()?);
-    let fences = block(words.number()?, words.number()?, words.number()?)?;
-    let token = words.word()?.to_owned();
-    let (holds, owner, metadata, asked_by) = read_profile(words.0)?;
-    Some(Holder { token, mode, fences, granted, expires, holds, owner, metadata, asked_by })
-}
-
-fn read_waiter(place: u64, value: &str, limit: u32) -> Option<Waiter> {
-    let mut words = Words(value);
-    let (seen, window_ms) = (words.number()?, words.number()?);
-    let (heartbeat, behind, arrived) = (words.number()?, words.number()?, words.number()?);
-    let (token, block) = (words.word()?.to_owned(), words.number()?);
-    let (mode, ticket) = (read_mode(&mut words, limit)?, words.number()?);
-    let channel = words.word()?.to_owned();
-    let (_holds, label) = until(b' ', words.0);
-    let (owner, metadata) = until(b' ', label.unwrap_or_default());
-    let (owner, metadata) = (read_owner(owner), read_metadata(metadata.unwrap_or_default()));
-    Some(Waiter {
+pub(crate) fn read_waiter(token: Token, record: &[u8], limit: u32) -> Option<Waiter> {
+    let mut packed = Packed(record);
+    let (letter, place, seen) = (packed.byte()?, packed.double()?, packed.double()?);
+    let (heartbeat, window, behind) = (packed.int()?, packed.double()?, packed.int()?);
+    let (arrived, block) = (packed.double()?, packed.int()?);
+    let mode = read_mode(&mut packed, limit)?;
+    let ticket = packed.array().map(u64::from_le_bytes)?;
+    let length = packed.byte()?;
+    let channel = packed.text(length.into())?.to_owned();
+    let (owner, metadata) = read_label(packed.0);
+    (letter == b'w').then_some(Waiter {
         place,
         token,
         mode,
@@ -251,7 +264,7 @@ fn read_waiter(place: u64, value: &str, limit: u32) -> Option<Waiter> {
         channel,
         ticket,
         heartbeat,
-        window_ms,
+        window,
         behind,
         seen,
         arrived,
@@ -260,36 +273,70 @@ fn read_waiter(place: u64, value: &str, limit: u32) -> Option<Waiter> {
     })
 }
 
-impl Stored {
-    /// Takes in those who share the lock, and those who wait.
-    fn read_others(&mut self, fields: &HashMap<Vec<u8>, Vec<u8>>) -> Option<()> {
-        for (name, value) in fields {
-            let value = String::from_utf8_lossy(value);
-            let name = String::from_utf8_lossy(name);
-            // A script that was stopped did not remove it any more.
-            if value.is_empty() {
-                continue;
-            }
-            if name.starts_with('@') {
-                self.holders.push(read_holder(&value, self.limit)?);
-            } else if let Some(place) = name.strip_prefix('#') {
-                self.waiters.push(read_waiter(place.parse().ok()?, &value, self.limit)?);
-            }
-        }
-        self.holders.sort_by_key(|holder| holder.fences.first());
-        self.waiters.sort_by_key(|waiter| waiter.place);
-        Some(())
+/// Reads all fields of a lock; `None` when there are none. Scripts tell one from another by the same rules.
+///
+/// # Errors
+///
+/// [`Foreign`](leasehold_core::ErrorKind::Foreign) for a hash without a lock's state,
+/// [`Unsupported`](leasehold_core::ErrorKind::Unsupported) for a lock in another version of the format, and
+/// [`Corrupt`](leasehold_core::ErrorKind::Corrupt) for one that is damaged.
+pub(crate) fn read(fields: &HashMap<Vec<u8>, Vec<u8>>) -> Result<Option<Stored>> {
+    if fields.is_empty() {
+        return Ok(None);
     }
+    let state = fields.get(&b"state"[..]).ok_or_else(classify::foreign)?;
+    let state = State::read(state).map_err(|unread| match unread {
+        Unread::Damaged => classify::damaged(),
+        Unread::Version(version) => classify::other_version(&version.to_string()),
+    })?;
+    let mut holders = Vec::new();
+    if state.ends > 0 {
+        let about = fields.get(&b"about"[..]).map(Vec::as_slice).unwrap_or_default();
+        holders.push(state.alone(about).ok_or_else(classify::damaged)?);
+    }
+    let mut waiters = Vec::new();
+    for (name, record) in fields {
+        let Ok(token) = name.as_slice().try_into().map(Token::from_bytes) else { continue };
+        match record.first() {
+            Some(b's') if state.holders > 0 && leads_back(fields, record, token) => {
+                let sharer = read_sharer(token, record, state.limit);
+                holders.extend(sharer.map(|(_, holder)| holder));
+            }
+            Some(b'w') if state.waiters > 0 && leads_back(fields, record, token) => {
+                waiters.extend(read_waiter(token, record, state.limit));
+            }
+            _ => {}
+        }
+    }
+    holders.sort_by_key(|holder| holder.fences.first());
+    waiters.sort_by_key(|waiter| waiter.place);
+    Ok(Some(Stored { state, holders, waiters }))
+}
 
+/// Whether the field of a record's number or place leads back to its token: somebody else may have removed it.
+fn leads_back(fields: &HashMap<Vec<u8>, Vec<u8>>, record: &[u8], token: Token) -> bool {
+    let mut packed = Packed(record);
+    let (letter, Some(number)) = (packed.byte(), packed.double()) else { return false };
+    let mut name = Vec::new();
+    if letter == Some(b's') {
+        name.byte(b'@').int(u32::try_from(number).unwrap_or(u32::MAX));
+    } else {
+        // In the order of places, as bytes are ordered.
+        name.double(number).reverse();
+    }
+    fields.get(&name).is_some_and(|its| its == token.as_bytes())
+}
+
+impl Stored {
     /// The holds whose fields somebody else removed, as the next script that looks for them writes them anew:
     /// nobody knows of any that it is over until all is.
     fn lost(&self, now: u64, retention: Duration) -> Vec<HolderInfo> {
-        let Sharers { number, taken, ends } = self.sharers;
-        let retention_ms = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
-        let until = self.kept_ms.saturating_sub(retention_ms).saturating_mul(1_000).max(ends);
+        let State { kept, holders, taken, first_end, limit, ends, .. } = self.state;
+        let retention = u64::try_from(retention.as_micros()).unwrap_or(u64::MAX);
+        let until = kept.saturating_sub(retention).max(first_end);
         let present = self.holders.len();
-        let lost = usize::try_from(number).unwrap_or(usize::MAX).saturating_sub(present);
-        if until <= now {
+        let lost = usize::try_from(holders).unwrap_or(usize::MAX).saturating_sub(present);
+        if until <= now || ends > 0 {
             return Vec::new();
         }
         let permits = |holder: &Holder| match holder.mode {
@@ -298,7 +345,7 @@ impl Stored {
         };
         let mut left = taken.saturating_sub(self.holders.iter().map(permits).sum());
         let each = std::iter::from_fn(|| {
-            let mode = match NonZeroU32::new(self.limit) {
+            let mode = match NonZeroU32::new(limit) {
                 _ if taken >= Bond::LEAST => Mode::Exclusive,
                 None => Mode::Shared,
                 Some(limit) => {
@@ -313,42 +360,43 @@ impl Stored {
         each.take(lost.min(LOST_SHOWN)).collect()
     }
 
+    /// The last fence that was issued, if one was.
+    pub(crate) fn last_fence(&self) -> Option<Fence> {
+        let State { epoch, following, .. } = self.state;
+        Some(block(epoch, following.checked_sub(1)?, 1)?.last())
+    }
+
     /// The lock as it is at a time, for people; `None` when nobody uses it.
-    pub(crate) fn describe(&self, key: &Key, now: u64, retention: Duration) -> Option<LockInfo> {
-        let mut info = LockInfo::new(key.clone(), kind(self.limit), self.fences.last());
+    pub(crate) fn describe(self, key: &Key, now: u64, retention: Duration) -> Option<LockInfo> {
+        let last = self.last_fence().unwrap_or(Fence::ZERO);
+        let mut info = LockInfo::new(key.clone(), kind(self.state.limit), last);
         info.holders = self.lost(now, retention);
-        let since = |moment: u64| Duration::from_micros(now.saturating_sub(moment));
-        for holder in self.holders.iter().filter(|holder| holder.expires > now) {
-            let left = Duration::from_micros(holder.expires.saturating_sub(now));
-            let first = holder.fences.first();
-            let mut of = HolderInfo::new(holder.mode.shown(), first, since(holder.granted), left);
-            (of.owner, of.metadata) = (holder.owner.clone(), holder.metadata.clone());
-            (of.holds, of.asked_by) = (holder.holds, holder.asked_by.clone());
-            of.mark = mark(&holder.token);
+        for holder in self.holders.into_iter().filter(|holder| holder.expires > now) {
+            let mark = holder.token.mark();
+            let mut of = holder.into_info(now);
+            of.mark = mark;
             info.holders.push(of);
         }
-        for waiter in self.waiters.iter().filter(|waiter| waiter.ends() > now) {
-            let mut of = WaiterInfo::new(waiter.mode.shown(), since(waiter.arrived));
-            (of.owner, of.metadata) = (waiter.owner.clone(), waiter.metadata.clone());
+        for waiter in self.waiters.into_iter().filter(|waiter| waiter.ends() > now) {
+            let waited = Duration::from_micros(now.saturating_sub(waiter.arrived));
+            let mut of = WaiterInfo::new(waiter.mode.shown(), waited);
+            (of.owner, of.metadata) = (waiter.owner, waiter.metadata);
             of.behind = waiter.behind;
-            of.mark = mark(&waiter.token);
+            of.mark = waiter.token.mark();
             info.waiters.push(of);
         }
-        if self.closed_until > now {
-            info.closed_for = Some(Duration::from_micros(self.closed_until.saturating_sub(now)));
+        if self.state.closed > now {
+            let closed = self.state.closed.saturating_sub(now);
+            info.closed_for = Some(Duration::from_micros(closed));
         }
         let idle = info.holders.is_empty() && info.waiters.is_empty() && info.closed_for.is_none();
         (!idle).then_some(info)
     }
 }
 
-fn mark(token: &str) -> u32 {
-    Token::from_hex(token).map(|token| token.mark()).unwrap_or_default()
-}
-
 impl Waiter {
     /// When the place runs out.
-    pub(crate) fn ends(&self) -> u64 {
-        self.seen.saturating_add(self.window_ms.saturating_mul(1_000))
+    pub(crate) const fn ends(&self) -> u64 {
+        self.seen.saturating_add(self.window)
     }
 }

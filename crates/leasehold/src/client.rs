@@ -7,7 +7,8 @@ use std::time::Duration;
 use leasehold_core::doctor::{self, Finding};
 use leasehold_core::{
     AskRequest, Cooldown, Error, ErrorKind, Fence, ForceRelease, ForceReleaseRequest, IntoKey,
-    ListRequest, Listing, LockInfo, LogEntry, OwnerName, Result, Store, Ttl, settle_log,
+    ListRequest, Listing, LockInfo, LogEntry, OwnerName, RawRequest, Result, Store, Ttl,
+    settle_log,
 };
 
 use crate::LOCK;
@@ -185,6 +186,29 @@ impl Client {
     /// Cancel safe.
     pub async fn inspect(&self, key: impl IntoKey) -> Result<Option<LockInfo>> {
         self.inner().look(&key.into_key()?).await
+    }
+
+    /// What a Redis store has stored for a lock, in words for people: a line for each field, and none where
+    /// nothing is stored. A quorum tells it of each node. [`inspect`](Self::inspect) is for programs: these
+    /// words may change with any version. A token is a secret, and is told by its fingerprint only.
+    ///
+    /// # Cost
+    ///
+    #[doc = crate::cost::cost!(request)]
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] where the store has no such record (`embedded:`, `memory:`, locks of other
+    /// libraries), [`ErrorKind::Config`] for a bad name, and what the store says.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn raw(&self, key: impl IntoKey) -> Result<Vec<String>> {
+        let request = RawRequest::new(key.into_key()?);
+        let Inner { store, config, .. } = &**self.inner();
+        let raw = store.raw(&request, config.call_timeout).await;
+        raw.map_err(|error| self.inner().explain(error, "show").on_key(&request.key))
     }
 
     /// Whether a holder or waiter of an inspection is this client's own, by its `mark`: a lease that it

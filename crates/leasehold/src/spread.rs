@@ -11,7 +11,7 @@ use leasehold_core::doctor::{Finding, Severity};
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, ClientId, Convert,
     ConvertRequest, Effect, Error, ErrorKind, ForceRelease, ForceReleaseRequest, Key, Leave,
-    LeaveRequest, ListRequest, Listener, Listing, LockInfo, LockLog, LogEntry, Release,
+    LeaveRequest, ListRequest, Listener, Listing, LockInfo, LockLog, LogEntry, RawRequest, Release,
     ReleaseRequest, Renew, RenewRequest, Result, SetLimit, SetLimitRequest, Store, Wake,
 };
 
@@ -256,6 +256,14 @@ impl Store for SpreadStore {
         within: Duration,
     ) -> BoxFuture<'a, Result<Option<LockInfo>>> {
         self.store(key).inspect(key, within)
+    }
+
+    fn raw<'a>(
+        &'a self,
+        request: &'a RawRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Vec<String>>> {
+        self.store(&request.key).raw(request, within)
     }
 
     /// What a store that can't be asked has is told as unreadable, unless none can be.

@@ -16,7 +16,7 @@ pub use leasehold_core::{
     Examine, Fence, FenceBlock, ForceRelease, ForceReleaseRequest, Granted, HolderInfo, Key, Kind,
     LOG_MAX, LeaseState, LeaseStatus, Leave, LeaveRequest, ListRequest, Listener, Listing,
     LockInfo, LockLog, LogEntry, LogId, Metadata, Method, Mode, Moment, OwnerName, Place,
-    QueueRequest, Reason, Refusal, Release, ReleaseRequest, RemembersFor, Renew, RenewRequest,
-    Result, SetLimit, SetLimitRequest, Store, StoreLayer, Token, Ttl, WaiterInfo, Waiting, Wake,
-    checked_log, doctor, escape, length, proof, table,
+    QueueRequest, RawRequest, Reason, Refusal, Release, ReleaseRequest, RemembersFor, Renew,
+    RenewRequest, Result, SetLimit, SetLimitRequest, Store, StoreLayer, Token, Ttl, WaiterInfo,
+    Waiting, Wake, checked_log, doctor, escape, length, proof, table,
 };

@@ -39,6 +39,14 @@ pub(crate) struct Show {
     #[arg(long)]
     pub(crate) json: bool,
 
+    /// Print what a Redis server has stored for it, a line for each field
+    ///
+    /// A token is a secret, so only its fingerprint is printed, as in `token=#1c0ffee2`. A field that
+    /// can't be read is printed as bytes, with the reason. A quorum prints this for each node. The words
+    /// may change in any version.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) raw: bool,
+
     #[command(flatten)]
     pub(crate) sharing: Sharing,
 }

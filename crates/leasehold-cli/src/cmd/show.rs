@@ -1,7 +1,7 @@
 //! `leasehold show`: one lock.
 
 use leasehold::store::Kind;
-use leasehold::{Fence, HolderInfo, LockInfo, Metadata};
+use leasehold::{ErrorKind, Fence, HolderInfo, Key, LockInfo, Metadata};
 use serde_json::{Value, json};
 
 use crate::arguments;
@@ -11,12 +11,15 @@ use crate::context::Context;
 use crate::describe::{end, lock_json, mode, notes, owner};
 use crate::duration;
 use crate::exit::Exit;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::output::{self, JSON_VERSION};
 use crate::secret;
 
 pub(crate) async fn show(args: &Show, context: &Context) -> Outcome {
     let key = arguments::key(&args.key)?;
+    if args.raw {
+        return raw(&key, context).await;
+    }
     let client = context.connect_to_look().await?;
     let info = match &client {
         Some(client) => client.inspect(&key).await?,
@@ -48,6 +51,29 @@ pub(crate) async fn show(args: &Show, context: &Context) -> Outcome {
     for line in last_run.iter().flat_map(LastRun::lines) {
         text.push_str(&format!("{}\n", line.trim_start()));
     }
+    output::data(&secret::redact(&text))?;
+    Ok(Exit::Success)
+}
+
+/// What is stored for a lock, where that is a record of fields.
+async fn raw(key: &Key, context: &Context) -> Outcome {
+    let layout = context.settings.layout();
+    arguments::refuse_for(layout, &[(true, "--raw", "record of leasehold's")])?;
+    let at = context.settings.place_looked_at();
+    let no_record = || {
+        let why = "--raw prints the record of a lock in a Redis server, and there is none at";
+        Failure::usage(format!("{why} {at}; leave it out"))
+    };
+    let client = context.connect_to_look().await?.ok_or_else(no_record)?;
+    let lines = client.raw(key).await.map_err(|error| match error.kind() {
+        // Not that of a server, which may refuse scripts.
+        ErrorKind::Unsupported if !client.location().contains("://") => no_record(),
+        _ => error.into(),
+    })?;
+    if lines.is_empty() && !context.quiet {
+        output::message(&format!("nothing is stored for \"{key}\" at {at}"));
+    }
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
     output::data(&secret::redact(&text))?;
     Ok(Exit::Success)
 }

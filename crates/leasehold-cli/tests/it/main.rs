@@ -37,6 +37,7 @@ mod operators;
 mod outages;
 mod package;
 mod places;
+mod raw;
 mod readme;
 mod recipes;
 mod scarcity;

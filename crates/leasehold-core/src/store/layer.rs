@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, BoxFuture, Capability, Convert,
     ConvertRequest, ForceRelease, ForceReleaseRequest, Leave, LeaveRequest, ListRequest, Listener,
-    Listing, LockInfo, LockLog, Release, ReleaseRequest, Renew, RenewRequest, SetLimit,
+    Listing, LockInfo, LockLog, RawRequest, Release, ReleaseRequest, Renew, RenewRequest, SetLimit,
     SetLimitRequest, Store,
 };
 use crate::doctor::Finding;
@@ -108,6 +108,8 @@ pub enum Method {
     RemembersFor,
     /// [`Store::examine`].
     Examine,
+    /// [`Store::raw`].
+    Raw,
 }
 
 impl Method {
@@ -128,6 +130,7 @@ impl Method {
             Self::Listen => "listen",
             Self::RemembersFor => "remembers-for",
             Self::Examine => "examine",
+            Self::Raw => "show",
         }
     }
 }
@@ -182,6 +185,7 @@ calls! {
     ForceReleaseRequest: ForceRelease, force_release -> ForceRelease, it => vec![(&it.key, None)];
     Key: Inspect, inspect -> Option<LockInfo>, key => vec![(key, None)];
     ListRequest: List, list -> Listing, _it => Vec::new();
+    RawRequest: Raw, raw -> Vec<String>, it => vec![(&it.key, None)];
 }
 
 impl Call for [RenewRequest] {
@@ -335,6 +339,14 @@ impl<L: StoreLayer> Store for L {
 
     fn examine<'a>(&'a self, within: Duration) -> BoxFuture<'a, Result<Vec<Finding>>> {
         self.carry(&Examine, within)
+    }
+
+    fn raw<'a>(
+        &'a self,
+        request: &'a RawRequest,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Vec<String>>> {
+        self.carry(request, within)
     }
 
     fn separate(&self) -> Option<Arc<dyn Store>> {

@@ -20,7 +20,7 @@ pub use mode::{Bond, Kind, Mode};
 pub use place::Place;
 pub use request::{
     AcquireRequest, AskRequest, ConvertRequest, ForceReleaseRequest, LeaveRequest, ListRequest,
-    QueueRequest, ReleaseRequest, RenewRequest, SetLimitRequest,
+    QueueRequest, RawRequest, ReleaseRequest, RenewRequest, SetLimitRequest,
 };
 pub use wake::{Listener, Wake};
 
@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::doctor::Finding;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::token::{ClientId, Token};
 
@@ -71,7 +71,7 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// # Wrappers
 ///
 /// A store that stands before another is a [`StoreLayer`], which sees all calls in one function.
-/// There are no default methods but three, so a store that forgets another does not compile.
+/// There are no default methods but four, so a store that forgets another does not compile.
 ///
 /// # Conformance
 ///
@@ -196,6 +196,20 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// place for that.
     fn log(&self) -> Option<Arc<dyn LockLog>> {
         None
+    }
+
+    /// What is stored for a lock, in words for people: a line for each field, and none where nothing is
+    /// stored. Tokens are told by their [fingerprint](crate::Token::fingerprint) only. Changes nothing.
+    ///
+    /// The default says [`ErrorKind::Unsupported`]: the store has no such record.
+    fn raw<'a>(
+        &'a self,
+        request: &'a RawRequest,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<Vec<String>>> {
+        let why = "this store keeps no record of its own in a Redis server";
+        let error = Error::new(ErrorKind::Unsupported, why).during("show").on_key(&request.key);
+        Box::pin(std::future::ready(Err(error.at_store(self.location()))))
     }
 
     /// The secret of a new acquisition, or the bytes of a new client's name. The default makes it by

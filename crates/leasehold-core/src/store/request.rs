@@ -295,6 +295,22 @@ impl ForceReleaseRequest {
     }
 }
 
+/// Asks for what is stored for a lock, in words.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RawRequest {
+    /// The lock.
+    pub key: Key,
+}
+
+impl RawRequest {
+    /// What is stored for `key`.
+    #[must_use]
+    pub const fn new(key: Key) -> Self {
+        Self { key }
+    }
+}
+
 /// Asks for a list of locks in use.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]

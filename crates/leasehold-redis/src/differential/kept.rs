@@ -27,7 +27,7 @@ pub(super) struct KeptLock {
     dump: Option<Vec<u8>>,
     /// Negative when there is no such key, or no expiry.
     pub(super) lives_ms: i64,
-    pub(super) content: BTreeMap<String, String>,
+    pub(super) content: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 impl World {

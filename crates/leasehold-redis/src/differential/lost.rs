@@ -77,7 +77,7 @@ async fn lose(
     world: &mut World,
     tally: &mut Tally,
     lock: &Lock,
-    field: &str,
+    field: &[u8],
     at_us: u64,
     step: &Step,
 ) -> Result<(), TestCaseError> {
@@ -95,11 +95,15 @@ async fn lose(
         // All that there was: the server has forgotten the lock.
         return Ok(());
     }
-    let of_record = matches!(field, "lock" | "state");
+    let of_record = matches!(field, b"about" | b"state");
+    let field = field.escape_ascii();
     let fine = |outcome: Result<(), &leasehold_core::Error>| match outcome {
         Ok(()) => true,
         // What is left of a lock without its record can't be read, and ends by itself.
-        Err(error) => of_record && error.kind() == ErrorKind::Corrupt && lives_ms > 0,
+        Err(error) => {
+            let unreadable = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Foreign);
+            of_record && unreadable && lives_ms > 0
+        }
     };
     if let Some(info) = held {
         tally.held += 1;

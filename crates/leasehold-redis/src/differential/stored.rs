@@ -3,25 +3,27 @@
 use std::collections::{BTreeMap, HashMap};
 
 use leasehold_core::table::{LockEntry, Now};
-use leasehold_core::{Fence, FenceBlock, Key, Kind, Mode};
+use leasehold_core::{Fence, FenceBlock, Key, Kind, Mode, Token};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use redis::Value;
 use serde_json::Value as Json;
 
 use super::World;
+use crate::forms::{Pack as _, Packed, Shape};
 use crate::stored::{self, Holder, Waiter};
 
 /// What is stored, and until when the key lives.
 #[derive(Debug)]
 pub(super) struct Stored {
     pub(super) state: State,
-    fields: BTreeMap<String, String>,
+    fields: BTreeMap<Vec<u8>, Vec<u8>>,
     /// How many fields a stopped script left empty.
     pub(super) emptied: usize,
-    /// From now, ms: when the key expires, by the server and by its record.
+    /// From now, ms: when the key expires, by the server.
     key_ms: i64,
-    kept_ms: u64,
+    /// By the state, µs.
+    kept: u64,
 }
 
 /// What the table has, and how long from now, ms, the lock is in use and its fences are ahead; negative for what is
@@ -76,17 +78,19 @@ impl Stored {
         };
         let locks = world.sequences.cast_signed();
         assert!(keys <= 2 + locks, "{keys} keys for {locks} locks and the clock");
-        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        let fields: BTreeMap<_, _> = bytes
-            .iter()
-            .filter(|(_, value)| !value.is_empty())
-            .map(|(name, value)| (text(name), text(value)))
-            .collect();
         let stored = stored::read(&bytes).unwrap();
-        let kept_ms = stored.as_ref().map_or(0, |stored| stored.kept_ms);
+        let count = bytes.len();
+        let fields: BTreeMap<_, _> =
+            bytes.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+        let kept = stored.as_ref().map_or(0, |stored| stored.state.kept);
         let state = stored.map_or_else(State::default, |stored| parse(&stored, &fields));
-        let emptied = bytes.len() - fields.len();
-        Self { state, fields, emptied, key_ms, kept_ms }
+        let emptied = count - fields.len();
+        Self { state, fields, emptied, key_ms, kept }
+    }
+
+    /// Every byte of it.
+    pub(super) const fn bytes(&self) -> &BTreeMap<Vec<u8>, Vec<u8>> {
+        &self.fields
     }
 
     /// What the table has.
@@ -134,15 +138,17 @@ impl Stored {
             return Ok(());
         }
         prop_assert!(self.key_ms > 0, "the key never expires: {self:?}");
-        let kept_ms = self.kept_ms.cast_signed() - (now.at.as_micros() / 1_000).cast_signed();
+        let ahead_us = self.kept.cast_signed() - now.at.as_micros().cast_signed();
+        let kept_ms = ahead_us.div_euclid(1_000);
         if self.fields != before.fields {
-            let least = wanted.fence_ms.max(wanted.in_use_ms) + RETENTION_MS;
+            // Both are rounded up.
+            let least = wanted.fence_ms.max(wanted.in_use_ms) + RETENTION_MS - 1;
             // Nobody waits or holds for longer than ten seconds, and clocks are set back by as much
             // as two each time.
             let most = wanted.fence_ms.max(wanted.in_use_ms).max(120_000) + RETENTION_MS * 5 / 4;
             prop_assert!((least..=most + 1).contains(&kept_ms), "{kept_ms}: {self:?} {wanted:?}");
         }
-        if self.kept_ms != before.kept_ms {
+        if self.kept != before.kept {
             let range = kept_ms - SLACK_MS..=kept_ms + 1;
             prop_assert!(range.contains(&self.key_ms), "{kept_ms}: {self:?}");
         }
@@ -193,7 +199,7 @@ fn stored_holder(of: &Holder) -> String {
     let asked_by = of.asked_by.as_ref().map(|by| by.as_str().to_owned());
     let label = (of.owner.as_str().to_owned(), of.metadata.as_str().to_owned(), asked_by);
     let numbers = [of.holds.into(), of.granted, of.expires];
-    holder(&of.token, letter(of.mode), of.fences, numbers, label)
+    holder(&of.token.to_hex(), letter(of.mode), of.fences, numbers, label)
 }
 
 fn table_waiter(json: &Json) -> String {
@@ -222,14 +228,14 @@ fn stored_waiter(of: &Waiter) -> String {
         of.place,
         of.ticket,
         of.heartbeat.into(),
-        of.window_ms,
+        of.window / 1_000,
         of.behind.into(),
         of.block.into(),
         of.arrived,
         of.seen,
     ];
     let label = (of.owner.as_str(), of.metadata.as_str());
-    waiter(&of.token, letter(of.mode), &of.channel, numbers, label)
+    waiter(&of.token.to_hex(), letter(of.mode), &of.channel, numbers, label)
 }
 
 fn waiter(
@@ -243,162 +249,107 @@ fn waiter(
 }
 
 /// Reads what is beside holders and waiters, and checks what can be told from them.
-fn parse(stored: &stored::Stored, fields: &BTreeMap<String, String>) -> State {
-    let about: Vec<&str> = fields["lock"].split(' ').collect();
-    assert_eq!((about[1].len(), about[2].len()), (10, 16), "{about:?}");
-    let words: Vec<&str> = fields["state"].split(' ').collect();
-    let widths = words.iter().take(4).map(|word| word.len());
-    assert_eq!(widths.collect::<Vec<_>>(), [13, 32, 16, 4], "{words:?}");
-    let alone = words.get(4).is_some_and(|word| *word != "many");
+fn parse(stored: &stored::Stored, fields: &BTreeMap<Vec<u8>, Vec<u8>>) -> State {
+    let its = &stored.state;
+    let past = fields.get(&b"ended"[..]).map(Vec::as_slice).unwrap_or_default();
+    assert_eq!(past.len() % 16, 0, "{stored:?}");
+    let past = past.chunks(16).map(|token| Token::from_bytes(token.try_into().unwrap()));
     let mut state = State {
         holders: stored.holders.iter().map(stored_holder).collect(),
         waiters: stored.waiters.iter().map(stored_waiter).collect(),
-        closed_until: stored.closed_until,
-        last_fence: (words[2] != "0000000000000000").then(|| stored.fences.last()),
-        ended: fields
-            .get("ended")
-            .map(|ended| ended.split(' ').map(str::to_owned).collect())
-            .unwrap_or_default(),
+        closed_until: its.closed,
+        last_fence: stored.last_fence(),
+        ended: past.map(|token| token.to_hex()).collect(),
         ..State::default()
     };
-    if !alone && !words[1].starts_with('-') {
-        state.released = Some(words[1].to_owned());
+    if its.ends == 0 {
+        state.released = its.token.map(|token| token.to_hex());
     }
-    state.kind = state.in_use().then_some(stored.limit);
-    assert_eq!(words.len() == 4, !state.in_use() && stored.limit == 0, "{fields:?}");
-    let mut expected = vec!["lock".to_owned(), "state".to_owned()];
-    expected.extend(fields.contains_key("ended").then(|| "ended".to_owned()));
-    if alone {
-        assert_eq!(stored.holders.len(), 1, "{fields:?}");
-        assert_eq!(words[4].len(), 16, "{words:?}");
-        let more = stored.closed_until > 0 || stored.holders[0].asked_by.is_some();
-        let shape = if more {
-            assert_eq!(words[6].len(), 16, "{words:?}");
-            Some("more")
-        } else {
-            (!stored.waiters.is_empty() && !is_plain(&words)).then_some("line")
-        };
-        assert_eq!(words.get(5).copied().filter(|_| !is_plain(&words)), shape, "{fields:?}");
+    state.kind = state.in_use().then_some(its.limit);
+    let mut expected = vec![b"state".to_vec()];
+    for name in [&b"about"[..], b"ended"] {
+        expected.extend(fields.contains_key(name).then(|| name.to_vec()));
+    }
+    let shape = u64::from(fields[&b"state"[..]][0]);
+    let is_plain = its.waiters + its.holders + its.limit == 0 && its.closed == 0 && !its.asked;
+    assert_eq!(shape == Shape::Plain.byte(), is_plain, "{stored:?}");
+    if its.ends > 0 {
+        assert_eq!((stored.holders.len(), its.holders), (1, 0), "{stored:?}");
+        assert_eq!(its.asked, stored.holders[0].asked_by.is_some(), "{stored:?}");
     } else {
-        check_crowd(&words, stored, fields, &mut expected);
+        check_crowd(stored, fields, &mut expected);
     }
     if !stored.waiters.is_empty() {
-        state.next_places = if is_plain(&words) {
-            check_plain_line(&words, stored, fields, &mut expected)
-        } else {
-            check_line(stored, fields, &mut expected)
-        };
+        check_line(stored, fields, &mut expected);
+        state.next_places = its.next_places;
     }
+    let (head, next) = (its.ranges.first().copied().unwrap_or_default(), its.next_places);
+    let in_one = its.ranges.len() == 1 && next == [0, head.1 + 1] && its.walked == 0;
+    let is_line =
+        its.waiters > 0 && in_one && its.holders + its.limit == 0 && its.closed == 0 && !its.asked;
+    assert_eq!(shape == Shape::Line.byte(), is_line, "{stored:?}");
     expected.sort_unstable();
-    assert_eq!(fields.keys().cloned().collect::<Vec<_>>(), expected, "{fields:?}");
+    assert_eq!(fields.keys().cloned().collect::<Vec<_>>(), expected, "{stored:?}");
     state
 }
 
-/// Holders are numbered without gaps, each is found by its token, and the record says how many they
+/// Holders are numbered without gaps, each is found by its token, and the state says how many they
 /// are, what they have, and when the first of their leases ends.
 fn check_crowd(
-    words: &[&str],
     stored: &stored::Stored,
-    fields: &BTreeMap<String, String>,
-    expected: &mut Vec<String>,
+    fields: &BTreeMap<Vec<u8>, Vec<u8>>,
+    expected: &mut Vec<Vec<u8>>,
 ) {
-    let count = stored.holders.len();
-    expected.extend((1..=count).map(|number| format!("@{number}")));
-    for holder in &stored.holders {
-        let field = &fields[&holder.token];
-        assert!(fields[field].contains(&holder.token), "{fields:?}");
-        expected.push(holder.token.clone());
+    let its = &stored.state;
+    let count = u32::try_from(stored.holders.len()).unwrap();
+    assert_eq!((its.holders, its.cursor, its.asked), (count, 0, false), "{stored:?}");
+    let mut tokens = Vec::new();
+    for number in 1..=count {
+        let mut slot = b"@".to_vec();
+        slot.int(number);
+        tokens.push(fields[&slot].clone());
+        // Its record leads back to it.
+        let mut packed = Packed(&fields[&tokens[tokens.len() - 1]][1..]);
+        assert_eq!(packed.double(), Some(number.into()), "{stored:?}");
+        expected.push(slot);
     }
-    if words.get(4) != Some(&"many") {
-        assert_eq!(count, 0, "{fields:?}");
-        return;
-    }
-    let numbers: Vec<u64> = words[6..].iter().map(|word| word.parse().unwrap()).collect();
-    let [_, holders, taken, ends, nearest, cursor, _] = numbers[..] else { panic!("{words:?}") };
-    assert_eq!((holders, cursor), (u64::try_from(count).unwrap(), 0), "{fields:?}");
+    expected.extend(tokens.iter().cloned());
     // A bond is taken once, however many have it.
     let all_taken = match stored.holders.first().map(|holder| holder.mode) {
         Some(Mode::Joint(bond)) => bond.number(),
         _ => stored.holders.iter().map(|holder| letter(holder.mode).1).sum::<u64>(),
     };
-    assert_eq!(all_taken, taken, "{fields:?}");
+    assert_eq!(all_taken, its.taken, "{stored:?}");
     if let Some(soonest) = stored.holders.iter().min_by_key(|holder| holder.expires) {
-        assert!(ends <= soonest.expires, "{fields:?}");
-        if nearest > 0 {
-            assert_eq!(ends, soonest.expires, "{fields:?}");
-            assert_eq!(fields[&soonest.token], format!("@{nearest}"), "{fields:?}");
+        assert!(its.first_end <= soonest.expires, "{stored:?}");
+        if let Some(at) = usize::try_from(its.nearest).unwrap().checked_sub(1) {
+            assert_eq!(its.first_end, soonest.expires, "{stored:?}");
+            assert_eq!(tokens[at], soonest.token.as_bytes(), "{stored:?}");
         }
     }
 }
 
-/// Whether the state has all of the line.
-fn is_plain(words: &[&str]) -> bool {
-    words.len() == 10 && words[4] != "many"
-}
-
-/// Every waiter is found by its token, and has its place kept for as long as the state says.
-fn check_waiters(
-    stored: &stored::Stored,
-    fields: &BTreeMap<String, String>,
-    expected: &mut Vec<String>,
-    window: u64,
-) {
-    for waiter in &stored.waiters {
-        let field = format!("#{}", waiter.place);
-        assert_eq!(fields[&waiter.token], field, "{fields:?}");
-        expected.extend([field, waiter.token.clone()]);
-        assert!(window == 0 || waiter.window_ms == window, "{fields:?}");
-    }
-}
-
-/// A plain line begins with the first waiter, has so many places given up as the state says, and no place ends before
-/// the state says.
-fn check_plain_line(
-    words: &[&str],
-    stored: &stored::Stored,
-    fields: &BTreeMap<String, String>,
-    expected: &mut Vec<String>,
-) -> [u64; 2] {
-    let widths: Vec<usize> = words[5..9].iter().map(|word| word.len()).collect();
-    assert_eq!(widths, [16, 16, 16, 13], "{fields:?}");
-    let numbers: Vec<u64> = words[5..].iter().map(|word| word.parse().unwrap()).collect();
-    let [soonest, head, following, window, gone] = numbers[..] else { panic!("{words:?}") };
-    check_waiters(stored, fields, expected, window);
-    assert!(stored.waiters.iter().all(|waiter| waiter.ends() >= soonest), "{fields:?}");
-    assert_eq!(stored.waiters[0].place, head, "{fields:?}");
-    let places = following - head;
-    assert_eq!(u64::try_from(stored.waiters.len()).unwrap() + gone, places, "{fields:?}");
-    assert!(stored.waiters.iter().all(|waiter| waiter.place < following), "{fields:?}");
-    [0, following]
-}
-
-/// Every waiter is in a range, the first range begins with the first
-/// waiter, and no place ends before the record says.
+/// Every waiter is found by its token and by its place, the first range begins with the first waiter, all are in a range,
+/// and no place ends before the state says.
 fn check_line(
     stored: &stored::Stored,
-    fields: &BTreeMap<String, String>,
-    expected: &mut Vec<String>,
-) -> [u64; 2] {
-    expected.push("line".to_owned());
-    let words: Vec<&str> = fields["line"].split(' ').collect();
-    let number = |at: usize| words[at].parse::<u64>().unwrap();
-    assert_eq!(words[0].len(), 16);
-    check_waiters(stored, fields, expected, number(5));
-    assert_eq!(usize::try_from(number(6)).unwrap(), stored.waiters.len(), "{fields:?}");
-    assert!(stored.waiters.iter().all(|waiter| waiter.ends() >= number(0)), "{fields:?}");
-    let mut after = 0;
-    for range in &words[7..] {
-        let (head, rest) = range.split_once('-').unwrap();
-        let (tail, count) = rest.split_once('/').unwrap();
-        let [head, tail, count] = [head, tail, count].map(|text| text.parse::<u64>().unwrap());
-        assert!(after <= head && head <= tail && count > 0, "{fields:?}");
+    fields: &BTreeMap<Vec<u8>, Vec<u8>>,
+    expected: &mut Vec<Vec<u8>>,
+) {
+    let its = &stored.state;
+    for waiter in &stored.waiters {
+        let mut name = Vec::new();
+        name.double(waiter.place);
+        name.reverse();
+        assert_eq!(fields[&name], waiter.token.as_bytes(), "{stored:?}");
+        expected.extend([name, waiter.token.as_bytes().to_vec()]);
+        assert!(waiter.window <= its.longest && waiter.ends() >= its.soonest, "{stored:?}");
         let inside =
-            stored.waiters.iter().filter(|waiter| (head..=tail).contains(&waiter.place)).count();
-        assert_eq!(u64::try_from(inside).unwrap(), count, "{fields:?}");
-        if after == 0 {
-            assert_eq!(stored.waiters[0].place, head, "{fields:?}");
-        }
-        after = tail + 1;
+            its.ranges.iter().filter(|(head, tail)| (head..=tail).contains(&&waiter.place));
+        assert_eq!(inside.count(), 1, "{stored:?}");
     }
-    [number(3), number(4)]
+    assert_eq!(usize::try_from(its.waiters).unwrap(), stored.waiters.len(), "{stored:?}");
+    assert_eq!(its.ranges[0].0, stored.waiters[0].place, "{stored:?}");
+    let in_order = its.ranges.windows(2).all(|two| two[0].1 < two[1].0);
+    assert!(in_order && its.ranges.iter().all(|(head, tail)| head <= tail), "{stored:?}");
 }

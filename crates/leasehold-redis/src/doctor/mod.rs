@@ -8,6 +8,7 @@ mod judge;
 mod replicas;
 mod rights;
 mod room;
+mod structs;
 mod topology;
 mod wake;
 
@@ -147,7 +148,11 @@ impl RedisStore {
         let facts = self.ask_facts(server, deadline).await?;
         let user = self.ask_user(server, deadline).await?;
         let lacking = self.try_commands(server, &spare, deadline).await?;
-        let scripts = self.try_script(server, &spare, deadline).await?;
+        let scripts = match self.try_structs(server, &spare, deadline).await? {
+            // No script runs then, for this reason.
+            Some(lacking) => Some(lacking),
+            None => self.try_script(server, &spare, deadline).await?,
+        };
         let is_spread = self.shared.transport.is_spread();
         let mut findings = judge::settings(&facts, is_spread, self.shared.replication);
         findings.extend(replicas::replication(&facts, self.shared.replication));

@@ -50,12 +50,11 @@ pub(super) fn trials(names: &Names, spare: &Spare, digest: &str) -> Vec<(&'stati
     };
     vec![
         trial("ping", &[]),
-        trial("evalsha", &[digest, "1", record, "0000", "0", "0"]),
+        trial("evalsha", &[digest, "1", record, &"\0".repeat(18)]),
         trial("eval", &["return 0", "1", record]),
         trial("time", &[]),
         trial("pttl", &[record]),
         trial("hget", &[record, "-"]),
-        trial("hmget", &[record, "-"]),
         trial("hgetall", &[record]),
         // A field without a value is refused, but only after the rights were found to be there.
         trial("hset", &[record, "-", "-", "-"]),

@@ -1,5 +1,7 @@
 //! Whether who waits is woken.
 
+use std::time::Duration;
+
 use leasehold_core::doctor::{Finding, Severity, WAKE};
 use leasehold_core::{ClientId, ErrorKind, Wake};
 use tokio::time::timeout_at;
@@ -7,6 +9,7 @@ use tokio::time::timeout_at;
 use super::facts::word;
 use super::rights::{Lacking, Spare};
 use crate::classify::Lack;
+use crate::listen::first_in_line;
 use crate::store::RedisStore;
 use crate::transport::{Body, Deadline, Delivery, Request};
 use crate::unsent::Messages;
@@ -90,8 +93,8 @@ impl RedisStore {
         if lacking.iter().any(|(command, _)| *command == "publish") {
             return None;
         }
-        let text = format!("first {TICKET} 0");
-        let call = self.publish_call(&spare.key, &spare.channel, &text);
+        let message = first_in_line(TICKET, Duration::ZERO);
+        let call = self.publish_call(&spare.key, &spare.channel, &message);
         let request =
             Request { body: Body::Script { call: &call, whole: true }, delivery: Delivery::None };
         let transport = &*self.shared.transport;

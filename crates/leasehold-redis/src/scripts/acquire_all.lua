@@ -1,66 +1,54 @@
--- Takes several locks, or none of them.
+-- Takes several locks, or none of them: reads all, then looks whether each is to be had, and then takes each.
 --
--- KEYS  i  the i-th lock
--- ARGV  as for acquire, without places in line
+-- KEYS[i]  the i-th lock
+-- ARGV     as for acquire, without places in line
 --
--- Returns one of
---   granted {epoch fence count …}  all are held, under these fences
---   blocked i answer               the i-th, counted from 0, is not to be had, for the reason that
---                                  acquire would answer; none was taken
+-- Returns an array with one answer, which is one of
+--   granted {answer …}   all are held: of each what acquire would answer
+--   blocked i answer     the i-th, counted from 0, is not to be had, for the reason that acquire would answer; none was taken
 --
--- Atomic: one script. Keys of several slots must not be given to a cluster.
--- include: asked
-local frees = false
--- include: lock
--- include: crowd
--- include: line
--- include: expire_and_grant
--- include: take
-local opened, blocked = {}, nil
-for i = 1, #KEYS do
-  local wanted = wanted_of(i)
-  local lock, answer = open(KEYS[i], wanted.token)
-  -- Nothing is changed then, of the others either.
-  if not lock then return {'blocked', i - 1, answer} end
-  local before = head_of(lock)
-  expire_and_grant(lock)
-  tell_first(lock, before)
-  local mine, hold = lock.holder == wanted.token, hold_of(lock, wanted.token)
-  local waits = place_of(lock, wanted.token)
-  answer = refusal(lock, wanted, mine or hold or waits)
-  if not answer and not mine and not hold and (waits or not is_free(lock, wanted)) then
-    answer = add_contention(lock, {'busy'})
-  end
-  opened[i] = {lock = lock, wanted = wanted, mine = mine, hold = hold}
-  if answer then
-    blocked = {'blocked', i - 1, answer}
-    break
-  end
-end
-local fences = {}
-for i = 1, #opened do
-  local it = opened[i]
-  local lock, wanted = it.lock, it.wanted
-  if not blocked then
-    local at, before, closed = #fences, head_of(lock), lock.closed
-    if it.mine or it.hold then
-      local answer = prolong(lock, wanted, it.hold)
-      fences[at + 1], fences[at + 2], fences[at + 3] = answer[2], answer[3], answer[4]
-    else
-      grant(lock, wanted)
-      fences[at + 1], fences[at + 2], fences[at + 3] = lock.epoch, lock.first, lock.count
+-- Atomic. Keys of several slots must not be given to a cluster.
+-- include: begin
+-- include: clock
+-- include: wish
+local frees, blocked, answers = false, nil, {}
+for step = 1, 3 do
+  for i = 1, blocked and 0 or #keys do
+    -- include: wanted
+    -- include: read
+    local has, unread = false, answer
+    if not answer and step > 1 then
+      local before, was_closed = waiters > 0 and head, nil
+      wide = true
+      -- include: wide
+      settle()
+      was_closed = closed
+      -- include: look
+      has = own == $SHARES or ends > 0 and holder == token
+      if answer then
+        -- Nothing is taken.
+      elseif step == 2 then
+        if not has and (own or not free) then answer = {'busy'} end
+      elseif has then
+        -- include: prolong
+      else
+        -- include: grant
+      end
+      tell_first(closed <= was_closed and before, nil)
+      -- include: seen
+      -- include: commit
+      -- include: tell
+      -- include: shown
     end
-    -- A head that reckons with the end of a lease has to reckon with the closing now.
-    if lock.closed > closed then before = nil end
-    tell_first(lock, before, nil)
+    local is_had = type(answer) == 'number' or type(answer) == 'table' and answer[1] == 'already'
+    if answer and not is_had then
+      -- What was written before is not to look like nothing.
+      if written and (unread or answer[1] == 'failed') then error(answer[2] or answer[1], 0) end
+      blocked = {'blocked', i - 1, answer}
+      break
+    end
+    answers[i] = answer
   end
 end
-for i = 1, #opened do
-  local failed = commit(opened[i].lock)
-  if failed then
-    -- Those before it are taken, so this is not to look like nothing.
-    if i > 1 then error(failed[2], 0) end
-    return {'blocked', 0, failed}
-  end
-end
-return tell(blocked or {'granted', fences})
+answer = blocked or {'granted', answers}
+-- include: only

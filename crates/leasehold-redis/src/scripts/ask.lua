@@ -1,51 +1,49 @@
 -- Notes that holders are asked to let go.
 --
--- KEYS  1       the lock
--- ARGV  1 to 3  see now.lua
---       4       epoch of the fence of the lease that is meant, or an empty string for all
---       5       sequence of that fence
---       6       who asks, in the form of an owner in a label
---       7       from which of those who share it on; 1 to begin with
+-- KEYS[1]  the lock
+-- ARGV[1]  see begin.lua
+-- ARGV[2]  $MEANT: 1 for all leases, or 0 for the one that has a fence; its epoch and sequence; from which of those who share
+--          it on, 1 to begin with
+-- ARGV[3]  who asks, in the form of an owner in a label
 --
--- Returns one of
+-- Returns an array with one answer, which is one of
 --   asked holders next   next: where to go on, or 0
 --   foreign, damaged, version or failed, as acquire says it
 --
 -- Atomic for each of its calls, which look at up to $STEP holders.
--- include: now
-local frees = false
--- include: lock
--- include: crowd
--- include: line
--- include: expire_and_grant
-local all, its_epoch, sequence = ARGV[4] == '', tonumber(ARGV[4]), tonumber(ARGV[5])
-local lock, other = open(KEYS[1], '')
-if not lock then return other end
-local function is_meant(lease)
-  return all or lease.epoch == its_epoch and lease.first <= sequence
-    and sequence < lease.first + lease.count
-end
-local before = head_of(lock)
-expire_and_grant(lock)
-tell_first(lock, before)
-local asked, onward = 0, 0
-if lock.holder then
-  if is_meant(lock) then
-    lock.profile = match(lock.profile, '^%d+ [^ ]* [^ ]*') .. ' ' .. ARGV[6]
-    asked, lock.dirty = 1, true
-  end
-else
-  local from, to = ARGV[7] + 0, math.min(lock.holders, ARGV[7] + $STEP - 1)
-  fetch_holds(lock, from, to)
-  for number = from, to do
-    local hold = hold_at(lock, number)
-    if is_meant(hold) then
-      hold.profile = match(hold.profile, '^%d+ [^ ]* [^ ]*') .. ' ' .. ARGV[6]
-      put_hold(lock, hold)
-      asked = asked + 1
+-- include: begin
+-- include: clock
+local frees, number, onward = false, 0, 0
+local all, its_epoch, sequence, from = unpack('$MEANT', argv[2])
+key = keys[1]
+-- include: read
+if not answer then
+  -- include: wide
+  local before = waiters > 0 and head
+  settle()
+  tell_first(before, nil)
+  if ends > 0 then
+    local text = string.match(get('about') or '', '^%d+ %d+ %d+ %d+ [^ ]* [^ ]*') or stamp .. '1 1  '
+    local first = following - string.match(text, '^%d+ %d+ (%d+)')
+    if all == 1 or last_epoch == its_epoch and first <= sequence and sequence < following then
+      put('about', text .. ' ' .. argv[3])
+      number, asked, changed = 1, 1, true
     end
+  else
+    local to = min(holders, from + $STEP - 1)
+    for n = from, to do
+      local its, record = hold_at(n)
+      local _, _, _, first, hold_epoch, block, _, _, at = unpack('$SHARER', record)
+      if all == 1 or hold_epoch == its_epoch and first <= sequence and sequence < first + block then
+        local text = string.match(sub(record, at), '^%d+ %d+ %d+ %d+ [^ ]* [^ ]*') or stamp .. '1 1  '
+        put(its, sub(record, 1, at - 1) .. text .. ' ' .. argv[3])
+        number = number + 1
+      end
+    end
+    if to < holders then onward = to + 1 end
   end
-  if to < lock.holders then onward = to + 1 end
+  answer = {'asked', floor(number), floor(onward)}
+  -- include: commit
+  -- include: tell
 end
-local failed = commit(lock)
-return tell(failed or {'asked', asked, onward})
+-- include: only

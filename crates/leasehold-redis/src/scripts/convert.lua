@@ -1,14 +1,11 @@
 -- Changes the mode in which a lease is held, at once or not at all; its end stays what it is.
 --
--- KEYS  1       the lock
--- ARGV  1 to 3  see now.lua
---       4       token
---       5       epoch of the lease's fences
---       6       sequence of the last of them
---       7       mode, 8 permits and 9 limit, as for acquire
---       10      how many fences to reserve where new ones are issued
+-- KEYS[1]  the lock
+-- ARGV[1]  see begin.lua
+-- ARGV[2]  $CONVERSION: token; the sequence that follows the last of the lease's fences, and their epoch; mode, permits and
+--          limit, as for acquire; how many fences to reserve where new ones are issued
 --
--- Returns one of
+-- Returns an array with one answer, which is one of
 --   converted epoch fence count
 --   busy others          shared holders, or permits that others have
 --   wrong-kind limit
@@ -17,65 +14,71 @@
 --   not-held
 -- or foreign, damaged, version or failed, as acquire says it.
 --
--- Atomic: one script. Works at the server's memory limit.
--- include: now
+-- Atomic. Works at the server's memory limit.
+-- include: begin
+-- include: clock
 local frees = true
--- include: lock
--- include: crowd
--- include: line
--- include: expire_and_grant
-local token, its_epoch, last = ARGV[4], ARGV[5] + 0, ARGV[6] + 0
-local mode, permits, limit, block = ARGV[7], ARGV[8] + 0, ARGV[9] + 0, ARGV[10] + 0
-local lock, other = open(KEYS[1], token)
-if not lock then return other end
-local before = head_of(lock)
-expire_and_grant(lock)
-local answer
-local mine, hold = lock.holder == token, hold_of(lock, token)
-local more = hold and permits - hold.permits
-if not mine and not hold then
-  answer = {is_late(lock, its_epoch, last) and 'late' or 'not-held'}
-elseif lock.limit ~= limit or mode == 'j' or hold and hold.mode == 'j' then
-  answer = {'wrong-kind', lock.limit}
-elseif mine and mode == 's' then
-  if its_epoch ~= lock.epoch or last ~= lock.first + lock.count - 1 then
+local end_of, its_epoch, mode, permits, its_limit, block
+key = keys[1]
+token, end_of, its_epoch, mode, permits, its_limit, block = unpack('$CONVERSION', argv[2])
+-- include: read
+if not answer then
+  -- include: wide
+  local before = waiters > 0 and head
+  settle()
+  local own, record = what(token)
+  local is_alone = ends > 0 and holder == token
+  local _, number, its_end, first, hold_epoch, its_block, its_mode, its_permits, from
+  if own == $SHARES then
+    _, number, its_end, first, hold_epoch, its_block, its_mode, its_permits, from = unpack('$SHARER', record)
+  elseif is_alone then
+    its_block = string.match(get('about') or '', '^%d+ %d+ (%d+)') or 1
+    first, hold_epoch = following - its_block, last_epoch
+  end
+  if not (is_alone or own == $SHARES) then
+    local late = ends == 0 and holders == 0 and holder == '$NOBODY' and end_of == following and its_epoch == last_epoch
+    answer = {late and 'late' or 'not-held'}
+  elseif limit ~= its_limit or mode == 'j' or its_mode == 'j' then
+    answer = {'wrong-kind', floor(limit)}
+  elseif is_alone and mode == 's' and (its_epoch ~= last_epoch or end_of ~= following) then
     -- A downgrade that arrives again after a later upgrade must not undo it.
     answer = {'not-held'}
+  elseif is_alone and mode == 's' then
+    local text, its_end = get('about') or stamp .. '1 1  ', ends
+    holder, ends, asked = '$NOBODY', 0, 0
+    add_hold(token, its_end, first, hold_epoch, its_block + 0, 's', 1, text)
+    answer = {'converted'}
+  elseif is_alone then
+    answer = {'converted'}
+  elseif mode == 'x' and holders > 1 then
+    answer = {'busy', floor(holders - 1)}
+  elseif mode == 'x' then
+    drop_hold(token, record)
+    first, its_block, hold_epoch = issue(block), block, epoch
+    holder, ends = token, its_end
+    local text = string.gsub(sub(record, from), '^(%d+ %d+) %d+', '%1 ' .. format('%.0f', block))
+    if string.find(text, '^%d+ %d+ %d+ %d+ [^ ]* [^ ]* ') then asked = 1 end
+    put('about', text)
+    answer = {'converted'}
+  elseif mode == 'p' and permits > its_limit then
+    answer = {'too-many-permits'}
+  elseif permits > its_permits and (waiters > 0 or taken + permits - its_permits > its_limit) then
+    answer = {'busy', floor(taken - its_permits)}
   else
-    local expires, granted, profile = lock.expires, lock.granted, lock.profile
-    lock.holder = nil
-    add_hold(lock, {
-      mode = 's', permits = 1, token = token, profile = profile, expires = expires,
-      granted = granted, epoch = lock.epoch, first = lock.first, count = lock.count,
-    })
-    answer = {'converted', lock.epoch, lock.first, lock.count}
+    if permits ~= its_permits then
+      taken = taken + permits - its_permits
+      put(token, pack('$SHARER', 's', number, its_end, first, hold_epoch, its_block, its_mode, permits) .. sub(record, from))
+    end
+    answer = {'converted'}
   end
-elseif mine then
-  answer = {'converted', lock.epoch, lock.first, lock.count}
-elseif mode == 'x' then
-  if lock.holders > 1 then
-    answer = {'busy', lock.holders - 1}
-  else
-    drop_hold(lock, hold)
-    issue(lock, block)
-    lock.holder, lock.granted, lock.profile = token, hold.granted, hold.profile
-    lock.expires = hold.expires
-    answer = {'converted', lock.epoch, lock.first, lock.count}
+  if answer[1] == 'converted' then
+    answer[2], answer[3], answer[4] = floor(hold_epoch), floor(first), floor(its_block)
+    -- Also what changes nothing is written: whoever waits for replicas waits for a write.
+    changed = true
   end
-elseif mode == 'p' and permits > limit then
-  answer = {'too-many-permits'}
-elseif more > 0 and (lock.waiters > 0 or lock.taken + more > limit) then
-  answer = {'busy', lock.taken - hold.permits}
-else
-  if more ~= 0 then
-    hold.permits, lock.taken, lock.dirty = permits, lock.taken + more, true
-    put_hold(lock, hold)
-  end
-  answer = {'converted', hold.epoch, hold.first, hold.count}
+  settle()
+  tell_first(before, nil)
+  -- include: commit
+  -- include: tell
 end
--- Also what changes nothing is written: whoever waits for replicas waits for a write.
-if answer[1] == 'converted' then lock.dirty = true end
-expire_and_grant(lock)
-tell_first(lock, before)
-answer = commit(lock) or answer
-return tell(answer)
+-- include: only

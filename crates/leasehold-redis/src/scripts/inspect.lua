@@ -1,14 +1,18 @@
 -- Reads a lock for people, and writes nothing.
 --
--- KEYS  1       the lock
--- ARGV  1 to 3  see now.lua
+-- KEYS[1]  the lock
+-- ARGV[1]  see begin.lua
 --
--- Returns the present, in µs, and all fields of the hash with their values, nothing for a lock that
--- there is not; or failed, as acquire says it.
+-- Returns an array with one answer, which is one of
+--   now fields left   the present, all fields of the hash with their values, and what PTTL says of the key; no fields
+--                     for a lock that there is not
+-- or failed, as acquire says it.
 --
--- Atomic: one script. Reads everybody who holds the lock or waits for it.
--- include: now
--- include: refusal
-local fields = redis.pcall('HGETALL', KEYS[1])
-if fields.err then return refusal_of(fields) end
-return {now, fields}
+-- Atomic. Reads everybody who holds the lock or waits for it.
+-- include: begin
+-- include: clock
+fields = try('HGETALL', keys[1])
+local left = try('PTTL', keys[1])
+local refused = fields.err or type(left) ~= 'number' and left.err
+answer = refused and {'failed', refused} or {floor(now), fields, left}
+-- include: only

@@ -1,42 +1,52 @@
--- Changes the limit of a semaphore in use. Waiters that want more than there is lose their place:
--- those at the first $STEP places at once, those behind when they come to the head.
+-- Changes the limit of a semaphore in use. Waiters that want more than there is lose their place: those at the first $STEP
+-- places at once, those behind when they come to the head.
 --
--- KEYS  1       the lock
--- ARGV  1 to 3  see now.lua
---       4       the new limit
+-- KEYS[1]  the lock
+-- ARGV[1]  see begin.lua
+-- ARGV[2]  $LIMIT: the new limit
 --
--- Returns one of
+-- Returns an array with one answer, which is one of
 --   set limit        what it was
 --   not-in-use
 --   wrong-kind 0     it is a lock
 -- or foreign, damaged, version or failed, as acquire says it.
 --
--- Atomic: one script. Works at the server's memory limit.
--- include: now
-local frees = true
--- include: lock
--- include: crowd
--- include: line
--- include: expire_and_grant
-local limit = ARGV[4] + 0
-local lock, other = open(KEYS[1], '')
-if not lock then return other end
-local before = head_of(lock)
-expire_and_grant(lock)
-local answer
-if not (lock.holder or lock.holders > 0 or lock.waiters > 0 or lock.closed > 0) then
-  answer = {'not-in-use'}
-elseif lock.limit == 0 then
-  answer = {'wrong-kind', 0}
-else
-  answer = {'set', lock.limit}
-  lock.limit, lock.dirty = limit, true
-  walk(lock, 0, function(place, text)
-    local token, permits = match(text, '^%d+ %d+ %d+ %d+ %d+ (%S+) %d+ p (%d+) ')
-    if permits and permits + 0 > limit then leave_line(lock, place, token) end
-  end)
+-- Atomic. Works at the server's memory limit.
+-- include: begin
+-- include: clock
+local frees, its_limit = true, unpack('$LIMIT', argv[2])
+key = keys[1]
+-- include: read
+if not answer then
+  -- include: wide
+  local before = waiters > 0 and head
+  settle()
+  if ends == 0 and holders + waiters + closed == 0 then
+    answer = {'not-in-use'}
+  elseif limit == 0 then
+    answer = {'wrong-kind', 0}
+  else
+    answer = {'set', floor(limit)}
+    limit, changed = its_limit, true
+    local left, at, from, to, in_vain = $STEP, 1, head, tail, {}
+    while from and waiters > 0 do
+      local last = min(to, from + left - 1)
+      for n = 0, last - from do
+        local its = get(pack('$PLACE', from + n))
+        local kind, record = what(its)
+        if kind == $WAITS then
+          local _, _, _, _, _, _, _, _, mode, permits = unpack('$WAITER', record)
+          if mode == 'p' and permits > limit then in_vain[#in_vain + 1], in_vain[#in_vain + 2] = from + n, its end
+        end
+      end
+      left, from = left - (last - from + 1), nil
+      if left > 0 and at < #ranges then from, to, at = unpack('$RANGE', ranges, at) end
+    end
+    for n = 1, #in_vain, 2 do leave_line(in_vain[n], in_vain[n + 1]) end
+  end
+  settle()
+  tell_first(before, nil)
+  -- include: commit
+  -- include: tell
 end
-expire_and_grant(lock)
-tell_first(lock, before)
-answer = commit(lock) or answer
-return tell(answer)
+-- include: only

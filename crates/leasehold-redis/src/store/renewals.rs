@@ -159,7 +159,7 @@ fn renewed(answer: std::result::Result<Answer, Verdict>, count: usize) -> Vec<Re
         Ok(answer) => answer,
         Err(verdict) => return failed(verdict.to_error()),
     };
-    let mut outcomes = reply::renew(value, count).unwrap_or_else(failed);
+    let mut outcomes = reply::renew(value, count);
     if let Some(missing) = unconfirmed {
         for outcome in &mut outcomes {
             if outcome.as_ref().is_ok_and(|renew| renew.proves().is_some()) {

@@ -1,5 +1,6 @@
 //! Small words for the tests: callers, requests, and patience.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -7,7 +8,8 @@ use leasehold_core::{
     Acquire, AcquireRequest, ClientId, Error, FenceBlock, Key, LeaveRequest, QueueRequest,
     ReleaseRequest, RenewRequest, Store as _, Token, Ttl, Waiting,
 };
-use leasehold_redis::RedisStore;
+use leasehold_redis::{RedisStore, redis};
+use leasehold_testkit::server::RedisServer;
 
 /// Longer than any call takes, also on a machine that does ten other things.
 pub(crate) const WITHIN: Duration = Duration::from_secs(20);
@@ -77,6 +79,44 @@ impl Caller {
     pub(crate) fn leaving(&self) -> LeaveRequest {
         LeaveRequest::new(self.request.key.clone(), self.request.token)
     }
+}
+
+/// All that is stored for a lock, as it is.
+pub(crate) async fn fields(server: &RedisServer, key: &Key) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut raw = client.get_multiplexed_async_connection().await.unwrap();
+    redis::cmd("HGETALL").arg(record(key)).query_async(&mut raw).await.unwrap()
+}
+
+/// The key of a lock.
+pub(crate) fn record(key: &Key) -> String {
+    format!("leasehold:{{{key}}}")
+}
+
+/// Sets or removes a field of a lock.
+pub(crate) async fn put(
+    server: &RedisServer,
+    key: &Key,
+    field: &[u8],
+    value: Option<&[u8]>,
+) -> u64 {
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut raw = client.get_multiplexed_async_connection().await.unwrap();
+    let mut command = redis::cmd(if value.is_some() { "HSET" } else { "HDEL" });
+    command.arg(record(key)).arg(field).arg(value);
+    command.query_async(&mut raw).await.unwrap()
+}
+
+/// The field of the sharer with this number: docs/wire.md.
+pub(crate) fn slot(number: u32) -> Vec<u8> {
+    [&b"@"[..], &number.to_le_bytes()].concat()
+}
+
+/// The field of a place.
+pub(crate) fn place_name(place: u64) -> Vec<u8> {
+    #[expect(clippy::cast_precision_loss, reason = "places are below 2^53")]
+    let place = place as f64;
+    place.to_be_bytes().to_vec()
 }
 
 /// All that an error says in any way, to look for what it must not say.

@@ -10,6 +10,7 @@ use leasehold_redis::{RedisStore, redis};
 use leasehold_testkit::server::cluster::Cluster;
 use leasehold_testkit::server::sentinel::SentinelSet;
 use leasehold_testkit::server::{self, RedisServer};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
 use crate::common::{SHORT, WITHIN, all_words};
@@ -266,6 +267,55 @@ async fn a_command_that_was_renamed_is_missed() {
     assert!(rights.found.contains("finds no command EVALSHA"), "{rights:?}");
     assert_eq!(about(&findings, "scripts").severity, Severity::Problem);
     assert!(about(&findings, "settings").found.contains("CONFIG GET"));
+}
+
+/// Passes on what it gets, with `struct` misspelt: scripts don't find it then.
+async fn relay(from: tokio::net::TcpStream, to: std::net::SocketAddr) -> std::io::Result<()> {
+    let mut server = tokio::net::TcpStream::connect(to).await?;
+    let (mut from_client, mut to_client) = from.into_split();
+    let (mut from_server, mut to_server) = server.split();
+    let ask = async {
+        let (mut read, mut held) = ([0; 4_096], Vec::new());
+        loop {
+            let size = from_client.read(&mut read).await?;
+            if size == 0 {
+                return to_server.shutdown().await;
+            }
+            held.extend_from_slice(&read[..size]);
+            while let Some(at) = held.windows(6).position(|word| word == b"struct") {
+                held[at] = b'x';
+            }
+            // What a word may begin with waits for the rest of it; no request ends so.
+            let begun = (1..6).rev().find(|length| held.ends_with(&b"struct"[..*length]));
+            let rest = held.split_off(held.len() - begun.unwrap_or(0));
+            to_server.write_all(&held).await?;
+            held = rest;
+        }
+    };
+    let answer = tokio::io::copy(&mut from_server, &mut to_client);
+    tokio::try_join!(ask, answer).map(drop)
+}
+
+#[tokio::test]
+async fn a_server_whose_scripts_lack_struct_is_told_in_words() {
+    let server = RedisServer::start();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (url, to) = (format!("redis://{}", listener.local_addr().unwrap()), server.addr());
+    let serving = tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            tokio::spawn(relay(client, to));
+        }
+    });
+    let findings = examined(&url).await;
+    let scripts = about(&findings, "scripts");
+    assert_eq!(scripts.severity, Severity::Problem);
+    assert!(scripts.found.contains("no library `struct`"), "{scripts:?}");
+    assert!(scripts.means.contains("can't be taken"), "{scripts:?}");
+    assert_eq!(about(&findings, "rights").severity, Severity::Fine, "{findings:#?}");
+    serving.abort();
+    // The same server without the relay has it.
+    let findings = examined(&server.url()).await;
+    assert_eq!(about(&findings, "scripts").severity, Severity::Fine);
 }
 
 #[tokio::test]

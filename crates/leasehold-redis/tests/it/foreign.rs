@@ -88,15 +88,13 @@ async fn what_has_a_field_of_a_lock_is_a_damaged_one_and_left_alone() {
     let server = server::shared();
     let store = RedisStore::connect(&server.url()).await.unwrap();
     for fields in [
-        &["lock", "3f2a", "token", "x"] as &[&str],
-        &["lock", "leasehold/1 held by a thief"],
-        &["lock", "leasehold/1"],
-        &["lock", "leasehold/x held"],
-        &["lock", ""],
-        &["lock", "leasehold/1 0000000001 1795316944542648 1  "],
-        &["state", "1795317754543 3f2a"],
-        &["lock", "leasehold/1 0000000001 1795316944542648 1  ", "state", "held"],
-        &["line", "leasehold/1 held"],
+        // The upper half of the first byte is the version, the lower half the shape.
+        &["state", "\u{11}3f2a", "token", "x"] as &[&str],
+        &["state", "\u{11} held by a thief"],
+        &["state", "\u{12}"],
+        &["state", "\u{10}held"],
+        &["state", ""],
+        &["state", "\u{13}a state that is too short", "about", "1795316944 542648 1 1  "],
     ] {
         let caller = Caller::new(&store, &key());
         let record = format!("leasehold:{{{}}}", caller.request.key);
@@ -121,14 +119,14 @@ async fn a_record_of_a_later_version_is_left_alone() {
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let caller = Caller::new(&store, &key());
     let record = format!("leasehold:{{{}}}", caller.request.key);
-    let later = "leasehold/2 whatever that will be";
-    drop(server.cli(&["HSET", &record, "lock", later, "line", "too"]));
+    let later = "\u{21}whatever that will be";
+    drop(server.cli(&["HSET", &record, "state", later, "line", "too"]));
     for (what, error) in try_all(&caller).await {
         let error = error.unwrap_or_else(|| panic!("{what}"));
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{what}: {error}");
         assert!(error.to_string().contains("update it"), "{what}: {error}");
     }
-    assert_eq!(server.cli(&["HMGET", &record, "lock", "line"]), format!("{later}\ntoo"));
+    assert_eq!(server.cli(&["HMGET", &record, "state", "line"]), format!("{later}\ntoo"));
 }
 
 #[tokio::test]
@@ -139,8 +137,8 @@ async fn what_can_not_be_read_is_told_beside_the_locks_that_can() {
     held.take().await;
     damaged.take().await;
     let record = |caller: &Caller| format!("leasehold:{{{}}}", caller.request.key);
-    drop(server.cli(&["HSET", &record(&later), "lock", "leasehold/2 whatever that will be"]));
-    drop(server.cli(&["HSET", &record(&damaged), "#1", "nobody"]));
+    drop(server.cli(&["HSET", &record(&later), "state", "\u{21}whatever that will be"]));
+    drop(server.cli(&["HSET", &record(&damaged), "state", "\u{11}nobody"]));
     drop(server.cli(&["SET", "leasehold:{string}", "leasehold/1"]));
     let listing = store.list(&ListRequest::new(""), WITHIN).await.unwrap();
     let locks: Vec<_> = listing.locks.iter().map(|info| &info.key).collect();
@@ -162,7 +160,7 @@ async fn what_is_damaged_is_called_that_by_whatever_comes_across_it() {
     reader.request.mode = Mode::Shared;
     let fences = reader.take().await;
     let record = format!("leasehold:{{{}}}", reader.request.key);
-    drop(server.cli(&["HSET", &record, "@1", "garbage"]));
+    drop(server.cli(&["HSET", &record, "state", "\u{13}garbage"]));
     let told = |error: leasehold_core::Error| {
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         assert!(error.to_string().contains("remove its key"), "{error}");
@@ -171,7 +169,7 @@ async fn what_is_damaged_is_called_that_by_whatever_comes_across_it() {
     told(store.release(&reader.ending(fences), WITHIN).await.unwrap_err());
     told(store.renew(&[reader.renewal(fences)], WITHIN).await.remove(0).unwrap_err());
     told(store.inspect(&reader.request.key, WITHIN).await.unwrap_err());
-    assert_eq!(server.cli(&["HGET", &record, "@1"]), "garbage", "it is left alone");
+    assert_eq!(server.cli(&["HGET", &record, "state"]), "\u{13}garbage", "it is left alone");
 }
 
 #[tokio::test]

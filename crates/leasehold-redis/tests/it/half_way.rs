@@ -9,7 +9,7 @@ use leasehold_core::{
 use leasehold_redis::RedisStore;
 use leasehold_testkit::server::RedisServer;
 
-use crate::common::{Caller, WITHIN, key, ttl};
+use crate::common::{Caller, WITHIN, fields, key, record, ttl};
 
 /// A lock in use: its holders with their fences, those who wait, and one who has not come yet.
 struct Scene {
@@ -82,15 +82,6 @@ impl Scene {
     }
 }
 
-fn content(server: &RedisServer, key: &str) -> Vec<[String; 2]> {
-    let all = server.cli(&["HGETALL", key]);
-    let lines: Vec<&str> = all.lines().collect();
-    let mut fields: Vec<_> =
-        lines.chunks(2).map(|field| [field[0].to_owned(), field[1].to_owned()]).collect();
-    fields.sort_unstable();
-    fields
-}
-
 /// Carries each operation out while something is refused, and says how many were.
 async fn refuse(
     server: &RedisServer,
@@ -104,8 +95,8 @@ async fn refuse(
         for number in 0.. {
             let scene = Scene::set(store, sharers).await;
             let key = scene.holders[0].0.request.key.clone();
-            let record = format!("leasehold:{{{key}}}");
-            let before = content(server, &record);
+            let record = record(&key);
+            let before = fields(server, &key).await;
             assert_eq!(server.cli(switch[0]), "OK");
             let outcome = scene.carry_out(number, refused).await;
             assert_eq!(server.cli(switch[1]), "OK");
@@ -114,7 +105,7 @@ async fn refuse(
             if let Err(error) = &outcome {
                 count += 1;
                 assert_eq!((error.kind(), error.effect()), (kind, Effect::NotApplied), "{what}");
-                assert_eq!(content(server, &record), before, "{what}");
+                assert_eq!(fields(server, &key).await, before, "{what}");
             }
             store.inspect(&key, WITHIN).await.unwrap_or_else(|error| panic!("{what}: {error}"));
             let holders = scene.holders.iter().map(|(caller, _)| caller);
@@ -185,7 +176,7 @@ async fn leases_that_are_renewed_together_at_the_memory_limit_stay_their_holders
 }
 
 /// Takes the expiry from the key, lets something happen, and says whether that changed the lock. What
-/// changed it gave the key its expiry again; or it was one of the short ways, which do not ask for it, and what is
+/// changed it gave the key its expiry again; or it was an early exit, which does not ask for it, and what is
 /// asked next that is none does.
 async fn is_ended_again<T>(
     server: &RedisServer,
@@ -193,11 +184,11 @@ async fn is_ended_again<T>(
     key: &Key,
     happens: impl Future<Output = Result<T, Error>>,
 ) -> bool {
-    let record = format!("leasehold:{{{key}}}");
+    let record = record(key);
     assert_eq!(server.cli(&["PERSIST", &record]), "1");
-    let before = content(server, &record);
+    let before = fields(server, key).await;
     happens.await.unwrap();
-    let changed = content(server, &record) != before;
+    let changed = fields(server, key).await != before;
     let left = || server.cli(&["PTTL", &record]).parse::<i64>().unwrap();
     if changed && left() == -1 {
         let asked = AskRequest::new(key.clone(), OwnerName::new("an operator").unwrap());

@@ -81,10 +81,10 @@ async fn wait(store: &RedisStore) -> Result<(), Error> {
     late.try_take().await?;
     assert!(!store.inspect(&key, WITHIN).await?.unwrap().waiters.is_empty());
     store.leave(&leaver.leaving(), WITHIN).await?;
-    store.leave(&late.leaving(), WITHIN).await?;
     store.renew(&[holder.renewal(fences)], WITHIN).await.remove(0)?;
     store.release(&holder.ending(fences), WITHIN).await?;
     let woken = timeout(MESSAGE_WITHIN, listener.next()).await;
+    store.leave(&late.leaving(), WITHIN).await?;
     let Acquire::Already(handed) = waiter.try_take().await? else { panic!("it was handed over") };
     store.release(&waiter.ending(handed.fences), WITHIN).await?;
     woken.map(drop).map_err(|_| Error::new(ErrorKind::Unavailable, "nobody was woken"))

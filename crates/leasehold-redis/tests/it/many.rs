@@ -11,7 +11,7 @@ use leasehold_redis::RedisStore;
 use leasehold_testkit::server::RedisServer;
 use tokio::time::{Instant, sleep};
 
-use crate::common::{Caller, WITHIN, key};
+use crate::common::{Caller, WITHIN, fields, key};
 
 /// More than twice what one call looks at.
 const MANY: u32 = 700;
@@ -42,15 +42,20 @@ async fn take_all(store: &RedisStore, requests: Vec<AcquireRequest>) -> Vec<Acqu
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
-/// What is stored: the number of fields that begin so.
-fn fields(server: &RedisServer, key: &Key, start: &str) -> usize {
-    let names = server.cli(&["HKEYS", &format!("leasehold:{{{key}}}")]);
-    names.lines().filter(|name| name.starts_with(start)).count()
+/// How many places and sharers are stored, which have fields of so many bytes: docs/wire.md.
+async fn stored(server: &RedisServer, key: &Key) -> (usize, usize) {
+    let fields = fields(server, key).await;
+    let of = |length| fields.keys().filter(|name| name.len() == length).count();
+    (of(8), fields.keys().filter(|name| name.len() == 5 && name.starts_with(b"@")).count())
 }
 
 /// When the first place of a line may run out.
-fn soonest(line: &str) -> u64 {
-    line.split(' ').next().unwrap().parse().unwrap()
+async fn soonest(server: &RedisServer, key: &Key) -> u64 {
+    let state = &fields(server, key).await[&b"state"[..]];
+    let soonest = f64::from_le_bytes(state[71..79].try_into().unwrap());
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a time")]
+    let soonest = soonest as u64;
+    soonest
 }
 
 /// The server's time, likewise in µs.
@@ -85,11 +90,11 @@ async fn thousands_of_dead_waiters_are_swept_in_steps_and_keep_nobody_from_the_l
     let mut calls = 0;
     while !matches!(alive.try_take().await.unwrap(), Acquire::Already(_) | Acquire::Granted(_)) {
         calls += 1;
-        assert!(calls < 30, "{}", server.cli(&["HGET", &format!("leasehold:{{{key}}}"), "line"]));
+        assert!(calls < 30, "{:?}", fields(&server, &key).await);
         assert!(matches!(Caller::new(&store, &key).try_take().await.unwrap(), Acquire::Busy(_)));
     }
     let deadline = Instant::now() + WITHIN;
-    while fields(&server, &key, "#") > 0 {
+    while stored(&server, &key).await.0 > 0 {
         assert!(Instant::now() < deadline, "the dead are never forgotten");
         waiting(&store, &key, client, 10).wait().await;
         sleep(Duration::from_millis(2)).await;
@@ -110,9 +115,8 @@ async fn a_long_gap_in_the_line_keeps_nobody_from_a_free_lock() {
     take_all(&store, dead).await;
     back.wait().await;
     // Until no place runs out soon, so that nothing is swept any more.
-    let line = || server.cli(&["HGET", &format!("leasehold:{{{key}}}"), "line"]);
     let deadline = Instant::now() + WITHIN;
-    while fields(&server, &key, "#") > 2 || soonest(&line()) < present(&server) {
+    while stored(&server, &key).await.0 > 2 || soonest(&server, &key).await < present(&server) {
         assert!(Instant::now() < deadline, "the dead are never forgotten");
         Caller::new(&store, &key).try_take().await.unwrap();
     }
@@ -124,7 +128,7 @@ async fn a_long_gap_in_the_line_keeps_nobody_from_a_free_lock() {
             return;
         }
     }
-    panic!("waits for a lock that is free: {}", line());
+    panic!("waits for a lock that is free: {:?}", fields(&server, &key).await);
 }
 
 #[tokio::test]
@@ -155,8 +159,8 @@ async fn a_waiter_far_behind_its_predecessor_is_served_with_the_release() {
             store.leave(&gone.leaving(), WITHIN).await.unwrap();
         }
         assert_eq!(store.release(&holder.ending(fences), WITHIN).await.unwrap(), Release::Released);
-        let state = server.cli(&["HGET", &format!("leasehold:{{{key}}}"), "state"]);
-        assert_eq!(state.len(), 85, "free, though somebody waits: {state}");
+        let state = &fields(&server, &key).await[&b"state"[..]];
+        assert_eq!(state.len(), 43, "free, though somebody waits: {state:?}");
         assert!(matches!(last.try_take().await.unwrap(), Acquire::Already(_)));
     }
 }
@@ -178,11 +182,11 @@ async fn many_permits_run_out_and_are_given_out_again() {
     let answers = take_all(&store, all.clone()).await;
     assert!(answers.iter().all(|answer| matches!(answer, Acquire::Granted(_))));
     assert!(matches!(caller(1_000).try_take().await.unwrap(), Acquire::Busy(_)));
-    assert_eq!(fields(&server, &key, "@"), 700);
+    assert_eq!(stored(&server, &key).await.1, 700);
 
     over(&server, SOON).await;
     let mut calls = 0;
-    while fields(&server, &key, "@") > 100 {
+    while stored(&server, &key).await.1 > 100 {
         // One that asks for more than comes free in a step is told to wait; the next step goes on.
         let mut all_there_are = caller(1_000);
         all_there_are.request.mode = permits(MANY, MANY);
@@ -223,12 +227,12 @@ async fn all_who_can_share_are_served_though_one_call_serves_only_some() {
         readers.push(reader);
     }
     take_all(&store, readers.clone()).await;
-    assert_eq!(fields(&server, &key, "#"), 700);
+    assert_eq!(stored(&server, &key).await.0, 700);
     store.release(&holder.ending(fences), WITHIN).await.unwrap();
-    assert!(fields(&server, &key, "@") >= 256);
+    assert!(stored(&server, &key).await.1 >= 256);
     let answers = take_all(&store, readers).await;
     assert!(answers.iter().all(|answer| matches!(answer, Acquire::Already(_))), "{answers:?}");
-    assert_eq!((fields(&server, &key, "@"), fields(&server, &key, "#")), (700, 0));
+    assert_eq!(stored(&server, &key).await, (0, 700));
 }
 
 #[tokio::test]
@@ -276,10 +280,8 @@ async fn labels_that_can_not_be_read_decide_nothing() {
     let holder = Caller::new(&store, &key());
     let fences = holder.take().await;
     let name = format!("leasehold:{{{}}}", holder.request.key);
-    let record = server.cli(&["HGET", &name, "lock"]);
-    let (fixed, _) = record.split_at(40);
-    let strange = format!("{fixed}1 {} %zz", "x".repeat(257));
-    assert_eq!(server.cli(&["HSET", &name, "lock", &strange]), "0");
+    let strange = format!("1795316944 542648 1 1 {} %zz", "x".repeat(257));
+    assert_eq!(server.cli(&["HSET", &name, "about", &strange]), "0");
     let info = store.inspect(&holder.request.key, WITHIN).await.unwrap().unwrap();
     assert_eq!(info.holders[0].owner.as_str(), "");
     let other = Caller::new(&store, &holder.request.key).try_take().await.unwrap();

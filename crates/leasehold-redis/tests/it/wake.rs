@@ -119,10 +119,13 @@ async fn messages_carry_no_token() {
     let next = std::future::poll_fn(|cx| {
         futures_core::Stream::poll_next(std::pin::Pin::new(&mut stream), cx)
     });
-    let message: String = timeout(WITHIN, next).await.unwrap().unwrap().get_payload().unwrap();
+    let message: Vec<u8> = timeout(WITHIN, next).await.unwrap().unwrap().get_payload().unwrap();
     let first = already.fences.first();
     let sequence = first.sequence() + leasehold_core::Fence::ORIGIN_UNIX_US;
-    assert_eq!(message, format!("granted {:020} {:010} 0000 {sequence} {:010}", 7, 0, 1));
+    #[expect(clippy::cast_precision_loss, reason = "sequences are below 2^53")]
+    let sequence = (sequence as f64).to_le_bytes();
+    let ticket = 7_u64.to_le_bytes();
+    assert_eq!(message, [b"g", &ticket[..], &[0; 6], &sequence, &[1, 0, 0, 0]].concat());
 }
 
 #[tokio::test]
@@ -186,7 +189,7 @@ async fn messages_that_the_server_refuses_are_counted_and_the_lock_is_handed_ove
         let key = key();
         let mut holders = vec![Caller::new(&store, &key)];
         if sharers > 0 {
-            // Released the general way, not the short one.
+            // Released by no early exit.
             holders = (0..sharers).map(|_| Caller::new(&store, &key)).collect();
             holders.iter_mut().for_each(|holder| holder.request.mode = Mode::Shared);
         }

@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
+use std::process::Command;
 use std::time::Duration;
 
-use leasehold_core::{AskRequest, Bond, ClientId, Cooldown, Metadata, Mode, OwnerName, Store as _};
-use leasehold_redis::RedisStore;
+use leasehold_core::{
+    AskRequest, Bond, ClientId, Cooldown, FenceBlock, Metadata, Mode, OwnerName, RawRequest,
+    Store as _,
+};
+use leasehold_redis::{RedisStore, redis};
 use leasehold_testkit::server::RedisServer;
 
 use crate::common::{Caller, WITHIN, key};
@@ -18,44 +22,76 @@ fn named(mut caller: Caller, owner: &str, mode: Mode) -> Caller {
     caller
 }
 
-/// Secrets and numbers, which differ each time, in a form that does not: what has a fixed width
-/// keeps it.
-fn shape(text: &str) -> String {
-    let mut out = String::new();
-    for word in text.split_inclusive([' ', '-', '/', '#', ':']) {
-        let (body, end) = match word.strip_suffix([' ', '-', '/', '#', ':']) {
-            Some(body) => word.split_at(body.len()),
-            None => (word, ""),
-        };
-        let hex = body.len() == 32 && body.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let digits = !body.is_empty() && body.bytes().all(|byte| byte.is_ascii_digit());
-        match (hex, digits) {
-            (true, _) => out.push_str("TOKEN"),
-            (_, true) if body.len() > 9 => out.push_str(&"9".repeat(body.len())),
-            _ => out.push_str(body),
+/// What differs each time, in a form that does not: what `show --raw` says in parentheses, secrets, and numbers.
+fn shape(line: &str) -> String {
+    let mut text = String::new();
+    let mut depth = 0_u32;
+    for letter in line.replace(" (", "(").chars() {
+        match letter {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ if depth == 0 => text.push(letter),
+            _ => {}
         }
-        out.push_str(end);
+    }
+    let (mut out, mut after_seconds) = (String::new(), false);
+    for part in text.split_inclusive([' ', '-', '>', '=', ':', '#']) {
+        let body = part.trim_end_matches([' ', '-', '>', '=', ':', '#']);
+        let elided = body == "…" && out.ends_with('=');
+        let digits = !body.is_empty() && body.bytes().all(|byte| byte.is_ascii_digit());
+        let is_hex = body.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if is_hex && out.ends_with('#') {
+            out.push_str("TOKEN");
+        } else if is_hex && body.len() == 32 {
+            out.push_str("CLIENT");
+        } else if elided || digits && (body.len() > 9 || after_seconds) {
+            out.push('9');
+        } else {
+            out.push_str(body);
+        }
+        out.push_str(&part[body.len()..]);
+        // The rest of a second stands behind the seconds since 1970.
+        after_seconds = digits && body.len() == 10;
     }
     out
 }
 
-fn shapes<'a>(fields: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<(String, String)> {
-    let mut shapes: Vec<_> = fields.map(|(name, value)| (shape(name), shape(value))).collect();
+fn shapes<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut shapes: Vec<_> = lines.map(shape).collect();
     shapes.sort_unstable();
     shapes
 }
 
+/// Whether a documented line is one that a server has; one that ends with an ellipsis says how it begins.
+fn describes(documented: &str, line: &str) -> bool {
+    match documented.strip_suffix('…') {
+        Some(begin) => line.starts_with(begin),
+        None => documented == line,
+    }
+}
+
+const WIRE: &str = include_str!("../../../../docs/wire.md");
+
 /// The examples in the document, by what is said above them.
-fn documented() -> BTreeMap<String, Vec<(String, String)>> {
-    let text = include_str!("../../../../docs/wire.md");
+fn documented() -> BTreeMap<String, Vec<String>> {
     let mut examples = BTreeMap::new();
-    for block in text.split("```hgetall\n").skip(1) {
-        let (block, _) = block.split_once("```").unwrap();
-        let mut lines = block.lines();
-        let title = lines.next().unwrap().trim_start_matches("# ").to_owned();
-        examples.insert(title, shapes(lines.map(|line| line.split_once("  ").unwrap())));
+    let (_, rest) = WIRE.split_once("```raw\n").unwrap();
+    let (block, _) = rest.split_once("```").unwrap();
+    for example in block.split("\n\n") {
+        let mut lines = example.lines();
+        let title = lines.next().unwrap().strip_prefix("# ").unwrap().to_owned();
+        examples.insert(title, shapes(lines));
     }
     examples
+}
+
+/// What is stored for a caller's lock, in words; behind the line about its key.
+async fn raw(caller: &Caller) -> Vec<String> {
+    let request = RawRequest::new(caller.request.key.clone());
+    let mut lines = caller.store.raw(&request, WITHIN).await.unwrap();
+    let about = format!("key  leasehold:{{{}}} expires in ", request.key);
+    assert!(lines.remove(0).starts_with(&about), "{lines:?}");
+    lines
 }
 
 #[tokio::test]
@@ -64,20 +100,19 @@ async fn the_documented_hashes_are_those_that_a_server_has() {
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let mut documented = documented();
     let mut wrong = Vec::new();
-    let mut check = |title: &str, caller: &Caller| {
-        let text = server.cli(&["HGETALL", &format!("leasehold:{{{}}}", caller.request.key)]);
-        let lines: Vec<&str> = text.lines().collect();
-        let fields = || lines.chunks(2).map(|pair| (pair[0], pair[1]));
-        if documented.remove(title) != Some(shapes(fields())) {
-            let text: String = fields().map(|(name, value)| format!("{name}  {value}\n")).collect();
-            wrong.push(format!("# {title}\n{text}"));
+    let mut check = |title: &str, lines: Vec<String>| {
+        assert!(lines.iter().all(|line| !line.contains("unreadable")), "{lines:?}");
+        let is = documented.remove(title).unwrap_or_default();
+        let has = shapes(lines.iter().map(String::as_str));
+        if is.len() != has.len() || is.iter().zip(&has).any(|(is, has)| !describes(is, has)) {
+            wrong.push(format!("# {title}\n{}\n", lines.join("\n")));
         }
     };
     let client = ClientId::generate().unwrap();
 
     let holder = named(Caller::new(&store, &key()), "web-7_4711", Mode::Exclusive);
     let fences = holder.take().await;
-    check("a mutex, held", &holder);
+    check("a mutex, held", raw(&holder).await);
     let mut asked = AskRequest::new(holder.request.key.clone(), OwnerName::new("anna").unwrap());
     asked.fence = Some(fences.first());
     store.ask(&asked, WITHIN).await.unwrap();
@@ -87,7 +122,10 @@ async fn the_documented_hashes_are_those_that_a_server_has() {
     let mut preferred = of_line("web-9_5", Mode::Exclusive);
     preferred.request.preferred = true;
     preferred.wait().await;
-    check("held and asked to let go; a reader waits, and a writer who goes before it", &holder);
+    check(
+        "held and asked to let go; a reader waits, and a writer who goes before it",
+        raw(&holder).await,
+    );
 
     let holder = named(Caller::new(&store, &key()), "web-7_4711", Mode::Exclusive);
     holder.take().await;
@@ -101,16 +139,16 @@ async fn the_documented_hashes_are_those_that_a_server_has() {
         }
     }
     store.leave(&leaving.unwrap().leaving(), WITHIN).await.unwrap();
-    check("held, and two of three that came still wait", &holder);
+    check("held, and two of three that came still wait", raw(&holder).await);
 
     let idle = named(Caller::new(&store, &key()), "web-7_4711", Mode::Exclusive);
     let fences = idle.take().await;
     store.release(&idle.ending(fences), WITHIN).await.unwrap();
-    check("released, and nobody waits", &idle);
+    check("released, and nobody waits", raw(&idle).await);
     let mut ending = idle.ending(idle.take().await);
     ending.cooldown = Cooldown::new(Duration::from_secs(60)).unwrap();
     store.release(&ending, WITHIN).await.unwrap();
-    check("released with a cool-down", &idle);
+    check("released with a cool-down", raw(&idle).await);
 
     let reader = named(Caller::new(&store, &key()), "web-7_4711", Mode::Shared);
     reader.take().await;
@@ -121,13 +159,19 @@ async fn the_documented_hashes_are_those_that_a_server_has() {
     store.ask(&asked, WITHIN).await.unwrap();
     let writer = Caller::patient(&store, &reader.request.key, client);
     named(writer, "web-9_5", Mode::Exclusive).wait().await;
-    check("held by two readers, the second of which is asked to let go; a writer waits", &reader);
+    check(
+        "held by two readers, the second of which is asked to let go; a writer waits",
+        raw(&reader).await,
+    );
 
     let mut closing = named(Caller::new(&store, &key()), "web-7_4711", Mode::Exclusive);
     closing.request.cooldown = Cooldown::new(Duration::from_secs(3_600)).unwrap();
     closing.request.holds = NonZeroU32::new(2).unwrap();
     closing.take().await;
-    check("held twice by one holder, with a cool-down of an hour from the grant on", &closing);
+    check(
+        "held twice by one holder, with a cool-down of an hour from the grant on",
+        raw(&closing).await,
+    );
 
     // An owner from a secret, in two processes.
     let joint = Mode::Joint(Bond::new(0x0006_1a2b_3c4d_5e6f));
@@ -137,7 +181,7 @@ async fn the_documented_hashes_are_those_that_a_server_has() {
     named(Caller::patient(&store, &here.request.key, client), "web-9_5", Mode::Exclusive)
         .wait()
         .await;
-    check("held by one owner in two processes, which have a bond; another waits", &here);
+    check("held by one owner in two processes, which have a bond; another waits", raw(&here).await);
 
     let permits = |count| Mode::Permits {
         count: NonZeroU32::new(count).unwrap(),
@@ -149,8 +193,59 @@ async fn the_documented_hashes_are_those_that_a_server_has() {
     let last = Caller::patient(&store, &first.request.key, client);
     named(last, "job_3", permits(4)).wait().await;
     store.release(&first.ending(fences), WITHIN).await.unwrap();
-    check("a semaphore, after the first of two holders released; one waits for four", &first);
+    check(
+        "a semaphore, after the first of two holders released; one waits for four",
+        raw(&first).await,
+    );
 
     assert!(wrong.is_empty(), "docs/wire.md differs:\n{}", wrong.join("\n"));
     assert!(documented.is_empty(), "nobody made {:?}", documented.keys());
+}
+
+/// What the documented reader says of a lock.
+fn read_in_python(server: &RedisServer, caller: &Caller) -> String {
+    let (_, rest) = WIRE.split_once("```python\n").unwrap();
+    let (reader, _) = rest.split_once("```").unwrap();
+    let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    let key = format!("leasehold:{{{}}}", caller.request.key);
+    let fields: BTreeMap<Vec<u8>, Vec<u8>> =
+        redis::cmd("HGETALL").arg(key).query(&mut connection).unwrap();
+    let literal = |bytes: &[u8]| format!("b\"{}\"", bytes.escape_ascii());
+    let pairs =
+        fields.iter().map(|(name, value)| format!("{}: {},", literal(name), literal(value)));
+    let program = format!("{reader}\nshow({{{}}})\n", pairs.collect::<String>());
+    let output = Command::new("python3").arg("-c").arg(&program).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[tokio::test]
+async fn the_documented_reader_says_who_holds_a_lock() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let says =
+        |fence: FenceBlock, owner: &str| format!("{owner} holds it with fence {}", fence.first());
+    let alone = named(Caller::new(&store, &key()), "web-7_4711", Mode::Exclusive);
+    let fences = alone.take().await;
+    let told = read_in_python(&server, &alone);
+    assert!(told.starts_with(&says(fences, "web-7_4711")) && told.lines().count() == 1, "{told}");
+    // Also from a longer state.
+    let client = ClientId::generate().unwrap();
+    Caller::patient(&store, &alone.request.key, client).wait().await;
+    assert!(read_in_python(&server, &alone).starts_with(&says(fences, "web-7_4711")), "{told}");
+
+    let reader = named(Caller::new(&store, &key()), "web-7_4711", Mode::Shared);
+    let first = reader.take().await;
+    let second = named(Caller::new(&store, &reader.request.key), "web-8_17", Mode::Shared);
+    let fences = second.take().await;
+    let told = read_in_python(&server, &reader);
+    assert_eq!(told.lines().count(), 2, "{told}");
+    for says in [says(first, "web-7_4711"), says(fences, "web-8_17")] {
+        assert!(told.lines().any(|line| line.starts_with(&says)), "{told}");
+    }
+
+    let idle = named(Caller::new(&store, &key()), "web-7_4711", Mode::Exclusive);
+    let fences = idle.take().await;
+    store.release(&idle.ending(fences), WITHIN).await.unwrap();
+    assert_eq!(read_in_python(&server, &idle), "");
 }

@@ -94,6 +94,9 @@ methods! { Client {
     tells is_own(mark: u32) -> bool;
     /// Describes a lock: its holders and its waiters. `None` if it is not in use.
     asks inspect(key: impl IntoKey) -> Option<LockInfo>, errors asking, costs request;
+    /// What a Redis store has stored for a lock, in words for people: a line for each field, and none where
+    /// nothing is stored.
+    asks raw(key: impl IntoKey) -> Vec<String>, errors asking, costs request;
     /// Describes the locks in use whose names start with `prefix`, ordered by name.
     asks list(prefix: impl AsRef<str>) -> Listing, errors store, costs listing;
     /// Checks whether the store is set up well for locks, and returns its findings, the worst

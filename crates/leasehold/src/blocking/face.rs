@@ -34,6 +34,7 @@ impl Plain for Metadata {}
 impl<G: Plain> Plain for Prolonged<G> {}
 impl Plain for Release {}
 impl Plain for Releases {}
+impl Plain for String {}
 
 impl<T: Plain> Face<T> for T {
     fn of(part: T, _: &Io) -> Self {

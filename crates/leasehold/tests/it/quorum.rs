@@ -140,7 +140,7 @@ async fn a_lock_that_is_damaged_on_a_majority_of_nodes_ends_a_wait_at_once() {
     let (holder, other) = (holder.await.unwrap(), other.await.unwrap());
     let guard = holder.mutex("k").lock().await.unwrap();
     for server in &servers[1..] {
-        drop(server.cli(&["HSET", "leasehold:{k}", "state", "garbage"]));
+        drop(server.cli(&["HSET", "leasehold:{k}", "state", "\u{11}garbage"]));
     }
     let hour = Duration::from_secs(3_600);
     for error in [

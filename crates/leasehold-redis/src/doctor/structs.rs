@@ -1,0 +1,86 @@
+//! Whether a server's scripts pack and unpack numbers as ours rely on.
+
+use leasehold_core::Result;
+use leasehold_core::doctor::{Finding, Severity};
+use redis::Value;
+
+use super::rights::Spare;
+use crate::forms::{FAR, Pack as _};
+use crate::store::RedisStore;
+use crate::transport::{Deadline, Transport};
+
+/// Unpacks what it is given, and packs that again: each argument with its form.
+const REPACK: &str = "if not pcall(function() return struct.pack, struct.unpack end) then return false end \
+    local again = '' \
+    for n = 1, #ARGV, 2 do \
+      local done, packed = pcall(function() return struct.pack(ARGV[n], struct.unpack(ARGV[n], ARGV[n + 1])) end) \
+      if not done then return '' end \
+      again = again .. packed \
+    end \
+    return again";
+
+/// Every sort of field that forms have, with the largest number of each.
+fn sample() -> [(&'static str, Vec<u8>); 2] {
+    let (mut all, mut place) = (Vec::new(), Vec::new());
+    all.byte(u8::MAX)
+        .short(u16::MAX.into())
+        .int(u32::MAX)
+        .double(FAR)
+        .number_or_none(None)
+        .bytes(&[0xa5; 16]);
+    place.double(FAR - 1).reverse();
+    [("<BHIddc16", all), (">d", place)]
+}
+
+/// What an answer means; nothing where the server's scripts do it as ours need it.
+fn judge(answer: &Value) -> Option<Finding> {
+    let wanted = sample().map(|(_, bytes)| bytes).concat();
+    let found = match answer {
+        Value::BulkString(packed) if *packed == wanted => return None,
+        Value::BulkString(_) => {
+            "the server's scripts have a library `struct` that packs numbers in another way"
+        }
+        _ => "the server's scripts have no library `struct`, which Redis and Valkey have built in",
+    };
+    let means = "none of leasehold's scripts runs: locks can't be taken, renewed and released";
+    let finding = Finding::new(Severity::Problem, "scripts", found, means);
+    Some(
+        finding.advise(
+            "use Redis 6.2 or later, Valkey 8.0 or later, or a service that runs one of them",
+        ),
+    )
+}
+
+impl RedisStore {
+    /// Has a script unpack and pack what ours do. An error is for the trial of a real script to tell.
+    pub(super) async fn try_structs(
+        &self,
+        server: &dyn Transport,
+        spare: &Spare,
+        deadline: Deadline,
+    ) -> Result<Option<Finding>> {
+        let mut eval = redis::cmd("EVAL");
+        eval.arg(REPACK).arg(1).arg(&spare.record);
+        for (form, bytes) in sample() {
+            eval.arg(form).arg(bytes);
+        }
+        let answer = self.ask(server, vec![eval], deadline).await?.pop();
+        Ok(answer.and_then(std::result::Result::ok).and_then(|answer| judge(&answer)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_packs_otherwise_is_no_better_than_none() {
+        let right = sample().map(|(_, bytes)| bytes).concat();
+        let found = |answer| judge(&answer).map(|it| it.found.into_owned());
+        assert_eq!(found(Value::BulkString(right.clone())), None);
+        for wrong in [right[1..].to_vec(), Vec::new()] {
+            assert!(found(Value::BulkString(wrong)).unwrap().contains("in another way"));
+        }
+        assert!(found(Value::Nil).unwrap().contains("no library `struct`"));
+    }
+}

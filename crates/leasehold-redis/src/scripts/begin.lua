@@ -1,0 +1,32 @@
+-- What every operation begins with: short names, what the client says of itself, and the lock at hand.
+--
+-- ARGV[1]  $CLIENT: fail-over epoch; the highest sequence that the client has seen here; for how long a lock is
+--          remembered
+--
+-- Moments are µs since the Unix epoch, and lengths are µs: numbers that a double has exactly. A script works on one lock
+-- at a time. It reads, decides, and writes all in one HSET, so one that is stopped before has done nothing. A field
+-- that is empty is none.
+local keys, argv = KEYS, ARGV
+local try, type, byte, sub, format = redis.pcall, type, string.byte, string.sub, string.format
+local max, min, floor = math.max, math.min, math.floor
+local pack, unpack, spread = struct.pack, struct.unpack, unpack
+local epoch, least, retention = unpack('$CLIENT', argv[1])
+local now, stamp
+-- The lock at hand: its state, as docs/wire.md has it.
+local key, state, shape, kept, holder, ends, following, last_epoch
+local waiters, head, tail, longest, soonest
+local asked, closed, limit, walked, least_window, next_preferred, next_other
+local holders, taken, first_end, nearest, cursor, least_end, ranges
+-- Its other fields, as read or staged, and the names of those staged; false removes one.
+local fields, names
+-- Whether its state changed; until when it is needed beside what the state says; what the server refused to read.
+local changed, latest, failed
+-- Whether others share the lock or wait for it, or it is closed; and whether anything was written yet.
+local wide, written
+-- Whose lease does not run out before this call ends it.
+local survives
+local token, answer, messages, unsent
+-- Made where the first lock is met that needs them: Lua makes functions anew in each call.
+local get, put, what, settle, tell_first, rest
+local leave_line, make_place, admits, issue
+local add_hold, put_hold, drop_hold, hold_at, nearest_hold, remember

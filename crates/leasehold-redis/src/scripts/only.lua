@@ -1,0 +1,1 @@
+return unsent and {answer, unsent} or {answer}

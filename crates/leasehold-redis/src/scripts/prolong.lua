@@ -1,0 +1,15 @@
+-- Lets the lease that the token has run on, and sets how many times it is held. out: answer, but for what is stored
+local its_holds = '%1 ' .. string.match(label, '^%d+ (%d+)')
+changed, answer = true, {'already'}
+if own == $SHARES then
+  local _, number, its_end, first, its_epoch, its_block, its_mode, its_permits, from = unpack('$SHARER', record)
+  local text = string.gsub(sub(record, from), '^(%d+ %d+ %d+) %d+', its_holds)
+  if now + ttl > its_end then
+    put_hold(token, number, now + ttl, first, its_epoch, its_block, its_mode, its_permits, text)
+  else
+    put(token, sub(record, 1, from - 1) .. text)
+  end
+else
+  ends = max(ends, now + ttl)
+  put('about', (string.gsub(get('about') or about, '^(%d+ %d+ %d+) %d+', its_holds)))
+end

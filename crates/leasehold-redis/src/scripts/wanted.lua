@@ -1,0 +1,27 @@
+-- Reads what is wanted of the i-th lock; what is wanted alike is sent and read once.
+--
+-- in: i; out: key, token, and what is wanted
+local which
+key = keys[i]
+token, which = unpack('$WHOSE', argv[2], 17 * i - 16)
+if which ~= wish then
+  local from, flags
+  wish = which
+  ttl, block, holds, mode, permits, its_limit, cooldown, flags, from = unpack('$WANTED', argv[wish])
+  preferred, waits, after = flags % 2 == 1, flags % 4 > 1, flags > 3
+  brought = -1
+  if waits then
+    local length
+    ticket, beat, window, behind, brought, most, length, from = unpack('$IN_LINE', argv[wish], from)
+    channel, from = sub(argv[wish], from, from + length - 1), from + length
+  elseif after then
+    after_epoch, after_end, from = unpack('$AFTER', argv[wish], from)
+  end
+  label = sub(argv[wish], from)
+  about = stamp .. label
+  -- A lease that is handed over is held once.
+  waiting_label = waits and string.gsub(label, '^(%d+) %d+', '%1 1')
+  -- What it takes to be granted what most want, and what is stored then.
+  usual = mode == 'x' and cooldown == 0 and not after
+  lasts, lease = max(now + ttl, least + block) + retention, pack('<ddH', now + ttl, least + block, epoch)
+end
