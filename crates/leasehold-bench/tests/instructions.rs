@@ -272,14 +272,14 @@ fn each(side: Side, task: Task) -> Counts {
 /// References: what each side needs as a multiple of what it needs for the bare pair, and how many atomic
 /// instructions. Counted on Redis 7.0, with all features of the workspace, built for tests on x86-64.
 const COUNTED: [(Side, Task, f64, Option<f64>); 13] = [
-    (Side::Server, ALONE, 3.22, None),
-    (Side::Server, TOGETHER, 1.17, None),
-    (Side::Server, HAND_OFF, 6.2, None),
-    (Side::Server, RENEWAL, 0.67, None),
-    (Side::Server, BUSY, 7.65, None),
-    (Side::Server, PERMIT, 20.9, None),
-    (Side::Server, HEARTBEAT, 2.8, None),
-    (Side::Server, FIRST_USE, 2.56, None),
+    (Side::Server, ALONE, 3.12, None),
+    (Side::Server, TOGETHER, 1.25, None),
+    (Side::Server, HAND_OFF, 6.0, None),
+    (Side::Server, RENEWAL, 0.72, None),
+    (Side::Server, BUSY, 2.62, None),
+    (Side::Server, PERMIT, 10.4, None),
+    (Side::Server, HEARTBEAT, 2.92, None),
+    (Side::Server, FIRST_USE, 2.94, None),
     (Side::Client, ALONE, 0.98, Some(199.0)),
     (Side::Client, TOGETHER, 0.52, Some(105.0)),
     (Side::Client, HAND_OFF, 1.9, Some(450.0)),

@@ -23,9 +23,46 @@ for i = 1, #keys do
   key = keys[i]
   token, end_of, its_epoch, remaining, cooldown, flags = unpack('$END', argv[2], $END_SIZE * (i - 1) + 1)
   -- include: state
+  -- exit: a lease is ended in time, also without a look at the clock.
+  if state and #state == $PLAIN_SIZE and flags > 1 and remaining == 0 and cooldown == 0 and room > 0 then
+    local shape, lives, its, until_then, next_fence = unpack('$PLAIN_STATE', state)
+    if shape == $PLAIN and its == token and until_then > 0 and lives <= next_fence + too_long then
+      local told = try('HSET', key, 'state', sub(state, 1, $TOKEN_END) .. '$NO_END' .. sub(state, $ENDS_END))
+      if told == 0 or type(told) == 'number' then answer, alike, room = 1, alike + 1, room - 1 end
+    end
+  end
+  -- end
   if not answer and not now then
     -- include: clock
   end
+  -- exit: the first in line gets the lease, where it was heard, nobody has run out, and the next need not be told.
+  if not answer and state and #state == $LINE_SIZE and flags > 1 and remaining == 0 and cooldown == 0 and room > 0 then
+    shape, kept, holder, ends, following, last_epoch, waiters, head, tail, longest, soonest = unpack('$LINE_STATE', state)
+    local place = pack('$PLACE', head)
+    local its = shape == $LINE and holder == token and ends > 0 and soonest > now and try('HGET', key, place)
+    local follows = waiters == 1 or tail - head < waiters or #(try('HGET', key, pack('$PLACE', head + 1)) or '') > 0
+    local record = its and follows and #its > 0 and try('HGET', key, its)
+    if record and #record > $WAITER_SIZE and byte(record) == $WAITS then
+      local _, _, seen, beat, window, _, _, block, mode, _, ticket, length, from = unpack('$WAITER', record)
+      local first, text = max(following, least), nil
+      ends, following = seen + window, first + block
+      if mode == 'x' and 2 * (ends - now) >= window and (waiters == 1 or ends >= now + longest / 3)
+        and kept >= max(ends, following) + retention then
+        if waiters > 1 then
+          text = pack('$LINE_STATE', $LINE, kept, its, ends, following, epoch, waiters - 1, head + 1, tail, longest, soonest)
+        else
+          text = pack('$PLAIN_STATE', $PLAIN, kept, its, ends, following, epoch)
+        end
+        local told = try('HSET', key, 'state', text, 'about', stamp .. sub(record, from + length), place, '', its, '')
+        if type(told) == 'number' then
+          try('HDEL', key, place, its)
+          messages = {sub(record, from, from + length - 1), pack('$GRANTED', 'g', ticket, beat, epoch, first, block)}
+          answer, room = 1, room - 2
+        end
+      end
+    end
+  end
+  -- end
   if not answer then
     -- A lease that is ended in time does not run out before.
     survives = flags > 1 and remaining == 0 and token or nil

@@ -26,6 +26,16 @@ for i = 1, #keys do
     ttl, ends_now, new_end = lasts, now + lasts, pack('<d', now + lasts)
   end
   -- include: state
+  -- exit: a lease that nobody waits for goes on to a later end.
+  if state and #state == $PLAIN_SIZE and shorten == 0 and successor == '$NOBODY' then
+    local shape, lives, its, until_then, next_fence, of_epoch = unpack('$PLAIN_STATE', state)
+    if shape == $PLAIN and its == token and until_then > now and until_then <= ends_now and end_of <= next_fence
+      and (end_of < next_fence or its_epoch <= of_epoch) and lives >= ends_now + retention then
+      local told = try('HSET', key, 'state', sub(state, 1, $TOKEN_END) .. new_end .. sub(state, $ENDS_END))
+      if told == 0 or type(told) == 'number' then answer, alike = 1, alike + 1 end
+    end
+  end
+  -- end
   if not answer then
     -- include: read
   end
