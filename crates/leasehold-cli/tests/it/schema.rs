@@ -138,7 +138,7 @@ fn every_document_is_as_documented_on_the_embedded_store() {
 fn every_document_is_as_documented_on_redis() {
     let server = RedisServer::start();
     every_document_is_as_documented(&Site::at(format!("{}?log=100", server.url())));
-    let _new = server.cli(&["HSET", "leasehold:{bad}", "lock", "leasehold/99 odd"]);
+    let _new = server.cli(&["HSET", "leasehold:{bad}", "state", "\u{f1} another version"]);
     let site = Site::at(server.url());
     is("ls", site.line("ls --json").expect(69).stdout.lines().next().unwrap());
     site.line("acquire theirs --interop redsync --ttl 1h --json").expect(0);
