@@ -286,7 +286,7 @@ mod tests {
                     .arg(keys.len())
                     .arg(&keys)
                     .arg(
-                        &[&first.to_le_bytes()[..], &3_f64.to_le_bytes(), &5_f64.to_le_bytes()]
+                        [&first.to_le_bytes()[..], &3_f64.to_le_bytes(), &5_f64.to_le_bytes()]
                             .concat(),
                     )
                     .arg(0)
