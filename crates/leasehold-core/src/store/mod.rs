@@ -46,9 +46,9 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///
 /// Every operation means what the lock table ([`crate::table`]) says, on the store's own time.
 /// `within` is how long the call may take, connecting included: an answer that has not come by
-/// then is an [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) whose effect is
+/// then is an [`ErrorKind::Unavailable`] whose effect is
 /// [`Effect::Unknown`](crate::Effect::Unknown), or [`Effect::NotApplied`](crate::Effect::NotApplied)
-/// when nothing was sent. ([`ErrorKind::Timeout`](crate::ErrorKind::Timeout) is for callers whose
+/// when nothing was sent. ([`ErrorKind::Timeout`] is for callers whose
 /// wait for the lock ran out; no store says it.) A store never sends a request twice blindly; it
 /// may resend one because every operation is idempotent per token.
 ///
@@ -110,7 +110,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// ask for no place in line. Repeating it with the same tokens renews what they hold.
     ///
     /// A store that can't do this for these locks says
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), having done nothing.
+    /// [`ErrorKind::Unsupported`], having done nothing.
     fn acquire_all<'a>(
         &'a self,
         requests: &'a [AcquireRequest],
@@ -243,7 +243,7 @@ pub struct Capability {
     /// It can list its locks.
     pub list: bool,
     /// It takes any locks at once, in one step. Without it, some sets may be
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported).
+    /// [`ErrorKind::Unsupported`].
     pub sets: bool,
     /// It can tell, when asked, that a holder is dead before its lease has run out. The head of a
     /// line asks this often then, instead of sleeping until the lease's end; those behind it ask
