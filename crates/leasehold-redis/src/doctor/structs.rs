@@ -1,23 +1,19 @@
 //! Whether a server's scripts pack and unpack numbers as ours rely on.
 
+use std::sync::LazyLock;
+
 use leasehold_core::Result;
 use leasehold_core::doctor::{Finding, Severity};
 use redis::Value;
 
 use super::rights::Spare;
 use crate::forms::{FAR, Pack as _};
+use crate::script::Script;
 use crate::store::RedisStore;
 use crate::transport::{Deadline, Transport};
 
-/// Unpacks what it is given, and packs that again: each argument with its form.
-const REPACK: &str = "if not pcall(function() return struct.pack, struct.unpack end) then return false end \
-    local again = '' \
-    for n = 1, #ARGV, 2 do \
-      local done, packed = pcall(function() return struct.pack(ARGV[n], struct.unpack(ARGV[n], ARGV[n + 1])) end) \
-      if not done then return '' end \
-      again = again .. packed \
-    end \
-    return again";
+static REPACK: LazyLock<Script> =
+    LazyLock::new(|| Script::without_comments(include_str!("../scripts/repack.lua")));
 
 /// Every sort of field that forms have, with the largest number of each.
 fn sample() -> [(&'static str, Vec<u8>); 2] {
@@ -60,7 +56,7 @@ impl RedisStore {
         deadline: Deadline,
     ) -> Result<Option<Finding>> {
         let mut eval = redis::cmd("EVAL");
-        eval.arg(REPACK).arg(1).arg(&spare.record);
+        eval.arg(&REPACK.source).arg(1).arg(&spare.record);
         for (form, bytes) in sample() {
             eval.arg(form).arg(bytes);
         }

@@ -192,7 +192,9 @@ impl Operator {
         let Some(length) = answer.trim_end().strip_prefix('$') else { return answer };
         let mut text = vec![0; length.parse::<usize>().unwrap() + 2];
         self.0.read_exact(&mut text).unwrap();
-        String::from_utf8(text).unwrap()
+        // What is stored is no text, and every byte of it counts.
+        String::from_utf8(text)
+            .unwrap_or_else(|bytes| bytes.into_bytes().escape_ascii().to_string())
     }
 
     /// Leaves one place beside this one, and ends all connections but those that listen.
