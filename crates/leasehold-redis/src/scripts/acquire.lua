@@ -12,7 +12,7 @@
 --           with flag 4, to take it only where these fences are the last that were issued, $AFTER: epoch; sequence
 --           then COUNT HOLDS OWNER METADATA; flag 1: to go before all who don't
 --
--- Returns an array with one answer for each lock, which is one of
+-- Returns an array with one answer for each lock, or an integer alone that is the answer about each. An answer is one of
 --   fence                          an integer: granted; sequence of its first fence, in the epoch of ARGV[1]
 --   already now state what         it has the lease: see "seen" in docs/wire.md
 --   busy now state what            what stands in the way

@@ -7,7 +7,7 @@
 --          holds are to remain, 0 to end the lease; cool-down; flags: 1 to open the lock again that was closed for a while,
 --          2 where the holder asked in time, by its own clock
 --
--- Returns an array with one answer for each lock, which is one of
+-- Returns an array with one answer for each lock, or an integer alone that is the answer about each. An answer is one of
 --   1                  an integer: released
 --   still-held holds
 --   late               it had run out, and nobody has held the lock since

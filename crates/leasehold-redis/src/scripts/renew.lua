@@ -6,7 +6,7 @@
 --          exclusive lease takes over what is above all issued; ttl, from now; 1 when the lease may end earlier than it
 --          would have, else 0; the token that it is to have from now on, if it is handed over
 --
--- Returns an array with one answer for each lock, which is one of
+-- Returns an array with one answer for each lock, or an integer alone that is the answer about each. An answer is one of
 --   1         an integer: renewed
 --   2         renewed, and its holder is asked to let go
 --   late      it had run out, and nobody has held the lock since; it stays ended
