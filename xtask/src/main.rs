@@ -10,6 +10,7 @@ mod commits;
 mod dist;
 mod doc_links;
 mod features;
+mod histories;
 mod hygiene;
 mod interop;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -48,10 +49,11 @@ Commands:
   dist [PART...]  what is given to users, into target/dist: package (Debian, and its files alone), static
                   (the same with musl), image, crates (as they are published);
                   without arguments all of it
-  sim [run|history|model|planted ARGUMENT...]
+  sim [run|history|histories|model|planted ARGUMENT...]
                   the client simulated, see docs/proof.md: `run --seconds N`, `run --seeds N --from SEED`,
-                  `history SEED`, `model`, `planted`; without arguments what `check` runs: a minute of the
-                  same seeds, half a minute of others, and the model
+                  `history SEED`, `model`, `planted`; `histories [--write]`, whether some seeds' histories are
+                  those recorded, or records them; without arguments what `check` runs: these histories, a
+                  minute of the same seeds, half a minute of others, and the model
   torture [STORE SECONDS [SEED]]
                   the whole command under faults, see docs/reliability.md; STORE is embedded, redis,
                   sentinel, cluster, quorum or all; without arguments it is `all 30`

@@ -3,7 +3,8 @@
 use std::process::{Command, Stdio};
 use std::thread;
 
-use crate::{check, root, torture};
+use crate::surface::Task;
+use crate::{check, histories, root, torture};
 
 /// These seeds are run each time. They take a minute of one processor, about.
 const FIXED_SEEDS: u64 = 130;
@@ -24,20 +25,18 @@ const BUILD: [&str; 7] = [
 ];
 
 pub(crate) fn run(args: &[&str]) -> Result<(), String> {
-    let planted = args.first() == Some(&"planted");
-    let program = build(planted)?;
-    if args.is_empty() {
-        let processes = processes();
-        fixed(&program, processes)?;
-        new(&program, processes)?;
-        return simulate(&program, &["model"]);
+    match args {
+        [] => seeds().and_then(|()| model()),
+        ["histories"] => histories::run(&build(false)?, processes(), Task::Compare),
+        ["histories", "--write"] => histories::run(&build(false)?, processes(), Task::Write),
+        _ => simulate(&build(args.first() == Some(&"planted"))?, args),
     }
-    simulate(&program, args)
 }
 
 /// The same seeds each time, and some that nobody has run; each says with which it begins.
 pub(crate) fn seeds() -> Result<(), String> {
     let (program, processes) = (build(false)?, processes());
+    histories::run(&program, processes, Task::Compare)?;
     fixed(&program, processes)?;
     new(&program, processes)
 }
@@ -59,14 +58,19 @@ fn fixed(program: &str, processes: u64) -> Result<(), String> {
         let args = ["run", "--from", &from.to_string(), "--seeds", &seeds];
         simulate(program, &[&args[..], &["--seconds", FIXED_SECONDS]].concat())
     })
+    .map(drop)
 }
 
 fn new(program: &str, processes: u64) -> Result<(), String> {
     let seconds = NEW_SECONDS.div_ceil(processes).to_string();
-    at_once(processes, |_| simulate(program, &["run", "--new", "--seconds", &seconds]))
+    at_once(processes, |_| simulate(program, &["run", "--new", "--seconds", &seconds])).map(drop)
 }
 
-fn at_once(processes: u64, run: impl Fn(u64) -> Result<(), String> + Sync) -> Result<(), String> {
+/// Does so many things, of these numbers, side by side.
+pub(crate) fn at_once<T: Send>(
+    processes: u64,
+    run: impl Fn(u64) -> Result<T, String> + Sync,
+) -> Result<Vec<T>, String> {
     thread::scope(|scope| {
         let run = &run;
         let all: Vec<_> = (0..processes).map(|n| scope.spawn(move || run(n))).collect();

@@ -1,5 +1,6 @@
 //! What a history is like: the same for the same seed, byte for byte, and without gaps.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::profile::{Profile, Stores};
@@ -40,4 +41,35 @@ fn a_process_that_closes_its_client_has_another_soon() {
         let next = begun.iter().find(|begun| **begun > at);
         assert!(next.is_some_and(|next| next - at < 5.0), "closed at {at}: {begun:?}");
     }
+}
+
+/// What a profile has, in words: a sort of stores, a kind of locks, a rate that is not zero, a sort of fault.
+fn drawn(profile: &Profile) -> Vec<String> {
+    let Profile { hosts, tasks, nodes, forgets, ttl, kinds, in_order, .. } = profile;
+    let mut drawn = vec![
+        format!("{nodes} nodes, forgets: {forgets}"),
+        format!("{hosts} processes"),
+        format!("{tasks} tasks"),
+        format!("ttl {ttl:?}"),
+        format!("{kinds:?}, in order: {in_order}"),
+    ];
+    let rates = format!("{:?}", profile.rates);
+    let fields = rates.split(['{', ',', '}']).filter_map(|field| field.split_once(": "));
+    let not_zero = fields.filter(|(_, rate)| rate.trim() != "0");
+    drawn.extend(not_zero.map(|(name, _)| format!("rate{name}")));
+    let faults = profile.faults.iter().map(|fault| format!("{:?}", fault.what));
+    drawn.extend(faults.filter_map(|what| Some(what.split_whitespace().next()?.to_owned())));
+    drawn
+}
+
+#[test]
+fn the_recorded_histories_have_all_that_a_seed_can_draw() {
+    let recorded = include_str!("../histories.txt").lines();
+    let seeds = recorded.map(|line| line.split(' ').next().unwrap_or_default().parse().unwrap());
+    let of_seed = |seed| drawn(&Profile::draw(seed, Stores::Any));
+    let recorded: BTreeSet<String> = seeds.flat_map(of_seed).collect();
+    let all: BTreeSet<String> = (1..=1_000).flat_map(of_seed).collect();
+    assert!(all.len() > 40, "{all:?}");
+    let lacking: Vec<_> = all.difference(&recorded).collect();
+    assert!(lacking.is_empty(), "{lacking:?}");
 }
