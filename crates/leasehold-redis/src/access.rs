@@ -406,12 +406,16 @@ impl Access {
         let mut connection = link.pipe.clone();
         match &self.finder {
             Finder::Node(_) => {}
-            Finder::At(_) => Role::ask(&mut connection).await?.check()?,
-            Finder::Sentinels(_) if Role::ask(&mut connection).await?.is_primary() => {}
+            Finder::At(_) => Role::ask(&mut connection).await?.check_alone(&found.endpoint)?,
             Finder::Sentinels(_) => {
-                return Err(Verdict::nobody_yet(
-                    "the server that the sentinels name as primary is a replica, or not one yet",
-                ));
+                let role = Role::ask(&mut connection).await?;
+                if !role.is_primary() {
+                    return Err(Verdict::nobody_yet(
+                        "the server that the sentinels name as primary is a replica, or not one \
+                         yet",
+                    ));
+                }
+                role.check_alone(&found.endpoint)?;
             }
         }
         Ok(link)
@@ -465,7 +469,7 @@ impl Access {
         track.exec_async(&mut connection).await.map_err(asked)?;
         // A node of a cluster refers to another one for what it does not have itself.
         if !matches!(self.finder, Finder::Node(_)) {
-            Role::ask(&mut connection).await?.check()?;
+            Role::ask(&mut connection).await?.check_alone(&found.endpoint)?;
         }
         Ok(Tracking { connection, pushes, from: found.clone(), _driver: driver })
     }

@@ -83,6 +83,18 @@ impl Endpoint {
         format!("{scheme}://{self}")
     }
 
+    pub(crate) const fn is_secured(&self) -> bool {
+        matches!(self, Self::Tcp { tls: Some(_), .. })
+    }
+
+    /// Where other machines reach it, for people.
+    pub(crate) fn address(&self) -> String {
+        match self {
+            Self::Tcp { .. } => self.to_string(),
+            Self::Unix(_) => "host:port".to_owned(),
+        }
+    }
+
     pub(crate) fn host(&self) -> &str {
         match self {
             Self::Tcp { host, .. } => host,

@@ -8,6 +8,7 @@ use leasehold_core::{Effect, ErrorKind, Reason, escape};
 use redis::aio::ConnectionLike;
 use redis::{Cmd, Value, cmd};
 
+use crate::address::Endpoint;
 use crate::classify::{Next, Verdict};
 use crate::transport::judged;
 
@@ -98,12 +99,30 @@ impl Role {
         self.mode.as_deref() == Some("sentinel") || self.role.as_deref() == Some("sentinel")
     }
 
+    /// Whether it says that it is a node of a cluster.
+    fn is_node(&self) -> bool {
+        self.mode.as_deref() == Some("cluster")
+    }
+
+    /// Refuses a server that is to keep all locks by itself, and does not.
+    pub(crate) fn check_alone(&self, at: &Endpoint) -> Result<(), Verdict> {
+        if self.is_node() {
+            let scheme = if at.is_secured() { "rediss" } else { "redis" };
+            return Err(Verdict::misconfigured(format!(
+                "the server is a node of a cluster, which keeps the locks of its own slots alone; \
+                 write {scheme}+cluster://{} as the store's URL",
+                at.address()
+            )));
+        }
+        self.check()
+    }
+
     /// Refuses a server at the other end of a borrowed connection.
     ///
     /// A connection to a cluster, whose requests its owner spreads over the nodes, can't be asked
     /// node by node, tells no epochs and sends again what may have been carried out.
     pub(crate) fn check_borrowed(&self) -> Result<(), Verdict> {
-        if self.mode.as_deref() == Some("cluster") {
+        if self.is_node() {
             return Err(Verdict::refused(
                 ErrorKind::Unsupported,
                 Next::Fail,
@@ -169,6 +188,12 @@ mod tests {
         assert!(hello("server redis mode standalone role master").check().is_ok());
         let in_cluster = hello("server redis mode cluster role master");
         assert!(in_cluster.check().is_ok());
+        let tls = Some(crate::address::TlsFiles::default());
+        let at = Endpoint::Tcp { host: "h".into(), port: 7, tls };
+        let refused = in_cluster.check_alone(&at).unwrap_err();
+        assert!(refused.message().contains("rediss+cluster://h:7 "), "{}", refused.message());
+        let socket = in_cluster.check_alone(&Endpoint::Unix("/s".into())).unwrap_err();
+        assert!(socket.message().contains("redis+cluster://host:port "), "{}", socket.message());
         assert_eq!(in_cluster.check_borrowed().unwrap_err().kind, ErrorKind::Unsupported);
         assert!(Role::default().check().is_ok(), "a proxy tells nothing");
         for other in

@@ -321,11 +321,10 @@ async fn a_server_whose_scripts_lack_struct_is_told_in_words() {
 #[tokio::test]
 async fn a_node_of_a_cluster_is_known_for_what_it_is() {
     let node = RedisServer::builder().config("cluster-enabled yes").start();
-    let findings = examined(&node.url()).await;
-    assert!(about(&findings, "topology").found.contains("cluster"), "{findings:#?}");
-    let scripts = about(&findings, "scripts");
-    assert_eq!(scripts.severity, Severity::Problem, "it serves no slots yet");
-    assert!(scripts.found.contains("no primary of the cluster serves"), "{scripts:?}");
+    let single = RedisStore::connect_lazy(&node.url()).unwrap();
+    let refused = single.examine(WITHIN).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Config, "{refused}");
+    assert!(refused.to_string().contains("write redis+cluster://"), "{refused}");
 }
 
 #[tokio::test]

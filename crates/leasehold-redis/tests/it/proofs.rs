@@ -183,7 +183,7 @@ async fn nothing_that_another_node_says_is_proved() {
     let cluster = tokio::task::spawn_blocking(start).await.unwrap();
     let sure = RedisStore::connect(&cluster.url()).await.unwrap();
     let node = &cluster.nodes()[0];
-    let elsewhere = RedisStore::connect(&node.url()).await.unwrap();
+    let elsewhere = RedisStore::connect_lazy(&node.url()).unwrap();
     let of_another = || loop {
         let name = key();
         let slot = cluster.slot_of(&format!("leasehold:{{{name}}}"));

@@ -91,6 +91,24 @@ async fn a_borrowed_connection_to_a_cluster_is_refused() {
 }
 
 #[tokio::test]
+async fn a_node_of_a_cluster_is_refused_where_the_url_names_a_single_server() {
+    let cluster = spawn_blocking(|| Cluster::builder().replicas(0).start()).await.unwrap();
+    for node in cluster.nodes() {
+        let error = refused(&node.url()).await;
+        assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+        let instead = format!("redis+cluster://{}", node.addr());
+        assert!(error.to_string().contains(&instead), "{error}");
+        let store = RedisStore::builder().connect_lazy(&node.url()).unwrap();
+        let error = Caller::new(&store, &key()).try_take().await.unwrap_err();
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Config, Effect::NotApplied));
+        assert_eq!(node.cli(&["DBSIZE"]), "0");
+    }
+    let url = format!("redis+cluster://{}", cluster.nodes()[0].addr());
+    let store = RedisStore::connect(&url).await.unwrap();
+    Caller::new(&store, &key()).take().await;
+}
+
+#[tokio::test]
 async fn a_primary_that_no_sentinel_knows_is_a_wrong_setting() {
     let set = spawn_blocking(|| SentinelSet::builder().replicas(0).start()).await.unwrap();
     let error = refused(&set.url().replace("mymaster", "yourmaster")).await;
@@ -228,15 +246,6 @@ async fn one_node_is_enough_to_find_a_cluster_and_all_its_locks() {
         .collect();
     let error = store.acquire_all(&both, WITHIN).await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unsupported, Effect::NotApplied));
-    // The same locks through a store for a single server are not to be had in part.
-    let single = RedisStore::connect(&cluster.nodes()[0].url()).await.unwrap();
-    let elsewhere = keys.iter().find(|key| {
-        let slot = cluster.slot_of(&format!("leasehold:{{{key}}}"));
-        cluster.master_of(slot).port() != cluster.nodes()[0].port()
-    });
-    let error = single.inspect(elsewhere.unwrap(), WITHIN).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("redis+cluster://"), "{error}");
 }
 
 #[tokio::test]
