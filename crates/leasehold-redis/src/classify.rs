@@ -196,6 +196,23 @@ impl Verdict {
         verdict.because(Reason::TooYoung)
     }
 
+    /// The server's clock is behind its start by so much, so that nobody can tell its age.
+    pub(crate) fn set_back(by: Duration, left: Duration) -> Self {
+        let mut verdict = Self::refused(
+            ErrorKind::Unavailable,
+            Next::Fail,
+            format!(
+                "the server's clock was set back, and is {} behind the server's start: its age can't \
+                 be told, so it grants this program none for {}; set it right, or say keep_leases=yes \
+                 if it keeps its data through restarts",
+                length::measured(by),
+                length::measured(left)
+            ),
+        );
+        verdict.passes_in = Some(left);
+        verdict.because(Reason::TooYoung)
+    }
+
     /// The server does not say how long it has run.
     pub(crate) fn ageless() -> Self {
         Self::refused(

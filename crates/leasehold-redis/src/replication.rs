@@ -7,7 +7,7 @@ use redis::{Cmd, Value, cmd};
 use tokio::time::Instant;
 
 use crate::classify::Verdict;
-use crate::reply;
+use crate::reply::{self, Uptime};
 
 /// How many others must have a grant before it counts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -26,13 +26,13 @@ pub(crate) struct Replication {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Age {
     asked_at: Instant,
-    then: Duration,
+    then: Uptime,
 }
 
 impl Age {
     /// Reads the answer to a question that was sent at `asked_at`.
     pub(crate) fn read(asked_at: Instant, info: Value) -> Result<Self, Verdict> {
-        let then = reply::age(info).map_err(|_| Verdict::ageless())?;
+        let then = reply::uptime(info).map_err(|_| Verdict::ageless())?;
         Ok(Self { asked_at, then })
     }
 
@@ -44,7 +44,7 @@ impl Age {
     }
 
     fn now(self) -> Duration {
-        self.then.saturating_add(self.asked_at.elapsed())
+        self.then.at_least.saturating_add(self.asked_at.elapsed())
     }
 }
 
@@ -54,7 +54,10 @@ impl Replication {
     pub(crate) fn believes(self, age: Age) -> Result<(), Verdict> {
         match self.doubts(age.now()) {
             None => Ok(()),
-            Some(left) => Err(Verdict::too_young(age.now(), left)),
+            Some(left) => Err(match age.then.set_back {
+                None => Verdict::too_young(age.now(), left),
+                Some(by) => Verdict::set_back(by, left),
+            }),
         }
     }
 
@@ -196,6 +199,9 @@ mod tests {
         assert!(told.message().contains("started 10.0s ago"), "{}", told.message());
         assert!(told.message().contains("for 50.6s"), "{}", told.message());
         let young = info(-23);
+        let told = wary.believes(young).unwrap_err();
+        assert!(told.message().contains("23.0s behind the server's start"), "{}", told.message());
+        assert!(told.message().contains("set it right"), "{}", told.message());
         tokio::time::advance(Duration::from_millis(60_601)).await;
         assert!(wary.believes(young).is_err(), "the margin is more than that");
         tokio::time::advance(Duration::from_millis(2)).await;

@@ -205,9 +205,18 @@ fn read_acquire(value: Value, asked: &Asked) -> Option<Acquire> {
     })
 }
 
-/// For how long the server has run for sure, from `INFO server`: both ends are counted in whole
-/// seconds there, of which the second may have a fraction beside it.
-pub(crate) fn age(value: Value) -> Result<Duration> {
+/// What a server says of its age.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Uptime {
+    /// For how long it has run for sure.
+    pub(crate) at_least: Duration,
+    /// By how much its clock is behind the time at which it started.
+    pub(crate) set_back: Option<Duration>,
+}
+
+/// The server's age from `INFO server`: both ends are counted in whole seconds there, of which the
+/// second may have a fraction beside it.
+pub(crate) fn uptime(value: Value) -> Result<Uptime> {
     read(value, |value| {
         let text = match value {
             Value::BulkString(bytes) => String::from_utf8(bytes).ok()?,
@@ -218,11 +227,13 @@ pub(crate) fn age(value: Value) -> Result<Duration> {
             let number = text.lines().find_map(|line| line.strip_prefix(name))?;
             number.trim().parse::<i64>().ok()
         };
-        let seconds = field("uptime_in_seconds:")?.saturating_sub(1);
+        let told = field("uptime_in_seconds:")?;
         let fraction = field("server_time_usec:").unwrap_or(0).rem_euclid(1_000_000);
-        let micros = seconds.saturating_mul(1_000_000).saturating_add(fraction);
-        // Below nothing when the server's clock was set back behind its start.
-        Some(Duration::from_micros(u64::try_from(micros).unwrap_or(0)))
+        let micros = told.saturating_sub(1).saturating_mul(1_000_000).saturating_add(fraction);
+        Some(Uptime {
+            at_least: Duration::from_micros(u64::try_from(micros).unwrap_or(0)),
+            set_back: (told < 0).then(|| Duration::from_secs(told.unsigned_abs())),
+        })
     })
 }
 

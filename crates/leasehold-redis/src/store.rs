@@ -694,8 +694,8 @@ impl Store for RedisStore {
             let (question, deadline) = (Request::plain(&question), Deadline::after(within));
             let answer = self.shared.transport.one(&question, deadline).await;
             let answer = answer.map_err(|verdict| self.error(&verdict, "ask for its age", None))?;
-            reply::age(answer.value)
-                .map(Some)
+            reply::uptime(answer.value)
+                .map(|uptime| Some(uptime.at_least))
                 .map_err(|error| self.named(error, "ask for its age", None))
         })
     }

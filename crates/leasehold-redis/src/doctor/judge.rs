@@ -373,7 +373,11 @@ fn saving(facts: &Facts) -> Option<Finding> {
 }
 
 fn uptime(facts: &Facts, confirming: Option<Replication>) -> Option<Finding> {
-    let up = Duration::from_secs(facts.number("uptime_in_seconds")?);
+    let told: i64 = facts.info("uptime_in_seconds")?.parse().ok()?;
+    if told < 0 {
+        return Some(set_back(Duration::from_secs(told.unsigned_abs()), confirming));
+    }
+    let up = Duration::from_secs(told.unsigned_abs());
     // It is told in whole seconds.
     let ago = if up.is_zero() { "just now".to_owned() } else { format!("{} ago", rough(up)) };
     let found = format!("the server was started {ago}");
@@ -409,6 +413,30 @@ fn uptime(facts: &Facts, confirming: Option<Replication>) -> Option<Finding> {
         )
         .advise("after a restart without persistence wait for the longest ttl"),
     )
+}
+
+/// What becomes of a server whose clock is behind its start by so much.
+fn set_back(by: Duration, confirming: Option<Replication>) -> Finding {
+    let found = format!(
+        "the server's clock was set back, and is {} behind the time at which it started",
+        rough(by)
+    );
+    let doubted = confirming.is_some_and(|confirming| confirming.longest.is_some());
+    let (severity, means) = if doubted {
+        (
+            Severity::Problem,
+            "its age can't be told, so each new program waits for the longest lease until it is \
+             granted a lock, as after a restart",
+        )
+    } else {
+        (
+            Severity::Warning,
+            "leases that nobody renews last longer by the step, and a quorum counts it for a node that \
+             was just started",
+        )
+    };
+    let finding = Finding::new(severity, "uptime", found, means);
+    finding.advise("set the server's clock right, and keep it by a time service that slews")
 }
 
 /// How far the server's clock is from ours.

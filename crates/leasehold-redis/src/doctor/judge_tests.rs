@@ -168,6 +168,22 @@ fn a_server_that_grants_nothing_since_it_was_just_started_is_warned_of_until_it_
 }
 
 #[test]
+fn a_server_whose_clock_is_behind_its_start_is_named() {
+    let longest = Some(Ttl::new(Duration::from_secs(60)).unwrap());
+    let timeout = Duration::from_secs(1);
+    let confirming = Replication { replicas: 1, timeout, fsync: false, longest };
+    let judged = |confirming| uptime(&facts(&[("uptime_in_seconds", "-3174")], &[]), confirming);
+    let finding = judged(None).expect("it is told");
+    assert_eq!(finding.severity, Severity::Warning);
+    assert!(finding.found.contains("was set back"), "{finding:?}");
+    assert_eq!(severity(judged(Some(confirming))), Severity::Problem);
+    assert_eq!(
+        severity(judged(Some(Replication { longest: None, ..confirming }))),
+        Severity::Warning
+    );
+}
+
+#[test]
 fn a_clock_is_judged_by_what_is_certain_about_it() {
     let judged = |ahead_ms: i64, uncertain_ms| {
         let uncertainty = Duration::from_millis(uncertain_ms);
