@@ -1,6 +1,7 @@
 //! How to reach a server: where it is, who we are to it, and opening connections to it.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -13,16 +14,21 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
 use crate::address::{Address, Endpoint, Topology};
-use crate::classify::{self, Stage, Verdict};
-use crate::dial::{FirstWords, Socket, dial};
+use crate::addresses::{self, Addresses, Heard, Said as SaidThere};
+#[cfg(feature = "interop")]
+use crate::classify;
+use crate::classify::Verdict;
+use crate::dial::{FirstWords, Socket};
 use crate::ear::Ear;
+use crate::login::Logins;
 use crate::pipe::Pipe;
 use crate::replication::Age;
+use crate::reply;
 use crate::role::Role;
 use crate::room::Room;
 use crate::sentinel::{Found, Said, Sentinels};
 use crate::tls::Tls;
-use crate::transport::here;
+use crate::transport::{here, judged};
 
 /// How often a server in use is asked whether it is still a primary, in passing.
 const ROLE_EVERY_MS: u64 = 2_000;
@@ -44,8 +50,9 @@ enum Finder {
 /// How to reach a server and log in to it.
 pub(crate) struct Access {
     finder: Finder,
-    tls: Tls,
-    login: RedisConnectionInfo,
+    logins: Arc<Logins>,
+    /// Of the server's name, for all connections of the store.
+    pub(crate) addresses: Arc<Addresses>,
     /// How long one attempt may take.
     pub(crate) connect_timeout: Duration,
     /// Where connections live; fixed when the first one is made, if not told.
@@ -154,10 +161,10 @@ impl Home {
 
 impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { finder, tls, login: _, connect_timeout, .. } = self;
+        let Self { finder, logins, connect_timeout, .. } = self;
         f.debug_struct("Access")
             .field("finder", finder)
-            .field("tls", tls)
+            .field("logins", logins)
             .field("connect_timeout", connect_timeout)
             .finish_non_exhaustive()
     }
@@ -184,16 +191,18 @@ impl Access {
             Topology::Single | Topology::Cluster => Finder::At(address.endpoint.clone()),
         };
         let runtime = Arc::new(Mutex::new(runtime.map(Home::given)));
+        let logins = Arc::new(Logins::new(login, tls));
         let (current, following, room) = (Arc::default(), Mutex::default(), Arc::default());
-        Ok(Self { finder, tls, login, connect_timeout, runtime, current, following, room })
+        let addresses = Arc::default();
+        Ok(Self { finder, logins, addresses, connect_timeout, runtime, current, following, room })
     }
 
     /// A node of a cluster, reached and logged in to in the same way.
     pub(crate) fn sibling(&self, endpoint: Endpoint) -> Self {
         Self {
             finder: Finder::Node(endpoint),
-            tls: self.tls.clone(),
-            login: self.login.clone(),
+            logins: Arc::clone(&self.logins),
+            addresses: Arc::default(),
             connect_timeout: self.connect_timeout,
             runtime: Arc::clone(&self.runtime),
             current: Arc::default(),
@@ -228,8 +237,8 @@ impl Access {
         };
         Self {
             finder,
-            tls: self.tls.clone(),
-            login: self.login.clone(),
+            logins: Arc::clone(&self.logins),
+            addresses: Arc::clone(&self.addresses),
             connect_timeout: self.connect_timeout,
             runtime: Arc::default(),
             current: Arc::default(),
@@ -378,16 +387,56 @@ impl Access {
     }
 
     async fn open_at(&self, found: &Found) -> Result<Link, Verdict> {
-        let socket = dial(&found.endpoint, &self.tls).await?;
+        let socket = self.enter(&found.endpoint, None).await?;
         let heard = socket.first_words();
         self.open_over(socket, found).await.map_err(|verdict| heard.explain(verdict))
     }
 
+    /// A connection to the server, at the one of its name's addresses where the locks are.
+    async fn enter(
+        &self,
+        endpoint: &Endpoint,
+        protocol: Option<ProtocolVersion>,
+    ) -> Result<Socket, Verdict> {
+        let at = match &self.finder {
+            // A node says of each slot whether it has it, whatever its names.
+            Finder::Node(_) => None,
+            Finder::At(_) | Finder::Sentinels(_) => {
+                let grace = self.grace();
+                self.addresses.choose(endpoint, grace, |at| self.look_at(endpoint, at)).await?
+            }
+        };
+        let entered = self.logins.enter(endpoint, at, protocol).await;
+        self.addresses.settle(endpoint, entered.is_ok());
+        entered
+    }
+
+    /// How long other addresses of a server are waited for.
+    fn grace(&self) -> Duration {
+        (self.connect_timeout / 4).min(Duration::from_secs(1))
+    }
+
+    /// What is at an address of a server.
+    fn look_at(
+        &self,
+        endpoint: &Endpoint,
+        at: SocketAddr,
+    ) -> impl Future<Output = SaidThere> + Send + 'static {
+        let (logins, endpoint) = (Arc::clone(&self.logins), endpoint.clone());
+        async move { what_is_at(&logins, &endpoint, at).await.unwrap_or_else(SaidThere::Silent) }
+    }
+
+    /// What is at each address of the server that a URL names, if there are several.
+    pub(crate) async fn survey_addresses(&self) -> Option<Vec<Heard>> {
+        let Finder::At(endpoint) = &self.finder else { return None };
+        let listed = self.addresses.listed(endpoint).await.ok()?;
+        if listed.len() < 2 {
+            return None;
+        }
+        Some(addresses::hear(&listed, self.grace(), |at| self.look_at(endpoint, at)).await)
+    }
+
     async fn open_over(&self, socket: Socket, found: &Found) -> Result<Link, Verdict> {
-        let socket = socket
-            .log_in(&self.login)
-            .await
-            .map_err(|error| classify::judge(&error, Stage::Connecting))?;
         let (pipe, driver) = Pipe::new(socket);
         pipe.keep(self.room.take());
         let driver = Tied::spawn_on(&here()?, driver.run());
@@ -425,13 +474,9 @@ impl Access {
     pub(crate) async fn open_ear(&self) -> Result<(Ear, Found, FirstWords), Verdict> {
         let found = self.find().await?;
         let attempt = async {
-            let socket = dial(&found.endpoint, &self.tls).await?;
+            let socket = self.enter(&found.endpoint, Some(ProtocolVersion::RESP2)).await?;
             let heard = socket.first_words();
-            let login = self.login.clone().set_protocol(ProtocolVersion::RESP2);
-            match socket.log_in(&login).await {
-                Ok(socket) => Ok((Ear::new(socket), heard)),
-                Err(error) => Err(heard.explain(classify::judge(&error, Stage::Connecting))),
-            }
+            Ok((Ear::new(socket), heard))
         };
         let (ear, heard) = self.in_time(&found.endpoint, attempt).await?;
         Ok((ear, found, heard))
@@ -442,7 +487,7 @@ impl Access {
     pub(crate) async fn open_tracking(&self) -> Result<Tracking, Verdict> {
         let found = self.find().await?;
         let attempt = async {
-            let socket = dial(&found.endpoint, &self.tls).await?;
+            let socket = self.enter(&found.endpoint, Some(ProtocolVersion::RESP3)).await?;
             let heard = socket.first_words();
             let opened = self.track(socket, &found).await;
             opened.map_err(|verdict| heard.explain(verdict))
@@ -452,13 +497,16 @@ impl Access {
 
     #[cfg(feature = "interop")]
     async fn track(&self, socket: Socket, found: &Found) -> Result<Tracking, Verdict> {
-        let asked = |error| classify::judge(&error, Stage::Connecting);
+        let asked = |error| classify::judge(&error, classify::Stage::Connecting);
         let (pushed, pushes) = tokio::sync::mpsc::unbounded_channel();
         let config = redis::AsyncConnectionConfig::new()
             .set_response_timeout(None)
             .set_connection_timeout(None)
             .set_push_sender(pushed);
-        let login = self.login.clone().set_protocol(ProtocolVersion::RESP3);
+        // It is logged in already.
+        let login = RedisConnectionInfo::default()
+            .set_protocol(ProtocolVersion::RESP3)
+            .set_skip_set_lib_name();
         let (mut connection, driver) =
             redis::aio::MultiplexedConnection::new_with_config(&login, socket, config)
                 .await
@@ -513,6 +561,23 @@ impl Access {
                 .because(Reason::NoAnswer))
         })
     }
+}
+
+async fn what_is_at(
+    logins: &Logins,
+    endpoint: &Endpoint,
+    at: SocketAddr,
+) -> Result<SaidThere, Verdict> {
+    let socket = logins.enter(endpoint, Some(at), None).await?;
+    let heard = socket.first_words();
+    let (mut pipe, driver) = Pipe::new(socket);
+    let _driver = Tied::spawn_on(&here()?, driver.run());
+    let role = Role::ask(&mut pipe).await.map_err(|verdict| heard.explain(verdict))?;
+    if let Err(verdict) = role.check_alone(endpoint) {
+        return Ok(SaidThere::Other(verdict));
+    }
+    let info = judged(pipe.ask(&Age::question()).await);
+    Ok(SaidThere::Primary(info.ok().and_then(|info| reply::run_id(&info))))
 }
 
 impl Drop for Access {

@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::access::{Access, Link};
+use crate::addresses::Heard;
 use crate::classify::{Next, Verdict};
 use crate::replication::{Age, Replication};
 use crate::role::Role;
@@ -641,6 +642,10 @@ impl Transport for Supervised {
 
     fn sentinels(&self) -> BoxFuture<'_, Option<Vec<Said>>> {
         Box::pin(self.inner.access.survey())
+    }
+
+    fn addresses(&self) -> BoxFuture<'_, Option<Vec<Heard>>> {
+        Box::pin(self.inner.access.survey_addresses())
     }
 
     fn connected<'a>(

@@ -1,6 +1,7 @@
 //! Opening a socket to a server: TCP with the settings a lock needs, a Unix socket, or TLS.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
@@ -27,16 +28,29 @@ const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 #[cfg(target_os = "linux")]
 const USER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Opens a socket. Takes as long as the network does; the caller bounds it.
-pub(crate) async fn dial(endpoint: &Endpoint, tls: &Tls) -> Result<Socket, Verdict> {
-    Ok(Socket::new(open(endpoint, tls).await?))
+/// Opens a socket, to one of the addresses of a name if it is said. Takes as long as the network
+/// does; the caller bounds it.
+pub(crate) async fn dial(
+    endpoint: &Endpoint,
+    at: Option<SocketAddr>,
+    tls: &Tls,
+) -> Result<Socket, Verdict> {
+    Ok(Socket::new(open(endpoint, at, tls).await?))
 }
 
-async fn open(endpoint: &Endpoint, tls: &Tls) -> Result<Box<dyn Stream>, Verdict> {
+async fn open(
+    endpoint: &Endpoint,
+    at: Option<SocketAddr>,
+    tls: &Tls,
+) -> Result<Box<dyn Stream>, Verdict> {
     let verdict = |error: io::Error| io_error(&error, Stage::Connecting);
     match endpoint {
         Endpoint::Tcp { host, port, .. } => {
-            let socket = TcpStream::connect((host.as_str(), *port)).await.map_err(verdict)?;
+            let socket = match at {
+                Some(at) => TcpStream::connect(at).await,
+                None => TcpStream::connect((host.as_str(), *port)).await,
+            };
+            let socket = socket.map_err(verdict)?;
             prepare(&socket).map_err(verdict)?;
             tls.wrap(host, socket).await
         }

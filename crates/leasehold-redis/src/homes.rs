@@ -12,6 +12,7 @@ use std::{fmt, iter};
 use leasehold_core::{BoxFuture, Reason};
 use tokio::runtime::Handle;
 
+use crate::addresses::Heard;
 use crate::classify::Verdict;
 use crate::sentinel::Said;
 use crate::transport::{self, Answer, Deadline, Part, Parts, Request, Transport};
@@ -262,6 +263,10 @@ impl Transport for Connections {
 
     fn sentinels(&self) -> BoxFuture<'_, Option<Vec<Said>>> {
         self.homes.here().sentinels()
+    }
+
+    fn addresses(&self) -> BoxFuture<'_, Option<Vec<Heard>>> {
+        self.homes.here().addresses()
     }
 
     fn neighbour(&self, host: &str, port: u16) -> Option<Part> {

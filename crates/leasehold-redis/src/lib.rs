@@ -14,6 +14,7 @@
 mod access;
 pub mod acl;
 mod address;
+mod addresses;
 mod alert;
 mod builder;
 mod call;
@@ -31,6 +32,7 @@ mod homes;
 pub mod interop;
 mod listen;
 mod log;
+mod login;
 mod names;
 mod passwords;
 mod pipe;

@@ -205,6 +205,17 @@ fn read_acquire(value: Value, asked: &Asked) -> Option<Acquire> {
     })
 }
 
+/// What a server calls itself, in its answer to `INFO server`.
+pub(crate) fn run_id(info: &Value) -> Option<String> {
+    let text = match info {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?,
+        Value::VerbatimString { text, .. } => text,
+        _ => return None,
+    };
+    let id = text.lines().find_map(|line| line.strip_prefix("run_id:"))?.trim();
+    Some(id.to_owned()).filter(|id| !id.is_empty())
+}
+
 /// What a server says of its age.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Uptime {

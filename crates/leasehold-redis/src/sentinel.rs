@@ -261,7 +261,7 @@ impl One {
     /// Why the sentinels could not agree on a fail-over now, as this one sees it. `None` also where
     /// it does not say.
     async fn lacks_quorum(&self) -> Option<String> {
-        let socket = dial(&self.host, &self.tls).await.ok()?;
+        let socket = dial(&self.host, None, &self.tls).await.ok()?;
         let (mut connection, _driver) = self.connect(socket).await.ok()?;
         let check = cmd("SENTINEL").arg("CKQUORUM").arg(&self.name).to_owned();
         let error = match connection.send_packed_command(&check).await {
@@ -287,7 +287,7 @@ impl One {
     }
 
     async fn ask(&self) -> Result<(Found, Option<Circle>), Verdict> {
-        let socket = dial(&self.host, &self.tls).await;
+        let socket = dial(&self.host, None, &self.tls).await;
         let asked = match socket {
             Ok(socket) => {
                 let heard = socket.first_words();
@@ -320,7 +320,7 @@ impl One {
 
     async fn subscribe(&self) -> Result<PubSub, Verdict> {
         let judge = |error| classify::judge(&error, Stage::Connecting);
-        let socket = dial(&self.host, &self.tls).await?;
+        let socket = dial(&self.host, None, &self.tls).await?;
         let mut connection = PubSub::new(&self.login, socket).await.map_err(judge)?;
         connection.subscribe(&EVENTS).await.map_err(judge)?;
         Ok(connection)

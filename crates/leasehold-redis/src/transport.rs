@@ -12,6 +12,7 @@ use redis::{Cmd, Pipeline, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
+use crate::addresses::Heard;
 use crate::call::Call;
 use crate::classify::{self, Stage, Verdict};
 use crate::replication::Replication;
@@ -257,6 +258,11 @@ pub(crate) trait Transport: Debug + Send + Sync + 'static {
 
     /// What the sentinels say that were named, where there are some.
     fn sentinels(&self) -> BoxFuture<'_, Option<Vec<Said>>> {
+        Box::pin(std::future::ready(None))
+    }
+
+    /// What is at each address of the server that was named, where its name has several.
+    fn addresses(&self) -> BoxFuture<'_, Option<Vec<Heard>>> {
         Box::pin(std::future::ready(None))
     }
 

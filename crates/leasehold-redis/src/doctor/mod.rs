@@ -68,6 +68,9 @@ impl RedisStore {
             findings.push(topology::sentinels(&said));
             findings.extend(topology::no_quorum(&said));
         }
+        if let Some(heard) = transport.addresses().await {
+            findings.push(topology::addresses(&heard));
+        }
         findings.push(judge::security(&self.shared.security));
         findings.extend(judge::protocol(self.shared.resp3));
         // Last, because a server that does not answer here takes all the time that is left.

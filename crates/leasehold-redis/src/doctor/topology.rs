@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use leasehold_core::doctor::{Finding, Severity};
 use leasehold_core::escape;
 
+use crate::addresses::{Heard, apart};
 use crate::sentinel::Said;
 use crate::sentinel::deployment::{Answer, deployments, newest, twins, voters};
 
@@ -165,6 +166,41 @@ fn own_line(nodes: &str) -> Option<&str> {
         let flags = line.split(' ').nth(2);
         flags.is_some_and(|flags| flags.split(',').any(|flag| flag == "myself"))
     })
+}
+
+/// What is at the addresses of a server's name.
+pub(super) fn addresses(heard: &[Heard]) -> Finding {
+    let topic = "addresses";
+    let count = heard.len();
+    if let Some((one, other)) = apart(heard) {
+        let (one, other) = (one.at, other.at);
+        let unsure = heard.iter().any(Heard::is_nameless);
+        let found = if unsure {
+            format!("whether {one} and {other}, of the server's name, are one server is not known")
+        } else {
+            format!("{one} and {other}, of the server's name, are different servers")
+        };
+        let means =
+            "each grants locks of its own, so that two hold one; nobody connects while it is so";
+        let finding = Finding::new(Severity::Problem, topic, found, means);
+        return finding.advise(if unsure {
+            "give the user the right to INFO, or write one address into the store's URL"
+        } else {
+            "write the address of one into the store's URL, or take the other from the name"
+        });
+    }
+    let silent: Vec<String> =
+        heard.iter().filter(|one| one.is_silent()).map(|one| one.at.to_string()).collect();
+    if silent.is_empty() {
+        let found = format!("the server's name has {count} addresses, with one primary");
+        return Finding::new(Severity::Fine, topic, found, "no other server takes its place");
+    }
+    let found =
+        format!("of {count} addresses of the server's name, {} don't answer", silent.join(", "));
+    let means =
+        "a server that is started there, while this one is away, would grant locks of its own";
+    let finding = Finding::new(Severity::Note, topic, found, means);
+    finding.advise("write the address of the server into the store's URL")
 }
 
 /// What all sentinels say that the URL names.

@@ -1,0 +1,273 @@
+//! Which address of a name to connect to.
+//!
+//! A name may have several addresses. Where they lead to different servers, each grants locks of its own, so one that
+//! is not known for the server that has the locks is not taken in its place.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::net::lookup_host;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+use crate::address::Endpoint;
+use crate::classify::{Stage, Verdict, io_error};
+
+/// What is at an address.
+#[derive(Clone, Debug)]
+pub(crate) enum Said {
+    /// A primary, and what it calls itself, if this user may ask.
+    Primary(Option<String>),
+    /// A server that keeps no locks of its own.
+    Other(Verdict),
+    /// Nothing that answers.
+    Silent(Verdict),
+}
+
+/// An address of a name, and what is there.
+#[derive(Clone, Debug)]
+pub(crate) struct Heard {
+    pub(crate) at: SocketAddr,
+    pub(crate) said: Said,
+}
+
+impl Heard {
+    /// Whether it is a primary that this user may not ask what it calls itself.
+    pub(crate) fn is_nameless(&self) -> bool {
+        self.primary() == Some(None)
+    }
+
+    pub(crate) const fn is_silent(&self) -> bool {
+        matches!(self.said, Said::Silent(_))
+    }
+
+    /// What it calls itself, if it is a primary.
+    fn primary(&self) -> Option<Option<&str>> {
+        match &self.said {
+            Said::Primary(id) => Some(id.as_deref()),
+            Said::Other(_) | Said::Silent(_) => None,
+        }
+    }
+}
+
+/// The address that locks were taken at.
+#[derive(Clone, Debug)]
+struct Known {
+    of: Endpoint,
+    at: SocketAddr,
+    id: Option<String>,
+    /// The addresses that the name had when they were compared.
+    listed: Vec<SocketAddr>,
+    /// The last attempt to connect there failed.
+    doubted: bool,
+}
+
+/// The addresses of one server's name.
+#[derive(Default)]
+pub(crate) struct Addresses {
+    known: Mutex<Option<Known>>,
+    #[cfg(test)]
+    pub(crate) resolved: Mutex<Vec<SocketAddr>>,
+}
+
+impl fmt::Debug for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Addresses").finish_non_exhaustive()
+    }
+}
+
+impl Addresses {
+    fn known(&self) -> MutexGuard<'_, Option<Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The addresses of a server's name, in order of preference; none of a socket.
+    pub(crate) async fn listed(&self, of: &Endpoint) -> Result<Vec<SocketAddr>, Verdict> {
+        let Endpoint::Tcp { host, port, .. } = of else { return Ok(Vec::new()) };
+        #[cfg(test)]
+        {
+            let resolved = self.resolved.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            if !resolved.is_empty() {
+                return Ok(resolved);
+            }
+        }
+        let found = lookup_host((host.as_str(), *port)).await;
+        let mut listed = Vec::new();
+        for at in found.map_err(|error| io_error(&error, Stage::Connecting))? {
+            if !listed.contains(&at) {
+                listed.push(at);
+            }
+        }
+        Ok(listed)
+    }
+
+    /// The address to connect to; `None` where only the endpoint itself says. `ask` finds out what is at one.
+    pub(crate) async fn choose<F>(
+        &self,
+        of: &Endpoint,
+        grace: Duration,
+        ask: impl Fn(SocketAddr) -> F,
+    ) -> Result<Option<SocketAddr>, Verdict>
+    where
+        F: Future<Output = Said> + Send + 'static,
+    {
+        let listed = self.listed(of).await?;
+        let known = self.known().clone().filter(|known| known.of == *of);
+        let mut all = listed.clone();
+        if let Some(known) = &known
+            && !all.contains(&known.at)
+        {
+            all.push(known.at);
+        }
+        let as_before = |known: &Known| !known.doubted && known.listed == sorted(&listed);
+        let (at, id) = match (&*all, &known) {
+            ([], _) => return Ok(None),
+            ([only], _) => (*only, None),
+            (_, Some(known)) if as_before(known) => return Ok(Some(known.at)),
+            _ => {
+                let heard = hear(&all, grace, ask).await;
+                let known = known.as_ref().map(|known| (known.at, known.id.as_deref()));
+                let chosen = choose(of, &heard, known, &listed)?;
+                (chosen.at, chosen.primary().flatten().map(str::to_owned))
+            }
+        };
+        let known = Known { of: of.clone(), at, id, listed: sorted(&listed), doubted: false };
+        *self.known() = Some(known);
+        Ok(Some(at))
+    }
+
+    /// Takes in how an attempt to connect to the chosen address ended.
+    pub(crate) fn settle(&self, of: &Endpoint, connected: bool) {
+        if let Some(known) = self.known().as_mut().filter(|known| known.of == *of) {
+            known.doubted = !connected;
+        }
+    }
+}
+
+fn sorted(listed: &[SocketAddr]) -> Vec<SocketAddr> {
+    let mut listed = listed.to_vec();
+    listed.sort_unstable();
+    listed
+}
+
+/// Asks all of them at once; the others for so long yet once one says that it is a primary. In their order.
+pub(crate) async fn hear<F>(
+    all: &[SocketAddr],
+    grace: Duration,
+    ask: impl Fn(SocketAddr) -> F,
+) -> Vec<Heard>
+where
+    F: Future<Output = Said> + Send + 'static,
+{
+    let mut asking = JoinSet::new();
+    for at in all {
+        let (at, said) = (*at, ask(*at));
+        asking.spawn(async move { Heard { at, said: said.await } });
+    }
+    let mut heard: Vec<Heard> = Vec::with_capacity(all.len());
+    let mut until: Option<Instant> = None;
+    loop {
+        let next = match until {
+            Some(until) => timeout_at(until, asking.join_next()).await.unwrap_or(None),
+            None => asking.join_next().await,
+        };
+        let Some(answer) = next else { break };
+        heard.extend(answer);
+        if until.is_none() && heard.last().is_some_and(|one| one.primary().is_some()) {
+            until = Some(Instant::now() + grace);
+        }
+    }
+    for at in all {
+        if heard.iter().all(|one| one.at != *at) {
+            let silent = Verdict::unconnected(format!("{at} does not answer"));
+            heard.push(Heard { at: *at, said: Said::Silent(silent) });
+        }
+    }
+    let place = |one: &Heard| all.iter().position(|at| *at == one.at);
+    heard.sort_by_key(place);
+    heard
+}
+
+/// Two of them that are different servers, or may be.
+pub(crate) fn apart(heard: &[Heard]) -> Option<(&Heard, &Heard)> {
+    let primaries: Vec<_> = heard.iter().filter(|one| one.primary().is_some()).collect();
+    let differ = |one: &Heard, other: &Heard| {
+        one.primary().flatten().is_none() || one.primary() != other.primary()
+    };
+    let (first, others) = primaries.split_first()?;
+    let other = others.iter().find(|other| differ(first, other))?;
+    Some((first, other))
+}
+
+/// The address that has the locks of this store, by what each says, and by where they were before.
+fn choose<'a>(
+    of: &Endpoint,
+    heard: &'a [Heard],
+    known: Option<(SocketAddr, Option<&str>)>,
+    listed: &[SocketAddr],
+) -> Result<&'a Heard, Verdict> {
+    let refused = |why: String| match known {
+        // Somebody may set it right while leases run.
+        Some(_) => Err(Verdict::nobody_yet(why)),
+        None => Err(Verdict::misconfigured(why)),
+    };
+    let stays = heard.iter().find(|one| {
+        let is_known = known.is_some_and(|(before, _)| before == one.at);
+        is_known && one.primary().is_some() && listed.contains(&one.at)
+    });
+    if let Some((one, other)) = apart(heard) {
+        let (one, other) = (one.at, other.at);
+        let sure = !heard.iter().any(Heard::is_nameless);
+        if let Some(known) = stays.filter(|_| !sure) {
+            return Ok(known);
+        }
+        let why = if sure {
+            format!(
+                "{of} has several addresses, and {one} and {other} are different servers, each of which \
+                 would grant its own locks; write the address of one into the store's URL"
+            )
+        } else {
+            format!(
+                "{of} has several addresses, and whether {one} and {other} are one server is not known, \
+                 since this user may not run INFO; allow it, or write one address into the store's URL"
+            )
+        };
+        return refused(why);
+    }
+    let primaries = || heard.iter().filter(|one| one.primary().is_some());
+    let Some(first) =
+        primaries().find(|one| listed.contains(&one.at)).or_else(|| primaries().next())
+    else {
+        let failure = |one: &Heard| match &one.said {
+            Said::Other(verdict) => Some((false, verdict.clone())),
+            Said::Silent(verdict) => Some((true, verdict.clone())),
+            Said::Primary(_) => None,
+        };
+        // What a server says tells more than that it is not there.
+        let telling = heard.iter().filter_map(failure).min_by_key(|(silent, _)| *silent);
+        let nobody = || Verdict::unconnected(format!("no address of {of} answers"));
+        return Err(telling.map_or_else(nobody, |(_, verdict)| verdict));
+    };
+    let Some((before, id)) = known else { return Ok(first) };
+    if let Some(known) = stays {
+        return Ok(known);
+    }
+    let then = heard.iter().find(|one| one.at == before);
+    let is_same = id.is_some() && first.primary() == Some(id);
+    let is_gone = !listed.contains(&before);
+    let gave_way = then.is_some_and(|one| matches!(one.said, Said::Other(_)));
+    if is_same || is_gone || gave_way {
+        return Ok(first);
+    }
+    let first = first.at;
+    refused(format!(
+        "{of} has several addresses; {before}, where the locks are, does not answer, and {first} is not \
+         known for the same server"
+    ))
+}
+
+#[cfg(test)]
+#[path = "addresses_tests.rs"]
+mod tests;
