@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -18,16 +19,17 @@ use crate::addresses::{self, Addresses, Heard, Said as SaidThere};
 #[cfg(feature = "interop")]
 use crate::classify;
 use crate::classify::Verdict;
+use crate::credentials::Provide;
 use crate::dial::{FirstWords, Socket};
 use crate::ear::Ear;
-use crate::login::Logins;
+use crate::login::{Given, Logins};
 use crate::pipe::Pipe;
 use crate::replication::Age;
 use crate::reply;
 use crate::role::Role;
 use crate::room::Room;
 use crate::sentinel::{Found, Said, Sentinels};
-use crate::tls::Tls;
+use crate::tls::Security;
 use crate::transport::{here, judged};
 
 /// How often a server in use is asked whether it is still a primary, in passing.
@@ -45,6 +47,13 @@ enum Finder {
     Node(Endpoint),
     /// Where they say.
     Sentinels(Arc<Sentinels>),
+}
+
+/// Where passwords are from that a URL does not say.
+#[derive(Default)]
+pub(crate) struct Sources {
+    pub(crate) of_servers: Option<Provide>,
+    pub(crate) of_sentinels: Option<Provide>,
 }
 
 /// How to reach a server and log in to it.
@@ -175,8 +184,13 @@ impl Access {
         address: &Address,
         connect_timeout: Duration,
         runtime: Option<Handle>,
+        sources: Sources,
     ) -> StoreResult<Self> {
-        let tls = Tls::of(&address.endpoint)?;
+        let security = Arc::new(Security::of(&address.endpoint)?);
+        let provided = |file: &Option<PathBuf>, by: Option<Provide>| match file {
+            Some(path) => Some(Provide::file(path.clone())),
+            None => by,
+        };
         let protocol = if address.resp3 { ProtocolVersion::RESP3 } else { ProtocolVersion::RESP2 };
         let login = login(address.user.as_deref(), address.password.as_deref())
             .set_db(address.database)
@@ -185,13 +199,17 @@ impl Access {
             Topology::Sentinel { name } => Finder::Sentinels(Arc::new(Sentinels::new(
                 address.endpoints().cloned().collect(),
                 name.clone(),
-                tls.clone(),
-                login_to_sentinel(address),
+                Arc::new(Logins::new(
+                    login_to_sentinel(address),
+                    provided(&address.sentinel_password_file, sources.of_sentinels),
+                    Arc::clone(&security),
+                )),
             ))),
             Topology::Single | Topology::Cluster => Finder::At(address.endpoint.clone()),
         };
         let runtime = Arc::new(Mutex::new(runtime.map(Home::given)));
-        let logins = Arc::new(Logins::new(login, tls));
+        let source = provided(&address.password_file, sources.of_servers);
+        let logins = Arc::new(Logins::new(login, source, security));
         let (current, following, room) = (Arc::default(), Mutex::default(), Arc::default());
         let addresses = Arc::default();
         Ok(Self { finder, logins, addresses, connect_timeout, runtime, current, following, room })
@@ -359,6 +377,16 @@ impl Access {
 
     /// Opens a connection for requests. Runs on the runtime.
     pub(crate) async fn open(&self) -> Result<Link, Verdict> {
+        match self.open_once().await {
+            Ok(link) => {
+                self.logins.let_in();
+                Ok(link)
+            }
+            Err(verdict) => Err(self.logins.judge(verdict)),
+        }
+    }
+
+    async fn open_once(&self) -> Result<Link, Verdict> {
         let found = self.find().await?;
         let opening = async {
             let opening = self.in_time(&found.endpoint, self.open_at(&found)).await;
@@ -387,9 +415,10 @@ impl Access {
     }
 
     async fn open_at(&self, found: &Found) -> Result<Link, Verdict> {
-        let socket = self.enter(&found.endpoint, None).await?;
+        let (socket, given) = self.enter(&found.endpoint, None).await?;
         let heard = socket.first_words();
-        self.open_over(socket, found).await.map_err(|verdict| heard.explain(verdict))
+        let opened = self.open_over(socket, given, found).await;
+        opened.map_err(|verdict| heard.explain(verdict))
     }
 
     /// A connection to the server, at the one of its name's addresses where the locks are.
@@ -397,7 +426,7 @@ impl Access {
         &self,
         endpoint: &Endpoint,
         protocol: Option<ProtocolVersion>,
-    ) -> Result<Socket, Verdict> {
+    ) -> Result<(Socket, Arc<Given>), Verdict> {
         let at = match &self.finder {
             // A node says of each slot whether it has it, whatever its names.
             Finder::Node(_) => None,
@@ -436,14 +465,25 @@ impl Access {
         Some(addresses::hear(&listed, self.grace(), |at| self.look_at(endpoint, at)).await)
     }
 
-    async fn open_over(&self, socket: Socket, found: &Found) -> Result<Link, Verdict> {
+    async fn open_over(
+        &self,
+        socket: Socket,
+        given: Arc<Given>,
+        found: &Found,
+    ) -> Result<Link, Verdict> {
         let (pipe, driver) = Pipe::new(socket);
         pipe.keep(self.room.take());
-        let driver = Tied::spawn_on(&here()?, driver.run());
+        let here = here()?;
+        let driver = Tied::spawn_on(&here, driver.run());
+        let login = given.ends().then(|| {
+            let logins = Arc::clone(&self.logins);
+            Tied::spawn_on(&here, logins.stay(found.endpoint.clone(), given, pipe.clone()))
+        });
         let link = Link {
             pipe,
             at: found.clone(),
             _driver: driver,
+            _login: login,
             age: OnceLock::new(),
             silent: AtomicU32::new(0),
             opened: Instant::now(),
@@ -474,11 +514,12 @@ impl Access {
     pub(crate) async fn open_ear(&self) -> Result<(Ear, Found, FirstWords), Verdict> {
         let found = self.find().await?;
         let attempt = async {
-            let socket = self.enter(&found.endpoint, Some(ProtocolVersion::RESP2)).await?;
+            let (socket, _) = self.enter(&found.endpoint, Some(ProtocolVersion::RESP2)).await?;
             let heard = socket.first_words();
             Ok((Ear::new(socket), heard))
         };
-        let (ear, heard) = self.in_time(&found.endpoint, attempt).await?;
+        let opened = self.in_time(&found.endpoint, attempt).await;
+        let (ear, heard) = opened.map_err(|verdict| self.logins.judge(verdict))?;
         Ok((ear, found, heard))
     }
 
@@ -487,7 +528,7 @@ impl Access {
     pub(crate) async fn open_tracking(&self) -> Result<Tracking, Verdict> {
         let found = self.find().await?;
         let attempt = async {
-            let socket = self.enter(&found.endpoint, Some(ProtocolVersion::RESP3)).await?;
+            let (socket, _) = self.enter(&found.endpoint, Some(ProtocolVersion::RESP3)).await?;
             let heard = socket.first_words();
             let opened = self.track(socket, &found).await;
             opened.map_err(|verdict| heard.explain(verdict))
@@ -564,11 +605,11 @@ impl Access {
 }
 
 async fn what_is_at(
-    logins: &Logins,
+    logins: &Arc<Logins>,
     endpoint: &Endpoint,
     at: SocketAddr,
 ) -> Result<SaidThere, Verdict> {
-    let socket = logins.enter(endpoint, Some(at), None).await?;
+    let (socket, _) = logins.enter(endpoint, Some(at), None).await?;
     let heard = socket.first_words();
     let (mut pipe, driver) = Pipe::new(socket);
     let _driver = Tied::spawn_on(&here()?, driver.run());
@@ -649,6 +690,8 @@ pub(crate) struct Link {
     pub(crate) at: Found,
     /// Left alone, it would wait for what the server says next.
     _driver: Tied,
+    /// What keeps it logged in, where that ends.
+    _login: Option<Tied>,
     /// How long the server has run, once it was asked.
     pub(crate) age: OnceLock<Age>,
     /// Calls without an answer since the last answer.
@@ -692,7 +735,8 @@ mod tests {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("redis+sentinel://{}/m", silent.local_addr().unwrap());
         let address = Address::parse(&url).unwrap();
-        let access = Access::new(&address, Duration::from_secs(5), None).unwrap();
+        let access =
+            Access::new(&address, Duration::from_secs(5), None, Sources::default()).unwrap();
         let endpoint = address.endpoint.sibling("primary", 1);
         let mut left_alone = std::pin::pin!(access.is_elsewhere(&endpoint));
         let begun = timeout(Duration::from_millis(1), left_alone.as_mut()).await;

@@ -17,7 +17,7 @@ const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_SENTINEL_PORT: u16 = 26_379;
 
 /// All that may stand after the question mark.
-const QUERY_KEYS: [&str; 17] = [
+const QUERY_KEYS: [&str; 19] = [
     "cafile",
     "certfile",
     "db",
@@ -28,11 +28,13 @@ const QUERY_KEYS: [&str; 17] = [
     "log",
     "max_ttl",
     "pass",
+    "password_file",
     "prefix",
     "protocol",
     "replicas",
     "replicate_timeout",
     "sentinel_password",
+    "sentinel_password_file",
     "sentinel_user",
     "user",
 ];
@@ -137,6 +139,7 @@ pub(crate) struct Address {
     pub(crate) more: Vec<Endpoint>,
     pub(crate) sentinel_user: Option<String>,
     pub(crate) sentinel_password: Option<String>,
+    pub(crate) sentinel_password_file: Option<PathBuf>,
     pub(crate) replicas: Option<u32>,
     pub(crate) replicate_timeout: Option<Duration>,
     pub(crate) fsync: Option<bool>,
@@ -144,6 +147,8 @@ pub(crate) struct Address {
     pub(crate) keep_leases: Option<bool>,
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
+    /// Has the password on its first line.
+    pub(crate) password_file: Option<PathBuf>,
     pub(crate) database: i64,
     pub(crate) resp3: bool,
     pub(crate) prefix: Option<Names>,
@@ -251,6 +256,16 @@ impl Address {
         {
             return Err(refuse("certfile and keyfile go together; give both or neither"));
         }
+        for (password, file) in [
+            (&address.password, &address.password_file),
+            (&address.sentinel_password, &address.sentinel_password_file),
+        ] {
+            if password.is_some() && file.is_some() {
+                return Err(refuse(
+                    "the store's URL gives a password and a file with one; keep one",
+                ));
+            }
+        }
         address.more = hosts.more.iter().map(|host| address.other(host)).collect::<Result<_>>()?;
         Ok(address)
     }
@@ -294,6 +309,7 @@ impl Address {
             more: Vec::new(),
             sentinel_user: None,
             sentinel_password: None,
+            sentinel_password_file: None,
             replicas: None,
             replicate_timeout: None,
             fsync: None,
@@ -301,6 +317,7 @@ impl Address {
             keep_leases: None,
             user: None,
             password: None,
+            password_file: None,
             database: 0,
             resp3: false,
             prefix: None,
@@ -388,9 +405,13 @@ impl Address {
             "fsync" => self.fsync = Some(yes_or_no(key, value)?),
             "max_ttl" => self.max_ttl = Some(checked_max_ttl(seconds(value))?),
             "keep_leases" => self.keep_leases = Some(yes_or_no(key, value)?),
+            "password_file" => self.password_file = Some(file(key, value)?),
+            "sentinel_password_file" if by_sentinel => {
+                self.sentinel_password_file = Some(file(key, value)?);
+            }
             "sentinel_user" if by_sentinel => self.sentinel_user = Some(value.to_owned()),
             "sentinel_password" if by_sentinel => self.sentinel_password = Some(value.to_owned()),
-            "sentinel_user" | "sentinel_password" => {
+            "sentinel_user" | "sentinel_password" | "sentinel_password_file" => {
                 return Err(refuse(format!("{key} is for redis+sentinel:// alone")));
             }
             "db" if on_unix || by_sentinel => self.database = database(value)?,
@@ -500,6 +521,15 @@ pub(crate) fn checked_retention(length: Duration) -> Result<Duration> {
 
 fn retention(text: &str) -> Result<Duration> {
     checked_retention(seconds(text))
+}
+
+/// The path of a file that may be read again, wherever the process has gone by then.
+fn file(key: &str, value: &str) -> Result<PathBuf> {
+    let path = PathBuf::from(value);
+    if path.is_absolute() {
+        return Ok(path);
+    }
+    Err(refuse(format!("{key} is an absolute path, as in {key}=/run/secrets/redis")))
 }
 
 fn yes_or_no(key: &str, value: &str) -> Result<bool> {

@@ -5,7 +5,7 @@ use leasehold_testkit::server::RedisServer;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::access::Access;
+use crate::access::{Access, Sources};
 use crate::address::Address;
 use crate::connection::Supervised;
 use crate::transport::{Deadline, Request, Transport};
@@ -112,7 +112,8 @@ async fn two_servers() -> (RedisServer, RedisServer, [SocketAddr; 2]) {
 
 fn named(server: &RedisServer, addresses: &[SocketAddr]) -> Supervised {
     let url = format!("redis://store.test:{}", server.port());
-    let access = Access::new(&Address::parse(&url).unwrap(), Duration::from_secs(5), None).unwrap();
+    let (address, within) = (Address::parse(&url).unwrap(), Duration::from_secs(5));
+    let access = Access::new(&address, within, None, Sources::default()).unwrap();
     *access.addresses.resolved.lock().unwrap() = addresses.to_vec();
     Supervised::new(Arc::new(access))
 }

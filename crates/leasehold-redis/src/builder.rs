@@ -8,13 +8,16 @@ use std::time::Duration;
 use leasehold_core::{Result, Ttl};
 use tokio::runtime::Handle;
 
-use crate::access::Access;
+use crate::access::{Access, Sources};
 use crate::address::{
     Address, Endpoint, MAX_TTL, REPLICATE_TIMEOUT, Topology, checked_max_ttl, checked_patience,
     checked_retention,
 };
 use crate::cluster::Cluster;
 use crate::connection::Supervised;
+#[cfg(doc)]
+use crate::credentials::Credentials;
+use crate::credentials::{CredentialsResult, Provide};
 use crate::homes::{Connections, Homes};
 use crate::listen::Source;
 use crate::names::Names;
@@ -67,6 +70,8 @@ pub struct RedisStoreBuilder {
     connect_timeout: Duration,
     password: Option<String>,
     sentinel_password: Option<String>,
+    credentials: Option<Provide>,
+    sentinel_credentials: Option<Provide>,
     replicas: u32,
     replicate_timeout: Duration,
     fsync: bool,
@@ -86,6 +91,8 @@ impl fmt::Debug for RedisStoreBuilder {
             .field("connect_timeout", &self.connect_timeout)
             .field("password", &hidden(&self.password))
             .field("sentinel_password", &hidden(&self.sentinel_password))
+            .field("credentials", &self.credentials.is_some())
+            .field("sentinel_credentials", &self.sentinel_credentials.is_some())
             .field("replicas", &self.replicas)
             .field("replicate_timeout", &self.replicate_timeout)
             .field("fsync", &self.fsync)
@@ -105,6 +112,8 @@ impl RedisStoreBuilder {
             connect_timeout: Duration::from_secs(5),
             password: None,
             sentinel_password: None,
+            credentials: None,
+            sentinel_credentials: None,
             replicas: 0,
             replicate_timeout: REPLICATE_TIMEOUT,
             fsync: false,
@@ -167,12 +176,50 @@ impl RedisStoreBuilder {
     /// The password to log in with, where the URL has none. Shown nowhere.
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.password = Some(password.into());
+        self.credentials = None;
         self
     }
 
     /// The password to log in to sentinels with, where the URL has none. Shown nowhere.
     pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
         self.sentinel_password = Some(password.into());
+        self.sentinel_credentials = None;
+        self
+    }
+
+    /// What to log in with, where the URL has neither a password nor a `password_file`: from a secret store, say, that
+    /// gives out a new password each hour.
+    ///
+    /// It is called when the first connection is made, when a server refuses what was returned, and in time
+    /// [before it ends](Credentials::valid_for): then connections that are open log in anew, and none is cut. It
+    /// may block, since it has a thread of its own; it is called once at a time, and an attempt to connect waits for
+    /// it no longer than its own [time](Self::connect_timeout). After an error, what was returned before is tried.
+    ///
+    /// ```
+    /// use leasehold_redis::{Credentials, RedisStore};
+    ///
+    /// let store = RedisStore::builder().credentials(|| {
+    ///     let password = std::fs::read_to_string("/run/secrets/redis")?;
+    ///     Ok(Credentials::new(password.trim_end()))
+    /// });
+    /// ```
+    pub fn credentials(
+        mut self,
+        provide: impl Fn() -> CredentialsResult + Send + Sync + 'static,
+    ) -> Self {
+        self.credentials = Some(Provide::by(provide));
+        self.password = None;
+        self
+    }
+
+    /// The same for sentinels, where the URL has neither a `sentinel_password` nor a
+    /// `sentinel_password_file`.
+    pub fn sentinel_credentials(
+        mut self,
+        provide: impl Fn() -> CredentialsResult + Send + Sync + 'static,
+    ) -> Self {
+        self.sentinel_credentials = Some(Provide::by(provide));
+        self.sentinel_password = None;
         self
     }
 
@@ -273,16 +320,27 @@ impl RedisStoreBuilder {
     /// As [`RedisStore::connect_lazy`].
     pub fn connect_lazy(mut self, url: &str) -> Result<RedisStore> {
         let mut address = Address::parse(url)?;
-        address.password = address.password.or_else(|| self.password.take());
-        address.sentinel_password =
-            address.sentinel_password.or_else(|| self.sentinel_password.take());
+        if address.password_file.is_none() {
+            address.password = address.password.or_else(|| self.password.take());
+        }
+        if address.sentinel_password_file.is_none() {
+            address.sentinel_password =
+                address.sentinel_password.or_else(|| self.sentinel_password.take());
+        }
         let location = address.location();
         if let Some(names) = &address.prefix {
             self.names = names.clone();
         }
         self.fence_retention = address.fence_retention.unwrap_or(self.fence_retention);
         self.log = address.log.unwrap_or(self.log);
-        let access = Access::new(&address, self.connect_timeout, self.runtime.take())
+        let sources = Sources {
+            of_servers: self.credentials.take().filter(|_| address.password.is_none()),
+            of_sentinels: self
+                .sentinel_credentials
+                .take()
+                .filter(|_| address.sentinel_password.is_none()),
+        };
+        let access = Access::new(&address, self.connect_timeout, self.runtime.take(), sources)
             .map_err(|error| error.during("connect").at_store(&*location))?;
         self.replicas = address.replicas.unwrap_or(self.replicas);
         self.replicate_timeout = address.replicate_timeout.unwrap_or(self.replicate_timeout);

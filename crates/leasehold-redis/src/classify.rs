@@ -239,6 +239,19 @@ impl Verdict {
         self
     }
 
+    /// The same, with what stands in the way of mending it.
+    pub(crate) fn beside(mut self, why: &Self) -> Self {
+        self.message = format!("{}; {}", self.message, why.message).into();
+        self
+    }
+
+    /// The same as something that passes: it is worth trying again.
+    pub(crate) fn outage(mut self) -> Self {
+        self.kind = ErrorKind::Unavailable;
+        self.next = Next::Retry;
+        self
+    }
+
     /// The same with nothing more to be done about it.
     pub(crate) fn give_up(mut self) -> Self {
         self.next = Next::Fail;
@@ -409,6 +422,14 @@ pub(crate) fn io_error(error: &io::Error, stage: Stage) -> Verdict {
                     "the server closed the connection at once: it expects TLS, has too many clients, or \
                      is a proxy, such as twemproxy, that can't carry locks; name the server itself then"
                         .into()
+                }
+                _ if crate::alert::refuses_certificate(error) => {
+                    return Verdict::misconfigured(format!(
+                        "the server refused this side's certificate: {}; check certfile and keyfile in the \
+                         store's URL",
+                        escape::terminal(&error.to_string())
+                    ))
+                    .because(Reason::Certificate);
                 }
                 _ if crate::alert::wants_certificate(error) => {
                     return Verdict::misconfigured(
@@ -595,7 +616,7 @@ fn known(code: &str, detail: &str) -> Option<Verdict> {
             ),
         ),
         "NOAUTH" => {
-            refused(Denied, Next::Fail, "the server asks for a password, and none was given")
+            refused(Denied, Next::Reconnect, "the server asks for a password, and none was given")
         }
         "WRONGPASS" => denied_password(detail),
         "NOPERM" => Verdict::refused(Denied, Next::Fail, missing_right(detail)),

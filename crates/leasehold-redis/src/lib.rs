@@ -21,6 +21,7 @@ mod call;
 mod classify;
 mod cluster;
 mod connection;
+mod credentials;
 mod dial;
 #[cfg(test)]
 mod differential;
@@ -54,6 +55,7 @@ mod unsent;
 mod words;
 
 pub use builder::RedisStoreBuilder;
+pub use credentials::{Credentials, CredentialsResult};
 pub use passwords::{Passwords, passwords_of, without_passwords};
 pub use store::RedisStore;
 

@@ -1,46 +1,349 @@
-//! How connections to a server begin: secured, and logged in.
+//! How connections to servers begin: secured, and logged in.
+//!
+//! Passwords and certificates change while programs run. What a server took last is tried first; what it refuses is
+//! asked for again, from its file or from the program, and tried once more. So a connection is made as soon as the
+//! server and the source agree, whichever of them changed first.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
-use redis::{ProtocolVersion, RedisConnectionInfo};
+use leasehold_core::Reason;
+use redis::{ProtocolVersion, RedisConnectionInfo, Value, cmd};
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::address::Endpoint;
 use crate::classify::{self, Stage, Verdict};
+use crate::credentials::{Credentials, Provide};
 use crate::dial::{Socket, dial};
-use crate::tls::Tls;
+use crate::pipe::Pipe;
+use crate::tls::Security;
+
+/// How often one attempt is made anew with what is newer: a password and a certificate may have changed, the
+/// password twice where servers take it one after the other.
+const TRIES_MAX: u32 = 4;
+
+/// The least time between two questions for credentials that end.
+const ASK_EVERY_MIN: Duration = Duration::from_secs(1);
+
+/// How long to wait, at most, until credentials are asked for again that could not be had.
+const ASK_AGAIN_MAX: Duration = Duration::from_secs(10);
+
+/// Servers of which is remembered what they took; a cluster has no more nodes.
+const REMEMBERED_MAX: usize = 1_000;
+
+/// What a connection logs in with.
+pub(crate) struct Given {
+    login: RedisConnectionInfo,
+    /// When to ask for others.
+    renew_at: Option<Instant>,
+}
+
+impl Given {
+    fn is_like(&self, other: &Self) -> bool {
+        let parts = |it: &'_ Self| {
+            (it.login.username().map(str::to_owned), it.login.password().map(str::to_owned))
+        };
+        parts(self) == parts(other)
+    }
+
+    /// Whether it is valid for a time only.
+    pub(crate) const fn ends(&self) -> bool {
+        self.renew_at.is_some()
+    }
+
+    fn is_due(&self) -> bool {
+        self.renew_at.is_some_and(|at| at <= Instant::now())
+    }
+}
+
+type Asked = watch::Receiver<Option<Result<Arc<Given>, Verdict>>>;
+
+#[derive(Default)]
+struct State {
+    /// What was asked for last.
+    latest: Option<Arc<Given>>,
+    /// What each server took last.
+    taken: HashMap<Endpoint, Arc<Given>>,
+    /// The question that is under way: all who need its answer wait for one.
+    asking: Option<Asked>,
+}
 
 /// What it takes to be let in by servers.
 pub(crate) struct Logins {
-    login: RedisConnectionInfo,
-    tls: Tls,
+    base: RedisConnectionInfo,
+    provide: Option<Provide>,
+    security: Arc<Security>,
+    state: Mutex<State>,
+    was_let_in: AtomicBool,
 }
 
 impl fmt::Debug for Logins {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Logins").field("tls", &self.tls).finish_non_exhaustive()
+        f.debug_struct("Logins").field("security", &self.security).finish_non_exhaustive()
     }
 }
 
 impl Logins {
-    pub(crate) const fn new(login: RedisConnectionInfo, tls: Tls) -> Self {
-        Self { login, tls }
+    /// `base` has what the URL says; whom it names without a password has an empty one, unless there is a
+    /// source of passwords.
+    pub(crate) fn new(
+        mut base: RedisConnectionInfo,
+        provide: Option<Provide>,
+        security: Arc<Security>,
+    ) -> Self {
+        if base.username().is_some() && base.password().is_none() && provide.is_none() {
+            base = base.set_password("");
+        }
+        let (state, was_let_in) = (Mutex::default(), AtomicBool::new(false));
+        Self { base, provide, security, state, was_let_in }
+    }
+
+    /// Whether servers are told a password.
+    pub(crate) fn has_password(&self) -> bool {
+        self.base.password().is_some() || self.provide.is_some()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A connection on which nothing is under way, in this version of the protocol if it is said.
     pub(crate) async fn enter(
-        &self,
+        self: &Arc<Self>,
         endpoint: &Endpoint,
         at: Option<SocketAddr>,
         protocol: Option<ProtocolVersion>,
-    ) -> Result<Socket, Verdict> {
-        let login = match protocol {
-            Some(protocol) => self.login.clone().set_protocol(protocol),
-            None => self.login.clone(),
-        };
-        let socket = dial(endpoint, at, &self.tls).await?;
-        let heard = socket.first_words();
-        let entered = socket.log_in(&login).await;
-        entered.map_err(|error| heard.explain(classify::judge(&error, Stage::Connecting)))
+    ) -> Result<(Socket, Arc<Given>), Verdict> {
+        let mut given = self.given(endpoint).await?;
+        let mut tls = self.security.current();
+        for tries in 1.. {
+            let attempt = async {
+                let login = match protocol {
+                    Some(protocol) => given.login.clone().set_protocol(protocol),
+                    None => given.login.clone(),
+                };
+                let socket = dial(endpoint, at, &tls.connector).await?;
+                let heard = socket.first_words();
+                let entered = socket.log_in(&login).await;
+                entered.map_err(|error| heard.explain(classify::judge(&error, Stage::Connecting)))
+            };
+            let verdict = match attempt.await {
+                Ok(socket) => {
+                    self.note(endpoint, &given);
+                    return Ok((socket, given));
+                }
+                Err(verdict) => verdict,
+            };
+            if tries >= TRIES_MAX {
+                return Err(verdict);
+            }
+            let renewed = match verdict.reason {
+                Some(Reason::Certificate) => {
+                    let (security, seen) = (Arc::clone(&self.security), tls.number);
+                    let renewed = aside(move || security.renewed(seen)).await;
+                    renewed.map(|newer| newer.map(|newer| tls = newer))
+                }
+                Some(Reason::WrongPassword | Reason::NoPassword) if self.provide.is_some() => {
+                    let newer = self.newer(&given).await;
+                    newer.map(|newer| {
+                        let changed = !newer.is_like(&given);
+                        given = newer;
+                        changed.then_some(())
+                    })
+                }
+                _ => return Err(verdict),
+            };
+            match renewed {
+                Ok(Some(())) => {}
+                Ok(None) => return Err(verdict),
+                Err(why) => return Err(verdict.beside(&why)),
+            }
+        }
+        Err(Verdict::nobody_yet("nobody logged in"))
     }
+
+    /// What to log in with.
+    async fn given(self: &Arc<Self>, endpoint: &Endpoint) -> Result<Arc<Given>, Verdict> {
+        if self.provide.is_none() {
+            return Ok(Arc::new(Given { login: self.base.clone(), renew_at: None }));
+        }
+        let known = {
+            let state = self.state();
+            state.taken.get(endpoint).or(state.latest.as_ref()).cloned()
+        };
+        match known {
+            Some(known) if !known.is_due() => Ok(known),
+            // The server says whether it is over.
+            Some(known) => Ok(self.newer(&known).await.unwrap_or(known)),
+            None => self.ask().await,
+        }
+    }
+
+    /// What is newer than this: what was asked for since, or is asked for now.
+    async fn newer(self: &Arc<Self>, than: &Given) -> Result<Arc<Given>, Verdict> {
+        let latest = self.state().latest.clone();
+        match latest.filter(|latest| !latest.is_like(than) && !latest.is_due()) {
+            Some(latest) => Ok(latest),
+            None => self.ask().await,
+        }
+    }
+
+    /// Asks for credentials, or waits for the answer to a question that is under way.
+    async fn ask(self: &Arc<Self>) -> Result<Arc<Given>, Verdict> {
+        let Some(provide) = self.provide.clone() else {
+            return Err(Verdict::misconfigured("nobody knows a password"));
+        };
+        let mut asked = {
+            let mut state = self.state();
+            match state.asking.clone().filter(|asked| asked.has_changed().is_ok()) {
+                Some(asked) => asked,
+                None => {
+                    let (tell, asked) = watch::channel(None);
+                    let logins = Arc::clone(self);
+                    start(move || {
+                        let since = Instant::now();
+                        let given = provide.ask().map(|it| Arc::new(logins.take(it, since)));
+                        let mut state = logins.state();
+                        if let Ok(given) = &given {
+                            state.latest = Some(Arc::clone(given));
+                        }
+                        state.asking = None;
+                        tell.send_replace(Some(given));
+                    })?;
+                    state.asking = Some(asked.clone());
+                    asked
+                }
+            }
+        };
+        let answer = asked.wait_for(Option::is_some).await.ok().and_then(|answer| answer.clone());
+        answer.unwrap_or_else(|| {
+            Err(Verdict::unconnected("there is nothing to log in with: its source panicked"))
+        })
+    }
+
+    fn take(&self, credentials: Credentials, since: Instant) -> Given {
+        let Credentials { user, password, valid_for } = credentials;
+        let mut login = self.base.clone().set_password(password);
+        if let Some(user) = user {
+            login = login.set_username(user);
+        }
+        let renew_at = valid_for.and_then(|length| {
+            let early = (length / 4).saturating_mul(3).max(ASK_EVERY_MIN);
+            since.checked_add(early)
+        });
+        Given { login, renew_at }
+    }
+
+    fn note(&self, endpoint: &Endpoint, given: &Arc<Given>) {
+        if self.provide.is_none() {
+            return;
+        }
+        let mut state = self.state();
+        if state.taken.len() >= REMEMBERED_MAX {
+            state.taken.clear();
+        }
+        state.taken.insert(endpoint.clone(), Arc::clone(given));
+    }
+
+    /// Logs a living connection in anew before its credentials end. Returns when that has ended, or when
+    /// they don't end.
+    pub(crate) async fn stay(
+        self: Arc<Self>,
+        endpoint: Endpoint,
+        mut given: Arc<Given>,
+        pipe: Pipe,
+    ) {
+        let (mut tried, mut pause) = (Arc::clone(&given), ASK_EVERY_MIN);
+        while let Some(at) = given.renew_at {
+            sleep_until(at).await;
+            if pipe.has_ended() {
+                return;
+            }
+            let renewed = match self.other_than(&tried).await {
+                Ok(newer) => {
+                    tried = newer;
+                    log_in_again(&tried, &pipe).await
+                }
+                Err(verdict) => Err(verdict),
+            };
+            match renewed {
+                Ok(()) => {
+                    self.note(&endpoint, &tried);
+                    given = Arc::clone(&tried);
+                    pause = ASK_EVERY_MIN;
+                }
+                Err(verdict) => {
+                    tracing::debug!(why = verdict.message(), "the login was not renewed");
+                    sleep(pause).await;
+                    pause = pause.saturating_mul(2).min(ASK_AGAIN_MAX);
+                }
+            }
+        }
+    }
+
+    /// What was asked for since this, or is asked for now.
+    async fn other_than(self: &Arc<Self>, tried: &Arc<Given>) -> Result<Arc<Given>, Verdict> {
+        let latest = self.state().latest.clone();
+        match latest.filter(|latest| !Arc::ptr_eq(latest, tried) && !latest.is_due()) {
+            Some(latest) => Ok(latest),
+            None => self.ask().await,
+        }
+    }
+
+    /// Takes in that a server has let a connection in.
+    pub(crate) fn let_in(&self) {
+        self.was_let_in.store(true, Ordering::Relaxed);
+    }
+
+    /// A failure to connect. A refusal after a success is an outage: whoever changes passwords and
+    /// certificates may be half-way.
+    pub(crate) fn judge(&self, verdict: Verdict) -> Verdict {
+        use Reason::{Certificate, NoPassword, SentinelPassword, WrongPassword};
+        let refused = matches!(
+            verdict.reason,
+            Some(Certificate | NoPassword | SentinelPassword | WrongPassword)
+        );
+        if refused && self.was_let_in.load(Ordering::Relaxed) { verdict.outage() } else { verdict }
+    }
+}
+
+/// Logs in on a connection that is in use. A refusal leaves it as it was.
+async fn log_in_again(given: &Given, pipe: &Pipe) -> Result<(), Verdict> {
+    let mut auth = cmd("AUTH");
+    if let Some(user) = given.login.username() {
+        auth.arg(user);
+    }
+    auth.arg(given.login.password().unwrap_or_default());
+    match pipe.ask(&auth).await {
+        Ok(Value::ServerError(error)) => {
+            Err(classify::server(error.code(), error.details().unwrap_or("")))
+        }
+        Ok(_) => Ok(()),
+        Err(error) => Err(classify::judge(&error, Stage::Asked)),
+    }
+}
+
+/// Runs what may block on a thread of its own: none of a runtime's, and no exit of the process, waits
+/// for it.
+fn start(work: impl FnOnce() + Send + 'static) -> Result<(), Verdict> {
+    match thread::Builder::new().name("leasehold-login".to_owned()).spawn(work) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Verdict::unconnected(format!("no thread can be started: {error}"))
+            .because(Reason::Threads)),
+    }
+}
+
+/// The same with an answer.
+async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Verdict> + Send + 'static,
+) -> Result<T, Verdict> {
+    let (tell, told) = oneshot::channel();
+    start(move || drop(tell.send(work())))?;
+    told.await.unwrap_or_else(|_| Err(Verdict::unconnected("reading the files panicked")))
 }

@@ -14,6 +14,8 @@ pub struct Passwords {
     pub of_servers: bool,
     /// One for the sentinels.
     pub of_sentinels: bool,
+    /// A file with one for the servers.
+    pub file_of_servers: bool,
 }
 
 /// Reads which passwords a URL has.
@@ -27,6 +29,7 @@ pub fn passwords_of(url: &str) -> Result<Passwords> {
     Ok(Passwords {
         of_servers: given(address.password),
         of_sentinels: given(address.sentinel_password),
+        file_of_servers: address.password_file.is_some(),
     })
 }
 
@@ -81,10 +84,13 @@ mod tests {
                 true,
             ),
             // These only look like passwords.
+            ("redis://u@h?password_file=/p", "redis://u@h?password_file=/p", false, false),
             ("redis://h:6379?prefix=lock@", "redis://h:6379?prefix=lock@", false, false),
             ("redis://h?prefix=a:b@c", "redis://h?prefix=a:b@c", false, false),
         ] {
-            assert_eq!(passwords_of(url).unwrap(), Passwords { of_servers, of_sentinels }, "{url}");
+            let file_of_servers = url.contains("?password_file");
+            let found = Passwords { of_servers, of_sentinels, file_of_servers };
+            assert_eq!(passwords_of(url).unwrap(), found, "{url}");
             let public = without_passwords(url);
             assert_eq!(public, expected);
             let (mut whole, public) = (Address::parse(url).unwrap(), Address::parse(&public));

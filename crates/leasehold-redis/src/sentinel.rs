@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use leasehold_core::{ErrorKind, Fence, Reason};
 use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{AsyncConnectionConfig, Pipeline, RedisConnectionInfo, Value, cmd};
+use redis::{AsyncConnectionConfig, Pipeline, ProtocolVersion, RedisConnectionInfo, Value, cmd};
 use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -20,11 +20,11 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use crate::address::Endpoint;
 use crate::classify::{self, Stage, Verdict};
 use crate::connection::pause_after;
-use crate::dial::{Socket, dial};
+use crate::dial::FirstWords;
 use crate::listen::next_message;
+use crate::login::Logins;
 use crate::sentinel::deployment::Circle;
 pub(crate) use crate::sentinel::deployment::{Found, Said};
-use crate::tls::Tls;
 use crate::transport::judged;
 
 /// How long one sentinel may take.
@@ -56,36 +56,30 @@ const ADDRESS: &str = "GET-MASTER-ADDR-BY-NAME";
 pub(crate) struct Sentinels {
     pub(crate) hosts: Vec<Endpoint>,
     pub(crate) name: String,
-    pub(crate) tls: Tls,
-    pub(crate) login: RedisConnectionInfo,
+    logins: Arc<Logins>,
     last: Mutex<Option<(Instant, Found)>>,
 }
 
 impl fmt::Debug for Sentinels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { hosts, name, tls, login: _, last: _ } = self;
+        let Self { hosts, name, logins, last: _ } = self;
         f.debug_struct("Sentinels")
             .field("hosts", hosts)
             .field("name", name)
-            .field("tls", tls)
+            .field("logins", logins)
             .finish_non_exhaustive()
     }
 }
 
 impl Sentinels {
-    pub(crate) fn new(
-        hosts: Vec<Endpoint>,
-        name: String,
-        tls: Tls,
-        login: RedisConnectionInfo,
-    ) -> Self {
-        Self { hosts, name, tls, login, last: Mutex::new(None) }
+    pub(crate) fn new(hosts: Vec<Endpoint>, name: String, logins: Arc<Logins>) -> Self {
+        Self { hosts, name, logins, last: Mutex::new(None) }
     }
 
     /// The same sentinels, asked by somebody who waits for no question of others.
     pub(crate) fn separate(&self) -> Self {
-        let Self { hosts, name, tls, login, last: _ } = self;
-        Self::new(hosts.clone(), name.clone(), tls.clone(), login.clone())
+        let Self { hosts, name, logins, last: _ } = self;
+        Self::new(hosts.clone(), name.clone(), Arc::clone(logins))
     }
 
     /// Where the primary is, as they see it.
@@ -134,12 +128,7 @@ impl Sentinels {
     }
 
     fn one(&self, host: &Endpoint) -> One {
-        One {
-            host: host.clone(),
-            name: self.name.clone(),
-            tls: self.tls.clone(),
-            login: self.login.clone(),
-        }
+        One { host: host.clone(), name: self.name.clone(), logins: Arc::clone(&self.logins) }
     }
 
     /// Returns once they name another primary.
@@ -241,8 +230,7 @@ impl News {
 struct One {
     host: Endpoint,
     name: String,
-    tls: Tls,
-    login: RedisConnectionInfo,
+    logins: Arc<Logins>,
 }
 
 impl One {
@@ -261,8 +249,7 @@ impl One {
     /// Why the sentinels could not agree on a fail-over now, as this one sees it. `None` also where
     /// it does not say.
     async fn lacks_quorum(&self) -> Option<String> {
-        let socket = dial(&self.host, None, &self.tls).await.ok()?;
-        let (mut connection, _driver) = self.connect(socket).await.ok()?;
+        let (mut connection, _driver, _) = self.connect().await.ok()?;
         let check = cmd("SENTINEL").arg("CKQUORUM").arg(&self.name).to_owned();
         let error = match connection.send_packed_command(&check).await {
             Ok(Value::ServerError(error)) => {
@@ -274,24 +261,22 @@ impl One {
         (error.0 == "NOQUORUM").then(|| error.1.unwrap_or_default())
     }
 
-    async fn connect(
-        &self,
-        socket: Socket,
-    ) -> Result<(MultiplexedConnection, AbortOnDrop), Verdict> {
+    async fn connect(&self) -> Result<(MultiplexedConnection, AbortOnDrop, FirstWords), Verdict> {
+        let (socket, _) = self.logins.enter(&self.host, None, None).await?;
+        let heard = socket.first_words();
         let config =
             AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
-        let opening = MultiplexedConnection::new_with_config(&self.login, socket, config);
+        let login = logged_in();
+        let opening = MultiplexedConnection::new_with_config(&login, socket, config);
         let opened = opening.await.map_err(|error| classify::judge(&error, Stage::Connecting));
-        let (connection, driver) = opened?;
-        Ok((connection, AbortOnDrop(tokio::spawn(driver).abort_handle())))
+        let (connection, driver) = opened.map_err(|verdict| heard.explain(verdict))?;
+        Ok((connection, AbortOnDrop(tokio::spawn(driver).abort_handle()), heard))
     }
 
     async fn ask(&self) -> Result<(Found, Option<Circle>), Verdict> {
-        let socket = dial(&self.host, None, &self.tls).await;
-        let asked = match socket {
-            Ok(socket) => {
-                let heard = socket.first_words();
-                self.ask_over(socket).await.map_err(|verdict| heard.explain(verdict))
+        let asked = match self.connect().await {
+            Ok((connection, _driver, heard)) => {
+                self.ask_over(connection).await.map_err(|verdict| heard.explain(verdict))
             }
             Err(verdict) => Err(verdict),
         };
@@ -320,8 +305,8 @@ impl One {
 
     async fn subscribe(&self) -> Result<PubSub, Verdict> {
         let judge = |error| classify::judge(&error, Stage::Connecting);
-        let socket = dial(&self.host, None, &self.tls).await?;
-        let mut connection = PubSub::new(&self.login, socket).await.map_err(judge)?;
+        let (socket, _) = self.logins.enter(&self.host, None, None).await?;
+        let mut connection = PubSub::new(&logged_in(), socket).await.map_err(judge)?;
         connection.subscribe(&EVENTS).await.map_err(judge)?;
         Ok(connection)
     }
@@ -351,7 +336,7 @@ impl One {
         if verdict.kind != ErrorKind::Denied || verdict.lack.is_some() {
             return verdict.about(&sentinel);
         }
-        let given = self.login.password().is_some();
+        let given = self.logins.has_password();
         let what = if given {
             "refused sentinel_user or sentinel_password, which stand in the store's URL and are not those of the \
              server"
@@ -363,9 +348,11 @@ impl One {
             .because(Reason::SentinelPassword)
     }
 
-    async fn ask_over(&self, socket: Socket) -> Result<(Found, Option<Circle>), Verdict> {
+    async fn ask_over(
+        &self,
+        mut connection: MultiplexedConnection,
+    ) -> Result<(Found, Option<Circle>), Verdict> {
         let judge = |error| classify::judge(&error, Stage::Connecting);
-        let (mut connection, driver) = self.connect(socket).await?;
         let ask = |what: &str| cmd("SENTINEL").arg(what).arg(&self.name).to_owned();
         let mut all = Pipeline::with_capacity(5);
         all.add_command(ask(ADDRESS));
@@ -374,7 +361,6 @@ impl One {
         all.add_command(cmd("SENTINEL").arg("MYID").to_owned());
         all.add_command(ask("SENTINELS"));
         let answers = connection.send_packed_commands(&all, 0, 5).await.map_err(judge)?;
-        drop(driver);
         let mut answers = answers.into_iter().map(|answer| judged(Ok(answer)));
         let mut answer = || answers.next().unwrap_or_else(|| Err(senseless()));
         let (before, master, after) = (answer()?, answer()?, answer()?);
@@ -385,6 +371,11 @@ impl One {
         let circle = answer().ok().zip(answer().ok()).and_then(|(id, others)| circle(&id, &others));
         Ok((read(&self.host, &master, &before)?, circle))
     }
+}
+
+/// How a connection goes on that is logged in already.
+fn logged_in() -> RedisConnectionInfo {
+    RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name()
 }
 
 struct AbortOnDrop(tokio::task::AbortHandle);

@@ -4,6 +4,8 @@
 
 #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
 use leasehold_core::Reason;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use leasehold_core::{Error, ErrorKind, Result};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -37,15 +39,75 @@ impl std::fmt::Debug for Tls {
     }
 }
 
-impl Tls {
+/// How sockets are secured by what stood in the files when they were read last.
+#[derive(Clone, Debug)]
+pub(crate) struct Current {
+    pub(crate) connector: Tls,
+    /// How often they had been read before.
+    pub(crate) number: u64,
+}
+
+/// The files that secure sockets, read again when what they said is refused.
+#[derive(Debug)]
+pub(crate) struct Security {
+    files: Option<TlsFiles>,
+    current: Mutex<(Current, Vec<Vec<u8>>)>,
+}
+
+impl Security {
     /// Reads the files that the endpoint names.
     pub(crate) fn of(endpoint: &Endpoint) -> Result<Self> {
-        match endpoint {
-            Endpoint::Tcp { tls: Some(files), .. } => Self::with(files),
-            Endpoint::Tcp { tls: None, .. } | Endpoint::Unix(_) => Ok(Self::Off),
-        }
+        let files = match endpoint {
+            Endpoint::Tcp { tls, .. } => tls.clone(),
+            Endpoint::Unix(_) => None,
+        };
+        let (connector, bytes) = match &files {
+            Some(files) => (Tls::with(files)?, contents(files)?),
+            None => (Tls::Off, Vec::new()),
+        };
+        Ok(Self { files, current: Mutex::new((Current { connector, number: 0 }, bytes)) })
     }
 
+    fn lock(&self) -> MutexGuard<'_, (Current, Vec<Vec<u8>>)> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn current(&self) -> Current {
+        self.lock().0.clone()
+    }
+
+    /// What the files say, if that is not what the reading of this number said. Blocks.
+    pub(crate) fn renewed(&self, seen: u64) -> std::result::Result<Option<Current>, Verdict> {
+        let Some(files) = &self.files else { return Ok(None) };
+        let mut current = self.lock();
+        if current.0.number > seen {
+            return Ok(Some(current.0.clone()));
+        }
+        let unread = |error: Error| Verdict::misconfigured(error.to_string());
+        let bytes = contents(files).map_err(unread)?;
+        // The system's authorities are not among these.
+        if files.authorities.is_some() && bytes == current.1 {
+            return Ok(None);
+        }
+        let connector = Tls::with(files).map_err(unread)?;
+        let newer = Current { connector, number: seen.saturating_add(1) };
+        *current = (newer.clone(), bytes);
+        Ok(Some(newer))
+    }
+}
+
+#[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
+fn contents(files: &TlsFiles) -> Result<Vec<Vec<u8>>> {
+    let TlsFiles { authorities, certificate, key } = files;
+    [authorities, certificate, key].into_iter().flatten().map(|path| read(path)).collect()
+}
+
+#[cfg(not(any(feature = "tls-rustls", feature = "tls-native")))]
+const fn contents(_files: &TlsFiles) -> Result<Vec<Vec<u8>>> {
+    Ok(Vec::new())
+}
+
+impl Tls {
     #[cfg(not(any(feature = "tls-rustls", feature = "tls-native")))]
     fn with(_files: &TlsFiles) -> Result<Self> {
         Err(Error::new(

@@ -55,7 +55,7 @@ fn refused_users_learn_which_right_is_missing() {
     let text = "User locks has no permissions to run the 'select' command";
     let text = check("ERR", text, Denied, NotApplied, Next::Fail);
     assert!(text.contains("may not run SELECT"), "{text}");
-    check("NOAUTH", "Authentication required.", Denied, NotApplied, Next::Fail);
+    check("NOAUTH", "Authentication required.", Denied, NotApplied, Next::Reconnect);
     check("WRONGPASS", "invalid username-password pair", Denied, NotApplied, Next::Fail);
 }
 

@@ -19,6 +19,7 @@ mod outages;
 mod proofs;
 mod refusals;
 mod replicated;
+mod rotation;
 mod scripts;
 mod secrets;
 mod tls;
