@@ -238,6 +238,12 @@ setters! { ClientBuilder {
     detached(detached: bool);
     /// The store's password, where the URL has none. Shown nowhere.
     password(password: impl Into<String>);
+    /// What to log in to servers with, where the URL does not say. It may block.
+    #[cfg(feature = "redis")]
+    credentials(provide: impl Fn() -> leasehold_redis::CredentialsResult + Send + Sync + 'static);
+    /// The same for sentinels.
+    #[cfg(feature = "redis")]
+    sentinel_credentials(provide: impl Fn() -> leasehold_redis::CredentialsResult + Send + Sync + 'static);
     /// How many events the store logs where its URL does not say so.
     log(events: u32);
     /// For how long a server keeps the last fence of an idle lock, where its URL does not say.

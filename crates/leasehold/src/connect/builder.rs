@@ -44,6 +44,10 @@ pub struct ClientBuilder {
     tokio_time: bool,
     detached: bool,
     password: Option<String>,
+    #[cfg(feature = "redis")]
+    credentials: Option<store_url::Provide>,
+    #[cfg(feature = "redis")]
+    sentinel_credentials: Option<store_url::Provide>,
     log: u32,
     fence_retention: Option<Duration>,
     retry_store: Duration,
@@ -72,6 +76,10 @@ impl fmt::Debug for ClientBuilder {
             fence_retention,
             retry_store,
             on_retry_store: _,
+            #[cfg(feature = "redis")]
+                credentials: _,
+            #[cfg(feature = "redis")]
+                sentinel_credentials: _,
             #[cfg(feature = "interop")]
                 layout: _,
             #[cfg(feature = "interop")]
@@ -110,6 +118,10 @@ impl Default for ClientBuilder {
             tokio_time: false,
             detached: false,
             password: None,
+            #[cfg(feature = "redis")]
+            credentials: None,
+            #[cfg(feature = "redis")]
+            sentinel_credentials: None,
             log: 0,
             fence_retention: None,
             retry_store: Duration::ZERO,
@@ -249,6 +261,45 @@ impl ClientBuilder {
         self
     }
 
+    /// What to log in to servers with, where the URL has neither a password nor a `password_file`; it counts before
+    /// [`password`](Self::password). It is called when the store is first connected to, when a server refuses what it
+    /// returned, and before that [ends](crate::redis::Credentials::valid_for): connections that are open log in anew
+    /// then, and no lease is at risk. It may block. See
+    /// [`RedisStoreBuilder::credentials`](crate::redis::RedisStoreBuilder::credentials).
+    ///
+    /// ```no_run
+    /// # async fn doc() -> leasehold::Result<()> {
+    /// use leasehold::Client;
+    /// use leasehold::redis::Credentials;
+    /// use std::time::Duration;
+    ///
+    /// # fn token() -> std::io::Result<String> { Ok(String::new()) }
+    /// let client = Client::builder()
+    ///     .credentials(|| Ok(Credentials::new(token()?).valid_for(Duration::from_secs(15 * 60))))
+    ///     .connect("rediss://app@cache.example.com")
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    #[cfg(feature = "redis")]
+    pub fn credentials(
+        mut self,
+        provide: impl Fn() -> leasehold_redis::CredentialsResult + Send + Sync + 'static,
+    ) -> Self {
+        self.credentials = Some(Arc::new(provide));
+        self
+    }
+
+    /// The same for sentinels, which have users of their own, where the URL has neither a
+    /// `sentinel_password` nor a `sentinel_password_file`.
+    #[cfg(feature = "redis")]
+    pub fn sentinel_credentials(
+        mut self,
+        provide: impl Fn() -> leasehold_redis::CredentialsResult + Send + Sync + 'static,
+    ) -> Self {
+        self.sentinel_credentials = Some(Arc::new(provide));
+        self
+    }
+
     /// For how long to go on trying to reach a store that is away when the client first needs it;
     /// not at all by default, so that a wrong address is told at once.
     ///
@@ -332,6 +383,10 @@ impl ClientBuilder {
             clock: Arc::clone(&clock),
             detached: self.detached,
             password: self.password.clone(),
+            #[cfg(feature = "redis")]
+            credentials: self.credentials.clone(),
+            #[cfg(feature = "redis")]
+            sentinel_credentials: self.sentinel_credentials.clone(),
             timeout: self.call_timeout,
             log: leasehold_core::checked_log(&self.log.to_string())?,
             fence_retention: self.fence_retention,

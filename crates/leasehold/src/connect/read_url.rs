@@ -25,6 +25,7 @@ pub struct StoreUrl {
     without_passwords: String,
     has_password: bool,
     has_sentinel_password: bool,
+    has_password_file: bool,
     nodes: Option<usize>,
 }
 
@@ -60,7 +61,13 @@ impl StoreUrl {
 
     fn plain(url: &str) -> Self {
         let without_passwords = url.to_owned();
-        Self { without_passwords, has_password: false, has_sentinel_password: false, nodes: None }
+        Self {
+            without_passwords,
+            has_password: false,
+            has_sentinel_password: false,
+            has_password_file: false,
+            nodes: None,
+        }
     }
 
     fn add(&mut self, before: &str, other: Self) {
@@ -68,6 +75,7 @@ impl StoreUrl {
         self.without_passwords.push_str(&other.without_passwords);
         self.has_password |= other.has_password;
         self.has_sentinel_password |= other.has_sentinel_password;
+        self.has_password_file |= other.has_password_file;
     }
 
     #[cfg(feature = "redis")]
@@ -77,6 +85,7 @@ impl StoreUrl {
             without_passwords: leasehold_redis::without_passwords(url),
             has_password: passwords.of_servers,
             has_sentinel_password: passwords.of_sentinels,
+            has_password_file: passwords.file_of_servers,
             nodes: None,
         })
     }
@@ -145,6 +154,12 @@ impl StoreUrl {
     #[must_use]
     pub const fn nodes(&self) -> Option<usize> {
         self.nodes
+    }
+
+    /// Whether it names a file with a password for servers that keep the locks.
+    #[must_use]
+    pub const fn has_password_file(&self) -> bool {
+        self.has_password_file
     }
 
     /// Whether it has a password for sentinels.

@@ -7,6 +7,10 @@ use leasehold_core::{Clock, Error, ErrorKind, Result, Store};
 
 use crate::spread::SpreadStore;
 
+/// Says what to log in with.
+#[cfg(feature = "redis")]
+pub(crate) type Provide = Arc<dyn Fn() -> leasehold_redis::CredentialsResult + Send + Sync>;
+
 /// What a URL does not say.
 #[cfg_attr(
     not(all(feature = "embedded", feature = "redis")),
@@ -18,6 +22,10 @@ pub(crate) struct Options {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) detached: bool,
     pub(crate) password: Option<String>,
+    #[cfg(feature = "redis")]
+    pub(crate) credentials: Option<Provide>,
+    #[cfg(feature = "redis")]
+    pub(crate) sentinel_credentials: Option<Provide>,
     pub(crate) timeout: Duration,
     /// How many events a store logs whose URL says nothing of that.
     pub(crate) log: u32,
@@ -161,6 +169,14 @@ async fn redis(url: &str, options: Options, lazily: bool) -> Result<Arc<dyn Stor
     let builder = leasehold_redis::RedisStore::builder().connect_timeout(options.timeout);
     let builder = match options.password {
         Some(password) => builder.password(password),
+        None => builder,
+    };
+    let builder = match options.credentials {
+        Some(provide) => builder.credentials(move || provide()),
+        None => builder,
+    };
+    let builder = match options.sentinel_credentials {
+        Some(provide) => builder.sentinel_credentials(move || provide()),
         None => builder,
     };
     let builder = match options.fence_retention {
