@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use leasehold::embedded::EmbeddedStore;
 use leasehold::interop::Layout;
+use leasehold::redis::Credentials;
 use leasehold::store::{StoreUrl, escape};
 use leasehold::{Client, ClientBuilder, Error, Ttl};
 
@@ -156,7 +157,8 @@ impl Settings {
                  alone",
             );
         }
-        let has_password = read.map_or(has_secret, |read| read.has_password());
+        let has_password =
+            read.map_or(has_secret, |read| read.has_password() || read.has_password_file());
         let (password, password_file) = Self::password(global, &file, has_password)?;
         if let Some(password) = &password {
             secret::remember(password);
@@ -329,7 +331,12 @@ impl Settings {
             (CONFIG_VARIABLE.to_owned(), "/dev/null".to_owned()),
             (STORE_VARIABLE.to_owned(), self.store.clone()),
         ];
-        variables.extend(self.password.clone().map(|it| (PASSWORD_VARIABLE.to_owned(), it)));
+        // A file is read again when it is used, which may be after its password has changed.
+        let file = self.password_file.as_deref().and_then(typed::readable_elsewhere);
+        variables.extend(match (file, &self.password) {
+            (Some(file), _) => Some((PASSWORD_FILE_VARIABLE.to_owned(), file)),
+            (None, password) => password.clone().map(|it| (PASSWORD_VARIABLE.to_owned(), it)),
+        });
         variables
     }
 
@@ -359,9 +366,15 @@ impl Settings {
         if let Some(owner) = owner.or(self.owner.as_deref()) {
             builder = builder.owner(owner);
         }
-        if let Some(password) = &self.password {
-            builder = builder.password(password);
-        }
+        builder = match (&self.password, &self.password_file) {
+            // What can be read once, such as a pipe, has said all.
+            (Some(_), Some(file)) if file.is_file() => {
+                let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+                builder.credentials(move || Ok(Credentials::new(read_password_anew(&file)?)))
+            }
+            (Some(password), _) => builder.password(password),
+            (None, _) => builder,
+        };
         if let Some(length) = self.fence_retention {
             builder = builder.fence_retention(length);
         }
@@ -405,6 +418,13 @@ fn read_password(path: &Path) -> Outcome<String> {
         Some(password) if !password.is_empty() => Ok(password.to_owned()),
         _ => Err(Failure::config(format!("the first line of the password file {shown} is empty"))),
     }
+}
+
+/// A password that may have changed.
+fn read_password_anew(path: &Path) -> Result<String, String> {
+    let password = read_password(path).map_err(|failure| failure.message)?;
+    secret::remember(&password);
+    Ok(password)
 }
 
 #[cfg(test)]

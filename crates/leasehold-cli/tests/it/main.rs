@@ -40,6 +40,7 @@ mod places;
 mod raw;
 mod readme;
 mod recipes;
+mod rotation;
 mod scarcity;
 mod schema;
 mod secrets;
