@@ -1,7 +1,6 @@
 //! Passwords, users and certificates that change while a store is in use.
 
 use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -180,6 +179,8 @@ fn a_url_names_one_source_of_a_password() {
 
 #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
 mod with_tls {
+    use std::path::Path;
+
     use leasehold_testkit::server::ClientCertificate;
     use leasehold_testkit::tls::{Identity, Pki};
 
