@@ -230,8 +230,8 @@ fn choose<'a>(
             )
         } else {
             format!(
-                "{of} has several addresses, and whether {one} and {other} are one server is not known, \
-                 since this user may not run INFO; allow it, or write one address into the store's URL"
+                "{of} has several addresses, and whether {one} and {other} are one server is not known. \
+                 Allow this user INFO, or write one address into the store's URL"
             )
         };
         return refused(why);

@@ -64,7 +64,7 @@ fn two_primaries_of_one_name_are_refused_and_named() {
     let later = chosen(&two, Some((1, "a")), &[1, 2]).unwrap_err();
     assert_eq!(later.kind, leasehold_core::ErrorKind::Unavailable, "it may be set right");
     let unsure = chosen(&[primary(1, ""), primary(2, "")], None, &[1, 2]).unwrap_err();
-    assert!(unsure.message().contains("may not run INFO"), "{}", unsure.message());
+    assert!(unsure.message().contains("Allow this user INFO"), "{}", unsure.message());
     assert!(chosen(&[primary(1, "a"), primary(2, "")], None, &[1, 2]).is_err());
     let stays = chosen(&[primary(1, ""), primary(2, "")], Some((2, "")), &[1, 2]);
     assert_eq!(stays.unwrap(), at(2), "where the locks are");

@@ -202,9 +202,9 @@ impl Verdict {
             ErrorKind::Unavailable,
             Next::Fail,
             format!(
-                "the server's clock was set back, and is {} behind the server's start: its age can't \
-                 be told, so it grants this program none for {}; set it right, or say keep_leases=yes \
-                 if it keeps its data through restarts",
+                "the server's clock is {} behind the server's start, so its age can't be told, and it grants \
+                 none for {}. Set that clock right; if the server keeps its data through restarts, say \
+                 keep_leases=yes",
                 length::measured(by),
                 length::measured(left)
             ),

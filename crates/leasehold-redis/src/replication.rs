@@ -201,7 +201,7 @@ mod tests {
         let young = info(-23);
         let told = wary.believes(young).unwrap_err();
         assert!(told.message().contains("23.0s behind the server's start"), "{}", told.message());
-        assert!(told.message().contains("set it right"), "{}", told.message());
+        assert!(told.message().contains("Set that clock right"), "{}", told.message());
         tokio::time::advance(Duration::from_millis(60_601)).await;
         assert!(wary.believes(young).is_err(), "the margin is more than that");
         tokio::time::advance(Duration::from_millis(2)).await;

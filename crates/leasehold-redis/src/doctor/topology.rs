@@ -196,7 +196,7 @@ pub(super) fn addresses(heard: &[Heard]) -> Finding {
         return Finding::new(Severity::Fine, topic, found, "no other server takes its place");
     }
     let found =
-        format!("of {count} addresses of the server's name, {} don't answer", silent.join(", "));
+        format!("of {count} addresses of the server's name, {} gave no answer", silent.join(", "));
     let means =
         "a server that is started there, while this one is away, would grant locks of its own";
     let finding = Finding::new(Severity::Note, topic, found, means);
