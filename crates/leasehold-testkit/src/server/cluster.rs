@@ -337,7 +337,7 @@ impl Cluster {
             let table = node.try_cli(&["CLUSTER", "NODES"]).ok()?.to_string();
             let replicas = table.lines().filter(|line| line.contains("slave")).count();
             let expected = usize::from(PRIMARIES) * self.options.replicas;
-            Some(whole && follows && replicas == expected)
+            Some(whole && follows && replicas == expected && has_shards(node, &table)?)
         });
     }
 
@@ -353,6 +353,21 @@ impl Cluster {
             thread::sleep(POLL);
         }
     }
+}
+
+/// Whether a node knows each replica in its primary's shard. A Valkey node that is restarted earlier may find its own
+/// file corrupted (valkey-io/valkey#774). Redis 6.2 has no shards.
+fn has_shards(node: &RedisServer, table: &str) -> Option<bool> {
+    let Reply::Array(shards) = node.try_cli(&["CLUSTER", "SHARDS"]).ok()? else {
+        return Some(true);
+    };
+    let shards: Vec<String> = shards.iter().map(ToString::to_string).collect();
+    let is_with_its_primary = |line: &str| {
+        let mut fields = line.split(' ');
+        let (Some(replica), Some(primary)) = (fields.next(), fields.nth(2)) else { return false };
+        shards.iter().any(|shard| shard.contains(replica) && shard.contains(primary))
+    };
+    Some(table.lines().filter(|line| line.contains("slave")).all(is_with_its_primary))
 }
 
 /// A slot on its way from one primary to another, key by key. Left alone it stays where it is.
