@@ -12,15 +12,15 @@ use std::time::Duration;
 use crate::clock::{Moment, nanoseconds};
 use crate::ttl::Ttl;
 
-/// By how much a holder's deadline is earlier than the end of its lease in the store:
-/// 1 % of the ttl for clocks that run at different speeds, and 2 ms for the store's rounding.
+/// By how much a length by one clock may differ from the same by another: 1 % of it, for clocks that run at different
+/// speeds, and 2 ms for the store's rounding. A holder's deadline is earlier by that than the end of its lease in the store.
 #[must_use]
-pub fn margin(ttl: Ttl) -> Duration {
+pub fn margin(length: Duration) -> Duration {
     #[cfg(leasehold_planted)]
     if crate::planted::is(crate::planted::Fault::NoMargin) {
         return Duration::ZERO;
     }
-    ttl.part(100).saturating_add(Duration::from_millis(2))
+    length.checked_div(100).unwrap_or_default().saturating_add(Duration::from_millis(2))
 }
 
 /// What a holder may believe.
@@ -92,7 +92,7 @@ impl LeaseState {
     }
 
     fn deadline_of(sent_at: Moment, ttl: Ttl) -> Moment {
-        sent_at.saturating_add(ttl.duration()).saturating_sub(margin(ttl))
+        sent_at.saturating_add(ttl.duration()).saturating_sub(margin(ttl.duration()))
     }
 
     /// The status at `now`. Asking can lose the lease: the first look at or after

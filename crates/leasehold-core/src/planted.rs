@@ -85,6 +85,8 @@ faults! {
     LowestFence,
     /// What a quorum got in vain is not given up.
     VainNotUndone,
+    /// A store carries out a request after its time.
+    LateIsCarriedOut,
 }
 
 /// Chooses one; none is chosen at first.

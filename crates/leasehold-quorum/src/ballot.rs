@@ -441,7 +441,7 @@ impl Vote {
 /// From which age on a node surely remembers every lease that may still run, however long it may be.
 #[must_use]
 pub fn counts_from(max_ttl: Ttl) -> Duration {
-    max_ttl.duration().saturating_add(margin(max_ttl))
+    max_ttl.duration().saturating_add(margin(max_ttl.duration()))
 }
 
 /// Whose lease it is, which can have different fences at the nodes.

@@ -167,7 +167,9 @@ impl Nodes {
 
     /// Until when a lease holds at least that was asked for at `sent_at`.
     pub(crate) fn holds_until(sent_at: Moment, ttl: Ttl) -> Moment {
-        sent_at.saturating_add(ttl.duration()).saturating_sub(leasehold_core::margin(ttl))
+        sent_at
+            .saturating_add(ttl.duration())
+            .saturating_sub(leasehold_core::margin(ttl.duration()))
     }
 }
 

@@ -29,11 +29,12 @@ use crate::reply;
 use crate::role::Role;
 use crate::room::Room;
 use crate::sentinel::{Found, Said, Sentinels};
+use crate::server_clock::ServerClock;
 use crate::tls::Security;
-use crate::transport::{here, judged};
+use crate::transport::{Deadline, Stamp, here, judged};
 
-/// How often a server in use is asked whether it is still a primary, in passing.
-const ROLE_EVERY_MS: u64 = 2_000;
+/// How often a server in use is asked whether it is still a primary, and for its clock, in passing.
+const LOOK_EVERY_MS: u64 = 2_000;
 
 /// A runtime with a thread to spare begins a task within this time.
 const DRIVEN_WITHIN: Duration = Duration::from_millis(100);
@@ -486,18 +487,28 @@ impl Access {
             _login: login,
             age: OnceLock::new(),
             silent: AtomicU32::new(0),
+            clock: ServerClock::unknown(),
             opened: Instant::now(),
-            role_known_ms: match &self.finder {
-                Finder::Node(_) => None,
-                Finder::At(_) | Finder::Sentinels(_) => Some(AtomicU64::new(0)),
-            },
+            looked_ms: AtomicU64::new(0),
+            tells_role: !matches!(self.finder, Finder::Node(_)),
         };
         let mut connection = link.pipe.clone();
+        let question = ServerClock::question();
+        let time = async { link.clock.read(&judged(link.pipe.ask(&question).await)) };
+        let role = async {
+            match &self.finder {
+                Finder::Node(_) => Ok(None),
+                Finder::At(_) | Finder::Sentinels(_) => Role::ask(&mut connection).await.map(Some),
+            }
+        };
+        // Both go to the server at once.
+        let ((), role) = tokio::join!(time, role);
+        let role = role?;
         match &self.finder {
             Finder::Node(_) => {}
-            Finder::At(_) => Role::ask(&mut connection).await?.check_alone(&found.endpoint)?,
+            Finder::At(_) => role.unwrap_or_default().check_alone(&found.endpoint)?,
             Finder::Sentinels(_) => {
-                let role = Role::ask(&mut connection).await?;
+                let role = role.unwrap_or_default();
                 if !role.is_primary() {
                     return Err(Verdict::nobody_yet(
                         "the server that the sentinels name as primary is a replica, or not one \
@@ -696,32 +707,39 @@ pub(crate) struct Link {
     pub(crate) age: OnceLock<Age>,
     /// Calls without an answer since the last answer.
     pub(crate) silent: AtomicU32,
+    pub(crate) clock: ServerClock,
     opened: Instant,
-    /// How long after that the server was last asked for its role; nothing for a node of a
-    /// cluster, which refers to the primary by itself.
-    role_known_ms: Option<AtomicU64>,
+    /// How long after that the server was last asked for its clock and its role.
+    looked_ms: AtomicU64,
+    /// Whether its role is asked for. A node of a cluster refers to the primary by itself.
+    tells_role: bool,
 }
 
 impl Link {
-    /// Whether the next request asks for the role again: a primary can become a replica without
+    /// What a request says that is sent on it.
+    pub(crate) fn stamp(&self, epoch: u64, deadline: Deadline) -> Stamp {
+        Stamp { epoch, not_after: self.clock.at(deadline.not_after) }
+    }
+
+    /// Whether the next requests ask for the server's clock, and its role, again: a primary can become a replica without
     /// closing its connections, and may go on answering.
-    pub(crate) fn asks_role(&self) -> bool {
-        self.role_due().is_some_and(|(known, last, now)| {
-            known.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        })
+    pub(crate) fn looks_again(&self) -> (bool, bool) {
+        let looks = self.look_due().is_some_and(|(last, now)| {
+            self.looked_ms.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        });
+        (looks, looks && self.tells_role)
     }
 
     /// Whether it is time for that.
-    pub(crate) fn is_role_due(&self) -> bool {
-        self.role_due().is_some()
+    pub(crate) fn is_to_look_again(&self) -> bool {
+        self.look_due().is_some()
     }
 
-    /// When the role was asked for last, and the present, if that is long ago.
-    fn role_due(&self) -> Option<(&AtomicU64, u64, u64)> {
-        let known = self.role_known_ms.as_ref()?;
+    /// When it was done last, and the present, if that is long ago.
+    fn look_due(&self) -> Option<(u64, u64)> {
         let now = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let last = known.load(Ordering::Relaxed);
-        (now.saturating_sub(last) >= ROLE_EVERY_MS).then_some((known, last, now))
+        let last = self.looked_ms.load(Ordering::Relaxed);
+        (now.saturating_sub(last) >= LOOK_EVERY_MS).then_some((last, now))
     }
 }
 

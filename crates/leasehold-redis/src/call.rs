@@ -15,7 +15,7 @@ use crate::forms::double_bytes;
 use crate::resp;
 use crate::script::Script;
 use crate::slot::slot_of;
-use crate::transport::{Answer, Body, Deadline, Delivery, Request, Transport};
+use crate::transport::{Answer, Body, Deadline, Delivery, Request, Stamp, Transport};
 use crate::unsent::{Messages, Unsent};
 
 /// Pauses before a request that the server did not carry out is sent again.
@@ -27,7 +27,7 @@ const BYTES: usize = 160;
 const REST: usize = 160;
 
 /// What a request says of its client takes.
-const CLIENT: usize = 18;
+const CLIENT: usize = 26;
 
 /// Behind the digest, the number of keys stands before the first key.
 const FIRST_KEY: usize = 1;
@@ -46,6 +46,8 @@ pub(crate) struct Call<'a> {
     first_key: Range<usize>,
     /// Where the fail-over epoch stands in it, and the least that it is.
     epoch: Option<(usize, u64)>,
+    /// Where the moment stands in it after which it is late.
+    not_after: Option<usize>,
     unsent: Option<Arc<Unsent>>,
 }
 
@@ -71,7 +73,8 @@ impl<'a> Call<'a> {
     pub(crate) fn about(script: &'a Script, locks: usize) -> Self {
         let room = BYTES.saturating_mul(locks).saturating_add(REST);
         let (rest, first_key) = (Vec::with_capacity(room), 0..0);
-        let mut call = Self { script, rest, arguments: 0, first_key, epoch: None, unsent: None };
+        let (epoch, not_after, unsent) = (None, None, None);
+        let mut call = Self { script, rest, arguments: 0, first_key, epoch, not_after, unsent };
         call.number(u64::try_from(locks).unwrap_or(u64::MAX));
         call
     }
@@ -121,19 +124,28 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The argument that says of the client: the epoch of whichever server gets the request, and at least this one; the
-    /// highest sequence that it has seen; and for how long a lock is remembered, in µs.
+    /// The argument that says when the request is late, by the clock of the server which gets it.
+    #[cfg(feature = "interop")]
+    pub(crate) fn not_after(&mut self) -> &mut Self {
+        self.put(double_bytes(0));
+        self.not_after = Some(self.rest.len().saturating_sub(resp::END.len()).saturating_sub(8));
+        self
+    }
+
+    /// The argument that says of the client: the epoch of whichever server gets the request, and at least this one; when
+    /// the request is late; the highest sequence that the client has seen; and for how long a lock is remembered, in µs.
     pub(crate) fn client(&mut self, floor: u64, seen: u64, retention: u64) -> &mut Self {
         let mut argument = [0; CLIENT];
         let [first, second] = epoch_bytes(floor);
-        let bytes =
-            [first, second].into_iter().chain(double_bytes(seen)).chain(double_bytes(retention));
+        let numbers = [0, seen, retention].into_iter().flat_map(double_bytes);
+        let bytes = [first, second].into_iter().chain(numbers);
         for (place, byte) in argument.iter_mut().zip(bytes) {
             *place = byte;
         }
         self.put(argument);
         let begin = self.rest.len().saturating_sub(resp::END.len()).saturating_sub(CLIENT);
         self.epoch = Some((begin, floor));
+        self.not_after = Some(begin.saturating_add(2));
         self
     }
 
@@ -146,7 +158,7 @@ impl<'a> Call<'a> {
     }
 
     /// Appends the request as it is sent, with all of the script or only its digest.
-    pub(crate) fn write(&self, whole: bool, epoch: u64, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, whole: bool, stamp: Stamp, out: &mut Vec<u8>) {
         let Script { source, digest, .. } = self.script;
         let (name, script) = if whole { ("EVAL", source) } else { ("EVALSHA", digest) };
         out.reserve(self.rest.len().saturating_add(script.len()).saturating_add(HEAD));
@@ -155,21 +167,24 @@ impl<'a> Call<'a> {
         resp::put_text(script.as_bytes(), out);
         let begin = out.len();
         out.extend_from_slice(&self.rest);
-        if let Some((at, floor)) = self.epoch
-            && epoch > floor
-        {
-            let bytes = epoch_bytes(epoch);
+        let mut enter = |at: usize, bytes: &[u8]| {
             let at = begin.saturating_add(at);
             if let Some(place) = out.get_mut(at..at.saturating_add(bytes.len())) {
-                place.copy_from_slice(&bytes);
+                place.copy_from_slice(bytes);
             }
+        };
+        if let Some((at, floor)) = self.epoch {
+            enter(at, &epoch_bytes(stamp.epoch.max(floor)));
+        }
+        if let Some(at) = self.not_after {
+            enter(at, &double_bytes(stamp.not_after));
         }
     }
 
     /// The same as a command of the client library.
-    pub(crate) fn request(&self, whole: bool, epoch: u64) -> Cmd {
+    pub(crate) fn request(&self, whole: bool, stamp: Stamp) -> Cmd {
         let mut bytes = Vec::new();
-        self.write(whole, epoch, &mut bytes);
+        self.write(whole, stamp, &mut bytes);
         let mut request = Cmd::new();
         for argument in resp::texts(&bytes) {
             request.arg(argument);
@@ -280,24 +295,31 @@ mod tests {
             for (whole, epoch, first) in
                 [(false, 0, 7_u16), (false, 7, 7_u16), (true, 8, 8), (false, 1234, 1234)]
             {
+                let not_after = 1_700_000_000_000_000 + epoch;
+                let stamp = Stamp { epoch, not_after };
                 let mut expected = cmd(if whole { "EVAL" } else { "EVALSHA" });
                 expected.arg(if whole { &script.source } else { &script.digest });
                 expected
                     .arg(keys.len())
                     .arg(&keys)
                     .arg(
-                        [&first.to_le_bytes()[..], &3_f64.to_le_bytes(), &5_f64.to_le_bytes()]
-                            .concat(),
+                        [
+                            &first.to_le_bytes()[..],
+                            &double_bytes(not_after),
+                            &3_f64.to_le_bytes(),
+                            &5_f64.to_le_bytes(),
+                        ]
+                        .concat(),
                     )
                     .arg(0)
                     .arg(u64::MAX)
                     .arg(5);
                 expected.arg("").arg(&[0_u8, 255, b'\r', b'\n']).arg(vec![b'x'; 12_345]);
                 let mut sent = Vec::new();
-                call.write(whole, epoch, &mut sent);
+                call.write(whole, stamp, &mut sent);
                 let wanted = expected.get_packed_command();
                 assert_eq!(String::from_utf8_lossy(&sent), String::from_utf8_lossy(&wanted));
-                assert_eq!(call.request(whole, epoch).get_packed_command(), wanted);
+                assert_eq!(call.request(whole, stamp).get_packed_command(), wanted);
             }
             if let Some(key) = keys.first() {
                 assert_eq!(call.slot(), slot_of(key.as_bytes()));

@@ -60,6 +60,8 @@ pub(crate) struct Grounds {
     pub(crate) answered: bool,
     /// What the user lacks, if that is what it is about.
     pub(crate) lack: Option<Lack>,
+    /// What the server's clock showed, where it refused the request as late: µs since the Unix epoch.
+    pub(crate) late_at: Option<u64>,
     /// After how long the server, which is there, does what was asked.
     pub(crate) passes_in: Option<Duration>,
 }
@@ -123,6 +125,7 @@ impl Verdict {
             not_primary: false,
             answered: false,
             lack: None,
+            late_at: None,
             passes_in: None,
         }))
     }
@@ -546,6 +549,12 @@ fn answered(code: &str, detail: &str) -> Verdict {
     verdict
 }
 
+/// Reads `SECONDS MICROS`.
+fn late_at(detail: &str) -> Option<u64> {
+    let (seconds, micros) = detail.trim().split_once(' ')?;
+    seconds.parse::<u64>().ok()?.checked_mul(1_000_000)?.checked_add(micros.parse().ok()?)
+}
+
 fn known(code: &str, detail: &str) -> Option<Verdict> {
     use ErrorKind::{Denied, Foreign, Full, Unavailable, Unsupported};
     let refused = |kind, next, message: &'static str| Verdict::refused(kind, next, message);
@@ -575,6 +584,12 @@ fn known(code: &str, detail: &str) -> Option<Verdict> {
             "the cluster is down: it is without most of its primaries, or without one that has slots, which stops \
              the others' too unless cluster-require-full-coverage is no",
         ),
+        "LATE" => {
+            let mut verdict =
+                refused(Unavailable, Next::Retry, "the request reached the server too late");
+            verdict.late_at = late_at(detail);
+            verdict
+        }
         "TRYAGAIN" => refused(Unavailable, Next::Retry, "the cluster is moving this lock's keys"),
         "READONLY" => refused(
             Unavailable,

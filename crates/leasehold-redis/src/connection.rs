@@ -27,6 +27,7 @@ use crate::classify::{Next, Verdict};
 use crate::replication::{Age, Replication};
 use crate::role::Role;
 use crate::sentinel::{LOOK_EVERY, Said};
+use crate::server_clock::ServerClock;
 use crate::transport::{
     Answer, Deadline, Delivery, Packed, Part, Request, Transport, all_failed, here, judged,
 };
@@ -320,7 +321,7 @@ impl Supervised {
     fn at_hand(&self, request: &Request<'_>) -> Option<Arc<Link>> {
         let alone = matches!(request.delivery, Delivery::None) && !self.inner.access.follows();
         let link = self.open_link(&self.inner.state()).filter(|_| alone)?;
-        (!link.is_role_due()).then_some(link)
+        (!link.is_to_look_again()).then_some(link)
     }
 
     /// Sends such a request. It is what most are, so it makes no room for anything else: where it is
@@ -334,13 +335,13 @@ impl Supervised {
         if deadline.is_over() {
             return Err(deadline.missed_unsent(None));
         }
-        let epoch = link.at.epoch;
-        let command = request.packed(epoch);
+        let stamp = link.stamp(link.at.epoch, deadline);
+        let command = request.packed(stamp);
         match timeout_at(deadline.at, link.pipe.ask(&command)).await {
             Ok(answer) => {
                 link.silent.store(0, Ordering::Relaxed);
                 let value = judged(answer).map_err(|verdict| self.noted(link, verdict))?;
-                Ok(Answer::new(value, epoch))
+                Ok(Answer::new(value, stamp.epoch))
             }
             Err(_) => {
                 self.note_silence(link);
@@ -368,12 +369,17 @@ impl Supervised {
             young = Some(verdict.with_effect(Effect::Applied));
         }
         let epoch = routing.epoch.max(link.at.epoch);
-        let asks_role = link.asks_role();
-        let mut commands = Vec::with_capacity(requests.len().saturating_add(1));
+        let stamp = link.stamp(epoch, deadline);
+        let (asks_time, asks_role) = link.looks_again();
+        let mut commands = Vec::with_capacity(requests.len().saturating_add(2));
+        commands.extend(asks_time.then(|| command(ServerClock::question())));
         commands.extend(asks_role.then(|| command(Role::question())));
         commands.extend(routing.asking.then(|| command(cmd("ASKING"))));
-        commands.extend(requests.iter().map(|request| request.packed(epoch)));
+        commands.extend(requests.iter().map(|request| request.packed(stamp)));
         let mut values = self.ask(link, commands, deadline).await;
+        if asks_time {
+            link.clock.read(&values.remove(0));
+        }
         if asks_role
             && let Ok(hello) = values.remove(0)
             && let Err(verdict) = Role::of_hello(&hello).check()
@@ -510,6 +516,7 @@ impl Supervised {
 
     /// Gives the connection up if the error says so.
     fn noted(&self, link: &Arc<Link>, verdict: Verdict) -> Verdict {
+        link.clock.hear(&verdict);
         let follows = self.inner.access.follows();
         if matches!(verdict.next, Next::Drop | Next::Reconnect) || follows && verdict.not_primary {
             self.inner.discard(link);
@@ -576,6 +583,7 @@ impl Inner {
             && Arc::ptr_eq(current, link)
         {
             state.phase = Phase::Idle;
+            link.pipe.keep_nothing();
             tracing::debug!("the connection to the store is given up");
         }
     }

@@ -88,6 +88,14 @@ impl Socket {
         Self { inner, broken: false, begun: false, last: END_OF_LINE, heard }
     }
 
+    /// From here on nothing is sent of what the system has taken and could not send: the connection ends by a reset.
+    pub(crate) fn keep_nothing(&self) {
+        if let Some(socket) = self.inner.tcp() {
+            // It may have ended.
+            drop(SockRef::from(socket).set_linger(Some(Duration::ZERO)));
+        }
+    }
+
     pub(crate) fn first_words(&self) -> FirstWords {
         self.heard.clone()
     }

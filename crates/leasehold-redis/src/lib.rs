@@ -45,6 +45,7 @@ mod role;
 mod room;
 mod script;
 mod sentinel;
+mod server_clock;
 mod slot;
 mod spelling;
 mod store;

@@ -95,6 +95,13 @@ impl Pipe {
         told.into_iter().for_each(Waker::wake);
     }
 
+    /// Has the connection end without what was not sent yet: its callers give that up. It goes on for those who wait.
+    pub(crate) fn keep_nothing(&self) {
+        if let Some(socket) = &self.shared.state().socket {
+            socket.keep_nothing();
+        }
+    }
+
     /// Whether the connection has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.shared.ended.load(Ordering::Acquire)

@@ -64,7 +64,7 @@ impl Replication {
     /// For how long yet a server of this age may have forgotten leases that run.
     pub(crate) fn doubts(self, age: Duration) -> Option<Duration> {
         let longest = self.longest?;
-        let enough = longest.duration().saturating_add(margin(longest));
+        let enough = longest.duration().saturating_add(margin(longest.duration()));
         enough.checked_sub(age).filter(|left| !left.is_zero())
     }
 

@@ -14,8 +14,38 @@ use crate::address::{Endpoint, TlsFiles};
 use crate::classify::Verdict;
 
 /// A socket of any sort, secured or not.
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {
+    /// What carries it, where that is TCP.
+    fn tcp(&self) -> Option<&TcpStream> {
+        None
+    }
+}
+
+impl Stream for TcpStream {
+    fn tcp(&self) -> Option<&TcpStream> {
+        Some(self)
+    }
+}
+
+#[cfg(unix)]
+impl Stream for tokio::net::UnixStream {}
+
+#[cfg(test)]
+impl Stream for tokio::io::DuplexStream {}
+
+#[cfg(feature = "tls-rustls")]
+impl Stream for tokio_rustls::client::TlsStream<TcpStream> {
+    fn tcp(&self) -> Option<&TcpStream> {
+        Some(self.get_ref().0)
+    }
+}
+
+#[cfg(all(feature = "tls-native", not(feature = "tls-rustls")))]
+impl Stream for tokio_native_tls::TlsStream<TcpStream> {
+    fn tcp(&self) -> Option<&TcpStream> {
+        Some(self.get_ref().get_ref().get_ref())
+    }
+}
 
 /// How the sockets to one server are secured.
 #[derive(Clone)]

@@ -19,25 +19,36 @@ use crate::replication::Replication;
 use crate::resp::Write;
 use crate::role::Role;
 use crate::sentinel::Said;
+use crate::server_clock::ServerClock;
 
 /// Until when a call may take, and how long that was, to say so.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     pub(crate) at: Instant,
     within: Duration,
+    /// When the first of those who asked gives up: from then on the server is to do nothing of it.
+    pub(crate) not_after: Instant,
 }
 
 impl Deadline {
     pub(crate) fn after(within: Duration) -> Self {
         let now = Instant::now();
         let at = now.checked_add(within).unwrap_or_else(|| now + Duration::from_secs(86_400));
-        Self { at, within }
+        Self { at, within, not_after: at }
+    }
+
+    /// That of the last of these, of which the first ends with its own.
+    pub(crate) fn of_all(all: impl Iterator<Item = Self> + Clone) -> Option<Self> {
+        let last = all.clone().max_by_key(|one| one.at)?;
+        let not_after = all.map(|one| one.not_after).min()?;
+        Some(Self { not_after, ..last })
     }
 
     /// The same, but at most `within` from now.
     pub(crate) fn at_most(self, within: Duration) -> Self {
         let sooner = Self::after(within);
-        if sooner.at < self.at { sooner } else { self }
+        let not_after = sooner.at.min(self.not_after);
+        if sooner.at < self.at { Self { not_after, ..sooner } } else { self }
     }
 
     /// The same for one of many requests: a server that is silent for a tenth of the whole time, and for a
@@ -152,19 +163,29 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The request as it goes to a server that was found in this epoch.
-    pub(crate) fn packed(&self, epoch: u64) -> Packed<'a> {
+    /// The request as it goes to a server of which this is known.
+    pub(crate) fn packed(&self, stamp: Stamp) -> Packed<'a> {
         match self.body {
             Body::Plain(cmd) => Packed::Command(Cow::Borrowed(cmd)),
-            Body::Script { call, whole } => Packed::Script { call, whole, epoch },
+            Body::Script { call, whole } => Packed::Script { call, whole, stamp },
         }
     }
+}
+
+/// What a request says that depends on the server which gets it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Stamp {
+    /// The fail-over epoch in which it was found.
+    pub(crate) epoch: u64,
+    /// When the request is to be refused as late: µs since the Unix epoch by the server's clock, 0 where
+    /// that is not known.
+    pub(crate) not_after: u64,
 }
 
 /// What goes to a server.
 pub(crate) enum Packed<'a> {
     Command(Cow<'a, Cmd>),
-    Script { call: &'a Call<'a>, whole: bool, epoch: u64 },
+    Script { call: &'a Call<'a>, whole: bool, stamp: Stamp },
 }
 
 impl Packed<'_> {
@@ -172,7 +193,7 @@ impl Packed<'_> {
     pub(crate) fn into_cmd(self) -> Cmd {
         match self {
             Self::Command(cmd) => cmd.into_owned(),
-            Self::Script { call, whole, epoch } => call.request(whole, epoch),
+            Self::Script { call, whole, stamp } => call.request(whole, stamp),
         }
     }
 }
@@ -181,7 +202,7 @@ impl Write for Packed<'_> {
     fn write(&self, out: &mut Vec<u8>) {
         match self {
             Self::Command(cmd) => cmd.write(out),
-            Self::Script { call, whole, epoch } => call.write(*whole, *epoch, out),
+            Self::Script { call, whole, stamp } => call.write(*whole, *stamp, out),
         }
     }
 }
@@ -358,11 +379,12 @@ pub(crate) struct Borrowed<F> {
     provide: F,
     /// When a server last said that it is a primary.
     known: Mutex<Option<Instant>>,
+    clock: ServerClock,
 }
 
 impl<F> Borrowed<F> {
     pub(crate) fn new(provide: F) -> Self {
-        Self { provide, known: Mutex::new(None) }
+        Self { provide, known: Mutex::new(None), clock: ServerClock::unknown() }
     }
 
     fn known(&self) -> MutexGuard<'_, Option<Instant>> {
@@ -390,9 +412,22 @@ where
             let asking = timeout_at(deadline.at, Role::ask(&mut connection)).await;
             let role = asking.unwrap_or_else(|_| Err(deadline.missed_unsent(None)))?;
             role.check_borrowed()?;
+            let question = ServerClock::question();
+            let asking = connection.req_packed_command(&question);
+            let time = timeout_at(deadline.at, asking).await;
+            self.clock.read(&time.map_err(|_| deadline.missed_unsent(None))?);
             *self.known() = Some(Instant::now());
         }
         Ok(connection)
+    }
+
+    fn stamp(&self, deadline: Deadline) -> Stamp {
+        Stamp { epoch: 0, not_after: self.clock.at(deadline.not_after) }
+    }
+
+    fn noted(&self, answer: RedisResult<Value>) -> Result<Answer, Verdict> {
+        let value = judged(answer).inspect_err(|verdict| self.clock.hear(verdict))?;
+        Ok(Answer::new(value, 0))
     }
 
     async fn lent(&self, deadline: Deadline) -> Result<C, Verdict> {
@@ -439,9 +474,9 @@ where
         Box::pin(async move {
             confirms_nothing(request)?;
             let mut connection = self.connection(deadline).await?;
-            let cmd = request.packed(0).into_cmd();
+            let cmd = request.packed(self.stamp(deadline)).into_cmd();
             match timeout_at(deadline.at, connection.req_packed_command(&cmd)).await {
-                Ok(answer) => judged(answer).map(|value| Answer::new(value, 0)),
+                Ok(answer) => self.noted(answer),
                 Err(_) => Err(deadline.missed()),
             }
         })
@@ -462,14 +497,11 @@ where
             };
             let mut pipeline = Pipeline::with_capacity(requests.len());
             for request in requests {
-                pipeline.add_command(request.packed(0).into_cmd());
+                pipeline.add_command(request.packed(self.stamp(deadline)).into_cmd());
             }
             let answers = connection.req_packed_commands(&pipeline, 0, pipeline.len());
             match timeout_at(deadline.at, answers).await {
-                Ok(Ok(answers)) => {
-                    let judged = answers.into_iter().map(|value| judged(Ok(value)));
-                    judged.map(|value| Ok(Answer::new(value?, 0))).collect()
-                }
+                Ok(Ok(answers)) => answers.into_iter().map(|value| self.noted(Ok(value))).collect(),
                 Ok(Err(error)) => {
                     all_failed(requests.len(), &classify::judge(&error, Stage::Asked))
                 }

@@ -292,18 +292,10 @@ impl Books {
     }
 
     /// The store has had a job's period closed `since` then, long after all is well.
-    pub(crate) fn closed_since(&mut self, key: &'static str, since: Us, at: Us, net: &Net) {
+    pub(crate) fn closed_since(&mut self, key: &'static str, since: Us, at: Us) {
         let asks = self.waits.values().any(|wait| wait.key == key);
         let started = self.periods.get(key).is_some_and(|(asked, _)| asked + CLOSED_MAX > since);
         if asks || started || at < since + CLOSED_MAX {
-            return;
-        }
-        if net.late_place_at(key).is_some_and(|then| then + CLOSED_MAX > since) {
-            *self.known.entry("late request").or_default() += 1;
-            self.note(
-                at,
-                &format!("{key} is closed for nobody, by a request that came late (known)"),
-            );
             return;
         }
         let why = format!("closed for {:.3} s, and nobody started it", to_seconds(at - since));
@@ -424,28 +416,15 @@ impl Books {
     }
 
     /// A lease that the store knows and nobody has, long after all is well.
-    pub(crate) fn left_behind(
-        &mut self,
-        key: &'static str,
-        fence: Option<u64>,
-        at: Us,
-        (net, ttl): (&Net, Us),
-    ) {
-        match fence {
-            Some(fence) if self.has_fence(fence) => return,
-            Some(fence) if net.is_late_fence(fence) => {}
-            // A place that nobody stands at, and the lease that a release hands to it.
-            _ if net.late_place_at(key).is_some_and(|then| at < then + 2 * ttl) => {}
-            _ => {
-                let why = fence.map_or_else(
-                    || "a waiter that is nobody".to_owned(),
-                    |fence| format!("a lease that nobody has, fence {fence}"),
-                );
-                return self.accuse(at, "LEFT BEHIND", key, &why);
-            }
+    pub(crate) fn left_behind(&mut self, key: &'static str, fence: Option<u64>, at: Us) {
+        if fence.is_some_and(|fence| self.has_fence(fence)) {
+            return;
         }
-        *self.known.entry("late request").or_default() += 1;
-        self.note(at, &format!("{key} is taken for nobody, by a request that came late (known)"));
+        let why = fence.map_or_else(
+            || "a waiter that is nobody".to_owned(),
+            |fence| format!("a lease that nobody has, fence {fence}"),
+        );
+        self.accuse(at, "LEFT BEHIND", key, &why);
     }
 }
 

@@ -5,15 +5,13 @@ use std::any::Any;
 use std::borrow::Borrow;
 use std::cell::Cell;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use leasehold_core::{
-    Acquire, AcquireAll, BoxFuture, Call, Clock, Method, Moment, RenewRequest, Result,
-};
+use leasehold_core::{BoxFuture, Call, Clock, Method, Moment, Result};
 use leasehold_embedded::MemoryStore;
 use tokio::time::Instant;
 
@@ -102,16 +100,6 @@ struct State {
     /// When the last message of a connection arrives: those after it come later.
     last: BTreeMap<(usize, usize, bool), Us>,
     tally: Tally,
-    /// The tokens that were given up or released at each node.
-    ended: BTreeSet<(usize, [u8; 16])>,
-    /// When each token last acquired at a node.
-    acquired: BTreeMap<(usize, [u8; 16]), Us>,
-    /// When the leases of these fences were detached: what acquires for them after that came late.
-    detached: BTreeMap<u64, Us>,
-    /// The fences that were granted to requests which came late.
-    late_fences: BTreeSet<u64>,
-    /// The locks in whose lines such requests stand.
-    late_places: BTreeMap<String, Us>,
     /// The locks that were released by force, and when.
     forced: Vec<(String, Us)>,
 }
@@ -173,11 +161,6 @@ impl Net {
             wrong: Vec::new(),
             last: BTreeMap::new(),
             tally: Tally::default(),
-            ended: BTreeSet::new(),
-            acquired: BTreeMap::new(),
-            detached: BTreeMap::new(),
-            late_fences: BTreeSet::new(),
-            late_places: BTreeMap::new(),
             forced: Vec::new(),
         };
         Self { state: Mutex::new(state), nodes }
@@ -199,26 +182,9 @@ impl Net {
         self.state().tally
     }
 
-    /// Whether a request that came after the end of its token was granted this fence.
-    pub(crate) fn is_late_fence(&self, fence: u64) -> bool {
-        self.state().late_fences.contains(&fence)
-    }
-
-    /// When such a request last took a place in the line of this lock.
-    pub(crate) fn late_place_at(&self, key: &str) -> Option<Us> {
-        self.state().late_places.get(key).copied()
-    }
-
     /// What was released by force since this was asked last, and when.
     pub(crate) fn take_forced(&self) -> Vec<(String, Us)> {
         std::mem::take(&mut self.state().forced)
-    }
-
-    /// The lease of this fence is detached from here on.
-    pub(crate) fn detaches(&self, fence: u64) {
-        let mut state = self.state();
-        let now = state.now;
-        state.detached.insert(fence, now);
     }
 
     /// Something goes wrong until then.
@@ -236,6 +202,18 @@ impl Net {
 
     /// When each copy of a message arrives that is sent now.
     fn fate(&self, now: Us, host: usize, node: usize, there: bool) -> Vec<Us> {
+        self.fate_on(now, host, node, there, &mut false)
+    }
+
+    /// The same; and whether its connection breaks, which its sender notices.
+    fn fate_on(
+        &self,
+        now: Us,
+        host: usize,
+        node: usize,
+        there: bool,
+        breaks: &mut bool,
+    ) -> Vec<Us> {
         let mut state = self.state();
         let State { rng, wrong, last, tally, .. } = &mut *state;
         tally.messages += 1;
@@ -260,7 +238,8 @@ impl Net {
                 // The connection was closed with the request in its buffers.
                 What::Late { percent } if rng.u32(..100) < percent => {
                     if there {
-                        (in_order, more) = (false, rng.u64(900_000..8_000_000));
+                        (in_order, more) = (false, rng.u64(50_000..8_000_000));
+                        *breaks = true;
                     } else {
                         copies = 0;
                     }
@@ -346,19 +325,20 @@ impl Net {
         self.fate(self.now(), host, node, false)
     }
 
-    /// Sends a call; `answered` gets the answer, if one comes.
+    /// Sends a call; `answered` gets the answer, if one comes. Whether the connection broke behind it.
     pub(crate) fn call<C: Call + ?Sized>(
         &self,
         call: &C,
         (host, node): (usize, usize),
         within: Duration,
         answered: impl FnOnce(C::Answer) + Send + 'static,
-    ) {
+    ) -> bool {
         let sent_at = self.now();
         let given_up_at = sent_at + u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
         let call: Arc<C::Owned> = Arc::new(call.to_owned());
         let answered = Arc::new(Mutex::new(Some(answered)));
-        let mut arrivals = self.fate(sent_at, host, node, true);
+        let mut breaks = false;
+        let mut arrivals = self.fate_on(sent_at, host, node, true, &mut breaks);
         if C::METHOD == Method::Listen {
             // A wake channel is a connection: it opens once, and not for a caller that has closed it.
             arrivals.retain(|at| *at <= given_up_at);
@@ -368,12 +348,24 @@ impl Net {
             let (call, answered) = (Arc::clone(&call), Arc::clone(&answered));
             let deliver = move |net: &Self| {
                 let now = net.state().now;
-                if net.nodes[node].down_until.load(Ordering::Relaxed) > now {
+                let Node { down_until, rate_ppm, .. } = &net.nodes[node];
+                if down_until.load(Ordering::Relaxed) > now {
+                    return;
+                }
+                // The node counts the time that the caller gave by its own clock.
+                let takes = !C::METHOD.gives_back();
+                #[cfg(leasehold_planted)]
+                let takes = takes
+                    && !leasehold_core::planted::is(
+                        leasehold_core::planted::Fault::LateIsCarriedOut,
+                    );
+                if takes && by_clock(now - sent_at, *rate_ppm) > by_clock(given_up_at - sent_at, 0)
+                {
                     return;
                 }
                 let call: &C = (*call).borrow();
                 let Some(answer) = net.carry_out(call, node, within) else { return };
-                net.take_note(call, &answer, node, (now, given_up_at));
+                net.take_note(call, (now, given_up_at));
                 let answer = Arc::new(Mutex::new(Some(answer)));
                 for at in net.fate(now, host, node, false) {
                     let (answer, answered) = (Arc::clone(&answer), Arc::clone(&answered));
@@ -388,6 +380,7 @@ impl Net {
             };
             self.push(at, Box::new(deliver));
         }
+        breaks
     }
 
     fn carry_out<C: Call + ?Sized>(
@@ -411,60 +404,13 @@ impl Net {
         }
     }
 
-    /// Notes the tokens that come to an end, and what those got that had come to it before.
-    fn take_note<C: Call + ?Sized>(
-        &self,
-        call: &C,
-        answer: &C::Answer,
-        node: usize,
-        (now, given_up_at): (Us, Us),
-    ) {
+    /// Notes what is judged by more than its answer.
+    fn take_note<C: Call + ?Sized>(&self, call: &C, (now, given_up_at): (Us, Us)) {
         let mut state = self.state();
         state.tally.late += u64::from(now > given_up_at);
-        let targets = call.targets();
         if C::METHOD == Method::ForceRelease {
+            let targets = call.targets();
             state.forced.extend(targets.iter().map(|(key, _)| (key.as_str().to_owned(), now)));
-        }
-        let Some((key, Some(token))) = targets.first() else { return };
-        let token = (node, *token.as_bytes());
-        match C::METHOD {
-            Method::Leave | Method::Release => drop(state.ended.insert(token)),
-            Method::Renew => {
-                let requests = call.to_owned();
-                let requests: &dyn Any = &requests;
-                let requests = requests.downcast_ref::<Vec<RenewRequest>>();
-                for one in requests.into_iter().flatten().filter(|one| one.successor.is_some()) {
-                    let spent = (node, *one.token.as_bytes());
-                    let last = state.acquired.get(&spent).copied();
-                    let of_text = one.fences.first().value()..=one.fences.last().value();
-                    let State { detached, late_fences, .. } = &mut *state;
-                    let passed = detached.range(of_text).filter(|(_, at)| last > Some(**at));
-                    late_fences.extend(passed.map(|(fence, _)| *fence));
-                    state.ended.insert(spent);
-                }
-            }
-            Method::Acquire => {
-                let answer: &dyn Any = answer;
-                let Some(Ok(answer)) = answer.downcast_ref::<Result<Acquire>>() else { return };
-                state.acquired.insert(token, now);
-                if !state.ended.contains(&token) {
-                    return;
-                }
-                state.late_fences.extend(answer.fences().map(|fences| fences.first().value()));
-                state.late_places.insert(key.as_str().to_owned(), now);
-            }
-            Method::AcquireAll => {
-                let answer: &dyn Any = answer;
-                let answer = answer.downcast_ref::<Result<AcquireAll>>();
-                let Some(Ok(AcquireAll::Granted(granted))) = answer else { return };
-                for ((_, token), fences) in targets.iter().zip(granted) {
-                    let token = token.map(|token| (node, *token.as_bytes()));
-                    if token.is_some_and(|token| state.ended.contains(&token)) {
-                        state.late_fences.insert(fences.first().value());
-                    }
-                }
-            }
-            _ => {}
         }
     }
 }

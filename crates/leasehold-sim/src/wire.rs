@@ -22,6 +22,9 @@ use crate::profile::Profile;
 /// How often a listener looks whether its connection still stands.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
+/// How long it takes to notice that a connection broke.
+const BROKEN_AFTER: Duration = Duration::from_millis(20);
+
 /// The way of one process to one node.
 #[derive(Clone)]
 struct Wire {
@@ -45,9 +48,10 @@ impl StoreLayer for Wire {
         Box::pin(async move {
             let began = Instant::now();
             let (answered, answer) = oneshot::channel::<C::Answer>();
-            self.net.call(call, (self.host, self.node), within, move |answer| {
+            let breaks = self.net.call(call, (self.host, self.node), within, move |answer| {
                 drop(answered.send(answer));
             });
+            let within = if breaks { within.min(BROKEN_AFTER) } else { within };
             if let Ok(Ok(answer)) = timeout(within, answer).await {
                 return answer;
             }

@@ -306,7 +306,6 @@ impl Task {
             self.work(number, &guard.lease().clone()).await;
         }
         if self.one_in(self.profile.rates.detaches) && !self.healed() {
-            self.net.detaches(guard.fence_even_if_lost().value());
             match guard.detach().await {
                 Ok(detached) => {
                     self.ends(number, "detached");
@@ -367,12 +366,6 @@ impl Task {
         };
         let Some((key, lease)) = found else { return Ok(()) };
         let Ok(guard) = self.client.adopt(&lease).await else { return Ok(()) };
-        if self.net.is_late_fence(guard.fence_even_if_lost().value()) {
-            // An acquisition that came late had brought the text's token back.
-            *self.books().known.entry("late request, spent text").or_default() += 1;
-            drop(guard);
-            return Ok(());
-        }
         let group = self.group();
         let number = self.granted(key, Mode::Alone, group, guard.lease(), true);
         self.work(number, &guard.lease().clone()).await;

@@ -315,7 +315,6 @@ impl World {
     /// Looks for leases and places in the only store that nobody has.
     fn look_behind(&mut self, least: Us) {
         let store = self.net.store(0);
-        let ttl = u64::try_from(self.profile.ttl.as_micros()).unwrap_or(u64::MAX);
         for name in KEYS {
             let Some(info) = wire::inspect(&store, name) else { continue };
             for holder in &info.holders {
@@ -324,17 +323,17 @@ impl World {
                     name == SEVERAL[0] && self.shared.books().is_waiting(name, &holder.owner);
                 if held_for >= least && !waits_for_others {
                     let fence = Some(holder.fence.value());
-                    self.shared.books().left_behind(name, fence, self.now, (&self.net, ttl));
+                    self.shared.books().left_behind(name, fence, self.now);
                 }
             }
             if least == 0 && !info.waiters.is_empty() {
-                self.shared.books().left_behind(name, None, self.now, (&self.net, ttl));
+                self.shared.books().left_behind(name, None, self.now);
             }
         }
         let closed_for = wire::inspect(&store, JOB).and_then(|info| info.closed_for);
         if let Some(passed) = closed_for.and_then(|left| PERIOD.checked_sub(left)) {
             let since = self.now - u64::try_from(passed.as_micros()).unwrap_or_default();
-            self.shared.books().closed_since(JOB, since, self.now, &self.net);
+            self.shared.books().closed_since(JOB, since, self.now);
         }
     }
 

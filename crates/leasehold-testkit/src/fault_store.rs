@@ -36,12 +36,19 @@ pub enum Fault {
     /// It is carried out and the reply is lost: to the caller the same as [`Fault::DropRequest`].
     DropReply,
     /// The request and the reply travel slowly. A caller whose time is over before that gets a
-    /// time-out; the request is carried out all the same.
+    /// time-out. The request is carried out all the same, unless its time is over as well when it arrives, and it gives
+    /// nothing back.
     Delay {
         /// How long the request travels.
         before: Duration,
         /// How long the reply travels.
         after: Duration,
+    },
+    /// The connection breaks behind the request: its caller learns at once that there will be no answer, with an
+    /// effect that is unknown. It is carried out as with [`Fault::Delay`].
+    Break {
+        /// How long the request travels.
+        before: Duration,
     },
     /// It is refused at once as unavailable, and not carried out.
     Refuse,
@@ -55,7 +62,7 @@ pub enum Fault {
     },
     /// It is carried out twice in a row, and the second answer is the one that arrives.
     Duplicate,
-    /// It is carried out and answered, and carried out once more later.
+    /// It is carried out and answered, and carried out once more later, if it may be so late.
     Echo {
         /// How much later.
         after: Duration,

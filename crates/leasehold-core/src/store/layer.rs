@@ -113,6 +113,12 @@ pub enum Method {
 }
 
 impl Method {
+    /// Whether it gives something back, which a store does however late it is asked to.
+    #[must_use]
+    pub const fn gives_back(self) -> bool {
+        matches!(self, Self::Leave | Self::Release | Self::ForceRelease)
+    }
+
     /// What errors call it; see [`Error::during`].
     #[must_use]
     pub const fn name(self) -> &'static str {

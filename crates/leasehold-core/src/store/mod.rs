@@ -52,6 +52,10 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// wait for the lock ran out; no store says it.) A store never sends a request twice blindly; it
 /// may resend one because every operation is idempotent per token.
 ///
+/// What is not carried out `within` that time is not carried out later, as far as the store's clock tells: nobody
+/// waits for it, and a lock that it took would be held by nobody. The [`margin`](crate::margin) of that time is for
+/// clocks that run at different speeds. What gives something back may come as late as it likes.
+///
 /// # Atomicity
 ///
 /// Each operation on one key is a single atomic step for every client of the store. A batch of

@@ -24,7 +24,7 @@ use super::kept::{Kept, KeptLock};
 use super::operation::renewal_of_what_it_hands_over;
 use super::*;
 use crate::classify::Verdict;
-use crate::transport::{Answer, Body, Transport};
+use crate::transport::{Answer, Body, Stamp, Transport};
 
 /// Longer than anything in a sequence lasts.
 const ALL_OVER_US: u64 = 60_000_000;
@@ -94,7 +94,7 @@ impl Transport for Stopper {
             };
             self.runs.fetch_add(1, Ordering::Relaxed);
             let mut stopped = Cmd::new();
-            for (place, argument) in call.request(true, 0).args_iter().enumerate() {
+            for (place, argument) in call.request(true, Stamp::default()).args_iter().enumerate() {
                 match argument {
                     Arg::Simple(source) if place == 1 => {
                         stopped.arg([prologue(stop).as_bytes(), source].concat())

@@ -116,7 +116,7 @@ mod tests {
 
     impl Server {
         fn answer(&self, request: &Request<'_>) -> Result<Answer, Verdict> {
-            let command = request.packed(0).into_cmd();
+            let command = request.packed(Default::default()).into_cmd();
             let name = match command.args_iter().next() {
                 Some(redis::Arg::Simple(name)) => String::from_utf8(name.to_vec()).unwrap(),
                 _ => panic!("a command without a name"),

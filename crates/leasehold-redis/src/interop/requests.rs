@@ -27,12 +27,10 @@ struct Three {
 }
 
 static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
-    let script = |file: &str| {
-        let lines = file.lines().map(str::trim).filter(|line| !line.starts_with("--"));
-        Script::new(lines.collect::<Vec<_>>().join("\n"))
-    };
+    let script = Script::without_comments;
+    let in_time = include_str!("scripts/in_time.lua");
     let three = |acquire, renew, end| Three {
-        acquire: script(acquire),
+        acquire: script(&[in_time, acquire].concat()),
         renew: script(renew),
         end: script(end),
     };
@@ -134,6 +132,7 @@ impl Requests {
                 return Err(Error::new(ErrorKind::Unsupported, why));
             }
         }
+        call.not_after();
         Ok(call)
     }
 

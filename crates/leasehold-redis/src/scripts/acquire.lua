@@ -29,6 +29,7 @@
 -- Atomic for each lock. It reads and writes its keys only.
 -- include: begin
 -- include: clock
+-- include: in_time
 -- include: wish
 local frees, answers, alike, room = false, {}, 0, $ROOM
 for i = 1, #keys do

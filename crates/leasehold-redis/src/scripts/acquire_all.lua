@@ -10,6 +10,7 @@
 -- Atomic. Keys of several slots must not be given to a cluster.
 -- include: begin
 -- include: clock
+-- include: in_time
 -- include: wish
 local frees, blocked, answers = false, nil, {}
 for step = 1, 3 do

@@ -13,6 +13,7 @@
 -- Atomic for each of its calls, which look at up to $STEP holders.
 -- include: begin
 -- include: clock
+-- include: in_time
 local frees, number, onward = false, 0, 0
 local all, its_epoch, sequence, from = unpack('$MEANT', argv[2])
 key = keys[1]

@@ -1,7 +1,7 @@
 -- What every operation begins with: short names, what the client says of itself, and the lock at hand.
 --
--- ARGV[1]  $CLIENT: fail-over epoch; the highest sequence that the client has seen here; for how long a lock is
---          remembered
+-- ARGV[1]  $CLIENT: fail-over epoch; the moment after which the client has given this request up, or 0; the highest
+--          sequence that it has seen here; for how long a lock is remembered
 --
 -- Moments are µs since the Unix epoch, and lengths are µs: numbers that a double has exactly. A script works on one lock
 -- at a time. It reads, decides, and writes all in one HSET, so one that is stopped before has done nothing. A field
@@ -10,7 +10,7 @@ local keys, argv = KEYS, ARGV
 local try, type, byte, sub, format = redis.pcall, type, string.byte, string.sub, string.format
 local max, min, floor = math.max, math.min, math.floor
 local pack, unpack, spread = struct.pack, struct.unpack, unpack
-local epoch, least, retention = unpack('$CLIENT', argv[1])
+local epoch, not_after, least, retention = unpack('$CLIENT', argv[1])
 local now, stamp
 -- The lock at hand: its state, as docs/wire.md has it.
 local key, state, shape, kept, holder, ends, following, last_epoch

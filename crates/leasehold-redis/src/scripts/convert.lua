@@ -17,6 +17,7 @@
 -- Atomic. Works at the server's memory limit.
 -- include: begin
 -- include: clock
+-- include: in_time
 local frees = true
 local end_of, its_epoch, mode, permits, its_limit, block
 key = keys[1]

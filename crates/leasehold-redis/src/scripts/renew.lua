@@ -16,6 +16,7 @@
 -- Atomic for each lock. Works at the server's memory limit.
 -- include: begin
 -- include: clock
+-- include: in_time
 local frees, answers, alike = true, {}, 0
 local ttl, ends_now, new_end
 for i = 1, #keys do

@@ -14,6 +14,7 @@
 -- Atomic. Works at the server's memory limit.
 -- include: begin
 -- include: clock
+-- include: in_time
 local frees, its_limit = true, unpack('$LIMIT', argv[2])
 key = keys[1]
 -- include: read

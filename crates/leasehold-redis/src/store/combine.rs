@@ -120,7 +120,7 @@ impl Worker {
         };
         let (kind, items) = taken?;
         let delivery = items.first()?.delivery;
-        let deadline = items.iter().map(|item| item.deadline).max_by_key(|deadline| deadline.at)?;
+        let deadline = Deadline::of_all(items.iter().map(|item| item.deadline))?;
         let mut words = Vec::with_capacity(items.len());
         let mut callers = Vec::with_capacity(items.len());
         for Item { words: its, deadline, tell, delivery: _ } in items {
@@ -182,9 +182,7 @@ impl Batch {
                     caller.told(Told::Outcome(Err(caller.deadline.missed())));
                 }
                 let expired = lock(&queue.state).expired();
-                for Item { deadline, tell, .. } in expired {
-                    drop(tell.send(Told::Outcome(Err(deadline.missed_unsent(None)))));
-                }
+                expired.into_iter().for_each(Item::run_out);
             }
         };
         let Answer { value, epoch, unconfirmed } = match outcome {

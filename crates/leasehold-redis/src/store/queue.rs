@@ -43,6 +43,15 @@ pub(super) struct Item {
     pub(super) tell: oneshot::Sender<Told>,
 }
 
+impl Item {
+    /// Tells that its time was over before it was sent.
+    pub(super) fn run_out(self) {
+        let missed = self.deadline.missed_unsent(None);
+        // Its caller may have gone.
+        drop(self.tell.send(Told::Outcome(Err(missed))));
+    }
+}
+
 #[derive(Default)]
 pub(super) struct State {
     /// Somebody sends a request alone.
@@ -118,6 +127,11 @@ impl State {
             while let Some(next) = waiting.front() {
                 if next.tell.is_closed() {
                     waiting.pop_front();
+                    continue;
+                }
+                if next.deadline.is_over() {
+                    let item = waiting.pop_front();
+                    item.into_iter().for_each(Item::run_out);
                     continue;
                 }
                 let fits =

@@ -12,6 +12,7 @@ mod foreign;
 mod forgotten;
 mod half_way;
 mod homes;
+mod late;
 mod least_rights;
 mod log;
 mod many;

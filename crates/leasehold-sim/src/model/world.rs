@@ -413,8 +413,11 @@ impl World {
         if !client.wants(to) {
             return false;
         }
-        let kept =
-            if bound.planted == Planted::NoMargin { margin(ttl(ms)) } else { Duration::ZERO };
+        let kept = if bound.planted == Planted::NoMargin {
+            margin(ttl(ms).duration())
+        } else {
+            Duration::ZERO
+        };
         let sent = sent.saturating_add(kept);
         let Some(lease) = LeaseState::granted(sent, ttl(ms), Duration::ZERO, now) else {
             return false;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{
-    BoxFuture, Call, Capability, Effect, Error, ErrorKind, Key, Listener, LockLog, Store,
+    BoxFuture, Call, Capability, Effect, Error, ErrorKind, Key, Listener, LockLog, Reason, Store,
     StoreLayer, Token,
 };
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::{Fault, FaultStore, Target, listener};
@@ -34,17 +35,21 @@ impl StoreLayer for FaultStore {
                     call.fail(self.no_answer(call, within))
                 }
                 Fault::Delay { before, after } => {
-                    let travels = call.to_owned();
-                    let task = tokio::spawn(async move {
-                        sleep(before).await;
-                        let answer = Borrow::<C>::borrow(&travels).send(&*inner, within).await;
-                        sleep(after).await;
-                        answer
-                    });
+                    let task = arrives::<C>(call.to_owned(), inner, before, within, after);
                     match timeout(within, task).await {
                         Ok(answer) => answer.expect("a store does not panic"),
                         Err(_) => call.fail(self.no_answer(call, within)),
                     }
+                }
+                Fault::Break { before } => {
+                    let arrival =
+                        arrives::<C>(call.to_owned(), inner, before, within, Duration::ZERO);
+                    // It goes on by itself.
+                    drop(arrival);
+                    let error = Error::new(ErrorKind::Unavailable, "the connection broke")
+                        .with_effect(Effect::Unknown)
+                        .with_reason(Reason::Disconnected);
+                    call.fail(self.named(call, error))
                 }
                 Fault::Refuse => {
                     let error = Error::new(ErrorKind::Unavailable, "refused on purpose");
@@ -63,11 +68,8 @@ impl StoreLayer for FaultStore {
                 }
                 Fault::Echo { after } => {
                     let answer = call.send(&*inner, within).await;
-                    let travels = call.to_owned();
-                    tokio::spawn(async move {
-                        sleep(after).await;
-                        drop(Borrow::<C>::borrow(&travels).send(&*inner, within).await);
-                    });
+                    let again = arrives::<C>(call.to_owned(), inner, after, within, Duration::ZERO);
+                    drop(again);
                     answer
                 }
             }
@@ -110,6 +112,25 @@ impl FaultStore {
             _ => error,
         }
     }
+}
+
+/// A request that travels, and its reply. One that comes after its time finds nobody who carries it out.
+fn arrives<C: Call + ?Sized>(
+    travels: C::Owned,
+    store: Arc<dyn Store>,
+    before: Duration,
+    within: Duration,
+    after: Duration,
+) -> JoinHandle<C::Answer> {
+    tokio::spawn(async move {
+        sleep(before).await;
+        if before > within && !C::METHOD.gives_back() {
+            return std::future::pending().await;
+        }
+        let answer = Borrow::<C>::borrow(&travels).send(&*store, within).await;
+        sleep(after).await;
+        answer
+    })
 }
 
 fn targets<C: Call + ?Sized>(call: &C) -> Vec<Target> {

@@ -347,7 +347,7 @@ async fn try_in_one_step(all: &mut [Acquisition]) -> Result<Option<Vec<Guard>>> 
     let sent_at = client.clock.now();
     let requests: Vec<AcquireRequest> = all.iter().map(|one| one.request.clone()).collect();
     for one in &mut *all {
-        one.sending(sent_at);
+        one.sending(sent_at, within);
     }
     let answer = client.store.acquire_all(&requests, within).await;
     let now = client.clock.now();

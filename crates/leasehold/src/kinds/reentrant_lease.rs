@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use leasehold_core::{
     Acquire, AcquireRequest, Effect, Error, ErrorKind, Key, LeaveRequest, Moment,
-    Release as StoreRelease, ReleaseRequest, Renew, RenewRequest, Result,
+    Release as StoreRelease, ReleaseRequest, Renew, RenewRequest, Result, margin,
 };
 use tokio::sync::{Mutex as Turns, Notify};
 
@@ -176,7 +176,7 @@ impl First {
         let held = Arc::new(ReentrantLease {
             lease: guard.into_lease(),
             count: Mutex::new(Count { guards: 1, entering: 0, held_to_the_end: false }),
-            wire: Turns::new(Wired { holds: 1, in_doubt_until: None }),
+            wire: Turns::new(Wired { holds: 1, expires_at: None }),
             slot: Arc::clone(&self.slot),
         });
         self.slot.set(State::Held(Arc::downgrade(&held)));
@@ -215,9 +215,9 @@ struct Count {
 struct Wired {
     /// The count that the store has, as far as we know.
     holds: u32,
-    /// A request to take it once more was not answered, and may still be carried out until then:
-    /// after the release it would take the lock for no guard.
-    in_doubt_until: Option<Moment>,
+    /// A request to take it once more was not answered, and took a lease for no guard, if it took one. That has ended by
+    /// then.
+    expires_at: Option<Moment>,
 }
 
 impl Count {
@@ -404,7 +404,8 @@ impl ReentrantLease {
         request.owner = handle.settings.owner.clone();
         request.metadata = handle.settings.metadata.clone();
         let within = client.config.call_timeout.min(handle.length().duration());
-        let until = sent_at.saturating_add(request.ttl.duration()).saturating_add(within);
+        let carried_out = sent_at.saturating_add(within).saturating_add(margin(within));
+        let until = carried_out.saturating_add(request.ttl.duration());
         match client.store.acquire(&request, within).await {
             Ok(Acquire::Already(already)) if already.fences == handle.fences => {
                 wired.holds = already.holds;
@@ -415,7 +416,7 @@ impl ReentrantLease {
                 handle.refuted(client.clock.now());
                 let leave = LeaveRequest::new(request.key, request.token);
                 if client.store.leave(&leave, within).await.is_err() {
-                    wired.in_doubt_until = Some(until);
+                    wired.expires_at = Some(until);
                 }
                 Ok(false)
             }
@@ -426,7 +427,8 @@ impl ReentrantLease {
             Err(error) => {
                 if error.effect() != Effect::NotApplied {
                     wired.holds = 0;
-                    wired.in_doubt_until = Some(until);
+                    wired.expires_at = Some(until);
+                    handle.is_in_doubt_until(carried_out);
                 }
                 Err(self.lease.explain(error, "acquire"))
             }
@@ -437,14 +439,15 @@ impl ReentrantLease {
 impl Drop for ReentrantLease {
     fn drop(&mut self) {
         let handle = self.lease.handle();
-        if let Some(until) = self.wire.get_mut().in_doubt_until
+        if let Some(until) = self.wire.get_mut().expires_at
             && handle.is_ours()
         {
             self.lease.client().reaper.send(Orphan::Acquisition {
                 key: handle.key.clone(),
                 token: handle.token,
                 until,
-                in_doubt: true,
+                in_doubt_until: handle.in_doubt_until(),
+                is_only: false,
                 landing: None,
                 sent_from: None,
                 reopen: false,

@@ -15,6 +15,7 @@ use crate::lease::held_lease::HeldLease;
 use crate::lease::not_changed::NotChanged;
 use crate::lease::release::{self, End, Ending, Release};
 use crate::lease::run::{RunError, run_under};
+use crate::rt;
 use crate::shared::Inner;
 
 /// A held lock: the proof that this process may act.
@@ -241,6 +242,9 @@ impl Guard {
         if let Err(error) = self.check() {
             return Err(NotChanged::new(self, error));
         }
+        // Carried out once the lease was adopted, an acquisition would bring this secret back.
+        let (clock, in_doubt_until) = (&self.client().clock, self.handle().in_doubt_until());
+        rt::sleep_until(&**clock, in_doubt_until.unwrap_or_default()).await;
         let lease = self.lease.take().expect("BUG: a guard is ended once");
         let ending = Ending::begin(lease.clone(), Afterwards::AsGranted);
         lease.handle().settled().await;

@@ -86,6 +86,8 @@ pub(crate) struct LeaseHandle {
     /// Whether a change to a weaker mode was not answered: carried out late, it would weaken
     /// whatever this lease has become by then.
     mode_in_doubt: AtomicBool,
+    /// Until when an acquisition with the lease's token that was never answered may be carried out, in nanoseconds.
+    in_doubt_ns: AtomicU64,
     changed: Notify,
     /// For the log and metrics.
     holding: Holding,
@@ -197,6 +199,7 @@ impl LeaseHandle {
             loss: OnceLock::new(),
             asked: AtomicBool::new(false),
             mode_in_doubt: AtomicBool::new(false),
+            in_doubt_ns: AtomicU64::new(0),
             changed: Notify::new(),
             offer: OnceLock::new(),
             resume_ns: AtomicU64::new(0),
@@ -422,7 +425,8 @@ impl LeaseHandle {
     fn is_to_end(&self, now: Moment) -> bool {
         let Some(until) = self.held_until() else { return false };
         let lease = self.state().lease;
-        let ends = lease.deadline().saturating_add(margin(lease.ttl())).saturating_add(ROUNDED);
+        let ends =
+            lease.deadline().saturating_add(margin(lease.ttl().duration())).saturating_add(ROUNDED);
         now >= until || ends >= until
     }
 
@@ -430,7 +434,8 @@ impl LeaseHandle {
     pub(crate) fn was_held_for_longest(&self, now: Moment) -> bool {
         // A loss is told the grace before the end of the lease, which is at most half of it.
         let ttl = self.ttl();
-        let last = (ttl.duration() / 2).saturating_add(margin(ttl)).saturating_add(ROUNDED);
+        let last =
+            (ttl.duration() / 2).saturating_add(margin(ttl.duration())).saturating_add(ROUNDED);
         self.is_to_end(now)
             && self.held_until().is_some_and(|until| until.saturating_since(now) <= last)
     }

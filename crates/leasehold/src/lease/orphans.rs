@@ -40,15 +40,20 @@ pub(crate) enum Orphan {
         token: Token,
         /// When it has expired by itself at the latest.
         until: Moment,
-        /// Whether a request may still be on its way to the store, behind our backs.
-        in_doubt: bool,
-        /// Brings the answer of one that is on its way, which is waited for.
-        landing: Option<Landing>,
+        /// Until when a request that was not answered may be carried out.
+        in_doubt_until: Option<Moment>,
+        /// Whether it was the only one: what it got is all that there is to give up.
+        is_only: bool,
+        /// Brings the answer of one that is on its way, which is waited for, and until when that may be carried out.
+        landing: Option<(Landing, Moment)>,
         /// Where one was sent that was dropped on its way: what is sent from there comes after it.
         sent_from: Option<Handle>,
         /// Whether a grant would have closed the lock, which is undone too.
         reopen: bool,
     },
+    /// What a request may take that was not answered, though its token was given up. It is carried out before
+    /// `in_doubt_until`, and what it takes has expired by itself at `until`.
+    Ghost { key: Key, token: Token, in_doubt_until: Moment, until: Moment },
     /// A lease.
     Lease { handle: Arc<LeaseHandle>, request: ReleaseRequest },
 }
@@ -240,6 +245,7 @@ impl Orphan {
         match self {
             Self::Acquisition { key, .. } => Some(key),
             // Others share the lock with this one.
+            Self::Ghost { .. } => None,
             Self::Lease { handle, .. } if handle.settings.mode != Mode::Exclusive => None,
             Self::Lease { handle, .. } => Some(&handle.key),
         }
@@ -256,9 +262,17 @@ impl Orphan {
         events::count(events::ORPHANS);
         let mut untried = Some(untried);
         match self {
-            Self::Acquisition { key, token, until, in_doubt, landing, sent_from, reopen } => {
-                let mut in_doubt = in_doubt;
-                if let Some(landing) = landing {
+            Self::Acquisition {
+                key,
+                token,
+                until,
+                mut in_doubt_until,
+                is_only,
+                landing,
+                sent_from,
+                reopen,
+            } => {
+                if let Some((landing, may_land_until)) = landing {
                     let until = clock.now().saturating_add(LANDS_WITHIN);
                     let is_known = tokio::select! {
                         biased;
@@ -267,7 +281,7 @@ impl Orphan {
                         }),
                         () = rt::sleep_until(clock, until) => false,
                     };
-                    in_doubt |= !is_known;
+                    in_doubt_until = in_doubt_until.max((!is_known).then_some(may_land_until));
                 }
                 let mut request = LeaveRequest::new(key, token);
                 request.reopen = reopen;
@@ -282,13 +296,17 @@ impl Orphan {
                     first = persist(clock, places, until, &mut untried, leave).await;
                 }
                 tracing::debug!(target: LOCK, key = %request.key, answer = ?first, "gave up");
-                drop(answered);
-                if in_doubt && first == Some(Leave::NotHeld) {
-                    // A request that is still in a dead connection's buffers can be carried out
-                    // after this `leave` went by another way; asking once more covers that.
-                    rt::sleep_until(clock, clock.now().saturating_add(ATTEMPT).min(until)).await;
-                    persist(clock, places, until, &mut untried, leave).await;
+                let found = is_only && first != Some(Leave::NotHeld);
+                if let Some(at) = in_doubt_until.filter(|_| !found) {
+                    lay(&request, at, until, stores, clock, places).await;
                 }
+                drop(answered);
+            }
+            Self::Ghost { key, token, in_doubt_until, until } => {
+                let mut request = LeaveRequest::new(key, token);
+                request.reopen = true;
+                lay(&request, in_doubt_until, until, stores, clock, places).await;
+                drop(answered);
             }
             Self::Lease { handle, request } => {
                 handle.settled().await;
@@ -303,8 +321,32 @@ impl Orphan {
                     outcome,
                     cooldown: request.cooldown.closes_for(),
                 });
+                if let Some(at) = handle.in_doubt_until() {
+                    let mut leave = LeaveRequest::new(handle.key.clone(), handle.token);
+                    leave.reopen = true;
+                    let until = at.saturating_add(handle.ttl().duration());
+                    lay(&leave, at, until, stores, clock, places).await;
+                }
             }
         }
+    }
+}
+
+/// Gives up once more when no request of the token can be carried out any more. One that lay in a dead connection's
+/// buffers may have been carried out after what gave it up, which went another way.
+async fn lay(
+    request: &LeaveRequest,
+    in_doubt_until: Moment,
+    until: Moment,
+    stores: &Stores,
+    clock: &dyn Clock,
+    places: &Semaphore,
+) {
+    if clock.now() < in_doubt_until {
+        rt::sleep_until(clock, in_doubt_until).await;
+        let leave = |tries| stores.way(tries).leave(request, ATTEMPT);
+        let answer = persist(clock, places, until, &mut None, leave).await;
+        tracing::debug!(target: LOCK, key = %request.key, ?answer, "gave up once more");
     }
 }
 

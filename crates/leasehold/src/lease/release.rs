@@ -14,6 +14,7 @@ use crate::lease::held_lease::HeldLease;
 use crate::lease::orphans::Orphan;
 pub use crate::lease::outcome::Release;
 use crate::lease::outcome::end_in;
+use crate::rt;
 use crate::shared::Inner;
 
 /// Counts a release that stayed unanswered among the outcomes. A right that its user lacks the store
@@ -288,7 +289,27 @@ impl Ending {
         self.is_over();
         let cooldown = self.last.request.cooldown.closes_for();
         self.lease.handle().tell(LockEventKind::Released { outcome, cooldown });
+        self.outlive().await;
         Ok(outcome)
+    }
+
+    /// Waits until no acquisition can be carried out any more that was not answered: it would take the lock for nobody.
+    async fn outlive(&self) {
+        let (client, handle) = (self.lease.client(), self.lease.handle());
+        let Some(in_doubt_until) = handle.in_doubt_until() else { return };
+        if in_doubt_until <= client.clock.now() {
+            return;
+        }
+        let (key, token) = (handle.key.clone(), handle.token);
+        let until = in_doubt_until.saturating_add(handle.ttl().duration());
+        let laid = client.reaper.send(Orphan::Ghost { key, token, in_doubt_until, until });
+        let patience = in_doubt_until.saturating_add(client.config.call_timeout);
+        tokio::select! {
+            biased;
+            // An error says as well that there is nothing left to wait for.
+            laid = laid => drop(laid),
+            () = rt::sleep_until(&*client.clock, patience) => {}
+        }
     }
 
     /// Leaves nothing to be done.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold_core::retry::PAUSE_MIN;
 use leasehold_core::{
     Acquire, AcquireRequest, Busy, Effect, Error, ErrorKind, FenceBlock, HolderInfo, Key, Kind,
-    LeaseState, Mode, Moment, Refusal, Result, Ttl, Waiting,
+    LeaseState, Mode, Moment, Refusal, Result, Ttl, Waiting, margin,
 };
 use tracing::Instrument as _;
 
@@ -30,6 +30,9 @@ use crate::waiting::sight::{Limits, Sight};
 const SPLITS_MAX: u32 = 16;
 const SPLIT_PAUSE: Duration = Duration::from_millis(2);
 const SPLIT_PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// For how long the answer is waited for to what gives up a request that may have been carried out late.
+const ANSWERED: Duration = Duration::from_millis(250);
 
 /// An acquisition under way. Its token is the same in all its requests, unless the store undoes
 /// what it could not complete; dropping it gives up whatever the token got.
@@ -169,8 +172,8 @@ impl Acquisition {
         let mut splits = 0;
         // Each further turn follows a change of the limit, or a split among contenders.
         loop {
-            self.sending(sent_at);
             let left = until.saturating_since(sent_at);
+            self.sending(sent_at, left);
             let answer = self.client.store.acquire(&self.request, left).await;
             let goes_on = self.takes_stored_limit(&answer)
                 || self.is_split(&answer) && Box::pin(self.settles(&mut splits, until)).await?;
@@ -227,15 +230,14 @@ impl Acquisition {
         turn(std::slice::from_ref(self)).await
     }
 
-    /// A request goes out now.
-    pub(crate) fn sending(&mut self, sent_at: Moment) {
+    /// A request goes out now, which may take so long.
+    pub(crate) fn sending(&mut self, sent_at: Moment, within: Duration) {
         if self.mark.is_none() {
             let mark = self.request.token.mark();
             self.client.unproven.add(mark);
             self.mark = Some(mark);
         }
-        let until = self.expired_at(sent_at);
-        self.armed.sending(&self.client.reaper, sent_at, until);
+        self.armed.sending(&self.client.reaper, sent_at, within, self.terms.ttl);
     }
 
     /// The last request was not sent at all.
@@ -246,13 +248,6 @@ impl Acquisition {
     /// Hands over what the token may have, in the background; `None` when that is nothing.
     fn hand_over(&mut self) -> Option<GivenUp> {
         self.armed.give_up(&self.client.reaper, &self.request, self.landing.take())
-    }
-
-    /// When whatever a request sent now could get has run out by itself, the time for which it
-    /// may lie in a buffer included.
-    pub(crate) fn expired_at(&self, sent_at: Moment) -> Moment {
-        let ttl = self.terms.ttl.duration();
-        sent_at.saturating_add(ttl).saturating_add(self.client.config.call_timeout)
     }
 
     pub(crate) fn take_in(&mut self, answer: Result<Acquire>, sent_at: Moment) -> Result<Attempt> {
@@ -344,6 +339,9 @@ impl Acquisition {
             self.limits.settings.in_mode(self.request.mode),
             Began { at: now, how: LockEventKind::Granted },
         );
+        if let Some(until) = self.armed.in_doubt_until() {
+            handle.is_in_doubt_until(until);
+        }
         let handle = self.client.schedule.begin(handle, sent_at, now);
         self.armed.disarm(&self.client.reaper);
         if self.client.store.capability().tells_loss {
@@ -483,12 +481,19 @@ pub(crate) async fn turn(acquisitions: &[Acquisition]) -> Result<Duration> {
 pub(crate) async fn give_up(acquisitions: &mut [Acquisition]) {
     let Some(client) = acquisitions.first().map(|first| Arc::clone(&first.client)) else { return };
     let now = client.clock.now();
-    let mut since = Moment::default();
+    let mut until = Moment::default();
     let mut orders = Vec::new();
     for one in acquisitions {
         let in_touch_since = one.armed.in_touch_since(now);
+        // One whose time is over can hardly be carried out any more.
+        let is_young = |until: &Moment| until.saturating_since(now) > margin(one.within());
+        let in_doubt_until = one.armed.in_doubt_until().filter(is_young);
         if let Some(order) = one.hand_over() {
-            since = since.max(one.limits.until.unwrap_or(now).min(in_touch_since));
+            let since = one.limits.until.unwrap_or(now).min(in_touch_since);
+            let over = in_doubt_until.map(|at| at.saturating_add(ANSWERED));
+            until = until
+                .max(since.saturating_add(client.config.call_timeout))
+                .max(over.unwrap_or_default());
             orders.push(order);
         }
     }
@@ -504,6 +509,6 @@ pub(crate) async fn give_up(acquisitions: &mut [Acquisition]) {
     tokio::select! {
         biased;
         () = all => {}
-        () = rt::sleep_until(&*client.clock, since.saturating_add(client.config.call_timeout)) => {}
+        () = rt::sleep_until(&*client.clock, until) => {}
     }
 }

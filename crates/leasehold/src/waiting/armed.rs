@@ -1,6 +1,8 @@
 //! Cleaning up after an abandoned acquisition.
 
-use leasehold_core::{AcquireRequest, Moment};
+use std::time::Duration;
+
+use leasehold_core::{AcquireRequest, Moment, Ttl, margin};
 use tokio::runtime::Handle;
 
 use crate::lease::orphans::{GivenUp, Landing, Orphan, Reaper};
@@ -18,8 +20,12 @@ pub(crate) struct Armed {
     sent_at: Moment,
     /// A request is on its way.
     asking: bool,
-    /// A request was never answered, and may still be carried out.
-    in_doubt: bool,
+    /// Whether that was the only one.
+    is_only: bool,
+    /// Until when the last request may be carried out.
+    asked_until: Moment,
+    /// A request was never answered, and may be carried out until then.
+    in_doubt_until: Option<Moment>,
     /// The last answer said that the token has something.
     has_something: bool,
 }
@@ -27,7 +33,7 @@ pub(crate) struct Armed {
 impl Armed {
     /// Whether the token may have something in the store.
     pub(crate) fn may_have_something(&self) -> bool {
-        self.asking || self.in_doubt || self.has_something
+        self.asking || self.in_doubt_until.is_some() || self.has_something
     }
 
     /// From when on it is of use to wait for the store: from now on where it has answered, and
@@ -36,11 +42,13 @@ impl Armed {
         if self.has_something { now } else { self.sent_at }
     }
 
-    /// A request goes out now; whatever it takes has expired at `until` by itself.
-    pub(crate) fn sending(&mut self, reaper: &Reaper, now: Moment, until: Moment) {
+    /// A request goes out now, which may take so long; what it takes has expired by itself `ttl` after that.
+    pub(crate) fn sending(&mut self, reaper: &Reaper, now: Moment, within: Duration, ttl: Ttl) {
         self.asking = true;
+        self.is_only = self.sent_at == Moment::default();
         self.sent_at = now;
-        self.until = self.until.max(until);
+        self.asked_until = now.saturating_add(within).saturating_add(margin(within));
+        self.until = self.until.max(self.asked_until.saturating_add(ttl.duration()));
         if !self.is_counted {
             self.is_counted = true;
             reaper.arm();
@@ -69,12 +77,17 @@ impl Armed {
     /// No answer came.
     pub(crate) fn unanswered(&mut self) {
         self.asking = false;
-        self.in_doubt = true;
+        self.in_doubt_until = self.in_doubt_until.max(Some(self.asked_until));
+    }
+
+    /// Until when a request that was never answered may be carried out.
+    pub(crate) const fn in_doubt_until(&self) -> Option<Moment> {
+        self.in_doubt_until
     }
 
     /// The token has been given to its next owner.
     pub(crate) fn disarm(&mut self, reaper: &Reaper) {
-        (self.asking, self.in_doubt, self.has_something) = (false, false, false);
+        (self.asking, self.in_doubt_until, self.has_something) = (false, None, false);
         self.count_no_more(reaper);
     }
 
@@ -99,13 +112,15 @@ impl Armed {
             return None;
         }
         let cut = self.asking && landing.is_none();
+        let in_doubt_until = self.in_doubt_until.max(cut.then_some(self.asked_until));
         let given_up = self.may_have_something().then(|| {
             reaper.send(Orphan::Acquisition {
                 key: request.key.clone(),
                 token: request.token,
                 until: self.until,
-                in_doubt: self.in_doubt || cut,
-                landing,
+                in_doubt_until,
+                is_only: self.is_only,
+                landing: landing.map(|landing| (landing, self.asked_until)),
                 sent_from: Handle::try_current().ok().filter(|_| cut),
                 // A grant has started a cool-down, for work that will not be done now.
                 reopen: !request.cooldown.is_none(),

@@ -236,7 +236,7 @@ impl Wire {
             within = within.min(patience(self.window));
         }
         self.told_to_ask = None;
-        self.acquisition.sending(sent_at);
+        self.acquisition.sending(sent_at, within);
         let store = Arc::clone(&client.store);
         let request = self.acquisition.request.clone();
         let answer = async move { store.acquire(&request, within).await };

@@ -462,3 +462,85 @@ mod processes {
         }
     }
 }
+
+/// A client whose next acquisition breaks off, and is carried out `before` later.
+async fn broken(world: &World, before: Duration) -> (FaultStore, leasehold::Client) {
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    let client = world.client_of(Arc::new(faults.clone()));
+    // It has heard of the store, so it tries again.
+    drop(client.mutex("b").lock().await.unwrap());
+    faults.next(Op::Acquire, Fault::Break { before });
+    (faults, client)
+}
+
+/// Nothing is left of "a", and nothing comes.
+async fn stays_idle(world: &World) {
+    for _ in 0..50 {
+        assert!(world.is_idle("a").await);
+        tokio::time::sleep(ms(100)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_outlasts_a_request_of_its_lease_that_was_not_answered() {
+    for before in [ms(300), ms(1_900)] {
+        let world = World::new();
+        let (_faults, client) = broken(&world, before).await;
+        let guard = client.mutex("a").lock_within(secs(9)).await.unwrap();
+        let started = Instant::now();
+        guard.release().await.unwrap();
+        assert!(started.elapsed() < secs(3), "{:?}", started.elapsed());
+        stays_idle(&world).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_guard_does_so_in_the_background() {
+    let world = World::new();
+    let (_faults, client) = broken(&world, ms(1_500)).await;
+    drop(client.mutex("a").lock_within(secs(9)).await.unwrap());
+    client.close().await.unwrap();
+    stays_idle(&world).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_that_broke_off_is_given_up_for_good_when_that_is_told() {
+    let world = World::new();
+    let (_faults, client) = broken(&world, ms(700)).await;
+    let error = client.mutex("a").try_lock().await.unwrap_err();
+    assert_eq!(error.effect(), Effect::Unknown);
+    stays_idle(&world).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_has_left_is_not_brought_back_to_its_place() {
+    let world = World::new();
+    let holder = world.client().mutex("a").lock().await.unwrap();
+    let faults = FaultStore::new(Arc::new(world.store.clone()));
+    let client = world.client_of(Arc::new(faults.clone()));
+    let waiting = tokio::spawn({
+        let mutex = client.mutex("a").ttl(secs(3));
+        async move { mutex.lock_within(ms(1_600)).await }
+    });
+    while world.waiters("a").await == 0 {
+        tokio::time::sleep(ms(10)).await;
+    }
+    faults.decide(|call| match call.op {
+        Op::Acquire => Fault::Break { before: ms(900) },
+        _ => Fault::None,
+    });
+    waiting.await.unwrap().unwrap_err();
+    holder.release().await.unwrap();
+    stays_idle(&world).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_secret_of_a_detached_lease_is_not_brought_back() {
+    let world = World::new();
+    let (_faults, client) = broken(&world, ms(1_500)).await;
+    let guard = client.mutex("a").lock_within(secs(9)).await.unwrap();
+    let detached = guard.detach().await.unwrap();
+    let guard = client.adopt(&detached).await.unwrap();
+    guard.release().await.unwrap();
+    stays_idle(&world).await;
+}

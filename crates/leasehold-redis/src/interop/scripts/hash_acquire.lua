@@ -7,6 +7,7 @@
 --       2   how many times it is held from now on
 --       3   ttl, ms
 --       4   what a lock without expiry is given, ms; 0 to leave it alone
+--       5   see in_time.lua
 --
 -- Returns an array
 --   granted fence   1; the fence is 0 if there is no counter

@@ -4,6 +4,7 @@
 -- KEYS  1   the lock
 -- ARGV  1   the holder's member
 --       2   ttl, ms
+--       3   see in_time.lua
 --
 -- Returns an array
 --   granted fence   1, and 0: there are no fences
@@ -15,7 +16,6 @@
 local key, member, ttl = KEYS[1], ARGV[1], ARGV[2] + 0
 local kind = redis.call('TYPE', key).ok
 if kind ~= 'zset' and kind ~= 'none' then return {-1, kind, 1} end
-local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local score = redis.call('ZSCORE', key, member)
 if score and score + 0 <= now then score = false end

@@ -5,7 +5,8 @@
 --           can't do that in one script refuses to take them
 -- ARGV  1   1 if tokens stand at the end of values, 0 if at the beginning
 --       2   what a lock without expiry is given, ms; 0 to leave it alone
---       and for the i-th lock, from 3i on: token, value, ttl in ms
+--       for the i-th lock, from 3i on: token, value, ttl in ms
+--       and behind them: see in_time.lua
 --
 -- Returns an array
 --   granted fence   1, and 0: there are no fences
@@ -16,7 +17,7 @@
 --
 -- Atomic: one script.
 local last, adopt, had = ARGV[1] == '1', ARGV[2] + 0, false
-local locks = (#ARGV - 2) / 3
+local locks = (#ARGV - 3) / 3
 for i = 1, locks do
   local key, token = KEYS[i], ARGV[3 * i]
   local stored = redis.pcall('GET', key)

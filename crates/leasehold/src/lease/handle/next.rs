@@ -104,6 +104,7 @@ impl LeaseHandle {
             loss: OnceLock::new(),
             asked: AtomicBool::new(self.is_asked()),
             mode_in_doubt: AtomicBool::new(self.mode_in_doubt.load(Ordering::Acquire)),
+            in_doubt_ns: AtomicU64::new(self.in_doubt_ns.load(Ordering::Acquire)),
             changed: Notify::new(),
             offer: OnceLock::new(),
             resume_ns: AtomicU64::new(0),

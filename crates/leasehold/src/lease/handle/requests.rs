@@ -179,6 +179,18 @@ impl LeaseHandle {
         self.mode_in_doubt.load(Ordering::Acquire)
     }
 
+    /// An acquisition with the lease's token was not answered, and may be carried out until then: after the lease's
+    /// release it would take the lock for nobody.
+    pub(crate) fn is_in_doubt_until(&self, until: Moment) {
+        self.in_doubt_ns.fetch_max(until.as_nanos(), Ordering::AcqRel);
+    }
+
+    /// Until when one may be.
+    pub(crate) fn in_doubt_until(&self) -> Option<Moment> {
+        let until = self.in_doubt_ns.load(Ordering::Acquire);
+        (until > 0).then(|| Moment::from_nanos(until))
+    }
+
     /// The request that was to change the length is no longer on the way.
     pub(crate) fn change_done(&self) {
         self.state().changing = false;

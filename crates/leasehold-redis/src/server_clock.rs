@@ -1,0 +1,92 @@
+//! What a server's clock shows, so that it can refuse what reaches it late.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use redis::{Cmd, Value, cmd};
+use tokio::time::Instant;
+
+use crate::classify::Verdict;
+
+/// The clock of one server, by that of this process.
+///
+/// What it shows is taken for later than it was, by the time that the server's answer took. So the server refuses a
+/// request no later than its caller gives it up.
+#[derive(Debug)]
+pub(crate) struct ServerClock {
+    since: Instant,
+    /// What it showed then: µs since the Unix epoch, 0 where that is not known.
+    showed: AtomicU64,
+}
+
+fn micros(length: Duration) -> u64 {
+    u64::try_from(length.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl ServerClock {
+    pub(crate) fn unknown() -> Self {
+        Self { since: Instant::now(), showed: AtomicU64::new(0) }
+    }
+
+    /// Asks a server for it; every user of scripts has the right.
+    pub(crate) fn question() -> Cmd {
+        cmd("TIME")
+    }
+
+    /// Takes in the answer to the [question](Self::question), which has just come. A server without the command
+    /// leaves it unknown.
+    pub(crate) fn read<E>(&self, answer: &Result<Value, E>) {
+        let Ok(Value::Array(parts)) = answer else { return };
+        let number = |part: &Value| match part {
+            Value::BulkString(digits) => str::from_utf8(digits).ok()?.parse::<u64>().ok(),
+            _ => None,
+        };
+        let [seconds, micros] = &**parts else { return };
+        if let (Some(seconds), Some(micros)) = (number(seconds), number(micros)) {
+            self.shows(seconds.saturating_mul(1_000_000).saturating_add(micros));
+        }
+    }
+
+    /// Takes in what a server says that refuses a request as late.
+    pub(crate) fn hear(&self, verdict: &Verdict) {
+        if let Some(time) = verdict.late_at {
+            self.shows(time);
+        }
+    }
+
+    fn shows(&self, time: u64) {
+        let then = time.saturating_sub(micros(self.since.elapsed()));
+        self.showed.store(then, Ordering::Relaxed);
+    }
+
+    /// What it shows at that moment of ours, or 0.
+    pub(crate) fn at(&self, moment: Instant) -> u64 {
+        match self.showed.load(Ordering::Relaxed) {
+            0 => 0,
+            then => then.saturating_add(micros(moment.saturating_duration_since(self.since))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::classify;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_goes_on_from_what_was_last_heard_of_it() {
+        let clock = ServerClock::unknown();
+        let later = |ms| Instant::now() + Duration::from_millis(ms);
+        assert_eq!(clock.at(later(5)), 0);
+        tokio::time::advance(Duration::from_secs(3)).await;
+        let time = ["1700000000", "000017"].map(|digits| Value::BulkString(digits.into()));
+        clock.read::<()>(&Ok(Value::Array(time.to_vec())));
+        assert_eq!(clock.at(later(0)), 1_700_000_000_000_017);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(clock.at(later(2)), 1_700_000_001_002_017);
+        clock.read::<()>(&Ok(Value::Nil));
+        assert_eq!(clock.at(later(0)), 1_700_000_001_000_017);
+        clock.hear(&classify::server("LATE", "1699999999 500000 "));
+        assert_eq!(clock.at(later(0)), 1_699_999_999_500_000);
+    }
+}
