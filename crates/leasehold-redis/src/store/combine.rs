@@ -7,7 +7,8 @@
 //!
 //! A batch is sent once, and only over a connection that is there. When the server did not carry it
 //! out, or there is no connection, each caller goes on by itself, as one who is alone: so the
-//! outcome, the retries and the time-outs of a request don't depend on its neighbours.
+//! outcome, the retries and the time-outs of a request don't depend on its neighbours, and nothing is
+//! sent again for a caller that has gone.
 //!
 //! Callers on different runtimes don't share a queue: a task lives as long as its runtime, and so do
 //! the callers that wait for it.
@@ -26,11 +27,11 @@ use tokio::time::{Instant, timeout_at};
 use super::RedisStore;
 use super::queue::{Item, Kind, Queue, Told, lock};
 use crate::call::Call;
-use crate::classify::{Next, Verdict};
+use crate::classify::Verdict;
 use crate::connection::lane_of;
 use crate::reply;
 use crate::slot::slot_of;
-use crate::transport::{Answer, Body, Deadline, Delivery, Request};
+use crate::transport::{Answer, Deadline, Delivery};
 use crate::words::Words;
 
 /// Script calls that are under way at a time, for one runtime. With fewer of them a request waits
@@ -237,20 +238,15 @@ impl RedisStore {
     ) -> Sent {
         let call = self.call_of(kind, words.iter());
         let transport = &*self.shared.transport;
-        let mut whole = false;
-        loop {
-            let request = Request { body: Body::Script { call: &call, whole }, delivery };
-            let Some(sending) = transport.at_once(&request, deadline) else {
-                return (None, words);
-            };
-            match sending.await {
-                Ok(answer) => {
-                    return (Some(Ok(call.told(answer, transport, deadline).await)), words);
-                }
-                Err(verdict) if verdict.next == Next::SendSource && !whole => whole = true,
-                Err(verdict) => return (Some(Err(verdict)), words),
-            }
-        }
+        let request = call.by_digest(delivery);
+        let Some(sending) = transport.at_once(&request, deadline) else {
+            return (None, words);
+        };
+        let answer = match sending.await {
+            Ok(answer) => Ok(call.told(answer, transport, deadline).await),
+            Err(verdict) => Err(verdict),
+        };
+        (Some(answer), words)
     }
 
     fn call_of<'w>(

@@ -452,3 +452,36 @@ async fn grants_that_come_together_wait_for_replicas_together_and_count_only_the
         .await,
     );
 }
+
+#[tokio::test]
+async fn a_server_without_the_scripts_is_not_sent_again_what_was_given_up() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let store = RedisStore::connect(&proxy.url()).await.unwrap();
+    let direct = RedisStore::connect(&server.url()).await.unwrap();
+    Caller::new(&store, &key()).take().await;
+    // It knows what gives up, and does not know what takes.
+    assert_eq!(server.cli(&["SCRIPT", "FLUSH"]), "OK");
+    let nothing = Caller::new(&direct, &key());
+    direct.leave(&nothing.leaving(), WITHIN).await.unwrap();
+    // Answers are slow, so that callers have gone by then.
+    proxy.set_latency(Duration::ZERO, Duration::from_millis(400));
+    let all = callers(&store, 9);
+    let mut tasks = JoinSet::new();
+    let sent = proxy.stats().requests_forwarded;
+    for caller in &all {
+        let (store, request) = (caller.store.clone(), caller.request.clone());
+        tasks.spawn(async move { store.acquire(&request, WITHIN).await });
+    }
+    // One goes alone, and the others together.
+    proxy.wait_for(|stats| stats.requests_forwarded >= sent + 2).await;
+    tasks.shutdown().await;
+    for caller in &all {
+        direct.leave(&caller.leaving(), WITHIN).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    for caller in &all {
+        let info = direct.inspect(&caller.request.key, WITHIN).await.unwrap();
+        assert!(info.is_none_or(|info| info.holders.is_empty()), "taken for nobody");
+    }
+}
