@@ -37,7 +37,7 @@ impl Nodes {
             })) as BoxFuture<'static, _>
         };
         let mut round = if ends {
-            self.undo_everywhere(&undoing, ask)
+            self.undo_everywhere(&undoing, ask).await
         } else {
             let mut round = Round::new();
             (0..self.count()).for_each(|node| round.ask(node, ask(node)));
@@ -92,12 +92,14 @@ impl Nodes {
         let patience = self.patience(within, 1);
         let request = Arc::new(request.clone());
         let undoing = Undoing::Leave(Arc::clone(&request));
-        let mut round = self.undo_everywhere(&undoing, |node| {
-            let request = Arc::clone(&request);
-            Box::pin(self.ask(node, patience, move |store, within| {
-                Box::pin(async move { store.leave(&request, within).await })
-            }))
-        });
+        let mut round = self
+            .undo_everywhere(&undoing, |node| {
+                let request = Arc::clone(&request);
+                Box::pin(self.ask(node, patience, move |store, within| {
+                    Box::pin(async move { store.leave(&request, within).await })
+                }))
+            })
+            .await;
         let (mut released, mut not_held, mut errors) = (0_usize, 0_usize, Vec::new());
         let answer = loop {
             if released >= self.majority() {

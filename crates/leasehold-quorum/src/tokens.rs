@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{Fence, FenceBlock, Moment, Token};
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
 
 /// For how long a token is remembered that was not seen any more.
 const KEPT_FOR: Duration = Duration::from_secs(60 * 60);
@@ -40,7 +40,7 @@ struct Page {
     /// What nodes granted to a try that has no majority.
     tried: Vec<(usize, Fence)>,
     /// What brings a granted lease to the nodes that lack it.
-    completion: Option<AbortHandle>,
+    completion: Option<JoinHandle<()>>,
     touched: Moment,
 }
 
@@ -86,7 +86,7 @@ impl Tokens {
         token: Token,
         now: Moment,
         (fences, until): (FenceBlock, Moment),
-        completion: Option<AbortHandle>,
+        completion: Option<JoinHandle<()>>,
     ) {
         self.page(token, now, |page| {
             page.granted = Some((fences, until));
@@ -174,14 +174,16 @@ impl Tokens {
         self.forget_tries(token, |_| true);
     }
 
-    /// Ends a grant: what is on its way for it is not sent any more. Says until when it held.
-    pub(crate) fn end(&self, token: Token) -> Option<Moment> {
+    /// Ends a grant. Says until when it held, and what was to bring it to other nodes: that may send more until it has
+    /// ended as well.
+    pub(crate) fn end(&self, token: Token) -> (Option<Moment>, Option<JoinHandle<()>>) {
         let mut pages = self.pages();
-        let page = pages.tokens.get_mut(&token)?;
-        if let Some(completion) = page.completion.take() {
+        let Some(page) = pages.tokens.get_mut(&token) else { return (None, None) };
+        let completion = page.completion.take();
+        if let Some(completion) = &completion {
             completion.abort();
         }
-        page.granted.take().map(|(_, until)| until)
+        (page.granted.take().map(|(_, until)| until), completion)
     }
 
     /// Forgets a token about which there is nothing to know.

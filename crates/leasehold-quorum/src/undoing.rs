@@ -43,15 +43,19 @@ impl Nodes {
     }
 
     /// Sends all nodes what ends a lease, also those that may never have had it: a request that
-    /// was not answered may have been carried out.
-    pub(crate) fn undo_everywhere<T: Send + 'static>(
+    /// was not answered may have been carried out. Nothing that asks for it is sent after that.
+    pub(crate) async fn undo_everywhere<T: Send + 'static>(
         self: &Arc<Self>,
         undoing: &Undoing,
-        ask: impl Fn(usize) -> BoxFuture<'static, Result<T>>,
+        ask: impl Fn(usize) -> BoxFuture<'static, Result<T>> + Send + Sync,
     ) -> Round<Result<T>> {
         let longest = self.now().saturating_add(self.max_ttl.duration());
-        let until = self.tokens.end(undoing.token()).unwrap_or(longest);
-        let until = until.saturating_add(self.node_timeout);
+        let (until, completion) = self.tokens.end(undoing.token());
+        if let Some(completion) = completion {
+            // It was told to end, and has at its next pause.
+            drop(completion.await);
+        }
+        let until = until.unwrap_or(longest).saturating_add(self.node_timeout);
         let mut round = Round::new();
         for node in 0..self.count() {
             round.ask(node, self.undo_at(node, (undoing.clone(), until), ask(node)));

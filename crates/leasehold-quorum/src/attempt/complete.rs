@@ -23,7 +23,7 @@ impl Attempt {
         self.entered = true;
         let (nodes, token) = (Arc::clone(&self.nodes), self.request.token);
         let whole = self.round.is_over() && !self.is_lacked();
-        let completion = (!whole).then(|| tokio::spawn(self.complete()).abort_handle());
+        let completion = (!whole).then(|| tokio::spawn(self.complete()));
         nodes.tokens.enter(token, nodes.now(), (fences, until), completion);
     }
 

@@ -4,15 +4,17 @@ use std::fs::File;
 use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use leasehold_clock::TokioClock;
 use leasehold_core::doctor::{Finding, Severity};
 use leasehold_core::retry::{Exponential, RetryStrategy as _};
 use leasehold_core::{
-    Acquire, Effect, Error, ErrorKind, Key, Leave, LeaveRequest, ListRequest, LockInfo, OwnerName,
-    Release, ReleaseRequest, Renew, RenewRequest, Store, Token,
+    Acquire, BoxFuture, Call, Capability, Effect, Error, ErrorKind, Key, Leave, LeaveRequest,
+    ListRequest, LockInfo, LockLog, OwnerName, Release, ReleaseRequest, Renew, RenewRequest, Store,
+    StoreLayer, Token,
 };
 use leasehold_embedded::{EmbeddedStore, MemoryStore};
 use leasehold_quorum::QuorumStore;
@@ -694,5 +696,87 @@ async fn a_record_that_a_majority_can_read_is_listed_and_another_is_told() {
             assert_eq!(listing.unreadable[0].kind(), ErrorKind::Corrupt);
             assert_eq!(listing.unreadable[0].nodes().len(), damaged);
         }
+    }
+}
+
+/// A node that lacks a lease at first, and is held up where it is asked for it again, until something is given back.
+#[derive(Clone, Debug, Default)]
+struct HeldUp {
+    inner: MemoryStore,
+    asked: Arc<AtomicUsize>,
+    given_back: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl StoreLayer for HeldUp {
+    fn carry<'a, C: Call + ?Sized>(
+        &'a self,
+        call: &'a C,
+        within: Duration,
+    ) -> BoxFuture<'a, C::Answer> {
+        Box::pin(async move {
+            let (given_back, told) = &*self.given_back;
+            match C::METHOD {
+                Op::Acquire if self.asked.fetch_add(1, Ordering::SeqCst) == 0 => {
+                    return call.fail(Error::new(ErrorKind::Unavailable, "not yet"));
+                }
+                // Its thread stands still before it is sent, for as long as anybody can overtake it.
+                Op::Acquire => {
+                    let given_back = given_back.lock().unwrap();
+                    drop(told.wait_timeout_while(given_back, secs(1), |given_back| !*given_back));
+                }
+                _ => {}
+            }
+            let answer = call.send(&self.inner, within).await;
+            if C::METHOD == Op::Release {
+                *given_back.lock().unwrap() = true;
+                told.notify_all();
+            }
+            answer
+        })
+    }
+
+    fn separate(&self) -> Option<Arc<dyn Store>> {
+        None
+    }
+
+    fn log(&self) -> Option<Arc<dyn LockLog>> {
+        None
+    }
+
+    fn capability(&self) -> Capability {
+        self.inner.capability()
+    }
+
+    fn location(&self) -> String {
+        "held up".to_owned()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn what_brings_a_lease_to_a_node_that_lacks_it_does_not_do_so_after_its_release() {
+    let (mut nodes, last) = (memories(2), HeldUp::default());
+    nodes.push(Arc::new(last.clone()));
+    let quorum = QuorumStore::new(nodes).unwrap();
+    let key = key();
+    let asked = wish(&key, secs(30));
+    let fences = granted(&quorum, &asked).await;
+    while last.asked.load(Ordering::SeqCst) < 2 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    let request = ReleaseRequest::new(key.clone(), asked.token, fences);
+    assert_eq!(quorum.release(&request, CALL).await.unwrap(), Release::Released);
+    // The release of a node that nobody waited for goes on.
+    tokio::time::timeout(CALL, async {
+        while !*last.given_back.0.lock().unwrap() {
+            tokio::time::sleep(ms(1)).await;
+        }
+    })
+    .await
+    .unwrap();
+    // Whatever is still to come has its time.
+    for _ in 0..100 {
+        let info = last.inner.inspect(&key, CALL).await.unwrap();
+        assert!(info.is_none_or(|info| info.holders.is_empty()), "a lease that nobody gives back");
+        tokio::time::sleep(ms(1)).await;
     }
 }
