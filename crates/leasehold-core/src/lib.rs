@@ -48,7 +48,7 @@ pub use store::{
     Granted, HolderInfo, Kind, LOG_MAX, Leave, LeaveRequest, ListRequest, Listener, Listing,
     LockInfo, LockLog, LogEntry, LogId, Method, Mode, Place, QueueRequest, RESULT_MAX, RawRequest,
     Refusal, Release, ReleaseRequest, RemembersFor, Renew, RenewRequest, SetLimit, SetLimitRequest,
-    Store, StoreLayer, WaiterInfo, Waiting, Wake, checked_log, settle_log,
+    Store, StoreLayer, VALID_FOR, WaiterInfo, Waiting, Wake, checked_log, settle_log,
 };
 pub use token::{ClientId, Token};
 pub use ttl::Ttl;

@@ -718,7 +718,7 @@ pub(crate) struct Link {
 impl Link {
     /// What a request says that is sent on it.
     pub(crate) fn stamp(&self, epoch: u64, deadline: Deadline) -> Stamp {
-        Stamp { epoch, not_after: self.clock.at(deadline.not_after) }
+        Stamp { epoch, not_after: self.clock.late_after(deadline.not_after) }
     }
 
     /// Whether the next requests ask for the server's clock, and its role, again: a primary can become a replica without

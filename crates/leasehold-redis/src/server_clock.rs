@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use leasehold_core::VALID_FOR;
 use redis::{Cmd, Value, cmd};
 use tokio::time::Instant;
 
@@ -59,8 +60,14 @@ impl ServerClock {
         self.showed.store(then, Ordering::Relaxed);
     }
 
+    /// When a request is late that is sent now, and that its caller gives up then; 0 where that is not known.
+    pub(crate) fn late_after(&self, given_up: Instant) -> u64 {
+        let now = Instant::now();
+        self.at(now.checked_add(VALID_FOR).map_or(given_up, |last| last.min(given_up)))
+    }
+
     /// What it shows at that moment of ours, or 0.
-    pub(crate) fn at(&self, moment: Instant) -> u64 {
+    fn at(&self, moment: Instant) -> u64 {
         match self.showed.load(Ordering::Relaxed) {
             0 => 0,
             then => then.saturating_add(micros(moment.saturating_duration_since(self.since))),

@@ -422,7 +422,7 @@ where
     }
 
     fn stamp(&self, deadline: Deadline) -> Stamp {
-        Stamp { epoch: 0, not_after: self.clock.at(deadline.not_after) }
+        Stamp { epoch: 0, not_after: self.clock.late_after(deadline.not_after) }
     }
 
     fn noted(&self, answer: RedisResult<Value>) -> Result<Answer, Verdict> {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use leasehold_core::{BoxFuture, Call, Clock, Method, Moment, Result};
+use leasehold_core::{BoxFuture, Call, Clock, Method, Moment, Result, VALID_FOR};
 use leasehold_embedded::MemoryStore;
 use tokio::time::Instant;
 
@@ -335,6 +335,7 @@ impl Net {
     ) -> bool {
         let sent_at = self.now();
         let given_up_at = sent_at + u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
+        let valid_for = u64::try_from(within.min(VALID_FOR).as_micros()).unwrap_or(u64::MAX);
         let call: Arc<C::Owned> = Arc::new(call.to_owned());
         let answered = Arc::new(Mutex::new(Some(answered)));
         let mut breaks = false;
@@ -359,8 +360,7 @@ impl Net {
                     && !leasehold_core::planted::is(
                         leasehold_core::planted::Fault::LateIsCarriedOut,
                     );
-                if takes && by_clock(now - sent_at, *rate_ppm) > by_clock(given_up_at - sent_at, 0)
-                {
+                if takes && by_clock(now - sent_at, *rate_ppm) > valid_for {
                     return;
                 }
                 let call: &C = (*call).borrow();

@@ -35,6 +35,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::token::{ClientId, Token};
 
+/// How long a request may be on its way to a store, which refuses it later. A store that is asked in vain so may be
+/// asked again, for as long as the call may take.
+pub const VALID_FOR: Duration = Duration::from_secs(2);
+
 /// A boxed future that can move between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -52,9 +56,10 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// wait for the lock ran out; no store says it.) A store never sends a request twice blindly; it
 /// may resend one because every operation is idempotent per token.
 ///
-/// What is not carried out `within` that time is not carried out later, as far as the store's clock tells: nobody
-/// waits for it, and a lock that it took would be held by nobody. The [`margin`](crate::margin) of that time is for
-/// clocks that run at different speeds. What gives something back may come as late as it likes.
+/// What is not carried out `within` that time, or [`VALID_FOR`] where that is shorter, is not carried out later, as far
+/// as the store's clock tells: nobody waits for it, and a lock that it took would be held by nobody. The
+/// [`margin`](crate::margin) of that time is for clocks that run at different speeds. What gives something back may come
+/// as late as it likes.
 ///
 /// # Atomicity
 ///

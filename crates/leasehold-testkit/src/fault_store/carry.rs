@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_core::{
     BoxFuture, Call, Capability, Effect, Error, ErrorKind, Key, Listener, LockLog, Reason, Store,
-    StoreLayer, Token,
+    StoreLayer, Token, VALID_FOR,
 };
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -124,7 +124,7 @@ fn arrives<C: Call + ?Sized>(
 ) -> JoinHandle<C::Answer> {
     tokio::spawn(async move {
         sleep(before).await;
-        if before > within && !C::METHOD.gives_back() {
+        if before > within.min(VALID_FOR) && !C::METHOD.gives_back() {
             return std::future::pending().await;
         }
         let answer = Borrow::<C>::borrow(&travels).send(&*store, within).await;

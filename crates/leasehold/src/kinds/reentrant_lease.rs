@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use leasehold_core::{
     Acquire, AcquireRequest, Effect, Error, ErrorKind, Key, LeaveRequest, Moment,
-    Release as StoreRelease, ReleaseRequest, Renew, RenewRequest, Result, margin,
+    Release as StoreRelease, ReleaseRequest, Renew, RenewRequest, Result, VALID_FOR, margin,
 };
 use tokio::sync::{Mutex as Turns, Notify};
 
@@ -404,7 +404,8 @@ impl ReentrantLease {
         request.owner = handle.settings.owner.clone();
         request.metadata = handle.settings.metadata.clone();
         let within = client.config.call_timeout.min(handle.length().duration());
-        let carried_out = sent_at.saturating_add(within).saturating_add(margin(within));
+        let valid = within.min(VALID_FOR);
+        let carried_out = sent_at.saturating_add(valid).saturating_add(margin(valid));
         let until = carried_out.saturating_add(request.ttl.duration());
         match client.store.acquire(&request, within).await {
             Ok(Acquire::Already(already)) if already.fences == handle.fences => {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{AcquireRequest, Moment, Ttl, margin};
+use leasehold_core::{AcquireRequest, Moment, Ttl, VALID_FOR, margin};
 use tokio::runtime::Handle;
 
 use crate::lease::orphans::{GivenUp, Landing, Orphan, Reaper};
@@ -47,6 +47,7 @@ impl Armed {
         self.asking = true;
         self.is_only = self.sent_at == Moment::default();
         self.sent_at = now;
+        let within = within.min(VALID_FOR);
         self.asked_until = now.saturating_add(within).saturating_add(margin(within));
         self.until = self.until.max(self.asked_until.saturating_add(ttl.duration()));
         if !self.is_counted {

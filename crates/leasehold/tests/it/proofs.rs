@@ -9,7 +9,6 @@ use leasehold::{Client, Effect, Error, ErrorKind, Fence, Guard, ReadGuard, Resul
 use leasehold_core::proof::{Doubt, Proof, Standing};
 use leasehold_testkit::proxy::{Fault, Proxy};
 use leasehold_testkit::server::RedisServer;
-use leasehold_testkit::server::cluster::Cluster;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::timeout;
 
@@ -20,9 +19,6 @@ const TTL: Duration = secs(300);
 const LONGER: Duration = secs(600);
 /// Long enough for a message, or for an answer to a waiter that asks again.
 const HEARD: Duration = ms(1_500);
-
-/// A name in the slot in which all names here are, so that one move moves them all.
-const SLOT: &str = "together";
 
 /// Where a pair of the table is tried.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -44,14 +40,20 @@ const fn tried(proof: Proof, doubt: Doubt) -> Tried {
              a server that is old enough for that takes longer than a test; `redis::proofs` asks \
              with the token of somebody who did believe it",
         ),
+        (_, Doubt::Elsewhere) => Tried::Elsewhere(
+            "no client takes a node of a cluster for a single server; `redis::proofs` asks one all \
+             the same",
+        ),
+        (_, Doubt::Outdated) => Tried::Elsewhere(
+            "only a client of a cluster's node would ask in an earlier epoch for long; \
+             `redis::differential` compares what is answered then with the table of locks",
+        ),
         (
             _,
             Doubt::Unreplicated
             | Doubt::Unconfirmable
             | Doubt::Aborted
             | Doubt::Late
-            | Doubt::Outdated
-            | Doubt::Elsewhere
             | Doubt::Forgotten
             | Doubt::Replica,
         ) => Tried::Here,
@@ -61,7 +63,6 @@ const fn tried(proof: Proof, doubt: Doubt) -> Tried {
 enum Servers {
     One(Box<RedisServer>),
     Pair(Box<[RedisServer; 2]>),
-    Cluster(Box<Cluster>),
 }
 
 impl Servers {
@@ -72,12 +73,7 @@ impl Servers {
                 let replica = RedisServer::builder().replica_of(&primary).start();
                 Self::Pair(Box::new([primary, replica]))
             }
-            Some(Doubt::Elsewhere | Doubt::Outdated) => Self::Cluster(Box::new(
-                Cluster::builder().replicas(0).config(format!("user {USER}")).start(),
-            )),
-            Some(Doubt::Aborted | Doubt::Late | Doubt::Replica | Doubt::ClockSetBack) | None => {
-                Self::One(Box::new(alone()))
-            }
+            _ => Self::One(Box::new(alone())),
         }
     }
 
@@ -86,7 +82,6 @@ impl Servers {
         match self {
             Self::One(server) => server,
             Self::Pair(pair) => &pair[0],
-            Self::Cluster(cluster) => cluster.master_of(cluster.slot_of(SLOT)),
         }
     }
 
@@ -99,13 +94,6 @@ impl Servers {
             (Doubt::Forgotten, _) => self.main().restart(),
             // Of a primary that is not there.
             (Doubt::Replica, _) => drop(self.main().cli(&["REPLICAOF", "127.0.0.1", "1"])),
-            (Doubt::Elsewhere, Self::Cluster(cluster)) => {
-                let from = self.main().port();
-                let to = cluster.nodes().iter().find(|node| node.port() != from).unwrap();
-                cluster.migrate(cluster.slot_of(SLOT), to, || {});
-            }
-            // In a record that has seen a later epoch than this client asks in.
-            (Doubt::Outdated, Self::Cluster(_)) => {}
             (doubt, _) => panic!("nothing here brings about {doubt:?}"),
         }
     }
@@ -126,21 +114,6 @@ const USER: &str = "u on >pw ~* &* +@all";
 
 fn alone() -> RedisServer {
     RedisServer::builder().acl_user(USER).start()
-}
-
-/// Redis Cluster's slot of a lock's name: its CRC-16/XMODEM.
-fn slot(name: &str) -> u16 {
-    let crc = name.bytes().fold(0_u16, |crc, byte| {
-        (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| {
-            if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 }
-        })
-    });
-    crc % 16_384
-}
-
-fn named(what: &str) -> String {
-    let names = (0..).map(|n| format!("{what}-{n}"));
-    names.into_iter().find(|name| slot(name) == slot(SLOT)).unwrap()
 }
 
 fn user(server: &RedisServer, rule: &[&str]) {
@@ -189,18 +162,13 @@ impl Scene {
             Some(Doubt::Forgotten) => connect(format!("{}{confirmed}&keep_leases=yes", main.url())),
             _ => connect(wired(&wires[0])),
         };
-        let outside = match &servers {
-            Servers::Cluster(cluster) => cluster.url(),
-            _ => main.url(),
-        };
-        let behind = match (doubt, &servers) {
-            (Some(Doubt::Elsewhere), _) => outside.clone(),
-            (Some(Doubt::Aborted), _) => main.url(),
+        let behind = match doubt {
+            Some(Doubt::Aborted) => main.url(),
             _ => format!("{}{settings}", main.url_for("u", "pw")),
         };
         Self {
             doubt,
-            outsider: connect(outside).await,
+            outsider: connect(main.url()).await,
             tried,
             cut: connect(wired(&wires[1])).await,
             before: before.await,
@@ -286,12 +254,9 @@ struct Cell {
 
 impl Cell {
     async fn prepare(proof: Proof, scene: &Scene) -> (Self, Ready) {
-        let name = named(&format!("{proof:?}"));
+        let name = format!("{proof:?}");
         let first = at_last(async || scene.outsider.mutex(&*name).try_lock().await).await;
         let earlier = first.fence().unwrap();
-        if scene.doubt == Some(Doubt::Outdated) {
-            assert!(earlier.epoch() > 0, "the record has seen no later epoch");
-        }
         let before = async || at_last(async || scene.before.mutex(&*name).try_lock().await).await;
         match proof {
             Proof::Already => {
@@ -341,7 +306,7 @@ impl Cell {
                 Err(error) => Seen::not(Standing::Withdrawn, Some(error), vec![]),
             },
             Ready::Set => {
-                let other = named("another");
+                let other = "another".to_owned();
                 match scene.tried.multi([name, other.as_str()]).try_lock().await {
                     Ok(Some(guards)) => Seen::holds(guards.into_guards()),
                     Ok(None) => Seen::not(Standing::Denied, None, vec![]),
@@ -447,8 +412,7 @@ const fn cause(doubt: Doubt) -> &'static [ErrorKind] {
         Doubt::Unconfirmable | Doubt::Aborted => &[ErrorKind::Denied],
         Doubt::Late | Doubt::Replica => &[ErrorKind::Unavailable],
         Doubt::Forgotten => &[ErrorKind::Unavailable, ErrorKind::Lost],
-        Doubt::Elsewhere => &[ErrorKind::Unsupported],
-        Doubt::Outdated | Doubt::ClockSetBack => &[],
+        Doubt::Elsewhere | Doubt::Outdated | Doubt::ClockSetBack => &[],
     }
 }
 
@@ -522,8 +486,6 @@ tests! {
     async fn nothing_that_replicas_can_not_be_asked_about_is_believed() for Unconfirmable;
     async fn nothing_that_was_stopped_half_way_is_believed() for Aborted;
     async fn nothing_that_is_answered_too_late_is_believed() for Late;
-    async fn what_is_asked_in_an_earlier_epoch_is_true_all_the_same() for Outdated;
-    async fn nothing_that_another_node_says_is_believed() for Elsewhere;
     async fn nothing_that_a_server_may_have_forgotten_is_believed() for Forgotten;
     async fn nothing_that_a_replica_says_is_believed() for Replica;
 }

@@ -242,7 +242,7 @@ async fn after_an_unanswered_downgrade_nobody_writes() {
     let faults = FaultStore::new(Arc::new(world.store.clone()));
     let client = world.client_of(Arc::new(faults.clone()));
     let writer = client.rwlock("a").write().await.unwrap();
-    faults.next(Op::Convert, Fault::Delay { before: secs(8), after: ms(1) });
+    faults.next(Op::Convert, Fault::Break { before: ms(1_500) });
     let (reader, error) = writer.downgrade().await.unwrap_err().into_parts();
     assert_eq!(error.effect(), Effect::Unknown);
     assert!(reader.is_held());
