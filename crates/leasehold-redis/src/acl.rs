@@ -165,7 +165,7 @@ pub fn rule_for_layout(url: &str, user: &str, layout: &Layout) -> Result<String>
     }
     words.push("-@all".to_owned());
     let commands = layout.commands(is_cluster);
-    let own = ["ping", "evalsha", "eval", "client|tracking"];
+    let own = ["ping", "evalsha", "eval", "time", "client|tracking"];
     words.extend(own.iter().chain(&commands).map(|command| format!("+{command}")));
     // A server is asked for its age before one that waits for replicas believes it.
     let asks_age = address.replicas.is_some_and(|replicas| replicas > 0)

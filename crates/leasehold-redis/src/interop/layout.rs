@@ -187,7 +187,6 @@ impl Layout {
             ],
             Shape::Set => vec![
                 "type",
-                "time",
                 "pttl",
                 "zscore",
                 "zcount",
