@@ -72,13 +72,34 @@ async fn a_delay_within_the_time_is_only_slow() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_late_is_carried_out_though_its_caller_gave_up() {
+async fn a_request_that_is_late_takes_nothing_and_one_that_gives_back_does() {
     let store = faulty();
     let before = WITHIN + Duration::from_secs(1);
     store.next(Op::Acquire, Fault::Delay { before, after: Duration::ZERO });
     is_unknown(acquire(&store).await.unwrap_err());
+    tokio::time::sleep(WITHIN).await;
     assert!(!is_held(&store).await);
-    tokio::time::sleep(Duration::from_millis(1_001)).await;
+    let asked = request();
+    let Ok(Acquire::Granted(granted)) = store.acquire(&asked, WITHIN).await else {
+        panic!("not granted")
+    };
+    store.next(Op::Release, Fault::Delay { before, after: Duration::ZERO });
+    let release = ReleaseRequest::new(key(), asked.token, granted.fences);
+    is_unknown(store.release(&release, WITHIN).await.unwrap_err());
+    assert!(is_held(&store).await);
+    tokio::time::sleep(WITHIN).await;
+    assert!(!is_held(&store).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_breaks_is_told_at_once_and_its_request_arrives() {
+    let store = faulty();
+    store.next(Op::Acquire, Fault::Break { before: WITHIN / 2 });
+    let started = Instant::now();
+    is_unknown(acquire(&store).await.unwrap_err());
+    assert_eq!(started.elapsed(), Duration::ZERO);
+    assert!(!is_held(&store).await);
+    tokio::time::sleep(WITHIN).await;
     assert!(is_held(&store).await);
 }
 
