@@ -274,7 +274,7 @@ impl Profile {
             Focus::Lengths => {
                 self.ttl = Duration::from_secs(3);
                 (rates.prolongs, rates.no_renewal, rates.long_hold) = (90, 100, 50);
-                return (vec![2, 6], 2 * seconds);
+                return (vec![2, 2, 6], seconds);
             }
             Focus::Force => {
                 self.ttl = Duration::from_secs(one_of(rng, &[1, 3]));
