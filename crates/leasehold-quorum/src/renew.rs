@@ -147,10 +147,7 @@ impl Nodes {
                 let until = Self::holds_until(sent_at, request.ttl);
                 if request.successor.is_some() {
                     // What is still on its way for the spent token would grant it anew somewhere.
-                    let (_, completion) = self.tokens.end(request.token);
-                    if let Some(completion) = completion {
-                        drop(completion.await);
-                    }
+                    self.end(request.token).await;
                 }
                 self.tokens.renewed(
                     request.renewed_token(),

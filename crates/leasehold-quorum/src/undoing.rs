@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{BoxFuture, Error, Moment, Result};
+use leasehold_core::{BoxFuture, Error, Moment, Result, Token};
 use tokio::time::timeout;
 
 use crate::debts::{Collecting, Debts, OWED_MAX, Owed, Undoing};
@@ -20,6 +20,8 @@ const BATCH: usize = 32;
 /// else is tried at once.
 const TRY_EVERY: Duration = Duration::from_millis(100);
 const TRY_EVERY_MAX: Duration = Duration::from_secs(1);
+/// How long a task that was told to end may go on with what it does.
+const ENDS_WITHIN: Duration = Duration::from_millis(250);
 
 impl Nodes {
     /// Sends a node what ends a lease there by `until`, and sends it again when the node could not be reached.
@@ -42,6 +44,16 @@ impl Nodes {
         }
     }
 
+    /// Ends a grant: nothing is sent for it from then on. Says until when it held.
+    pub(crate) async fn end(&self, token: Token) -> Option<Moment> {
+        let (until, completion) = self.tokens.end(token);
+        if let Some(completion) = completion {
+            // It may be in the middle of a request. Where nobody drives its runtime, it sends nothing either.
+            let _elapsed = timeout(ENDS_WITHIN, completion).await;
+        }
+        until
+    }
+
     /// Sends all nodes what ends a lease, also those that may never have had it: a request that
     /// was not answered may have been carried out. Nothing that asks for it is sent after that.
     pub(crate) async fn undo_everywhere<T: Send + 'static>(
@@ -50,12 +62,8 @@ impl Nodes {
         ask: impl Fn(usize) -> BoxFuture<'static, Result<T>> + Send + Sync,
     ) -> Round<Result<T>> {
         let longest = self.now().saturating_add(self.max_ttl.duration());
-        let (until, completion) = self.tokens.end(undoing.token());
-        if let Some(completion) = completion {
-            // It was told to end, and has at its next pause.
-            drop(completion.await);
-        }
-        let until = until.unwrap_or(longest).saturating_add(self.node_timeout);
+        let until = self.end(undoing.token()).await.unwrap_or(longest);
+        let until = until.saturating_add(self.node_timeout);
         let mut round = Round::new();
         for node in 0..self.count() {
             round.ask(node, self.undo_at(node, (undoing.clone(), until), ask(node)));
@@ -168,7 +176,7 @@ mod tests {
     use std::sync::mpsc;
     use std::thread;
 
-    use leasehold_core::{Key, LeaveRequest, Token};
+    use leasehold_core::{Key, LeaveRequest};
     use leasehold_embedded::MemoryStore;
     use tokio::runtime::Runtime;
     use tokio::task::yield_now;

@@ -722,7 +722,7 @@ impl StoreLayer for HeldUp {
                 // Its thread stands still before it is sent, for as long as anybody can overtake it.
                 Op::Acquire => {
                     let given_back = given_back.lock().unwrap();
-                    drop(told.wait_timeout_while(given_back, secs(1), |given_back| !*given_back));
+                    drop(told.wait_timeout_while(given_back, ms(100), |given_back| !*given_back));
                 }
                 _ => {}
             }
@@ -779,4 +779,21 @@ async fn what_brings_a_lease_to_a_node_that_lacks_it_does_not_do_so_after_its_re
         assert!(info.is_none_or(|info| info.holders.is_empty()), "a lease that nobody gives back");
         tokio::time::sleep(ms(1)).await;
     }
+}
+
+#[test]
+fn a_release_waits_for_no_runtime_that_nobody_drives() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let Faulty { quorum, nodes, .. } = faulty(3);
+    // It lacks the lease, which is to be brought to it on the first runtime.
+    nodes[2].always(Fault::Refuse);
+    let (key, quorum) = (key(), &*quorum);
+    let asked = wish(&key, secs(30));
+    let fences = first.block_on(granted(quorum, &asked));
+    let request = ReleaseRequest::new(key, asked.token, fences);
+    let released =
+        second.block_on(async { tokio::time::timeout(CALL, quorum.release(&request, CALL)).await });
+    assert_eq!(released.unwrap().unwrap(), Release::Released);
+    drop(first);
 }

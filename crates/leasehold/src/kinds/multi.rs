@@ -389,7 +389,7 @@ async fn try_in_one_step(all: &mut [Acquisition]) -> Result<Option<Vec<Guard>>> 
         }
         Ok(_) => {
             for one in &mut *all {
-                one.armed.unanswered();
+                one.armed.unanswered(now);
             }
             let why = "the store gave an answer that this version does not know";
             Err(client.explain(Error::new(ErrorKind::Protocol, why), "acquire"))
@@ -399,7 +399,7 @@ async fn try_in_one_step(all: &mut [Acquisition]) -> Result<Option<Vec<Guard>>> 
                 if error.effect() == Effect::NotApplied {
                     one.armed.not_sent(&client.reaper);
                 } else {
-                    one.armed.unanswered();
+                    one.armed.unanswered(now);
                 }
             }
             Err(client.explain(error, "acquire"))

@@ -12,14 +12,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use leasehold_core::{
     Acquire, AcquireRequest, Effect, Error, ErrorKind, Key, LeaveRequest, Moment,
-    Release as StoreRelease, ReleaseRequest, Renew, RenewRequest, Result, VALID_FOR, margin,
+    Release as StoreRelease, ReleaseRequest, Renew, RenewRequest, Result, margin,
 };
 use tokio::sync::{Mutex as Turns, Notify};
 
 use crate::lease::guard::Guard;
 use crate::lease::handle::requests::{Afterwards, MayRenew};
 use crate::lease::held_lease::HeldLease;
-use crate::lease::orphans::Orphan;
+use crate::lease::orphans::{Orphan, last_of};
 use crate::lease::release::Release;
 use crate::owner::OwnerId;
 use crate::shared::Inner;
@@ -404,8 +404,7 @@ impl ReentrantLease {
         request.owner = handle.settings.owner.clone();
         request.metadata = handle.settings.metadata.clone();
         let within = client.config.call_timeout.min(handle.length().duration());
-        let valid = within.min(VALID_FOR);
-        let carried_out = sent_at.saturating_add(valid).saturating_add(margin(valid));
+        let carried_out = sent_at.saturating_add(within).saturating_add(margin(within));
         let until = carried_out.saturating_add(request.ttl.duration());
         match client.store.acquire(&request, within).await {
             Ok(Acquire::Already(already)) if already.fences == handle.fences => {
@@ -429,7 +428,7 @@ impl ReentrantLease {
                 if error.effect() != Effect::NotApplied {
                     wired.holds = 0;
                     wired.expires_at = Some(until);
-                    handle.is_in_doubt_until(carried_out);
+                    handle.is_in_doubt_until(last_of(carried_out, client.clock.now()));
                 }
                 Err(self.lease.explain(error, "acquire"))
             }

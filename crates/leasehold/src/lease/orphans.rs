@@ -11,7 +11,7 @@ use std::time::Duration;
 use leasehold_core::retry::{Exponential, RetryStrategy as _};
 use leasehold_core::{
     Acquire, Clock, Effect, Error, ErrorKind, Key, Leave, LeaveRequest, Mode, Moment,
-    ReleaseRequest, Store, Token,
+    ReleaseRequest, Store, Token, VALID_FOR, margin,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
@@ -30,6 +30,12 @@ const ATTEMPT: Duration = Duration::from_secs(2);
 const LANDS_WITHIN: Duration = Duration::from_millis(250);
 /// How many requests are on their way at a time.
 const AT_ONCE: usize = 64;
+
+/// When a request is carried out at the latest that nobody repeats from now on, and whose call ends then. A store may
+/// have sent it a moment ago.
+pub(crate) fn last_of(call_ends: Moment, now: Moment) -> Moment {
+    call_ends.min(now.saturating_add(VALID_FOR).saturating_add(margin(VALID_FOR)))
+}
 
 /// Something to give up.
 #[derive(Debug)]
@@ -281,7 +287,8 @@ impl Orphan {
                         }),
                         () = rt::sleep_until(clock, until) => false,
                     };
-                    in_doubt_until = in_doubt_until.max((!is_known).then_some(may_land_until));
+                    let last = last_of(may_land_until, clock.now());
+                    in_doubt_until = in_doubt_until.max((!is_known).then_some(last));
                 }
                 let mut request = LeaveRequest::new(key, token);
                 request.reopen = reopen;
@@ -298,14 +305,14 @@ impl Orphan {
                 tracing::debug!(target: LOCK, key = %request.key, answer = ?first, "gave up");
                 let found = is_only && first != Some(Leave::NotHeld);
                 if let Some(at) = in_doubt_until.filter(|_| !found) {
-                    lay(&request, at, until, stores, clock, places).await;
+                    give_up_again(&request, at, until, stores, clock, places).await;
                 }
                 drop(answered);
             }
             Self::Ghost { key, token, in_doubt_until, until } => {
                 let mut request = LeaveRequest::new(key, token);
                 request.reopen = true;
-                lay(&request, in_doubt_until, until, stores, clock, places).await;
+                give_up_again(&request, in_doubt_until, until, stores, clock, places).await;
                 drop(answered);
             }
             Self::Lease { handle, request } => {
@@ -325,7 +332,7 @@ impl Orphan {
                     let mut leave = LeaveRequest::new(handle.key.clone(), handle.token);
                     leave.reopen = true;
                     let until = at.saturating_add(handle.ttl().duration());
-                    lay(&leave, at, until, stores, clock, places).await;
+                    give_up_again(&leave, at, until, stores, clock, places).await;
                 }
             }
         }
@@ -334,7 +341,7 @@ impl Orphan {
 
 /// Gives up once more when no request of the token can be carried out any more. One that lay in a dead connection's
 /// buffers may have been carried out after what gave it up, which went another way.
-async fn lay(
+async fn give_up_again(
     request: &LeaveRequest,
     in_doubt_until: Moment,
     until: Moment,

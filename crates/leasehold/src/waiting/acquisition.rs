@@ -247,7 +247,8 @@ impl Acquisition {
 
     /// Hands over what the token may have, in the background; `None` when that is nothing.
     fn hand_over(&mut self) -> Option<GivenUp> {
-        self.armed.give_up(&self.client.reaper, &self.request, self.landing.take())
+        let now = self.client.clock.now();
+        self.armed.give_up(&self.client.reaper, now, &self.request, self.landing.take())
     }
 
     pub(crate) fn take_in(&mut self, answer: Result<Acquire>, sent_at: Moment) -> Result<Attempt> {
@@ -279,7 +280,7 @@ impl Acquisition {
                 Err(self.explain(refused(refusal, self.request.mode.kind())))
             }
             Ok(_) => {
-                self.armed.unanswered();
+                self.armed.unanswered(now);
                 Err(self.explain(Error::new(
                     ErrorKind::Protocol,
                     "the store gave an answer that this version does not know",
@@ -289,7 +290,7 @@ impl Acquisition {
                 match error.effect() {
                     Effect::NotApplied => self.armed.not_sent(&self.client.reaper),
                     Effect::Applied => self.armed.has_something(),
-                    Effect::Unknown => self.armed.unanswered(),
+                    Effect::Unknown => self.armed.unanswered(now),
                 }
                 Err(self.explain(error))
             }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use leasehold_core::{AcquireRequest, Moment, Ttl, VALID_FOR, margin};
+use leasehold_core::{AcquireRequest, Moment, Ttl, margin};
 use tokio::runtime::Handle;
 
-use crate::lease::orphans::{GivenUp, Landing, Orphan, Reaper};
+use crate::lease::orphans::{GivenUp, Landing, Orphan, Reaper, last_of};
 
 /// What an acquisition may have left in the store.
 ///
@@ -22,7 +22,7 @@ pub(crate) struct Armed {
     asking: bool,
     /// Whether that was the only one.
     is_only: bool,
-    /// Until when the last request may be carried out.
+    /// Until when the last request may be carried out, as often as its store repeats it.
     asked_until: Moment,
     /// A request was never answered, and may be carried out until then.
     in_doubt_until: Option<Moment>,
@@ -47,7 +47,6 @@ impl Armed {
         self.asking = true;
         self.is_only = self.sent_at == Moment::default();
         self.sent_at = now;
-        let within = within.min(VALID_FOR);
         self.asked_until = now.saturating_add(within).saturating_add(margin(within));
         self.until = self.until.max(self.asked_until.saturating_add(ttl.duration()));
         if !self.is_counted {
@@ -76,9 +75,9 @@ impl Armed {
     }
 
     /// No answer came.
-    pub(crate) fn unanswered(&mut self) {
+    pub(crate) fn unanswered(&mut self, now: Moment) {
         self.asking = false;
-        self.in_doubt_until = self.in_doubt_until.max(Some(self.asked_until));
+        self.in_doubt_until = self.in_doubt_until.max(Some(last_of(self.asked_until, now)));
     }
 
     /// Until when a request that was never answered may be carried out.
@@ -104,6 +103,7 @@ impl Armed {
     pub(crate) fn give_up(
         &mut self,
         reaper: &Reaper,
+        now: Moment,
         request: &AcquireRequest,
         landing: Option<Landing>,
     ) -> Option<GivenUp> {
@@ -113,7 +113,7 @@ impl Armed {
             return None;
         }
         let cut = self.asking && landing.is_none();
-        let in_doubt_until = self.in_doubt_until.max(cut.then_some(self.asked_until));
+        let in_doubt_until = self.in_doubt_until.max(cut.then_some(last_of(self.asked_until, now)));
         let given_up = self.may_have_something().then(|| {
             reaper.send(Orphan::Acquisition {
                 key: request.key.clone(),

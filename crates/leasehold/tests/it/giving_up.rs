@@ -1,11 +1,13 @@
 //! Giving up is part of answering: whoever is told that a lock is not held has nothing in the store
 //! that could hold up others, and may end its process at once.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold::{Effect, ErrorKind, Fairness, Owner};
-use leasehold_core::Error;
+use leasehold_core::{BoxFuture, Call, Capability, Error, LockLog, Store, StoreLayer};
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 use tokio::time::Instant;
 
@@ -542,5 +544,61 @@ async fn the_secret_of_a_detached_lease_is_not_brought_back() {
     let detached = guard.detach().await.unwrap();
     let guard = client.adopt(&detached).await.unwrap();
     guard.release().await.unwrap();
+    stays_idle(&world).await;
+}
+
+/// A store that repeats an acquisition for ten seconds, as one may that was told that it was not carried out. Then the
+/// connection breaks behind the last, which is carried out later.
+#[derive(Clone, Debug)]
+struct Repeats {
+    inner: Arc<dyn Store>,
+    done: Arc<AtomicBool>,
+}
+
+impl StoreLayer for Repeats {
+    fn carry<'a, C: Call + ?Sized>(
+        &'a self,
+        call: &'a C,
+        within: Duration,
+    ) -> BoxFuture<'a, C::Answer> {
+        Box::pin(async move {
+            if C::METHOD != Op::Acquire || self.done.swap(true, Ordering::SeqCst) {
+                return call.send(&*self.inner, within).await;
+            }
+            tokio::time::sleep(secs(10)).await;
+            let (inner, last) = (Arc::clone(&self.inner), call.to_owned());
+            tokio::spawn(async move {
+                tokio::time::sleep(ms(1_500)).await;
+                drop(Borrow::<C>::borrow(&last).send(&*inner, within).await);
+            });
+            let why = Error::new(ErrorKind::Unavailable, "the connection broke");
+            call.fail(why.with_effect(Effect::Unknown))
+        })
+    }
+
+    fn separate(&self) -> Option<Arc<dyn Store>> {
+        None
+    }
+
+    fn log(&self) -> Option<Arc<dyn LockLog>> {
+        None
+    }
+
+    fn capability(&self) -> Capability {
+        self.inner.capability()
+    }
+
+    fn location(&self) -> String {
+        self.inner.location()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_store_repeated_is_in_doubt_from_its_last_time_on() {
+    let world = World::new();
+    let store = Repeats { inner: Arc::new(world.store.clone()), done: Arc::default() };
+    let client = leasehold::Client::builder().call_timeout(secs(20)).store(Arc::new(store));
+    let error = client.unwrap().mutex("a").try_lock().await.unwrap_err();
+    assert_eq!(error.effect(), Effect::Unknown);
     stays_idle(&world).await;
 }
