@@ -1,0 +1,322 @@
+//! What is judged of an error, and for whom.
+
+use std::borrow::Cow;
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use leasehold_core::{Effect, Error, ErrorKind, Reason, length};
+use redis::RedisError;
+
+/// When an error came.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Stage {
+    /// While a connection was made: no request was sent.
+    Connecting,
+    /// After a request was handed to a connection.
+    Asked,
+}
+
+/// What to do about an error.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Next {
+    /// Nothing: tell the caller.
+    Fail,
+    /// Throw the connection away, and tell the caller.
+    Drop,
+    /// The request was not carried out: wait, and send it again.
+    Retry,
+    /// The request was not carried out, and won't be here: throw the connection away, and send it
+    /// on another.
+    Reconnect,
+    /// The server does not know the script yet: send all of it.
+    SendSource,
+}
+
+/// A judged error. It is one word wide, since every answer to a request has room for one and hardly any
+/// has one.
+#[derive(Clone, Debug)]
+pub(crate) struct Verdict(Box<Grounds>);
+
+/// What an error means, and for whom.
+#[derive(Clone, Debug)]
+pub(crate) struct Grounds {
+    pub(crate) kind: ErrorKind,
+    pub(crate) reason: Option<Reason>,
+    pub(crate) effect: Effect,
+    pub(crate) next: Next,
+    message: Cow<'static, str>,
+    pub(super) cause: Option<RedisError>,
+    /// The node of a cluster that is to be asked instead.
+    pub(crate) redirect: Option<Redirect>,
+    /// The server is not the primary, so its connection is of no use to whoever needs that one.
+    pub(crate) not_primary: bool,
+    /// The server said so itself.
+    pub(crate) answered: bool,
+    /// What the user lacks, if that is what it is about.
+    pub(crate) lack: Option<Lack>,
+    /// What the server's clock showed, where it refused the request as late: µs since the Unix epoch.
+    pub(crate) late_at: Option<u64>,
+    /// After how long the server, which is there, does what was asked.
+    pub(crate) passes_in: Option<Duration>,
+}
+
+/// Where a node of a cluster sends a request.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Redirect {
+    /// For this one request only, announced with `ASKING`: the slot is being moved.
+    pub(crate) ask: bool,
+    /// Empty when it is the host of the node that sends.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl Redirect {
+    /// Reads `3999 127.0.0.1:6381`.
+    pub(super) fn parse(ask: bool, detail: &str) -> Option<Self> {
+        let (host, port) = detail.split(' ').nth(1)?.rsplit_once(':')?;
+        let host = if host == "?" { "" } else { host };
+        Some(Self { ask, host: host.to_owned(), port: port.parse().ok()? })
+    }
+}
+
+impl Deref for Verdict {
+    type Target = Grounds;
+
+    fn deref(&self) -> &Grounds {
+        &self.0
+    }
+}
+
+impl DerefMut for Verdict {
+    fn deref_mut(&mut self) -> &mut Grounds {
+        &mut self.0
+    }
+}
+
+impl Verdict {
+    /// Whether nothing was done for want of a connection that is good for it.
+    pub(crate) fn is_unsent(&self) -> bool {
+        let not_done = (ErrorKind::Unavailable, Effect::NotApplied);
+        (self.kind, self.effect) == not_done && self.passes_in.is_none() && self.redirect.is_none()
+    }
+
+    pub(super) fn new(
+        kind: ErrorKind,
+        effect: Effect,
+        next: Next,
+        message: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        let message = message.into();
+        Self(Box::new(Grounds {
+            kind,
+            // No caller of an operation has given what a connection is made by.
+            reason: (kind == ErrorKind::Config).then_some(Reason::StoreSettings),
+            effect,
+            next,
+            message,
+            cause: None,
+            redirect: None,
+            not_primary: false,
+            answered: false,
+            lack: None,
+            late_at: None,
+            passes_in: None,
+        }))
+    }
+
+    /// The server did not do it.
+    pub(crate) fn refused(
+        kind: ErrorKind,
+        next: Next,
+        message: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self::new(kind, Effect::NotApplied, next, message)
+    }
+
+    /// No connection could be made, as the message says.
+    pub(crate) fn unconnected(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::refused(ErrorKind::Unavailable, Next::Reconnect, message).because(Reason::Unreachable)
+    }
+
+    /// A connection could not be made as it was asked for.
+    pub(crate) fn misconfigured(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::refused(ErrorKind::Config, Next::Fail, message)
+    }
+
+    /// No server is there for it just now.
+    pub(crate) fn nobody_yet(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::refused(ErrorKind::Unavailable, Next::Retry, message).because(Reason::Unreachable)
+    }
+
+    /// It was sent to a server that has been replaced before it answered.
+    pub(crate) fn replaced() -> Self {
+        let message = "the server was replaced before the answer came";
+        Self::new(ErrorKind::Unavailable, Effect::Unknown, Next::Fail, message)
+            .because(Reason::Disconnected)
+    }
+
+    /// Not enough replicas have it.
+    pub(crate) fn not_replicated(effect: Effect, message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::NotReplicated, effect, Next::Fail, message)
+    }
+
+    /// The time given was over; `effect` says whether the request had been sent.
+    pub(crate) fn out_of_time(effect: Effect, message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::Unavailable, effect, Next::Fail, message).because(Reason::NoAnswer)
+    }
+
+    /// The same, for this reason.
+    pub(crate) fn because(mut self, reason: Reason) -> Self {
+        self.reason = Some(reason);
+        self
+    }
+
+    /// The same, which is about a server that the user did not name.
+    pub(crate) fn about(mut self, server: &str) -> Self {
+        self.message = format!("{server}: {}", self.message).into();
+        self
+    }
+
+    /// The server may have forgotten leases when it was started, so long ago.
+    pub(crate) fn too_young(age: Duration, left: Duration) -> Self {
+        let mut verdict = Self::refused(
+            ErrorKind::Unavailable,
+            Next::Fail,
+            format!(
+                "the server was started {} ago, and may have forgotten leases; it grants none for {}. \
+                 If it keeps its data through restarts, say keep_leases=yes",
+                length::measured(age),
+                length::measured(left)
+            ),
+        );
+        verdict.passes_in = Some(left);
+        verdict.because(Reason::TooYoung)
+    }
+
+    /// The server's clock is behind its start by so much, so that nobody can tell its age.
+    pub(crate) fn set_back(by: Duration, left: Duration) -> Self {
+        let mut verdict = Self::refused(
+            ErrorKind::Unavailable,
+            Next::Fail,
+            format!(
+                "the server's clock is {} behind the server's start, so its age can't be told, and it grants \
+                 none for {}. Set that clock right; if the server keeps its data through restarts, say \
+                 keep_leases=yes",
+                length::measured(by),
+                length::measured(left)
+            ),
+        );
+        verdict.passes_in = Some(left);
+        verdict.because(Reason::TooYoung)
+    }
+
+    /// The server does not say how long it has run.
+    pub(crate) fn ageless() -> Self {
+        Self::refused(
+            ErrorKind::Protocol,
+            Next::Fail,
+            "the server does not tell in INFO since when it runs, so it may have forgotten leases; \
+             if it keeps its data through restarts, say keep_leases=yes",
+        )
+    }
+
+    /// The same about the question for the server's age.
+    pub(crate) fn of_age(mut self) -> Self {
+        let message = format!(
+            "its age is not known, and so not whether it may have forgotten leases: {}",
+            self.message
+        );
+        self.message = message.into();
+        self.with_effect(Effect::NotApplied)
+    }
+
+    /// The same, about one of several locks.
+    pub(crate) fn of_one_of(mut self, names: &str) -> Self {
+        self.message = format!("of one of {names}: {}", self.message).into();
+        self
+    }
+
+    /// The same, with what stands in the way of mending it.
+    pub(crate) fn beside(mut self, why: &Self) -> Self {
+        self.message = format!("{}; {}", self.message, why.message).into();
+        self
+    }
+
+    /// The same as something that passes: it is worth trying again.
+    pub(crate) fn outage(mut self) -> Self {
+        self.kind = ErrorKind::Unavailable;
+        self.next = Next::Retry;
+        self
+    }
+
+    /// The same with nothing more to be done about it.
+    pub(crate) fn give_up(mut self) -> Self {
+        self.next = Next::Fail;
+        self
+    }
+
+    /// The same, to be tried again after a pause, if nothing but the moment was
+    /// wrong and it was not carried out.
+    pub(crate) fn again(mut self) -> Self {
+        if self.effect == Effect::NotApplied && self.kind == ErrorKind::Unavailable {
+            self.next = Next::Retry;
+        }
+        self
+    }
+
+    /// The same, with what became of it all the same.
+    pub(crate) fn with_effect(mut self, effect: Effect) -> Self {
+        self.effect = effect;
+        self
+    }
+
+    /// The same about a request that was carried out, and whose confirmation this refused.
+    pub(crate) fn of_confirmation(mut self) -> Self {
+        self.message = format!("it can't be confirmed: {}", self.message).into();
+        self.with_effect(Effect::Applied).give_up()
+    }
+
+    /// The same, raised somewhere inside a script, which may have written before.
+    pub(super) fn half_way(mut self) -> Self {
+        if self.effect == Effect::NotApplied && self.kind != ErrorKind::Corrupt {
+            self.effect = Effect::Unknown;
+        }
+        if matches!(self.next, Next::Retry | Next::SendSource) {
+            self.next = Next::Fail;
+        }
+        self
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    pub(crate) fn to_error(&self) -> Error {
+        let error = Error::new(self.kind, &*self.message).with_effect(self.effect);
+        let error = match self.reason {
+            Some(reason) => error.with_reason(reason),
+            None => error,
+        };
+        let error = match self.passes_in {
+            Some(left) => error.passes_in(left),
+            None => error,
+        };
+        match &self.cause {
+            Some(cause) => error.caused_by(cause.clone()),
+            None => error,
+        }
+    }
+}
+
+/// What a user lacks to run a command.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Lack {
+    /// The right to the command.
+    Command,
+    /// The right to the keys that it was tried on.
+    Keys,
+    /// The right to the channel that it was tried on.
+    Channels,
+    /// The command itself: the server is of another make, or an operator renamed it.
+    Unknown,
+}
