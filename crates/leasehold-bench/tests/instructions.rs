@@ -1,6 +1,6 @@
 //! How many instructions the server and the client carry out, as callgrind counts them, for a cycle of a
 //! lock that nobody else wants, of one lock among many that go together, for a hand-off, and for a renewal; for a
-//! try that finds the lock busy, a cycle of a permit beside another one, a waiter's heartbeat, and the first use of a
+//! try that finds the lock busy, a cycle of a permit or a reader beside another one, a waiter's heartbeat, and the first use of a
 //! name; and for a cycle in the embedded store. How many of the client's are atomic: each takes as long as some twenty others,
 //! and none shows by how many there are in all.
 //!
@@ -64,6 +64,7 @@ const HAND_OFF: Task = Task { name: "hand-off", short: 160, long: 960 };
 const RENEWAL: Task = Task { name: "renewal", short: 960, long: 9_600 };
 const BUSY: Task = Task { name: "busy", short: 50, long: 250 };
 const PERMIT: Task = Task { name: "permit", short: 50, long: 250 };
+const SHARED: Task = Task { name: "shared", short: 50, long: 250 };
 const HEARTBEAT: Task = Task { name: "heartbeat", short: 75, long: 300 };
 const FIRST_USE: Task = Task { name: "first-use", short: 50, long: 250 };
 const EMBEDDED: Task = Task { name: "embedded", short: 200, long: 2_000 };
@@ -82,6 +83,7 @@ async fn carry_out(task: &str, times: usize) {
         "renewal" => renewals(&connect().await, 960, times / 960).await,
         "busy" => busy(&connect().await, times).await,
         "permit" => permits(&connect().await, times).await,
+        "shared" => readers(&connect().await, times).await,
         "heartbeat" => heartbeats(&connect().await, times).await,
         "first-use" => first_uses(&connect().await, times).await,
         "embedded" => {
@@ -148,6 +150,16 @@ async fn permits(client: &Client, times: usize) {
     let other = semaphore.acquire().await.unwrap();
     for _ in 0..times {
         semaphore.try_acquire().await.unwrap().unwrap().release().await.unwrap();
+    }
+    other.release().await.unwrap();
+}
+
+/// Cycles of one reader beside another.
+async fn readers(client: &Client, times: usize) {
+    let lock = client.rwlock("counted/shared");
+    let other = lock.read().await.unwrap();
+    for _ in 0..times {
+        lock.try_read().await.unwrap().unwrap().release().await.unwrap();
     }
     other.release().await.unwrap();
 }
@@ -271,13 +283,14 @@ fn each(side: Side, task: Task) -> Counts {
 
 /// References: what each side needs as a multiple of what it needs for the bare pair, and how many atomic
 /// instructions. Counted on Redis 7.0, with all features of the workspace, built for tests on x86-64.
-const COUNTED: [(Side, Task, f64, Option<f64>); 13] = [
+const COUNTED: [(Side, Task, f64, Option<f64>); 14] = [
     (Side::Server, ALONE, 3.12, None),
     (Side::Server, TOGETHER, 1.25, None),
     (Side::Server, HAND_OFF, 6.0, None),
     (Side::Server, RENEWAL, 0.72, None),
     (Side::Server, BUSY, 2.62, None),
     (Side::Server, PERMIT, 10.4, None),
+    (Side::Server, SHARED, 10.0, None),
     (Side::Server, HEARTBEAT, 2.92, None),
     (Side::Server, FIRST_USE, 2.94, None),
     (Side::Client, ALONE, 0.98, Some(199.0)),

@@ -73,12 +73,13 @@ impl Serialize for KindObject<'_> {
 
 impl Serialize for LockInfo {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut document = to.serialize_struct("LockInfo", 6)?;
+        let mut document = to.serialize_struct("LockInfo", 7)?;
         document.serialize_field("key", &self.key)?;
         document.serialize_field("kind", &KindObject(self))?;
         document.serialize_field("holders", &self.holders)?;
         document.serialize_field("waiters", &self.waiters)?;
         document.serialize_field("closed_for_ms", &self.closed_for.map(ms))?;
+        document.serialize_field("clock_set_back_ms", &ms(self.clock_set_back))?;
         document.serialize_field("last_fence", &Text(self.last_fence))?;
         document.end()
     }
@@ -158,6 +159,7 @@ mod tests {
                     "behind": 0,
                 }],
                 "closed_for_ms": 1500,
+                "clock_set_back_ms": 0,
                 "last_fence": "9007199254740993",
             })
         );

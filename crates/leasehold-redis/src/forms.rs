@@ -26,15 +26,15 @@ impl Shape {
     }
 }
 
-/// Shape; until when the key lives; token, when its lease ends, 0 for no lease; the sequence that follows the last fence, and
-/// their epoch.
-pub(crate) const PLAIN: &str = "<Bdc16ddH";
+/// Shape; until when the key lives; token, when its lease ends, 0 for no lease; when something was last given; the sequence
+/// that follows the last fence, and their epoch.
+pub(crate) const PLAIN: &str = "<Bdc16dddH";
 /// And how many wait; the first place and the last; the longest window; no place ends before.
-pub(crate) const LINE: &str = "<Bdc16ddHIdddd";
-/// And whether the holder is asked to let go; until when the lock is closed; the limit; where a sweep of the line got to, and
+pub(crate) const LINE: &str = "<Bdc16dddHIdddd";
+/// And how far the lock's time is ahead of the server's clock; whether the holder is asked to let go; until when the lock is closed; the limit; where a sweep of the line got to, and
 /// the least end that it met; the next places; how many share the lock, and what they have; no lease of theirs ends before;
 /// whose does first; where a sweep of them got to, and the least end that it met. Then come further ranges of places.
-pub(crate) const ALL: &str = "<Bdc16ddHIddddBdIddddIddIId";
+pub(crate) const ALL: &str = "<Bdc16dddHIdddddBdIddddIddIId";
 /// A waiter: place; when it was heard; heartbeat; window; how many wait behind it; when it came; how many fences; mode;
 /// permits; ticket; length of the channel. Then come the channel and the label.
 pub(crate) const WAITER: &str = "<c1ddIdIdIc1dc8B";
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn forms_have_the_sizes_that_the_format_says() {
         let sizes = [PLAIN, LINE, ALL, WAITER, HEARD, SHARER, END, RENEWAL].map(form_size);
-        assert_eq!(sizes, [43, 79, 160, 63, 41, 40, 39, 51]);
+        assert_eq!(sizes, [51, 87, 176, 63, 41, 40, 39, 51]);
         for (shape, longer) in [(PLAIN, LINE), (LINE, ALL), (HEARD, WAITER)] {
             assert!(longer.starts_with(shape));
         }

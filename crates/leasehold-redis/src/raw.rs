@@ -63,7 +63,7 @@ impl<'a> Field<'a> {
 
 /// A line for each field of a lock, behind one that says when its key expires; none where nothing is stored.
 /// `left` is what `PTTL` says.
-pub(crate) fn lines(key: &str, now: u64, left: i64, fields: &Fields) -> Vec<String> {
+pub(crate) fn lines(key: &str, clock: u64, left: i64, fields: &Fields) -> Vec<String> {
     if fields.is_empty() {
         return Vec::new();
     }
@@ -73,7 +73,8 @@ pub(crate) fn lines(key: &str, now: u64, left: i64, fields: &Fields) -> Vec<Stri
     );
     let state = fields.get(&b"state"[..]).and_then(|state| State::read(state).ok());
     // Records of permits are read without the state, too: their limit stands there.
-    let limit = state.map_or(u32::MAX, |state| state.limit.max(1));
+    let limit = state.as_ref().map_or(u32::MAX, |state| state.limit.max(1));
+    let now = clock.saturating_add(state.map_or(0, |state| state.ahead(clock)));
     let mut all: Vec<_> = fields.iter().map(|(name, value)| (Field::of(name), value)).collect();
     all.sort_unstable();
     let told = all.into_iter().map(|(field, value)| {
@@ -81,7 +82,7 @@ pub(crate) fn lines(key: &str, now: u64, left: i64, fields: &Fields) -> Vec<Stri
             _ if value.is_empty() && field != Field::State => {
                 "empty, which is as good as not there".to_owned()
             }
-            Field::State => state_words(value, now),
+            Field::State => state_words(value, clock),
             Field::About => about_words(value),
             Field::Place(_) | Field::Slot(_) => token_words(value),
             Field::Token(token) => record_words(token, value, limit, now),
@@ -141,7 +142,7 @@ impl Words {
     }
 }
 
-fn state_words(state: &[u8], now: u64) -> String {
+fn state_words(state: &[u8], clock: u64) -> String {
     let read = match State::read(state) {
         Ok(read) => read,
         // A token may be anywhere in one that can't be read.
@@ -154,16 +155,19 @@ fn state_words(state: &[u8], now: u64) -> String {
             return format!("unreadable, {why}: {} bytes, the first is {first}", state.len());
         }
     };
+    let now = clock.saturating_add(read.ahead(clock));
     let State {
         kept,
         token,
         ends,
+        given,
         following,
         epoch,
         waiters,
         ranges,
         longest,
         soonest,
+        offset,
         asked,
         closed,
         limit,
@@ -185,12 +189,16 @@ fn state_words(state: &[u8], now: u64) -> String {
     } else {
         "all"
     };
-    let mut words = Words::new(shape, now);
+    let mut words = Words::new(shape, clock);
     words.moment("kept", kept);
+    words.now = now;
     if let Some(token) = token {
         words.say("token", fingerprint(token.as_bytes()));
     }
     words.moment("ends", ends);
+    if ends > 0 || holders > 0 || waiters > 0 || closed > 0 {
+        words.moment("given", given);
+    }
     match following.checked_sub(1).and_then(|last| fence(epoch, last)) {
         Some(last) => words.say("next", format!("{following} (last fence {last})")),
         None => words.say("next", following),
@@ -205,6 +213,9 @@ fn state_words(state: &[u8], now: u64) -> String {
     }
     if waiters > 0 {
         words.length("longest", longest).moment("soonest", soonest);
+    }
+    if offset > 0 {
+        words.length("offset", offset);
     }
     if asked {
         words.say("asked", "yes");
@@ -329,7 +340,8 @@ mod tests {
     fn plain(token: [u8; 16]) -> Vec<u8> {
         let mut state = Vec::new();
         let kept = NOW + 1_500_000;
-        state.byte(0x11).double(kept).bytes(&token).double(NOW + 500_000).double(NOW + 17).short(3);
+        state.byte(0x11).double(kept).bytes(&token).double(NOW + 500_000).double(NOW);
+        state.double(NOW + 17).short(3);
         state
     }
 
@@ -348,11 +360,14 @@ mod tests {
                 "key  leasehold:{a} expires in 1.5s".to_owned(),
                 format!(
                     "state  plain kept=1795378206840934 (in 1.5s) token=#{token} ends=1795378205840934 (in 500.0ms) \
-                     next=1795378205340951 (last fence {fence}) epoch=3"
+                     given=1795378205340934 (0.0ns ago) next=1795378205340951 (last fence {fence}) epoch=3"
                 ),
                 "about  1795378205 340934 17 1 web-7 nightly%20build".to_owned(),
             ]
         );
+        let set_back =
+            lines("a", NOW - 1_000_000, -1, &HashMap::from([(b"state".to_vec(), state.clone())]));
+        assert!(set_back[1].contains("ends=1795378205840934 (in 500.0ms)"), "{set_back:?}");
         let key = lines("a", NOW, -1, &HashMap::from([(b"state".to_vec(), state)]))[0].clone();
         assert_eq!(key, "key  a never expires");
         assert!(shown(&[]).is_empty());
@@ -366,7 +381,7 @@ mod tests {
         let longer = [&token[..], b"SECRET"].concat();
         let place = [&[0x41][..], &[0; 7]].concat();
         for (name, value, why) in [
-            (&b"state"[..], cut(&state), "unreadable, damaged: 42 bytes, the first is b\"\\x11\""),
+            (&b"state"[..], cut(&state), "unreadable, damaged: 50 bytes, the first is b\"\\x11\""),
             (b"state", state[2..].to_vec(), "unreadable, of version"),
             (b"state", state[..20].to_vec(), "unreadable, damaged: 20 bytes"),
             (b"state", [&[0x21][..], &state[1..]].concat(), "unreadable, of version 2: 43 bytes"),

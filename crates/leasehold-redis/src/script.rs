@@ -55,7 +55,7 @@ pub(crate) struct Scripts {
 
 pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts::with(true, str::to_owned));
 
-const FRAGMENTS: [(&str, &str); 20] = [
+const FRAGMENTS: [(&str, &str); 21] = [
     ("begin", include_str!("scripts/begin.lua")),
     ("clock", include_str!("scripts/clock.lua")),
     ("commit", include_str!("scripts/commit.lua")),
@@ -73,10 +73,14 @@ const FRAGMENTS: [(&str, &str); 20] = [
     ("shown", include_str!("scripts/shown.lua")),
     ("state", include_str!("scripts/state.lua")),
     ("tell", include_str!("scripts/tell.lua")),
+    ("time", include_str!("scripts/time.lua")),
     ("wanted", include_str!("scripts/wanted.lua")),
     ("wide", include_str!("scripts/wide.lua")),
     ("wish", include_str!("scripts/wish.lua")),
 ];
+
+/// Longer, in µs, than any request is of use, by the clock that its client has heard of, however late that was.
+const REQUESTS_VALID_US: u64 = 10_000_000;
 
 /// What the scripts write as `$NAME`: numbers, the forms of docs/wire.md, and their sizes.
 static NAMES: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
@@ -123,10 +127,12 @@ static NAMES: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
         form("$CONVERSION", "<c16dHc1dII"),
         form("$MEANT", "<BHdI"),
         form("$LIMIT", "<I"),
-        // Where in a state end how long the key lives, the token, and the end of the lease, which is one longer.
+        // Where in a state end how long the key lives and the token; and where begin what is behind the end of the lease,
+        // and what is behind when it was given.
         number("$KEPT_END", 9),
         number("$TOKEN_END", 25),
         number("$ENDS_END", 34),
+        number("$GIVEN_END", 42),
         form("$NO_END", &"\\0".repeat(8)),
         form("$NOBODY", &"\\0".repeat(16)),
         // How many holders, and how many places, one call looks at: about half a millisecond.
@@ -140,6 +146,8 @@ static NAMES: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
         number("$BEHIND", Place::BEHIND),
         // The moment from which fences count.
         number("$ORIGIN", Fence::ORIGIN_UNIX_US),
+        // No request is good for so long, even where its client heard late of the clock.
+        number("$VALID", REQUESTS_VALID_US),
         // Later than all moments, and exact as a number.
         number("$FAR", FAR),
         // How far from a range of places one still belongs to it, and how many ranges there are beside those of places

@@ -78,7 +78,38 @@ impl ServerClock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::classify;
+    use crate::classify::{self, Stage};
+    use crate::forms::Pack as _;
+    use crate::script::SCRIPTS;
+    use leasehold_testkit::server::RedisServer;
+
+    #[tokio::test]
+    async fn a_request_that_was_sent_before_the_clock_was_set_back_is_late() {
+        let server = RedisServer::start();
+        let client = redis::Client::open(server.url()).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let now = leasehold_clock::wall::unix_micros();
+        let clock = ServerClock::unknown();
+        for (ahead_s, is_late) in [(3_600_u64, true), (11, true), (2, false)] {
+            let not_after = now + ahead_s * 1_000_000;
+            let (mut client, mut last) = (Vec::new(), Vec::new());
+            client.short(0).double(not_after).double(0).double(0);
+            last.double(not_after);
+            let of_others = include_str!("interop/scripts/in_time.lua");
+            let mut ours = redis::cmd("EVAL");
+            ours.arg(&SCRIPTS.renew.source).arg(0).arg(client).arg("");
+            let mut others = redis::cmd("EVAL");
+            others.arg(of_others).arg(0).arg(last);
+            for request in [ours, others] {
+                let answer: Result<Value, _> = request.query_async(&mut connection).await;
+                assert_eq!(answer.is_err(), is_late, "{ahead_s} s: {answer:?}");
+                if let Err(error) = answer {
+                    clock.hear(&classify::judge(&error, Stage::Asked));
+                    assert!(clock.at(Instant::now()) < now + 10_000_000, "{error}");
+                }
+            }
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_clock_goes_on_from_what_was_last_heard_of_it() {

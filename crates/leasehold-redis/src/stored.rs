@@ -24,6 +24,8 @@ pub(crate) struct State {
     pub(crate) token: Option<Token>,
     /// 0 where nobody has the lock alone.
     pub(crate) ends: u64,
+    /// When something was last given; means nothing while nobody uses the lock.
+    pub(crate) given: u64,
     pub(crate) following: u64,
     pub(crate) epoch: u64,
     pub(crate) waiters: u32,
@@ -31,6 +33,8 @@ pub(crate) struct State {
     pub(crate) ranges: Vec<(u64, u64)>,
     pub(crate) longest: u64,
     pub(crate) soonest: u64,
+    /// How far the lock's time is ahead of the server's clock.
+    pub(crate) offset: u64,
     pub(crate) asked: bool,
     pub(crate) closed: u64,
     /// 0 for a lock; means nothing while nobody uses it.
@@ -72,8 +76,9 @@ impl State {
         let mut packed = Packed(bytes.get(1..)?);
         let kept = packed.double()?;
         let token = Some(packed.array()?).filter(|token| *token != [0; 16]).map(Token::from_bytes);
-        let (ends, following, epoch) = (packed.double()?, packed.double()?, packed.short()?);
-        let mut state = Self { kept, token, ends, following, epoch, ..Self::default() };
+        let (ends, given) = (packed.double()?, packed.double()?);
+        let (following, epoch) = (packed.double()?, packed.short()?);
+        let mut state = Self { kept, token, ends, given, following, epoch, ..Self::default() };
         if is(Shape::Line) || is(Shape::All) {
             state.waiters = packed.int()?;
             let (head, tail) = (packed.double()?, packed.double()?);
@@ -84,6 +89,7 @@ impl State {
             }
         }
         if is(Shape::All) {
+            state.offset = packed.double()?;
             state.asked = packed.byte()? != 0;
             (state.closed, state.limit) = (packed.double()?, packed.int()?);
             state.walked = packed.double()?;
@@ -99,6 +105,13 @@ impl State {
         }
         let known = is(Shape::Plain) || is(Shape::Line) || is(Shape::All);
         (known && packed.0.is_empty()).then_some(state)
+    }
+
+    /// The present in the lock's time, which is ahead of the server's clock by so much.
+    pub(crate) fn ahead(&self, clock: u64) -> u64 {
+        let in_use = self.ends > 0 || self.holders > 0 || self.waiters > 0 || self.closed > 0;
+        let given = if in_use { self.given } else { 0 };
+        given.saturating_sub(clock).max(self.offset)
     }
 
     /// Who has the lock alone, by what is kept about it.
@@ -331,9 +344,9 @@ impl Stored {
     /// The holds whose fields somebody else removed, as the next script that looks for them writes them anew:
     /// nobody knows of any that it is over until all is.
     fn lost(&self, now: u64, retention: Duration) -> Vec<HolderInfo> {
-        let State { kept, holders, taken, first_end, limit, ends, .. } = self.state;
+        let State { kept, holders, taken, first_end, limit, ends, offset, .. } = self.state;
         let retention = u64::try_from(retention.as_micros()).unwrap_or(u64::MAX);
-        let until = kept.saturating_sub(retention).max(first_end);
+        let until = kept.saturating_sub(retention).saturating_add(offset).max(first_end);
         let present = self.holders.len();
         let lost = usize::try_from(holders).unwrap_or(usize::MAX).saturating_sub(present);
         if until <= now || ends > 0 {
@@ -366,8 +379,10 @@ impl Stored {
         Some(block(epoch, following.checked_sub(1)?, 1)?.last())
     }
 
-    /// The lock as it is at a time, for people; `None` when nobody uses it.
-    pub(crate) fn describe(self, key: &Key, now: u64, retention: Duration) -> Option<LockInfo> {
+    /// The lock as it is when the server's clock shows a time, for people; `None` when nobody uses it.
+    pub(crate) fn describe(self, key: &Key, clock: u64, retention: Duration) -> Option<LockInfo> {
+        let ahead = self.state.ahead(clock);
+        let now = clock.saturating_add(ahead);
         let last = self.last_fence().unwrap_or(Fence::ZERO);
         let mut info = LockInfo::new(key.clone(), kind(self.state.limit), last);
         info.holders = self.lost(now, retention);
@@ -389,6 +404,7 @@ impl Stored {
             let closed = self.state.closed.saturating_sub(now);
             info.closed_for = Some(Duration::from_micros(closed));
         }
+        info.clock_set_back = Duration::from_micros(ahead);
         let idle = info.holders.is_empty() && info.waiters.is_empty() && info.closed_for.is_none();
         (!idle).then_some(info)
     }

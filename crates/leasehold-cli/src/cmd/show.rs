@@ -97,6 +97,9 @@ pub(super) fn description(info: &LockInfo) -> String {
     if let (false, Some(left)) = (info.holders.is_empty(), info.closed_for) {
         rows.push(row("closed", format!("for another {}", duration::show(left))));
     }
+    if !info.clock_set_back.is_zero() {
+        rows.push(row("clock", format!("set back by {}", duration::show(info.clock_set_back))));
+    }
     for holder in &info.holders {
         rows.push(row("holder", owner(holder)));
         if !holder.is_foreign() {

@@ -24,13 +24,24 @@ pub struct LockInfo {
     /// The last fence of all that were issued or reserved for the name: the end of the block of its
     /// last grant, which nobody need have had.
     pub last_fence: Fence,
+    /// By how much the store's clock was set back since the lock came into use, as far as its operations noticed. The
+    /// lock goes on by its own time: no lease has more left than its length. Zero where that clock is never set.
+    pub clock_set_back: Duration,
 }
 
 impl LockInfo {
     /// A lock that nobody holds or waits for.
     #[must_use]
     pub const fn new(key: Key, kind: Kind, last_fence: Fence) -> Self {
-        Self { key, kind, holders: Vec::new(), waiters: Vec::new(), closed_for: None, last_fence }
+        Self {
+            key,
+            kind,
+            holders: Vec::new(),
+            waiters: Vec::new(),
+            closed_for: None,
+            last_fence,
+            clock_set_back: Duration::ZERO,
+        }
     }
 
     /// How many contenders wait, those behind a waiter in its process included.

@@ -41,7 +41,9 @@ impl Operation for AcquireRequest {
             let expires_at = now.at.saturating_add(self.ttl.duration());
             holder.expires_at = holder.expires_at.max(expires_at);
             holder.holds = self.holds.get();
-            return Acquire::Already(Already::new(holder.fences, holder.holds));
+            let already = Already::new(holder.fences, holder.holds);
+            entry.time.give(now.at);
+            return Acquire::Already(already);
         }
         if let Some(at) = entry.waiters.iter().position(|w| w.token == self.token) {
             if entry.has_bond(self.mode) && entry.is_to_be_had(self, now.at) {
@@ -176,6 +178,7 @@ impl LockEntry {
         };
         self.close(cooldown, now.at);
         let fences = self.issue(request.fence_block, now);
+        self.time.give(now.at);
         self.holders.push(Holder {
             token: request.token,
             mode: request.mode,

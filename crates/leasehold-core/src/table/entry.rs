@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use super::time::LockTime;
 use super::{Now, StoreTime};
 use crate::cooldown::Cooldown;
 use crate::fence::{Fence, FenceBlock};
@@ -33,6 +34,7 @@ pub struct LockEntry {
     pub(super) released: Option<Token>,
     /// The tokens of the last other leases that were released, the latest first.
     pub(super) ended: VecDeque<Token>,
+    pub(super) time: LockTime,
 }
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
@@ -68,9 +70,10 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    /// What would be left of a lease handed to this waiter now.
+    /// What would be left of a lease handed to this waiter now. It may have been heard after the present, by a store's
+    /// clock that was set back since.
     pub(super) fn window_left(&self, at: StoreTime) -> Duration {
-        self.seen_at.saturating_add(self.window.duration()).saturating_since(at)
+        self.seen_at.min(at).saturating_add(self.window.duration()).saturating_since(at)
     }
 
     /// Whether the waiter has given signs of life so recently that a lease can be handed to it:
@@ -83,8 +86,7 @@ impl Waiter {
         self.window_left(at) >= self.window.part(2)
     }
 
-    /// When the next heartbeat comes at the latest. It comes by the waiter's own clock, so no later for a waiter that was
-    /// heard after the present, by a store's clock that was set back since.
+    /// When the next heartbeat comes at the latest, by the waiter's own clock.
     pub(super) fn next_heartbeat(&self, at: StoreTime) -> StoreTime {
         self.seen_at.min(at).saturating_add(QueueRequest::heartbeat_every(self.window))
     }
@@ -127,9 +129,11 @@ impl LockEntry {
         holders.chain(self.waiters.iter().map(|waiter| &waiter.token))
     }
 
-    /// Describes the lock as it is at `at`; `None` when nobody uses it. Changes nothing.
+    /// Describes the lock as it is when the store's clock shows `at`; `None` when nobody uses it. Changes nothing.
     #[must_use]
     pub fn inspect(&self, key: &Key, at: StoreTime) -> Option<LockInfo> {
+        let mut time = self.time;
+        let at = time.go_on(at);
         let mut info = LockInfo::new(key.clone(), self.kind?, self.last_fence.unwrap_or(FIRST));
         info.holders = self
             .holders
@@ -148,17 +152,19 @@ impl LockEntry {
             .map(|waiter| waiter.info(at))
             .collect();
         info.closed_for = self.closed_for(at);
+        info.clock_set_back = time.ahead();
         let idle = info.holders.is_empty() && info.waiters.is_empty() && info.closed_for.is_none();
         (!idle).then_some(info)
     }
 
-    /// Until when the entry says more than its last fence: the latest end of any lease, place or
+    /// Until when, by the store's clock, the entry says more than its last fence: the latest end of any lease, place or
     /// cool-down. `None` when nobody uses the lock.
     #[must_use]
     pub fn in_use_until(&self) -> Option<StoreTime> {
         let holders = self.holders.iter().map(|holder| holder.expires_at);
         let waiters = self.waiters.iter().map(|w| w.seen_at.saturating_add(w.window.duration()));
-        holders.chain(waiters).chain(self.closed_until).max()
+        let until = holders.chain(waiters).chain(self.closed_until).max();
+        until.map(|until| self.time.on_clock(until))
     }
 
     /// Whether a store may forget the entry: nobody uses the lock, and the time has passed its
@@ -176,11 +182,14 @@ impl LockEntry {
         self.last_fence
     }
 
+    /// Whether anybody uses the lock, or it is closed.
+    pub(super) fn is_in_use(&self) -> bool {
+        !self.holders.is_empty() || !self.waiters.is_empty() || self.closed_until.is_some()
+    }
+
     /// The kind that the lock is in use as.
     pub(super) fn kind_in_use(&self) -> Option<Kind> {
-        let in_use =
-            !self.holders.is_empty() || !self.waiters.is_empty() || self.closed_until.is_some();
-        self.kind.filter(|_| in_use)
+        self.kind.filter(|_| self.is_in_use())
     }
 
     /// Whether there is room for one more holder of this mode.
@@ -232,7 +241,10 @@ impl LockEntry {
 
     pub(super) fn close(&mut self, cooldown: Cooldown, at: StoreTime) {
         let until = (!cooldown.is_none()).then(|| at.saturating_add(cooldown.duration()));
-        self.closed_until = self.closed_until.max(until);
+        if until > self.closed_until {
+            self.closed_until = until;
+            self.time.give(at);
+        }
     }
 
     pub(super) const fn reopen(&mut self, asked: bool) {

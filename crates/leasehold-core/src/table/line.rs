@@ -35,6 +35,7 @@ impl LockEntry {
         let next = self.next_place(preferred, at);
         let place = known.unwrap_or(next);
         self.next_places[usize::from(!preferred)] = Some(next.max(place.following()));
+        self.time.give(at);
         let before = self.waiters.partition_point(|waiter| waiter.place < place);
         self.waiters.insert(
             before,

@@ -17,6 +17,8 @@
 //! * A fence is larger than every fence issued for the name before, also when the entry was
 //!   forgotten in between: it is at least the time, and an entry is kept until the time has passed
 //!   its last fence ([`LockEntry::may_be_forgotten`]).
+//! * A lock's time never goes back, also where the store's clock does: no lease, place or cool-down has more left than
+//!   it was given.
 
 mod acquire;
 mod change;
@@ -27,6 +29,7 @@ mod release;
 mod renew;
 #[cfg(test)]
 mod tests;
+mod time;
 
 pub use acquire::{Entries, Obstacle, acquire_all};
 pub use entry::{LockEntry, Notice};

@@ -1,6 +1,7 @@
 //! What an operation on a lock is, and what happens around each of them.
 
 use super::entry::{Holder, LockEntry, Notice, Waiter};
+use super::time::LockTime;
 use super::{Now, StoreTime};
 use crate::store::{Place, Wake};
 use crate::token::Token;
@@ -52,6 +53,7 @@ impl LockEntry {
         now: Now,
         notices: &mut Vec<Notice>,
     ) -> O::Answer {
+        let now = Now { at: self.time.go_on(now.at), ..now };
         let first = self.first_in_line();
         operation.prepare(self, now.at);
         self.expire(now.at);
@@ -67,6 +69,9 @@ impl LockEntry {
         let first = first.filter(|_| !is_shorter && self.closed_until <= closed_until);
         let asking = operation.token().filter(|_| O::TAKES);
         self.tell_new_first(first, asking, now.at, notices);
+        if !self.is_in_use() {
+            self.time = LockTime::default();
+        }
         answer
     }
 
@@ -112,13 +117,14 @@ impl LockEntry {
         };
         let wake = Wake::Granted { ticket: head.ticket, heartbeat: head.heartbeat, fences };
         notices.push(Notice { client: head.client, wake });
+        self.time.give(now.at);
         self.holders.push(Holder {
             token: head.token,
             mode: head.mode,
             fences,
             holds: 1,
             granted_at: now.at,
-            expires_at: head.seen_at.saturating_add(head.window.duration()),
+            expires_at: now.at.saturating_add(head.window_left(now.at)),
             owner: head.owner,
             metadata: head.metadata,
             asked_by: None,

@@ -50,6 +50,7 @@ impl Operation for RenewRequest {
             holder.fences = FenceBlock::up_to(last, holder.fences.count());
             entry.last_fence = Some(last);
         }
+        entry.time.give(now.at);
         answer
     }
 }

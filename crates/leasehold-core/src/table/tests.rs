@@ -21,6 +21,7 @@ mod changing;
 mod holding;
 mod line;
 mod properties;
+mod set_back;
 
 /// What a waiter's window is here, and by that how long a lease handed to it runs.
 const WINDOW: u64 = 300;

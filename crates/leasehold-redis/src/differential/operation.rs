@@ -301,7 +301,7 @@ pub(super) fn step(home: Home) -> impl Strategy<Value = Step> {
             333_333_i64, 333_334, 499_999, 500_000, 500_001, 999_999, 1_000_000, 1_000_001,
         ]),
         1 => 1_000_000..5_000_000_i64,
-        1 => -2_000_000..0_i64,
+        1 => -6_000_000..0_i64,
     ];
     let epoch = prop_oneof![12 => Just(0_u64), 1 => 0..EPOCHS];
     (pass_us, epoch, operation(home)).prop_map(|(pass_us, epoch, operation)| Step {

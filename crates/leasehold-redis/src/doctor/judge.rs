@@ -373,9 +373,16 @@ fn saving(facts: &Facts) -> Option<Finding> {
 }
 
 fn uptime(facts: &Facts, confirming: Option<Replication>) -> Option<Finding> {
-    let told: i64 = facts.info("uptime_in_seconds")?.parse().ok()?;
+    let number = |name| facts.info(name)?.parse::<i64>().ok();
+    let told = number("uptime_in_seconds")?;
     if told < 0 {
-        return Some(set_back(Duration::from_secs(told.unsigned_abs()), confirming));
+        return Some(set_back(told, "the time at which it started", confirming));
+    }
+    // A server counts the time of its start for its first save.
+    let since_save = number("server_time_usec").zip(number("rdb_last_save_time"));
+    let since_save = since_save.map_or(0, |(now, saved)| (now / 1_000_000).saturating_sub(saved));
+    if since_save < -1 {
+        return Some(set_back(since_save, "the time of its last save", None));
     }
     let up = Duration::from_secs(told.unsigned_abs());
     // It is told in whole seconds.
@@ -415,12 +422,10 @@ fn uptime(facts: &Facts, confirming: Option<Replication>) -> Option<Finding> {
     )
 }
 
-/// What becomes of a server whose clock is behind its start by so much.
-fn set_back(by: Duration, confirming: Option<Replication>) -> Finding {
-    let found = format!(
-        "the server's clock was set back, and is {} behind the time at which it started",
-        rough(by)
-    );
+/// What becomes of a server whose clock is behind that time by so much.
+fn set_back(seconds: i64, behind: &str, confirming: Option<Replication>) -> Finding {
+    let by = rough(Duration::from_secs(seconds.unsigned_abs()));
+    let found = format!("the server's clock was set back, and is {by} behind {behind}");
     let doubted = confirming.is_some_and(|confirming| confirming.longest.is_some());
     let (severity, means) = if doubted {
         (
@@ -431,8 +436,8 @@ fn set_back(by: Duration, confirming: Option<Replication>) -> Finding {
     } else {
         (
             Severity::Warning,
-            "leases that nobody renews last longer by the step, and a quorum counts it for a node that \
-             was just started",
+            "a lease or cool-down from before counts from the next request for it, and a \
+             quorum may count the server for a node that was just started",
         )
     };
     let finding = Finding::new(severity, "uptime", found, means);

@@ -184,6 +184,22 @@ fn a_server_whose_clock_is_behind_its_start_is_named() {
 }
 
 #[test]
+fn a_server_whose_clock_is_behind_its_last_save_is_named() {
+    let judged = |saved| {
+        let info = [
+            ("uptime_in_seconds", "7200"),
+            ("server_time_usec", "1700000000999999"),
+            ("rdb_last_save_time", saved),
+        ];
+        uptime(&facts(&info, &[]), None).unwrap()
+    };
+    let finding = judged("1700003600");
+    assert_eq!(finding.severity, Severity::Warning);
+    assert!(finding.found.contains("behind the time of its last save"), "{finding:?}");
+    assert_eq!(judged("1700000001").severity, Severity::Fine);
+}
+
+#[test]
 fn a_clock_is_judged_by_what_is_certain_about_it() {
     let judged = |ahead_ms: i64, uncertain_ms| {
         let uncertainty = Duration::from_millis(uncertain_ms);

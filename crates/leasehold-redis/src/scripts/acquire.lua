@@ -37,35 +37,35 @@ for i = 1, #keys do
   -- include: state
   -- exit: a lock that is free is taken.
   if state and #state == $PLAIN_SIZE and usual and room > 0 then
-    local shape, lives, _, until_then, next_fence = unpack('$PLAIN_STATE', state)
-    if shape == $PLAIN and until_then <= now and next_fence <= least and lives >= lasts then
+    local shape, lives, _, until_then, _, next_fence = unpack('$PLAIN_STATE', state)
+    if shape == $PLAIN and until_then <= clock and next_fence <= least and lives >= lasts then
       local told = try('HSET', key, 'state', sub(state, 1, $KEPT_END) .. token .. lease, 'about', about)
       if told == 0 or type(told) == 'number' then answer, alike, room = least, alike + 1, room - 1 end
     end
   end
   -- exit: behind a lease that goes on, in a line of which nobody has run out, one comes to the end or is heard.
   if state and #state == $LINE_SIZE and waits and its_limit == 0 and not preferred and room > 0 then
-    shape, kept, holder, ends, following, last_epoch, waiters, head, tail, longest, soonest = unpack('$LINE_STATE', state)
-    if shape == $LINE and ends > now and soonest > now and holder ~= token and window <= longest
-      and kept >= now + window + retention then
+    shape, kept, holder, ends, given, following, last_epoch, waiters, head, tail, longest, soonest = unpack('$LINE_STATE', state)
+    if shape == $LINE and ends > clock and given <= clock and soonest > clock and holder ~= token and window <= longest
+      and kept >= clock + window + retention then
       local record, what, text, place, told = try('HGET', key, token), try('HGET', key, 'about') or '', state, nil, nil
       if #what == 0 then
         -- Left to the rest, as is what can't be read.
       elseif not record and brought < 0 and most < 0 then
         place = tail + 1
-        text = pack('$LINE_STATE', $LINE, kept, holder, ends, following, last_epoch, waiters + 1, head, place, longest,
-          min(soonest, now + window))
+        text = pack('$LINE_STATE', $LINE, kept, holder, ends, clock, following, last_epoch, waiters + 1, head, place, longest,
+          min(soonest, clock + window))
         told = try('HSET', key, 'state', text, pack('$PLACE', place), token, token,
-          pack('$WAITER', 'w', place, now, beat, window, behind, now, block, mode, permits, ticket, #channel)
+          pack('$WAITER', 'w', place, clock, beat, window, behind, clock, block, mode, permits, ticket, #channel)
           .. channel .. waiting_label)
-      elseif record and #record > $WAITER_SIZE and byte(record) == $WAITS and now + window >= soonest then
+      elseif record and #record > $WAITER_SIZE and byte(record) == $WAITS and clock + window >= soonest then
         local _, its_place, _, _, _, _, arrived, from = unpack('$HEARD', record)
         place = its_place
         told = try('HSET', key, token,
-          pack('$HEARD', 'w', place, now, beat, window, behind, arrived) .. sub(record, from))
+          pack('$HEARD', 'w', place, clock, beat, window, behind, arrived) .. sub(record, from))
       end
       if type(told) == 'number' then
-        answer = {'waiting', floor(now), text, what, floor(place)}
+        answer = {'waiting', floor(clock), text, what, floor(place)}
         room = room - 2
       end
     end
@@ -128,7 +128,7 @@ for i = 1, #keys do
       put(pack('$PLACE', place), token)
       put(token, pack('$WAITER', 'w', place, now, beat, window, behind, now, block, mode, permits, ticket, #channel)
         .. channel .. waiting_label)
-      limit, waiters, changed = its_limit, waiters + 1, true
+      limit, waiters, given, changed = its_limit, waiters + 1, now, true
       latest, longest, soonest = now + window, max(longest, window), min(soonest, now + window)
       answer = {'waiting'}
     end

@@ -11,11 +11,12 @@ local try, type, byte, sub, format = redis.pcall, type, string.byte, string.sub,
 local max, min, floor = math.max, math.min, math.floor
 local pack, unpack, spread = struct.pack, struct.unpack, unpack
 local epoch, not_after, least, retention = unpack('$CLIENT', argv[1])
-local now, stamp
+-- The present, also as text: by the server's clock, and by the time of the lock at hand, which never goes back.
+local clock, clock_stamp, now, stamp
 -- The lock at hand: its state, as docs/wire.md has it.
-local key, state, shape, kept, holder, ends, following, last_epoch
+local key, state, shape, kept, holder, ends, given, following, last_epoch
 local waiters, head, tail, longest, soonest
-local asked, closed, limit, walked, least_window, next_preferred, next_other
+local offset, asked, closed, limit, walked, least_window, next_preferred, next_other
 local holders, taken, first_end, nearest, cursor, least_end, ranges
 -- Its other fields, as read or staged, and the names of those staged; false removes one.
 local fields, names

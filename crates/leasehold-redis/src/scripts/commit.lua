@@ -5,7 +5,8 @@
 -- retention more than it needs.
 --
 -- in: the lock at hand; frees, whether to write at the server's memory limit; out: answer, where nothing was written
-local needed = max(ends, following, closed, latest)
+local idle = ends == 0 and holders + waiters + closed == 0
+local needed = max(max(ends, closed, latest) - offset, following)
 if failed then
   answer, messages = {'failed', failed.err}, nil
 elseif not (needed >= 0 and needed <= $FAR) then
@@ -15,17 +16,18 @@ elseif changed or #names > 0 then
   local ahead, longer, shorter, text = floor(1.25 * retention), false, false, nil
   if kept < needed + retention then
     kept, longer = needed + ahead, true
-  elseif ends == 0 and holders + waiters + closed == 0 and kept > max(following, now) + ahead + retention then
-    kept, shorter = max(following, now) + ahead, true
+  elseif idle and kept > max(following, clock) + ahead + retention then
+    kept, shorter = max(following, clock) + ahead, true
   end
-  if asked + closed + limit + holders + walked + next_preferred > 0 or waiters > 0 and (ranges ~= '' or next_other ~= tail + 1) then
-    text = pack('<B$ALL_BODY', $ALL, kept, holder, ends, following, last_epoch, waiters, head, tail, longest, soonest, asked,
-      closed, limit, walked, least_window, next_preferred, next_other, holders, taken, first_end, nearest, cursor,
+  if idle then offset = 0 end
+  if offset + asked + closed + limit + holders + walked + next_preferred > 0 or waiters > 0 and (ranges ~= '' or next_other ~= tail + 1) then
+    text = pack('<B$ALL_BODY', $ALL, kept, holder, ends, given, following, last_epoch, waiters, head, tail, longest, soonest,
+      offset, asked, closed, limit, walked, least_window, next_preferred, next_other, holders, taken, first_end, nearest, cursor,
       least_end) .. ranges
   elseif waiters > 0 then
-    text = pack('<B$LINE_BODY', $LINE, kept, holder, ends, following, last_epoch, waiters, head, tail, longest, soonest)
+    text = pack('<B$LINE_BODY', $LINE, kept, holder, ends, given, following, last_epoch, waiters, head, tail, longest, soonest)
   else
-    text = pack('<B$PLAIN_BODY', $PLAIN, kept, holder, ends, following, last_epoch)
+    text = pack('<B$PLAIN_BODY', $PLAIN, kept, holder, ends, given, following, last_epoch)
   end
   local sets, gone = {'state', text}, {}
   for n = 1, #names do
@@ -33,7 +35,7 @@ elseif changed or #names > 0 then
     sets[2 * n + 1], sets[2 * n + 2] = name, fields[name] or ''
     if not fields[name] then gone[#gone + 1] = name end
   end
-  local left, told = format('%.0f', floor((kept - now) / 1000)), 0
+  local left, told = format('%.0f', floor((kept - clock) / 1000)), 0
   -- What is to be removed may be refused, too. And a server at its memory limit lets a script go on that began with
   -- what needs no memory.
   if state and (frees or #gone > 0) then told = try('HDEL', key, '') end

@@ -19,14 +19,14 @@ token, opens = unpack('$LEAVING', argv[2])
 -- include: state
 -- exit: behind a lease that goes on, in a line of which nobody has run out, one who is not the first gives up.
 if state and #state == $LINE_SIZE then
-  shape, kept, holder, ends, following, last_epoch, waiters, head, tail, longest, soonest = unpack('$LINE_STATE', state)
-  local record = shape == $LINE and ends > now and soonest > now and holder ~= token and try('HGET', key, token)
+  shape, kept, holder, ends, given, following, last_epoch, waiters, head, tail, longest, soonest = unpack('$LINE_STATE', state)
+  local record = shape == $LINE and ends > clock and given <= clock and soonest > clock and holder ~= token and try('HGET', key, token)
   if record and #record > $WAITER_SIZE and byte(record) == $WAITS then
     local _, place = unpack('$HEARD', record)
     if place ~= head then
       local name = pack('$PLACE', place)
-      local told = try('HSET', key, 'state', pack('$LINE_STATE', $LINE, kept, holder, ends, following, last_epoch,
-        waiters - 1, head, tail, longest, soonest), name, '', token, '')
+      local told = try('HSET', key, 'state', pack('$LINE_STATE', $LINE, kept, holder, ends, given, following,
+        last_epoch, waiters - 1, head, tail, longest, soonest), name, '', token, '')
       if type(told) == 'number' then
         try('HDEL', key, name, token)
         answer = {'left'}

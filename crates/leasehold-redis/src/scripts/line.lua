@@ -106,12 +106,13 @@ function serve()
       leave_line(place, its)
       -- A waiter that was not heard for half of its window is passed over.
       if not in_vain and 2 * (seen + window - now) >= window then
+        given = now
         local first, text = issue(block), stamp .. sub(record, from + length)
         if mode == 'x' then
-          holder, ends = its, seen + window
+          holder, ends = its, min(seen, now) + window
           put('about', text)
         else
-          add_hold(its, seen + window, first, epoch, block, mode, permits, text)
+          add_hold(its, min(seen, now) + window, first, epoch, block, mode, permits, text)
         end
         say(sub(record, from, from + length - 1), pack('$GRANTED', 'g', ticket, beat, epoch, first, block))
       end

@@ -36,7 +36,7 @@ end
 -- ends, and its holder uses the lock.
 function lost_hold(number, slot)
   local mode, permits = permits_of_lost()
-  local its_end = max(kept - retention, first_end < $FAR and first_end or 0)
+  local its_end = max(kept - retention + offset, first_end < $FAR and first_end or 0)
   local its = pack('<dd', now, number)
   put(slot, its)
   put_hold(its, number, its_end, $ORIGIN, 0, 1, mode, permits, stamp .. '1 1  ')

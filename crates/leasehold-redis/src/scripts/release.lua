@@ -25,35 +25,35 @@ for i = 1, #keys do
   -- include: state
   -- exit: a lease is ended in time, also without a look at the clock.
   if state and #state == $PLAIN_SIZE and flags > 1 and remaining == 0 and cooldown == 0 and room > 0 then
-    local shape, lives, its, until_then, next_fence = unpack('$PLAIN_STATE', state)
+    local shape, lives, its, until_then, _, next_fence = unpack('$PLAIN_STATE', state)
     if shape == $PLAIN and its == token and until_then > 0 and lives <= next_fence + too_long then
       local told = try('HSET', key, 'state', sub(state, 1, $TOKEN_END) .. '$NO_END' .. sub(state, $ENDS_END))
       if told == 0 or type(told) == 'number' then answer, alike, room = 1, alike + 1, room - 1 end
     end
   end
   -- end
-  if not answer and not now then
+  if not answer and not clock then
     -- include: clock
   end
   -- exit: the first in line gets the lease, where it was heard, nobody has run out, and the next need not be told.
   if not answer and state and #state == $LINE_SIZE and flags > 1 and remaining == 0 and cooldown == 0 and room > 0 then
-    shape, kept, holder, ends, following, last_epoch, waiters, head, tail, longest, soonest = unpack('$LINE_STATE', state)
+    shape, kept, holder, ends, given, following, last_epoch, waiters, head, tail, longest, soonest = unpack('$LINE_STATE', state)
     local place = pack('$PLACE', head)
-    local its = shape == $LINE and holder == token and ends > 0 and soonest > now and try('HGET', key, place)
+    local its = shape == $LINE and holder == token and ends > 0 and given <= clock and soonest > clock and try('HGET', key, place)
     local follows = waiters == 1 or tail - head < waiters or #(try('HGET', key, pack('$PLACE', head + 1)) or '') > 0
     local record = its and follows and #its > 0 and try('HGET', key, its)
     if record and #record > $WAITER_SIZE and byte(record) == $WAITS then
       local _, _, seen, beat, window, _, _, block, mode, _, ticket, length, from = unpack('$WAITER', record)
       local first, text = max(following, least), nil
-      ends, following = seen + window, first + block
-      if mode == 'x' and 2 * (ends - now) >= window and (waiters == 1 or ends >= now + longest / 3)
+      ends, following = min(seen, clock) + window, first + block
+      if mode == 'x' and 2 * (ends - clock) >= window and (waiters == 1 or ends >= clock + longest / 3)
         and kept >= max(ends, following) + retention then
         if waiters > 1 then
-          text = pack('$LINE_STATE', $LINE, kept, its, ends, following, epoch, waiters - 1, head + 1, tail, longest, soonest)
+          text = pack('$LINE_STATE', $LINE, kept, its, ends, clock, following, epoch, waiters - 1, head + 1, tail, longest, soonest)
         else
-          text = pack('$PLAIN_STATE', $PLAIN, kept, its, ends, following, epoch)
+          text = pack('$PLAIN_STATE', $PLAIN, kept, its, ends, clock, following, epoch)
         end
-        local told = try('HSET', key, 'state', text, 'about', stamp .. sub(record, from + length), place, '', its, '')
+        local told = try('HSET', key, 'state', text, 'about', clock_stamp .. sub(record, from + length), place, '', its, '')
         if type(told) == 'number' then
           try('HDEL', key, place, its)
           messages = {sub(record, from, from + length - 1), pack('$GRANTED', 'g', ticket, beat, epoch, first, block)}
@@ -110,7 +110,7 @@ for i = 1, #keys do
     if not answer then answer = remaining > 0 and {'still-held', floor(remaining)} or 1 end
     if ended then
       if flags % 2 == 1 and closed > 0 then closed, changed = 0, true end
-      if cooldown > 0 and now + cooldown > closed then closed, changed = now + cooldown, true end
+      if cooldown > 0 and now + cooldown > closed then closed, given, changed = now + cooldown, now, true end
     end
     if wide then
       settle()

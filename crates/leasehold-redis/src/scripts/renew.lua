@@ -18,21 +18,21 @@
 -- include: clock
 -- include: in_time
 local frees, answers, alike = true, {}, 0
-local ttl, ends_now, new_end
+local ttl, ends_then, new_end
 for i = 1, #keys do
   local end_of, its_epoch, shorten, successor, lasts
   key = keys[i]
   token, end_of, its_epoch, lasts, shorten, successor = unpack('$RENEWAL', argv[2], $RENEWAL_SIZE * (i - 1) + 1)
   if lasts ~= ttl then
-    ttl, ends_now, new_end = lasts, now + lasts, pack('<d', now + lasts)
+    ttl, ends_then, new_end = lasts, clock + lasts, pack('<dd', clock + lasts, clock)
   end
   -- include: state
   -- exit: a lease that nobody waits for goes on to a later end.
   if state and #state == $PLAIN_SIZE and shorten == 0 and successor == '$NOBODY' then
-    local shape, lives, its, until_then, next_fence, of_epoch = unpack('$PLAIN_STATE', state)
-    if shape == $PLAIN and its == token and until_then > now and until_then <= ends_now and end_of <= next_fence
-      and (end_of < next_fence or its_epoch <= of_epoch) and lives >= ends_now + retention then
-      local told = try('HSET', key, 'state', sub(state, 1, $TOKEN_END) .. new_end .. sub(state, $ENDS_END))
+    local shape, lives, its, until_then, then_given, next_fence, of_epoch = unpack('$PLAIN_STATE', state)
+    if shape == $PLAIN and its == token and until_then > clock and then_given <= clock and until_then <= ends_then
+      and end_of <= next_fence and (end_of < next_fence or its_epoch <= of_epoch) and lives >= ends_then + retention then
+      local told = try('HSET', key, 'state', sub(state, 1, $TOKEN_END) .. new_end .. sub(state, $GIVEN_END))
       if told == 0 or type(told) == 'number' then answer, alike = 1, alike + 1 end
     end
   end
@@ -41,7 +41,7 @@ for i = 1, #keys do
     -- include: read
   end
   if not answer then
-    local before, own, record = waiters > 0 and head, nil, nil
+    local before, ends_now, own, record = waiters > 0 and head, now + lasts, nil, nil
     if wide then
       -- include: wide
       settle()
@@ -69,7 +69,7 @@ for i = 1, #keys do
         following, last_epoch = end_of, its_epoch
       end
       -- Also what changes nothing is written: whoever waits for replicas waits for a write.
-      changed = true
+      given, changed = now, true
       answer = asked > 0 and 2 or 1
     elseif own == $SHARES then
       local _, number, its_end, first, hold_epoch, block, mode, permits, from = unpack('$SHARER', record)
@@ -77,7 +77,7 @@ for i = 1, #keys do
       if shorten == 1 or ends_now > its_end then
         put_hold(token, number, ends_now, first, hold_epoch, block, mode, permits, sub(record, from))
       end
-      changed = true
+      given, changed = now, true
       answer = string.find(record, '^%d+ %d+ %d+ %d+ [^ ]* [^ ]* ', from) and 2 or 1
     else
       local late = ends == 0 and holders == 0 and holder == '$NOBODY' and end_of == following and its_epoch == last_epoch

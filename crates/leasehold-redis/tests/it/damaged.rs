@@ -308,7 +308,7 @@ async fn a_record_or_a_state_that_can_not_be_read_is_damaged_for_all_that_read_i
     let mut lock = Lock::new(&server, &[Mode::Exclusive], Mode::Exclusive, 2).await;
     let state = lock.fields[&b"state"[..]].clone();
     // One that was cut off where a shape ends that has less in it has the byte of its own.
-    let cuts = [&state[..30], &state[..43], &state[..66], &state[..78]].map(written);
+    let cuts = [&state[..30], &state[..51], &state[..74], &state[..86]].map(written);
     let longer = [&state[..], b"x"].concat();
     let states = cuts.into_iter().chain([written(&longer), written(b"\x11"), written(b"")]);
     let states = states.map(|damage| (&b"state"[..], damage, ErrorKind::Corrupt));

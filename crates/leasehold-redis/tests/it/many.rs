@@ -52,7 +52,7 @@ async fn stored(server: &RedisServer, key: &Key) -> (usize, usize) {
 /// When the first place of a line may run out.
 async fn soonest(server: &RedisServer, key: &Key) -> u64 {
     let state = &fields(server, key).await[&b"state"[..]];
-    let soonest = f64::from_le_bytes(state[71..79].try_into().unwrap());
+    let soonest = f64::from_le_bytes(state[79..87].try_into().unwrap());
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a time")]
     let soonest = soonest as u64;
     soonest
@@ -160,7 +160,7 @@ async fn a_waiter_far_behind_its_predecessor_is_served_with_the_release() {
         }
         assert_eq!(store.release(&holder.ending(fences), WITHIN).await.unwrap(), Release::Released);
         let state = &fields(&server, &key).await[&b"state"[..]];
-        assert_eq!(state.len(), 43, "free, though somebody waits: {state:?}");
+        assert_eq!(state.len(), 51, "free, though somebody waits: {state:?}");
         assert!(matches!(last.try_take().await.unwrap(), Acquire::Already(_)));
     }
 }

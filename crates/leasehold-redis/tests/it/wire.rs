@@ -72,12 +72,15 @@ fn describes(documented: &str, line: &str) -> bool {
 
 const WIRE: &str = include_str!("../../../../docs/wire.md");
 
+/// Those for which the document has no room.
+const MORE: &str = include_str!("raw.txt");
+
 /// The examples in the document, by what is said above them.
 fn documented() -> BTreeMap<String, Vec<String>> {
     let mut examples = BTreeMap::new();
     let (_, rest) = WIRE.split_once("```raw\n").unwrap();
     let (block, _) = rest.split_once("```").unwrap();
-    for example in block.split("\n\n") {
+    for example in block.split("\n\n").chain(MORE.split("\n\n")) {
         let mut lines = example.lines();
         let title = lines.next().unwrap().strip_prefix("# ").unwrap().to_owned();
         examples.insert(title, shapes(lines));

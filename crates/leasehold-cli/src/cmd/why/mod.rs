@@ -178,6 +178,12 @@ fn text(findings: &Findings) -> String {
     } else if info.holders.is_empty() {
         lines.push(format!("\"{}\" is free, and goes to the first in line next", info.key));
     }
+    if !info.clock_set_back.is_zero() {
+        lines.push(format!(
+            "its store's clock was set back by {}; what was granted before counts from the first request after that",
+            duration::show(info.clock_set_back)
+        ));
+    }
     lines.extend(of_store(store));
     if !info.waiters.is_empty() {
         lines.push(format!("{} in line:", info.waiting()));

@@ -1,0 +1,51 @@
+//! A lock's own time, which never goes back.
+//!
+//! A store's clock may: a server's is the time of day of its machine, which people and services set. What was given
+//! before would then end later by the step, and nobody could shorten it whose client has died.
+
+use std::time::Duration;
+
+use super::StoreTime;
+
+/// How a lock's time follows from the store's clock.
+///
+/// What is given at a moment of this time ends within its length from then, so at any moment no lease has more left
+/// than its length.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+pub(super) struct LockTime {
+    /// When a lease, a place or a cool-down was last given or prolonged; the origin while nobody uses the lock.
+    given_at: StoreTime,
+    /// How far this time is ahead of the store's clock, in microseconds.
+    #[cfg_attr(feature = "serde", serde(with = "crate::fixed"))]
+    ahead_us: u64,
+}
+
+impl LockTime {
+    /// The present: no earlier than what was last given, whatever the store's clock shows.
+    pub(super) fn present(self, clock: StoreTime) -> StoreTime {
+        clock.saturating_add(self.ahead()).max(self.given_at)
+    }
+
+    /// The same, from which this time goes on with the store's clock.
+    pub(super) fn go_on(&mut self, clock: StoreTime) -> StoreTime {
+        let present = self.present(clock);
+        self.ahead_us = present.as_micros().saturating_sub(clock.as_micros());
+        present
+    }
+
+    /// Takes in that something is given or prolonged now.
+    pub(super) const fn give(&mut self, at: StoreTime) {
+        self.given_at = at;
+    }
+
+    /// What the store's clock shows at a moment of this time.
+    pub(super) fn on_clock(self, at: StoreTime) -> StoreTime {
+        StoreTime::from_micros(at.as_micros().saturating_sub(self.ahead_us))
+    }
+
+    /// By how much the store's clock was set back since this time began, as far as that was noticed.
+    pub(super) const fn ahead(self) -> Duration {
+        Duration::from_micros(self.ahead_us)
+    }
+}
