@@ -15,8 +15,9 @@ use crate::outage::Outage;
 use crate::settings::Settings;
 use crate::signals::Signals;
 
-/// How long a command tries at its end to leave nothing behind.
-const TIDY_WITHIN: Duration = Duration::from_secs(2);
+/// How long a command tries at its end to leave nothing behind. A request that was not answered may be carried out for
+/// two seconds, and is given up once more after that.
+const TIDY_WITHIN: Duration = Duration::from_secs(3);
 /// And at least, for a store that answers again just then.
 pub(crate) const TIDY_LEAST: Duration = Duration::from_millis(100);
 

@@ -27,6 +27,7 @@ mod hold;
 mod interop;
 mod kinds;
 mod last_moments;
+mod late;
 mod leases;
 mod log;
 mod messages;

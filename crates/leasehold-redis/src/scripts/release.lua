@@ -4,7 +4,7 @@
 -- KEYS[i]  the i-th lock
 -- ARGV[1]  see begin.lua
 -- ARGV[2]  for each lock $END: token; the sequence that follows the last of the lease's fences, and their epoch; how many
---          holds are to remain, 0 to end the lease; cool-down; flags: 1 to open the lock again that was closed for a while,
+--          holds are to remain, 0 to end the lease; cool-down, of the only lock; flags: 1 to open the lock again that was closed for a while,
 --          2 where the holder asked in time, by its own clock
 --
 -- Returns an array with one answer for each lock, or an integer alone that is the answer about each. An answer is one of
@@ -34,6 +34,10 @@ for i = 1, #keys do
   -- end
   if not answer and not clock then
     -- include: clock
+    -- A release that closes the lock comes alone in its call: late, it would close what others use by then.
+    if cooldown > 0 then
+      -- include: in_time
+    end
   end
   -- exit: the first in line gets the lease, where it was heard, nobody has run out, and the next need not be told.
   if not answer and state and #state == $LINE_SIZE and flags > 1 and remaining == 0 and cooldown == 0 and room > 0 then

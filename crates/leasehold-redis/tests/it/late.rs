@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_core::{
     Bond, ClientId, Cooldown, Effect, Error, ErrorKind, Key, Kind, Leave, LeaveRequest, Mode,
-    QueueRequest, SetLimitRequest, Store as _,
+    QueueRequest, Release, SetLimitRequest, Store as _,
 };
 use leasehold_redis::RedisStore;
 use leasehold_redis::interop::{InteropStore, Layout};
@@ -106,6 +106,30 @@ fn ways(store: &RedisStore) -> Vec<Caller> {
         })
     });
     each.collect()
+}
+
+#[tokio::test]
+async fn a_release_that_comes_late_closes_nothing() {
+    let road = Road::new().await;
+    for runs_on in [true, false] {
+        let mut caller = Caller::new(&road.slow, &key());
+        caller.request.ttl = ttl(if runs_on { 60 } else { 1 });
+        let fences = caller.take().await;
+        let mut ending = caller.ending(fences);
+        ending.in_time = runs_on;
+        ending.cooldown = Cooldown::new(Duration::from_secs(86_400)).unwrap();
+        if !runs_on {
+            road.comes_free(&caller.request.key).await;
+        }
+        road.late(caller.store.release(&ending, SHORT)).await;
+        let info = road.direct.inspect(&caller.request.key, WITHIN).await.unwrap();
+        assert!(info.is_none_or(|info| info.closed_for.is_none()), "{ending:?}");
+        // Asked again in time, it does both.
+        let again = road.direct.release(&ending, WITHIN).await.unwrap();
+        assert_eq!(again, if runs_on { Release::Released } else { Release::Late });
+        let info = road.direct.inspect(&caller.request.key, WITHIN).await.unwrap().unwrap();
+        assert!(info.holders.is_empty() && info.closed_for.is_some(), "{info:?}");
+    }
 }
 
 #[tokio::test]
