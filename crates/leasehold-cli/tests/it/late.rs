@@ -32,8 +32,8 @@ impl SlowOnce {
                 let (mut to_client, mut from_server) =
                     (client.try_clone().unwrap(), server.try_clone().unwrap());
                 thread::spawn(move || {
-                    let _ = std::io::copy(&mut from_server, &mut to_client);
-                    let _ = to_client.shutdown(Shutdown::Write);
+                    drop(std::io::copy(&mut from_server, &mut to_client));
+                    drop(to_client.shutdown(Shutdown::Write));
                 });
                 let (tell, was_sent) = (tell.clone(), Arc::clone(&was_sent));
                 thread::spawn(move || {
