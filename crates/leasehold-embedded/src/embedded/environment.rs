@@ -4,8 +4,7 @@
 //! LMDB runs without its own locks (`MDB_NOLOCK`) and without syncing. Every transaction, reading
 //! or writing, is run inside the [`Gate`]; that is the invariant on which its soundness rests, and
 //! it is why a [`Pass`] has to be shown to begin one. A process that dies in the middle leaves
-//! behind half-written pages that no committed tree points to. Inside, a [record](Environment::replace)
-//! may also be written without a transaction, where its value has room for a second one.
+//! behind half-written pages that no committed tree points to.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -32,7 +31,6 @@ use super::directory::{Access, DATA, GATE, unusable};
 use super::gate::{Gate, Opening, Pass};
 use super::in_use::InUse;
 use super::pages;
-use super::pair::{Pair, Place};
 use super::room::{NoRoom, Room, Taken, Write};
 use super::session::Sessions;
 use super::still_there::StillThere;
@@ -54,8 +52,6 @@ pub(super) struct Environment {
     room: Room,
     /// Where it says which transaction is being committed, if that is written through the map.
     commits: Commits,
-    /// Whether values have room for two records, so that most changes are made in place.
-    pub(super) pairs: bool,
     still_there: StillThere,
     fence_floor: FenceFloor,
     /// The process that opened it; a fork must not use it.
@@ -99,7 +95,6 @@ impl Environment {
             worker: Worker::new(Arc::clone(&gate)),
             gate,
             commits: commits.map_err(|error| unusable("map the file data.mdb of", error))?,
-            pairs: parts.in_place,
             room: Room::new(parts.data, parts.in_place, parts.bytes_max),
             process: Process::current(),
             _in_use: parts.in_use,
@@ -320,41 +315,6 @@ impl Environment {
 
     pub(super) fn read_txn(&self, _pass: &Pass<'_>) -> Result<RoTxn<'_, WithoutTls>> {
         self.lmdb.get().read_txn().map_err(|error| self.lmdb_error(error))
-    }
-
-    /// Which transaction was the last to change the file, by whatever process.
-    pub(super) fn last_txn(&self, _pass: &Pass<'_>) -> usize {
-        self.lmdb.get().info().last_txn_id
-    }
-
-    /// Looks at a value where it was found when this transaction was the last one, if it still is.
-    pub(super) fn look_again<T>(
-        &self,
-        pass: &Pass<'_>,
-        found: Option<(usize, Place)>,
-        look: impl FnOnce(&[u8]) -> T,
-    ) -> Option<T> {
-        let (txn, place) = found?;
-        if txn != self.last_txn(pass) {
-            return None;
-        }
-        // SAFETY: the file has the same tree as then, of which the page is a part, and LMDB's map
-        // stays where it is. Nobody but who has the pass writes to it.
-        Some(look(unsafe { place.value() }))
-    }
-
-    /// Has another record count in a value that was found inside, without a transaction; whether it
-    /// had room there.
-    pub(super) fn replace(&self, pass: &Pass<'_>, pair: Pair, record: &[u8]) -> Result<bool> {
-        if !self.pairs || !pair.fits(record) {
-            return Ok(false);
-        }
-        self.check_inside(pass)?;
-        // SAFETY: where values are pairs LMDB's map may be written, and its pages have their places on
-        // the disk. Nobody but who has the pass is in a transaction or in here; a value that was
-        // found since that began is where it was, unless a transaction of its own has changed it,
-        // which the caller has not made.
-        Ok(unsafe { pair.replace(record) })
     }
 
     /// Begins a transaction, with room for what it writes.

@@ -12,14 +12,12 @@
 //! Whoever opens the store has the `flock` first, in either case: what opens it, and what an earlier
 //! version did inside, are never under way at once.
 
-use std::cell::{RefCell, RefMut};
 use std::fs::{File, TryLockError};
 use std::io;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError as TryMutexError};
 
 use leasehold_clock::Process;
 
-use super::known::Known;
 use super::unshared::Unshared;
 use super::word::{Inside, Word, damaged};
 
@@ -28,9 +26,8 @@ pub(super) struct Gate {
     // Dropped before the file, by whose lock its slot is alive.
     word: OnceLock<Word>,
     file: Unshared,
-    /// Between the threads of this process, which share the file's locks and the slot; it has what is
-    /// only touched inside.
-    inside: Mutex<RefCell<Known>>,
+    /// Between the threads of this process, which share the file's locks and the slot.
+    inside: Mutex<()>,
     process: Process,
 }
 
@@ -39,7 +36,7 @@ pub(super) struct Gate {
 pub(super) struct Pass<'a> {
     gate: &'a Gate,
     word: Option<&'a Word>,
-    inside: MutexGuard<'a, RefCell<Known>>,
+    _inside: MutexGuard<'a, ()>,
 }
 
 /// Being the only one who opens the store, until this is dropped.
@@ -99,7 +96,7 @@ impl Gate {
         };
         let word = self.word.get();
         let entered = word.map_or_else(|| try_lock(&self.file), by)?;
-        Ok(entered.then(|| Pass { gate: self, word, inside }))
+        Ok(entered.then(|| Pass { gate: self, word, _inside: inside }))
     }
 
     /// Enters if the way becomes free within a moment too short for anybody to notice.
@@ -126,11 +123,6 @@ fn try_lock(file: &File) -> io::Result<bool> {
 }
 
 impl Pass<'_> {
-    /// The records that this process knows, for one look or change at a time.
-    pub(super) fn known(&self) -> RefMut<'_, Known> {
-        self.inside.borrow_mut()
-    }
-
     /// Refuses what is not to be done, or told as done, once another program has written over who is
     /// inside: another process may be inside as well.
     pub(super) fn check(&self) -> io::Result<()> {

@@ -17,7 +17,7 @@ use super::machine::Machine;
 /// The version of everything in the directory. A store of another one is refused: those before this
 /// one were never released.
 pub(super) const FORMAT: u32 = VERSION as u32;
-const VERSION: u8 = 5;
+const VERSION: u8 = 6;
 
 pub(super) const NAME: &str = "store";
 /// A header on its way to its place.

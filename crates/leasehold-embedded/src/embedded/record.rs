@@ -1,5 +1,4 @@
-//! A record in the data file: one lock's entry, and whose its leases are. It is a value by itself, or
-//! one of two in a value (see [`super::pair`]).
+//! A record in the data file: one lock's entry, and whose its leases are.
 //!
 //! Layout: version (1 byte), checksum over name, version and all that follows (4 bytes), checksum
 //! of the name alone (4 bytes; these three are the same in every version), end of use and end of
@@ -13,11 +12,11 @@ use leasehold_core::table::{LockEntry, StoreTime};
 use serde::{Deserialize, Serialize};
 
 use super::checksum::checksum;
-use super::{header, pair};
+use super::header;
 use crate::RETENTION;
 
 /// Of the store's format, which every record names.
-const VERSION: u8 = 5;
+const VERSION: u8 = 6;
 const _: () = assert!(VERSION as u32 == header::FORMAT, "a store has one format");
 /// Where the checksum of the name starts, the two times, and the body.
 const NAME_SUM: usize = 1 + 4;
@@ -85,15 +84,13 @@ impl Record {
         self.entry.in_use_until().is_none() && self.entry.last_fence().is_none()
     }
 
-    /// Makes of memory that is empty the record's value under this name. What the name had `before`
-    /// has its checksum.
+    /// The record's value under this name. What the name had `before` has its checksum.
     pub(super) fn encode(
         &self,
         name: &[u8],
         at: StoreTime,
         before: Option<&[u8]>,
-        value: &mut Vec<u8>,
-    ) -> Result<(), postcard::Error> {
+    ) -> Result<Vec<u8>, postcard::Error> {
         /// What the value of a lock with a holder has room in.
         const ROOM: usize = 256;
 
@@ -101,12 +98,13 @@ impl Record {
         let kept_until = used_until.max(at).saturating_add(RETENTION);
         let known = before.and_then(|before| before.get(NAME_SUM..)?.first_chunk().copied());
         let name_sum = known.unwrap_or_else(|| checksum(name, NAME_ALONE, &[]).to_le_bytes());
+        let mut value = Vec::with_capacity(ROOM);
         value.push(VERSION);
         value.extend([0; 4]);
         value.extend(name_sum);
         value.extend(used_until.as_micros().to_le_bytes());
         value.extend(kept_until.as_micros().to_le_bytes());
-        let mut room = ROOM.max(value.capacity());
+        let mut room = ROOM;
         // Doubled until it is enough, so as often as memory has bits at most.
         let bytes = loop {
             value.resize(room, 0);
@@ -121,17 +119,12 @@ impl Record {
         if let Some(place) = value.get_mut(1..NAME_SUM) {
             place.copy_from_slice(&sum.to_le_bytes());
         }
-        Ok(())
+        Ok(value)
     }
 
     pub(super) fn decode(name: &[u8], value: &[u8]) -> Result<Self, Unreadable> {
-        Self::of(&Stored::open(name, value)?)
-    }
-
-    /// The record in a value whose head was read.
-    pub(super) fn of(stored: &Stored<'_>) -> Result<Self, Unreadable> {
-        let (record, rest) =
-            postcard::take_from_bytes(stored.body).map_err(|_| Unreadable::Damaged)?;
+        let body = Stored::open(name, value)?.body;
+        let (record, rest) = postcard::take_from_bytes(body).map_err(|_| Unreadable::Damaged)?;
         if rest.is_empty() { Ok(record) } else { Err(Unreadable::Damaged) }
     }
 }
@@ -152,22 +145,12 @@ pub(super) enum Unreadable {
 pub(super) struct Stored<'a> {
     pub(super) used_until: StoreTime,
     pub(super) kept_until: StoreTime,
-    pub(super) body: &'a [u8],
+    body: &'a [u8],
 }
 
 impl<'a> Stored<'a> {
-    /// Reads the head of the record that counts, and verifies the checksum.
+    /// Reads the head, and verifies the checksum.
     pub(super) fn open(name: &[u8], value: &'a [u8]) -> Result<Self, Unreadable> {
-        let opened = pair::record(value).ok_or(Unreadable::Corrupt);
-        opened.and_then(|record| Self::open_record(name, record)).map_err(|why| match why {
-            Unreadable::Corrupt if pair::both(value).any(|record| is_of(name, record)) => {
-                Unreadable::Damaged
-            }
-            why => why,
-        })
-    }
-
-    fn open_record(name: &[u8], value: &'a [u8]) -> Result<Self, Unreadable> {
         let (head, body) = value.split_at_checked(HEAD).ok_or(Unreadable::Corrupt)?;
         let (&version, rest) = value.split_first().ok_or(Unreadable::Corrupt)?;
         let (sum, summed) = rest.split_first_chunk::<4>().ok_or(Unreadable::Corrupt)?;
@@ -223,9 +206,7 @@ mod tests {
     }
 
     fn encoded(at: StoreTime) -> Vec<u8> {
-        let mut value = Vec::new();
-        record().encode(b"k", at, None, &mut value).unwrap();
-        value
+        record().encode(b"k", at, None).unwrap()
     }
 
     #[test]
@@ -242,8 +223,7 @@ mod tests {
         }
         let before = encoded(now.at);
         for before in [None, Some(&*before)] {
-            let mut value = Vec::new();
-            many.encode(b"k", now.at, before, &mut value).unwrap();
+            let value = many.encode(b"k", now.at, before).unwrap();
             assert!(value.len() > 4096, "{} bytes", value.len());
             assert_eq!(Record::decode(b"k", &value).unwrap(), many);
         }
@@ -278,28 +258,6 @@ mod tests {
         let mut longer = value;
         longer.push(0);
         assert_eq!(Record::decode(b"k", &longer), Err(Unreadable::Damaged));
-    }
-
-    #[test]
-    fn a_damaged_value_of_two_is_known_to_be_its_own_and_says_nothing_else() {
-        let mut value = Vec::new();
-        pair::make(&encoded(StoreTime::from_micros(5)), &mut value);
-        assert_eq!(Record::decode(b"k", &value).unwrap(), record());
-        for at in 0..value.len() {
-            for bit in 0..8 {
-                let mut changed = value.clone();
-                changed[at] ^= 1 << bit;
-                match Record::decode(b"k", &changed) {
-                    Ok(read) => assert_eq!(read, record(), "{at}.{bit}"),
-                    Err(Unreadable::Damaged) => {}
-                    // Of the name's own sum.
-                    Err(why) => {
-                        assert_eq!((why, (9..13).contains(&at)), (Unreadable::Corrupt, true))
-                    }
-                }
-            }
-        }
-        assert_eq!(Record::decode(b"l", &value), Err(Unreadable::Corrupt));
     }
 
     #[test]

@@ -12,9 +12,7 @@ use leasehold_core::{
 
 use super::environment::Environment;
 use super::gate::Pass;
-use super::known::Slot;
 use super::pages::OWN;
-use super::pair::{self, Pair, Place};
 use super::record::{self, Record, SessionId, Stored, Unreadable};
 use super::room::Write;
 
@@ -33,9 +31,6 @@ const BEFORE_ALL: &[u8] = &[OWN + 1];
 const MOVE_ONE_IN: u32 = 16;
 /// How many names the hand passes then. More than one per new name, or it would never catch up.
 const STEPS: usize = 4;
-/// The same where operations are carried out in place: one in so many of those that take something.
-const MOVE_ONE_IN_PLACE: u32 = 32;
-const STEPS_IN_PLACE: usize = 16;
 /// How many it passes where there is no room, in how many transactions. Each of these writes fewer
 /// pages anew than are set aside for changes; all together they free more than an addition takes.
 const FORGET_STEPS: usize = 256;
@@ -55,20 +50,8 @@ pub(super) fn perform<O: Operation>(
     key: &Key,
     operation: &O,
 ) -> Answer<O::Answer> {
-    // Most changes are no transaction that could move the hand, so fewer move it further. Those that
-    // take something, since what is written in a transaction decides how much room there is.
-    let moves_hand = O::TAKES && store.pairs && fastrand::u32(..MOVE_ONE_IN_PLACE) == 0;
-    if store.pairs && !moves_hand {
-        let mut work = Work { store, pass, session, now, notices: Vec::new() };
-        if let Some(answer) = work.perform_in_place(key, operation)? {
-            return Ok((answer, work.notices));
-        }
-    }
     let attempt = || {
         let mut step = Step::begin_at(store, pass, session, now)?;
-        if moves_hand {
-            step.hand_moves = STEPS_IN_PLACE;
-        }
         let answer = step.perform(key, operation)?;
         step.end(answer)
     };
@@ -136,8 +119,7 @@ pub(super) fn renew(
     for request in requests {
         answers.push(match step.load(&request.key) {
             Ok(mut loaded) => {
-                let now = step.work.now;
-                let answer = step.work.apply(&mut loaded.record, request, now);
+                let answer = step.apply(&mut loaded.record, request, step.now);
                 step.save(&request.key, loaded, Write::Change)?;
                 Ok(answer)
             }
@@ -310,23 +292,17 @@ struct Loaded {
     before: Option<Vec<u8>>,
 }
 
-/// What operations are carried out with, and what they have to tell.
-struct Work<'a> {
-    store: &'a Environment,
-    pass: &'a Pass<'a>,
-    /// Whose the leases and places are that the operations take.
-    session: Option<SessionId>,
-    now: Now,
-    notices: Vec<Notice>,
-}
-
 /// One transaction. Dropped without [`end`](Self::end), it has done nothing.
 struct Step<'a> {
-    work: Work<'a>,
+    store: &'a Environment,
+    pass: &'a Pass<'a>,
+    /// The session that owns what the operations take.
+    session: Option<SessionId>,
+    now: Now,
     txn: RwTxn<'a>,
     changed: bool,
-    /// How many names the hand passes if something was changed.
-    hand_moves: usize,
+    /// What the operations have to tell.
+    notices: Vec<Notice>,
 }
 
 impl Entries for Step<'_> {
@@ -335,59 +311,43 @@ impl Entries for Step<'_> {
     /// Carries an operation out on one lock, after the dead in its way were buried.
     fn perform<O: Operation>(&mut self, key: &Key, operation: &O) -> Result<O::Answer> {
         let mut loaded = self.load(key)?;
-        self.work.bury_dead(&mut loaded.record, operation.token());
-        let now =
-            if loaded.before.is_none() { self.floor_of_the_forgotten()? } else { self.work.now };
-        let answer = self.work.apply(&mut loaded.record, operation, now);
+        self.bury_dead(&mut loaded.record, operation.token());
+        let now = if loaded.before.is_none() { self.floor_of_the_forgotten()? } else { self.now };
+        let answer = self.apply(&mut loaded.record, operation, now);
         let write = if O::TAKES { Write::Add } else { Write::Change };
         self.save(key, loaded, write)?;
         Ok(answer)
     }
 }
 
-impl Work<'_> {
-    /// Carries an operation out without a transaction, on a lock whose value has room for one more
-    /// record; `None` where it takes one, and then nothing was done.
-    fn perform_in_place<O: Operation>(
-        &mut self,
-        key: &Key,
-        operation: &O,
-    ) -> Result<Option<O::Answer>> {
-        let Self { store, pass, now, .. } = *self;
-        let name = key.as_str().as_bytes();
-        let mut known = pass.known();
-        let Some((slot, written)) = known.of(name) else { return Ok(None) };
-        let place = match store.look_again(pass, slot.found, |value| read(slot, value)) {
-            Some(read) => read,
-            None => {
-                slot.found = None;
-                let txn = store.read_txn(pass)?;
-                let found = store.records.get(&txn, name);
-                let found = found.map_err(|error| store.lmdb_error(error))?;
-                let Some((value, place)) = found.and_then(|value| Some((value, Place::of(value)?)))
-                else {
-                    return Ok(None);
-                };
-                slot.found = Some((store.last_txn(pass), place));
-                read(slot, value)
+impl<'a> Step<'a> {
+    fn begin(
+        store: &'a Environment,
+        pass: &'a Pass<'_>,
+        session: Option<SessionId>,
+    ) -> Result<Self> {
+        Self::begin_at(store, pass, session, store.now())
+    }
+
+    fn begin_at(
+        store: &'a Environment,
+        pass: &'a Pass<'_>,
+        session: Option<SessionId>,
+        now: Now,
+    ) -> Result<Self> {
+        let txn = store.write_txn(pass)?;
+        Ok(Self { store, pass, session, now, txn, changed: false, notices: Vec::new() })
+    }
+
+    fn end<T>(mut self, answer: T) -> Answer<T> {
+        if self.changed {
+            if fastrand::u32(..MOVE_ONE_IN) == 0 {
+                self.sweep(STEPS)?;
             }
-        };
-        let place = place.map_err(|why| unreadable(store, why).on_key(key))?;
-        // What is changed is not what the bytes say, until they do.
-        slot.is_known = false;
-        self.bury_dead(&mut slot.record, operation.token());
-        let answer = self.apply(&mut slot.record, operation, now);
-        encode(store, name, &mut slot.record, Some(&slot.bytes), now.at, written)?;
-        if record::body(&slot.bytes) != record::body(written) {
-            if !store.replace(pass, place, written)? {
-                self.notices.clear();
-                return Ok(None);
-            }
-            std::mem::swap(&mut slot.bytes, written);
+            self.store.check_inside(self.pass)?;
+            self.store.commit(self.txn)?;
         }
-        slot.is_known = true;
-        debug_assert!(Record::decode(name, &slot.bytes).is_ok_and(|read| read == slot.record));
-        Ok(Some(answer))
+        Ok((answer, self.notices))
     }
 
     fn apply<O: Operation>(&mut self, record: &mut Record, operation: &O, now: Now) -> O::Answer {
@@ -416,71 +376,12 @@ impl Work<'_> {
         let gone: Vec<Token> = record.entry.tokens().copied().filter(is_gone).collect();
         record.entry.perform(&Bury(&gone), self.now, &mut self.notices);
     }
-}
-
-/// Has the slot of a name know what its value says, and tells where the next record goes.
-fn read(slot: &mut Slot, value: &[u8]) -> std::result::Result<Pair, Unreadable> {
-    let counts = pair::record(value).unwrap_or_default();
-    if !slot.is_known || slot.bytes != counts {
-        slot.is_known = false;
-        slot.record = Record::decode(slot.name(), value)?;
-        counts.clone_into(&mut slot.bytes);
-        slot.is_known = true;
-    }
-    Pair::of(value).ok_or(Unreadable::Corrupt)
-}
-
-/// Makes the bytes of a record, of memory that is empty.
-fn encode(
-    store: &Environment,
-    name: &[u8],
-    record: &mut Record,
-    before: Option<&[u8]>,
-    at: StoreTime,
-    bytes: &mut Vec<u8>,
-) -> Result<()> {
-    record.tidy();
-    let encoded = record.encode(name, at, before, bytes);
-    encoded.map_err(|error| damaged(store, "an entry").caused_by(error))
-}
-
-impl<'a> Step<'a> {
-    fn begin(
-        store: &'a Environment,
-        pass: &'a Pass<'_>,
-        session: Option<SessionId>,
-    ) -> Result<Self> {
-        Self::begin_at(store, pass, session, store.now())
-    }
-
-    fn begin_at(
-        store: &'a Environment,
-        pass: &'a Pass<'_>,
-        session: Option<SessionId>,
-        now: Now,
-    ) -> Result<Self> {
-        let txn = store.write_txn(pass)?;
-        let work = Work { store, pass, session, now, notices: Vec::new() };
-        let hand_moves = if fastrand::u32(..MOVE_ONE_IN) == 0 { STEPS } else { 0 };
-        Ok(Self { work, txn, changed: false, hand_moves })
-    }
-
-    fn end<T>(mut self, answer: T) -> Answer<T> {
-        if self.changed {
-            if self.hand_moves > 0 {
-                self.sweep(self.hand_moves)?;
-            }
-            self.work.store.check_inside(self.work.pass)?;
-            self.work.store.commit(self.txn)?;
-        }
-        Ok((answer, self.work.notices))
-    }
 
     /// Describes a lock whose dead holders and waiters are buried first.
     fn inspect_the_living(&mut self, key: &Key) -> Result<Option<LockInfo>> {
         let mut loaded = self.load(key)?;
-        self.work.bury_dead(&mut loaded.record, None);
-        let info = loaded.record.entry.inspect(key, self.work.now.at);
+        self.bury_dead(&mut loaded.record, None);
+        let info = loaded.record.entry.inspect(key, self.now.at);
         self.save(key, loaded, Write::Change)?;
         Ok(info)
     }
@@ -488,13 +389,8 @@ impl<'a> Step<'a> {
     fn load(&self, key: &Key) -> Result<Loaded> {
         let name = key.as_str().as_bytes();
         let Some(value) = self.get(name)? else { return Ok(Loaded::default()) };
-        let store = self.work.store;
-        let counts = pair::record(value).unwrap_or_default();
-        if let Some((record, before)) = self.work.pass.known().take(name, counts) {
-            return Ok(Loaded { record, before: Some(before) });
-        }
-        let record = decode(store, name, value).map_err(|error| error.on_key(key))?;
-        Ok(Loaded { record, before: Some(counts.into()) })
+        let record = decode(self.store, name, value).map_err(|error| error.on_key(key))?;
+        Ok(Loaded { record, before: Some(value.into()) })
     }
 
     /// Writes a record unless it is as it was; the two times in its head don't count as a change,
@@ -502,67 +398,47 @@ impl<'a> Step<'a> {
     fn save(&mut self, key: &Key, loaded: Loaded, write: Write) -> Result<()> {
         let name = key.as_str().as_bytes();
         let Loaded { mut record, before } = loaded;
-        let is_new = before.is_none();
-        if is_new && record.is_blank() {
+        if before.is_none() && record.is_blank() {
             return Ok(());
         }
-        let store = self.work.store;
-        let pass = self.work.pass;
-        let mut written = pass.known().spare();
-        encode(store, name, &mut record, before.as_deref(), self.work.now.at, &mut written)?;
-        let before = before.unwrap_or_default();
-        if !is_new && record::body(&before) == record::body(&written) {
-            let mut known = pass.known();
-            known.keep(name, before, record);
-            known.give_back(written);
+        record.tidy();
+        let encoded = record.encode(name, self.now.at, before.as_deref());
+        let value = encoded.map_err(|error| damaged(self.store, "an entry").caused_by(error))?;
+        if before.as_deref().is_some_and(|before| record::body(before) == record::body(&value)) {
             return Ok(());
         }
-        let mut paired = Vec::new();
-        if store.pairs {
-            pair::make(&written, &mut paired);
-        }
-        let value = if store.pairs { &paired } else { &written };
-        store.reserve(&self.txn, write, value.len())?;
-        self.put(name, value)?;
-        let mut known = pass.known();
-        known.keep(name, written, record);
-        known.give_back(before);
-        if is_new {
+        self.store.reserve(&self.txn, write, value.len())?;
+        self.put(name, &value)?;
+        if before.is_none() {
             self.sweep(STEPS)?;
         }
         Ok(())
     }
 
     fn get(&self, name: &[u8]) -> Result<Option<&[u8]>> {
-        self.work
-            .store
-            .records
-            .get(&self.txn, name)
-            .map_err(|error| self.work.store.lmdb_error(error))
+        self.store.records.get(&self.txn, name).map_err(|error| self.store.lmdb_error(error))
     }
 
     fn put(&mut self, name: &[u8], value: &[u8]) -> Result<()> {
         self.changed = true;
-        self.work
-            .store
+        self.store
             .records
             .put(&mut self.txn, name, value)
-            .map_err(|error| self.work.store.lmdb_error(error))
+            .map_err(|error| self.store.lmdb_error(error))
     }
 
     /// The present for a name of which nothing is known: its next fence is above all that were
     /// forgotten.
     fn floor_of_the_forgotten(&self) -> Result<Now> {
         let forgotten = self.forgotten()?;
-        let fence_floor = self.work.now.fence_floor.max(forgotten.saturating_add(1));
-        Ok(Now { fence_floor, ..self.work.now })
+        let fence_floor = self.now.fence_floor.max(forgotten.saturating_add(1));
+        Ok(Now { fence_floor, ..self.now })
     }
 
     fn forgotten(&self) -> Result<Fence> {
         let Some(value) = self.get(FORGOTTEN)? else { return Ok(Fence::ZERO) };
-        let bytes = <[u8; 8]>::try_from(value).map_err(|_| damaged(self.work.store, "a fence"))?;
-        Fence::from_value(u64::from_le_bytes(bytes))
-            .map_err(|_| damaged(self.work.store, "a fence"))
+        let bytes = <[u8; 8]>::try_from(value).map_err(|_| damaged(self.store, "a fence"))?;
+        Fence::from_value(u64::from_le_bytes(bytes)).map_err(|_| damaged(self.store, "a fence"))
     }
 
     /// Moves the hand a few names on and forgets those that nobody has used for long.
@@ -577,13 +453,13 @@ impl<'a> Step<'a> {
         steps: usize,
         may_be: fn(&Stored<'_>, StoreTime) -> bool,
     ) -> Result<usize> {
-        let failed = |error| self.work.store.lmdb_error(error);
+        let failed = |error| self.store.lmdb_error(error);
         let mut hand = self.get(HAND)?.unwrap_or(BEFORE_ALL).to_vec();
         let mut idle = Vec::new();
         let mut last_fence = Fence::ZERO;
         {
             let range = (Bound::Excluded(hand.as_slice()), Bound::Unbounded);
-            let mut names = self.work.store.records.range(&self.txn, &range).map_err(failed)?;
+            let mut names = self.store.records.range(&self.txn, &range).map_err(failed)?;
             let mut to = Vec::new();
             for _ in 0..steps {
                 let Some(item) = names.next() else {
@@ -593,13 +469,12 @@ impl<'a> Step<'a> {
                 let (name, value) = item.map_err(failed)?;
                 name.clone_into(&mut to);
                 if name.first() == Some(&OWN)
-                    || !Stored::open(name, value)
-                        .is_ok_and(|stored| may_be(&stored, self.work.now.at))
+                    || !Stored::open(name, value).is_ok_and(|stored| may_be(&stored, self.now.at))
                 {
                     continue;
                 }
                 let Ok(record) = Record::decode(name, value) else { continue };
-                if record.entry.may_be_forgotten(self.work.now) {
+                if record.entry.may_be_forgotten(self.now) {
                     last_fence = last_fence.max(record.entry.last_fence().unwrap_or(Fence::ZERO));
                     idle.push(name.to_vec());
                 }
@@ -608,7 +483,7 @@ impl<'a> Step<'a> {
         }
         for name in &idle {
             self.changed = true;
-            self.work.store.records.delete(&mut self.txn, name).map_err(failed)?;
+            self.store.records.delete(&mut self.txn, name).map_err(failed)?;
         }
         if last_fence > self.forgotten()? {
             self.put(FORGOTTEN, &last_fence.value().to_le_bytes())?;
@@ -661,7 +536,7 @@ mod tests {
     fn use_name(store: &Environment, name: &str, now: Now) -> FenceBlock {
         let pass = store.enter(WITHIN).unwrap();
         let mut step = Step::begin(store, &pass, None).unwrap();
-        step.work.now = now;
+        step.now = now;
         let asked = request(name);
         let Acquire::Granted(grant) = step.perform(&asked.key, &asked).unwrap() else {
             panic!("{name} is not free")

@@ -234,7 +234,7 @@ async fn a_store_of_another_version_is_refused_as_such() {
     with_leases(&path, 1).await;
     let header = fs::read_to_string(path.join("store")).unwrap();
     for (format, of) in [("3", "an earlier version"), ("9", "a later version")] {
-        let other = header.replace("leasehold-store 5\n", &format!("leasehold-store {format}\n"));
+        let other = header.replace("leasehold-store 6\n", &format!("leasehold-store {format}\n"));
         assert_ne!(other, header);
         fs::write(path.join("store"), &other).unwrap();
         let error = refused(&path);

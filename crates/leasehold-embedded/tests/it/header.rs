@@ -15,6 +15,6 @@ pub(crate) fn change(path: &Path, word: &str, to: &str) {
         None => format!("{old}\n"),
     });
     let changed: String = changed.collect();
-    let sum = checksum::checksum(b"store", 5, changed.as_bytes());
+    let sum = checksum::checksum(b"store", 6, changed.as_bytes());
     fs::write(path.join("store"), format!("{changed}sum {sum:08x}\n")).unwrap();
 }
