@@ -110,10 +110,14 @@ impl Watchdog {
         // It says so, or is gone; a signal that is handled meanwhile wakes nobody for good.
         while poll(&mut [PollFd::new(&watchdog.line, PollFlags::IN)], None).is_err() {}
         let started = match watchdog.page.told().started.load(Ordering::SeqCst) {
-            0 => {
-                drop(watchdog.dismiss());
-                return Err(io::Error::other("the watchdog, which starts it, was killed"));
-            }
+            // It was killed. A command that has introduced itself may have begun before that.
+            0 => match Pid::from_raw(watchdog.page.told().group.load(Ordering::SeqCst)) {
+                Some(pid) => Ok(pid),
+                None => {
+                    drop(watchdog.dismiss());
+                    return Err(io::Error::other("the watchdog, which starts it, was killed"));
+                }
+            },
             error if error < 0 => Err(io::Error::from_raw_os_error(error.saturating_neg())),
             pid => Pid::from_raw(pid).ok_or_else(|| io::ErrorKind::InvalidData.into()),
         };

@@ -120,6 +120,23 @@ fn a_watchdog_that_is_killed_takes_the_command_along_before_the_lock_is_free() {
 }
 
 #[test]
+fn a_watchdog_that_is_killed_as_soon_as_its_command_begins_takes_all_of_it_along() {
+    let site = Site::embedded();
+    // That is often before it has had time to say that the command has begun.
+    let script = "setsid sleep 1000 & echo $! > pid; kill -9 $PPID; sleep 1000";
+    for _ in 0..40 {
+        let done =
+            site.start(["run", "k", "--ttl", "1h", "--grace", "50ms", "-c", script]).finish();
+        let done = done.expect(137);
+        assert!(
+            done.stderr.contains("the watchdog was killed, and the command with it"),
+            "{done:?}"
+        );
+        assert_eq!(state(site.read("pid").trim().parse().unwrap()), None);
+    }
+}
+
+#[test]
 fn a_leasehold_that_is_killed_as_soon_as_its_command_begins_takes_all_of_it_along() {
     let site = Site::embedded();
     // It has a child as soon as it can be seen.
