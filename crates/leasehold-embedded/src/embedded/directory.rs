@@ -11,8 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{getegid, geteuid, getgroups};
 
-use super::filesystem::{self, View};
-use super::header;
+use super::{filesystem, header};
 
 /// Who may use a store.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -66,7 +65,6 @@ pub(super) struct Directory {
     /// Without symbolic links.
     pub(super) path: PathBuf,
     pub(super) handle: File,
-    pub(super) view: View,
     /// Whether files on it can be written through a memory map without the risk of being killed
     /// by a full disk.
     pub(super) has_room_ahead: bool,
@@ -152,7 +150,7 @@ impl Directory {
             .map_err(|error| unusable("open", error.into()))?;
         let handle = File::from(handle);
         let kind = filesystem::examine(&handle)?;
-        Ok(Self { path, handle, view: kind.view, has_room_ahead: kind.has_room_ahead })
+        Ok(Self { path, handle, has_room_ahead: kind.has_room_ahead })
     }
 
     /// Refuses a directory in which something lies that no store has put there: nothing is made,

@@ -8,41 +8,24 @@ use std::fs::File;
 use leasehold_core::Result;
 
 pub(super) struct Kind {
-    pub(super) view: View,
     /// Whether room can be reserved, and a page that was reserved be written for sure.
     pub(super) has_room_ahead: bool,
 }
 
-/// Through what a directory is seen. One directory of an overlay has several views, and a lock that was
-/// taken in one of them is not seen in another.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct View {
-    /// The type of its file system, as statfs(2) numbers them; 0 where that can't be told.
-    pub(super) file_system: u32,
-    /// The device of that, which is a number for this mount alone where no disk is behind it.
-    pub(super) device: u64,
-}
-
-impl View {
-    /// Whether locks of another view of the same files may be unseen in this one. An overlay that is mounted
-    /// anew is another device; a mount that is gone has no processes any more.
-    pub(super) fn hides(self, other: Self) -> bool {
-        self.file_system != other.file_system
-            || (self.device != other.device && are_one_overlay(self.device, other.device))
-    }
-}
-
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(super) fn examine(directory: &File) -> Result<Kind> {
-    use std::os::unix::fs::MetadataExt as _;
-
     use leasehold_core::{Error, ErrorKind};
 
-    let unusable = |error| super::directory::unusable("examine", error);
-    let magic = magic(directory).map_err(unusable)?;
-    let device = directory.metadata().map_err(unusable)?.dev();
+    let stat = rustix::fs::fstatfs(directory)
+        .map_err(|error| super::directory::unusable("examine", error.into()))?;
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a magic number has 32 bits, whatever the type of its field on a machine"
+    )]
+    let magic = stat.f_type as u32;
     let name = match magic {
-        FUSE => remote_fuse(device),
+        FUSE => fuse::remote_name(directory),
         magic => NETWORK.iter().find(|(other, _)| *other == magic).map(|(_, name)| (*name).into()),
     };
     if let Some(name) = name {
@@ -54,74 +37,32 @@ pub(super) fn examine(directory: &File) -> Result<Kind> {
             ),
         ));
     }
-    let view = View { file_system: magic, device };
-    Ok(Kind { view, has_room_ahead: ROOM_AHEAD.contains(&magic) })
-}
-
-#[cfg(any(target_os = "linux", target_os = "android"))]
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a magic number has 32 bits, whatever the type of its field on a machine"
-)]
-fn magic(directory: &File) -> std::io::Result<u32> {
-    Ok(rustix::fs::fstatfs(directory)?.f_type as u32)
+    Ok(Kind { has_room_ahead: ROOM_AHEAD.contains(&magic) })
 }
 
 /// Locality can't be told everywhere in the same way; elsewhere it is up to the user.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(super) fn examine(_directory: &File) -> Result<Kind> {
-    Ok(Kind { view: View { file_system: 0, device: 0 }, has_room_ahead: false })
+    Ok(Kind { has_room_ahead: false })
 }
 
 /// The name of a file system that [`examine`] took, for people; `None` where it can't be told.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(super) fn name(directory: &File) -> Option<String> {
-    magic(directory).ok().map(name_of)
-}
-
-/// The name of a file system by its number.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-pub(super) fn name_of(magic: u32) -> String {
+    let stat = rustix::fs::fstatfs(directory).ok()?;
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a magic number has 32 bits, whatever the type of its field on a machine"
+    )]
+    let magic = stat.f_type as u32;
     let known = LOCAL.iter().find(|(other, _)| *other == magic);
-    known.map_or_else(|| format!("type {magic:#x}"), |(_, name)| (*name).to_owned())
+    Some(known.map_or_else(|| format!("type {magic:#x}"), |(_, name)| (*name).to_owned()))
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(super) fn name_of(_magic: u32) -> String {
-    "another type".to_owned()
-}
-
-/// Whether two devices are overlays with the same files, both mounted where this process can see them.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn are_one_overlay(one: u64, other: u64) -> bool {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let upper = upper_of(&mounts, one);
-    upper.is_some() && upper == upper_of(&mounts, other)
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn are_one_overlay(_one: u64, _other: u64) -> bool {
-    false
-}
-
-/// The folder in which an overlay keeps what is written to it.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn upper_of(mounts: &str, device: u64) -> Option<&str> {
-    let (kind, rest) = mount_of(mounts, device)?.split_once(' ')?;
-    let mut options = rest.split([' ', ',']);
-    options.find_map(|option| option.strip_prefix("upperdir=")).filter(|_| kind == "overlay")
-}
-
-/// What is mounted with this device: the type of its file system, its source and options; see
-/// proc_pid_mountinfo(5).
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn mount_of(mounts: &str, device: u64) -> Option<&str> {
-    use rustix::fs::{major, minor};
-
-    let device = format!("{}:{}", major(device), minor(device));
-    let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&*device))?;
-    mount.split_once(" - ").map(|(_, mounted)| mounted)
+pub(super) fn name(_directory: &File) -> Option<String> {
+    None
 }
 
 /// The magic numbers of those that are met most often.
@@ -172,17 +113,50 @@ const NETWORK: [(u32, &str); 20] = [
     (0xbacb_acbc, "vmhgfs"),
 ];
 
-/// The name of a FUSE file system, unless it is known to keep its files on this machine.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn remote_fuse(device: u64) -> Option<String> {
+mod fuse {
+    use std::fs::File;
+    use std::os::unix::fs::MetadataExt as _;
+
+    use rustix::fs::{major, minor};
+
+    /// Those that are known to keep their files on this machine.
     const LOCAL: [&str; 5] =
         ["fuseblk", "fuse.fuse-overlayfs", "fuse.bindfs", "fuse.gocryptfs", "fuse.encfs"];
 
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    match mount_of(&mounts, device).and_then(|mount| mount.split(' ').next()) {
-        Some(name) if LOCAL.contains(&name) => None,
-        Some(name) => Some(name.to_owned()),
-        None => Some("fuse".to_owned()),
+    /// The name of the file system unless it is a local one.
+    pub(super) fn remote_name(directory: &File) -> Option<String> {
+        let device = directory.metadata().ok().map(|meta| meta.dev());
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let name = device
+            .and_then(|device| name_of(&mounts, &format!("{}:{}", major(device), minor(device))));
+        match name {
+            Some(name) if LOCAL.contains(&name.as_str()) => None,
+            Some(name) => Some(name),
+            None => Some("fuse".to_owned()),
+        }
+    }
+
+    /// The type of the file system with this device number; see proc_pid_mountinfo(5).
+    fn name_of(mounts: &str, device: &str) -> Option<String> {
+        let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some(device))?;
+        let (_, rest) = mount.split_once(" - ")?;
+        rest.split(' ').next().map(str::to_owned)
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn the_name_behind_a_fuse_mount_is_found_by_its_device() {
+            let mounts = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
+                          91 22 0:52 / /mnt/far rw,nosuid shared:3 - fuse.sshfs me@far: rw\n\
+                          92 22 0:53 / /mnt/near rw - fuse.bindfs /srv rw\n";
+            assert_eq!(name_of(mounts, "0:52").as_deref(), Some("fuse.sshfs"));
+            assert_eq!(name_of(mounts, "0:53").as_deref(), Some("fuse.bindfs"));
+            assert_eq!(name_of(mounts, "0:54"), None);
+        }
     }
 }
 
@@ -195,18 +169,6 @@ mod tests {
         let local = tempfile::tempdir().unwrap();
         let handle = File::open(local.path()).unwrap();
         assert!(examine(&handle).is_ok());
-    }
-
-    #[test]
-    fn what_is_mounted_is_found_by_its_device() {
-        let mounts = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
-                      91 22 0:52 / /mnt/far rw,nosuid shared:3 - fuse.sshfs me@far: rw\n\
-                      92 22 0:53 / /m rw - overlay overlay rw,lowerdir=/l,upperdir=/u,workdir=/w\n\
-                      93 22 0:54 / /r rw - overlay overlay ro,lowerdir=/l:/m\n";
-        let device = |minor| rustix::fs::makedev(0, minor);
-        assert_eq!(mount_of(mounts, device(52)), Some("fuse.sshfs me@far: rw"));
-        let uppers = [52, 53, 54, 55].map(|minor| upper_of(mounts, device(minor)));
-        assert_eq!(uppers, [None, Some("/u"), None, None]);
     }
 
     #[test]

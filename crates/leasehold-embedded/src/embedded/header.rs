@@ -12,7 +12,6 @@ use leasehold_core::{Clock as _, Fence};
 
 use super::checksum::checksum;
 use super::directory::Access;
-use super::filesystem::View;
 use super::machine::Machine;
 
 /// The version of everything in the directory. A store of another one is refused: those before this
@@ -65,8 +64,6 @@ pub(super) struct Header {
     /// Whether the data file is written through the memory map, in place.
     pub(super) in_place: bool,
     pub(super) access: Access,
-    /// Through what it is used.
-    pub(super) view: View,
     /// How the store is entered.
     pub(super) gate: GateKind,
     /// The number of the data file; 0 while that file is to be made.
@@ -102,7 +99,6 @@ impl Header {
         bytes_max: u64,
         in_place: bool,
         access: Access,
-        view: View,
         gate: GateKind,
     ) -> Self {
         let clock = BootClock::now();
@@ -113,7 +109,6 @@ impl Header {
             bytes_max,
             in_place,
             access,
-            view,
             gate,
             data: 0,
             ready: false,
@@ -177,11 +172,6 @@ impl Header {
             } else {
                 Access::Private
             },
-            view: {
-                let (kind, device) =
-                    next("file-system")?.split_once(' ').ok_or(Unreadable::Corrupt)?;
-                View { file_system: number(kind)?, device: number(device)? }
-            },
             gate: {
                 let (kind, inode) = next("gate")?.split_once(' ').ok_or(Unreadable::Corrupt)?;
                 GateKind { word: either(kind, "word", "lock")?, inode: number(inode)? }
@@ -218,7 +208,6 @@ impl Header {
             bytes_max,
             in_place,
             access,
-            view: View { file_system, device },
             gate,
             data,
             ready,
@@ -235,7 +224,7 @@ impl Header {
         let mut text = format!(
             "{MARK} {FORMAT}\nboot {boot}\ntime-namespace {time_namespace}\n\
              made-at-s {made_at_s}\nbooted-at-s {booted_at_s}\nbytes-max {bytes_max}\nwrite {write}\naccess {access}\n\
-             file-system {file_system} {device}\ngate {kind} {inode}\ndata {data}\nstate {state}\n"
+             gate {kind} {inode}\ndata {data}\nstate {state}\n"
         );
         let sum = checksum(NAME.as_bytes(), VERSION, text.as_bytes());
         // Into memory, which takes all.
@@ -279,7 +268,6 @@ mod tests {
             bytes_max: 1 << 28,
             in_place: true,
             access: Access::Group,
-            view: View { file_system: 0xef53, device: 65_024 },
             gate: GateKind { word: true, inode: 77 },
             data: 78,
             ready: true,

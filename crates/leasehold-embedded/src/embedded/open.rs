@@ -14,7 +14,6 @@ use leasehold_core::{Clock as _, Error, ErrorKind, Reason, Result};
 
 use super::directory::{Access, DATA, Directory, GATE, SESSIONS, WAKE, unusable};
 use super::environment::{Environment, Parts, begin_opening, corrupt, enter, lmdb_error, no_gate};
-use super::filesystem::{self, View};
 use super::gate::Gate;
 use super::header::{BootClock, GateKind, Header, Unreadable};
 use super::in_use::InUse;
@@ -33,9 +32,6 @@ const ENTER_WITHIN: Duration = Duration::from_secs(5);
 const PAGES_AT_ONCE: usize = 64;
 /// How many files of ended sessions are looked at then.
 const FILES_AT_ONCE: usize = 64;
-
-/// What counts of a file's number, of which an overlay may use the upper half.
-const MASK: u64 = 0xffff_ffff;
 
 /// How much of the data file has its place on the disk from the start.
 const FIRST_BYTES: u64 = 1 << 20;
@@ -243,35 +239,21 @@ fn fit_header(
         let kept = Wanted { access: header.access, bytes_max: header.bytes_max, ..wanted };
         return begin(directory, kept, machine, gate);
     }
-    if header.view != directory.view {
-        let data = fs::symlink_metadata(directory.file(DATA)).map_or(0, |meta| meta.ino());
-        // A file keeps its number in all views of an overlay, or the lower half of it. A copy has others.
-        let is_same = |one: u64, other: u64| one & MASK == other & MASK;
-        let same = is_same(header.gate.inode, gate.inode) && is_same(header.data, data);
-        if same && directory.view.hides(header.view) {
-            return Err(other_view(header.view));
+    if header.gate.inode != gate.inode {
+        if !alone {
+            return Err(replaced(GATE));
         }
+        header.gate.inode = gate.inode;
+        header
+            .write(&directory.path)
+            .map_err(|error| unusable("write the file store in", error))?;
     }
-    if header.gate.inode != gate.inode && !alone {
-        return Err(replaced(GATE));
-    }
-    if header.gate.word && !gate.word && !alone {
+    if header.gate.word && !gate.word {
         return Err(Error::new(
             ErrorKind::Unsupported,
             "this system has not the file locks by which others use this store; end what uses it, \
-             and start again",
+             and remove its directory: it will be made anew",
         ));
-    }
-    // What is not in use may have been copied to where less can be done.
-    let kept = Header {
-        view: directory.view,
-        in_place: header.in_place && directory.has_room_ahead,
-        gate: GateKind { word: header.gate.word && gate.word, ..gate },
-        ..header.clone()
-    };
-    if alone && kept != header {
-        kept.write(&directory.path).map_err(|error| unusable("write the file store in", error))?;
-        header = kept;
     }
     if header.machine.time_namespace != machine.time_namespace {
         if !alone {
@@ -293,19 +275,6 @@ fn replaced(file: &str) -> Error {
         ),
     )
     .with_reason(Reason::DirectoryGone)
-}
-
-fn other_view(view: View) -> Error {
-    Error::new(
-        ErrorKind::Misuse,
-        format!(
-            "this store was made or used through another mount of the same files ({}, device {}), as a \
-             container's and the folder that it lies in are, where locks taken here are not seen; name it by one \
-             path alone, or end what uses it and remove its directory",
-            filesystem::name_of(view.file_system),
-            view.device
-        ),
-    )
 }
 
 fn other_namespace() -> Error {
@@ -336,7 +305,6 @@ fn begin(
         wanted.bytes_max,
         directory.has_room_ahead,
         wanted.access,
-        directory.view,
         gate,
     );
     header.write(&directory.path).map_err(|error| unusable("write the file store in", error))?;
