@@ -86,7 +86,7 @@ const IN_MEMORY: f64 = 5.5;
 /// Of a hand-off through the server: its release, its message, and the next heartbeat, of two clients in all.
 const HANDED_OVER: f64 = 40.0;
 /// Each of its two steps reads a record, and keeps its bytes to tell whether it changed.
-const EMBEDDED: f64 = 14.0;
+const EMBEDDED: f64 = 16.0;
 /// How often a cycle wakes the thread that renews: hardly ever, since no lease is there when that looks.
 const RENEWER: f64 = 0.05;
 /// What a held lease keeps, its guard included, in bytes. The connection's buffers grow meanwhile, sometimes by three

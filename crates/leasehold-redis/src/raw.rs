@@ -384,7 +384,7 @@ mod tests {
             (&b"state"[..], cut(&state), "unreadable, damaged: 50 bytes, the first is b\"\\x11\""),
             (b"state", state[2..].to_vec(), "unreadable, of version"),
             (b"state", state[..20].to_vec(), "unreadable, damaged: 20 bytes"),
-            (b"state", [&[0x21][..], &state[1..]].concat(), "unreadable, of version 2: 43 bytes"),
+            (b"state", [&[0x21][..], &state[1..]].concat(), "unreadable, of version 2: 51 bytes"),
             (b"state", Vec::new(), "unreadable, damaged: 0 bytes"),
             (
                 b"about",

@@ -30,7 +30,12 @@ fn asked(operation: &Operation, number: usize, keys: &[Key], locks: &[One]) -> O
     let (key, known) = (&keys[number], &locks[number].known);
     match operation {
         Operation::Acquire(taking) => Some(Asked::Acquire(number, taking.request(key, known))),
-        Operation::Release(ending) => Some(Asked::Release(number, ending.request(key, known))),
+        Operation::Release(ending) => {
+            let mut request = ending.request(key, known);
+            // One that closes the lock goes in a call of its own, in no order with the others.
+            request.cooldown = leasehold_core::Cooldown::NONE;
+            Some(Asked::Release(number, request))
+        }
         _ => None,
     }
 }
