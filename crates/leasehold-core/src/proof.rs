@@ -103,7 +103,7 @@ impl Proof {
         };
         match (self, doubt) {
             // A lease that was issued later in real time has the larger fence all the same, and a
-            // clock that went back ends leases later than it said.
+            // clock that went back ends no lease before its time.
             (_, Outdated | ClockSetBack) => Standing::True,
             // Nothing is told to be granted where a message can't say that replicas have it; a
             // script that is stopped, late or sent elsewhere tells nobody anything that is not in

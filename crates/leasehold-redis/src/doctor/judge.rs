@@ -490,8 +490,8 @@ pub(super) fn clock(reading: ClockReading) -> Finding {
         severity,
         CLOCK,
         found,
-        "leases run on the server's clock alone, so the difference does no harm; but a step of \
-         that clock ends leases early or late by as much",
+        "leases run on the server's clock alone, so the difference does no harm; but a step \
+         forward of that clock ends leases early by as much",
     )
     .advise("keep both by a time service that slews; release all locks before setting a clock")
 }
