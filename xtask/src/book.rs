@@ -1,4 +1,4 @@
-//! `cargo xtask book`: the documents as a book, made by mdBook, which is installed if need be.
+//! `cargo xtask book`: makes a book of the documents with mdBook, installed if need be.
 
 use std::env;
 use std::fs;

@@ -1,4 +1,4 @@
-//! `cargo xtask check`: the steps, in order, each with its time; the first failure ends it.
+//! `cargo xtask check`: runs the steps in order, times each, and stops at the first failure.
 //!
 //! The tests come last, so that what remains on the screen is the summary of the test runner.
 

@@ -1,4 +1,4 @@
-//! Modules that import each other in a circle are drawn in ARCHITECTURE.md, and no others exist.
+//! Checks that ARCHITECTURE.md draws the circles of modules that exist, and no others.
 //!
 //! A room is a file below `src` of a crate, `folder/mod.rs` being the room `folder`. An arrow goes
 //! from a room to each that its text names: by a path from `crate`, `super` or `self`, or by the name

@@ -1,4 +1,4 @@
-//! Commit messages are what CONTRIBUTING.md asks for: area, length, body.
+//! Checks commit messages by the rules of CONTRIBUTING.md: area, length, body.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: everything that is given to users, in `target/dist`.
+//! `cargo xtask dist`: makes everything that users get, in `target/dist`.
 //!
 //! A part that this machine can't make is named at the end, with what it needs, and fails the whole;
 //! the others are made all the same.

@@ -1,5 +1,6 @@
-//! The links of the documentation as it was built: those that lead to a file beside it or to a place in
-//! a page, which rustdoc does not follow, and links that came out as text.
+//! Checks the links of the built documentation that rustdoc does not follow.
+//!
+//! These lead to a file beside it or to a place in a page, or came out as text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,4 +1,4 @@
-//! Which sets of Cargo features to build of every package: none, and each alone.
+//! Lists the sets of Cargo features to build of every package: none, and each alone.
 //!
 //! Other steps build all of them. What is left out needs two features to be there and a third not to be:
 //! all without one would show some of that, and took nearly half of the time.

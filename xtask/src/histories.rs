@@ -1,5 +1,6 @@
-//! The whole histories of some seeds, held against digests in the tree: whatever machine runs the gate has to print the
-//! same bytes.
+//! Compares the whole histories of some seeds with digests in the tree.
+//!
+//! Every machine that runs the gate has to print the same bytes.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,11 +1,11 @@
-//! `cargo xtask hygiene`: what no compiler complains about.
+//! `cargo xtask hygiene`: checks what no compiler complains about.
 //!
 //! Only rules that a text search decides; everything else is a lint's business.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{book, circles, commits, links, promises, tests_named, words};
+use crate::{book, circles, commits, files as purposes, links, promises, tests_named, words};
 
 /// What must not be committed in Rust source, and why. Split, so that this file passes.
 const LEFTOVERS: &[(&str, &str)] = &[
@@ -49,6 +49,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
         match fs::read_to_string(path) {
             Ok(text) => {
                 inspect(&name, &text, &mut findings);
+                findings.errors.extend(purposes::finding(&name, &text));
                 let words = words::findings(&name, &text);
                 findings.errors.extend(words.iter().map(|what| format!("{name}:{what}")));
             }
@@ -86,7 +87,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     }
 }
 
-fn collect(dir: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
+pub(crate) fn collect(dir: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
     let fail = |error| format!("{}: {error}", dir.display());
     for entry in fs::read_dir(dir).map_err(fail)? {
         let entry = entry.map_err(fail)?;

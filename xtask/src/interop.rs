@@ -1,4 +1,4 @@
-//! `cargo xtask interop`: the lock libraries of other languages and leasehold on the same locks.
+//! `cargo xtask interop`: runs lock libraries of other languages and leasehold on the same locks.
 //!
 //! What their programs need is installed below `target/interop`, with the languages' own tools; the
 //! tools themselves, and what comes with the distribution, by its package manager. Whatever can't be

@@ -1,4 +1,4 @@
-//! In which order functions stand in the static program: those that a run needs come first.
+//! Orders the functions of the static program: those that a run needs come first.
 //!
 //! The kernel maps a program as it is touched, sixteen pages at a time. `run KEY -- true` needs one function in
 //! ten, and a linker leaves them where the compiler put them, all over the file: to touch them took a quarter of

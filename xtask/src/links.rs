@@ -1,4 +1,4 @@
-//! Links between documents: each leads to a file, and to a heading that the file has.
+//! Checks links between documents: each leads to a file, and to a heading that the file has.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -10,6 +10,7 @@ mod commits;
 mod dist;
 mod doc_links;
 mod features;
+mod files;
 mod histories;
 mod hygiene;
 mod interop;
@@ -37,6 +38,8 @@ Commands:
                   torture
   hygiene         what no compiler complains about: leftovers, white space, long files, links, words,
                   tests that documents name, promises, circles of modules, commit messages
+  files [WORD…]   what each source file is for, by its own first line: of all files, or of those whose
+                  path or line has all these words
   doc-links       the links of the documentation that `cargo doc` has put into target/doc, where rustdoc
                   does not look: to files and places in pages, and those that came out as text
   book            the documents as a book in target/book
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         ["check"] => check::run(check::Scope::Everything),
         ["check", "--fast"] => check::run(check::Scope::Fast),
         ["hygiene"] => hygiene::run(root()),
+        ["files", words @ ..] => files::run(root(), words),
         ["doc-links"] => check::documentation_links(),
         ["book"] => book::run(root()),
         ["picture"] => picture::run(root()),

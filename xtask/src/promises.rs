@@ -1,4 +1,4 @@
-//! Every promise of docs/guarantees.md has a number of its own, and names a test that no other promise names.
+//! Checks that every promise has a number and a test of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,6 @@
-//! `cargo xtask run-tests PROGRAM ARGUMENTS…`: how `cargo test` runs each of its programs for
-//! [`check`](crate::check), which names this command as cargo's runner.
+//! `cargo xtask run-tests PROGRAM ARGUMENTS…`: runs a test program, and names a test that hangs.
+//!
+//! [`check`](crate::check) names this command as cargo's runner.
 //!
 //! Two things differ from a program that cargo runs itself. A test that hangs is named and ended, for else
 //! the machine's owner ends the whole run and nobody learns which it was. What failed is kept for the end of

@@ -1,5 +1,6 @@
-//! The public surface: a listing of it is kept in `docs/api`, so that whoever changes the surface
-//! sees it in the difference, and so does the reviewer. And what each method that waits has to say.
+//! `cargo xtask surface`: compares the public surface with the listing in `docs/api`.
+//!
+//! So a change of the surface shows in the difference. Each method that waits also has to say its cost.
 //!
 //! The listing is made of what rustdoc writes for machines. That form is not stable, but what is read
 //! of it here is little and has not changed for long.

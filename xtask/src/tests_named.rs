@@ -1,4 +1,4 @@
-//! Every test that a document names exists.
+//! Checks that every test that a document names exists.
 //!
 //! Documents name tests as `crate::file::test`, or, for cases of the conformance suite, by the bare
 //! name. A text search decides: the name must stand as a word in a Rust file of that crate, or for

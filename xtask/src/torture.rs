@@ -1,4 +1,4 @@
-//! `cargo xtask torture`: builds the command and what tortures it, and runs that.
+//! `cargo xtask torture`: builds the command and its torture program, and runs it.
 
 use std::process::{Command, Stdio};
 

@@ -1,5 +1,6 @@
-//! Words that hide the actor: texts for users name the holder, the waiter, the caller. The table in
-//! CONTRIBUTING.md has them.
+//! Refuses words that hide the actor: texts name the holder, the waiter, the caller.
+//!
+//! The table in CONTRIBUTING.md has them.
 
 /// What is not said.
 const REFUSED: [&str; 5] = ["whoever", "whomever", "somebody", "anybody", "everybody"];

@@ -1,5 +1,6 @@
-//! The least that a lock can be: a key set if absent, and deleted if it is still ours; and the
-//! two old ways of waiting for it. What leasehold is measured against, by the same client library.
+//! The smallest locks that leasehold is compared with: a key set if absent, deleted if still ours.
+//!
+//! The file has the two usual ways to wait for such a key as well. All variants use the same client library.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The command line.
+//! Defines the options of the benchmark.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! One lock that very many want, or that very many share: what each operation costs the server then.
+//! Measures what each operation costs the server at a lock with very many waiters or sharers.
 
 use leasehold::store::{AcquireRequest, Mode, Token};
 use serde::Serialize;

@@ -1,6 +1,6 @@
-//! What the frame of the embedded store costs by itself: for each of two steps a word in a shared
-//! file taken and given back, and a transaction that replaces one small record. No lock table, no
-//! client.
+//! Measures the embedded store's frame by itself, without lock table and client.
+//!
+//! Each of two steps takes and returns a word in a shared file, and replaces one small record in a transaction.
 
 use std::fs::{self, File};
 use std::path::Path;

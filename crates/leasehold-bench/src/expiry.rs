@@ -1,4 +1,4 @@
-//! A holder dies: how late the next one gets its lock, and what that costs the server.
+//! Measures how late a waiter follows a dead holder, and what that costs the server.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! A bare line in the server, and a bare message: what a hand-off costs when nothing watches over it.
+//! The simplest queue in the server, and a bare message: the least that a hand-off can cost.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What the numbers were measured on.
+//! Describes the machine that the numbers were measured on.
 
 use serde::Serialize;
 

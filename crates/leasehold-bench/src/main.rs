@@ -1,4 +1,4 @@
-//! What a lock costs: leasehold beside what its store could do at best, in the same run.
+//! Measures what a lock costs, beside the best that its store could do in the same run.
 //!
 //! Every command starts private servers on loopback, takes the variants in turn within each round,
 //! and reports medians over the rounds together with the median of the ratios *within* a round,

@@ -1,4 +1,4 @@
-//! Where the relay that adds a delay is not to be had.
+//! Stands in for the delaying relay on systems that lack it.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What others of a server notice while very many leases are renewed.
+//! Measures what other clients of a server notice while very many leases are renewed.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

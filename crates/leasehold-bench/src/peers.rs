@@ -1,4 +1,4 @@
-//! Other libraries on the same server: in this process, or by the small programs in `peers/`.
+//! Runs other libraries on the same server: in this process, or as the programs in `peers/`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Charts as SVG, without a script or a font of their own.
+//! Draws charts as SVG, without scripts and fonts.
 
 /// What one line of a chart is called, and its points.
 pub(crate) struct Line {

@@ -1,4 +1,4 @@
-//! Many held locks, kept alive in the background.
+//! Measures the renewal of many held locks.
 
 use std::any::Any;
 use std::sync::Arc;

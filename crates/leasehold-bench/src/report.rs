@@ -1,4 +1,4 @@
-//! What is printed: tables for people, or one document for a machine.
+//! Prints the measurements: tables for people, or one document for a machine.
 
 use std::io::Write as _;
 

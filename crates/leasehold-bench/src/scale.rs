@@ -1,4 +1,4 @@
-//! What grows with the number of names, clients and held leases.
+//! Measures what grows with the number of names, clients and held leases.
 
 use std::time::Duration;
 

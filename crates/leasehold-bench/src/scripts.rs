@@ -1,4 +1,4 @@
-//! What each operation costs the server, by its own count of the time that scripts take.
+//! Measures what each operation costs the server, by the server's own count of script time.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The private server, and what it says about itself.
+//! Starts the private server, and reads what it counts about itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

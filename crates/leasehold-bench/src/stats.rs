@@ -1,4 +1,4 @@
-//! Numbers about numbers.
+//! Medians, percentiles and ratios of what was measured.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Take and release with nobody in the way.
+//! Measures taking and releasing a lock that no other caller wants.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;

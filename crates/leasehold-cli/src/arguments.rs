@@ -1,4 +1,4 @@
-//! Judges what was typed, where clap can't: names, what goes together, fences.
+//! Checks typed arguments where clap can't: names, combinations, fences.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;

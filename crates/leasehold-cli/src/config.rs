@@ -1,4 +1,4 @@
-//! The config file.
+//! Reads the config file.
 
 use std::env;
 use std::fs::{self, File};

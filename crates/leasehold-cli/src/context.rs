@@ -1,5 +1,6 @@
-//! What every command gets: settings, the state that the process was started in, and connections
-//! that are closed however it ends.
+//! What every command gets: settings, the state at the start, and connections.
+//!
+//! The connections are closed however the command ends.
 
 use std::os::fd::RawFd;
 use std::sync::{Mutex, PoisonError};

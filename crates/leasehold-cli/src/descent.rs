@@ -1,4 +1,4 @@
-//! Everything that descends from a process: what it has started, what that has, and so on.
+//! Finds everything that descends from a process, and signals it.
 //!
 //! A process whose parent ends becomes a child of the nearest ancestor that takes orphans in, so what
 //! descends from such an ancestor can't leave it, by whatever group, session or user it changes to.

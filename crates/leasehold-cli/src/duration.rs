@@ -1,4 +1,4 @@
-//! Lengths of time as people type them, and as they read them.
+//! Parses lengths of time as people type them, and prints them in the same form.
 
 use std::time::Duration;
 

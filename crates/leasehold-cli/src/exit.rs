@@ -1,4 +1,4 @@
-//! How the command ends: the one place that knows the exit codes.
+//! Defines the exit codes.
 
 /// An exit code with its meaning.
 ///

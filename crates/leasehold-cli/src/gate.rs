@@ -1,4 +1,4 @@
-//! Which requests are ours: what another site's page can make a browser send is not.
+//! Refuses requests that another site's page makes a browser send.
 //!
 //! Three ways in are shut. A page of another site may send requests here (cross-site requests): what
 //! changes anything needs a token that it can't know, and an `Origin` that a browser sets and no page can.

@@ -1,4 +1,4 @@
-//! Who waits for whom: the graph whose edges lead from a holder, by what it waits for, to the holders of that.
+//! Finds circles of holders that wait for each other's locks.
 //!
 //! A waiter belongs to a holder for whose process it waits itself, or which its notes name as around it, or which
 //! a look at the processes of this machine finds there; and to one of the same owner, as far as that is known:

@@ -1,4 +1,4 @@
-//! Serving a few pages: connections within bounds, each for one request.
+//! Serves a few pages: a bounded number of connections, one request each.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

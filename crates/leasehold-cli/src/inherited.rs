@@ -1,5 +1,6 @@
-//! What this process was started with, so that a command run by it can be started the same way:
-//! the signal mask, the signals that are ignored (`nohup`), and the open file descriptors.
+//! What this process was started with, so that its command can be started the same way.
+//!
+//! That is the signal mask, the ignored signals (`nohup`), and the open file descriptors.
 
 use std::io;
 use std::mem::MaybeUninit;

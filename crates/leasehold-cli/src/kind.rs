@@ -1,4 +1,4 @@
-//! Which kind of lock is meant, and which options go together.
+//! Decides which kind of lock the options mean, and which options go together.
 
 use std::time::Duration;
 

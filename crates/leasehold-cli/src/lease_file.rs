@@ -1,5 +1,4 @@
-//! Leases that outlive the process which took them, as they are kept: in a file, in a variable, on
-//! standard input.
+//! Reads and writes leases that outlive their process: in a file, a variable, or stdin.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};

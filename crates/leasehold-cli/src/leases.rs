@@ -1,4 +1,4 @@
-//! What a command holds: one lease or several, which are lost together and ended together.
+//! The leases that a command holds: lost together and released together.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;

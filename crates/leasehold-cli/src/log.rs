@@ -1,4 +1,4 @@
-//! What `-v` shows.
+//! Prints what `-v` shows.
 
 use std::fmt;
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! Memory that a process shares with those forked from it, at the same place in all of them.
+//! Memory that a process shares with its forks, at the same address.
 
 use std::io;
 use std::ops::Deref;

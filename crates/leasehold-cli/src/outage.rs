@@ -1,4 +1,4 @@
-//! A store that is away.
+//! Reports a store that is away, and its return.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The locks of the commands around this one: what is waited for there never comes free.
+//! Knows the locks of the commands around this one, for which it must not wait.
 //!
 //! Each lease has a note of the process that it is held for: the command that runs others under it, or a
 //! script. A command finds that process among those that it descends from. What the system does not show of

@@ -1,4 +1,4 @@
-//! What is printed: data on stdout, messages on stderr.
+//! Prints data on stdout and messages on stderr.
 
 use std::io::{self, Write as _};
 use std::os::fd::BorrowedFd;

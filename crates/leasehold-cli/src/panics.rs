@@ -1,4 +1,4 @@
-//! What ends in the middle of something: told in a line, with what was begun given up.
+//! Turns a panic into one line and a clean-up of what was begun.
 
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};

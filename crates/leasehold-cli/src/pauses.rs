@@ -1,4 +1,4 @@
-//! Waits: until a moment, between one explanation and the next, and between one listing and the next.
+//! Waits until a moment, between explanations, and between listings.
 
 use std::collections::VecDeque;
 use std::time::Duration;

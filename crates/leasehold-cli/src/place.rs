@@ -1,4 +1,4 @@
-//! Which store a URL means: what can be said before anything is opened.
+//! Tells which store a URL means, before anything is opened.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};

@@ -1,5 +1,4 @@
-//! Writes messages to stderr from a thread of its own, so that nobody who has something to say waits
-//! for somebody to read it.
+//! Writes messages to stderr from a thread of its own, so that a slow reader delays no work.
 
 use std::collections::VecDeque;
 use std::io::{self, Write as _};

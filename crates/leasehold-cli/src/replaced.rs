@@ -1,4 +1,4 @@
-//! Files that are written in one step: whoever reads one finds what was there before, or all of the new text.
+//! Writes files in one step: a reader finds the old text or the whole new one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};

@@ -1,4 +1,4 @@
-//! A lock that a command asks for: once, for a while, or for as long as it takes.
+//! Takes a lock for a command: at once, within a limit, or for as long as it takes.
 
 use std::collections::HashMap;
 use std::ffi::OsString;

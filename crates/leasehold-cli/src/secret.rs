@@ -1,4 +1,4 @@
-//! Keeps passwords out of everything that is printed.
+//! Keeps passwords out of all output.
 //!
 //! Two nets, since one may have holes: every password that this process gets to know is
 //! [remembered](remember) and blotted out literally, and whatever stands between a `scheme://`

@@ -1,4 +1,4 @@
-//! Which store, with which password, ttl and owner: options, environment and config file.
+//! Finds store, password, ttl and owner: in options, environment and config file.
 
 use std::env;
 use std::ffi::OsString;

@@ -1,4 +1,4 @@
-//! Signals as a stream.
+//! Catches signals, and lets one end a wait.
 //!
 //! A command catches some fifty of them, each time it is started. So there is one handler for all,
 //! which writes their numbers into a pipe, and nothing else for any of them.

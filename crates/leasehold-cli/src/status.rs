@@ -1,4 +1,4 @@
-//! `--status FILE`: what became of the lock and the command, apart from the exit code.
+//! Writes the `--status` file: the result of the lock and of the command.
 //!
 //! A process is one command, so there is one file. Each change replaces it in one step.
 

@@ -1,4 +1,4 @@
-//! Standard output, whose reader may stall: that keeps this process from no signal that asks it to end.
+//! Writes to standard output; signals still end the process while its reader stalls.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! Commands that are printed to be typed: the one place that makes them.
+//! Makes the commands that messages print for their reader to type.
 
 use std::path::Path;
 use std::sync::OnceLock;

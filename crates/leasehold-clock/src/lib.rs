@@ -1,4 +1,4 @@
-//! The clocks that leasehold runs on, and the one place where the time of day is read.
+//! The clocks that leasehold runs on; only this crate reads the time of day.
 //!
 //! [`SystemClock`] is what leases run on; [`ManualClock`] moves only when a test says so;
 //! [`TokioClock`] (feature `tokio`) follows a runtime whose time is paused. All of them are a

@@ -1,4 +1,4 @@
-//! A clock for tests.
+//! A clock that tests move by hand.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Which process this is.
+//! Tells a process from its forks.
 
 /// A process, told apart from those that it forks.
 ///

@@ -1,4 +1,4 @@
-//! The machine's own clock.
+//! The machine's own clock, which counts while the machine sleeps.
 
 use leasehold_core::{Clock, Moment};
 

@@ -1,4 +1,4 @@
-//! What tells a process from others that have, or had, its number.
+//! A tag that tells a process from others that have, or had, its number.
 
 use crate::Process;
 

@@ -1,4 +1,4 @@
-//! Time as the holder of a lease sees it: a clock that only goes forward, and points on it.
+//! The holder's time: a clock that only goes forward, and moments on it.
 
 use std::fmt::Debug;
 use std::time::Duration;

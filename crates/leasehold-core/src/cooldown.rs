@@ -1,4 +1,4 @@
-//! For how long a lock stays closed.
+//! The cooldown type: for how long a lock stays closed after a release.
 
 use std::fmt;
 use std::time::Duration;

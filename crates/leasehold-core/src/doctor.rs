@@ -1,5 +1,4 @@
-//! What an examination of a store finds: facts about where locks are kept, judged by what they
-//! mean for a lock.
+//! Findings of an examination: facts about a store, judged by what they mean for a lock.
 //!
 //! A store looks at its surroundings ([`Store::examine`](crate::Store::examine)) and says what it
 //! saw; nothing here changes a setting. Findings are advice for people. They take part in no

@@ -1,5 +1,4 @@
-//! What people and scripts are told of a lock, as a document: the one form in which it is written,
-//! by the library and by the command.
+//! The documents about a lock, in the one form that library and command write.
 //!
 //! A length of time is in whole milliseconds and says so in its name. A fence is text, since many
 //! readers of JSON round numbers above 2⁵³. A kind and a mode are objects with a `name`.

@@ -1,4 +1,4 @@
-//! Text from strangers, made safe to show.
+//! Makes text from strangers safe to show.
 //!
 //! Names, owners and metadata come from other programs. Shown raw they could move a cursor, hide
 //! a line or reverse its letters (CWE-150), so everything that prints them goes through here.

@@ -1,4 +1,4 @@
-//! Fencing tokens: the numbers that let a protected resource refuse a late holder.
+//! Fencing tokens: the numbers by which a protected resource rejects a stale holder.
 
 use std::fmt;
 

@@ -1,5 +1,6 @@
-//! How numbers that are mostly large are stored: as numbers in text, and as eight bytes in binary forms,
-//! which takes a third of the time of one byte for each seven bits.
+//! Stores large numbers: as numbers in text, and as eight bytes in binary forms.
+//!
+//! Eight bytes take a third of the time of one byte for each seven bits.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -1,4 +1,4 @@
-//! The name of a lock, validated once.
+//! The name of a lock, validated when it is made.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! How long a holder may believe in its lease: the only place where that is computed.
+//! Computes for how long a holder may believe in its lease; no other code does.
 //!
 //! The store starts a lease's timer after it received the request, so a holder that counts from
 //! the moment *before the request was sent* is always early, never late: no round-trip time needs

@@ -1,4 +1,4 @@
-//! Lengths of time for people, in the units in which they type them.
+//! Prints lengths of time in the units in which people type them.
 
 use std::fmt;
 use std::time::Duration;

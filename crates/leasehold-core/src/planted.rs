@@ -1,4 +1,4 @@
-//! Faults on purpose, one of which the simulation chooses and has to find.
+//! Planted faults: the simulation turns one on and has to find it.
 //!
 //! This exists under `--cfg leasehold_planted` alone, which nothing that is published is built with.
 

@@ -1,4 +1,4 @@
-//! The answers that a client believes, and every way in which one of them could be untrue.
+//! The answers that a client believes, and every way in which one could be untrue.
 //!
 //! A client takes an answer of its store for proof in few cases; the rest are refusals, or say what
 //! is to be done next. The table here says what has to become of each proof under each doubt. A new

@@ -1,4 +1,4 @@
-//! Why an operation failed, where the kind of its error leaves that open.
+//! The reasons of an error, where its kind leaves that open.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! When to try again: strategies as values.
+//! Retry strategies: when to try again.
 //!
 //! A strategy answers one question, "how long to pause before the next try, or stop?", from the
 //! number of tries made so far. It keeps no state, so one value serves any number of calls at

@@ -1,4 +1,4 @@
-//! The length of a lease.
+//! The length of a lease, validated when it is made.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! The one-machine store where it can't be: it needs a clock that all processes share, file locks
-//! that end with their process, and Unix sockets. Opening it says so.
+//! Refuses to open the embedded store on a system that can't carry it.
+//!
+//! The store needs a clock that all processes share, file locks that end with their process, and Unix sockets.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};

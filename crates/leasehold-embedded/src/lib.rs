@@ -1,5 +1,4 @@
-//! Lock stores without a server: in memory ([`MemoryStore`]), and in a directory for all
-//! processes of one machine ([`EmbeddedStore`]).
+//! Lock stores without a server: [`MemoryStore`], and [`EmbeddedStore`] for one machine.
 //!
 //! Both run the lock table of `leasehold-core` as it is; here it is made atomic and kept.
 

@@ -1,5 +1,6 @@
-//! Tokens for stores whose users all live on this machine: drawn from a block of random bytes, since
-//! a system call for each took as long as the way into a store and out of it.
+//! Makes tokens for both stores from a block of random bytes.
+//!
+//! A system call for each took as long as the way into a store and out of it.
 //!
 //! A fork's child has a copy of the block. So a block is of one [`Process`], and where forks can't be
 //! told from their parents for sure there are none. A virtual machine that is copied while it runs has

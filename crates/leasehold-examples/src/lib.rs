@@ -1,4 +1,4 @@
-//! Whole services that use leasehold, as programs: each is a file in `src/bin`, to be read and copied.
+//! Whole services that use leasehold, to read and to copy: each is a program in `src/bin`.
 //!
 //! | program | shows |
 //! | --- | --- |

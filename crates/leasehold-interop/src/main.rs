@@ -1,5 +1,6 @@
-//! Runs leasehold and the lock libraries of other languages on the same locks, on one server and
-//! in a cluster.
+//! Runs leasehold and the lock libraries of other languages on the same locks.
+//!
+//! They meet on one server and in a cluster.
 //!
 //! `cargo xtask interop` builds their programs and calls this with the folder of their sources, the
 //! folder in which they were built, and the names of those that are to be tried, or none for all.

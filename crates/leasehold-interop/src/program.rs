@@ -1,4 +1,4 @@
-//! Programs of other libraries: how they are started, and what they say.
+//! Starts the programs of other libraries, and reads what they print.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,4 @@
-//! The attribute [`macro@locked`], which is used as `leasehold::locked`, with leasehold's feature
-//! `macros`.
+//! The attribute [`macro@locked`], used as `leasehold::locked` with the feature `macros`.
 
 use proc_macro::TokenStream;
 

@@ -1,4 +1,4 @@
-//! What becomes of a function under `#[locked]`.
+//! Rewrites a function under `#[locked]`.
 
 use proc_macro2::TokenStream;
 use quote::{quote, quote_spanned};

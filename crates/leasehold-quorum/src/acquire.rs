@@ -1,4 +1,4 @@
-//! Taking a lock: one try, which ends its token when it is in vain.
+//! Takes a lock: one try, which ends its token if it gets no majority.
 
 use std::sync::Arc;
 use std::time::Duration;

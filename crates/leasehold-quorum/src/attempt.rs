@@ -1,4 +1,4 @@
-//! One try to take a lock: asks the nodes, and carries out what follows from their answers.
+//! Carries out one try to take a lock: asks the nodes, and does what the ballot says.
 
 mod complete;
 mod undo;

@@ -1,4 +1,4 @@
-//! What the nodes say to one try to take a lock, and what follows from it: no clock, no network, and nothing awaited.
+//! Decides what follows from the nodes' votes on one try, without clock, network or await.
 //!
 //! The store carries out what this says. The simulation's model does too, in every order that there is.
 

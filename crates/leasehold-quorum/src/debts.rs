@@ -1,4 +1,4 @@
-//! What a node was to give up and could not be told.
+//! Remembers what a node that could not be reached has to release.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! Examining the nodes: which of them answer, and which have a vote.
+//! Examines the nodes: which of them answer, and which have a vote.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

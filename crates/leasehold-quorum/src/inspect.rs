@@ -1,4 +1,4 @@
-//! Looking: what the nodes show, put together for people.
+//! Puts together for people what the nodes show of a lock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The log of a quorum: each event at all nodes that keep one, and read from all of them.
+//! Writes each event to all nodes that keep a log, and reads from all of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

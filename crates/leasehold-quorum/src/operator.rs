@@ -1,4 +1,4 @@
-//! What an operator does: asking a holder to let go, and taking a lease away.
+//! Requests a release from a holder, or takes its lease away, for an operator.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

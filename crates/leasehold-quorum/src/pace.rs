@@ -1,4 +1,4 @@
-//! How a node answers: whether it does, and how quickly.
+//! Remembers how a node answers: whether, and how quickly.
 
 use std::error::Error as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

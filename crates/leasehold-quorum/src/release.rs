@@ -1,4 +1,4 @@
-//! Giving back: at all nodes, whatever some of them say.
+//! Releases a lease at all nodes, whatever some of them say.
 
 use std::sync::Arc;
 use std::time::Duration;

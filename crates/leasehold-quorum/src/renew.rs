@@ -1,4 +1,4 @@
-//! Letting leases run on: a majority must renew, and the others are healed.
+//! Renews leases: a majority must renew, and the other nodes are healed.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Questions to several nodes at once.
+//! Sends a request to several nodes at once.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

@@ -1,4 +1,4 @@
-//! The store.
+//! The [`QuorumStore`]: a store whose decisions need a majority of its nodes.
 
 use std::sync::Arc;
 use std::time::Duration;

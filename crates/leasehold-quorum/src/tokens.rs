@@ -1,4 +1,4 @@
-//! What this process knows about the tokens that it has sent to the nodes.
+//! Remembers what each token that this process sent was granted, and which are ended.
 //!
 //! What undoes a try (`leave`, `release`) may be on its way for longer than anybody waits, and arrive
 //! after a copy of it was answered. So a token that was given up is never asked for again.

@@ -1,4 +1,4 @@
-//! Undoing: giving up at the nodes what a token may have there.
+//! Releases at the nodes whatever a token may have there.
 //!
 //! A node that can't be reached owes the undoing: what it holds would be in everybody's way until
 //! its lease ends, and with another node gone, nobody could take the lock. So it is sent again once

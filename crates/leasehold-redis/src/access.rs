@@ -1,4 +1,4 @@
-//! How to reach a server: where it is, who we are to it, and opening connections to it.
+//! How to reach a server: its address, our login, and opening connections to it.
 
 use std::fmt;
 use std::net::SocketAddr;

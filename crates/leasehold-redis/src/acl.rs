@@ -1,4 +1,4 @@
-//! The least rights that a user of a server needs, by what it is to do.
+//! Lists the least rights that a user of a server needs, by what it does.
 //!
 //! ```
 //! use leasehold_redis::acl::{self, Feature};

@@ -1,4 +1,4 @@
-//! What a URL says: where the server is, who we are to it, and how locks are kept there.
+//! Reads a URL: where the server is, how to log in, and how locks are kept there.
 //!
 //! Nothing here repeats a URL or a part of it that could be a secret: not in an error, not in
 //! `Debug`.

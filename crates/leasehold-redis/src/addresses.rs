@@ -1,4 +1,4 @@
-//! Which address of a name to connect to.
+//! Chooses among the addresses of a name.
 //!
 //! A name may have several addresses. Where they lead to different servers, each grants locks of its own, so one that
 //! is not known for the server that has the locks is not taken in its place.

@@ -1,3 +1,5 @@
+//! Tests of the choice among the addresses of a name.
+
 use std::sync::Arc;
 
 use leasehold_core::ErrorKind;

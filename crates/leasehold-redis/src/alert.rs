@@ -1,4 +1,4 @@
-//! What the other side of a TLS connection says when it ends it.
+//! Reads why the other side ended a TLS connection.
 
 /// Whether the server has ended a connection for want of this side's certificate, which servers do after
 /// the handshake.

@@ -1,5 +1,6 @@
-//! Running a script on a server: by its digest, whole if the server does not know it, and again
-//! if it said that it did not run it.
+//! Runs a script on a server: by its digest, or whole if the server does not know it.
+//!
+//! If the server says that it did not run the script, it is sent again.
 
 use std::io::Write as _;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! What went wrong, whether the request was carried out all the same, and what to do next.
+//! Decides what an error means: what failed, whether the request took effect, what to do.
 //!
 //! The one place that judges errors; it does nothing itself. Words of a server are only repeated
 //! where they help, and never those in which a server repeats what it was sent.

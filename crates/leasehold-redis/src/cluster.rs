@@ -1,4 +1,4 @@
-//! A cluster: who has which slot, and a supervised connection to each node that has some.
+//! A cluster: the owner of each slot, and a supervised connection to each such node.
 //!
 //! Requests go to the primary of their slot, by a table that is asked for when it is first needed,
 //! when a node says that it is out of date, when a node does not answer, and now and then. A node

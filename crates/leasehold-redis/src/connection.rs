@@ -1,4 +1,4 @@
-//! Our own connection to one server, and the supervisor that replaces it.
+//! A connection to one server, and the supervisor that replaces it.
 //!
 //! All calls share one multiplexed connection. It is made when it is first needed, by one attempt
 //! that everybody who waits for it shares and nobody waits for longer than its own deadline. It is

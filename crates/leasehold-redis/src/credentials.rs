@@ -1,4 +1,4 @@
-//! What a program logs in with, where that changes while it runs.
+//! Asks the program for user and password, which may change while it runs.
 
 use std::error::Error as StdError;
 use std::fmt;

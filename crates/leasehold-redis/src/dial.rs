@@ -1,4 +1,4 @@
-//! Opening a socket to a server: TCP with the settings a lock needs, a Unix socket, or TLS.
+//! Opens a socket to a server: TCP with the settings that a lock needs, Unix, or TLS.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,5 +1,6 @@
-//! The lock table and the scripts, held together: random sequences of operations go through both,
-//! and every answer, every message and all that is stored must agree after each step.
+//! Runs random operations through the lock table and the scripts, and compares both.
+//!
+//! Every answer, every message and all that is stored must agree after each step.
 //!
 //! Time is virtual on both sides, so leases end exactly on time and the tests don't wait. The
 //! scripts differ from the real ones in the line that reads the clock, and in nothing else.

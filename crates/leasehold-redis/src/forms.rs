@@ -1,4 +1,4 @@
-//! How numbers, tokens and texts are packed: in what is stored, and in what scripts are asked; docs/wire.md has the meanings.
+//! Packs numbers, tokens and texts for records and for script arguments.
 //!
 //! The forms are those of the scripts' `struct` library (Roberto Ierusalimschy's, which Redis and Valkey have built in), all
 //! little-endian: `B`, `H` and `I` are numbers of 1, 2 and 4 bytes, `d` is a double, `cN` are N bytes.

@@ -1,4 +1,4 @@
-//! A client's wake channel: one connection that only listens, made anew until nobody wants it.
+//! Keeps a client's wake channel: one connection that only listens, replaced when it breaks.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

@@ -1,4 +1,4 @@
-//! The log of each lock: a stream beside its record, in the same slot.
+//! Keeps the log of each lock: a stream beside its record, in the same slot.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

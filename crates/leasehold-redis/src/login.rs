@@ -1,4 +1,4 @@
-//! How connections to servers begin: secured, and logged in.
+//! Secures a new connection, and logs in.
 //!
 //! Passwords and certificates change while programs run. What a server took last is tried first; what it refuses is
 //! asked for again, from its file or from the program, and tried once more. So a connection is made as soon as the

@@ -1,4 +1,4 @@
-//! What keys and channels are called, and text made fit for a record.
+//! Names keys and channels, and makes text fit for a record.
 //!
 //! Names are computed here and nowhere else; scripts get them as `KEYS` and `ARGV`.
 

@@ -1,5 +1,6 @@
-//! Which passwords a URL has, and the URL without them: by the rules of the parser, so that nothing
-//! is taken for a password that only looks like one.
+//! Takes the passwords out of a URL, by the rules of the URL parser.
+//!
+//! So nothing is taken for a password that only looks like one.
 
 use leasehold_core::Result;
 use url::form_urlencoded;

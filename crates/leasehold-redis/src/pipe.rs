@@ -1,4 +1,4 @@
-//! Many requests over one connection, answered in the order in which they were sent.
+//! Sends many requests over one connection, and gives each its answer.
 //!
 //! A caller writes its request to the socket at once, and leaves to a task, the driver, what the socket
 //! does not take. The driver reads, and wakes each caller when its answer is there. So a request wakes

@@ -1,4 +1,4 @@
-//! What is stored for a lock, field by field, in words for people; docs/wire.md has their meanings.
+//! Describes for people what is stored for a lock, field by field.
 //!
 //! A token is a secret that proves a hold, so only its fingerprint is shown, and no byte of what should be one.
 

@@ -1,4 +1,4 @@
-//! Waiting until replicas have what a connection wrote.
+//! Waits until replicas have what a connection wrote.
 
 use std::time::Duration;
 

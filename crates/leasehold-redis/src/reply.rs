@@ -1,4 +1,4 @@
-//! What the scripts answer, read into outcomes. The shapes are in the headers of the scripts.
+//! Reads the answers of scripts into outcomes; the scripts' headers define the shapes.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;

@@ -1,4 +1,4 @@
-//! Reading what a server says, as it comes, and writing to it what it takes.
+//! Parses the server's protocol as it arrives, and writes requests.
 //!
 //! Texts, numbers and arrays of them are what scripts answer and what messages are; they are read
 //! here, in one pass. Of all else only the end is looked for, and the client library reads it.

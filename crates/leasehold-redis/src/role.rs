@@ -1,4 +1,4 @@
-//! What a server says that it is: a primary, a replica, a sentinel, a node of a cluster.
+//! Asks a server what it is: a primary, a replica, a sentinel, or a cluster's node.
 //!
 //! Locks are kept by primaries alone. A replica answers questions from what it last heard, and one
 //! that lets clients write grants locks that its primary never hears of; so each server is asked

@@ -1,4 +1,4 @@
-//! The room that a server has for the connections of one store, as they find it out.
+//! Remembers for how many connections of one store a server has room.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 

@@ -1,4 +1,4 @@
-//! The scripts, put together from their files.
+//! Puts the scripts together from their files.
 //!
 //! Each operation is one file in `scripts/`, with a header that is its contract. What operations
 //! share stands in fragments, which are pasted in where a line says `-- include: name`, once in a script.

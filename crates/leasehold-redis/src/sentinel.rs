@@ -1,4 +1,4 @@
-//! Asking sentinels where the primary is, and in which fail-over epoch.
+//! Asks sentinels where the primary is, and in which fail-over epoch.
 //!
 //! All of them are asked at once, and `deployment` says whose answer counts. What they say is where
 //! to connect to; whether that is a primary, it is asked itself.

@@ -1,4 +1,4 @@
-//! What a server's clock shows, so that it can refuse what reaches it late.
+//! Estimates a server's clock, so that the server can refuse late requests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

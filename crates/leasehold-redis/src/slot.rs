@@ -1,4 +1,4 @@
-//! The slot of a key: which part of a cluster keeps it.
+//! Computes the slot of a key: which part of a cluster keeps it.
 
 /// How many slots every cluster has.
 pub(crate) const SLOTS: u16 = 16_384;

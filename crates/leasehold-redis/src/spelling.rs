@@ -1,4 +1,4 @@
-//! How fences, kinds and labels are spelt: in what scripts take and answer, and in what is stored.
+//! Spells fences, kinds and labels for scripts and for records.
 
 use std::num::NonZeroU32;
 

@@ -1,4 +1,4 @@
-//! The store: every operation of the lock table as one script on the server.
+//! The [`RedisStore`]: every operation of the lock table as one script on the server.
 
 mod combine;
 mod list;

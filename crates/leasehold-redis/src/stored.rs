@@ -1,4 +1,4 @@
-//! A lock as it is stored, read by field; docs/wire.md has the formats.
+//! Reads a stored lock by field; docs/wire.md has the formats.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;

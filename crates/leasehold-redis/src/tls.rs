@@ -1,4 +1,4 @@
-//! TLS, by whichever library this build has.
+//! Secures connections by the TLS library of this build.
 //!
 //! Certificates and host names are always verified; there is no way to say otherwise.
 

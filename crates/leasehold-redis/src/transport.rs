@@ -1,4 +1,4 @@
-//! How requests get to a server: through a connection of ours, a borrowed one, or a pool.
+//! Sends requests to a server: over our connection, a borrowed one, or a pool.
 
 use std::borrow::Cow;
 use std::fmt::{self, Debug, Display};

@@ -1,4 +1,4 @@
-//! Messages that a server let no script send: the client sends them, each in a command of its own.
+//! Sends the notifications that a server lets no script publish, each as a command.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a script is told of one lock: its key, a token, and what is asked.
+//! Writes a script's arguments for one lock: its key, a token, and the request.
 
 use leasehold_core::{Key, Token};
 

@@ -1,4 +1,4 @@
-//! What is believed, and what may not be: the judge looks at every hold, on its holder's own clock.
+//! Judges every hold on its holder's own clock, and names what must not happen.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

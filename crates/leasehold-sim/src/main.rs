@@ -1,5 +1,7 @@
-//! The whole client, simulated: many processes with clocks of their own, a network that loses, delays,
-//! doubles and reorders, and stores that restart, in one thread and from a seed.
+//! Simulates the whole client in one thread and from a seed.
+//!
+//! It has many processes with clocks of their own, a network that loses, delays, doubles and reorders, and stores that
+//! restart.
 //!
 //! Beside it the model: every run of a few clients on one lock, within a bound.
 //!

@@ -1,4 +1,6 @@
-//! Every run of a few clients on one lock, with the product's own rules: [`LockEntry`] grants, [`LeaseState`] believes.
+//! Visits every run of a few clients on one lock, with the product's own rules.
+//!
+//! [`LockEntry`] grants, [`LeaseState`] believes.
 //!
 //! Between them stands a network that delivers each message late, never, in any order, and in some bounds twice. Time
 //! jumps to just before and just after each instant at which a rule changes its mind. A depth-first search visits each

@@ -1,5 +1,6 @@
-//! The network and the nodes behind it: every call is two messages, which may come late, twice, in
-//! another order, or never.
+//! The simulated network and the nodes behind it.
+//!
+//! Every call is two messages, which may come late, twice, in another order, or never.
 
 use std::any::Any;
 use std::borrow::Borrow;

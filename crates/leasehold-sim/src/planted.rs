@@ -1,4 +1,4 @@
-//! The table of planted faults: each is chosen in turn, and the seconds until it is found are told.
+//! Runs the table of planted faults: turns each on, and counts the seconds until it is found.
 
 use std::process::{Command, ExitCode};
 use std::time::Duration;

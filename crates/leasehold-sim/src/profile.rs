@@ -1,4 +1,4 @@
-//! What a seed draws: how many processes and nodes, how often what is done, and what goes wrong when.
+//! Draws from a seed how many processes and nodes there are, what they do, and what fails.
 //!
 //! Each seed has rates of its own, and most have some at zero: what is rare in all of them together is
 //! common in a few.

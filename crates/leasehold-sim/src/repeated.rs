@@ -1,4 +1,4 @@
-//! What a history is like: the same for the same seed, byte for byte, and without gaps.
+//! Checks that a seed's history is the same byte for byte, without gaps.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A failing profile, made small: without what its failure does not need.
+//! Makes a failing profile small: without what its failure does not need.
 
 use crate::profile::{Profile, Us};
 use crate::watch::Watch;

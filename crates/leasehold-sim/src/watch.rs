@@ -1,4 +1,4 @@
-//! The real clock: how long a simulation took, and whether one goes on.
+//! Reads real clocks: how much processor time a simulation took, and whether it hangs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

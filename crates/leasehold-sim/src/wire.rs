@@ -1,4 +1,4 @@
-//! What a simulated process has of a store: its end of the network.
+//! A simulated process's store: its end of the network.
 
 use std::fmt;
 use std::sync::atomic::Ordering;

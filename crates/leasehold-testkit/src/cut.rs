@@ -1,4 +1,4 @@
-//! Dropping a future at every one of its awaits.
+//! Drops a future at every one of its awaits.
 
 use std::pin::pin;
 use std::task::Poll;

@@ -1,4 +1,4 @@
-//! What happened, in real time, and whether it may have.
+//! Records what happened in real time, and checks whether it may have happened.
 //!
 //! Processes and tasks under test record what they asked for, what they believed and until when.
 //! Afterwards the checkers look for what a lock must never allow:

@@ -1,4 +1,4 @@
-//! Whether what happened at the same time could have happened one after the other.
+//! Checks whether concurrent calls could have happened one after the other.
 //!
 //! The search of Wing and Gong ("Testing and verifying concurrent objects", 1993): some order of the
 //! calls must explain every answer, in which no call comes before one that had returned when it was

@@ -1,4 +1,4 @@
-//! Child processes a test can pause, kill and be sure to leave no trace of.
+//! Starts child processes that a test can pause and kill, and leaves no trace of them.
 //!
 //! What runs *in* the process is the business of the caller (see [`crate::server`]). The invariant
 //! here: a [`TestProcess`] never outlives the process that started it, however that one ends.

@@ -1,4 +1,4 @@
-//! As much of the Redis protocol as a test tool needs: a reply reader and a frame scanner.
+//! Parses as much of the Redis protocol as a test tool needs: replies and frames.
 //!
 //! The reader serves [`crate::server`], which speaks RESP2 to its own server. The scanner serves
 //! [`crate::proxy`], which must find frame boundaries in somebody else's conversation, RESP2 or

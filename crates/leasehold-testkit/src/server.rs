@@ -1,4 +1,4 @@
-//! Real servers for tests: started on free loopback ports, in folders of their own, gone afterwards.
+//! Starts real servers for tests: on free loopback ports, in folders of their own.
 //!
 //! What lives here is a single Redis or Valkey server. [`sentinel`] and [`cluster`] are sets of
 //! such servers, on top of the same parts: [`binary`], [`port`], [`TestProcess`]. The invariant: no test ever talks to a server it did not start. Every

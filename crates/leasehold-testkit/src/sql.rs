@@ -1,4 +1,4 @@
-//! Real database servers for tests of fenced transactions: private, in folders of their own.
+//! Starts private database servers for tests of fenced transactions.
 //!
 //! [`PostgreSql`] and [`MariaDb`] listen on a Unix socket only. A Galera pair talks over loopback. As
 //! root, PostgreSQL refuses to start, so it runs as `nobody` then.

@@ -1,4 +1,4 @@
-//! Certificates for tests: one authority to trust, one not to, and what they sign.
+//! Makes certificates for tests: one authority to trust, one not to, and what they sign.
 //!
 //! Everything is made anew for each [`Pki`] and lives in memory and in a temporary folder; nothing
 //! here is worth a secret.

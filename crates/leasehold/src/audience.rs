@@ -1,4 +1,4 @@
-//! To whom it is told what becomes of a client's leases: readers in the program, and the store's log.
+//! Chooses who learns of a lease's events: readers in the program, and the store's log.
 
 use std::sync::OnceLock;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What becomes of each lock of a client, as values, for a program that keeps a record.
+//! Reports the events of a client's locks as values, for a program that keeps a record.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! The process's own thread for what must not depend on how the application schedules its work:
-//! leases are renewed there, their loss is noticed, and what was left behind is given up.
+//! The process's own thread, on which leases are renewed and left-overs are released.
+//!
+//! A loss is noticed there too. Nothing of this depends on how the application schedules its work.
 //!
 //! One thread serves all clients, blocking ones included. It is started with the first client, has
 //! a runtime of its own, sleeps while there is nothing to do, and keeps no process alive. A fork's

@@ -1,4 +1,4 @@
-//! What a client holds under a name, for code that has no guard at hand.
+//! Acts on what a client holds under a name, for code that has no guard at hand.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a client was told when it was made, checked.
+//! The checked settings of a client.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

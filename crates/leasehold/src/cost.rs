@@ -1,5 +1,4 @@
-//! What calls cost, in words: one sentence form for each fact, in the documentation of all calls of
-//! the same class, for tasks and for threads.
+//! The sentences about cost that the documentation of calls shares, for tasks and threads.
 
 /// The cost of a class of calls: its round trips, what it waits for, and for how long at most.
 macro_rules! cost {

@@ -1,4 +1,4 @@
-//! The texts that come with leasehold, as pages beside its types.
+//! Shows the documents of leasehold as pages beside its types.
 //!
 //! | page | is about |
 //! | --- | --- |

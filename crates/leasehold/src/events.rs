@@ -1,4 +1,4 @@
-//! What becomes of each lock, told to the log and, with the feature `metrics`, counted.
+//! Logs what happens to each lock, and counts it with the feature `metrics`.
 //!
 //! The names of metrics and of spans are these here and no others. Neither has a token in it, and no
 //! metric has the name of a lock: there may be any number of those.

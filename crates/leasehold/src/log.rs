@@ -1,4 +1,4 @@
-//! Writes what becomes of a client's leases into the log of its store, where that keeps one.
+//! Writes the events of a client's leases into its store's log, if the store keeps one.
 //!
 //! Events are written after the fact, by a task of the background, and what tells them never waits: one
 //! that finds too many before it is left out, and so is one that the store does not take.

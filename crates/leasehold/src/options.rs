@@ -1,5 +1,6 @@
-//! How a lock is held and waited for: one table of options, from which [`LockOptions`] and the
-//! setters of every kind of lock are made, for tasks and for threads.
+//! The table of options for holding and waiting, from which all setters are made.
+//!
+//! [`LockOptions`] and the setters of every kind of lock, for tasks and for threads, come from it.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a store's refusal means, in words.
+//! Explains a store's refusal in words.
 
 use leasehold_core::{Error, ErrorKind, Kind, Reason, Refusal};
 

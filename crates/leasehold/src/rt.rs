@@ -1,4 +1,4 @@
-//! The few things that this crate asks of a runtime, in one place.
+//! The few things that this crate needs from a runtime.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::thread;

@@ -1,4 +1,4 @@
-//! What a lock value was told, checked once.
+//! The checked settings of a lock value.
 
 use std::ops::Deref;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! What all parts of one client share, and what none of them is in the way of: below the kinds of
-//! locks, waiting and guards, all of which know it, and none of which it knows.
+//! The state that all parts of one client share.
+//!
+//! It lies below the kinds of locks, waiting and guards: all of these know it, and it knows none of them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

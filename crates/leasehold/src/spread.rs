@@ -1,4 +1,4 @@
-//! Several independent stores as one: each lock is in the one that its name chooses.
+//! A sharded store: each lock is in the one of several stores that its name chooses.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What stores are made of: to write one, to wrap one, or to ask one directly.
+//! The types that stores are made of: to write one, to wrap one, or to call one directly.
 //!
 //! A client needs none of this. A store of your own implements [`Store`]; the rules that it has to
 //! carry out are in [`table`], so that a store which can keep a [`LockEntry`](table::LockEntry) and

@@ -1,4 +1,4 @@
-//! Several futures at the same time.
+//! Awaits several futures at the same time.
 
 use std::future::poll_fn;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! One request at a time for each key, in all processes: a layer for `tower` services.
+//! A layer for `tower` services: one request at a time for each key, in all processes.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]

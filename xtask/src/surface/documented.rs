@@ -1,5 +1,4 @@
-//! Whether each method that waits says what that costs, how it fails, and what is lost when its future
-//! is dropped.
+//! Checks that each method that waits says its cost, its errors, and what dropping it loses.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Signatures as rustdoc describes them to machines, as text. Paths are cut to their last name.
+//! Prints signatures from rustdoc's description for machines, with short paths.
 
 use serde_json::Value;
 

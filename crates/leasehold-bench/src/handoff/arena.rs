@@ -1,5 +1,6 @@
-//! One turn: everybody wants the one lock, holds it for a while, and comes back for it only after
-//! somebody else has had it, so that every hand-off is one to somebody else.
+//! Runs one turn: all contenders want one lock, hold it, and rejoin after another holder.
+//!
+//! So every hand-off goes to another contender.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The ways of waiting that are compared.
+//! The ways of waiting that the hand-off benchmark compares.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The hand-off: from the begin of a release until the next has the lock.
+//! Measures hand-offs: from the start of a release until the next contender has the lock.
 
 mod arena;
 mod contender;

@@ -1,4 +1,4 @@
-//! What to type instead of what is not known.
+//! Suggests a command or option for one that does not exist.
 
 use clap::CommandFactory as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};

@@ -1,4 +1,4 @@
-//! What can be typed to hold a lock beside a command: for a while, for a script, by its lease.
+//! Defines the commands that hold a lock: for a command, for a script, by its lease.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

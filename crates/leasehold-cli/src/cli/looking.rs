@@ -1,4 +1,4 @@
-//! What can be typed to look: at the locks in use, at one of them, at the store.
+//! Defines the commands that look: at the locks in use, at one lock, at the store.
 
 use std::ffi::OsString;
 use std::time::Duration;

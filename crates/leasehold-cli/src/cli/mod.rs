@@ -1,4 +1,4 @@
-//! What can be typed: the one definition behind parsing, help, man pages and completions.
+//! Defines the command line once, for parsing, help, man pages and completions.
 //!
 //! Values are only as good here as clap can tell without repeating a secret in its errors: URLs
 //! and names are taken as they come and judged later.

@@ -1,4 +1,4 @@
-//! Options that several commands have.
+//! Options that several commands share.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

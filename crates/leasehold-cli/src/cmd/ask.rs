@@ -1,4 +1,4 @@
-//! `leasehold ask`: ask the holders of a lock to let go.
+//! `leasehold ask`: request release from the holders of a lock.
 
 use crate::arguments;
 use crate::cli::Ask;

@@ -1,4 +1,4 @@
-//! `leasehold completions`: a shell's script, made from the definition of the command line.
+//! `leasehold completions`: print a shell's script, made from the definition of the command line.
 
 use clap::CommandFactory as _;
 

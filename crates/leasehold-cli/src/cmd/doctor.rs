@@ -1,4 +1,4 @@
-//! `doctor`: looks at where locks are kept, and says what that means for them.
+//! `leasehold doctor`: examine a store, and say what that means for its locks.
 
 use std::fs::{self, DirBuilder};
 use std::io;

@@ -1,4 +1,4 @@
-//! Who had a closed lock last, when, and how that ended: from the log of its store, if it keeps one.
+//! Reads from the store's log who had a closed lock last, when, and how that ended.
 
 use leasehold::store::{LogEntry, escape};
 use leasehold::{Client, LockInfo};

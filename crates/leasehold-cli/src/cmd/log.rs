@@ -1,4 +1,4 @@
-//! `leasehold log`: what became of a lock, where its store keeps that.
+//! `leasehold log`: print what happened to a lock, if its store keeps a log.
 
 use std::collections::HashSet;
 use std::time::{Duration, UNIX_EPOCH};

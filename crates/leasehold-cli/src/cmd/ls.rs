@@ -1,4 +1,4 @@
-//! `leasehold ls`: all locks in use.
+//! `leasehold ls`: list all locks in use.
 
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `leasehold man`: the manual, made from the definition of the command line.
+//! `leasehold man`: print the manual, made from the definition of the command line.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `leasehold metrics`: the locks in use as numbers, in the text that Prometheus reads.
+//! `leasehold metrics`: print or serve the locks in use as Prometheus metrics.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! `leasehold observe`: who leads.
+//! `leasehold observe`: print the leader of an election, and each change.
 
 use std::time::Duration;
 

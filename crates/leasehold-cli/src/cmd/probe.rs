@@ -1,5 +1,4 @@
-//! What `doctor --probe` does: finds out by experiment, on scratch names, whether a store keeps locks as it
-//! should, whatever it calls itself.
+//! Tries on scratch names whether a store keeps locks as it should, for `doctor --probe`.
 
 use std::slice;
 use std::sync::atomic::{AtomicU32, Ordering};

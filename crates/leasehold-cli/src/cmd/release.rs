@@ -1,4 +1,4 @@
-//! `leasehold release`: end a lease that was taken with `acquire`, what a `hold` holds, or all of an owner.
+//! `leasehold release`: end a lease of `acquire`, a hold of `hold`, or all leases of an owner.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

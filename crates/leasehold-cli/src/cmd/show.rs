@@ -1,4 +1,4 @@
-//! `leasehold show`: one lock.
+//! `leasehold show`: describe one lock.
 
 use leasehold::store::Kind;
 use leasehold::{ErrorKind, Fence, HolderInfo, Key, LockInfo, Metadata};

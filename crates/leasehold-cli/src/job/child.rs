@@ -1,4 +1,4 @@
-//! The command's process: how it is started, watched and ended.
+//! Starts the command's process, watches it, and ends it.
 
 use std::ffi::OsStr;
 use std::io::{self, Read as _};

@@ -1,4 +1,4 @@
-//! The machine's boot clock, raw: what the watchdog and `LEASEHOLD_DEADLINE_MS` count on.
+//! Reads the machine's boot clock for the watchdog and for `LEASEHOLD_DEADLINE_MS`.
 //!
 //! Everything but [`Alarm::new`] is async-signal-safe.
 

@@ -1,4 +1,4 @@
-//! What the command is to find itself in, and how its process comes to it.
+//! Sets up what the command finds itself in: signals, files, process group.
 
 use std::io;
 use std::os::fd::RawFd;

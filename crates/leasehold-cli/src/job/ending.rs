@@ -1,4 +1,4 @@
-//! How processes end, and which have.
+//! Tells how processes end, and which have ended.
 
 use std::io;
 

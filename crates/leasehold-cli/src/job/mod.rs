@@ -1,4 +1,4 @@
-//! A command that runs under a lock: started, watched over, ended in time.
+//! Runs a command under a lock: starts it, watches over it, ends it in time.
 
 mod child;
 pub(crate) mod clock;

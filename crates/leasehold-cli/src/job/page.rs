@@ -1,4 +1,4 @@
-//! The memory in which supervisor, watchdog and command tell each other of what they do.
+//! The memory through which supervisor, watchdog and command tell each other what they do.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};

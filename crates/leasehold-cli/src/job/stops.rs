@@ -1,4 +1,4 @@
-//! Signals that are to stop a process which is on its way to its program.
+//! Holds back stop signals for a process that has not become the command yet.
 //!
 //! Were it stopped there, so would be the thread that has made it and stands still until it has become
 //! its program: no shell would be told of the stop, and no key and no signal would reach anything. So

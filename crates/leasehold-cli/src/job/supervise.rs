@@ -1,4 +1,4 @@
-//! Watching over a command that runs under a lock.
+//! Watches over a command and its locks until both have ended.
 //!
 //! The invariant: everything that the command has started is dead before the store could grant the lock
 //! to anybody else. In order of time, counted back from the lease's deadline by the `grace`: at

@@ -1,4 +1,4 @@
-//! The controlling terminal: which process group is in front.
+//! Moves process groups to the foreground of the controlling terminal.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _};

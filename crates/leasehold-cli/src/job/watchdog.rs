@@ -1,4 +1,4 @@
-//! The process between leasehold and its command, which ends the command where leasehold can't.
+//! The process between leasehold and its command, which ends the command if leasehold can't.
 //!
 //! A supervisor can be killed (`kill -9`, the out-of-memory killer) or stopped (`kill -STOP`), and
 //! then nobody renews the lease, yet the command runs on. So the supervisor forks this watchdog, which

@@ -1,4 +1,4 @@
-//! What a store answers.
+//! The types of a store's answers.
 
 use std::fmt;
 use std::num::NonZeroU32;

@@ -1,4 +1,4 @@
-//! What a lock in use looks like, for people.
+//! Describes a lock in use for people: holders, waiters, cooldown.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Calls of a store as values, and stores that stand before others.
+//! Represents calls of a store as values, for layers that stand before a store.
 
 use std::fmt::Debug;
 use std::sync::Arc;

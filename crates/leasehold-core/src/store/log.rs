@@ -1,4 +1,4 @@
-//! What became of a lock, as a store may keep it for people: a record, never a reason.
+//! The events of a lock's log: a record for people, never the reason of a decision.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What a back end must do: the [`Store`] trait with its requests and answers.
+//! The [`Store`] trait: what a back end must do.
 
 mod answer;
 mod info;

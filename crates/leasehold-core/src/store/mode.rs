@@ -1,4 +1,4 @@
-//! What a lock is in use as, and how it is held.
+//! The kinds that a lock can be in use as, and the modes of a hold.
 
 use std::fmt;
 use std::num::NonZeroU32;

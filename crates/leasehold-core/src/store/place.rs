@@ -1,4 +1,4 @@
-//! Where a waiter stands in line.
+//! A waiter's position in the queue.
 
 /// A waiter's place in line: the lower number is served first.
 ///

@@ -1,4 +1,4 @@
-//! What a store is asked.
+//! The types of a store's requests.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A client's wake channel, and what comes through it.
+//! A client's wake channel, and its notifications.
 
 use std::fmt::Debug;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Taking a lock, or several in one step.
+//! Takes a lock, or several in one step.
 
 use super::entry::{Holder, LockEntry};
 use super::operation::{Current, Operation};

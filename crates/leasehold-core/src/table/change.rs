@@ -1,4 +1,4 @@
-//! Changing a lock without taking or ending a lease.
+//! Changes a lock without taking or ending a lease.
 
 use super::operation::{Current, Operation};
 use crate::fence::FenceBlock;

@@ -1,4 +1,4 @@
-//! All that is known of one lock: its holders, its line, and what follows from them.
+//! What a store keeps of one lock: its holders, its queue, and what follows from them.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;

@@ -1,4 +1,4 @@
-//! The line of waiters: which of them comes next, and at which place each stands.
+//! The queue of waiters: who comes next, and at which position each waiter stands.
 
 use super::StoreTime;
 use super::entry::{LockEntry, Waiter};

@@ -1,4 +1,4 @@
-//! What an operation on a lock is, and what happens around each of them.
+//! The operations on a lock, and what happens around each.
 
 use super::entry::{Holder, LockEntry, Notice, Waiter};
 use super::time::LockTime;

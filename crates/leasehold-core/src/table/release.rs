@@ -1,5 +1,4 @@
-//! Ending a lease: by its holder, by a caller that gives up whatever it has, by an operator, and by
-//! a store that knows holders to be dead.
+//! Ends a lease: for its holder, a caller that gives up, an operator, or a dead process.
 
 use std::time::Duration;
 

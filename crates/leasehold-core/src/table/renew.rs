@@ -1,4 +1,4 @@
-//! Letting a lease run on.
+//! Extends a lease.
 
 use super::entry::LockEntry;
 use super::operation::{Current, Operation};

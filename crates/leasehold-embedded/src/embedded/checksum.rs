@@ -1,4 +1,4 @@
-//! The checksum of records and of the header.
+//! Computes the checksum of records and of the header.
 
 /// A checksum against accidents, not attacks: sixteen bytes at a time, by a product of 128 bits whose
 /// halves are folded, as wyhash (Wang Yi) mixes; at the end folded to 32 bits. The last bytes are read as

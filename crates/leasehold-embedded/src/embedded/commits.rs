@@ -1,7 +1,7 @@
-//! Which transaction is being committed and which was the last, in the data file's first page, behind what
-//! LMDB keeps there: so the next one can [undo](super::pages::undo_half_committed) it whose process died in the
-//! middle, also in a copy of the file, and a number that was damaged on a page of LMDB's makes no older
-//! transaction the last one.
+//! Records the running transaction and the last one on the first page of the data file.
+//!
+//! The next process can so [undo](super::pages::undo_half_committed) a transaction whose process died in the middle,
+//! in a copy of the file as well. A damaged number on one of LMDB's pages makes no older transaction the last one.
 //!
 //! Layout: the number of the transaction under way, 0 for none, and its complement; the number of the last, and
 //! its complement, or 0 and 0 while there was none. So no damaged byte makes another number of one.

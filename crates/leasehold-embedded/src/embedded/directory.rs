@@ -1,4 +1,4 @@
-//! The directory of a store: where it is, who may write there, and what it may lie on.
+//! Checks a store's directory: where it is, who may write there, and what it may lie on.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;

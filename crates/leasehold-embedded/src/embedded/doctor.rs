@@ -1,4 +1,4 @@
-//! Looks at a directory of locks: what it lies on, who may use it, how much room there is.
+//! Examines a directory of locks: its file system, its users, its room.
 
 use std::fs::File;
 use std::path::Path;

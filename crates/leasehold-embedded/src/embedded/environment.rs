@@ -1,5 +1,4 @@
-//! An open store, shared by all that use it in this process: the data file, the gate before it,
-//! and the way in.
+//! An open store, which all its users in this process share: data file and gate.
 //!
 //! LMDB runs without its own locks (`MDB_NOLOCK`) and without syncing. Every transaction, reading
 //! or writing, is run inside the [`Gate`]; that is the invariant on which its soundness rests, and

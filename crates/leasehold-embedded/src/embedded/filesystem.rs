@@ -1,4 +1,4 @@
-//! What kind of file system a store may lie on.
+//! Tells on which kinds of file system a store may lie.
 //!
 //! File locks and shared memory maps are between the processes of one kernel. On a network file
 //! system they may seem to work and not reach the other machine, so those are refused by name.

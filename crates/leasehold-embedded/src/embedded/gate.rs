@@ -1,4 +1,4 @@
-//! The way into a store: one process at a time, for the microseconds of a transaction.
+//! The gate of a store: it lets in one process at a time, for the microseconds of a transaction.
 //!
 //! On Linux, who is inside stands in a [word](super::word) of shared memory, and a lock of the kernel
 //! on a byte of the file shows that its owner lives. Elsewhere, and where a page of a file may find

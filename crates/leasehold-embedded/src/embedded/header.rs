@@ -1,4 +1,4 @@
-//! The file `store`: what a store is, as text for people and for every later version.
+//! The file `store`, which says as text what the store is, for people and later versions.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};

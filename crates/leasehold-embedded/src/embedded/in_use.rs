@@ -1,6 +1,6 @@
-//! The sign on a store's directory that somebody uses it: a lock on the directory itself, shared
-//! by all processes that have the store open. Programs that clear old temporary files away leave
-//! a locked directory alone.
+//! Marks a store's directory as in use, by a shared lock on the directory itself.
+//!
+//! Programs that clear old temporary files away leave a locked directory alone.
 
 use std::fs::{File, TryLockError};
 use std::io;

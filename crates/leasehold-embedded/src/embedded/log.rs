@@ -1,4 +1,4 @@
-//! The log of what became of the store's locks: lines in a file, and in the one before it.
+//! Keeps the log of the store's locks: lines in a file, and in the file before it.
 //!
 //! A line is appended by one write, so those of several processes never mix, and a process that is
 //! killed leaves whole lines. Where a full disk or a machine without power cut one, the next begins on

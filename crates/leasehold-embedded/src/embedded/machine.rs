@@ -1,4 +1,4 @@
-//! Which run of which machine this is, by which a store knows that its leases are void.
+//! Identifies this run of this machine, by which a store knows that its leases are void.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! In place of the [word](super::word) where there is none.
+//! Replaces the [word](super::word) on systems that lack it.
 
 use std::convert::Infallible;
 use std::fs::File;

@@ -1,5 +1,4 @@
-//! Opening a store: its directory, its header, the look at its data file, and the one environment
-//! per store and process.
+//! Opens a store: directory, header, data file, and one environment per process.
 
 use std::collections::HashMap;
 use std::fs::{self, File};

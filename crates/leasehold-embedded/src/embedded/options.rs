@@ -1,4 +1,4 @@
-//! Settings to open a store with.
+//! The options with which a store is opened.
 
 use std::path::Path;
 

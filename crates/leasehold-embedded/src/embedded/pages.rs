@@ -1,4 +1,4 @@
-//! A look at every page of the data file before LMDB trusts it.
+//! Checks every page of the data file before LMDB trusts it.
 //!
 //! LMDB follows page numbers and offsets without checking them, so a damaged file could crash the
 //! process or, worse, hide a lease. This walk reads the whole tree through bounds-checked slices

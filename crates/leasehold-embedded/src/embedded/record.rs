@@ -1,4 +1,4 @@
-//! A record in the data file: one lock's entry, and whose its leases are.
+//! Reads and writes a record: one lock's entry, and the sessions of its leases.
 //!
 //! Layout: version (1 byte), checksum over name, version and all that follows (4 bytes), checksum
 //! of the name alone (4 bytes; these three are the same in every version), end of use and end of

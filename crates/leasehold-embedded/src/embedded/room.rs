@@ -1,4 +1,4 @@
-//! Room for what is written: in the data file, which has a largest size, and on the disk.
+//! Makes room for what is written: in the data file, which has a largest size, and on the disk.
 //!
 //! A page that is written through the memory map must have its place on the disk before, since a
 //! full disk would otherwise kill the process (SIGBUS). A data file never gets smaller; what it

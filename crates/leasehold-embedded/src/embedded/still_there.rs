@@ -1,5 +1,7 @@
-//! Whether a store that is open is still the one at its path: others meet by the files there, so who
-//! goes on in files that were removed, or that a backup has replaced, would hold locks beside them.
+//! Checks that an open store is still the store at its path.
+//!
+//! Other processes meet by the files there. A process that goes on in removed or replaced files would hold locks
+//! beside them.
 //!
 //! The path is looked up from the root directory that the process had when it opened the store, since a
 //! `chroot` after that moves the process and not the store.

@@ -1,5 +1,4 @@
-//! The lock table's operations as steps inside the gate: read the entry, bury the dead, carry the
-//! operation out, write what has changed.
+//! Runs a table operation inside the gate: read the entry, drop the dead, apply, write.
 
 use std::ops::Bound;
 

@@ -1,4 +1,4 @@
-//! Files that a fork's child does not share with its parent.
+//! Opens files that a fork's child does not share with its parent.
 //!
 //! A `flock` belongs to an open file, which a fork's child has as well: killed while it has the
 //! lock, a parent would leave it to children that know nothing of it. So in a child the

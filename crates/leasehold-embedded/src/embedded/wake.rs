@@ -1,5 +1,6 @@
-//! How a process tells another's waiter that its time has come: one Unix datagram socket per
-//! listening client, in the store's directory, named after the client.
+//! Wakes waiters of other processes, by a Unix datagram socket for each listening client.
+//!
+//! The sockets are in the store's directory and are named after their clients.
 //!
 //! Sending never blocks and may fail: a message is a hint, and whoever waits has timers of its
 //! own. Clients of the same process are told directly.

@@ -1,5 +1,6 @@
-//! The number in shared memory that says who is inside the gate: the uncontended way in and out is
-//! one instruction, without a system call.
+//! The number in shared memory that says which process is inside the gate.
+//!
+//! A process goes in and out by one instruction each, without a system call, while no other wants in.
 //!
 //! The number is [`FREE`], or the *slot* of the one inside: a random number that each open store has
 //! for itself. It shows that it lives by a lock on the byte of that number in the same file, which

@@ -1,4 +1,4 @@
-//! Where requests wait that found somebody inside the gate.
+//! The thread that waits at the gate, so that no runtime's thread does.
 //!
 //! A thread tries the gate for them, and so no thread of an async runtime ever waits for another
 //! process. A request whose time is over before it got in is dropped without having been carried

@@ -1,5 +1,6 @@
-//! A web service: of all its processes, one at a time makes a report, and one at a time books on an
-//! account. Prometheus finds at `/metrics` how long requests waited for their locks and held them.
+//! A web service: one process at a time makes a report, and one at a time books on an account.
+//!
+//! Prometheus finds at `/metrics` how long requests waited for their locks and held them.
 //!
 //! `cargo run -p leasehold-examples --bin axum [store URL [address]]`, then
 //! `curl 127.0.0.1:3000/reports/7` and `curl -X POST 127.0.0.1:3000/accounts/ann/30`

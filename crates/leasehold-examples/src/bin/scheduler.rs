@@ -1,5 +1,6 @@
-//! A scheduler as cron is one, on every host: each tick of each job runs once, on whichever host is
-//! first, and a host that is down is missed by nobody.
+//! A scheduler as cron is one, on every host: each tick of each job runs on one host.
+//!
+//! The first host runs it, so no job depends on a host that is down.
 //!
 //! `cargo run -p leasehold-examples --bin scheduler [store URL [ticks]]`
 #![allow(clippy::print_stdout, reason = "an example shows what happens")]

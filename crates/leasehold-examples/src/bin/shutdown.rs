@@ -1,4 +1,4 @@
-//! A worker that gives everything back when it is told to end: SIGTERM from an orchestrator, or Ctrl-C.
+//! A worker that releases everything when SIGTERM or Ctrl-C tells it to end.
 //!
 //! It holds one lock for its lifetime, works under others, and waits for one that it never gets. None
 //! of it is left in the store when its process has ended, so its successor begins at once and not after

@@ -1,5 +1,6 @@
-//! An `UPDATE` that a late holder of the lock can't make: the row keeps the highest fence that it has
-//! seen, and refuses lower ones.
+//! An `UPDATE` that a stale holder of the lock can't make.
+//!
+//! The row keeps the highest fence that it has seen, and rejects lower ones.
 //!
 //! `cargo run -p leasehold-examples --bin sqlx STORE_URL POSTGRESQL_URL`
 #![allow(clippy::print_stdout, reason = "an example shows what happens")]

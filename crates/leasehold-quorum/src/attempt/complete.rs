@@ -1,4 +1,4 @@
-//! Bringing a lease that a majority granted to the nodes that lack it.
+//! Brings a lease that a majority granted to the nodes that lack it.
 //!
 //! A lease at a bare majority survives no loss of a node's memory. Mostly a node lacks it because
 //! another contender, who got no majority, had it for a moment. So it is asked again soon, and less

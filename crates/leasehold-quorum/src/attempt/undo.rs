@@ -1,4 +1,4 @@
-//! Giving up what an attempt got in vain.
+//! Releases at the nodes what a failed try got there.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! One fence made of several: the lease's.
+//! Makes a lease's fence from the fences of several nodes.
 
 use leasehold_core::FenceBlock;
 

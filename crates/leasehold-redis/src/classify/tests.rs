@@ -1,3 +1,5 @@
+//! Tests of what the words of servers and clients mean.
+
 use super::*;
 use Effect::{NotApplied, Unknown};
 use ErrorKind::{Config, Denied, Foreign, Full, NotReplicated, Protocol, Unavailable, Unsupported};

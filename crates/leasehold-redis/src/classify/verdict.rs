@@ -1,4 +1,4 @@
-//! What is judged of an error, and for whom.
+//! What follows from an error: for its caller, for the request and for the connection.
 
 use std::borrow::Cow;
 use std::ops::{Deref, DerefMut};

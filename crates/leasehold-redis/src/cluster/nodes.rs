@@ -1,4 +1,4 @@
-//! Which node has a key, for those that keep connections to nodes by themselves.
+//! Finds the node of a key, for code that keeps connections to nodes by itself.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! What nodes know about their cluster: which primary has which slots, in which epoch.
+//! Merges what nodes know about their cluster: which primary has which slots, in which epoch.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,7 @@
-//! Many locks that are taken, renewed and released together, in the same words but for their tokens. Scripts have
-//! short loops for that, which any lock that is otherwise ends; so random steps change one lock after the other.
+//! Compares both on many similar locks that are taken, renewed and released together.
+//!
+//! Scripts have short loops for such locks, which any lock that is otherwise ends; so random steps change one lock
+//! after the other.
 
 use leasehold_core::{ReleaseRequest, RenewRequest, Ttl};
 use tokio::task::JoinSet;

@@ -1,5 +1,4 @@
-//! Random requests of several callers at the same time, which the store sends as few script calls,
-//! against the table applied to one after the other.
+//! Compares requests that the store sends in few script calls with the table, one by one.
 //!
 //! All callers are tasks of one thread, so it is known in which order their requests are carried out:
 //! the first goes alone, then come the releases of the others, then their acquisitions.

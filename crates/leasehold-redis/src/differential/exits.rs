@@ -1,5 +1,7 @@
-//! The scripts with their early exits and without: answers, messages and every byte that is stored are the same. So nothing
-//! that a script does depends on whether an exit was taken, and an exit can be taken out or put in for its price alone.
+//! Compares the scripts with their early exits and without: answers, messages, stored bytes.
+//!
+//! So nothing that a script does depends on whether an exit was taken, and an exit can be taken out or put in for its
+//! price alone.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What the server has of some locks, kept and put back, and operations on the server alone.
+//! Saves what the server has of some locks and restores it, for tests of the server alone.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;

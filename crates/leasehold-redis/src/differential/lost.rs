@@ -1,6 +1,6 @@
-//! Locks of which somebody else removed a field (a stray `HDEL`, a dump that was restored in part):
-//! each field of every state that random sequences reach, and an operation after it. No script fails
-//! on it, nobody else gets what is held, and the lock is free again when all is over.
+//! Removes each field from each stored state (a stray `HDEL`, a partial restore), then operates.
+//!
+//! No script fails on it, a held lock goes to no other caller, and the lock is free again when all is over.
 
 use leasehold_core::{ErrorKind, Kind};
 

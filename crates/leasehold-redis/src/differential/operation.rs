@@ -1,4 +1,4 @@
-//! Random operations: few callers, few lengths of time, and many coincidences.
+//! Draws random operations: few callers, few lengths of time, and many coincidences.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

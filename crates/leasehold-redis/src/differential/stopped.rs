@@ -1,6 +1,6 @@
-//! Scripts that are stopped half-way: at each of their calls of the server, in every state that
-//! random sequences of operations reach. As servers do it, `redis.call` ends the script there, and
-//! `redis.pcall` tells it the error.
+//! Stops scripts half-way: at each of their calls of the server, in every reached state.
+//!
+//! As servers do it, `redis.call` ends the script there, and `redis.pcall` tells it the error.
 //!
 //! Before the first write nothing may have changed. After it, holders, waiters and record fit
 //! together, what was told to a waiter is in the record, no key lives for ever, nothing is called

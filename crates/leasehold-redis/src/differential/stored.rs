@@ -1,4 +1,4 @@
-//! All that is stored for one lock, read from either side into one form.
+//! Reads all that is stored for one lock, from either side into one form.
 
 use std::collections::{BTreeMap, HashMap};
 

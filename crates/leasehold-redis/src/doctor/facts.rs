@@ -1,4 +1,4 @@
-//! What a server says about itself, taken apart and not yet judged.
+//! Parses what a server says about itself, without a judgement.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What a server's settings and state mean for a lock. Pure: facts in, findings out.
+//! Judges what a server's settings and state mean for a lock.
 
 use std::time::Duration;
 

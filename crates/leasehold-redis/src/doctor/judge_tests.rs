@@ -1,3 +1,5 @@
+//! Tests of the judgement about a server's settings and state.
+
 use leasehold_core::Ttl;
 
 use super::*;

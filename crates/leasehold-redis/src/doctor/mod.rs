@@ -1,5 +1,6 @@
-//! Examines a server: asks what can be asked, tries what has to work, and leaves the judgement to
-//! [`judge`] and [`rights`].
+//! Examines a server: asks for its state and tries what has to work.
+//!
+//! The judgement is left to [`judge`] and [`rights`].
 //!
 //! Nothing is written. What is tried is tried on a lock and a channel with random names.
 

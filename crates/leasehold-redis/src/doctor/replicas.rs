@@ -1,5 +1,4 @@
-//! What replicas mean for locks: how many there are, and what becomes of locks when one of them
-//! takes over. Pure: facts in, findings out.
+//! Judges what a server's replicas mean for locks, now and after a fail-over.
 
 use leasehold_core::doctor::{Finding, Severity};
 

@@ -1,3 +1,5 @@
+//! Tests of the judgement about replicas.
+
 use std::time::Duration;
 
 use super::*;

@@ -1,4 +1,4 @@
-//! Which rights this user lacks, found out by trying.
+//! Finds the rights that this user lacks, by trying.
 //!
 //! Each command is tried on keys and a channel that nobody uses, in a way that changes nothing. So
 //! no right to administrate is needed, every version answers, and key and channel patterns,

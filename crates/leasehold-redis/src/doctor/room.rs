@@ -1,4 +1,4 @@
-//! Whether a server has room for those who want locks: connections, and what is on its way to them.
+//! Checks that a server has room for more clients: connections, and data on its way to them.
 
 use leasehold_core::doctor::{Finding, Severity};
 

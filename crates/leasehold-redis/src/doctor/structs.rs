@@ -1,4 +1,4 @@
-//! Whether a server's scripts pack and unpack numbers as ours rely on.
+//! Checks that a server's scripts pack and unpack numbers as ours need.
 
 use std::sync::LazyLock;
 

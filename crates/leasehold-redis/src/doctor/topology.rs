@@ -1,4 +1,4 @@
-//! What a cluster's nodes and a primary's sentinels say. Pure: answers in, findings out.
+//! Judges what a cluster's nodes and a primary's sentinels say.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Whether who waits is woken.
+//! Tests that a notification reaches its waiter.
 
 use std::time::Duration;
 

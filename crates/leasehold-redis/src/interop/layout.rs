@@ -1,4 +1,4 @@
-//! What a lock of another library is called in the server, and what stands there.
+//! Names the keys of another library's lock, and describes what is stored there.
 
 use std::fmt;
 use std::str::FromStr;

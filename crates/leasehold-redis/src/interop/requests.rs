@@ -1,4 +1,4 @@
-//! Requests as the scripts take them, and their answers.
+//! Turns requests into script arguments, and the scripts' answers into outcomes.
 
 use std::sync::LazyLock;
 use std::time::Duration;

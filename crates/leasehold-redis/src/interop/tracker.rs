@@ -1,4 +1,4 @@
-//! A connection to one server, which tracks keys there: made anew until nobody wants it.
+//! Keeps a connection to one server that tracks keys, for as long as a caller needs it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

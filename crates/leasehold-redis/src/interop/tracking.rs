@@ -1,4 +1,4 @@
-//! Has keys tracked by the servers that have them.
+//! Has servers track the keys that they store.
 //!
 //! A program of another library wakes nobody of ours, and tells no holder that it took the lock
 //! away. The server does: it tells a connection that tracks its keys of every change to what it has

@@ -1,4 +1,4 @@
-//! Which locks somebody waits for or holds, and what is to be told of them.
+//! Knows which locks are waited for or held, and what to report about them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! Whom to believe when sentinels name different primaries.
+//! Decides which sentinels to believe if they name different primaries.
 //!
 //! Of one deployment, the highest epoch counts: one that was cut off, or is behind, may still name a
 //! primary that has been replaced. Sentinels of another deployment, which watch another primary by

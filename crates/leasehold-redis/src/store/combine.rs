@@ -1,4 +1,4 @@
-//! Requests of many callers as one script call.
+//! Sends requests of many callers as one script call.
 //!
 //! A caller who is alone sends its request itself. Requests that come while another is under way go
 //! to a queue, from which up to [`WORKERS`] tasks take as many as one script call may hold, send

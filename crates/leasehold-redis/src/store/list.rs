@@ -1,4 +1,4 @@
-//! Listing locks: finding their keys, and describing them in pipelines.
+//! Lists locks: finds their keys, and describes them in pipelines.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Requests that wait for a script call to take them along.
+//! Queues requests until a script call takes them along.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

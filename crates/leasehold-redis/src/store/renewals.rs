@@ -1,4 +1,4 @@
-//! Renewals of many leases, some dozen in a script.
+//! Renews many leases, some dozen in a script.
 
 use std::ops::Range;
 use std::time::Duration;

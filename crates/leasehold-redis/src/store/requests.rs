@@ -1,4 +1,4 @@
-//! Requests as the scripts take them.
+//! Turns requests into script arguments.
 
 use std::io::Write as _;
 use std::sync::atomic::Ordering;

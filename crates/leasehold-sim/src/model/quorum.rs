@@ -1,4 +1,6 @@
-//! Two clients, one lock and three nodes: the product's own [`Ballot`] decides, and [`LockEntry`] at each node.
+//! Visits every run of two clients, one lock and three nodes of a quorum.
+//!
+//! The product's own [`Ballot`] decides, and [`LockEntry`] at each node.
 //!
 //! What a client sends to a node arrives in order, late or never; an answer comes at once or not at all. A copy of
 //! what gives a token up may arrive at any time after. Nodes' times of day lie apart. A node that restarts may have

@@ -1,4 +1,4 @@
-//! Changing how a lock is held, taking several at once, preference, cool-downs, and asking for it.
+//! Cases about modes, several locks at once, preference, cooldowns, and release requests.
 
 use std::num::NonZeroU32;
 

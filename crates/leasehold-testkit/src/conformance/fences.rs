@@ -1,4 +1,4 @@
-//! The numbers that a protected resource compares.
+//! Cases about fences, the numbers that a protected resource compares.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! Taking a lock that one holder has alone.
+//! Cases about taking a lock that one holder has alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,5 +1,7 @@
-//! Each argument of each call at the ends of its range: the store takes it, and whatever ends a lease
-//! leaves the lock free or closed. What no store could take is refused by the type of the argument.
+//! Cases about each argument of each call at the ends of its range.
+//!
+//! The store takes it, and whatever ends a lease leaves the lock free or closed. What no store could take is refused by
+//! the type of the argument.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Waiting in line, and being served.
+//! Cases about waiting in the queue, and being served.
 
 use std::sync::{Arc, Mutex};
 

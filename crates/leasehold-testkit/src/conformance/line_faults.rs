@@ -1,4 +1,4 @@
-//! Waiters that are slow or dead.
+//! Cases about waiters that are slow or dead.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The one list of cases.
+//! The one list of conformance cases.
 
 use super::Case;
 use super::Need::{list, queue, sets, shared, wake};

@@ -1,4 +1,4 @@
-//! Names and labels that are meant to break things.
+//! Cases about names and labels that are meant to break things.
 
 use leasehold_core::{Key, Metadata, OwnerName, Release};
 

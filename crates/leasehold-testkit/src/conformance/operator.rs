@@ -1,4 +1,4 @@
-//! What operators do: take a lease away by force, examine the store.
+//! Cases about operators: taking a lease away by force, examining the store.
 
 use leasehold_core::doctor::Severity;
 use leasehold_core::{Fence, ForceRelease, Release, Renew};

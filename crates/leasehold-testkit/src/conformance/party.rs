@@ -1,4 +1,4 @@
-//! Somebody who wants a lock, and what they get.
+//! A client that wants a lock in a case, and what it gets.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Giving leases back.
+//! Cases about releasing leases.
 
 use leasehold_core::{Leave, Release, ReleaseRequest};
 use tokio::task::JoinSet;

@@ -1,4 +1,4 @@
-//! Letting leases run on.
+//! Cases about renewing leases.
 
 use std::time::Duration;
 

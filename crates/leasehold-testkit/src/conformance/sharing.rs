@@ -1,4 +1,4 @@
-//! Locks that several hold at once, and names used as another kind of lock.
+//! Cases about locks with several holders, and names in use as another kind of lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,4 +1,4 @@
-//! What people are shown.
+//! Cases about what people are shown.
 
 use std::time::Instant;
 

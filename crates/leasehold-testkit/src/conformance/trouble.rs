@@ -1,4 +1,4 @@
-//! Too little time, dropped futures, and many names.
+//! Cases about too little time, dropped futures, and many names.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Small windows of calls at the same time, explained by the lock table one after the other.
+//! Compares small windows of concurrent calls with some order of them through the lock table.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Carrying a call to the inner store, through its fault.
+//! Carries a call to the inner store, through its fault.
 
 use std::borrow::Borrow;
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+//! Tests of the store with faults.
+
 use std::sync::Arc;
 use std::time::Duration;
 

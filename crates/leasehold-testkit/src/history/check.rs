@@ -1,4 +1,4 @@
-//! The checkers.
+//! Checks a history: exclusion, fences, order.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! One thing that happened, in memory and as a line of text.
+//! One event of a history, in memory and as a line of text.
 
 use std::fmt;
 use std::num::NonZeroU32;

@@ -1,3 +1,5 @@
+//! Tests of the checkers of histories.
+
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;

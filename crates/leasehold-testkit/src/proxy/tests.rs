@@ -1,5 +1,6 @@
-//! Each fault against a real server, seen through plain sockets: what the client gets, and whether
-//! the server executed.
+//! Tests of each fault against a real server, through plain sockets.
+//!
+//! They see what the client gets, and whether the server executed.
 
 use std::io::ErrorKind;
 use std::num::NonZeroUsize;

@@ -1,4 +1,4 @@
-//! Which server program to run.
+//! Finds the server program to run.
 
 use std::env;
 use std::ffi::OsStr;

@@ -1,4 +1,4 @@
-//! Loopback ports that stay ours between a server's lives.
+//! Reserves loopback ports that stay ours between a server's lives.
 
 use std::net::Ipv4Addr;
 #[cfg(target_os = "linux")]

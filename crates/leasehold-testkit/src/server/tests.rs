@@ -1,3 +1,5 @@
+//! Tests of starting and ending real servers.
+
 use std::io::ErrorKind;
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Why calls fail, in words, for the documentation of all that fail in the same way.
+//! The sentences about errors that the documentation of blocking calls shares.
 
 /// The errors of a class of calls, as text for their documentation.
 macro_rules! errors {

@@ -1,4 +1,4 @@
-//! What the answers of the async API are for threads.
+//! Turns answers of the async API into the types of the blocking one.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! The table from which the API for threads and its documentation are made: each row is a method
-//! of the async API, with what it takes and what it answers.
+//! Makes the API for threads and its documentation from a table of methods.
+//!
+//! Each row is a method of the async API, with its arguments and its answer.
 
 /// A lock value for threads, made of its part of the async API.
 macro_rules! value {

@@ -1,4 +1,4 @@
-//! Settings of a client, and how it comes to its store.
+//! Builds a client: its settings, and how it connects to its store.
 
 use std::fmt;
 use std::sync::Arc;

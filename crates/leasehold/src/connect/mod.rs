@@ -1,4 +1,4 @@
-//! How a client is made, and comes to its store.
+//! Makes clients and connects them to their stores.
 
 pub(crate) mod builder;
 #[cfg(feature = "quorum")]

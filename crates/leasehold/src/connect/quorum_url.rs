@@ -1,4 +1,4 @@
-//! From a URL to the URLs of a quorum's nodes and its settings.
+//! Turns a quorum's URL into the URLs of its nodes and its settings.
 //!
 //! ```text
 //! quorum:STORE,STORE,…                            stores of any sort, with settings among them

@@ -1,4 +1,4 @@
-//! A store's URL, read without opening the store.
+//! Reads a store's URL without opening the store.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! From a URL to the names and URLs of stores that locks are spread over.
+//! Turns a URL into the names and URLs of a sharded store's parts.
 //!
 //! ```text
 //! spread:NAME=STORE,NAME=STORE,…

@@ -1,4 +1,4 @@
-//! From a URL to a store.
+//! Turns a URL into a store.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A value in this process that refuses late holders.
+//! A value in this process that rejects stale holders.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,4 @@
-//! The other half of a lock: what the protected resource does with a [`Fence`](crate::Fence).
+//! What a protected resource does with a [`Fence`](crate::Fence): check it, and refuse lower ones.
 //!
 //! A lease can end while its holder does not know it: the process was paused, the machine slept,
 //! the network was gone. No lock can prevent that late holder's last write; only the resource

@@ -1,4 +1,4 @@
-//! The check for MySQL and MariaDB (InnoDB), Galera clusters included.
+//! Checks fences in MySQL and MariaDB (InnoDB), Galera clusters included.
 //!
 //! Create the table once with [`SCHEMA`]. Then begin **every** transaction that works on the
 //! protected resource, read-only ones included, with [`TOUCH`] and [`PASSES`] (or with

@@ -1,4 +1,4 @@
-//! The check for PostgreSQL.
+//! Checks fences in PostgreSQL.
 //!
 //! Create the table once with [`SCHEMA`]. Then begin **every** transaction that works on the
 //! protected resource, read-only ones included, with [`TOUCH`] (or with [`TOUCH_SHARED`] under a

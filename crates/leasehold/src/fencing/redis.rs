@@ -1,4 +1,4 @@
-//! The check for data that lives in Redis or Valkey itself.
+//! Checks fences for data that lives in Redis or Valkey itself.
 //!
 //! A check and a command in two requests are not one step, so the check comes with the command:
 //! [`CALL`] is a script that compares the fence, raises the guard and runs one command. Call it

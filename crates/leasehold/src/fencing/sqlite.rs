@@ -1,4 +1,4 @@
-//! The check for SQLite.
+//! Checks fences in SQLite.
 //!
 //! Create the table once with [`SCHEMA`]. Then begin **every** transaction that works on the
 //! protected resource, read-only ones included, with [`TOUCH`] (or with [`TOUCH_SHARED`] under a

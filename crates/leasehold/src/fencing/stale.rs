@@ -1,4 +1,4 @@
-//! The refusal of a late holder.
+//! The error with which a resource rejects a stale holder.
 
 use std::fmt;
 

@@ -1,5 +1,4 @@
-//! A lock value: a client, and what was said about the lock. Every kind of lock is one of these
-//! with a face of its own.
+//! What every kind of lock is made of: a client, and the options of the lock.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What the owners of a client hold, and how many times.
+//! Counts what the owners of a client hold, and how many times.
 //!
 //! The counts live with the client and not with the owner: the lease, its renewals and its release
 //! do, and a count that outlived them, or that a second client shared, would be of nothing. The

@@ -1,4 +1,4 @@
-//! The semaphore: so many holders at a time, in any process.
+//! The semaphore: up to a number of holders at a time, in any process.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
-//! What the guards of the several kinds of locks share: a lease view to look at, and the ways to
-//! end.
+//! What the guards of all kinds share: a view of the lease, and the ways to end it.
 
 /// The guard of one kind of lock, a face of the plain [`Guard`](crate::Guard). The words for ending
 /// it are the kind's own.

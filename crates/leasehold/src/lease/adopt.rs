@@ -1,4 +1,4 @@
-//! Adopting: a guard for a lease that had none.
+//! Adopts a lease: makes a guard for a lease that had none.
 
 use std::sync::Arc;
 

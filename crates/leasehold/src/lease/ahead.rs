@@ -1,4 +1,4 @@
-//! What goes before a try: whatever this client has dropped of the same lock is given up first.
+//! Makes a try wait until what this client dropped of the same lock is released.
 //!
 //! A caller that drops one future after the other would else send tries faster than the reaper gives
 //! up what they take, and the lock would stay taken long after the last of them. Held up here, a

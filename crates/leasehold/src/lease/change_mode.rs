@@ -1,4 +1,4 @@
-//! Changing the mode in which a lease is held.
+//! Changes the mode in which a lease is held.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A lease without a guard: a value that can be written down and taken up elsewhere.
+//! A lease without a guard: a value that can be written down and adopted elsewhere.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! A held lock.
+//! The guard of a held lock.
 
 use std::fmt;
 use std::ops::Deref;

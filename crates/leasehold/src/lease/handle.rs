@@ -1,4 +1,4 @@
-//! A lease that this process has: what its guard, the renewer and the reaper share.
+//! The state of a held lease, which its guard, the renewer and the reaper share.
 
 mod next;
 pub(crate) mod requests;

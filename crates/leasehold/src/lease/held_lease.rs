@@ -1,4 +1,4 @@
-//! A view of a held lease.
+//! The view of a held lease to which guards deref.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A view of several held leases.
+//! The view of several held leases to which guards of several locks deref.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! How a lease was lost.
+//! Says how a lease was lost.
 
 use std::fmt;
 use std::time::Duration;

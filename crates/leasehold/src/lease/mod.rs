@@ -1,4 +1,4 @@
-//! A lease that is held: keeping it alive, changing it, ending it.
+//! Held leases: keeping them alive, changing them, ending them.
 
 mod adopt;
 mod ahead;

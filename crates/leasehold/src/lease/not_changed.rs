@@ -1,4 +1,4 @@
-//! A change that did not come about gives its guard back.
+//! The error of a failed change, which gives the guard back.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The reaper: gives up what dropped futures and dropped guards leave behind.
+//! The reaper: releases what dropped futures and dropped guards leave behind.
 //!
 //! It works with deadlines of its own, never the caller's, in the background of the process, and
 //! outlives the client, and the runtime that the client was used on, until what it was given is

@@ -1,4 +1,4 @@
-//! How a release went, and what that means for the work.
+//! The outcomes of a release, and what they mean for the work.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! How a lease was prolonged.
+//! The outcomes of prolonging a lease.
 
 use crate::lease::guard::Guard;
 

@@ -1,4 +1,4 @@
-//! Releasing: how it went, and what becomes of a release that is not awaited to its end.
+//! Releases a lease, also if the caller drops the release.
 
 use std::cmp::Reverse;
 use std::fmt;

@@ -1,5 +1,6 @@
-//! The renewer: one task per client keeps all of its leases alive, each by its own due time. It
-//! runs in the background of the process, so no runtime of the application's can hold it up.
+//! The renewer: one task per client keeps all of its leases alive, each by its own due time.
+//!
+//! It runs in the background of the process, so no runtime of the application's can delay it.
 
 use std::collections::BTreeMap;
 use std::ptr;

@@ -1,4 +1,4 @@
-//! Running a body under a lease.
+//! Runs a body under a lease.
 
 use std::fmt;
 

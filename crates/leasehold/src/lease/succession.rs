@@ -1,4 +1,4 @@
-//! The way from a client's leases to the contenders of its process.
+//! Leads from a client's leases to the contenders of its process.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};

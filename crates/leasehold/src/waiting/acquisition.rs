@@ -1,4 +1,4 @@
-//! One acquisition, from its token to its guard.
+//! Carries one acquisition from its token to its guard.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Cleaning up after an abandoned acquisition.
+//! Registers an acquisition for cleanup in case its future is dropped.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! The line inside this process: one contender per client and lock is on the wire, the others
-//! wait behind it, and a lease may go from one to the next without asking the store.
+//! The queue inside this process: one contender per client and lock talks to the store.
+//!
+//! The others wait behind it, and a lease may go from one to the next without a request to the store.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};

@@ -1,4 +1,4 @@
-//! Waiting in line: first in this process's own, and at its head in the store's.
+//! Waits in the process's own queue, and at its head in the store's.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What is passed to one waiting future by any number of others.
+//! Passes values to one waiting future from any number of senders.
 //!
 //! Each wait has two, and few are ever sent more than a message: so there is room for one, and nothing is
 //! allocated for more until there are more. A channel of the runtime's makes room for thirty-two at once.

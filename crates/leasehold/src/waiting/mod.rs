@@ -1,4 +1,4 @@
-//! How a lock is acquired, and waited for while it is busy.
+//! Acquires a lock, and waits for it while it is busy.
 
 pub(crate) mod acquisition;
 mod armed;

@@ -1,4 +1,4 @@
-//! Waiting for a lock that the waiter has itself.
+//! Warns a task that waits for a lock that it holds itself.
 
 use leasehold_core::{Key, Mode, Moment};
 

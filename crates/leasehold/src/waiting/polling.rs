@@ -1,4 +1,4 @@
-//! Waiting without a place in line: asking again and again, by the retry strategy.
+//! Waits without a queue: asks again and again, by the retry strategy.
 
 use leasehold_core::Result;
 

@@ -1,4 +1,4 @@
-//! A place in the store's line: heartbeats, the head's timer, and leases handed over.
+//! Keeps a position in the store's queue: heartbeats, the head's timer, and hand-offs.
 //!
 //! A lease that the store hands to a waiter runs from the moment the store *received* the waiter's
 //! last heartbeat, for the waiter's window. The waiter knows when it sent that heartbeat, which was

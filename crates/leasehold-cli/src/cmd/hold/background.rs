@@ -1,5 +1,6 @@
-//! A hold in the background: this process divides before it has threads, the back takes the lock and
-//! keeps it, and the front ends as soon as the back has said that it has it.
+//! Holds a lock in the background: the process forks before it has threads.
+//!
+//! The child takes the lock and keeps it. The parent ends when the child reports that it has the lock.
 //!
 //! The back has a session of its own and none of the files that it was started with, so neither the end
 //! of a terminal, nor a key, nor a reader of a pipe concerns it. Both know of each other's end by the

@@ -1,4 +1,4 @@
-//! The process that ends a script whose holder can't: one that was killed, or stopped.
+//! The process that ends a script whose holder was killed or stopped.
 //!
 //! A fork of the holder, which shares the holder's session of an embedded store: to that store the holder
 //! lives until the script has ended. Forked from a process with threads, it makes system calls only.

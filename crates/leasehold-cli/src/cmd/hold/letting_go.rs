@@ -1,4 +1,4 @@
-//! How a holder is told to let go by whoever knows name and fence, and answers how that went.
+//! Passes a request to release to a holder that is named by lock and fence, and its answer back.
 //!
 //! By a socket without a place in the file system: nothing is left behind, and there is nothing to find
 //! but a holder that lives. Both sides belong to one user, or to root.

@@ -1,4 +1,4 @@
-//! `leasehold hold`: have a lock while somebody else works.
+//! `leasehold hold`: hold a lock while another program works.
 
 pub(crate) mod background;
 mod guard;

@@ -1,5 +1,4 @@
-//! The process for which a lock is held, which is not ours: whether it has ended, and its end with all
-//! that it has started.
+//! Watches the process for which a lock is held, and ends it with all that it has started.
 //!
 //! A [guard](super::guard) uses it after a fork.
 

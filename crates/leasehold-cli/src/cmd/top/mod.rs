@@ -1,4 +1,4 @@
-//! `leasehold top`: the locks in use, as they change.
+//! `leasehold top`: watch the locks in use in a terminal.
 //!
 //! The store is listed now and then; between two listings only the locks on the screen are asked for,
 //! so what this costs the store depends on the height of a terminal and not on how many locks there are.

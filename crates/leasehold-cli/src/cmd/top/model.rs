@@ -1,5 +1,4 @@
-//! What is shown, and what keys do to it. Pure: time comes as an argument, the store's answers from
-//! outside.
+//! What `top` shows, and what keys change; time and the store's answers are arguments.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! The terminal: taken for the whole screen, and given back however this ends.
+//! Takes the terminal for the whole screen, and restores it however `top` ends.
 
 use std::io::{self, BufWriter};
 use std::thread;

@@ -1,4 +1,4 @@
-//! How it looks: columns that fit the terminal, a bar for what is left of a lease, and no need of colour.
+//! Draws `top`: columns that fit the terminal, a bar for each lease, no need of colour.
 
 use leasehold::store::{Kind, escape};
 use leasehold::{HolderInfo, LockInfo};

@@ -1,4 +1,4 @@
-//! `leasehold ui`: the locks in use on a web page, by server-sent events.
+//! `leasehold ui`: show the locks in use on a web page, by server-sent events.
 //!
 //! The store is listed for as long as somebody looks, once for all of them. The page is one file that
 //! loads nothing from anywhere; what it is told is the document of `ls --json`, with a few fields more.

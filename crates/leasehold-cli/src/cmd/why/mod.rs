@@ -1,4 +1,4 @@
-//! `leasehold why`: what keeps a lock from those who want it, and what can be done.
+//! `leasehold why`: explain what keeps a lock from its waiters, and what to do.
 
 mod process;
 

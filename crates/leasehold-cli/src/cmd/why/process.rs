@@ -1,4 +1,4 @@
-//! The process behind an owner's name, where the name says which it is and it is on this machine.
+//! Finds the process that an owner's name names, if it is on this machine.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Taking, keeping and giving back.
+//! Tests of taking, renewing and releasing.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Waiting in line, being handed the lease, and what waiters are told.
+//! Tests of the queue: joining, hand-off, and the notices that waiters get.
 
 use super::*;
 

@@ -1,6 +1,7 @@
-//! Random use by several tokens, followed by a second bookkeeping that knows only the answers and
-//! notices. After every step the two must agree on who holds what until when, and the promises of
-//! the table must hold.
+//! Random operations by several tokens, checked by a second bookkeeping.
+//!
+//! It knows only the answers and notices. After every step the two must agree on each hold and its end, and the
+//! promises of the table must hold.
 
 mod answers;
 mod books;

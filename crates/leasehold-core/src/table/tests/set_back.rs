@@ -1,5 +1,4 @@
-//! A store's clock that is set back: nothing lasts longer than it was given for from when that is noticed, and nothing
-//! ends before its time.
+//! Tests with a store's clock that is set back: nothing lasts longer, and nothing ends early.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,5 +1,6 @@
-//! Scripts that write to several locks, on both sides and stopped everywhere: what was done to one
-//! lock before the stop stays done and is called nothing else, and the others are as they were.
+//! Stops scripts that write to several locks, on both sides and everywhere.
+//!
+//! What was done to one lock before the stop stays done and is called nothing else; the others are as they were.
 
 use leasehold_core::{AcquireAll, AcquireRequest, Release, ReleaseRequest};
 use proptest::collection::vec;

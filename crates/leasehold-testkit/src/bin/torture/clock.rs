@@ -1,4 +1,4 @@
-//! The clock by which everything is written down: one for all processes of the machine.
+//! The one clock by which all processes of the machine write down what they do.
 
 use std::thread;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What must be so once everybody has gone: nothing is left, everything can be had, in turn.
+//! Checks after the last worker that nothing is left and every lock can be had.
 
 use std::fs;
 use std::path::Path;

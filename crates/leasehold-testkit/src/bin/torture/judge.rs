@@ -1,4 +1,4 @@
-//! Reads what was written down and says what must not have been.
+//! Reads what was written down, and names what must not have happened.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::process::ExitStatusExt as _;

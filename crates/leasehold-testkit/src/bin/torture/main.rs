@@ -1,5 +1,6 @@
-//! Tortures the whole command: real processes in all kinds and options, killed, stopped and ended
-//! at random moments, over a store whose servers and wires are broken meanwhile.
+//! Tortures the whole command: real processes, killed and stopped, over broken servers.
+//!
+//! The processes use all kinds and options, and end at random moments.
 //!
 //! `cargo xtask torture` builds and runs it; docs/reliability.md says what it does and judges.
 //!

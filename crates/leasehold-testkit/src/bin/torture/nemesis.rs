@@ -1,6 +1,7 @@
-//! What befalls servers and wires, as far as the store's promise covers it: exclusion is judged
-//! whatever happens here, so nothing happens here that makes a server forget, but for the one of
-//! which fences are judged instead.
+//! Breaks servers and wires, within what the store's promise covers.
+//!
+//! Exclusion is judged throughout, so no fault here makes a server forget. The forgetful store is the exception:
+//! there fences are judged instead.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;

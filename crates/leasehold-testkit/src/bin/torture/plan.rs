@@ -1,4 +1,4 @@
-//! What is run and what befalls it, drawn from a seed.
+//! Draws from a seed what is run and which faults happen.
 //!
 //! Nothing here looks at a clock or at an outcome: the same seed gives each worker the same
 //! commands with the same fates in the same order.

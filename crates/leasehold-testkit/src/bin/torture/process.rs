@@ -1,4 +1,4 @@
-//! Other processes, as /proc shows them.
+//! Reads other processes from /proc.
 
 use std::fs;
 use std::path::{Path, PathBuf};

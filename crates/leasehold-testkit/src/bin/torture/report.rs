@@ -1,4 +1,4 @@
-//! What is printed: a row for each store, and the trace of each violation.
+//! Prints a row for each store, and the trace of each violation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

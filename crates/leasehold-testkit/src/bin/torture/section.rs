@@ -1,5 +1,6 @@
-//! The command under the lock: it looks for others inside, updates a number in a way that an
-//! overlap would break, and writes down what it does.
+//! The command under the lock: it looks for another holder, and updates a number.
+//!
+//! An overlap would break that number. The command writes down what it does.
 //!
 //! That it is inside is told by kernel locks (`flock`), which end exactly when the process does,
 //! however it ends. It starts no process, so nobody inherits them.

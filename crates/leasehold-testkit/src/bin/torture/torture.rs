@@ -1,4 +1,4 @@
-//! From the arguments to the table.
+//! Runs the torture, from the arguments to the printed table.
 
 use std::collections::BTreeMap;
 use std::fs;

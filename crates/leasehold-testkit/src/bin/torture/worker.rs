@@ -1,4 +1,4 @@
-//! Runs the commands of a plan, one after the other, and makes their fates come.
+//! Runs the commands of a plan one after the other, with their faults.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

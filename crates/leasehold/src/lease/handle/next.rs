@@ -1,4 +1,4 @@
-//! The next hold of the same lease: another contender's of this process, or in another mode.
+//! Makes the next hold of the same lease: for another task, or in another mode.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};

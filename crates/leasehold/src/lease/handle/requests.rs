@@ -1,4 +1,4 @@
-//! What may be sent for a lease, one after the other or side by side, and what its answers mean for it.
+//! Orders the requests for a lease, and applies their answers to it.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

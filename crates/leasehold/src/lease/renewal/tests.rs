@@ -1,3 +1,5 @@
+//! Tests of the renewer and its schedule.
+
 use leasehold_embedded::MemoryStore;
 
 use super::*;

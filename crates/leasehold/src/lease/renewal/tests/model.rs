@@ -1,5 +1,4 @@
-//! Everything that befalls leases, at random, beside a list that says of each when it is due: the simplest schedule
-//! that there can be.
+//! Compares the renewal schedule under random changes with the simplest list of due times.
 
 use std::any::Any;
 use std::sync::Weak;
