@@ -65,9 +65,9 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
         let links = links::findings(path.parent().unwrap_or(root), &text);
         findings.errors.extend(links.iter().map(|what| format!("{name}:{what}")));
     }
-    let promised = fs::read_to_string(root.join(promises::DOCUMENT)).unwrap_or_default();
-    let broken = promises::findings(&promised);
-    findings.errors.extend(broken.iter().map(|what| format!("{}:{what}", promises::DOCUMENT)));
+    let read = |document| fs::read_to_string(root.join(document)).unwrap_or_default();
+    let evidence = read(promises::EVIDENCE);
+    findings.errors.extend(promises::findings(&read(promises::PROMISES), &evidence));
     findings.errors.extend(book::findings(root));
     match commits::findings(root) {
         Ok(wrong) => findings.errors.extend(wrong),

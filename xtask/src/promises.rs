@@ -1,66 +1,130 @@
-//! Checks that every promise has a number and a test of its own.
+//! Checks that every promise has a number, a test of its own, and the text of its exceptions.
+//!
+//! docs/guarantees.md has all promises on one page, numbered without a gap. docs/evidence.md has a
+//! section for each of them, with a test that no other section names. Each exception that the page
+//! marks has its text there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The document with the promises.
-pub(crate) const DOCUMENT: &str = "docs/guarantees.md";
+/// The page with the promises.
+pub(crate) const PROMISES: &str = "docs/guarantees.md";
 
-/// The part of it in which every paragraph that begins in bold is a promise.
+/// The page with their tests and exceptions.
+pub(crate) const EVIDENCE: &str = "docs/evidence.md";
+
+/// How many words the page with the promises may have, so that it is read whole.
+const WORDS_MAX: usize = 1_300;
+
+/// The part of it in which every item of a list is a promise.
 const PART: &str = "## Promises";
 
-/// What is wrong with the promises of that document.
-pub(crate) fn findings(text: &str) -> Vec<String> {
+/// What leads from a promise to its exceptions.
+const MARK: &str = "[†]";
+
+/// What comes before the exceptions in a section of the evidence.
+const EXCEPT: &str = "**Except**";
+
+/// What is wrong with the promises of one page and their sections in the other.
+pub(crate) fn findings(promises: &str, evidence: &str) -> Vec<String> {
     let mut findings = Vec::new();
-    let promises = promises(text, &mut findings);
+    let words = promises.split_whitespace().count();
+    if words > WORDS_MAX {
+        findings.push(format!("{PROMISES}: {words} words; it has room for {WORDS_MAX}"));
+    }
+    let promised = promised(promises, &mut findings);
+    let sections = sections(evidence, &mut findings);
     let mut named_by: BTreeMap<&str, usize> = BTreeMap::new();
-    for test in promises.iter().flat_map(|promise| &promise.tests) {
+    for test in sections.values().flat_map(|section| &section.tests) {
         *named_by.entry(test).or_default() += 1;
     }
-    let mut line_of: BTreeMap<&str, usize> = BTreeMap::new();
-    for Promise { line, name, tests } in &promises {
+    for (name, Section { line, tests, excepts }) in &sections {
+        let at = format!("{EVIDENCE}:{line}");
         if !tests.iter().any(|test| named_by.get(test) == Some(&1)) {
-            findings.push(format!("{line}: {name} names no test of its own"));
+            findings.push(format!("{at}: {name} names no test of its own"));
         }
-        if line_of.insert(name, *line).is_some() {
-            findings.push(format!("{line}: there is a {name} already"));
+        match promised.get(name) {
+            None => findings.push(format!("{at}: {name} is not promised")),
+            Some(Promise { excepted, .. }) if excepted != excepts => {
+                let lacks = if *excepted { "has no exception here" } else { "has no † there" };
+                findings.push(format!("{at}: {name} {lacks}"));
+            }
+            Some(_) => {}
         }
     }
+    let untold = promised.iter().filter(|(name, _)| !sections.contains_key(*name));
+    findings.extend(untold.map(|(name, Promise { line, .. })| {
+        format!("{PROMISES}:{line}: {name} has no section in {EVIDENCE}")
+    }));
     findings
 }
 
-struct Promise<'t> {
+struct Promise {
     line: usize,
-    /// `G1`.
-    name: &'t str,
-    tests: BTreeSet<&'t str>,
+    /// Whether it is marked as one with exceptions.
+    excepted: bool,
 }
 
-/// The promises, each up to the next one or the next heading.
-fn promises<'t>(text: &'t str, findings: &mut Vec<String>) -> Vec<Promise<'t>> {
-    let mut promises: Vec<Promise<'t>> = Vec::new();
-    let (mut is_part, mut is_promise, mut before) = (false, false, "");
-    for (number, line) in (1..).zip(text.lines()) {
-        if line.starts_with("## ") {
-            is_part = line == PART;
+/// The promises by their names, such as `G1`.
+fn promised<'t>(text: &'t str, findings: &mut Vec<String>) -> BTreeMap<&'t str, Promise> {
+    let mut promised = BTreeMap::new();
+    let mut is_part = false;
+    for (line, item) in (1..).zip(text.lines()) {
+        if item.starts_with("## ") {
+            is_part = item == PART;
         }
-        let begins = line.strip_prefix("**").filter(|_| is_part && before.is_empty());
-        if let Some(rest) = begins {
-            let name = rest.split('.').next().unwrap_or_default();
-            is_promise = is_number(name);
-            if is_promise {
-                promises.push(Promise { line: number, name, tests: BTreeSet::new() });
-            } else {
-                findings.push(format!("{number}: a promise without a number"));
+        let Some(item) = item.strip_prefix("- ").filter(|_| is_part) else { continue };
+        let Some((name, rest)) = numbered(item) else {
+            findings.push(format!("{PROMISES}:{line}: a promise without a number"));
+            continue;
+        };
+        let excepted = rest.starts_with(MARK);
+        let link = format!("{MARK}[evidence.md#{}] ", name.to_lowercase());
+        if excepted && !rest.starts_with(&link) {
+            findings.push(format!("{PROMISES}:{line}: {name}'s † does not lead to its section"));
+        }
+        if promised.insert(name, Promise { line, excepted }).is_some() {
+            findings.push(format!("{PROMISES}:{line}: there is a {name} already"));
+        }
+    }
+    let numbers = (1..=promised.len()).map(|number| format!("G{number}"));
+    let left_out = numbers.filter(|name| !promised.contains_key(name.as_str()));
+    findings.extend(left_out.map(|name| format!("{PROMISES}: the numbers leave {name} out")));
+    promised
+}
+
+/// The name of a promise and what comes after it.
+fn numbered(item: &str) -> Option<(&str, &str)> {
+    let (name, rest) = item.strip_prefix("**")?.split_once("**")?;
+    is_number(name).then_some((name, rest))
+}
+
+struct Section<'t> {
+    line: usize,
+    tests: BTreeSet<&'t str>,
+    /// Whether it has the text of an exception.
+    excepts: bool,
+}
+
+/// The sections of the evidence that are about a promise.
+fn sections<'t>(text: &'t str, findings: &mut Vec<String>) -> BTreeMap<&'t str, Section<'t>> {
+    let mut sections: BTreeMap<&str, Section<'_>> = BTreeMap::new();
+    let (mut current, mut is_exception) = ("", false);
+    for (number, line) in (1..).zip(text.lines()) {
+        if let Some(heading) = line.strip_prefix("## ") {
+            (current, is_exception) = (heading, false);
+            let section = Section { line: number, tests: BTreeSet::new(), excepts: false };
+            if is_number(heading) && sections.insert(heading, section).is_some() {
+                findings.push(format!("{EVIDENCE}:{number}: there is a section {heading} already"));
             }
         }
-        is_promise &= !line.starts_with('#');
-        if let Some(promise) = promises.last_mut().filter(|_| is_promise) {
-            let code = line.split('`').skip(1).step_by(2);
-            promise.tests.extend(code.filter(|code| is_test(code)));
+        let Some(section) = sections.get_mut(current) else { continue };
+        if line.starts_with("**") {
+            is_exception = line == EXCEPT;
         }
-        before = line;
+        section.excepts |= is_exception && line.starts_with("- ");
+        section.tests.extend(line.split('`').skip(1).step_by(2).filter(|code| is_test(code)));
     }
-    promises
+    sections
 }
 
 fn is_number(name: &str) -> bool {
@@ -79,30 +143,63 @@ fn is_test(code: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn found(promises: &str) -> Vec<String> {
-        findings(&format!("{PART}\n\n{promises}"))
+    const PROMISED: &str = "- **G1** It holds.\n";
+    const SHOWN: &str = "## G1\n\n**Tests**\n\n- `core::lease::a_lost_lease_stays_lost`\n";
+
+    fn found(promises: &str, evidence: &str) -> Vec<String> {
+        let findings = findings(&format!("{PART}\n{promises}"), evidence);
+        let short = |finding: &String| finding.replace(PROMISES, "P").replace(EVIDENCE, "E");
+        findings.iter().map(short).collect()
     }
 
     #[test]
-    fn a_promise_names_a_test_that_no_other_names() {
-        let tested = "**G1. It holds.** Always:\n- `core::lease::a_lost_lease_stays_lost`\n";
-        assert_eq!(found(tested), [""; 0]);
-        let bare =
-            "**G2. It holds.** See `LeaseState`.\n\n### Other\n\n`a_lost_lease_stays_lost`\n";
-        assert_eq!(found(bare), ["3: G2 names no test of its own"]);
-        let shared = "**G2. It holds.** `core::lease::a_lost_lease_stays_lost`\n";
-        let findings = found(&format!("{tested}\n{shared}"));
-        assert_eq!(findings, ["3: G1 names no test of its own", "6: G2 names no test of its own"]);
+    fn a_section_names_a_test_that_no_other_names() {
+        assert_eq!(found(PROMISED, SHOWN), [""; 0]);
+        let bare = "## G1\n\nSee `LeaseState`.\n\n## Shared\n\n`a_lost_lease_stays_lost`\n";
+        assert_eq!(found(PROMISED, bare), ["E:1: G1 names no test of its own"]);
+        let two = format!("{PROMISED}- **G2** It holds.\n");
+        let shared = format!("{SHOWN}\n## G2\n\n`core::lease::a_lost_lease_stays_lost`\n");
+        let own = ["E:1: G1 names no test of its own", "E:7: G2 names no test of its own"];
+        assert_eq!(found(&two, &shared), own);
     }
 
     #[test]
-    fn a_promise_has_a_number_of_its_own() {
-        let one = "**G3. It holds.** `a_lost_lease_stays_lost`\n";
-        let again = "**G3. It holds.** `another_lease_stays_lost_too`\n";
-        assert_eq!(found(&format!("{one}\n{again}")), ["5: there is a G3 already"]);
-        let unnumbered = "**It holds.** `another_lease_stays_lost_too`\n";
-        assert_eq!(found(&format!("{one}\n{unnumbered}")), ["5: a promise without a number"]);
-        let elsewhere = "## Other\n\n**Not a promise.**\n";
-        assert_eq!(found(&format!("{one}\n{elsewhere}")), [""; 0]);
+    fn a_promise_has_a_section_and_a_section_its_promise() {
+        assert_eq!(found(PROMISED, ""), ["P:2: G1 has no section in E"]);
+        assert_eq!(found("", SHOWN), ["E:1: G1 is not promised"]);
+        let twice = format!("{SHOWN}\n{SHOWN}");
+        assert_eq!(found(PROMISED, &twice), ["E:7: there is a section G1 already"]);
+    }
+
+    #[test]
+    fn the_numbers_of_promises_have_no_gap() {
+        let twice = format!("{PROMISED}{PROMISED}");
+        assert_eq!(found(&twice, SHOWN), ["P:3: there is a G1 already"]);
+        let unnumbered = format!("{PROMISED}- **It** holds.\n");
+        assert_eq!(found(&unnumbered, SHOWN), ["P:3: a promise without a number"]);
+        let gap = found("- **G2** It holds.\n", &SHOWN.replace("G1", "G2"));
+        assert_eq!(gap, ["P: the numbers leave G1 out"]);
+        let elsewhere = format!("{PROMISED}\n## Other\n\n- Not a promise.\n");
+        assert_eq!(found(&elsewhere, SHOWN), [""; 0]);
+    }
+
+    #[test]
+    fn an_exception_is_marked_here_and_told_there() {
+        let marked = "- **G1**[†][evidence.md#g1] It holds.\n";
+        let told = SHOWN.replace("**Tests**", "**Except**\n\n- On Sundays.\n\n**Tests**");
+        assert_eq!(found(marked, &told), [""; 0]);
+        assert_eq!(found(marked, SHOWN), ["E:1: G1 has no exception here"]);
+        assert_eq!(found(PROMISED, &told), ["E:1: G1 has no † there"]);
+        let empty = SHOWN.replace("**Tests**", "**Except**\n\n**Tests**");
+        assert_eq!(found(marked, &empty), ["E:1: G1 has no exception here"]);
+        let astray = "- **G1**[†][evidence.md#g2] It holds.\n";
+        assert_eq!(found(astray, &told), ["P:2: G1's † does not lead to its section"]);
+    }
+
+    #[test]
+    fn the_promises_fit_on_one_page() {
+        let long = format!("{PROMISED}{}", "word ".repeat(WORDS_MAX));
+        let findings = found(&long, SHOWN);
+        assert_eq!(findings, ["P: 1306 words; it has room for 1300"]);
     }
 }

@@ -231,7 +231,7 @@ impl RedisStoreBuilder {
     /// do not have in time does not move the lease's deadline. A lease that was handed over in
     /// line is confirmed by a request of its new holder's before it counts, which costs a round
     /// trip. Half of the replicas or more makes it likely, not certain, that a replica which has
-    /// the grant is the one that is promoted; see `docs/guarantees.md`.
+    /// the grant is the one that is promoted; see `docs/faults.md`.
     ///
     /// In a URL: `?replicas=1&replicate_timeout=500ms`. Not with borrowed connections, whose other
     /// users would be held up: acquiring is refused as

@@ -446,7 +446,7 @@ impl Outcome {
 }
 
 impl fmt::Display for Outcome {
-    /// A row of the table in the guarantees.
+    /// A row of the table in `docs/faults.md`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { cell: Cell { id, fault, topology, verdict, .. }, naive, .. } = self;
         let lease = if self.kept { "kept" } else { "lost" };

@@ -6,7 +6,7 @@
 //! verdict forbids, and the naive client must have come to grief: else the fault was none, and the
 //! cell shows nothing.
 //!
-//! Each cell prints its line of the table in `docs/guarantees.md`:
+//! Each cell prints its line of the table in `docs/faults.md`:
 //!
 //! ```sh
 //! cargo nextest run -p leasehold --all-features --test cells --no-capture
