@@ -27,6 +27,7 @@ macro_rules! page {
         #[doc = "[evidence.md#g16]: crate::docs::evidence#g16"]
         #[doc = "[evidence.md#g17]: crate::docs::evidence#g17"]
         #[doc = "[evidence.md#g18]: crate::docs::evidence#g18"]
+        #[doc = "[evidence.md#g21]: crate::docs::evidence#g21"]
         #[doc = "[evidence.md#g24]: crate::docs::evidence#g24"]
         #[doc = "[evidence.md#g25]: crate::docs::evidence#g25"]
         #[doc = "[evidence.md#g28]: crate::docs::evidence#g28"]
