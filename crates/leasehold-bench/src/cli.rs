@@ -94,7 +94,8 @@ pub(crate) enum What {
     Scripts,
     /// All of it
     All,
-    /// All of it, beside other libraries and on all scales, written to docs/performance.md
+    /// All of it, beside other libraries and on all scales, written to docs: the table and the plots to
+    /// performance.md, all tables to plots/report.md
     Report,
 }
 

@@ -8,6 +8,8 @@ pub(crate) struct Machine {
     cores: usize,
     cpu: Option<String>,
     kernel: String,
+    /// The source that was measured: a commit and its date.
+    commit: Option<String>,
     /// Runnable tasks over the last minute, before and after.
     load_before: Option<f64>,
     load_after: Option<f64>,
@@ -22,6 +24,7 @@ impl Machine {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             cpu: cpu(),
             kernel: kernel.join(" "),
+            commit: commit(),
             load_before: load(),
             load_after: None,
         }
@@ -34,7 +37,8 @@ impl Machine {
     pub(crate) fn line(&self) -> String {
         let load = |load: Option<f64>| load.map_or_else(|| "?".to_owned(), |load| load.to_string());
         format!(
-            "{} cores ({}), {}, load {} before and {} after",
+            "Commit {}; {} cores ({}), {}, load {} before and {} after",
+            self.commit.as_deref().unwrap_or("unknown"),
             self.cores,
             self.cpu.as_deref().unwrap_or("unknown"),
             self.kernel,
@@ -42,6 +46,13 @@ impl Machine {
             load(self.load_after),
         )
     }
+}
+
+fn commit() -> Option<String> {
+    let mut git = std::process::Command::new("git");
+    git.args(["log", "-1", "--format=%h of %cs"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    let said = git.output().ok().filter(|output| output.status.success())?;
+    String::from_utf8(said.stdout).ok().map(|commit| commit.trim().to_owned())
 }
 
 fn cpu() -> Option<String> {

@@ -108,7 +108,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         if report && !args.json {
             let docs = args.docs();
             page::write(&docs, &document)?;
-            step(PARTS, &format!("written to {}", docs.join("performance.md").display()));
+            step(PARTS, &format!("written to performance.md and plots in {}", docs.display()));
             return Ok(());
         }
         report::print(&document, args.json)

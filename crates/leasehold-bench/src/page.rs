@@ -1,14 +1,15 @@
-//! The measured part of docs/performance.md, and its plots.
+//! Writes the table of docs/performance.md, its plots, and all tables as `plots/report.md`.
 
 use std::path::Path;
 
 use anyhow::Context as _;
 
-use crate::command::Run;
+use crate::command::{Program, Run};
 use crate::plot::{self, Line};
 use crate::report::{Document, Table, digits, number, ranged};
 use crate::scale::Point;
 use crate::stats::{Spread, median};
+use crate::uncontended::Row as Cycles;
 
 const BEGIN: &str = "<!-- measured: begin -->\n";
 const END: &str = "<!-- measured: end -->";
@@ -17,7 +18,7 @@ fn shown(value: f64) -> String {
     if value.is_finite() { digits(value) } else { "–".to_owned() }
 }
 
-/// Puts the tables between the marks of the page, and the plots beside it.
+/// Puts the table between the marks of the page, and the plots and all other tables beside it.
 pub(crate) fn write(docs: &Path, document: &Document) -> anyhow::Result<()> {
     let path = docs.join("performance.md");
     let page = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -25,25 +26,30 @@ pub(crate) fn write(docs: &Path, document: &Document) -> anyhow::Result<()> {
     let (_, after) = rest.split_once(END).context("the page lacks the last mark")?;
     let plots = docs.join("plots");
     std::fs::create_dir_all(&plots)?;
-    for (name, chart) in charts(document) {
+    let charts = charts(document);
+    for (name, _, chart) in &charts {
         std::fs::write(plots.join(name), chart)?;
     }
-    let measured = measured(document);
+    let mut measured = format!("{}\n\n", document.head());
+    paid(document).markdown(&mut measured);
+    measured.push('\n');
+    for (name, title, _) in &charts {
+        measured.push_str(&format!("![{title}](plots/{name})\n\n"));
+    }
+    std::fs::write(plots.join("report.md"), report(document))?;
     std::fs::write(&path, format!("{before}{BEGIN}{measured}{END}{after}"))?;
     Ok(())
 }
 
-/// The tables, as Markdown.
-pub(crate) fn measured(document: &Document) -> String {
-    let mut text = String::new();
-    text.push_str(&format!("{}\n\n", document.head()));
-    aims(document, &mut text);
+/// All tables but that of the page, as Markdown.
+fn report(document: &Document) -> String {
+    let mut text = format!("# Everything that a report measured\n\n{}\n\n", document.head());
     if let Some(peers) = &document.peers {
         text.push_str(&format!(
-            "### Other libraries, {}\n\nA rate, in brackets what share of leasehold's that is within \
-             a round, and the processor time of the process that takes the locks for each, in µs. \
-             None of the others has a fence but redisson-fenced; each asks again as often as it does \
-             by itself, or as said.\n\n",
+            "## Other libraries, {}\n\nThe rate, its share of leasehold's within a round in brackets, \
+             and the processor time of the process that takes the locks. Of the others only \
+             redisson-fenced has a fence. Each asks again as often as it does by default, or as \
+             its row says.\n\n",
             peers.server
         ));
         let mut head = vec!["library".to_owned()];
@@ -63,27 +69,23 @@ pub(crate) fn measured(document: &Document) -> String {
         for missing in &peers.missing {
             text.push_str(&format!("\nNot measured: {missing}\n"));
         }
-        text.push_str("\n![Cycles a second of several libraries](plots/peers.svg)\n\n");
+        text.push('\n');
     }
     document.sections(&mut |title, table| {
-        text.push_str(&format!("### {title}\n\n"));
+        text.push_str(&format!("## {title}\n\n"));
         table.markdown(&mut text);
         text.push('\n');
     });
-    if document.uncontended.is_some() {
-        text.push_str("![Cycles a second by callers](plots/callers.svg)\n\n");
-    }
-    if document.handoff.is_some() {
-        text.push_str("![Hand-offs a second by waiters](plots/handoff.svg)\n\n");
-    }
     scale(document, &mut text);
+    text.truncate(text.trim_end().len());
+    text.push('\n');
     text
 }
 
 fn scale(document: &Document, text: &mut String) {
     let Some(scale) = &document.scale else { return };
     let curve = |title: &str, size: &str, rate: &str, points: &[Point], text: &mut String| {
-        text.push_str(&format!("### {title}\n\n"));
+        text.push_str(&format!("## {title}\n\n"));
         let head = [size, rate, "of bare", "client µs", "server µs", "bytes each"];
         let mut table = Table::new(&head);
         for point in points {
@@ -111,7 +113,7 @@ fn scale(document: &Document, text: &mut String) {
         ("One lock that many share, in the server's µs", "holders", &scale.shared),
         ("One lock with many permits given away, in the server's µs", "holders", &scale.permits),
     ] {
-        text.push_str(&format!("### {title}\n\n"));
+        text.push_str(&format!("## {title}\n\n"));
         let operations = crowds.first().map_or(&[][..], |crowd| &crowd.operations);
         let mut head = vec![size.to_owned()];
         head.extend(operations.iter().map(|(operation, _)| (*operation).to_owned()));
@@ -125,7 +127,6 @@ fn scale(document: &Document, text: &mut String) {
         table.markdown(text);
         text.push('\n');
     }
-    text.push_str("![By size](plots/scale.svg)\n\n");
     on_paper(document, text);
 }
 
@@ -170,23 +171,24 @@ fn on_paper(document: &Document, text: &mut String) {
             format!("{:.0}", (server.median * 1.5).ceil()),
         ]);
     }
-    text.push_str("### A million locks a second over a cluster, on paper\n\n");
+    text.push_str("## A million locks a second over a cluster, on paper\n\n");
     table.markdown(text);
     text.push_str(
-        "\nNames share nothing, so a cluster does as much as its primaries do together. In one, \
-         requests share a call only where their names share a slot, so a client with many names is \
-         nearer to the first row than to the second. A million held leases with a ttl of 30 s are \
-         renewed a hundred thousand times a second: a tenth of the last row.\n\n",
+        "\nNames share nothing, so a cluster does as much as its primaries together. Requests share a \
+         call only if their names share a slot, so a client with many names is nearer to the first \
+         row than to the second. A million held leases with a ttl of 30 s are renewed 100 000 times \
+         a second: a tenth of the last row.\n\n",
     );
 }
 
-/// Each aim beside what was measured, and what no lock could do better in the same run.
-fn aims(document: &Document, text: &mut String) {
-    text.push_str("### Aims\n\nAs shares of the bare pair of commands, unless said otherwise.\n\n");
-    let mut table = Table::new(&["what", "measured", "aim", "floor"]);
-    let mut row = |what: String, measured: f64, aim: &str, floor: f64| {
-        table.row([what, shown(measured), aim.to_owned(), shown(floor)]);
+/// What each thing costs, its ratio to a yardstick, the aim, and the ratio of the floor: what no lock could do
+/// better in the same run.
+fn paid(document: &Document) -> Table {
+    let mut table = Table::new(&["what", "costs", "ratio", "aim", "floor"]);
+    let mut row = |what: String, costs: String, ratio: f64, aim: &str, floor: f64| {
+        table.row([what, costs, shown(ratio), aim.to_owned(), shown(floor)]);
     };
+    let rate = |per_second, p50| format!("{}/s, p50 {} µs", number(per_second), number(p50));
     if let Some(uncontended) = &document.uncontended {
         for callers in uncontended.callers() {
             let of = |variant| uncontended.row(variant, callers);
@@ -201,97 +203,135 @@ fn aims(document: &Document, text: &mut String) {
             };
             let s = if callers == 1 { "" } else { "s" };
             row(
-                format!("cycle with fence, {callers} caller{s}"),
+                format!("take and release at a server, {callers} caller{s}"),
+                rate(ours.cycles_per_second, ours.p50_us),
                 median(ours.ratio_to_bare),
                 aim,
                 median(floor.ratio_to_bare),
             );
             if callers > 1 {
-                let share = |value: fn(&crate::uncontended::Row) -> Option<Spread>| {
-                    let bare = median(value(bare));
-                    (median(value(ours)) / bare, median(value(floor)) / bare)
-                };
-                let (server, server_floor) = share(|row| row.server_us_per_cycle);
-                let (client, client_floor) = share(|row| row.client_us_per_cycle);
-                row(format!("server time, {callers} callers"), server, "≤ 1.3", server_floor);
-                row(format!("client time, {callers} callers"), client, "≤ 1.3", client_floor);
+                for (side, value) in [
+                    ("server", (|row| row.server_us_per_cycle) as fn(&Cycles) -> Option<Spread>),
+                    ("client", |row| row.client_us_per_cycle),
+                ] {
+                    row(
+                        format!("the {side}'s time for each of these"),
+                        format!("{} µs", number(value(ours))),
+                        median(value(ours)) / median(value(bare)),
+                        "≤ 1.3",
+                        median(value(floor)) / median(value(bare)),
+                    );
+                }
             }
         }
         let share = |above, below| {
             let both = uncontended.row(above, 1).zip(uncontended.row(below, 1));
             median(both.and_then(|(above, below)| Spread::of_ratios(&above.rates, &below.rates)))
         };
+        let costs = |variant| {
+            let found = uncontended.row(variant, 1);
+            found.map_or_else(|| "–".to_owned(), |it| rate(it.cycles_per_second, it.p50_us))
+        };
         row(
-            "embedded cycle, of flock(2)".to_owned(),
+            "the same in the embedded store, of flock(2)".to_owned(),
+            costs("embedded"),
             share("embedded", "flock"),
             "≥ 0.3",
             share("embedded-floor", "flock"),
         );
-        row("cycle in memory, of a map's".to_owned(), share("memory", "map"), "–", 1.0);
+        row(
+            "the same in memory, of a map".to_owned(),
+            costs("memory"),
+            share("memory", "map"),
+            "–",
+            1.0,
+        );
+    }
+    for handoff in document.handoff.iter() {
+        for it in handoff.rows.iter().filter(|row| row.variant == "leasehold") {
+            row(
+                format!("hand-off at a server, {} waiters, of a bare queue", it.waiters),
+                rate(it.handoffs_per_second, it.p50_us),
+                median(handoff.ratio("leasehold", "bare-fifo", it.waiters)),
+                "≥ 0.95",
+                median(handoff.ratio("line-floor-apart", "bare-fifo", it.waiters)),
+            );
+        }
     }
     for handoff in document.handoff_delayed.iter() {
         for it in handoff.rows.iter().filter(|row| row.variant == "leasehold") {
             let floor = handoff.row("line-floor-apart", it.waiters);
-            let name = |part| {
-                format!("hand-off over 1 ms each way, {} waiters, {part}, round trips", it.waiters)
-            };
-            let p50 = median(floor.and_then(|floor| floor.p50_rtt));
-            row(name("p50"), median(it.p50_rtt), "≤ 1.05", p50);
-            let p99 = median(floor.and_then(|floor| floor.p99_rtt));
-            row(name("p99"), median(it.p99_rtt), "≤ 1.2", p99);
+            for (part, us, rtt, floor, aim) in [
+                ("p50", it.p50_us, it.p50_rtt, floor.and_then(|floor| floor.p50_rtt), "≤ 1.05"),
+                ("p99", it.p99_us, it.p99_rtt, floor.and_then(|floor| floor.p99_rtt), "≤ 1.2"),
+            ] {
+                let waiters = it.waiters;
+                row(
+                    format!(
+                        "hand-off over 1 ms each way, {waiters} waiters, {part}, of a round trip"
+                    ),
+                    format!("{} µs", number(us)),
+                    median(rtt),
+                    aim,
+                    median(floor),
+                );
+            }
         }
     }
-    for handoff in document.handoff.iter() {
-        for it in handoff.rows.iter().filter(|row| row.variant == "leasehold") {
-            let share = handoff.ratio("leasehold", "bare-fifo", it.waiters);
-            let name = format!("hand-offs/s, {} waiters, of a bare FIFO", it.waiters);
-            let floor = handoff.ratio("line-floor-apart", "bare-fifo", it.waiters);
-            row(name, median(share), "≥ 0.95", median(floor));
-        }
+    if let Some(takeover) = document.expiry.as_ref().and_then(|it| it.takeovers.first()) {
+        row(
+            "take-over from a dead holder, after the lease's end, p50".to_owned(),
+            format!("{} µs", number(takeover.late_p50_us)),
+            f64::NAN,
+            "–",
+            f64::NAN,
+        );
     }
     if let Some(renew) = &document.renew {
         let per_second = |client, server| 1e6 / (median(client) + median(server));
+        let (client, server) = (renew.client_us_per_renewal, renew.server_us_per_renewal);
         row(
             "renewals per second of processor, both sides".to_owned(),
-            per_second(renew.client_us_per_renewal, renew.server_us_per_renewal),
+            format!("{} + {} µs each", number(client), number(server)),
+            per_second(client, server),
             "≥ 400 000",
             renew.bare.first().map_or(f64::NAN, |bare| {
                 per_second(bare.client_us_per_renewal, bare.server_us_per_renewal)
             }),
         );
+        // None where memory was used again that had been freed before.
+        let bytes = renew.bytes_per_lock.filter(|bytes| bytes.median > 0.0);
         row(
-            "client memory per held lease, bytes".to_owned(),
-            // None where memory was used again that had been freed before.
-            Some(median(renew.bytes_per_lock)).filter(|bytes| *bytes > 0.0).unwrap_or(f64::NAN),
+            "client memory for a held lease, bytes".to_owned(),
+            number(bytes),
+            f64::NAN,
             "≤ 500",
             f64::NAN,
         );
     }
     if let Some(others) = &document.others {
-        let name = format!("others' PING p99 while {} leases are renewed, of idle", others.leases);
-        row(name, median(others.ratio), "≤ 2", 1.0);
+        row(
+            format!("others' PING while {} leases are renewed, p99, of idle", others.leases),
+            format!("{} µs", number(others.renewing_p99_us)),
+            median(others.ratio),
+            "≤ 2",
+            1.0,
+        );
     }
     if let Some(Run { shared, fixed, .. }) = &document.run {
         let name = "`run KEY -- true`, embedded, of flock(1)";
-        row(name.to_owned(), shared.ratio, "≤ 1.5", shared.floor);
+        let costs = |program: &Program| format!("{} ms", number(program.run_ms));
+        row(name.to_owned(), costs(shared), shared.ratio, "≤ 1.5", shared.floor);
         if let Some(fixed) = fixed {
-            row(format!("{name}, the static program"), fixed.ratio, "≤ 1.5", fixed.floor);
+            let name = format!("{name}, the static program");
+            row(name, costs(fixed), fixed.ratio, "≤ 1.5", fixed.floor);
         }
     }
-    table.markdown(text);
-    text.push_str(
-        "\nFloor: for cycles, 32 locks in a script call that reads and writes one record for each, knows when a \
-         lease ends, and gives a fence, on keys that expire, with no owner, line or late release; for hand-offs a \
-         line without heartbeats that reads and writes records of leasehold's length, gives fences, and has a \
-         connection for requests and one for messages; for renewals pipelines of 20 compare-and-extend scripts, \
-         which keep others waiting as long as leasehold's do, as often as those; for the embedded store two \
-         transactions of one record, each with a word of shared memory taken and given back; for the command \
-         `leasehold --version`, and then `true` by \
-         itself.\n\n",
-    );
+    table
 }
 
-fn charts(document: &Document) -> Vec<(&'static str, String)> {
+/// Name, title and picture of each plot.
+fn charts(document: &Document) -> Vec<(&'static str, &'static str, String)> {
     let mut all = Vec::new();
     if let Some(uncontended) = &document.uncontended {
         let names = ["leasehold", "bare", "bare-fence", "floor", "rslock"];
@@ -305,7 +345,7 @@ fn charts(document: &Document) -> Vec<(&'static str, String)> {
                 .collect(),
         };
         let chart = plot::lines("Cycles a second", "callers", &names.map(line));
-        all.push(("callers.svg", chart));
+        all.push(("callers.svg", "Cycles a second by callers", chart));
     }
     if let Some(handoff) = &document.handoff {
         let names =
@@ -320,7 +360,7 @@ fn charts(document: &Document) -> Vec<(&'static str, String)> {
                 .collect(),
         };
         let chart = plot::lines("Hand-offs a second", "waiters", &names.map(line));
-        all.push(("handoff.svg", chart));
+        all.push(("handoff.svg", "Hand-offs a second by waiters", chart));
     }
     if let Some(peers) = &document.peers {
         let rate = |row: &crate::peers::Row| {
@@ -329,7 +369,8 @@ fn charts(document: &Document) -> Vec<(&'static str, String)> {
         };
         let bars: Vec<_> = peers.rows.iter().filter_map(rate).collect();
         let title = peers.jobs.get(1).map_or_else(String::new, |job| job.name());
-        all.push(("peers.svg", plot::bars(&title, &bars)));
+        let chart = plot::bars(&title, &bars);
+        all.push(("peers.svg", "Cycles a second of several libraries", chart));
     }
     if let Some(scale) = &document.scale {
         let line = |name: &str, points: &[Point]| Line {
@@ -341,7 +382,8 @@ fn charts(document: &Document) -> Vec<(&'static str, String)> {
             line("clients, cycles", &scale.clients),
             line("leases, renewals/CPU s", &scale.holders),
         ];
-        all.push(("scale.svg", plot::lines("A second", "names, clients, leases", &all_lines)));
+        let chart = plot::lines("A second", "names, clients, leases", &all_lines);
+        all.push(("scale.svg", "By size", chart));
     }
     all
 }
@@ -363,6 +405,7 @@ mod tests {
                 && written.ends_with(&format!("{END}\nb\n"))
         );
         assert!(!written.contains("former figures"));
+        assert!(folder.path().join("plots/report.md").exists());
         std::fs::write(&page, "no marks").unwrap();
         assert!(write(folder.path(), &document).is_err());
     }
