@@ -1,16 +1,19 @@
 //! `cargo xtask check`: runs the steps in order, times each, and stops at the first failure.
 //!
-//! The tests come last, so that what remains on the screen is the summary of the test runner.
+//! What runs programs comes last, many side by side: all of them are run, and what failed is told at the end.
 
 use std::env;
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::{doc_links, features, hygiene, interop, root, run_tests, sim, surface, torture};
+use serde_json::Value;
+
+use crate::jobs::{self, Job};
+use crate::{doc_links, features, hygiene, interop, root, surface};
 
 /// How much to check.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -31,43 +34,56 @@ const STEPS: &[(&str, bool, Step)] = &[
     ("features", true, feature_sets),
     ("documentation", true, documentation),
     ("public surface", true, || surface::run(root(), surface::Task::Compare)),
-    ("doc tests", true, doc_tests),
-    ("other libraries", true, || interop::run(&[])),
-    ("torture", true, || torture::run(&[])),
-    ("simulation", true, sim::seeds),
-    ("model", true, sim::model),
-    ("tests", false, tests),
 ];
+
+/// Of every store, in a quarter of the time of all in turn.
+const TORTURES: [&str; 7] =
+    ["embedded", "redis", "forgetful", "sentinel", "cluster", "quorum", "quorum5"];
+const TORTURE_SECONDS: &str = "30";
 
 pub(crate) fn run(scope: Scope) -> Result<(), String> {
     tools()?;
     let begin = now();
-    if scope == Scope::Everything {
-        // Mostly a wait for registries. The step itself tries again what fails here, and says why.
-        drop(thread::spawn(interop::prepare));
-    }
+    // Mostly a wait for registries. The trials themselves try again what fails here, and say why.
+    let prepared = (scope == Scope::Everything).then(|| thread::spawn(interop::prepare));
     for (name, slow, step) in STEPS {
         if *slow && scope == Scope::Fast {
             println!("==> {name}: left out (--fast)");
             continue;
         }
-        println!("==> {name}");
-        let step_begin = now();
-        let result = step();
-        let seconds = seconds(step_begin.elapsed());
-        result.map_err(|message| format!("{name} failed after {seconds}: {message}"))?;
-        println!("==> {name}: ok in {seconds}");
+        timed(name, step)?;
     }
+    let mut jobs = Vec::new();
+    timed("build of tests", || {
+        jobs = tests()?;
+        Ok(())
+    })?;
+    if let Some(prepared) = prepared {
+        drop(prepared.join());
+        // First, since they take longer than most programs.
+        jobs.splice(0..0, others()?);
+    }
+    timed("tests", || jobs::run(jobs, at_a_time()))?;
     println!("==> all checks passed in {}", seconds(begin.elapsed()));
     Ok(())
 }
 
+fn timed(name: &str, step: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    println!("==> {name}");
+    let begin = now();
+    let result = step();
+    let seconds = seconds(begin.elapsed());
+    result.map_err(|message| format!("{name} failed after {seconds}: {message}"))?;
+    println!("==> {name}: ok in {seconds}");
+    Ok(())
+}
+
 #[expect(clippy::disallowed_methods, reason = "a time to print")]
-fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-fn seconds(elapsed: Duration) -> String {
+pub(crate) fn seconds(elapsed: Duration) -> String {
     format!("{:.1} s", elapsed.as_secs_f64())
 }
 
@@ -148,36 +164,71 @@ fn target() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into)
 }
 
-fn doc_tests() -> Result<(), String> {
-    cargo(&["test", "--doc", "--workspace", "--all-features"], &[])
+/// How many programs run at once, and how many tests in each of them.
+fn at_a_time() -> usize {
+    2 * thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn tests() -> Result<(), String> {
-    let this = env::args_os().next().map_or_else(PathBuf::new, PathBuf::from);
-    let this = this.canonicalize().map_err(|error| format!("{}: {error}", this.display()))?;
-    let runner =
-        format!("target.'cfg(all())'.runner = [{:?}, 'run-tests']", this.display().to_string());
-    // They wait for servers, leases and each other far more than they compute.
-    let threads = env::var("RUST_TEST_THREADS").unwrap_or_else(|_| {
-        (2 * thread::available_parallelism().map_or(1, usize::from)).to_string()
-    });
-    let all = ["test", "--no-fail-fast", "--workspace", "--all-features", "--config", &runner];
+/// Builds all test programs.
+fn tests() -> Result<Vec<Job>, String> {
+    let args = ["test", "--no-run", "--workspace", "--all-features"];
     let targets = ["--lib", "--bins", "--tests", "--examples"];
-    let failures = root().join(target()).join("failures.txt");
-    match fs::remove_file(&failures) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            return Err(format!("can't remove {}: {error}", failures.display()));
-        }
-        _ => {}
+    let format = ["--message-format", "json-render-diagnostics"];
+    let messages = output(&[&args[..], &targets, &format].concat())?;
+    let threads = env::var("RUST_TEST_THREADS").unwrap_or_else(|_| at_a_time().to_string());
+    let mut programs = test_programs(&messages);
+    // The larger one has more tests, as a rule, and takes longer.
+    programs.sort_by_key(|it| fs::metadata(&it.executable).map_or(0, |it| u64::MAX - it.len()));
+    Ok(programs.into_iter().map(|it| it.job(&threads)).collect())
+}
+
+#[derive(Debug, Eq, PartialEq)]
+struct TestProgram {
+    executable: String,
+    target: String,
+    /// Its package's folder, in which cargo runs it.
+    folder: PathBuf,
+}
+
+impl TestProgram {
+    fn job(self, threads: &str) -> Job {
+        let Self { executable, target, folder } = self;
+        let package = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut command = Command::new(executable);
+        command.env("RUST_TEST_THREADS", threads).env("CARGO_MANIFEST_DIR", &folder);
+        command.env("CARGO_PKG_NAME", &package).current_dir(folder);
+        Job { name: format!("{package} {target}"), command }
     }
-    let kept = failures.display().to_string();
-    let environment = [("RUST_TEST_THREADS", &*threads), (run_tests::FAILURES, &*kept)];
-    let result = cargo(&[&all[..], &targets].concat(), &environment);
-    if result.is_err() {
-        println!("==> what failed, once more:");
-        println!("{}", fs::read_to_string(&failures).unwrap_or_else(|error| error.to_string()));
-    }
-    result
+}
+
+/// Those in cargo's messages.
+fn test_programs(messages: &str) -> Vec<TestProgram> {
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let tests = messages.filter(|it| it["profile"]["test"] == true);
+    let program = |message: Value| {
+        let manifest = Path::new(message["manifest_path"].as_str()?);
+        Some(TestProgram {
+            executable: message["executable"].as_str()?.to_owned(),
+            target: message["target"]["name"].as_str()?.to_owned(),
+            folder: manifest.parent()?.to_owned(),
+        })
+    };
+    tests.filter_map(program).collect()
+}
+
+/// What else is run, by other commands of this program and by cargo.
+fn others() -> Result<Vec<Job>, String> {
+    let this = env::current_exe().map_err(|error| format!("this program: {error}"))?;
+    let job = |args: &[&str]| {
+        let mut command = Command::new(&this);
+        command.args(args);
+        Job { name: args.join(" "), command }
+    };
+    let mut jobs = vec![job(&["sim"]), job(&["interop"])];
+    let doc_tests = command(&["test", "--doc", "--workspace", "--all-features"]);
+    jobs.push(Job { name: "doc tests".to_owned(), command: doc_tests });
+    jobs.extend(TORTURES.map(|store| job(&["torture", store, TORTURE_SECONDS])));
+    Ok(jobs)
 }
 
 pub(crate) fn cargo(args: &[&str], environment: &[(&str, &str)]) -> Result<(), String> {
@@ -217,4 +268,30 @@ pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root()).stdin(Stdio::null());
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_programs_are_those_that_cargo_has_built_to_test() {
+        let message = |test: bool, executable: &str| {
+            format!(
+                r#"{{"manifest_path":"/w/a/Cargo.toml","target":{{"name":"it"}},"profile":{{"test":{test}}},"executable":{executable}}}"#
+            )
+        };
+        let lines = [
+            message(true, r#""/t/it-1""#),
+            message(false, r#""/t/it""#),
+            message(true, "null"),
+            "no JSON".to_owned(),
+        ];
+        let it = TestProgram {
+            executable: "/t/it-1".to_owned(),
+            target: "it".to_owned(),
+            folder: "/w/a".into(),
+        };
+        assert_eq!(test_programs(&lines.join("\n")), [it]);
+    }
 }

@@ -6,9 +6,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 
-use crate::{check, root};
+use crate::{root, torture};
 
 /// A tool, and the Debian package that has it.
 const TOOLS: [(&str, &str); 7] = [
@@ -24,11 +23,9 @@ const TOOLS: [(&str, &str); 7] = [
 /// Symfony's Lock component, where its package puts it.
 const SYMFONY: &str = "/usr/share/php/Symfony/Component/Lock/autoload.php";
 
-/// Installs and builds what is missing, and waits for whichever thread does so already.
+/// Installs and builds what is missing. What was left half done is done again: each part is marked when it is
+/// whole.
 pub(crate) fn prepare() -> Result<(), String> {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    // What another thread left half done is done again: each part is marked when it is whole.
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let (sources, built) = folders();
     tools()?;
     python(&sources, &built)?;
@@ -45,13 +42,9 @@ fn folders() -> (PathBuf, PathBuf) {
 pub(crate) fn run(names: &[&str]) -> Result<(), String> {
     prepare()?;
     let (sources, built) = folders();
-    let folders = [text(&sources)?, text(&built)?];
-    let args = ["run", "--quiet", "--package", "leasehold-interop", "--"];
-    check::cargo(&[&args[..], &[&folders[0], &folders[1]], names].concat(), &[])
-}
-
-fn text(path: &Path) -> Result<String, String> {
-    path.to_str().map(str::to_owned).ok_or_else(|| format!("{} is no text", path.display()))
+    let mut trials = Command::new(torture::built("leasehold-interop")?);
+    trials.arg(sources).arg(built).args(names);
+    finish(trials)
 }
 
 fn tools() -> Result<(), String> {

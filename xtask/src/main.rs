@@ -14,12 +14,12 @@ mod files;
 mod histories;
 mod hygiene;
 mod interop;
+mod jobs;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod layout;
 mod links;
 mod picture;
 mod promises;
-mod run_tests;
 mod sim;
 mod surface;
 mod tests_named;
@@ -35,7 +35,7 @@ Usage: cargo xtask <command>
 
 Commands:
   check [--fast]  everything CI checks; --fast leaves out features, documentation, doc tests,
-                  torture
+                  other libraries, torture, simulation and model
   hygiene         what no compiler complains about: leftovers, white space, long files, links, words,
                   tests that documents name, promises, circles of modules, commit messages
   files [WORD…]   what each source file is for, by its own first line: of all files, or of those whose
@@ -60,8 +60,6 @@ Commands:
   torture [STORE SECONDS [SEED]]
                   the whole command under faults, see docs/reliability.md; STORE is embedded, redis,
                   sentinel, cluster, quorum or all; without arguments it is `all 30`
-  run-tests PROGRAM [ARGUMENT...]
-                  one of cargo's test programs, as `check` has it run: a test that hangs is named and ended
 ";
 
 fn main() -> ExitCode {
@@ -85,7 +83,6 @@ fn main() -> ExitCode {
         ["dist", parts @ ..] => dist::run(parts),
         ["sim", rest @ ..] => sim::run(rest),
         ["torture", rest @ ..] => torture::run(rest),
-        ["run-tests", program, rest @ ..] => run_tests::run(program, rest),
         _ => {
             eprint!("xtask: no such command: {}\n\n{USAGE}", args.join(" "));
             return ExitCode::from(2);

@@ -21,7 +21,7 @@ struct Pane {
 }
 
 pub(crate) fn run(root: &Path) -> Result<(), String> {
-    let program = torture::built("leasehold", &["--package", "leasehold-cli"])?;
+    let program = torture::built("leasehold")?;
     let scratch = std::env::temp_dir().join(format!("leasehold-picture-{}", std::process::id()));
     fs::create_dir(&scratch).map_err(|error| format!("{}: {error}", scratch.display()))?;
     let panes = record(&program, &scratch);
