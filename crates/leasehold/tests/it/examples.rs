@@ -66,3 +66,10 @@ async fn the_examples_run_on_one_machine() {
 async fn the_examples_run_on_a_server() {
     run_all(&leasehold_testkit::server::shared().url()).await;
 }
+
+#[test]
+fn the_readme_shows_an_example_as_it_is() {
+    let readme = include_str!("../../../../README.md");
+    let shown = readme.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next());
+    assert!(include_str!("../../examples/readme.rs").ends_with(shown.unwrap()));
+}
