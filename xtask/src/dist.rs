@@ -20,7 +20,7 @@ const PRIVATE: [&str; 5] =
 /// For the static program: without it, each start first writes the place that the system chose into
 /// fifty pages of tables.
 const AT_A_FIXED_PLACE: &[&str] = &["-C", "relocation-model=static"];
-/// The linker that comes with the compiler, which can put functions in an order.
+/// The linker that comes with the compiler: what it links starts sooner.
 const LLD: &[&str] = &["-C", "linker=rust-lld", "-C", "linker-flavor=ld.lld"];
 
 type Part = fn(&Path) -> Result<(), String>;
@@ -76,38 +76,7 @@ fn build_static() -> Result<PathBuf, String> {
                 .to_owned(),
         );
     }
-    let target = ["--target", &target];
-    let options = [AT_A_FIXED_PLACE, LLD].concat();
-    let program = build(&target, &options)?;
-    let Some(order) = order(&program)? else { return Ok(program) };
-    let order = format!("link-arg=--symbol-ordering-file={}", order.display());
-    // Some of the functions are data's, and some are no longer there once others stand elsewhere.
-    let more = ["-C", &order, "-C", "link-arg=--no-warn-symbol-ordering"];
-    build(&target, &[&options[..], &more].concat())
-}
-
-/// Where it is written in which order the functions of this program are to stand, if that can be known here.
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-fn order(program: &Path) -> Result<Option<PathBuf>, String> {
-    let folder = tempfile::tempdir().map_err(|error| format!("no temporary folder: {error}"))?;
-    let store = format!("embedded:{}", folder.path().join("store").display());
-    let run = || {
-        let mut run = Command::new(program);
-        run.args(["run", "--store", &store, "key", "--", "true"]);
-        run
-    };
-    // Most runs find the store made.
-    succeed(&mut run())?;
-    let functions = crate::layout::of(&mut run())?;
-    println!("    {} functions of a run come first", functions.len());
-    let order = program.with_extension("order");
-    fs::write(&order, functions.join("\n") + "\n").map_err(|error| wrong(&order, &error))?;
-    Ok(Some(order))
-}
-
-#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-fn order(_program: &Path) -> Result<Option<PathBuf>, String> {
-    Ok(None)
+    build(&["--target", &target], &[AT_A_FIXED_PLACE, LLD].concat())
 }
 
 /// By its recipe, where something here builds recipes; else put together from the static program.

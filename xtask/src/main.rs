@@ -15,8 +15,6 @@ mod histories;
 mod hygiene;
 mod interop;
 mod jobs;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod layout;
 mod links;
 mod picture;
 mod promises;
