@@ -118,7 +118,8 @@ fn crates(directory: &Path) -> Result<(), String> {
 /// where it is.
 fn build(target: &[&str], options: &[&str]) -> Result<PathBuf, String> {
     let format = "--message-format=json-render-diagnostics";
-    let build = ["rustc", "--release", "--locked", "--quiet", "--package", "leasehold-cli"];
+    let build =
+        ["rustc", "--profile", "shipped", "--locked", "--quiet", "--package", "leasehold-cli"];
     let arguments =
         [&build[..], &["--bin", "leasehold", format], target, &["--"], options].concat();
     let messages = check::output(&arguments)?;

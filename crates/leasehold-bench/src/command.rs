@@ -39,7 +39,7 @@ pub(crate) struct Program {
 pub(crate) fn run(args: &Args) -> anyhow::Result<Option<Run>> {
     let ours = std::env::current_exe()?.with_file_name("leasehold");
     let target = ours.ancestors().nth(2).map(Path::to_path_buf).unwrap_or_default();
-    let fixed = target.join(format!("{ARCH}-unknown-linux-musl/release/leasehold"));
+    let fixed = target.join(format!("{ARCH}-unknown-linux-musl/shipped/leasehold"));
     if !ours.exists() {
         return Ok(None);
     }
