@@ -121,6 +121,8 @@ struct Running<'a> {
     ground: &'a Ground,
     process: TestProcess,
     step: Step,
+    /// Not to have ended by then is a violation.
+    due: Duration,
     stderr: PathBuf,
 }
 
@@ -141,7 +143,7 @@ impl<'a> Running<'a> {
             stderr: String::new(),
             said: Said::default(),
         };
-        Self { ground, process, step, stderr }
+        Self { ground, process, step, due: begin + ground.patience, stderr }
     }
 
     fn pid(&self) -> i32 {
@@ -154,14 +156,18 @@ impl<'a> Running<'a> {
     }
 
     fn is_overdue(&self) -> bool {
-        clock::now() - self.step.begin > self.ground.patience
+        clock::now() > self.due
+    }
+
+    fn wait(&mut self) {
+        while !self.has_ended() && !self.is_overdue() {
+            thread::sleep(LOOK_EVERY);
+        }
     }
 
     /// Waits for the end, which should come.
     fn finish(mut self) -> Step {
-        while !self.has_ended() && !self.is_overdue() {
-            thread::sleep(LOOK_EVERY);
-        }
+        self.wait();
         self.step.end = clock::now();
         self.step.stderr = fs::read_to_string(&self.stderr).unwrap_or_default();
         self.step.said = Said::read(&self.step.stderr);
@@ -271,8 +277,23 @@ fn supervised(ground: &Ground, op: &Op) -> Step {
     words.extend(section_words(op));
     let command = ground.leasehold(&words);
     let mut running = Running::start(ground, op.id, command, words);
-    let Some((when, act)) = op.fate else { return running.finish() };
-    let marker = section::begun(&ground.dir, op.id);
+    if let Some((when, act)) = op.fate {
+        befall(&mut running, when, act, op);
+    }
+    if matches!(op.verb, Verb::Elect) {
+        running.wait();
+        if !running.has_ended() {
+            // It campaigns again whenever its term is lost, and a store may lose each of them.
+            running.act(Act::TermSupervisor, op);
+            running.due = clock::now() + ground.patience;
+        }
+    }
+    running.finish()
+}
+
+/// Waits for the moment, and acts.
+fn befall(running: &mut Running<'_>, when: When, act: Act, op: &Op) {
+    let marker = section::begun(&running.ground.dir, op.id);
     let (mut from, after) = match when {
         When::Started(after) => (Some(running.step.begin), after),
         When::Begun(after) => (None, after),
@@ -287,7 +308,6 @@ fn supervised(ground: &Ground, op: &Op) -> Step {
         }
         thread::sleep(LOOK_EVERY);
     }
-    running.finish()
 }
 
 /// Runs the section of a lease that nobody supervises, and kills it once `valid` says no more.
