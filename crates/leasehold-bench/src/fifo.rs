@@ -27,54 +27,63 @@ else
 end
 return 1";
 
-/// The same as [`TAKE_OR_STAND`] with what a record like leasehold's takes at least: one hash with a state, a text about
-/// the grant and a field for each who waits, of leasehold's lengths, the end of a lease, and a fence for each grant.
+/// The same as [`TAKE_OR_STAND`] with what a record of leasehold's form takes at least: one hash with a packed state, a text
+/// about the grant and two fields for each who waits, of leasehold's lengths, the end of a lease, and a fence for each grant.
 ///
-/// The state has the holder, the fence to come, the end of the lease in µs, and the line's head and tail.
+/// A token has the length of leasehold's, which is half of what the others here compare.
 const STAND_IN_RECORD: &str = "\
-local sub, format = string.sub, string.format
+local pack, unpack, sub = struct.pack, struct.unpack, string.sub
 local time = redis.call('TIME')
-local now = time[1] .. format('%06d', time[2])
+local now, ttl, token = time[1] * 1000000 + time[2], ARGV[3] * 1000, sub(ARGV[1], 1, 16)
 local state = redis.call('HGET', KEYS[1], 'state')
-if not state or sub(state, 1, 1) == '-' then
-  local fence = state and sub(state, 34, 49) or now
-  if fence < now then fence = now end
-  local line = state and sub(state, 67) or ' 1000000000000000 1000000000000000 ' .. string.rep('-', 51)
-  redis.call('HSET', KEYS[1], 'state', ARGV[1] .. format(' %d %d', fence + 1, now + ARGV[3] * 1000) .. line,
-    'lock', 'leasehold/1 0000000017 ' .. now .. ' 1 vm_1000 ')
+local kept, holder, ends, given, following = now + ttl, nil, 0, nil, now
+local _
+if state then _, kept, holder, ends, given, following = unpack('<Bdc16dddH', state) end
+if ends == 0 then
+  local fence = math.max(following, now)
+  redis.call('HSET', KEYS[1], 'state', pack('<Bdc16dddH', 17, kept, token, now + ttl, now, fence + 1, 0),
+    'about', time[1] .. ' ' .. time[2] .. ' 17 1 vm_1000 ')
   if not state then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
   return fence
 end
-local tail = sub(state, 85, 100)
-local place = '#' .. tail
-redis.call('HSET', KEYS[1], place, now .. ' ' .. ARGV[1] .. ' ' .. ARGV[2], ARGV[1], place,
-  'state', sub(state, 1, 84) .. format('%d', tail + 1) .. sub(state, 101))
+local waiters, head, tail = 0, now + 2 ^ 52, now + 2 ^ 52 - 1
+if #state > 51 then waiters, head, tail = unpack('<Idd', state, 52) end
+tail = tail + 1
+local channel = string.match(ARGV[2], '^%S+')
+redis.call('HSET', KEYS[1], 'state',
+  pack('<Bdc16dddHIdddd', 18, kept, holder, ends, given, following, 0, waiters + 1, head, tail, ttl, now + ttl),
+  pack('>d', tail), token, token, pack('<c1ddIdIdIc1dc8B', 'w', tail, now, 0, ttl, 0, now, 1, 'x', 1, sub(ARGV[1], 17, 24), #channel)
+  .. channel .. ARGV[1] .. sub(ARGV[2], #channel + 1, 35))
 return 0";
 
 /// The same as [`HAND_OVER`] with such a record.
 const HAND_OVER_RECORD: &str = "\
-local sub, format = string.sub, string.format
+local pack, unpack, sub = struct.pack, struct.unpack, string.sub
 local time = redis.call('TIME')
-local now = time[1] .. format('%06d', time[2])
+local now = time[1] * 1000000 + time[2]
 local state = redis.call('HGET', KEYS[1], 'state')
-if not state or sub(state, 1, 32) ~= ARGV[1] then return 0 end
-local head = sub(state, 68, 83)
-if head == sub(state, 85, 100) then
-  redis.call('HSET', KEYS[1], 'state', string.rep('-', 32) .. sub(state, 33))
+if not state or sub(state, 10, 25) ~= sub(ARGV[1], 1, 16) then return 0 end
+if #state == 51 then
+  redis.call('HSET', KEYS[1], 'state', sub(state, 1, 25) .. pack('<d', 0) .. sub(state, 34))
   return 1
 end
-local place = '#' .. head
-local waiter = redis.call('HGET', KEYS[1], place)
-local token, channel = sub(waiter, 18, 49), string.match(waiter, '^%S+', 51)
-local fence = sub(state, 34, 49)
-if fence < now then fence = now end
-redis.call('HSET', KEYS[1], 'state', token .. format(' %d %d %d', fence + 1, now + ARGV[2] * 1000, head + 1)
-  .. sub(state, 84), 'lock', 'leasehold/1 0000000017 ' .. now .. ' 1 vm_1000 ', place, '', token, '')
+local _, kept, _, _, _, following, _, waiters, head, tail, longest, soonest = unpack('<Bdc16dddHIdddd', state)
+local place = pack('>d', head)
+local token = redis.call('HGET', KEYS[1], place)
+local waiter = redis.call('HGET', KEYS[1], token)
+local _, _, _, _, _, _, _, _, _, _, _, length, from = unpack('<c1ddIdIdIc1dc8B', waiter)
+local fence, ends = math.max(following, now), now + ARGV[2] * 1000
+if waiters > 1 then
+  state = pack('<Bdc16dddHIdddd', 18, kept, token, ends, now, fence + 1, 0, waiters - 1, head + 1, tail, longest, soonest)
+else
+  state = pack('<Bdc16dddH', 17, kept, token, ends, now, fence + 1, 0)
+end
+redis.call('HSET', KEYS[1], 'state', state, 'about', time[1] .. ' ' .. time[2] .. ' 17 1 vm_1000 ', place, '', token, '')
 redis.call('HDEL', KEYS[1], place, token)
-redis.call('PUBLISH', channel, token .. fence)
+redis.call('PUBLISH', sub(waiter, from, from + length - 1), sub(waiter, from + length, from + length + 31) .. pack('<d', fence))
 return 1";
 
-/// What a waiter sends beside its token and its channel, so that a field for it is as long as leasehold's.
+/// As much as a waiter of leasehold sends beside its token; the record keeps the part that is as long as leasehold's.
 const REST_OF_WAITER: usize = 147;
 
 /// A message that does not come ends the measurement: nothing here looks again.
