@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::{BoxFuture, Effect, ErrorKind, escape};
+use leasehold_core::{BoxFuture, Effect, ErrorKind, Reason, escape};
 use redis::aio::ConnectionLike;
 use redis::{Cmd, Pipeline, RedisResult, Value};
 use tokio::runtime::Handle;
@@ -70,6 +70,8 @@ impl Deadline {
     pub(crate) fn missed_unsent(self, last: Option<&Verdict>) -> Verdict {
         let within = self.rounded();
         let message = match last {
+            // That says how long it took, as an attempt that began before this request did.
+            Some(last) if last.reason == Some(Reason::NoAnswer) => last.message().to_owned(),
             Some(last) => format!("no connection within {within:?}: {}", last.message()),
             None => format!("no connection within {within:?}; is the address right"),
         };
@@ -508,5 +510,23 @@ where
                 Err(_) => all_failed(requests.len(), &deadline.missed()),
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_was_not_sent_names_one_limit() {
+        let told = |last: &Verdict| {
+            let missed = Deadline::after(Duration::from_millis(1666)).missed_unsent(Some(last));
+            missed.message().to_owned()
+        };
+        let silent = Verdict::unconnected("the server did not answer within 2s");
+        let silent = silent.because(Reason::NoAnswer);
+        assert_eq!(told(&silent), "the server did not answer within 2s");
+        let refused = Verdict::unconnected("nobody listens there").because(Reason::Disconnected);
+        assert_eq!(told(&refused), "no connection within 1.666s: nobody listens there");
     }
 }
