@@ -253,6 +253,19 @@ impl LockEntry {
         }
     }
 
+    /// What is left without holders and waiters, as after a restart of the machine: for how long the lock stays closed
+    /// where the old clock stands at `then`, from `now` on by the new one, its kind and its fences. Nothing where it
+    /// is not closed.
+    #[must_use]
+    pub fn carried_over(&self, then: StoreTime, now: StoreTime) -> Option<Self> {
+        let closed_until = now.saturating_add(self.closed_for(self.time.present(then))?);
+        let Self { kind, last_fence, .. } = *self;
+        let mut carried =
+            Self { kind, closed_until: Some(closed_until), last_fence, ..Self::default() };
+        carried.time.give(now);
+        Some(carried)
+    }
+
     pub(super) fn closed_for(&self, at: StoreTime) -> Option<Duration> {
         let left = self.closed_until?.saturating_since(at);
         (!left.is_zero()).then_some(left)

@@ -5,9 +5,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use leasehold_core::{Error, ErrorKind, Result, escape};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, utimensat};
 use rustix::io::Errno;
 use rustix::process::{getegid, geteuid, getgroups};
 
@@ -205,6 +206,27 @@ impl Directory {
             self.handle.set_permissions(fs::Permissions::from_mode(mode))?;
         }
         Ok(())
+    }
+
+    /// Makes everything in it as young as its use, if that is not: programs that clear temporary files away
+    /// go by the age of each file, and a store of which they leave a part is none.
+    pub(super) fn freshen(&self) {
+        const OLD: Duration = Duration::from_secs(3600);
+
+        let touch = |name: &str| {
+            let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+            let times = Timestamps { last_access: now, last_modification: now };
+            // Who may not, as in a group's store that another user has made, leaves it to who may.
+            _ = utimensat(&self.handle, name, &times, AtFlags::SYMLINK_NOFOLLOW);
+        };
+        let is_old = fs::symlink_metadata(self.file(header::NAME))
+            .and_then(|meta| meta.modified())
+            .is_ok_and(|at| at.elapsed().is_ok_and(|age| age > OLD));
+        if is_old {
+            for name in [GATE, DATA, SESSIONS, WAKE, ".", header::NAME] {
+                touch(name);
+            }
+        }
     }
 
     pub(super) fn file(&self, name: &str) -> PathBuf {

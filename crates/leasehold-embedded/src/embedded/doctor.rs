@@ -23,11 +23,12 @@ const FILES_NONE: u64 = 4;
 
 /// What there is to say about an open store, whose gate was just passed.
 pub(super) fn examine(store: &Environment, detached: bool) -> Vec<Finding> {
+    let kind = File::open(&store.path).ok().and_then(|directory| filesystem::name(&directory));
     let mut findings = vec![
-        file_system(&store.path),
-        room(free_bytes(&store.path)),
+        file_system(kind.as_deref()),
+        room(free_bytes(&store.path), store.has_room_ahead()),
         rights(store.access),
-        place(&store.path, &std::env::temp_dir(), has_private_tmp()),
+        place(&store.path, &std::env::temp_dir(), has_private_tmp(), kind.as_deref()),
         machine(),
         wake(store.wakes.works()),
         death(detached),
@@ -36,8 +37,7 @@ pub(super) fn examine(store: &Environment, detached: bool) -> Vec<Finding> {
     findings
 }
 
-fn file_system(path: &Path) -> Finding {
-    let kind = File::open(path).ok().and_then(|directory| filesystem::name(&directory));
+fn file_system(kind: Option<&str>) -> Finding {
     match kind {
         Some(name) => Finding::new(
             Severity::Fine,
@@ -61,27 +61,24 @@ fn free_bytes(path: &Path) -> Option<u64> {
     Some(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-fn room(free: Option<u64>) -> Finding {
+fn room(free: Option<u64>, ahead: bool) -> Finding {
+    let when_full = if ahead {
+        "on a full disk no lock can be taken; those that are held can still be released"
+    } else {
+        "on a full disk no lock can be taken, and those that are held may not be renewed or released: this file \
+         system sets no room aside for that"
+    };
     let Some(free) = free else {
-        return Finding::new(
-            Severity::Note,
-            "room",
-            "how much room is left on the disk can't be told",
-            "on a full disk no lock can be taken; those that are held can still be released",
-        );
+        let found = "how much room is left on the disk can't be told";
+        return Finding::new(Severity::Note, "room", found, when_full);
     };
     let found = format!("{} MiB are free on the disk", free >> 20);
     if free >= ROOM_SCARCE {
         return Finding::new(Severity::Fine, "room", found, "there is room for new locks");
     }
     let severity = if free < ROOM_NONE { Severity::Problem } else { Severity::Warning };
-    Finding::new(
-        severity,
-        "room",
-        found,
-        "on a full disk no lock can be taken; those that are held can still be released",
-    )
-    .advise("make room, or name a directory on another disk")
+    Finding::new(severity, "room", found, when_full)
+        .advise("make room, or name a directory on another disk")
 }
 
 /// How many files can still be made, on a file system that has a limit.
@@ -135,7 +132,7 @@ fn private_tmp(mounts: &str) -> bool {
     })
 }
 
-fn place(path: &Path, temporary: &Path, private: bool) -> Finding {
+fn place(path: &Path, temporary: &Path, private: bool, kind: Option<&str>) -> Finding {
     let shown = path.to_string_lossy();
     let shown = escape::terminal(&shown);
     let found = format!("the directory is {shown}");
@@ -166,10 +163,20 @@ fn place(path: &Path, temporary: &Path, private: bool) -> Finding {
             Severity::Note,
             "place",
             found,
-            "whatever cleans up temporary files may remove it; processes that start after that \
-             don't meet those that hold locks in it",
+            "whatever cleans up temporary files may remove it, a restart of the machine among them; who starts after \
+             that knows of no lock, period or cool-down in it",
         )
         .advise("name a directory that nobody cleans up, as in embedded:/var/lib/app/locks");
+    }
+    if kind == Some("tmpfs") || ["/run", "/var/run"].iter().any(|run| path.starts_with(run)) {
+        return Finding::new(
+            Severity::Note,
+            "place",
+            found,
+            "it is gone with a restart of the machine, and so are the periods and cool-downs in it \
+             (--once-per, --cooldown)",
+        )
+        .advise("where these have to last, name a directory on a disk, as in embedded:/var/lib/app/locks");
     }
     Finding::new(Severity::Fine, "place", found, "all processes that name it share its locks")
 }
@@ -181,7 +188,7 @@ fn machine() -> Finding {
             "boot",
             format!("this is {}", escape::terminal(&machine.to_string())),
             "leases count on the time since the start, which nobody can set, and are void after a \
-             restart; another time namespace is refused",
+             restart, which periods and cool-downs outlast; another time namespace is refused",
         ),
         Err(_) => Finding::new(
             Severity::Warning,
@@ -233,20 +240,31 @@ mod tests {
 
     #[test]
     fn room_is_a_matter_of_degree() {
-        let judged = |free| room(free).severity;
+        let judged = |free| room(free, true).severity;
         assert_eq!(judged(Some(1 << 30)), Severity::Fine);
         assert_eq!(judged(Some(ROOM_SCARCE - 1)), Severity::Warning);
         assert_eq!(judged(Some(ROOM_NONE - 1)), Severity::Problem);
         assert_eq!(judged(None), Severity::Note);
+        assert!(room(None, true).means.contains("can still be released"));
+        assert!(room(Some(0), false).means.contains("may not be renewed or released"));
     }
 
     #[test]
     fn places_that_come_and_go_are_noted() {
-        let judged =
-            |path: &str| place(Path::new(path), Path::new("/nonexistent/tmp"), false).severity;
+        let on = |path: &str, kind| {
+            place(Path::new(path), Path::new("/nonexistent/tmp"), false, Some(kind))
+        };
+        let judged = |path: &str| on(path, "ext4").severity;
         assert_eq!(judged("/var/lib/app/locks"), Severity::Fine);
         assert_eq!(judged("/run/user/1000/leasehold"), Severity::Note);
         assert_eq!(judged("/nonexistent/tmp/leasehold-0"), Severity::Note);
+        for (path, kind) in [("/run/leasehold", "tmpfs"), ("/var/run/l", "ext4"), ("/srv", "tmpfs")]
+        {
+            let finding = on(path, kind);
+            assert_eq!(finding.severity, Severity::Note, "{path}");
+            assert!(finding.means.contains("gone with a restart"), "{finding:?}");
+        }
+        assert!(on("/nonexistent/tmp/l", "ext4").means.contains("no lock, period or cool-down"));
     }
 
     #[test]
@@ -257,14 +275,14 @@ mod tests {
             "90 30 254:0 /tmp/systemd-private-5e-app.service-xQ/tmp /tmp rw - ext4 /dev/vda rw\n";
         assert!(!private_tmp(shared));
         assert!(private_tmp(&format!("{shared}{own}")));
-        let judged = |path: &str| place(Path::new(path), Path::new("/tmp"), true).severity;
+        let judged = |path: &str| place(Path::new(path), Path::new("/tmp"), true, None).severity;
         assert_eq!(judged("/tmp/leasehold-1000"), Severity::Warning);
         assert_eq!(judged("/var/lib/app/locks"), Severity::Fine);
     }
 
     #[test]
     fn paths_of_strangers_can_not_steer_a_terminal() {
-        let finding = place(Path::new("/srv/a\u{1b}[2J"), Path::new("/tmp"), false);
+        let finding = place(Path::new("/srv/a\u{1b}[2J"), Path::new("/tmp"), false, None);
         assert!(finding.found.contains("\\u{1b}[2J"), "{finding:?}");
     }
 }

@@ -29,6 +29,7 @@ use super::commits::Commits;
 use super::directory::{Access, DATA, GATE, unusable};
 use super::gate::{Gate, Opening, Pass};
 use super::in_use::InUse;
+use super::noted::Noted;
 use super::pages;
 use super::room::{NoRoom, Room, Taken, Write};
 use super::session::Sessions;
@@ -52,6 +53,9 @@ pub(super) struct Environment {
     /// Where it says which transaction is being committed, if that is written through the map.
     commits: Commits,
     still_there: StillThere,
+    /// Whose clock leases go by.
+    pub(super) time_namespace: String,
+    pub(super) noted: Noted,
     fence_floor: FenceFloor,
     /// The process that opened it; a fork must not use it.
     process: Process,
@@ -68,22 +72,25 @@ pub(super) struct Parts {
     pub(super) wakes: Wakes,
     pub(super) lmdb: heed::Env<WithoutTls>,
     pub(super) records: Database<'static, Bytes, Bytes>,
-    pub(super) gate: Gate,
+    pub(super) gate: Arc<Gate>,
     pub(super) data: File,
     pub(super) bytes_max: u64,
     pub(super) in_place: bool,
+    pub(super) time_namespace: String,
     pub(super) in_use: InUse,
 }
 
 impl Environment {
     pub(super) fn new(parts: Parts) -> Result<Self> {
-        let gate = Arc::new(parts.gate);
+        let gate = parts.gate;
         let files = [(GATE, gate.file()), (DATA, &parts.data)];
         let still_there = StillThere::new(&parts.path, files, store_time());
         let commits = Commits::map(&parts.data, parts.in_place);
         Ok(Self {
             still_there: still_there.map_err(|error| unusable("look at", error))?,
             fence_floor: FenceFloor::new(store_time().as_micros()),
+            time_namespace: parts.time_namespace,
+            noted: Noted::default(),
             location: parts.location,
             path: parts.path,
             access: parts.access,
@@ -246,7 +253,8 @@ impl Environment {
             .map_err(|error| unusable("listen in", error).at_store(Arc::clone(&self.location)))
     }
 
-    /// As [`run`](Self::run) for threads that may wait: those that open a store.
+    /// As [`run`](Self::run) for threads that may wait.
+    #[cfg(test)]
     pub(super) fn enter(&self, within: Duration) -> Result<Pass<'_>> {
         self.check_usable()?;
         let pass = enter(&self.gate, within);
@@ -333,6 +341,11 @@ impl Environment {
             NoRoom::Limit => self.full(),
             NoRoom::Disk(error) => unusable("grow", error).at_store(Arc::clone(&self.location)),
         })
+    }
+
+    /// Whether what is changed finds room on a full disk.
+    pub(super) const fn has_room_ahead(&self) -> bool {
+        self.room.is_ahead()
     }
 
     /// Up to which page the data file was ever used.

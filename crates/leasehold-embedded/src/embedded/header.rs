@@ -54,7 +54,7 @@ impl BootClock {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Header {
     pub(super) machine: Machine,
-    /// The clock when the store was made, in seconds. A clock that stands before it has been
+    /// The clock when the store was made or taken over, in seconds. A clock that stands before it has been
     /// started again since.
     pub(super) made_at_s: u64,
     /// When the machine was started, by the time of day, in seconds since 1970.

@@ -14,6 +14,7 @@ mod header;
 mod in_use;
 mod log;
 mod machine;
+mod noted;
 mod open;
 mod options;
 mod pages;

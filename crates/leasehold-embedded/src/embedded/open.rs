@@ -13,12 +13,12 @@ use leasehold_core::{Clock as _, Error, ErrorKind, Reason, Result};
 
 use super::directory::{Access, DATA, Directory, GATE, SESSIONS, WAKE, unusable};
 use super::environment::{Environment, Parts, begin_opening, corrupt, enter, lmdb_error, no_gate};
-use super::gate::Gate;
+use super::gate::{Gate, Pass};
 use super::header::{BootClock, GateKind, Header, Unreadable};
 use super::in_use::InUse;
 use super::machine::Machine;
 use super::pages::{self, Damage};
-use super::room::{allocate, file_limit};
+use super::room::{allocate, can_allocate, file_limit};
 use super::session::Sessions;
 use super::wake::Wakes;
 use super::word::Word;
@@ -73,7 +73,7 @@ pub(super) fn environment(directory: Directory, wanted: Wanted) -> Result<Arc<En
     if let Some(environment) = opened.upgrade() {
         return Ok(environment);
     }
-    let environment = Arc::new(open_new(&directory, wanted)?);
+    let environment = Arc::new(open_new(directory, wanted)?);
     *opened = Arc::downgrade(&environment);
     Ok(environment)
 }
@@ -125,20 +125,25 @@ fn lock_soon<T>(mutex: &Mutex<T>, within: Duration) -> Result<MutexGuard<'_, T>>
     }
 }
 
-fn open_new(directory: &Directory, wanted: Wanted) -> Result<Environment> {
+fn open_new(mut directory: Directory, wanted: Wanted) -> Result<Environment> {
     let access = wanted.access;
     directory.check_ours()?;
     let gate = directory
         .open_file(GATE, access)
         .and_then(Gate::new)
+        .map(Arc::new)
         .map_err(|error| unusable("make or open the file gate in", error))?;
-    let opening = begin_opening(&gate, wanted.within())?;
+    let _opening = begin_opening(&gate, wanted.within())?;
     let handle = directory.handle.try_clone().map_err(|error| unusable("open", error))?;
     let (in_use, alone) = InUse::look(handle).map_err(|error| unusable("lock", error))?;
-    let machine = Machine::this()?;
-    let inode = gate.file().metadata().map_err(|error| unusable("look at", error))?.ino();
-    let kind = GateKind { word: directory.has_room_ahead && Word::works(gate.file()), inode };
-    let mut header = fit_header(directory, wanted, &machine, alone, kind)?;
+    let (machine, clock) = (Machine::this()?, BootClock::now());
+    let meta = gate.file().metadata().map_err(|error| unusable("look at", error))?;
+    // ext2 and ext3 have the number of ext4, and set no room aside.
+    directory.has_room_ahead = directory.has_room_ahead
+        && can_allocate(gate.file()).map_err(|error| unusable("make room in", error))?;
+    let word = directory.has_room_ahead && Word::works(gate.file());
+    let kind = GateKind { word, inode: meta.ino() };
+    let mut header = fit_header(&directory, wanted, (&machine, clock), alone, kind)?;
     if header.gate.word {
         if alone || !header.ready {
             Word::make(gate.file()).map_err(|error| unusable("make the file gate in", error))?;
@@ -146,19 +151,19 @@ fn open_new(directory: &Directory, wanted: Wanted) -> Result<Environment> {
         directory.open_existing(GATE).and_then(|again| gate.by_word(&again)).map_err(no_gate)?;
     }
     let pass = enter(&gate, wanted.within())?;
-    let data = prepare_data(directory, &header, wanted)?;
+    let data = prepare_data(&directory, &header, wanted)?;
     let meet_in = data.metadata().map_err(|error| unusable("look at", error))?.ino();
     let is_outdated = header.ready && header.data != meet_in;
     if is_outdated && !alone {
         return Err(replaced(DATA));
     }
-    let (lmdb, records) = open_lmdb(directory, &header, wanted)?;
+    let (lmdb, records) = open_lmdb(&directory, &header, wanted)?;
     if !header.ready || is_outdated {
         header = Header { ready: true, data: meet_in, ..header };
         header
             .write(&directory.path)
             .map_err(|error| unusable("write the file store in", error))?;
-    } else if let Some(noted) = header.with_start(&machine, BootClock::now()) {
+    } else if let Some(noted) = header.with_start(&machine, clock) {
         // Where this can't be written, the next one tries again.
         drop(noted.write(&directory.path));
     }
@@ -171,16 +176,15 @@ fn open_new(directory: &Directory, wanted: Wanted) -> Result<Environment> {
         wake::sweep(&wakes);
     }
     in_use.share().map_err(|error| unusable("lock", error))?;
+    directory.freshen();
     // From now on others see that the store is in use, and in which files they meet; one that came
     // before saw neither.
-    for (name, inode) in [(GATE, inode), (DATA, meet_in)] {
+    for (name, inode) in [(GATE, kind.inode), (DATA, meet_in)] {
         if fs::symlink_metadata(directory.file(name)).map_or(0, |meta| meta.ino()) != inode {
             return Err(replaced(name));
         }
     }
     let wakes = Wakes::open(wakes, header.access).map_err(|error| unusable("use", error))?;
-    drop(pass);
-    drop(opening);
     let environment = Environment::new(Parts {
         location: super::location(&directory.path).into(),
         path: directory.path.clone(),
@@ -189,16 +193,19 @@ fn open_new(directory: &Directory, wanted: Wanted) -> Result<Environment> {
         wakes,
         lmdb,
         records,
-        gate,
+        gate: Arc::clone(&gate),
         data,
         bytes_max: header.bytes_max,
         in_place: header.in_place,
+        time_namespace: machine.time_namespace.clone(),
         in_use,
     })?;
-    if !alone || header.machine.time_namespace == machine.time_namespace {
-        return Ok(environment);
+    if alone {
+        take_over(&environment, &pass, &header, (machine, clock))?;
     }
-    adopt(environment, &header, machine)
+    // Where this can't be written, the next one tries again.
+    drop(table::note(&environment, &pass));
+    Ok(environment)
 }
 
 /// The header to go by: the store's own if it has one that fits, else a new one in an emptied
@@ -206,7 +213,7 @@ fn open_new(directory: &Directory, wanted: Wanted) -> Result<Environment> {
 fn fit_header(
     directory: &Directory,
     wanted: Wanted,
-    machine: &Machine,
+    (machine, clock): (&Machine, BootClock),
     alone: bool,
     gate: GateKind,
 ) -> Result<Header> {
@@ -220,17 +227,26 @@ fn fit_header(
         Err(Unreadable::Corrupt) => return Err(corrupt("the file store is damaged")),
         Err(Unreadable::Io(error)) => return Err(unusable("read the file store in", error)),
     };
-    if header.is_of_another_boot(machine, BootClock::now()) {
+    if header.is_of_another_boot(machine, clock) {
         if !alone {
             return Err(Error::new(
                 ErrorKind::Misuse,
-                "this store is in use by processes of another machine; name a directory on a \
-                 local disk",
+                "this store is in use by processes of another boot id and start, as of another machine or a sandbox; \
+                 name another directory on a local disk",
             ));
+        }
+        if wanted.at_once {
+            return Err(not_at_once("the machine was started again"));
+        }
+        tracing::info!(path = %directory.path.display(), "the machine was started again: all leases are void");
+        // What is on the disk may be anything after a power failure.
+        if header.ready && prepare_data(directory, &header, wanted).is_ok() {
+            let in_place = header.in_place && directory.has_room_ahead;
+            return Ok(Header { in_place, gate, ..header });
         }
         let kept = Wanted { access: header.access, bytes_max: header.bytes_max, ..wanted };
         let header = begin(directory, kept, machine, gate)?;
-        tracing::info!(path = %directory.path.display(), "the machine was started again: all leases are void");
+        tracing::warn!(path = %directory.path.display(), "which locks were closed, for a cool-down or a period, can't be read any more");
         return Ok(header);
     }
     if !header.ready {
@@ -457,20 +473,33 @@ fn close_on_exec(_lmdb: &heed::Env<WithoutTls>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Takes over a store that was made in another time namespace and that nobody uses. Sessions are
-/// all over, but a detached lease may still run on the other clock.
-fn adopt(environment: Environment, header: &Header, machine: Machine) -> Result<Environment> {
-    let pass = environment.enter(ENTER_WITHIN)?;
-    if table::has_detached(&environment, &pass)? {
+/// Takes over a store that nobody uses, if its times go by another clock: that of the machine before it was started
+/// anew, or of another time namespace. Sessions are all over. What is closed stays so by the time of day.
+fn take_over(
+    environment: &Environment,
+    pass: &Pass<'_>,
+    header: &Header,
+    (machine, clock): (Machine, BootClock),
+) -> Result<()> {
+    let restarted = header.is_of_another_boot(&machine, clock);
+    let moved = header.machine.time_namespace != machine.time_namespace;
+    if moved && !restarted && table::has_detached(environment, pass)? {
         return Err(Error::new(
             ErrorKind::Misuse,
             "leases were detached here in another time namespace (another container), whose clock can't be \
              read here; release them there, or remove the directory if nobody has them any more",
         ));
     }
-    table::clear(&environment, &pass)?;
-    let header = Header { machine, ready: true, ..header.clone() };
-    header.write(&environment.path).map_err(|error| unusable("write the file store in", error))?;
-    drop(pass);
-    Ok(environment)
+    // Whoever did so may have died before it came to the header.
+    if restarted || moved || table::is_by_another_clock(environment, pass)? {
+        table::carry_over(environment, pass)?;
+    }
+    if restarted || moved {
+        let BootClock { clock_s, booted_at_s } = clock;
+        let header = Header { machine, made_at_s: clock_s, booted_at_s, ..header.clone() };
+        header
+            .write(&environment.path)
+            .map_err(|error| unusable("write the file store in", error))?;
+    }
+    Ok(())
 }

@@ -44,6 +44,11 @@ struct Owner {
 }
 
 impl Record {
+    /// One of which nobody has anything.
+    pub(super) const fn of_nobody(entry: LockEntry) -> Self {
+        Self { entry, owners: Vec::new() }
+    }
+
     /// Notes whose the token is: a session's, or nobody's.
     pub(super) fn own(&mut self, token: Token, session: Option<SessionId>) {
         self.owners.retain(|owner| owner.token != token);

@@ -62,6 +62,11 @@ impl Room {
         &self.data
     }
 
+    /// Whether room is made before it is used.
+    pub(super) const fn is_ahead(&self) -> bool {
+        self.in_place
+    }
+
     pub(super) const fn bytes_max(&self) -> u64 {
         self.bytes_max
     }
@@ -139,6 +144,15 @@ impl Room {
 pub(super) fn allocate(file: &File, bytes: u64) -> io::Result<()> {
     rustix::fs::fallocate(file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, bytes)
         .map_err(io::Error::from)
+}
+
+/// Whether this file's bytes can be given their place before they are written.
+pub(super) fn can_allocate(file: &File) -> io::Result<bool> {
+    match allocate(file, 64) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Elsewhere data files are not written in place.

@@ -3,14 +3,15 @@
 use std::ops::Bound;
 
 use heed::RwTxn;
-use leasehold_core::table::{Bury, Entries, Notice, Now, Operation, StoreTime};
+use leasehold_core::table::{Bury, Entries, LockEntry, Notice, Now, Operation, StoreTime};
 use leasehold_core::{
-    AcquireAll, AcquireRequest, Error, ErrorKind, Fence, Key, LockInfo, Renew, RenewRequest,
-    Result, Token,
+    AcquireAll, AcquireRequest, Error, ErrorKind, Fence, Key, LockInfo, Reason, Renew,
+    RenewRequest, Result, Token,
 };
 
 use super::environment::Environment;
 use super::gate::Pass;
+use super::noted::Clocks;
 use super::pages::OWN;
 use super::record::{self, Record, SessionId, Stored, Unreadable};
 use super::room::Write;
@@ -18,6 +19,8 @@ use super::room::Write;
 /// Below every fence that may be issued for a name that is not in the file: what the names
 /// forgotten so far had.
 const FORGOTTEN: &[u8] = &[OWN, b'f'];
+/// Where the clocks stood when the store was last used.
+pub(super) const CLOCKS: &[u8] = &[OWN, b'c'];
 /// Where the hand stands that goes round and looks for names to forget.
 const HAND: &[u8] = &[OWN, b'h'];
 
@@ -267,21 +270,71 @@ pub(super) fn has_detached(store: &Environment, pass: &Pass<'_>) -> Result<bool>
     Ok(false)
 }
 
-/// Forgets everything except how high fences were.
-pub(super) fn clear(store: &Environment, pass: &Pass<'_>) -> Result<()> {
+/// Whether what the store keeps goes by the clock of another time namespace.
+pub(super) fn is_by_another_clock(store: &Environment, pass: &Pass<'_>) -> Result<bool> {
+    let step = Step::begin(store, pass, None)?;
+    Ok(step.clocks()?.is_some_and(|(_, namespace)| namespace != store.time_namespace))
+}
+
+/// Forgets everything but how high fences were and which locks are closed, where the clock of leases is another than
+/// before: a lock stays closed for as long as it would by the old clock, which goes on by the time of day. Another
+/// time changes nothing. A record that can't be read is left out, and so is what a full store has no room to write anew.
+pub(super) fn carry_over(store: &Environment, pass: &Pass<'_>) -> Result<()> {
+    match carry(store, pass, |record, then, now| record.entry.carried_over(then, now)) {
+        Err(full) if full.reason() == Some(Reason::StoreFull) => {
+            tracing::warn!(store = %store.location, "no room to note which locks were closed: they are free now");
+            carry(store, pass, |_, _, _| None)
+        }
+        carried => carried,
+    }
+}
+
+fn carry(
+    store: &Environment,
+    pass: &Pass<'_>,
+    carried: impl Fn(&Record, StoreTime, StoreTime) -> Option<LockEntry>,
+) -> Result<()> {
     let failed = |error| store.lmdb_error(error);
     let mut step = Step::begin(store, pass, None)?;
+    let then = step.clocks()?.map(|(clocks, _)| clocks.stand(step.now)).unwrap_or_default();
     let mut last_fence = step.forgotten()?;
+    let mut closed = Vec::new();
     for item in store.records.iter(&step.txn).map_err(failed)? {
         let (name, value) = item.map_err(failed)?;
-        if name.first() != Some(&OWN) {
-            let record = decode(store, name, value)?;
-            last_fence = last_fence.max(record.entry.last_fence().unwrap_or(Fence::ZERO));
+        if name.first() == Some(&OWN) {
+            continue;
+        }
+        let Ok(record) = Record::decode(name, value) else { continue };
+        last_fence = last_fence.max(record.entry.last_fence().unwrap_or(Fence::ZERO));
+        if let Some(entry) = carried(&record, then, step.now.at) {
+            closed.push((name.to_vec(), Record::of_nobody(entry)));
         }
     }
     store.records.clear(&mut step.txn).map_err(failed)?;
     step.put(FORGOTTEN, &last_fence.value().to_le_bytes())?;
-    store.commit(step.txn)
+    for (name, record) in closed {
+        step.write(&name, &record, None, Write::Change)?;
+    }
+    let clocks = Clocks::at(step.now);
+    step.note(clocks)?;
+    store.commit(step.txn)?;
+    store.noted.know(clocks);
+    Ok(())
+}
+
+/// Notes where the clocks stand, unless that is known.
+pub(super) fn note(store: &Environment, pass: &Pass<'_>) -> Result<()> {
+    let mut step = Step::begin(store, pass, None)?;
+    if let Some((clocks, _)) = step.clocks()? {
+        store.noted.know(clocks);
+    }
+    if let Some(clocks) = store.noted.due(step.now) {
+        store.reserve(&step.txn, Write::Change, 0)?;
+        step.note(clocks)?;
+        store.commit(step.txn)?;
+        store.noted.know(clocks);
+    }
+    Ok(())
 }
 
 /// A record as it was found, and its value where there is one.
@@ -343,8 +396,15 @@ impl<'a> Step<'a> {
             if fastrand::u32(..MOVE_ONE_IN) == 0 {
                 self.sweep(STEPS)?;
             }
+            let due = self.store.noted.due(self.now);
+            if let Some(clocks) = due {
+                self.note(clocks)?;
+            }
             self.store.check_inside(self.pass)?;
             self.store.commit(self.txn)?;
+            if let Some(clocks) = due {
+                self.store.noted.know(clocks);
+            }
         }
         Ok((answer, self.notices))
     }
@@ -401,17 +461,29 @@ impl<'a> Step<'a> {
             return Ok(());
         }
         record.tidy();
-        let encoded = record.encode(name, self.now.at, before.as_deref());
-        let value = encoded.map_err(|error| damaged(self.store, "an entry").caused_by(error))?;
-        if before.as_deref().is_some_and(|before| record::body(before) == record::body(&value)) {
-            return Ok(());
-        }
-        self.store.reserve(&self.txn, write, value.len())?;
-        self.put(name, &value)?;
-        if before.is_none() {
+        let is_new = before.is_none();
+        if self.write(name, &record, before, write)? && is_new {
             self.sweep(STEPS)?;
         }
         Ok(())
+    }
+
+    /// Writes a record unless it is as it was before; whether it was written.
+    fn write(
+        &mut self,
+        name: &[u8],
+        record: &Record,
+        before: Option<Vec<u8>>,
+        write: Write,
+    ) -> Result<bool> {
+        let encoded = record.encode(name, self.now.at, before.as_deref());
+        let value = encoded.map_err(|error| damaged(self.store, "an entry").caused_by(error))?;
+        if before.is_some_and(|before| record::body(&before) == record::body(&value)) {
+            return Ok(false);
+        }
+        self.store.reserve(&self.txn, write, value.len())?;
+        self.put(name, &value)?;
+        Ok(true)
     }
 
     fn get(&self, name: &[u8]) -> Result<Option<&[u8]>> {
@@ -438,6 +510,16 @@ impl<'a> Step<'a> {
         let Some(value) = self.get(FORGOTTEN)? else { return Ok(Fence::ZERO) };
         let bytes = <[u8; 8]>::try_from(value).map_err(|_| damaged(self.store, "a fence"))?;
         Fence::from_value(u64::from_le_bytes(bytes)).map_err(|_| damaged(self.store, "a fence"))
+    }
+
+    /// Where the clocks stood when the store was last used, and in which time namespace. What can't be read was not
+    /// noted.
+    fn clocks(&self) -> Result<Option<(Clocks, &str)>> {
+        Ok(self.get(CLOCKS)?.and_then(Clocks::decode))
+    }
+
+    fn note(&mut self, clocks: Clocks) -> Result<()> {
+        self.put(CLOCKS, &clocks.encode(&self.store.time_namespace))
     }
 
     /// Moves the hand a few names on and forgets those that nobody has used for long.

@@ -292,3 +292,37 @@ fn a_directory_of_somebody_else_is_refused() {
     assert!(error.to_string().contains(&format!("belongs to user {user}")), "{error}");
     assert_eq!(fs::read_dir(path).unwrap().count(), before);
 }
+
+/// ext2 has the number of ext4, and sets no room aside.
+#[tokio::test]
+async fn a_disk_that_sets_no_room_aside_takes_a_store_all_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let (image, disk) = (directory.path().join("image"), directory.path().join("disk"));
+    fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    fs::create_dir(&disk).unwrap();
+    let works = |command: &mut Command| command.status().is_ok_and(|status| status.success());
+    let mounted = works(Command::new("mkfs.ext2").args(["-q", "-F"]).arg(&image))
+        && works(Command::new("mount").args(["-t", "ext2", "-o", "loop"]).args([&image, &disk]));
+    if !mounted {
+        assert!(std::env::var_os("CI").is_none(), "this needs the right to mount an image");
+        eprintln!("skipped: this needs mkfs.ext2 and the right to mount an image");
+        return;
+    }
+    let _unmounted = Unmount(&disk);
+    let store = EmbeddedStore::open(disk.join("locks")).unwrap();
+    let asked = request("k");
+    let fences = granted(store.acquire(&asked, WITHIN).await.unwrap());
+    let ending = ReleaseRequest::new(asked.key, asked.token, fences);
+    assert_eq!(store.release(&ending, WITHIN).await.unwrap(), Release::Released);
+    let findings = store.examine(WITHIN).await.unwrap();
+    let room = findings.iter().find(|finding| finding.topic == "room").unwrap();
+    assert!(room.means.contains("may not be renewed or released"), "{room:?}");
+}
+
+struct Unmount<'a>(&'a Path);
+
+impl Drop for Unmount<'_> {
+    fn drop(&mut self) {
+        drop(Command::new("umount").arg("--lazy").arg(self.0).status());
+    }
+}

@@ -193,3 +193,22 @@ fn rights_that_a_maker_did_not_come_to_give_are_given_by_the_next() {
     Child::that_says(&path, "open", "open").end();
     assert_eq!(["gate", "data.mdb", "sessions", "wake"].map(mode), before);
 }
+
+/// Else a program that clears old temporary files away would leave a part of it, which is no store.
+#[tokio::test]
+async fn everything_in_a_store_is_as_young_as_its_last_use() {
+    let (path, _keep) = place();
+    drop(EmbeddedStore::open(&path).unwrap());
+    let parts = ["store", "gate", "data.mdb", "sessions", "wake", "."].map(|name| path.join(name));
+    let age = |part: &std::path::PathBuf| part.metadata().unwrap().modified().unwrap().elapsed();
+    let hour = std::time::Duration::from_secs(3_600);
+    for part in &parts {
+        let old = std::time::SystemTime::UNIX_EPOCH + 1_000 * hour;
+        let times = fs::FileTimes::new().set_accessed(old).set_modified(old);
+        fs::File::open(part).unwrap().set_times(times).unwrap();
+    }
+    drop(EmbeddedStore::open(&path).unwrap());
+    for part in &parts {
+        assert!(age(part).unwrap_or_default() < hour, "{}", part.display());
+    }
+}
