@@ -66,6 +66,8 @@ pub(super) struct Directory {
     /// Without symbolic links.
     pub(super) path: PathBuf,
     pub(super) handle: File,
+    /// The number of its file system's type; see [`filesystem::Kind`].
+    pub(super) file_system: u32,
     /// Whether files on it can be written through a memory map without the risk of being killed
     /// by a full disk.
     pub(super) has_room_ahead: bool,
@@ -151,7 +153,8 @@ impl Directory {
             .map_err(|error| unusable("open", error.into()))?;
         let handle = File::from(handle);
         let kind = filesystem::examine(&handle)?;
-        Ok(Self { path, handle, has_room_ahead: kind.has_room_ahead })
+        let filesystem::Kind { number, has_room_ahead } = kind;
+        Ok(Self { path, handle, file_system: number, has_room_ahead })
     }
 
     /// Refuses a directory in which something lies that no store has put there: nothing is made,

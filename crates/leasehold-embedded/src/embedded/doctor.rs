@@ -39,6 +39,14 @@ pub(super) fn examine(store: &Environment, detached: bool) -> Vec<Finding> {
 
 fn file_system(kind: Option<&str>) -> Finding {
     match kind {
+        Some(name @ "overlay") => Finding::new(
+            Severity::Note,
+            "file system",
+            format!("the directory is on a layered file system ({name}), as a container's own files are"),
+            "file locks reach the processes that see it through this mount: those of other containers, and of the \
+             host, have a store of their own",
+        )
+        .advise("where they have to meet, mount a directory of the host into each"),
         Some(name) => Finding::new(
             Severity::Fine,
             "file system",
@@ -237,6 +245,13 @@ fn death(detached: bool) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_store_in_a_containers_own_files_is_noted() {
+        assert_eq!(file_system(Some("ext4")).severity, Severity::Fine);
+        assert_eq!(file_system(Some("overlay")).severity, Severity::Note);
+        assert_eq!(file_system(None).severity, Severity::Note);
+    }
 
     #[test]
     fn room_is_a_matter_of_degree() {

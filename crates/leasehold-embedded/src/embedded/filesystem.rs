@@ -7,26 +7,28 @@ use std::fs::File;
 
 use leasehold_core::Result;
 
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
+    /// The type, as statfs(2) numbers them; 0 where that can't be told.
+    pub(super) number: u32,
     /// Whether room can be reserved, and a page that was reserved be written for sure.
     pub(super) has_room_ahead: bool,
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(super) fn examine(directory: &File) -> Result<Kind> {
+    use std::os::unix::fs::MetadataExt as _;
+
     use leasehold_core::{Error, ErrorKind};
 
-    let stat = rustix::fs::fstatfs(directory)
-        .map_err(|error| super::directory::unusable("examine", error.into()))?;
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a magic number has 32 bits, whatever the type of its field on a machine"
-    )]
-    let magic = stat.f_type as u32;
-    let name = match magic {
-        FUSE => fuse::remote_name(directory),
-        magic => NETWORK.iter().find(|(other, _)| *other == magic).map(|(_, name)| (*name).into()),
+    let unusable = |error| super::directory::unusable("examine", error);
+    let number = magic(directory).map_err(unusable)?;
+    let device = directory.metadata().map_err(unusable)?.dev();
+    let name = match number {
+        FUSE => remote_fuse(&mounts(), device),
+        number => {
+            NETWORK.iter().find(|(other, _)| *other == number).map(|(_, name)| (*name).into())
+        }
     };
     if let Some(name) = name {
         return Err(Error::new(
@@ -37,32 +39,105 @@ pub(super) fn examine(directory: &File) -> Result<Kind> {
             ),
         ));
     }
-    Ok(Kind { has_room_ahead: ROOM_AHEAD.contains(&magic) })
+    if number == OVERLAY && is_shared_overlay(&mounts(), device) {
+        return Err(Error::new(
+            ErrorKind::Misuse,
+            "two overlays are mounted with the upper folder of this directory, and locks of one are not seen in the \
+             other; unmount one, or name another directory",
+        ));
+    }
+    Ok(Kind { number, has_room_ahead: ROOM_AHEAD.contains(&number) })
 }
 
 /// Locality can't be told everywhere in the same way; elsewhere it is up to the user.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(super) fn examine(_directory: &File) -> Result<Kind> {
-    Ok(Kind { has_room_ahead: false })
+    Ok(Kind { number: 0, has_room_ahead: false })
 }
 
 /// The name of a file system that [`examine`] took, for people; `None` where it can't be told.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(super) fn name(directory: &File) -> Option<String> {
-    let stat = rustix::fs::fstatfs(directory).ok()?;
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a magic number has 32 bits, whatever the type of its field on a machine"
-    )]
-    let magic = stat.f_type as u32;
-    let known = LOCAL.iter().find(|(other, _)| *other == magic);
-    Some(known.map_or_else(|| format!("type {magic:#x}"), |(_, name)| (*name).to_owned()))
+    magic(directory).ok().map(name_of)
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(super) fn name(_directory: &File) -> Option<String> {
     None
+}
+
+/// The name of a file system by its number.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(super) fn name_of(number: u32) -> String {
+    let known = LOCAL.iter().find(|(other, _)| *other == number);
+    known.map_or_else(|| format!("type {number:#x}"), |(_, name)| (*name).to_owned())
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(super) fn name_of(_number: u32) -> String {
+    "another type".to_owned()
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a magic number has 32 bits, whatever the type of its field on a machine"
+)]
+fn magic(directory: &File) -> std::io::Result<u32> {
+    Ok(rustix::fs::fstatfs(directory)?.f_type as u32)
+}
+
+/// All that this process sees mounted; see proc_pid_mountinfo(5).
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn mounts() -> String {
+    std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()
+}
+
+/// The devices of what is mounted, as `major:minor`, each with the type of its file system, its source and options.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn mounted(mounts: &str) -> impl Iterator<Item = (&str, &str)> {
+    mounts.lines().filter_map(|line| {
+        let (mount, mounted) = line.split_once(" - ")?;
+        Some((mount.split(' ').nth(2)?, mounted))
+    })
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn device_name(device: u64) -> String {
+    use rustix::fs::{major, minor};
+
+    format!("{}:{}", major(device), minor(device))
+}
+
+/// Whether another overlay is mounted with the same upper folder, which the kernel calls undefined.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn is_shared_overlay(mounts: &str, device: u64) -> bool {
+    fn upper(mounted: &str) -> Option<&str> {
+        let options = mounted.strip_prefix("overlay ")?;
+        options.split([' ', ',']).find_map(|option| option.strip_prefix("upperdir="))
+    }
+
+    let device = device_name(device);
+    let own = mounted(mounts).find(|(other, _)| *other == device).and_then(|(_, it)| upper(it));
+    own.is_some() && mounted(mounts).any(|(other, it)| other != device && upper(it) == own)
+}
+
+/// The name of a FUSE file system, unless it is known to keep its files on this machine.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn remote_fuse(mounts: &str, device: u64) -> Option<String> {
+    const LOCAL: [&str; 5] =
+        ["fuseblk", "fuse.fuse-overlayfs", "fuse.bindfs", "fuse.gocryptfs", "fuse.encfs"];
+
+    let device = device_name(device);
+    match mounted(mounts)
+        .find(|(other, _)| *other == device)
+        .and_then(|(_, it)| it.split(' ').next())
+    {
+        Some(name) if LOCAL.contains(&name) => None,
+        Some(name) => Some(name.to_owned()),
+        None => Some("fuse".to_owned()),
+    }
 }
 
 /// The magic numbers of those that are met most often.
@@ -72,7 +147,7 @@ const LOCAL: [(u32, &str); 9] = [
     (0x0102_1994, "tmpfs"),
     (0x5846_5342, "xfs"),
     (0x9123_683e, "btrfs"),
-    (0x794c_7630, "overlay"),
+    (OVERLAY, "overlay"),
     (0x2fc1_2fc1, "zfs"),
     (0xca45_1a4e, "bcachefs"),
     (0xf2f5_2010, "f2fs"),
@@ -82,6 +157,9 @@ const LOCAL: [(u32, &str); 9] = [
 /// FUSE_SUPER_MAGIC: many file systems, told apart by name.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const FUSE: u32 = 0x6573_5546;
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const OVERLAY: u32 = 0x794c_7630;
 
 /// ext2 to ext4, tmpfs, XFS: they write in place, so a reserved block is there when it is needed.
 /// Btrfs, ZFS and bcachefs copy on write, overlayfs and others pass on to who knows what.
@@ -113,53 +191,6 @@ const NETWORK: [(u32, &str); 20] = [
     (0xbacb_acbc, "vmhgfs"),
 ];
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod fuse {
-    use std::fs::File;
-    use std::os::unix::fs::MetadataExt as _;
-
-    use rustix::fs::{major, minor};
-
-    /// Those that are known to keep their files on this machine.
-    const LOCAL: [&str; 5] =
-        ["fuseblk", "fuse.fuse-overlayfs", "fuse.bindfs", "fuse.gocryptfs", "fuse.encfs"];
-
-    /// The name of the file system unless it is a local one.
-    pub(super) fn remote_name(directory: &File) -> Option<String> {
-        let device = directory.metadata().ok().map(|meta| meta.dev());
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let name = device
-            .and_then(|device| name_of(&mounts, &format!("{}:{}", major(device), minor(device))));
-        match name {
-            Some(name) if LOCAL.contains(&name.as_str()) => None,
-            Some(name) => Some(name),
-            None => Some("fuse".to_owned()),
-        }
-    }
-
-    /// The type of the file system with this device number; see proc_pid_mountinfo(5).
-    fn name_of(mounts: &str, device: &str) -> Option<String> {
-        let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some(device))?;
-        let (_, rest) = mount.split_once(" - ")?;
-        rest.split(' ').next().map(str::to_owned)
-    }
-
-    #[cfg(test)]
-    mod tests {
-        use super::*;
-
-        #[test]
-        fn the_name_behind_a_fuse_mount_is_found_by_its_device() {
-            let mounts = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
-                          91 22 0:52 / /mnt/far rw,nosuid shared:3 - fuse.sshfs me@far: rw\n\
-                          92 22 0:53 / /mnt/near rw - fuse.bindfs /srv rw\n";
-            assert_eq!(name_of(mounts, "0:52").as_deref(), Some("fuse.sshfs"));
-            assert_eq!(name_of(mounts, "0:53").as_deref(), Some("fuse.bindfs"));
-            assert_eq!(name_of(mounts, "0:54"), None);
-        }
-    }
-}
-
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
@@ -169,6 +200,35 @@ mod tests {
         let local = tempfile::tempdir().unwrap();
         let handle = File::open(local.path()).unwrap();
         assert!(examine(&handle).is_ok());
+    }
+
+    const MOUNTS: &str = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
+                          91 22 0:52 / /mnt/far rw,nosuid shared:3 - fuse.sshfs me@far: rw\n\
+                          92 22 0:53 / /mnt/near rw - fuse.bindfs /srv rw\n\
+                          93 22 0:54 / /m rw - overlay overlay rw,lowerdir=/l,upperdir=/u,workdir=/w\n\
+                          94 22 0:54 / /bound rw - overlay overlay rw,lowerdir=/l,upperdir=/u,workdir=/w\n\
+                          95 22 0:55 / /n rw - overlay none rw,lowerdir=/l,upperdir=/v,workdir=/x\n\
+                          96 22 0:56 / /o rw - overlay none rw,lowerdir=/k,upperdir=/v,workdir=/y,xino=off\n\
+                          97 22 0:57 / /r ro - overlay overlay ro,lowerdir=/l:/m\n\
+                          98 22 0:58 / /s ro - overlay overlay ro,lowerdir=/l:/m\n";
+
+    fn device(minor: u32) -> u64 {
+        rustix::fs::makedev(0, minor)
+    }
+
+    #[test]
+    fn the_name_behind_a_fuse_mount_is_found_by_its_device() {
+        let remote = |minor| remote_fuse(MOUNTS, device(minor));
+        assert_eq!(remote(52).as_deref(), Some("fuse.sshfs"));
+        assert_eq!(remote(53), None);
+        assert_eq!(remote(99).as_deref(), Some("fuse"));
+    }
+
+    #[test]
+    fn two_overlays_on_one_upper_folder_are_told_and_two_places_of_one_are_not_two() {
+        let shared = [52, 53, 54, 55, 56, 57, 58, 99];
+        let shared = shared.map(|minor| is_shared_overlay(MOUNTS, device(minor)));
+        assert_eq!(shared, [false, false, false, true, true, false, false, false]);
     }
 
     #[test]

@@ -64,6 +64,8 @@ pub(super) struct Header {
     /// Whether the data file is written through the memory map, in place.
     pub(super) in_place: bool,
     pub(super) access: Access,
+    /// The number of the type of the file system through which it is used; see [`super::filesystem::Kind`].
+    pub(super) file_system: u32,
     /// How the store is entered.
     pub(super) gate: GateKind,
     /// The number of the data file; 0 while that file is to be made.
@@ -99,6 +101,7 @@ impl Header {
         bytes_max: u64,
         in_place: bool,
         access: Access,
+        file_system: u32,
         gate: GateKind,
     ) -> Self {
         let clock = BootClock::now();
@@ -109,6 +112,7 @@ impl Header {
             bytes_max,
             in_place,
             access,
+            file_system,
             gate,
             data: 0,
             ready: false,
@@ -172,6 +176,7 @@ impl Header {
             } else {
                 Access::Private
             },
+            file_system: number(next("file-system")?)?,
             gate: {
                 let (kind, inode) = next("gate")?.split_once(' ').ok_or(Unreadable::Corrupt)?;
                 GateKind { word: either(kind, "word", "lock")?, inode: number(inode)? }
@@ -208,6 +213,7 @@ impl Header {
             bytes_max,
             in_place,
             access,
+            file_system,
             gate,
             data,
             ready,
@@ -224,7 +230,7 @@ impl Header {
         let mut text = format!(
             "{MARK} {FORMAT}\nboot {boot}\ntime-namespace {time_namespace}\n\
              made-at-s {made_at_s}\nbooted-at-s {booted_at_s}\nbytes-max {bytes_max}\nwrite {write}\naccess {access}\n\
-             gate {kind} {inode}\ndata {data}\nstate {state}\n"
+             file-system {file_system}\ngate {kind} {inode}\ndata {data}\nstate {state}\n"
         );
         let sum = checksum(NAME.as_bytes(), VERSION, text.as_bytes());
         // Into memory, which takes all.
@@ -268,6 +274,7 @@ mod tests {
             bytes_max: 1 << 28,
             in_place: true,
             access: Access::Group,
+            file_system: 0xef53,
             gate: GateKind { word: true, inode: 77 },
             data: 78,
             ready: true,

@@ -13,6 +13,7 @@ use leasehold_core::{Clock as _, Error, ErrorKind, Reason, Result};
 
 use super::directory::{Access, DATA, Directory, GATE, SESSIONS, WAKE, unusable};
 use super::environment::{Environment, Parts, begin_opening, corrupt, enter, lmdb_error, no_gate};
+use super::filesystem;
 use super::gate::{Gate, Pass};
 use super::header::{BootClock, GateKind, Header, Unreadable};
 use super::in_use::InUse;
@@ -31,6 +32,9 @@ const ENTER_WITHIN: Duration = Duration::from_secs(5);
 const PAGES_AT_ONCE: usize = 64;
 /// How many files of ended sessions are looked at then.
 const FILES_AT_ONCE: usize = 64;
+
+/// What counts of a file's number, of which an overlay may use the upper half.
+const NUMBER: u64 = 0xffff_ffff;
 
 /// How much of the data file has its place on the disk from the start.
 const FIRST_BYTES: u64 = 1 << 20;
@@ -128,6 +132,8 @@ fn lock_soon<T>(mutex: &Mutex<T>, within: Duration) -> Result<MutexGuard<'_, T>>
 fn open_new(mut directory: Directory, wanted: Wanted) -> Result<Environment> {
     let access = wanted.access;
     directory.check_ours()?;
+    // An overlay may number a file anew that it copies up, since it is opened for writing.
+    let found = [GATE, DATA].map(|name| number_of(&directory, name));
     let gate = directory
         .open_file(GATE, access)
         .and_then(Gate::new)
@@ -143,7 +149,7 @@ fn open_new(mut directory: Directory, wanted: Wanted) -> Result<Environment> {
         && can_allocate(gate.file()).map_err(|error| unusable("make room in", error))?;
     let word = directory.has_room_ahead && Word::works(gate.file());
     let kind = GateKind { word, inode: meta.ino() };
-    let mut header = fit_header(&directory, wanted, (&machine, clock), alone, kind)?;
+    let mut header = fit_header(&directory, wanted, (&machine, clock), alone, kind, found)?;
     if header.gate.word {
         if alone || !header.ready {
             Word::make(gate.file()).map_err(|error| unusable("make the file gate in", error))?;
@@ -180,7 +186,7 @@ fn open_new(mut directory: Directory, wanted: Wanted) -> Result<Environment> {
     // From now on others see that the store is in use, and in which files they meet; one that came
     // before saw neither.
     for (name, inode) in [(GATE, kind.inode), (DATA, meet_in)] {
-        if fs::symlink_metadata(directory.file(name)).map_or(0, |meta| meta.ino()) != inode {
+        if number_of(&directory, name) != inode {
             return Err(replaced(name));
         }
     }
@@ -216,6 +222,7 @@ fn fit_header(
     (machine, clock): (&Machine, BootClock),
     alone: bool,
     gate: GateKind,
+    found: [u64; 2],
 ) -> Result<Header> {
     let mut header = match Header::read(&directory.path) {
         Ok(header) => header,
@@ -242,7 +249,8 @@ fn fit_header(
         // What is on the disk may be anything after a power failure.
         if header.ready && prepare_data(directory, &header, wanted).is_ok() {
             let in_place = header.in_place && directory.has_room_ahead;
-            return Ok(Header { in_place, gate, ..header });
+            let file_system = directory.file_system;
+            return Ok(Header { in_place, file_system, gate, ..header });
         }
         let kept = Wanted { access: header.access, bytes_max: header.bytes_max, ..wanted };
         let header = begin(directory, kept, machine, gate)?;
@@ -254,21 +262,34 @@ fn fit_header(
         let kept = Wanted { access: header.access, bytes_max: header.bytes_max, ..wanted };
         return begin(directory, kept, machine, gate);
     }
-    if header.gate.inode != gate.inode {
-        if !alone {
-            return Err(replaced(GATE));
-        }
-        header.gate.inode = gate.inode;
-        header
-            .write(&directory.path)
-            .map_err(|error| unusable("write the file store in", error))?;
+    // A file keeps its number in all views of an overlay, or the lower half of it. A copy has others.
+    let is_same = |known: u64, found: u64| known & NUMBER == found & NUMBER;
+    if header.file_system != directory.file_system
+        && is_same(header.gate.inode, found[0])
+        && is_same(header.data, found[1])
+    {
+        return Err(other_view(header.file_system));
     }
-    if header.gate.word && !gate.word {
+    if header.gate.inode != gate.inode && !alone {
+        return Err(replaced(GATE));
+    }
+    if header.gate.word && !gate.word && !alone {
         return Err(Error::new(
             ErrorKind::Unsupported,
             "this system has not the file locks by which others use this store; end what uses it, \
-             and remove its directory: it will be made anew",
+             and start again",
         ));
+    }
+    // What is not in use may have been copied to where less can be done.
+    let kept = Header {
+        in_place: header.in_place && directory.has_room_ahead,
+        file_system: directory.file_system,
+        gate: GateKind { word: header.gate.word && gate.word, ..gate },
+        ..header.clone()
+    };
+    if alone && kept != header {
+        kept.write(&directory.path).map_err(|error| unusable("write the file store in", error))?;
+        header = kept;
     }
     if header.machine.time_namespace != machine.time_namespace {
         if !alone {
@@ -290,6 +311,23 @@ fn replaced(file: &str) -> Error {
         ),
     )
     .with_reason(Reason::DirectoryGone)
+}
+
+/// The number of a file of the store; 0 where there is none.
+fn number_of(directory: &Directory, name: &str) -> u64 {
+    fs::symlink_metadata(directory.file(name)).map_or(0, |meta| meta.ino())
+}
+
+fn other_view(file_system: u32) -> Error {
+    Error::new(
+        ErrorKind::Misuse,
+        format!(
+            "this store was used through another mount of the same files ({}), as a host sees those of a \
+             container. Locks of one are not seen in the other: name it by one path alone, or end what \
+             uses it and remove its directory",
+            filesystem::name_of(file_system)
+        ),
+    )
 }
 
 fn other_namespace() -> Error {
@@ -320,6 +358,7 @@ fn begin(
         wanted.bytes_max,
         directory.has_room_ahead,
         wanted.access,
+        directory.file_system,
         gate,
     );
     header.write(&directory.path).map_err(|error| unusable("write the file store in", error))?;

@@ -14,12 +14,12 @@ use crate::child::Child;
 use crate::place;
 
 /// A file system in memory with so little room, or with other options, gone with the test.
-struct SmallDisk {
+pub(crate) struct SmallDisk {
     directory: tempfile::TempDir,
 }
 
 impl SmallDisk {
-    fn mount(size: &str) -> Self {
+    pub(crate) fn mount(size: &str) -> Self {
         Self::mount_with(&format!("size={size}"))
     }
 
@@ -34,7 +34,7 @@ impl SmallDisk {
         Self { directory }
     }
 
-    fn path(&self) -> std::path::PathBuf {
+    pub(crate) fn path(&self) -> std::path::PathBuf {
         self.directory.path().join("locks")
     }
 }
@@ -48,7 +48,7 @@ impl Drop for SmallDisk {
 /// Whether this process may mount. If not, the test is run again by one that may, in a namespace
 /// of its own, and this one has nothing more to do. Where there are no such namespaces the test
 /// says so, and fails under `CI=1`.
-fn can_mount(test: &str) -> bool {
+pub(crate) fn can_mount(test: &str) -> bool {
     if rustix::process::geteuid().is_root() {
         return true;
     }

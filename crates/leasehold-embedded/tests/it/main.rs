@@ -32,6 +32,8 @@ mod processes;
 mod promises;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod steps;
+#[cfg(target_os = "linux")]
+mod views;
 #[cfg(unix)]
 mod wake;
 
