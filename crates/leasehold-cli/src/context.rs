@@ -151,6 +151,17 @@ impl Context {
         moment
     }
 
+    /// Until when what the client does in the background is waited for.
+    pub(crate) fn tidy_by(&self) -> Instant {
+        let by = Instant::now() + TIDY_WITHIN;
+        self.connections().answer_by.map_or(by, |moment| moment.min(by))
+    }
+
+    /// All of that time is over, so [`close`](Self::close) has none left.
+    pub(crate) fn has_tidied(&self) {
+        self.close_by(Some(Instant::now()));
+    }
+
     /// Leaves less time for [`close`](Self::close): nothing that is held is worth more.
     pub(crate) fn tidy_within(&self, limit: Duration) {
         let mut connections = self.connections();

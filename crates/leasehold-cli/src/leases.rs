@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use leasehold::interop::Layout;
 use leasehold::{
-    Client, ErrorKind, Fence, Guard, HeldLease, Key, Loss, LossReason, OnceGuard, Release, Result,
+    Client, ErrorKind, Fence, Guard, HeldLease, Key, LockEvent, LockEventKind, LockEvents, Loss,
+    LossReason, OnceGuard, Release, Result,
 };
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -21,6 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Held leases, in the order in which their names were given.
 #[derive(Debug)]
 pub(crate) struct Held {
+    client: Client,
     grip: Grip,
     leases: Leases,
 }
@@ -44,14 +46,14 @@ pub(crate) enum Cooldown {
 }
 
 impl Held {
-    pub(crate) fn new(guards: Vec<Guard>, numbers: Numbers) -> Self {
+    pub(crate) fn new(client: &Client, guards: Vec<Guard>, numbers: Numbers) -> Self {
         let leases = Leases(guards.iter().map(|guard| guard.lease().clone()).collect(), numbers);
-        Self { grip: Grip::Guards(guards), leases }
+        Self { client: client.clone(), grip: Grip::Guards(guards), leases }
     }
 
-    pub(crate) fn once(guard: OnceGuard) -> Self {
+    pub(crate) fn once(client: &Client, guard: OnceGuard) -> Self {
         let leases = Leases(vec![guard.lease().clone()], Numbers::Fences);
-        Self { grip: Grip::Once(guard), leases }
+        Self { client: client.clone(), grip: Grip::Once(guard), leases }
     }
 
     /// The leases, for whoever works under them.
@@ -68,12 +70,21 @@ impl Held {
     }
 
     /// Ends all leases, and says of each what there is to be told; not of what was lost before, of which that
-    /// was told. `limited`: whether the longest hold made the leases short.
-    pub(crate) async fn give_up(self, cooldown: Cooldown, limited: bool) -> Vec<GivenUp> {
+    /// was told. `limited`: whether the longest hold made the leases short; `hear_by`: until when an answer is waited for
+    /// that did not come in time.
+    pub(crate) async fn give_up(
+        self,
+        cooldown: Cooldown,
+        limited: bool,
+        hear_by: impl FnOnce() -> Instant,
+    ) -> Vec<GivenUp> {
         let lost = self.leases.iter().filter(|lease| !lease.is_held());
         let lost: Vec<Key> = lost.map(|lease| lease.key().clone()).collect();
         let deadline = Instant::now() + self.leases.until_deadline();
-        let ended = self.release(cooldown).await;
+        let (events, leases) = (self.client.events(), self.leases.clone());
+        let mut ended = self.release(cooldown).await;
+        let again = hear_again(&mut ended, &leases, events);
+        drop(tokio::time::timeout_at(hear_by(), again).await);
         let in_time = Instant::now() < deadline;
         let given_up = ended.into_iter().map(|(key, released)| {
             status::released(&key, &released);
@@ -95,6 +106,24 @@ impl Held {
             (Grip::Guards(guards), cooldown) => {
                 let releases = guards.into_iter().map(|guard| release(guard, cooldown));
                 releases.collect::<JoinSet<_>>().join_all().await
+            }
+        }
+    }
+}
+
+/// Learns what became of releases that were not answered: the client asks for them again in the background.
+async fn hear_again(ended: &mut [(Key, Result<Release>)], leases: &Leases, mut events: LockEvents) {
+    let unanswered = ended.iter_mut().filter(|(_, how)| matches!(how, Ok(Release::Unknown)));
+    let mut unanswered: Vec<_> = unanswered.collect();
+    while !unanswered.is_empty() {
+        let Some(LockEvent { key, fence, what, .. }) = events.next().await else { return };
+        let LockEventKind::Released { outcome, .. } = what else { continue };
+        if leases.iter().any(|lease| *lease.key() == key && lease.fence_even_if_lost() == fence) {
+            for (_, how) in unanswered.extract_if(.., |(of, _)| *of == key) {
+                // Any other answer may be about a lock that the first request has released.
+                if outcome == Release::Released {
+                    *how = Ok(outcome);
+                }
             }
         }
     }

@@ -296,7 +296,7 @@ impl Request {
                     let mut guards = all.into_guards();
                     let typed: HashMap<_, _> = self.keys.iter().zip(0..self.keys.len()).collect();
                     guards.sort_by_key(|guard| typed.get(guard.key()).copied());
-                    Held::new(guards, self.numbers)
+                    Held::new(client, guards, self.numbers)
                 }));
             }
             Kind::Exclusive => {
@@ -315,10 +315,10 @@ impl Request {
             }
             Kind::OncePer(period) => {
                 let job = client.once_per(key, period).options(&options);
-                return Ok(job.try_start().await?.map(Held::once));
+                return Ok(job.try_start().await?.map(|guard| Held::once(client, guard)));
             }
         };
-        Ok(guard.map(|guard| Held::new(vec![guard], self.numbers)))
+        Ok(guard.map(|guard| Held::new(client, vec![guard], self.numbers)))
     }
 
     fn busy(&self, message: &str) -> Failure {

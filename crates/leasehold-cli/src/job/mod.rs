@@ -399,7 +399,8 @@ async fn release(
     context: &Context,
 ) -> bool {
     let (mut overlapped, mut denied, mut unanswered) = (false, false, false);
-    for GivenUp { key, released, said } in held.give_up(cooldown, max_hold.is_some()).await {
+    let given_up = held.give_up(cooldown, max_hold.is_some(), || context.tidy_by()).await;
+    for GivenUp { key, released, said } in given_up {
         let how = match &released {
             Ok(Release::Released) => "released",
             Ok(Release::Late { .. }) => "late",
@@ -411,7 +412,10 @@ async fn release(
         match &released {
             Ok(Release::Released | Release::Late { .. }) => {}
             Ok(Release::NotHeld) => overlapped = true,
-            Ok(_) => unanswered = true,
+            Ok(_) => {
+                unanswered = true;
+                context.has_tidied();
+            }
             Err(error) => {
                 denied |= error.kind() == ErrorKind::Denied;
                 unanswered |= error.kind() != ErrorKind::Denied;

@@ -1,7 +1,7 @@
 //! A store that is away when a command starts, and a node that is away for good.
 
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 
 use leasehold_testkit::proxy::{Fault, Proxy};
@@ -92,6 +92,27 @@ fn a_release_that_arrives_after_the_end_of_its_lease_accuses_nobody() {
         return;
     }
     panic!("no release was late");
+}
+
+#[test]
+fn a_release_that_is_carried_out_when_it_is_asked_for_again_is_no_warning() {
+    let server = RedisServer::start();
+    let wire = Proxy::start(server.addr());
+    let site = Site::at(format!("redis://{}", wire.addr()));
+    let script = "echo ready; while [ ! -e end ]; do sleep 0.02; done";
+    let mut running = site.start_script("k --ttl 5m -v", script);
+    wire.set(Fault::Stall);
+    fs::write(site.path("end"), "").unwrap();
+    let mut stderr = BufReader::new(running.child().stderr.take().unwrap());
+    let mut told = String::new();
+    while !told.contains("not released") {
+        assert_ne!(stderr.read_line(&mut told).unwrap(), 0, "{told}");
+    }
+    wire.set(Fault::Pass);
+    stderr.read_to_string(&mut told).unwrap();
+    running.finish().expect(0);
+    assert!(!told.contains("warning"), "{told}");
+    Site::at(server.url()).line("run k -n -- true").expect(0);
 }
 
 #[test]

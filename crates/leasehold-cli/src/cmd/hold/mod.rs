@@ -114,7 +114,7 @@ pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
         () = output::reader_gone(), if args.background => return Err(Failure::silent(Exit::Output)),
     };
     if let Some(purpose) = purpose.as_ref().filter(|purpose| purpose.script.has_ended()) {
-        drop(release(held).await);
+        drop(release(held, context).await);
         return Err(ended(purpose));
     }
     status::granted(held.leases().shown());
@@ -177,7 +177,7 @@ impl Holding<'_> {
         let mut guarded = match self.guarded(held.leases()) {
             Ok(guarded) => guarded,
             Err(failure) => {
-                drop(release(held).await);
+                drop(release(held, self.context).await);
                 return Err(failure);
             }
         };
@@ -208,7 +208,7 @@ impl Holding<'_> {
         let guard = guarded.as_ref().map(|guarded| &guarded.guard);
         let ending = match end {
             End::Lost => self.end_lost(held, guard).await,
-            End::Over => release(held).await,
+            End::Over => release(held, self.context).await,
             End::Wanted => {
                 match &self.purpose {
                     Some(Purpose { script, manners: Some(manners) }) => {
@@ -217,19 +217,19 @@ impl Holding<'_> {
                         tokio::select! {
                             biased;
                             () = held.leases().lost() => self.end_lost(held, guard).await,
-                            () = script.ended() => release(held).await,
+                            () = script.ended() => release(held, self.context).await,
                         }
                     }
-                    _ => release(held).await,
+                    _ => release(held, self.context).await,
                 }
             }
             End::LetGo(asked) => {
-                let ended = release(held).await;
+                let ended = release(held, self.context).await;
                 asked.answer(&ended);
                 ended
             }
             End::Failed(failure) => {
-                drop(release(held).await);
+                drop(release(held, self.context).await);
                 return Err(failure);
             }
         };
@@ -347,10 +347,10 @@ impl Holding<'_> {
         let until = self.context.give_up_by(leases);
         if overtime {
             // Others of several, which were taken a moment later.
-            drop(release(held).await);
+            drop(release(held, self.context).await);
             return Ended { exit: Exit::Overtime, said };
         }
-        drop(tokio::time::timeout_at(until, release(held)).await);
+        drop(tokio::time::timeout_at(until, release(held, self.context)).await);
         Ended { exit: Exit::Lost, said }
     }
 }
@@ -383,12 +383,15 @@ async fn end_script(script: &Script, manners: Manners, leases: &Leases) -> bool 
     }
 }
 
-async fn release(held: Held) -> Ended {
+async fn release(held: Held, context: &Context) -> Ended {
     let mut ended = Ended { exit: Exit::Success, said: Vec::new() };
-    for GivenUp { released, said, .. } in held.give_up(Cooldown::AsGranted, false).await {
+    for GivenUp { released, said, .. } in
+        held.give_up(Cooldown::AsGranted, false, || context.tidy_by()).await
+    {
         ended.said.extend(said);
         match released {
             Ok(Release::NotHeld | Release::Late { .. }) => ended.exit = Exit::Lost,
+            Ok(Release::Unknown) => context.has_tidied(),
             Ok(_) => {}
             Err(_) => ended.exit = Exit::Store,
         }
