@@ -5,7 +5,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{book, circles, commits, files as purposes, links, promises, tests_named, words};
+use crate::{
+    book, circles, commits, files as purposes, links, promises, prose, tests_named, words,
+};
 
 /// What must not be committed in Rust source, and why. Split, so that this file passes.
 const LEFTOVERS: &[(&str, &str)] = &[
@@ -68,6 +70,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     let read = |document| fs::read_to_string(root.join(document)).unwrap_or_default();
     let evidence = read(promises::EVIDENCE);
     findings.errors.extend(promises::findings(&read(promises::PROMISES), &evidence));
+    findings.errors.extend(prose::findings(root));
     findings.errors.extend(book::findings(root));
     match commits::findings(root) {
         Ok(wrong) => findings.errors.extend(wrong),

@@ -18,6 +18,7 @@ mod jobs;
 mod links;
 mod picture;
 mod promises;
+mod prose;
 mod sim;
 mod surface;
 mod tests_named;
@@ -44,6 +45,9 @@ Commands:
   interop [NAME…] the lock libraries of other languages and leasehold on the same locks, see
                   docs/interop.md; all of them, or those of these names
   picture         draws docs/picture.svg from a session that it records
+  prose [--write | PART…]
+                  the findings of style in all prose, or in files whose path has one of these parts; --write
+                  notes in xtask/prose.txt that there are fewer of them (more are refused, by hygiene as well)
   surface [--write]
                   whether the public surface is what docs/api says, or makes docs/api say so; and whether
                   each method that waits says its cost, its errors and what a dropped future loses
@@ -75,6 +79,7 @@ fn main() -> ExitCode {
         ["doc-links"] => check::documentation_links(),
         ["book"] => book::run(root()),
         ["picture"] => picture::run(root()),
+        ["prose", rest @ ..] => prose::run(root(), rest),
         ["surface"] => surface::run(root(), surface::Task::Compare),
         ["surface", "--write"] => surface::run(root(), surface::Task::Write),
         ["interop", names @ ..] => interop::run(names),
