@@ -1,6 +1,6 @@
 //! `cargo xtask check`: runs the steps in order, times each, and stops at the first failure.
 //!
-//! What runs programs comes last, many side by side: all of them are run, and what failed is told at the end.
+//! What runs programs comes last: all of them are run, and what failed is told at the end.
 
 use std::env;
 use std::fs;
@@ -53,17 +53,16 @@ pub(crate) fn run(scope: Scope) -> Result<(), String> {
         }
         timed(name, step)?;
     }
-    let mut jobs = Vec::new();
+    let mut queues = Vec::new();
     timed("build of tests", || {
-        jobs = tests()?;
+        queues.push(tests()?);
         Ok(())
     })?;
     if let Some(prepared) = prepared {
         drop(prepared.join());
-        // First, since they take longer than most programs.
-        jobs.splice(0..0, others()?);
+        queues.push(others()?);
     }
-    timed("tests", || jobs::run(jobs, at_a_time()))?;
+    timed("tests", || jobs::run(queues))?;
     println!("==> all checks passed in {}", seconds(begin.elapsed()));
     Ok(())
 }
@@ -164,22 +163,17 @@ fn target() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into)
 }
 
-/// How many programs run at once, and how many tests in each of them.
-fn at_a_time() -> usize {
-    2 * thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// Builds all test programs.
+/// Builds all test programs. One runs at a time: two of the large ones take all that two processors have.
 fn tests() -> Result<Vec<Job>, String> {
     let args = ["test", "--no-run", "--workspace", "--all-features"];
     let targets = ["--lib", "--bins", "--tests", "--examples"];
     let format = ["--message-format", "json-render-diagnostics"];
     let messages = output(&[&args[..], &targets, &format].concat())?;
-    let threads = env::var("RUST_TEST_THREADS").unwrap_or_else(|_| at_a_time().to_string());
-    let mut programs = test_programs(&messages);
-    // The larger one has more tests, as a rule, and takes longer.
-    programs.sort_by_key(|it| fs::metadata(&it.executable).map_or(0, |it| u64::MAX - it.len()));
-    Ok(programs.into_iter().map(|it| it.job(&threads)).collect())
+    // They wait for servers, leases and each other more than they compute.
+    let threads = env::var("RUST_TEST_THREADS").unwrap_or_else(|_| {
+        (2 * thread::available_parallelism().map_or(1, usize::from)).to_string()
+    });
+    Ok(test_programs(&messages).into_iter().map(|it| it.job(&threads)).collect())
 }
 
 #[derive(Debug, Eq, PartialEq)]
@@ -216,7 +210,7 @@ fn test_programs(messages: &str) -> Vec<TestProgram> {
     tests.filter_map(program).collect()
 }
 
-/// What else is run, by other commands of this program and by cargo.
+/// What else is run, beside the tests: by other commands of this program, and by cargo.
 fn others() -> Result<Vec<Job>, String> {
     let this = env::current_exe().map_err(|error| format!("this program: {error}"))?;
     let job = |args: &[&str]| {

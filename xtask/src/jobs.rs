@@ -1,15 +1,13 @@
-//! Runs the programs that `check` has built, many side by side.
+//! Runs the programs that `check` has built, some side by side.
 //!
-//! Most of them wait for servers, leases and each other far more than they compute. A program's output is printed
+//! A program's output is printed
 //! as a whole when it has ended. One that hangs is ended, and the tests that have not ended are named: else the
 //! machine's owner ends the whole run and the output names no test. All failures are printed once more at the end of
 //! the run, since many places show its last lines alone.
 
-use std::collections::VecDeque;
 use std::io::{self, BufRead as _, BufReader, PipeReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -72,29 +70,20 @@ pub(crate) struct Job {
     pub(crate) command: Command,
 }
 
-/// Runs them all, so many at a time, in their order; whatever fails, all are run.
-pub(crate) fn run(jobs: Vec<Job>, at_a_time: usize) -> Result<(), String> {
-    let (jobs, failed) = (Mutex::new(VecDeque::from(jobs)), Mutex::new(Vec::new()));
-    thread::scope(|scope| {
-        for _ in 0..at_a_time {
-            scope.spawn(|| {
-                while let Some(job) = locked(&jobs, VecDeque::pop_front) {
-                    if let Err(said) = whole(job) {
-                        locked(&failed, |failed| failed.push(said));
-                    }
-                }
-            });
-        }
+/// Runs all of them, each queue in its order and the queues side by side; whatever fails, all are run.
+pub(crate) fn run(queues: Vec<Vec<Job>>) -> Result<(), String> {
+    let failed = thread::scope(|scope| {
+        let all = |queue: Vec<Job>| queue.into_iter().map(whole).filter_map(Result::err);
+        let queues = queues.into_iter();
+        let threads: Vec<_> =
+            queues.map(|queue| scope.spawn(move || all(queue).collect::<Vec<_>>())).collect();
+        let ended = threads.into_iter().map(|one| one.join());
+        ended.flat_map(|it| it.unwrap_or_else(|_| vec!["a panic".to_owned()])).collect::<Vec<_>>()
     });
-    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
     if failed.is_empty() {
         return Ok(());
     }
     Err(format!("what failed, once more:\n{}", failed.join("\n")))
-}
-
-fn locked<T, R>(mutex: &Mutex<T>, work: impl FnOnce(&mut T) -> R) -> R {
-    work(&mut mutex.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Runs it and prints what it said; an error has what it said of its failures.
@@ -271,7 +260,7 @@ mod tests {
                 },
             }
         };
-        let why = run(vec![job("a", 1), job("b", 0), job("c", 2)], 2).unwrap_err();
+        let why = run(vec![vec![job("a", 1), job("b", 0)], vec![job("c", 2)]]).unwrap_err();
         let names = ["a", "b", "c"];
         assert!(names.iter().all(|name| folder.path().join(name).exists()));
         let told = names.map(|name| why.contains(&format!("{name} failed")));
