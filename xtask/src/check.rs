@@ -36,11 +36,6 @@ const STEPS: &[(&str, bool, Step)] = &[
     ("public surface", true, || surface::run(root(), surface::Task::Compare)),
 ];
 
-/// Of every store, in a quarter of the time of all in turn.
-const TORTURES: [&str; 7] =
-    ["embedded", "redis", "forgetful", "sentinel", "cluster", "quorum", "quorum5"];
-const TORTURE_SECONDS: &str = "30";
-
 pub(crate) fn run(scope: Scope) -> Result<(), String> {
     tools()?;
     let begin = now();
@@ -213,16 +208,14 @@ fn test_programs(messages: &str) -> Vec<TestProgram> {
 /// What else is run, beside the tests: by other commands of this program, and by cargo.
 fn others() -> Result<Vec<Job>, String> {
     let this = env::current_exe().map_err(|error| format!("this program: {error}"))?;
-    let job = |args: &[&str]| {
+    let job = |name: &str| {
         let mut command = Command::new(&this);
-        command.args(args);
-        Job { name: args.join(" "), command }
+        command.arg(name);
+        Job { name: name.to_owned(), command }
     };
-    let mut jobs = vec![job(&["sim"]), job(&["interop"])];
     let doc_tests = command(&["test", "--doc", "--workspace", "--all-features"]);
-    jobs.push(Job { name: "doc tests".to_owned(), command: doc_tests });
-    jobs.extend(TORTURES.map(|store| job(&["torture", store, TORTURE_SECONDS])));
-    Ok(jobs)
+    let doc_tests = Job { name: "doc tests".to_owned(), command: doc_tests };
+    Ok(vec![job("sim"), job("interop"), doc_tests, job("torture")])
 }
 
 pub(crate) fn cargo(args: &[&str], environment: &[(&str, &str)]) -> Result<(), String> {

@@ -1,9 +1,8 @@
 //! Runs the programs that `check` has built, some side by side.
 //!
-//! A program's output is printed
-//! as a whole when it has ended. One that hangs is ended, and the tests that have not ended are named: else the
-//! machine's owner ends the whole run and the output names no test. All failures are printed once more at the end of
-//! the run, since many places show its last lines alone.
+//! A program's output is printed as a whole when it has ended. A program that hangs is ended, and the tests that have
+//! not ended are named. Otherwise the machine's owner ends the whole run, and the output names no test. All failures
+//! are printed once more at the end of the run, since many places show its last lines alone.
 
 use std::io::{self, BufRead as _, BufReader, PipeReader};
 use std::process::{Child, Command, Stdio};

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::check;
 
-/// Without arguments: what CI does, though not all in turn.
+/// Without arguments: what CI does.
 const ALL: [&str; 2] = ["all", "30"];
 
 pub(crate) fn run(args: &[&str]) -> Result<(), String> {
