@@ -46,7 +46,9 @@ put() {
 "$program" completions zsh | put "$share/zsh/vendor-completions/_leasehold"
 "$program" completions fish | put "$share/fish/vendor_completions.d/leasehold.fish"
 gzip -9nc "$source/CHANGELOG.md" | put "$documents/changelog.gz"
-gzip -9nc "$source/docs/operations.md" | put "$documents/operations.md.gz"
+for page in "$source"/docs/night.md "$source"/docs/operations.md "$source"/docs/operations/*.md; do
+    gzip -9nc "$page" | put "$documents/${page#"$source/docs/"}.gz"
+done
 cp -R "$source/examples" "$documents/examples"
 {
     echo "leasehold is licensed under either of the two licences below, at your choice."

@@ -15,6 +15,9 @@ const BESIDE: &[&str] = &["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", 
 /// Files of the book's folder that are no pages, and that pages show or lead to.
 const FILES: &[&str] = &["documents.schema.json", "picture.svg"];
 
+/// The folder of pages that are a chapter.
+const CHAPTER: &str = "operations";
+
 pub(crate) fn run(root: &Path) -> Result<(), String> {
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let staged = target.join("book-source");
@@ -42,13 +45,16 @@ pub(crate) fn findings(root: &Path) -> Vec<String> {
     left_out.map(|page| format!("docs/SUMMARY.md: {page} is not in it")).collect()
 }
 
+/// The pages in the book's folder and its chapter's, as its table of contents names them.
 fn pages(folder: &Path) -> Result<Vec<String>, String> {
     let fail = |error| format!("{}: {error}", folder.display());
     let mut pages = Vec::new();
-    for entry in fs::read_dir(folder).map_err(fail)? {
-        let name = entry.map_err(fail)?.file_name().to_string_lossy().into_owned();
-        if name.ends_with(".md") && name != "SUMMARY.md" {
-            pages.push(name);
+    for (inside, before) in [(folder.to_owned(), ""), (folder.join(CHAPTER), "operations/")] {
+        for entry in fs::read_dir(inside).map_err(fail)? {
+            let name = entry.map_err(fail)?.file_name().to_string_lossy().into_owned();
+            if name.ends_with(".md") && name != "SUMMARY.md" {
+                pages.push(format!("{before}{name}"));
+            }
         }
     }
     pages.sort();
@@ -66,7 +72,7 @@ fn plots(root: &Path) -> Result<Vec<String>, String> {
     Ok(plots)
 }
 
-/// Lays out what mdBook reads: all pages in one folder, and no link that leads out of it.
+/// Lays out what mdBook reads: all pages in one folder and its chapter, and no link that leads out of it.
 fn stage(root: &Path, staged: &Path) -> Result<(), String> {
     let fail = |error| format!("{}: {error}", staged.display());
     let source = staged.join("docs");
@@ -80,17 +86,23 @@ fn stage(root: &Path, staged: &Path) -> Result<(), String> {
     }
     let plots = plots(root)?;
     fs::create_dir_all(source.join("plots")).map_err(fail)?;
+    fs::create_dir_all(source.join(CHAPTER)).map_err(fail)?;
     for plot in &plots {
         fs::copy(root.join("docs").join(plot), source.join(plot)).map_err(fail)?;
     }
     let pages = pages(&root.join("docs"))?;
-    let paths = pages.iter().map(|page| root.join("docs").join(page));
     let beside = BESIDE.iter().chain(FILES).copied();
     let known: Vec<&str> = pages.iter().chain(&plots).map(String::as_str).chain(beside).collect();
-    for path in paths.chain(BESIDE.iter().map(|name| root.join(name))) {
+    let from = pages.iter().map(|page| (root.join("docs").join(page), page.as_str()));
+    for (path, name) in from.chain(BESIDE.iter().map(|name| (root.join(name), *name))) {
         let text = fs::read_to_string(&path).map_err(fail)?;
-        let name = path.file_name().unwrap_or_default();
-        fs::write(source.join(name), flattened(&text, &known)).map_err(fail)?;
+        // A chapter's links are definitions, which are right in the book as they stand.
+        let text = if name.starts_with(CHAPTER) && name.contains('/') {
+            text
+        } else {
+            flattened(&text, &known)
+        };
+        fs::write(source.join(name), text).map_err(fail)?;
     }
     let mut summary = fs::read_to_string(root.join("docs/SUMMARY.md")).map_err(fail)?;
     for (title, name) in
@@ -156,7 +168,8 @@ mod tests {
             for target in links::targets(&read(&page)) {
                 let file = target.split('#').next().unwrap_or_default();
                 let inside = !file.is_empty() && !file.contains(':');
-                assert!(!inside || docs.join(file).exists(), "{page}: {target}");
+                let folder = docs.join(&page).parent().unwrap().to_owned();
+                assert!(!inside || folder.join(file).exists(), "{page}: {target}");
             }
         }
         let schema = "(documents.schema.json)";

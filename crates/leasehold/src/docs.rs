@@ -3,10 +3,13 @@
 //! | page | is about |
 //! | --- | --- |
 //! | [`programs`] | whole small programs to copy |
+//! | [`cookbook`] | recipes for the command |
 //! | [`chooser`] | which lock and which store to take |
+//! | [`command`] | what the command does |
 //! | [`guarantees`] | all promises, on which assumptions |
 //! | [`faults`] | what each fault does to a lock, store by store |
 //! | [`evidence`] | terms, exceptions and tests of each promise |
+//! | [`night`] | what to type when a lock is stuck |
 //! | [`operations`] | servers, settings, what to watch and what to do |
 //! | [`interop`] | keeping locks as other libraries do |
 //! | [`reliability`] | what was tried to break it, and what that found |
@@ -19,7 +22,16 @@
 /// One page. What it links to is another file where it is read as a file, and a module here: the
 /// first definition of a link is the one that counts.
 macro_rules! page {
-    ($name:ident $file:literal) => {
+    ($name:ident $file:literal $($inside:item)*) => {
+        #[doc = "[access.md]: crate::docs::operations::access"]
+        #[doc = "[access.md#changing-them-while-locks-are-held]: crate::docs::operations::access#changing-them-while-locks-are-held"]
+        #[doc = "[access.md#rights]: crate::docs::operations::access#rights"]
+        #[doc = "[command.md]: crate::docs::command"]
+        #[doc = "[command.md#exit-codes]: crate::docs::command#exit-codes"]
+        #[doc = "[cookbook.md]: crate::docs::cookbook"]
+        #[doc = "[directory.md]: crate::docs::operations::directory"]
+        #[doc = "[doctor.md]: crate::docs::operations::doctor"]
+        #[doc = "[errors.md]: crate::docs::operations::errors"]
         #[doc = "[evidence.md]: crate::docs::evidence"]
         #[doc = "[evidence.md#g11]: crate::docs::evidence#g11"]
         #[doc = "[evidence.md#g12]: crate::docs::evidence#g12"]
@@ -45,6 +57,8 @@ macro_rules! page {
         #[doc = "[evidence.md#g8]: crate::docs::evidence#g8"]
         #[doc = "[evidence.md#why-a-lease-handed-over-is-safe-without-a-round-trip]: crate::docs::evidence#why-a-lease-handed-over-is-safe-without-a-round-trip"]
         #[doc = "[evidence.md#why-a-quorum-is-safe]: crate::docs::evidence#why-a-quorum-is-safe"]
+        #[doc = "[failover.md]: crate::docs::operations::failover"]
+        #[doc = "[failover.md#restarts]: crate::docs::operations::failover#restarts"]
         #[doc = "[faults.md]: crate::docs::faults"]
         #[doc = "[faults.md#fault-tests]: crate::docs::faults#fault-tests"]
         #[doc = "[faults.md#one-server]: crate::docs::faults#one-server"]
@@ -53,27 +67,53 @@ macro_rules! page {
         #[doc = "[guarantees.md]: crate::docs::guarantees"]
         #[doc = "[guarantees.md#fencing]: crate::docs::guarantees#fencing"]
         #[doc = "[guarantees.md#what-is-not-promised]: crate::docs::guarantees#what-is-not-promised"]
+        #[doc = "[installing.md]: crate::docs::operations::installing"]
         #[doc = "[interop.md]: crate::docs::interop"]
         #[doc = "[interop.md#rights]: crate::docs::interop#rights"]
+        #[doc = "[log.md]: crate::docs::operations::log"]
+        #[doc = "[night.md]: crate::docs::night"]
         #[doc = "[operations.md]: crate::docs::operations"]
-        #[doc = "[operations.md#a-directory-for-locks]: crate::docs::operations#a-directory-for-locks"]
-        #[doc = "[operations.md#a-log-in-the-store]: crate::docs::operations#a-log-in-the-store"]
-        #[doc = "[operations.md#a-server-for-locks]: crate::docs::operations#a-server-for-locks"]
-        #[doc = "[operations.md#choosing-a-ttl]: crate::docs::operations#choosing-a-ttl"]
         #[doc = "[performance.md]: crate::docs::performance"]
         #[doc = "[reliability.md]: crate::docs::reliability"]
+        #[doc = "[server.md]: crate::docs::operations::server"]
+        #[doc = "[servers.md]: crate::docs::operations::servers"]
+        #[doc = "[several.md]: crate::docs::operations::several"]
+        #[doc = "[stuck.md]: crate::docs::operations::stuck"]
+        #[doc = "[ttl.md]: crate::docs::operations::ttl"]
+        #[doc = "[ttl.md#jobs-that-hang]: crate::docs::operations::ttl#jobs-that-hang"]
+        #[doc = "[watching.md]: crate::docs::operations::watching"]
+        #[doc = "[wire.md#the-fields-of-a-lock]: crate::docs::wire#the-fields-of-a-lock"]
         #[doc = ""]
         #[doc = include_str!(concat!("../docs/", $file))]
-        pub mod $name {}
+        pub mod $name {
+            $($inside)*
+        }
     };
 }
 
 page!(programs "programs.md");
+page!(cookbook "cookbook.md");
 page!(chooser "chooser.md");
+page!(command "command.md");
 page!(guarantees "guarantees.md");
 page!(faults "faults.md");
 page!(evidence "evidence.md");
-page!(operations "operations.md");
+page!(night "night.md");
+page!(operations "operations.md"
+    page!(installing "operations/installing.md");
+    page!(ttl "operations/ttl.md");
+    page!(directory "operations/directory.md");
+    page!(server "operations/server.md");
+    page!(access "operations/access.md");
+    page!(failover "operations/failover.md");
+    page!(several "operations/several.md");
+    page!(servers "operations/servers.md");
+    page!(doctor "operations/doctor.md");
+    page!(stuck "operations/stuck.md");
+    page!(watching "operations/watching.md");
+    page!(log "operations/log.md");
+    page!(errors "operations/errors.md");
+);
 page!(interop "interop.md");
 page!(reliability "reliability.md");
 page!(performance "performance.md");
